@@ -1,0 +1,66 @@
+# Everything a developer or a first-time user runs; `make help` lists it.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# `python3 -m venv` needs Debian's python3-venv; where we may install it we do, elsewhere we say so.
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "multiarch-extender needs Python 3.11 or later; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || { \
+	  rm -rf .venv; \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv && $(PYTHON) -m venv .venv; \
+	  else \
+	    echo "Python's venv module is missing: install your system's package for it (Debian and Ubuntu: python3-venv)" >&2; exit 1; \
+	  fi; }
+
+.venv/.installed: .venv/bin/python requirements-dev.txt pyproject.toml
+	@echo "Setting up .venv (once)" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: setup
+setup: .venv/.installed ## Make .venv with everything, pinned by hash
+
+.PHONY: demo
+demo: setup ## The whole story on this machine: registry, webhook, filter, prioritize over HTTP
+	@$(BIN)/multiarch-extender demo
+
+.PHONY: test
+test: setup ## The unit and integration tests
+	@$(BIN)/python -m pytest
+
+.PHONY: format
+format: setup ## Rewrite the code in the house format
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+.PHONY: lint
+lint: setup ## Format, lint, strict types, import contracts
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+.PHONY: check
+check: lint test ## Everything a commit must pass
+
+.PHONY: bench
+bench: setup ## Print the benchmark table (a few minutes)
+	@$(BIN)/python -m benchmarks
+
+.PHONY: lock
+lock: ## Resolve the requirements files anew (needs uv)
+	@uv pip compile -q pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o requirements.txt
+	@uv pip compile -q pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-package multiarch-extender --no-header -o requirements-dev.txt
+
+.PHONY: clean
+clean: ## Remove what these targets made in the checkout
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

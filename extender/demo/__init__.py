@@ -1,0 +1,1 @@
+"""The embedded registry, used by the demo and the integration tests."""

@@ -1,0 +1,1 @@
+"""What an image is: references, platforms, manifests. Pure."""

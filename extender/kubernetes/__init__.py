@@ -1,0 +1,1 @@
+"""The fields read and written on the Kubernetes wire. Pure."""

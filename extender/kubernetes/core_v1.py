@@ -1,0 +1,123 @@
+"""The fields of core/v1 that are read. Unknown fields are ignored, missing and null ones are empty.
+
+Source: k8s.io/api/core/v1/types.go. Structs hold what a decision reads and nothing more; whoever must give an object
+back works on its raw bytes.
+"""
+
+from typing import NewType
+
+import msgspec
+
+NodeName = NewType("NodeName", str)
+PodUid = NewType("PodUid", str)
+
+
+class Wire(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Base of everything decoded here: camelCase keys."""
+
+
+class OwnerReference(Wire):
+    """metav1.OwnerReference."""
+
+    kind: str = ""
+    name: str = ""
+    controller: bool | None = None
+
+
+class ObjectMeta(Wire):
+    """metav1.ObjectMeta."""
+
+    name: str | None = None
+    generate_name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+class Container(Wire):
+    """The image of a container, init container or ephemeral container."""
+
+    name: str | None = None
+    image: str | None = None
+    image_pull_policy: str | None = None
+
+
+class ImageVolumeSource(Wire):
+    """core/v1 ImageVolumeSource; both fields may be empty."""
+
+    reference: str | None = None
+    pull_policy: str | None = None
+
+
+class Volume(Wire):
+    """A volume, of which only the image kind matters."""
+
+    image: ImageVolumeSource | None = None
+
+
+class Toleration(Wire, omit_defaults=True):
+    """core/v1 Toleration; an empty operator is Equal, an empty key or effect matches all."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+    toleration_seconds: int | None = None
+
+
+class LocalObjectReference(Wire):
+    """A name in the pod's own namespace."""
+
+    name: str | None = None
+
+
+class PodSpec(Wire):
+    """core/v1 PodSpec. `affinity` stays raw: it is read only where node affinity is written."""
+
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    ephemeral_containers: list[Container] | None = None
+    volumes: list[Volume] | None = None
+    tolerations: list[Toleration] | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: msgspec.Raw | None = None
+    node_name: str | None = None
+    scheduler_name: str | None = None
+    runtime_class_name: str | None = None
+    image_pull_secrets: list[LocalObjectReference] | None = None
+
+
+class Pod(Wire):
+    """core/v1 Pod."""
+
+    metadata: ObjectMeta | None = None
+    spec: PodSpec | None = None
+
+
+class NodeSystemInfo(Wire):
+    """What the kubelet says of its machine: architecture in GOARCH, no variant."""
+
+    architecture: str | None = None
+    operating_system: str | None = None
+
+
+class NodeStatus(Wire):
+    """core/v1 NodeStatus."""
+
+    node_info: NodeSystemInfo | None = None
+
+
+class NodeMeta(Wire):
+    """The metadata of a node that decides its platform."""
+
+    name: str | None = None
+    labels: dict[str, str] | None = None
+
+
+class Node(Wire):
+    """core/v1 Node."""
+
+    metadata: NodeMeta | None = None
+    status: NodeStatus | None = None

@@ -1,0 +1,1 @@
+"""From image facts and nodes to decisions and reasons. Pure."""

@@ -1,0 +1,156 @@
+"""What is known of a pod's images: the images a pod names, and what each of them can run on.
+
+Four answers, and not knowing is one: *runs on*, *anywhere*, *pending*, *unknown*. Knows no node and no policy.
+"""
+
+import enum
+from collections.abc import Sequence
+
+import msgspec
+
+from extender.images.manifest import Kind
+from extender.images.platform import Compatibility, Platform, runs_on
+from extender.kubernetes.core_v1 import Pod
+
+
+class Cause(enum.StrEnum):
+    """Why nothing is known of an image. The first four can mend by themselves and make it *pending*."""
+
+    LOOKING_UP = "looking-up"
+    MISSING = "missing"
+    THROTTLED = "throttled"
+    UNAVAILABLE = "unavailable"
+    INVALID_REFERENCE = "invalid-reference"
+    DENIED = "denied"
+    ARTIFACT = "artifact"
+    UNSUPPORTED = "unsupported"
+    INVALID = "invalid"
+    NEVER_PULLED = "never-pulled"
+
+
+RETRYABLE = frozenset({Cause.LOOKING_UP, Cause.MISSING, Cause.THROTTLED, Cause.UNAVAILABLE})
+
+
+class Content(msgspec.Struct, frozen=True):
+    """What the bytes behind a digest can run on, learned from a registry.
+
+    `platforms` is empty for an artifact. `states_platforms`: an index at least one of whose entries names its platform,
+    which is what makes an image *volume* constrain a node.
+    """
+
+    kind: Kind
+    platforms: frozenset[Platform]
+    states_platforms: bool
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a lookup ended without content. `detail` is one short sentence, safe to show to the pod's author."""
+
+    cause: Cause
+    detail: str
+
+
+# What the resolver answers for a reference; None: no lookup has ended yet.
+Answer = Content | Failure | None
+
+
+class RunsOn(msgspec.Struct, frozen=True):
+    """The image was built for these platforms (at least one) and no other."""
+
+    platforms: frozenset[Platform]
+
+
+class Anywhere(msgspec.Struct, frozen=True):
+    """The image constrains no node: an artifact, or an image whose platforms do not matter, mounted as a volume."""
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """Not known yet, and likely to be known soon."""
+
+    cause: Cause
+    detail: str
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """Not known, and not expected to become known without someone's doing."""
+
+    cause: Cause
+    detail: str
+
+
+ImageFact = RunsOn | Anywhere | Pending | Unknown
+
+
+class Role(enum.StrEnum):
+    """What a pod uses an image for."""
+
+    CONTAINER = "container"
+    VOLUME = "volume"
+
+
+class PodImage(msgspec.Struct, frozen=True):
+    """An image as a pod names it. `pull_policy` is Always, IfNotPresent, Never or empty."""
+
+    reference: str
+    role: Role = Role.CONTAINER
+    pull_policy: str = ""
+
+
+class Fit(enum.Enum):
+    """Whether a pod's images run on one platform."""
+
+    YES = "yes"
+    NO = "no"
+    UNRESOLVED = "unresolved"
+
+
+def images_of(pod: Pod) -> tuple[PodImage, ...]:
+    """The pod's images without repeats, in pod order: containers, init, ephemeral, then image volumes.
+
+    A container without an image is kept as the empty reference (which is invalid, so unknown); an image volume
+    without a reference names nothing yet and is left out.
+    """
+    spec = pod.spec
+    if spec is None:
+        return ()
+    containers = (*(spec.containers or ()), *(spec.init_containers or ()), *(spec.ephemeral_containers or ()))
+    found = [PodImage(item.image or "", Role.CONTAINER, item.image_pull_policy or "") for item in containers]
+    sources = (volume.image for volume in spec.volumes or ())
+    found += [
+        PodImage(source.reference, Role.VOLUME, source.pull_policy or "")
+        for source in sources
+        if source and source.reference
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def fact_of(image: PodImage, answer: Answer, *, may_be_pending: bool) -> ImageFact:
+    """What `answer` means for this use of the image; `may_be_pending` is false once the pod has waited long enough."""
+    if isinstance(answer, Content):
+        return _fact_of_content(image, answer)
+    failure = answer or Failure(Cause.LOOKING_UP, "its lookup has not ended yet")
+    if image.pull_policy == "Never":
+        return Unknown(Cause.NEVER_PULLED, "it is never pulled (imagePullPolicy: Never), so the node's copy decides")
+    if may_be_pending and failure.cause in RETRYABLE:
+        return Pending(failure.cause, failure.detail)
+    return Unknown(failure.cause, failure.detail)
+
+
+def _fact_of_content(image: PodImage, content: Content) -> ImageFact:
+    if image.role is Role.VOLUME and not (
+        content.kind is Kind.INDEX and content.states_platforms and content.platforms
+    ):
+        return Anywhere()
+    if not content.platforms:
+        return Unknown(Cause.ARTIFACT, "it is an artifact, not an image that a container can run")
+    return RunsOn(content.platforms)
+
+
+def fit(facts: Sequence[ImageFact], platform: Platform, compatibility: Compatibility) -> Fit:
+    """Whether a pod of these images runs on `platform`. O(images × their platforms).
+
+    NO if one is known not to, whatever else is unknown; YES if all are known to; else UNRESOLVED.
+    """
+    if any(isinstance(fact, RunsOn) and not runs_on(fact.platforms, platform, compatibility) for fact in facts):
+        return Fit.NO
+    return Fit.UNRESOLVED if any(isinstance(fact, Pending | Unknown) for fact in facts) else Fit.YES

@@ -1,0 +1,1 @@
+"""I/O with one outside party: image registries."""

@@ -1,0 +1,1 @@
+"""From reference and credentials to facts: tables, single flight, budgets."""

@@ -1,0 +1,1 @@
+"""The listeners and their assembly."""
