@@ -16,7 +16,7 @@ class Kind(enum.StrEnum):
 
 
 class PlatformEntry(msgspec.Struct, frozen=True):
-    """One thing to run in an image. `size_bytes` is the size of the entry's manifest, config and layers where known, else of its manifest."""
+    """One thing to run in an image."""
 
     platform: Platform
     digest: str

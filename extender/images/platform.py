@@ -32,7 +32,7 @@ class Platform(msgspec.Struct, frozen=True, order=True, cache_hash=True):
 
 
 class Compatibility(msgspec.Struct, frozen=True, kw_only=True):
-    """Which foreign instruction sets the nodes of this cluster also run (containerd says yes to both, CRI-O to none)."""
+    """Which foreign instruction sets this cluster's nodes run as well (containerd says yes to both, CRI-O to none)."""
 
     run_386_on_amd64: bool = False
     run_arm_on_arm64: bool = False

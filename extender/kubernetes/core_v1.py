@@ -16,7 +16,7 @@ class Wire(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """Base of everything decoded here: camelCase keys."""
 
 
-class OwnerReference(Wire):
+class OwnerReference(Wire, frozen=True):
     """metav1.OwnerReference."""
 
     kind: str = ""
@@ -24,7 +24,7 @@ class OwnerReference(Wire):
     controller: bool | None = None
 
 
-class ObjectMeta(Wire):
+class ObjectMeta(Wire, frozen=True):
     """metav1.ObjectMeta."""
 
     name: str | None = None
@@ -36,7 +36,7 @@ class ObjectMeta(Wire):
     owner_references: list[OwnerReference] | None = None
 
 
-class Container(Wire):
+class Container(Wire, frozen=True):
     """The image of a container, init container or ephemeral container."""
 
     name: str | None = None
@@ -44,20 +44,20 @@ class Container(Wire):
     image_pull_policy: str | None = None
 
 
-class ImageVolumeSource(Wire):
+class ImageVolumeSource(Wire, frozen=True):
     """core/v1 ImageVolumeSource; both fields may be empty."""
 
     reference: str | None = None
     pull_policy: str | None = None
 
 
-class Volume(Wire):
+class Volume(Wire, frozen=True):
     """A volume, of which only the image kind matters."""
 
     image: ImageVolumeSource | None = None
 
 
-class Toleration(Wire, omit_defaults=True):
+class Toleration(Wire, frozen=True, omit_defaults=True):
     """core/v1 Toleration; an empty operator is Equal, an empty key or effect matches all."""
 
     key: str | None = None
@@ -67,13 +67,13 @@ class Toleration(Wire, omit_defaults=True):
     toleration_seconds: int | None = None
 
 
-class LocalObjectReference(Wire):
+class LocalObjectReference(Wire, frozen=True):
     """A name in the pod's own namespace."""
 
     name: str | None = None
 
 
-class PodSpec(Wire):
+class PodSpec(Wire, frozen=True):
     """core/v1 PodSpec. `affinity` stays raw: it is read only where node affinity is written."""
 
     containers: list[Container] | None = None
@@ -89,34 +89,34 @@ class PodSpec(Wire):
     image_pull_secrets: list[LocalObjectReference] | None = None
 
 
-class Pod(Wire):
+class Pod(Wire, frozen=True):
     """core/v1 Pod."""
 
     metadata: ObjectMeta | None = None
     spec: PodSpec | None = None
 
 
-class NodeSystemInfo(Wire):
+class NodeSystemInfo(Wire, frozen=True):
     """What the kubelet says of its machine: architecture in GOARCH, no variant."""
 
     architecture: str | None = None
     operating_system: str | None = None
 
 
-class NodeStatus(Wire):
+class NodeStatus(Wire, frozen=True):
     """core/v1 NodeStatus."""
 
     node_info: NodeSystemInfo | None = None
 
 
-class NodeMeta(Wire):
+class NodeMeta(Wire, frozen=True):
     """The metadata of a node that decides its platform."""
 
     name: str | None = None
     labels: dict[str, str] | None = None
 
 
-class Node(Wire):
+class Node(Wire, frozen=True):
     """core/v1 Node."""
 
     metadata: NodeMeta | None = None
