@@ -52,6 +52,11 @@ lint: setup ## Format, lint, strict types, import contracts
 .PHONY: check
 check: lint test ## Everything a commit must pass
 
+.PHONY: e2e
+e2e: setup ## The end-to-end tests on a real control plane (needs Go the first time, some five minutes)
+	@$(BIN)/python -m benchmarks.cluster.binaries >/dev/null
+	@$(BIN)/python -m pytest tests/e2e
+
 .PHONY: bench
 bench: setup ## Print the benchmark table (a few minutes)
 	@$(BIN)/python -m benchmarks

@@ -22,6 +22,17 @@ def gauge(name: str, documentation: str, label: str, values: tuple[str, ...]) ->
     return {value: parent.labels(value) for value in values}
 
 
+def counters(
+    name: str, documentation: str, first: tuple[str, tuple[str, ...]], second: tuple[str, tuple[str, ...]]
+) -> Mapping[str, Mapping[str, Counter]]:
+    """The children of a counter with two labels, by the first label's value and then the second's, all at zero.
+
+    `first` and `second` are each a label's name and its closed set of values.
+    """
+    parent = Counter(name, documentation, [first[0], second[0]], registry=REGISTRY)
+    return {one: {two: parent.labels(one, two) for two in second[1]} for one in first[1]}
+
+
 def histogram(
     name: str, documentation: str, label: str, values: tuple[str, ...], buckets_seconds: tuple[float, ...]
 ) -> Mapping[str, Histogram]:

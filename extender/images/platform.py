@@ -9,6 +9,7 @@ import re
 import msgspec
 
 from extender.errors import ExtenderError
+from extender.images.untrusted import quote
 
 
 class InvalidPlatform(ExtenderError):
@@ -39,16 +40,34 @@ class Compatibility(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _ARCHITECTURES = {
-    "i386": "386",
     "x86_64": "amd64",
     "x86-64": "amd64",
     "aarch64": "arm64",
 }
-_ARMS = {"armhf": "v7", "armel": "v6"}
-_ARM_VARIANTS = {"": "v7", "5": "v5", "6": "v6", "7": "v7", "8": "v8"}
-_ARM64_VARIANTS = {"8": "", "v8": "", "v8.0": "", "9": "v9", "9.0": "v9", "v9.0": "v9"}
-_COMPONENT = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
-_LEVEL = re.compile(r"v([0-9]{1,3})(?:\.([0-9]{1,3}))?", re.ASCII)
+# These names say the variant too: whatever variant stands beside them is dropped.
+_WITH_VARIANT = {"i386": ("386", ""), "armhf": ("arm", "v7"), "armel": ("arm", "v6")}
+_VARIANTS = {
+    "amd64": {"v1": ""},
+    "arm": {"": "v7", "5": "v5", "6": "v6", "7": "v7", "8": "v8"},
+    "arm64": {"8": "", "v8": "", "v8.0": "", "9": "v9", "9.0": "v9", "v9.0": "v9"},
+}
+
+_ARM = ("v5", "v6", "v7", "v8")
+_AMD64 = ("v2", "v3", "v4")  # x86-64 psABI
+_ARM_V8 = tuple(f"v8.{minor}" for minor in range(1, 10))
+_ARM_V9 = ("v9", *(f"v9.{minor}" for minor in range(1, 8)))
+# The variants beyond the plain one that a node of a variant runs; a variant not listed runs itself and the plain one.
+# Armv9.x holds Armv8.(x+5), as containerd has it (compare.go).
+_RUNS = {
+    "arm": {variant: frozenset(_ARM[: place + 1]) for place, variant in enumerate(_ARM)},
+    "amd64": {variant: frozenset(_AMD64[: place + 1]) for place, variant in enumerate(_AMD64)},
+    "arm64": {variant: frozenset(_ARM_V8[: place + 1]) for place, variant in enumerate(_ARM_V8)}
+    | {variant: frozenset(_ARM_V8[: place + 5] + _ARM_V9[: place + 1]) for place, variant in enumerate(_ARM_V9)},
+}
+
+# Narrower than containerd's specifierRe (platforms.go): a label's value, since that is what a word becomes in node
+# affinity, and an API server refuses a pod whose affinity holds anything else.
+_WORD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 
 def normalize_platform(os: str, architecture: str, variant: str = "") -> Platform:
@@ -58,30 +77,35 @@ def normalize_platform(os: str, architecture: str, variant: str = "") -> Platfor
     """
     os, architecture, variant = os.lower(), architecture.lower(), variant.lower()
     os = "darwin" if os == "macos" else os
-    if architecture in _ARMS:
-        return Platform(os, "arm", _ARMS[architecture])
+    if architecture in _WITH_VARIANT:
+        return Platform(os, *_WITH_VARIANT[architecture])
     architecture = _ARCHITECTURES.get(architecture, architecture)
-    if architecture == "386":
-        return Platform(os, "386")
-    if architecture == "amd64":
-        return Platform(os, "amd64", "" if variant == "v1" else variant)
-    if architecture == "arm64":
-        return Platform(os, "arm64", _ARM64_VARIANTS.get(variant, variant))
-    if architecture == "arm":
-        return Platform(os, "arm", _ARM_VARIANTS.get(variant, variant))
-    return Platform(os, architecture, variant)
+    return Platform(os, architecture, _VARIANTS.get(architecture, {}).get(variant, variant))
+
+
+def platform_of(os: str, architecture: str, variant: str = "") -> Platform:
+    """The normalised platform that words from outside state; an empty `variant` is none.
+
+    Raises:
+        InvalidPlatform: a word is missing, or is not what a label's value may be.
+    """
+    if not (_WORD.fullmatch(os) and _WORD.fullmatch(architecture) and (not variant or _WORD.fullmatch(variant))):
+        raise InvalidPlatform(
+            f"os {quote(os)}, architecture {quote(architecture)}, variant {quote(variant)} is no platform"
+        )
+    return normalize_platform(os, architecture, variant)
 
 
 def parse_platform(text: str) -> Platform:
     """The normalised platform in `os/architecture[/variant]`.
 
     Raises:
-        InvalidPlatform: there are not two or three parts, or one holds something but letters, digits, `_`, `-` and `.`.
+        InvalidPlatform: there are not two or three parts, or one is not what a label's value may be.
     """
     parts = text.split("/")
-    if len(parts) not in (2, 3) or not all(_COMPONENT.fullmatch(part) for part in parts):
+    if len(parts) not in (2, 3) or not all(_WORD.fullmatch(part) for part in parts):
         raise InvalidPlatform(
-            f"{text!r} is no platform; write os/architecture or os/architecture/variant, e.g. linux/arm64"
+            f"{quote(text)} is no platform; write os/architecture or os/architecture/variant, e.g. linux/arm64"
         )
     return normalize_platform(*parts)
 
@@ -94,37 +118,20 @@ def runs_on(platforms: frozenset[Platform], node: Platform, compatibility: Compa
 def satisfies(node: Platform, required: Platform, compatibility: Compatibility) -> bool:
     """Whether a node of platform `node` runs what was built for `required`. Not symmetric.
 
-    An amd64 or arm64 level (`amd64/v3`, `arm64/v9`) is satisfied only by a node that declares as much.
+    An amd64 or arm64 level (`amd64/v3`, `arm64/v9`) is satisfied only by a node that declares as much, the plain
+    platform by every node of its architecture.
     """
     if node.os != required.os:
         return False
     if node.architecture == required.architecture:
-        return _variant_satisfies(node.architecture, node.variant, required.variant)
-    if required.architecture == "386":
-        return node.architecture == "amd64" and compatibility.run_386_on_amd64
-    if required.architecture == "arm" and node.architecture == "arm64" and compatibility.run_arm_on_arm64:
-        return _variant_satisfies("arm", "v8", required.variant)
+        return _runs_variant(node.architecture, node.variant, required.variant)
+    if required.architecture == "386" and node.architecture == "amd64":
+        return compatibility.run_386_on_amd64 and not required.variant
+    if required.architecture == "arm" and node.architecture == "arm64":
+        return compatibility.run_arm_on_arm64 and _runs_variant("arm", "v8", required.variant)
     return False
 
 
-def _variant_satisfies(architecture: str, node: str, required: str) -> bool:
-    if node == required or (not required and architecture in ("amd64", "arm64")):
-        return True
-    node_level, required_level = _level(architecture, node), _level(architecture, required)
-    if node_level is None or required_level is None:
-        return False
-    if architecture == "arm64" and node_level[0] == 9 and required_level[0] == 8:
-        return required_level[1] <= node_level[1] + 5  # Armv9.x holds Armv8.(x+5), as containerd has it
-    if architecture == "arm64" and node_level[0] != required_level[0]:
-        return False
-    return required_level <= node_level
-
-
-def _level(architecture: str, variant: str) -> tuple[int, int] | None:
-    """A variant as a number that can be compared, None for the variants of architectures we know no order of."""
-    if architecture not in ("amd64", "arm64", "arm"):
-        return None
-    if not variant:
-        return {"amd64": (1, 0), "arm64": (8, 0)}.get(architecture)
-    found = _LEVEL.fullmatch(variant)
-    return (int(found[1]), int(found[2] or 0)) if found else None
+def _runs_variant(architecture: str, node: str, required: str) -> bool:
+    """Whether `node` runs `required`, both variants of one architecture. Plain arm does not occur: it is v7."""
+    return not required or node == required or required in _RUNS.get(architecture, {}).get(node, ())

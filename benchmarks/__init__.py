@@ -1,0 +1,1 @@
+"""How fast, how large, how many: one file, one question."""

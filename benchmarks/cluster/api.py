@@ -1,0 +1,225 @@
+"""A small client of the Kubernetes API for tests and benchmarks: JSON in, JSON out, any kind the server knows.
+
+Knows REST paths, discovery and watch streams; must not know where the cluster came from. The service under test has its
+own client in `extender/cluster`, which this one must not share, lest a mistake of that one hides itself.
+"""
+
+import base64
+import ssl
+import tempfile
+from asyncio import gather, timeout
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+
+from benchmarks.cluster.objects import MADE_HERE, KubernetesObject
+
+CONNECTIONS = 32  # also how many of create_all's requests are under way at once
+REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=30)
+WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None)
+FIELD_MANAGER = "multiarch-extender-tests"
+NOW: KubernetesObject = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+
+
+class ApiError(RuntimeError):
+    """The API server's refusal: `status` is the HTTP code, the message is the server's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+class ApiClient:
+    """One user's connection to one cluster; get it from `connect`."""
+
+    def __init__(self, session: aiohttp.ClientSession, server: str) -> None:
+        self.server = server
+        self._session = session
+        self._resources: dict[str, dict[str, KubernetesObject]] = {}  # apiVersion -> kind -> APIResource
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: KubernetesObject | None = None,
+        *,
+        content_type: str = "application/json",
+    ) -> KubernetesObject:
+        """The answer to one request, for what the methods below do not cover. Raises ApiError."""
+        data = None if body is None else msgspec.json.encode(body)
+        headers = {"Content-Type": content_type}
+        async with self._session.request(method, path, data=data, headers=headers) as response:
+            raw = await response.read()
+            if not response.ok:
+                raise _api_error(response.status, raw)
+            return msgspec.json.decode(raw, type=dict[str, Any])
+
+    async def create(self, manifest: KubernetesObject) -> KubernetesObject:
+        """The object as created; a namespaced one without a namespace goes to `default`."""
+        return await self.request("POST", await self._collection(manifest), manifest)
+
+    async def create_all(self, manifests: Iterable[KubernetesObject]) -> list[KubernetesObject]:
+        """The objects as created, several requests at a time."""
+        return await gather(*(self.create(manifest) for manifest in manifests))
+
+    async def apply(self, manifest: KubernetesObject) -> KubernetesObject:
+        """The object after a server-side apply that takes every field over: created or brought to this state."""
+        path = f"{await self._collection(manifest)}/{manifest['metadata']['name']}"
+        query = urlencode({"fieldManager": FIELD_MANAGER, "force": "true"})
+        return await self.request("PATCH", f"{path}?{query}", manifest, content_type="application/apply-patch+yaml")
+
+    async def get(self, kind: str, name: str, namespace: str = "default", api_version: str = "v1") -> KubernetesObject:
+        """The object. Raises ApiError with status 404."""
+        return await self.request("GET", await self._path(api_version, kind, namespace, name))
+
+    async def patch(
+        self, kind: str, name: str, changes: KubernetesObject, namespace: str = "default", api_version: str = "v1"
+    ) -> KubernetesObject:
+        """The object after a JSON merge patch."""
+        path = await self._path(api_version, kind, namespace, name)
+        return await self.request("PATCH", path, changes, content_type="application/merge-patch+json")
+
+    async def delete(self, kind: str, name: str, namespace: str = "default", api_version: str = "v1") -> None:
+        """Deletes it without a grace period."""
+        await self.request("DELETE", await self._path(api_version, kind, namespace, name), NOW)
+
+    async def delete_all(
+        self, kind: str, namespace: str = "default", api_version: str = "v1", **selectors: str
+    ) -> None:
+        """Deletes every object of the kind (in the namespace, if the kind has one) without a grace period."""
+        path = await self._path(api_version, kind, namespace)
+        await self.request("DELETE", f"{path}?{urlencode(selectors)}", NOW)
+
+    async def list(
+        self, kind: str, namespace: str = "", api_version: str = "v1", **selectors: str
+    ) -> list[KubernetesObject]:
+        """All objects of the kind, in every namespace unless one is named; `selectors` are query parameters."""
+        path = await self._path(api_version, kind, namespace)
+        answer = await self.request("GET", f"{path}?{urlencode(selectors)}")
+        return list(answer["items"])
+
+    async def watch(
+        self, kind: str, namespace: str = "", api_version: str = "v1", **selectors: str
+    ) -> AsyncGenerator[tuple[str, KubernetesObject], None]:
+        """(ADDED, MODIFIED or DELETED, object) for what there is now, then for each change, until closed."""
+        query = urlencode({**selectors, "watch": "1"})
+        path = await self._path(api_version, kind, namespace)
+        async with self._session.get(f"{path}?{query}", timeout=WATCH_TIMEOUT) as response:
+            if not response.ok:
+                raise _api_error(response.status, await response.read())
+            async for line in _lines(response.content):
+                event = msgspec.json.decode(line, type=dict[str, Any])
+                yield event["type"], event["object"]
+
+    async def wait_for(
+        self,
+        kind: str,
+        is_awaited: Callable[[KubernetesObject], bool],
+        namespace: str = "default",
+        api_version: str = "v1",
+        timeout_seconds: float = 30,
+        **selectors: str,
+    ) -> KubernetesObject:
+        """The first object, existing or to come, of which the predicate is true. Raises TimeoutError."""
+        async with timeout(timeout_seconds), aclosing(self.watch(kind, namespace, api_version, **selectors)) as events:
+            async for change, found in events:
+                if change != "DELETED" and is_awaited(found):
+                    return found
+        raise ApiError(410, f"the server ended the watch on {kind}")
+
+    async def wait_until_bound(self, pod: str, namespace: str = "default", timeout_seconds: float = 30) -> str:
+        """The node that the pod has been bound to. Raises TimeoutError."""
+        bound = await self.wait_for(
+            "Pod",
+            lambda found: bool(found["spec"].get("nodeName")),
+            namespace,
+            timeout_seconds=timeout_seconds,
+            fieldSelector=f"metadata.name={pod}",
+        )
+        return str(bound["spec"]["nodeName"])
+
+    async def wait_for_event(
+        self, pod: str, reason: str = "FailedScheduling", namespace: str = "default", timeout_seconds: float = 30
+    ) -> str:
+        """The text of the pod's first event with that reason, as `kubectl describe pod` shows it."""
+        uid = (await self.get("Pod", pod, namespace))["metadata"]["uid"]
+        selector = f"involvedObject.uid={uid},reason={reason}"
+        event = await self.wait_for(
+            "Event", lambda _: True, namespace, timeout_seconds=timeout_seconds, fieldSelector=selector
+        )
+        return str(event["message"])
+
+    async def _collection(self, manifest: KubernetesObject) -> str:
+        namespace = manifest["metadata"].get("namespace", "default")
+        return await self._path(manifest["apiVersion"], manifest["kind"], namespace)
+
+    async def _path(self, api_version: str, kind: str, namespace: str, name: str = "") -> str:
+        """The REST path of a collection or an object; the namespace is left out for kinds that have none."""
+        group = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+        if kind not in self._resources.get(api_version, {}):
+            found = (await self.request("GET", group))["resources"]
+            self._resources[api_version] = {each["kind"]: each for each in found if "/" not in each["name"]}
+        resource = self._resources[api_version][kind]
+        within = f"/namespaces/{namespace}" if resource["namespaced"] and namespace else ""
+        return f"{group}{within}/{resource['name']}" + (f"/{name}" if name else "")
+
+
+@asynccontextmanager
+async def connect(kubeconfig: Path) -> AsyncIterator[ApiClient]:
+    """A client for the current context of a kubeconfig that holds its data inside, as all providers write it."""
+    config = msgspec.yaml.decode(kubeconfig.read_bytes())
+    context = _named(config["contexts"], config["current-context"])["context"]
+    cluster = _named(config["clusters"], context["cluster"])["cluster"]
+    user = _named(config["users"], context["user"])["user"]
+    connector = aiohttp.TCPConnector(limit=CONNECTIONS, ssl=_tls(cluster, user))
+    headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
+    async with aiohttp.ClientSession(
+        cluster["server"], connector=connector, headers=headers, timeout=REQUEST_TIMEOUT
+    ) as session:
+        yield ApiClient(session, cluster["server"])
+
+
+async def empty(api: ApiClient) -> None:
+    """Deletes the fake nodes, and the pods of `default` and of our namespaces: the next test begins with nothing."""
+    ours = ",".join(f"{label}={value}" for label, value in MADE_HERE.items())
+    namespaces = await api.list("Namespace", labelSelector=ours)
+    for name in ("default", *(namespace["metadata"]["name"] for namespace in namespaces)):
+        await api.delete_all("Pod", name)
+    await api.delete_all("Node", labelSelector=ours)
+
+
+def _named(entries: list[KubernetesObject], name: str) -> KubernetesObject:
+    return next(entry for entry in entries if entry["name"] == name)
+
+
+def _tls(cluster: KubernetesObject, user: KubernetesObject) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    if "client-certificate-data" in user:
+        with tempfile.NamedTemporaryFile(suffix=".pem") as pair:  # ssl reads key pairs from files only
+            for part in ("client-certificate-data", "client-key-data"):
+                pair.write(base64.b64decode(user[part]) + b"\n")
+            pair.flush()
+            context.load_cert_chain(pair.name)
+    return context
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """The lines of a stream; StreamReader's own have a limit that a large object passes."""
+    rest = b""
+    async for chunk in content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+
+
+def _api_error(status: int, raw: bytes) -> ApiError:
+    try:
+        message = str(msgspec.json.decode(raw, type=dict[str, Any])["message"])
+    except (msgspec.DecodeError, msgspec.ValidationError, KeyError):
+        message = raw[:500].decode(errors="replace")
+    return ApiError(status, message)

@@ -1,0 +1,189 @@
+"""etcd, kube-apiserver and kube-scheduler of one known version, built from their Go modules once and kept in a cache.
+
+Knows the modules pinned in `tests/e2e/controlplane` and how Go builds them; must not know how the programs are run.
+`python -m benchmarks.cluster.binaries` builds what is missing and prints the paths.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+MODULES = Path(__file__).resolve().parents[2] / "tests" / "e2e" / "controlplane"
+
+
+class BinariesMissing(RuntimeError):
+    """The programs are not there and cannot be built; the message says what to install or set."""
+
+
+class Binaries(NamedTuple):
+    """Paths of the three programs."""
+
+    etcd: Path
+    kube_apiserver: Path
+    kube_scheduler: Path
+
+
+class GoModule(msgspec.Struct, frozen=True, kw_only=True):
+    """One pinned Go module: its folder under `MODULES`, the dependency whose version counts, and what to build."""
+
+    name: str
+    dependency: str
+    programs: Mapping[str, str]  # file name -> Go package
+    stamps: tuple[str, ...] = ()  # packages whose gitVersion, gitMajor and gitMinor are set as upstream's build does
+
+    @property
+    def folder(self) -> Path:
+        """Where its go.mod and go.sum are."""
+        return MODULES / self.name
+
+    @property
+    def version(self) -> str:
+        """The version that go.mod asks for, such as v1.36.3."""
+        found = re.search(rf"{re.escape(self.dependency)} (v\S+)", (self.folder / "go.mod").read_text())
+        if found is None:
+            raise BinariesMissing(f"{self.folder / 'go.mod'} does not require {self.dependency}")
+        return found[1]
+
+    @property
+    def flags(self) -> str:
+        """What the linker is told: no symbols, and the version, without which Kubernetes calls itself v0.0.0."""
+        major, minor = self.version.removeprefix("v").split(".")[:2]
+        values = {"gitVersion": self.version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+        stamps = [f"-X {package}.{name}={value}" for package in self.stamps for name, value in values.items()]
+        return " ".join(["-s", "-w", *stamps])
+
+    @property
+    def key(self) -> str:
+        """Name of its folder in the cache: a changed pin, checksum or flag is another folder."""
+        pins = [(self.folder / name).read_bytes() for name in ("go.mod", "go.sum")]
+        digest = hashlib.sha256(b"\0".join([*pins, self.flags.encode(), repr(dict(self.programs)).encode()]))
+        return f"{self.name}-{self.version}-{digest.hexdigest()[:12]}"
+
+
+ETCD = GoModule(name="etcd", dependency="go.etcd.io/etcd/server/v3", programs={"etcd": "go.etcd.io/etcd/server/v3"})
+KUBERNETES = GoModule(
+    name="kubernetes",
+    dependency="k8s.io/kubernetes",
+    programs={name: f"k8s.io/kubernetes/cmd/{name}" for name in ("kube-apiserver", "kube-scheduler")},
+    stamps=("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"),
+)
+
+
+def find_binaries(environment: Mapping[str, str] = os.environ) -> Binaries:
+    """The three programs: from the folder KUBEBUILDER_ASSETS if it is set, else from the cache, built if need be.
+
+    That folder has no kube-scheduler as a rule; then ours is used, if it is of the same minor version.
+    Raises BinariesMissing. A first build takes minutes and says so on stderr.
+    """
+    if assets := environment.get("KUBEBUILDER_ASSETS"):
+        return _from_assets(Path(assets), environment)
+    etcd, kubernetes = build(ETCD, environment), build(KUBERNETES, environment)
+    return Binaries(etcd / "etcd", kubernetes / "kube-apiserver", kubernetes / "kube-scheduler")
+
+
+def build(module: GoModule, environment: Mapping[str, str] = os.environ) -> Path:
+    """The cache folder that holds the module's programs, built under a lock if they are not there yet."""
+    folder = _cache(environment) / module.key
+    if folder.is_dir():
+        return folder
+    go = shutil.which("go", path=environment.get("PATH"))
+    if go is None:
+        raise BinariesMissing(
+            f"{' and '.join(module.programs)} must be built once, which needs Go 1.26 or later on the PATH; or set "
+            "KUBEBUILDER_ASSETS to a folder that holds etcd, kube-apiserver and kube-scheduler"
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.parent / f"{module.key}.lock"):
+        if not folder.is_dir():  # another process may have built it while we waited
+            _build_into(folder, module, go, environment)
+    return folder
+
+
+def _from_assets(folder: Path, environment: Mapping[str, str]) -> Binaries:
+    for name in ("etcd", "kube-apiserver"):
+        if not os.access(folder / name, os.X_OK):
+            raise BinariesMissing(f"KUBEBUILDER_ASSETS is {folder}, which holds no program {name}")
+    etcd, apiserver, scheduler = folder / "etcd", folder / "kube-apiserver", folder / "kube-scheduler"
+    if scheduler.is_file():
+        return Binaries(etcd, apiserver, scheduler)
+    version = subprocess.run([apiserver, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
+    if version.split(".")[:2] != KUBERNETES.version.split(".")[:2]:
+        raise BinariesMissing(f"kube-apiserver in {folder} is {version}: put kube-scheduler {version} beside it")
+    return Binaries(etcd, apiserver, build(KUBERNETES, environment) / "kube-scheduler")
+
+
+def _cache(environment: Mapping[str, str]) -> Path:
+    home = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "~")).expanduser() / ".cache"
+    return Path(home) / "multiarch-extender" / "controlplane"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds the lock file; the kernel lets go of it however this process ends."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("waiting for the build that another process has begun")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build_into(folder: Path, module: GoModule, go: str, environment: Mapping[str, str]) -> None:
+    """Builds beside the target and renames: the folder is there whole or not at all."""
+    started = time.monotonic()
+    _say(f"building {' and '.join(module.programs)} {module.version} (some minutes, once)")
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{module.key}-") as scratch:
+        made = Path(scratch) / "programs"
+        for name, package in module.programs.items():
+            _run_go(go, module, package, made / name, environment)
+        made.rename(folder)
+    _say(f"built {folder} in {time.monotonic() - started:.0f} s")
+
+
+def _run_go(go: str, module: GoModule, package: str, output: Path, environment: Mapping[str, str]) -> None:
+    """Builds one program, telling each hundredth package compiled; the last lines of a failure go into the error."""
+    command = ["nice", go, "build", "-v", "-trimpath", "-buildvcs=false", "-mod=readonly"]
+    command += ["-ldflags", module.flags, "-o", str(output), package]
+    pinned = {**environment, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    last: deque[str] = deque(maxlen=20)
+    with subprocess.Popen(command, cwd=module.folder, env=pinned, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for count, line in enumerate(process.stderr, 1):
+            last.append(line)
+            if count % 100 == 0:
+                _say(f"  {output.name}: {count} steps")
+    if process.returncode != 0:
+        raise BinariesMissing(f"go build {package} failed in {module.folder}:\n{''.join(last)}")
+
+
+def _say(text: str) -> None:
+    print(f"control plane: {text}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Builds what is missing, prints the paths."""
+    try:
+        binaries = find_binaries()
+    except BinariesMissing as exc:
+        _say(str(exc))
+        return 1
+    print("\n".join(str(path) for path in binaries))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

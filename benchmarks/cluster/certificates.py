@@ -1,0 +1,62 @@
+"""The certificates and kubeconfig files of a control plane on loopback: one authority, thrown away with the cluster.
+
+Knows Kubernetes' x509 identities (the subject's common name is the user, its organisation the group).
+"""
+
+import base64
+import ssl
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import trustme
+
+
+class KeyPair(NamedTuple):
+    """Files of a certificate and its private key, PEM."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """Issues everything for one cluster into one folder that must be private to us."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._authority = trustme.CA(organization_name="multiarch-extender tests")
+        self.certificate = folder / "ca.crt"
+        self._authority.cert_pem.write_to_path(self.certificate)
+
+    def issue(self, name: str, group: str = "") -> KeyPair:
+        """A key pair for 127.0.0.1 and localhost, whose subject is this user (in this group)."""
+        pair = KeyPair(self._folder / f"{name}.crt", self._folder / f"{name}.key")
+        issued = self._authority.issue_cert("127.0.0.1", "localhost", common_name=name, organization_name=group or name)
+        issued.cert_chain_pems[0].write_to_path(pair.certificate)
+        issued.private_key_pem.write_to_path(pair.key)
+        return pair
+
+    def trust(self, identity: KeyPair) -> ssl.SSLContext:
+        """A client's TLS context that trusts this authority alone and shows that identity."""
+        context = ssl.create_default_context(cafile=self.certificate)
+        context.load_cert_chain(identity.certificate, identity.key)
+        return context
+
+    def write_kubeconfig(self, path: Path, server: str, identity: KeyPair) -> None:
+        """A kubeconfig with everything inside, so that it can be moved and outlives no file beside it."""
+        cluster = {"server": server, "certificate-authority-data": _base64(self.certificate)}
+        user = {"client-certificate-data": _base64(identity.certificate), "client-key-data": _base64(identity.key)}
+        kubeconfig = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "local", "cluster": cluster}],
+            "users": [{"name": "local", "user": user}],
+            "contexts": [{"name": "local", "context": {"cluster": "local", "user": "local"}}],
+            "current-context": "local",
+        }
+        path.touch(mode=0o600)
+        path.write_bytes(msgspec.yaml.encode(kubeconfig))
+
+
+def _base64(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()

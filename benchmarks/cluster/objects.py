@@ -1,0 +1,91 @@
+"""Nodes and pods as the API server takes them: fake nodes of any architecture, and pods with little in them.
+
+Pure. Knows what kube-scheduler wants to see in a node that no kubelet keeps; must not know how clusters are made.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+KubernetesObject = dict[str, Any]
+"""An object of the Kubernetes API as JSON."""
+
+MADE_HERE = {"multiarch-extender.io/made-for": "tests"}
+"""The label of every node and namespace made here: what may be cleared away in a cluster that has others."""
+
+
+def fake_node(  # noqa: PLR0913  keywords, each a field of the node
+    name: str,
+    architecture: str,
+    *,
+    os: str = "linux",
+    cpu: str = "8",
+    memory: str = "32Gi",
+    pods: int = 110,
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[Mapping[str, str]] = (),
+) -> KubernetesObject:
+    """A node that pods can be bound to, although no kubelet runs it: ready, with room, and of that architecture.
+
+    The annotation is kwok's: in a cluster that has a node controller, kwok keeps the node ready.
+    """
+    room = {"cpu": cpu, "memory": memory, "pods": str(pods)}
+    own = {"kubernetes.io/hostname": name, "kubernetes.io/arch": architecture, "kubernetes.io/os": os}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {**own, **MADE_HERE, **(labels or {})},
+            "annotations": {"kwok.x-k8s.io/node": "fake"},
+        },
+        "spec": {"taints": [dict(taint) for taint in taints]},
+        "status": {
+            "capacity": room,
+            "allocatable": room,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "Fake"}],
+            "nodeInfo": _node_info(architecture, os),
+        },
+    }
+
+
+def pod(  # noqa: PLR0913  keywords, each a field of the pod
+    name: str,
+    *images: str,
+    namespace: str = "default",
+    cpu: str = "100m",
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    spec: Mapping[str, Any] | None = None,
+) -> KubernetesObject:
+    """A pod with one container per image, each asking for `cpu`; `spec` adds to its spec or replaces parts of it.
+
+    Its grace period is zero: where no kubelet confirms the end of a pod, only such a pod goes when it is evicted.
+    """
+    containers = [
+        {"name": f"container-{index}", "image": image, "resources": {"requests": {"cpu": cpu}}}
+        for index, image in enumerate(images)
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": dict(labels or {}),
+            "annotations": dict(annotations or {}),
+        },
+        "spec": {"containers": containers, "terminationGracePeriodSeconds": 0, **(spec or {})},
+    }
+
+
+def namespace(name: str, annotations: Mapping[str, str] | None = None) -> KubernetesObject:
+    """A namespace."""
+    metadata = {"name": name, "labels": dict(MADE_HERE), "annotations": dict(annotations or {})}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
+def _node_info(architecture: str, os: str) -> dict[str, str]:
+    """core/v1 NodeSystemInfo, all of whose fields are required; only these two mean something here."""
+    unknown = ("bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion", "kubeletVersion")
+    empty = dict.fromkeys((*unknown, "machineID", "osImage", "systemUUID"), "")
+    return {**empty, "architecture": architecture, "operatingSystem": os}

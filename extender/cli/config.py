@@ -1,0 +1,40 @@
+"""`config`: print the effective settings, check a file, or print the table of settings."""
+
+from typing import Annotated
+
+import typer
+
+from extender.cli.options import Assignments, ConfigFile
+from extender.config.reading import load_config, read_config, to_yaml
+from extender.config.tree import settings
+
+
+def config(
+    file: ConfigFile = None,
+    assignments: Assignments = None,
+    check: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Only say whether `serve` would start with FILE.")
+    ] = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="Every setting with its default and meaning, as Markdown.")
+    ] = False,
+) -> None:
+    """Print the effective configuration with every default.
+
+    Example: multiarch-extender config --set scheduler.wait_seconds=0.2
+
+    Example: multiarch-extender config --check /etc/multiarch-extender/config.yaml
+    """
+    if table:
+        typer.echo(settings_table(), nl=False)
+    elif check is not None:
+        load_config(check, assignments or ())
+        typer.echo(f"{check} is right")
+    else:
+        typer.echo(to_yaml(read_config(file, assignments or ())), nl=False)
+
+
+def settings_table() -> str:
+    """The settings as a Markdown table, as the README has it."""
+    rows = [f"| `{setting.path}` | `{setting.default}` | {setting.documentation} |" for setting in settings()]
+    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows, ""]).replace("|` ", "\\|` ")

@@ -1,0 +1,120 @@
+"""`demo`: the whole story on one machine through real HTTP; a non-zero exit if any of it is not as it should be."""
+
+import asyncio
+import statistics
+from collections.abc import Sequence
+from typing import Annotated
+
+import aiohttp
+import msgspec
+import typer
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from extender.config.reading import load_config
+from extender.config.tree import Config
+from extender.demo.registry import EmbeddedRegistry
+from extender.demo.story import NODES, SCENES, Caller, Seen, arguments_of, fill_registry, pod_of, review_of
+from extender.logs import configure_logs
+from extender.server.service import Service, open_service
+
+WARM_ROUNDS = 50
+
+
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running and print curl lines to try.")] = False,
+) -> None:
+    """Show webhook, filter and prioritize on an embedded registry and four nodes, without a cluster.
+
+    Example: multiarch-extender demo --keep
+    """
+    configure_logs("error", "console")
+    surprises = uvloop.run(_run(Console(soft_wrap=False), keep=keep))
+    if surprises:
+        for surprise in surprises:
+            typer.echo(f"unexpected: {surprise}", err=True)
+        raise typer.Exit(1)
+
+
+async def _run(console: Console, *, keep: bool) -> list[str]:
+    async with EmbeddedRegistry() as registry:
+        fill_registry(registry)
+        config = _config(registry.host)
+        async with open_service(config) as service, aiohttp.ClientSession() as session:
+            console.print(
+                f"An image registry at {registry.host}, the service at {service.scheduler_url} (scheduler verbs) and"
+            )
+            console.print(f"{service.admission_url} (webhook), and four nodes: {_nodes_text()}.\n")
+            caller = Caller(session, service.admission_url, service.scheduler_url, registry.host)
+            cold = [await caller.play(scene) for scene in SCENES]
+            _print_round(console, cold)
+            asked = registry.requests.total()
+            warm = [await caller.play(scene) for _ in range(WARM_ROUNDS) for scene in SCENES]
+            _print_latency(console, cold, warm, registry.requests.total() - asked)
+            surprises = [surprise for seen in (*cold, *warm) for surprise in seen.surprises()]
+            if keep:
+                await _stay(console, service, registry.host)
+            return list(dict.fromkeys(surprises))
+
+
+def _config(registry_host: str) -> Config:
+    settings = {
+        "cluster.mode": "none",
+        "log.level": "error",
+        "scheduler.listen": "127.0.0.1:0",
+        "admission.listen": "127.0.0.1:0",
+        "admission.tls": "null",
+        "operations.listen": "127.0.0.1:0",
+        "registry.plain_http": f"['{registry_host}']",
+        "shutdown.grace_seconds": "2",
+    }
+    return load_config(None, [f"{path}={value}" for path, value in settings.items()])
+
+
+def _nodes_text() -> str:
+    return ", ".join(f"{name} ({architecture})" for name, architecture in NODES.items())
+
+
+def _print_round(console: Console, seen: Sequence[Seen]) -> None:
+    for one in seen:
+        table = Table.grid(padding=(0, 2))
+        table.add_row("  webhook", f"tolerations added: {', '.join(one.tolerations) or 'none'}")
+        if one.error:
+            table.add_row("  filter", f"not yet: {one.error}")
+        else:
+            table.add_row("  filter", f"kept {', '.join(one.kept)}")
+            for reason in dict.fromkeys(one.refused.values()):
+                names = [name for name, why in one.refused.items() if why == reason]
+                table.add_row("", f"refused {', '.join(names)}: {reason}")
+        scores = ", ".join(f"{name} {score}" for name, score in one.scores.items())
+        table.add_row("  prioritize", scores or "no preference")
+        console.print(f"[bold]{one.scene.title}[/]", highlight=False)
+        console.print(table, highlight=False)
+        console.print()
+
+
+def _print_latency(console: Console, cold: Sequence[Seen], warm: Sequence[Seen], registry_requests: int) -> None:
+    table = Table("verb", "first round", "later rounds, median", box=None, pad_edge=False, header_style="bold")
+    for verb in cold[0].milliseconds:
+        first = statistics.median(one.milliseconds[verb] for one in cold)
+        later = statistics.median(one.milliseconds[verb] for one in warm)
+        table.add_row(verb, f"{first:.2f} ms", f"{later:.2f} ms")
+    console.print(
+        f"The same pods {WARM_ROUNDS} more times, from memory ({registry_requests} requests to the registry):"
+    )
+    console.print(table, highlight=False)
+
+
+async def _stay(console: Console, service: Service, registry_host: str) -> None:
+    pod = pod_of(SCENES[1], registry_host)
+    calls = {
+        f"{service.scheduler_url}/scheduler/filter": arguments_of(pod),
+        f"{service.admission_url}/admission/pods": review_of(pod),
+    }
+    console.print("\nEverything stays up until Ctrl-C. Try:\n")
+    for url, document in calls.items():
+        console.print(f"curl -s {url} -d '{msgspec.json.encode(document).decode()}'", highlight=False, soft_wrap=True)
+        console.print()
+    console.print(f"curl -s {service.operations_url}/readyz?verbose", highlight=False)
+    await asyncio.Event().wait()

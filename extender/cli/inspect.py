@@ -1,0 +1,181 @@
+"""`inspect`: the platforms of images, by the same path on which the service learns them."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+import typer
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from extender.cli.options import Assignments, ConfigFile
+from extender.config.reading import read_config
+from extender.config.tree import Config
+from extender.errors import ConfigError, InvalidReference
+from extender.images.manifest import Image
+from extender.images.platform import Compatibility, InvalidPlatform, Platform, parse_platform, runs_on
+from extender.images.reference import parse_reference
+from extender.logs import configure_logs
+from extender.placement.facts import Content, Failure, PodImage, RunsOn, fact_of
+from extender.server.service import open_lookups
+
+
+class Inspected(msgspec.Struct, frozen=True, kw_only=True):
+    """One image as `-o json` prints it."""
+
+    reference: str
+    canonical: str | None
+    digest: str | None
+    media_type: str | None
+    kind: str | None
+    platforms: list[dict[str, str | int]]
+    skipped: list[dict[str, str]]
+    unknown: dict[str, str] | None
+
+
+def inspect(
+    images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Image references as pods name them.")],
+    output: Annotated[Literal["table", "json", "yaml"], typer.Option("--output", "-o", help="How to print.")] = "table",
+    require: Annotated[
+        list[str] | None, typer.Option(metavar="PLATFORM", help="Exit 1 if an image does not run on it. Repeatable.")
+    ] = None,
+    file: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Show the platforms of images, with digest, media type, and why something is unknown.
+
+    Exit code 1 if an image is unknown or lacks a required platform.
+
+    Example: multiarch-extender inspect debian:12 quay.io/prometheus/prometheus --require linux/arm64
+    """
+    settings = read_config(file, assignments or ())
+    configure_logs("error", "console")
+    try:
+        required = [parse_platform(text) for text in require or ()]
+    except InvalidPlatform as exc:
+        raise ConfigError(f"--require: {exc}") from exc
+    found = asyncio.run(_inspect_all(images, settings))
+    results = [_inspected(reference, answer) for reference, answer in zip(images, found, strict=True)]
+    _print(results, output)
+    compatibility = Compatibility(
+        run_386_on_amd64=settings.placement.run_386_on_amd64, run_arm_on_arm64=settings.placement.run_arm_on_arm64
+    )
+    lacking = [
+        line
+        for reference, answer in zip(images, found, strict=True)
+        for line in _lacking(reference, answer, required, compatibility)
+    ]
+    for line in lacking:
+        print(line, file=sys.stderr)
+    if lacking or any(result.unknown for result in results):
+        raise typer.Exit(1)
+
+
+async def _inspect_all(references: Sequence[str], settings: Config) -> list[Image | Failure]:
+    progress = Progress(
+        TextColumn("Looking up"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
+    )  # fmt: skip
+    async with open_lookups(settings) as lookups:
+        with progress:
+            task = progress.add_task("", total=len(references))
+
+            async def one(reference: str) -> Image | Failure:
+                answer = await lookups.resolver.describe(reference, lookups.keyring)
+                progress.update(task, advance=1, description=reference)
+                return answer
+
+            return list(await asyncio.gather(*map(one, references)))
+
+
+def _inspected(reference: str, answer: Image | Failure) -> Inspected:
+    try:
+        canonical = str(parse_reference(reference))
+    except InvalidReference:
+        canonical = None
+    unknown = _unknown(reference, answer)
+    if isinstance(answer, Failure):
+        return Inspected(
+            reference=reference, canonical=canonical, digest=None, media_type=None, kind=None,
+            platforms=[], skipped=[], unknown=unknown,
+        )  # fmt: skip
+    return Inspected(
+        reference=reference,
+        canonical=canonical,
+        digest=answer.digest,
+        media_type=answer.media_type,
+        kind=answer.kind.value,
+        platforms=[
+            {"platform": str(entry.platform), "digest": entry.digest, "size_bytes": entry.size_bytes}
+            for entry in answer.entries
+        ],
+        skipped=[{"digest": item.digest, "why": item.why} for item in answer.skipped],
+        unknown=unknown,
+    )
+
+
+def _unknown(reference: str, answer: Image | Failure) -> dict[str, str] | None:
+    fact = fact_of(PodImage(reference), _content(answer), may_be_pending=False)
+    return None if isinstance(fact, RunsOn) else {"cause": fact.cause.value, "detail": fact.detail}
+
+
+def _content(answer: Image | Failure) -> Content | Failure:
+    if isinstance(answer, Failure):
+        return answer
+    return Content(answer.kind, frozenset(entry.platform for entry in answer.entries), answer.states_platforms)
+
+
+def _lacking(
+    reference: str, answer: Image | Failure, required: Sequence[Platform], compatibility: Compatibility
+) -> list[str]:
+    if isinstance(answer, Failure):
+        return []
+    platforms = frozenset(entry.platform for entry in answer.entries)
+    return [
+        f"{reference} does not run on {platform}"
+        for platform in required
+        if not runs_on(platforms, platform, compatibility)
+    ]
+
+
+def _print(results: Sequence[Inspected], output: str) -> None:
+    plain: list[dict[str, Any]] = [msgspec.to_builtins(result) for result in results]
+    if output == "json":
+        print(json.dumps(plain, indent=2))
+    elif output == "yaml":
+        print(yaml.safe_dump(plain, sort_keys=False), end="")
+    else:
+        _print_table(results)
+
+
+def _print_table(results: Sequence[Inspected]) -> None:
+    table = Table("image", "kind", "platform", "digest", "size", box=None, pad_edge=False, header_style="bold")
+    for result in results:
+        name = result.canonical or result.reference
+        if result.unknown:
+            table.add_row(
+                name, result.kind or "", f"unknown: {result.unknown['cause']}", result.digest or "", "", style="yellow"
+            )
+            table.add_row("", "", f"  {result.unknown['detail']}", "", "")
+        else:
+            table.add_row(name, result.kind, f"[bold]{len(result.platforms)} platforms[/]", result.digest, "")
+        for entry in result.platforms:
+            table.add_row("", "", f"  {entry['platform']}", str(entry["digest"]), _size(int(entry["size_bytes"])))
+        for item in result.skipped:
+            table.add_row("", "", f"  [dim]skipped: {item['why']}[/]", f"[dim]{item['digest']}[/]", "")
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    console.print(table)
+
+
+def _size(size_bytes: int) -> str:
+    size = float(size_bytes)
+    for unit in ("B", "KB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"

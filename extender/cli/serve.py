@@ -1,0 +1,23 @@
+"""`serve`: the service, until it is told to stop."""
+
+import gc
+
+import uvloop
+
+from extender.cli.options import Assignments, ConfigFile
+from extender.config.reading import load_config
+from extender.logs import configure_logs
+from extender.server.service import run_service
+
+
+def serve(file: ConfigFile = None, assignments: Assignments = None) -> None:
+    """Answer kube-scheduler and kube-apiserver until SIGTERM.
+
+    Example: multiarch-extender serve --config /etc/multiarch-extender/config.yaml
+
+    Example: multiarch-extender serve --set cluster.mode=none --set admission.listen=
+    """
+    config = load_config(file, assignments or ())
+    configure_logs(config.log.level, config.log.format)
+    gc.freeze()  # what start-up made lives as long as the process: collections need not walk it
+    uvloop.run(run_service(config))

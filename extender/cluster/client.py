@@ -1,0 +1,266 @@
+"""A connection to the Kubernetes API: the bytes of a GET, the lines of a watch.
+
+Configuration, credentials and TLS are kubernetes-asyncio's, which is imported here and nowhere else, and only once a
+cluster is used (half a second and 40 MB). Knows HTTP statuses and no resource; decodes nothing but a refusal's Status.
+"""
+
+import asyncio
+import logging
+import os
+import ssl
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Literal
+
+import aiohttp
+import msgspec
+
+from extender.errors import ClusterError
+from extender.kubernetes.core_v1 import Wire
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio.client import Configuration
+
+JSON = "application/json"
+TIMEOUT_SECONDS = 30.0
+MAX_BODY_BYTES = 64 << 20  # a page of 500 nodes with 50 images each is 6 to 20 MB
+_MAX_LINE_BYTES = 16 << 20  # etcd's objects end at 1.5 MiB, as JSON they are a few times that
+_MAX_STATUS_BYTES = 64 << 10
+_QUOTED_CHARACTERS = 200  # of what the API server or a credential plugin says
+_CONNECT_SECONDS = 10.0
+_LOAD_SECONDS = 60.0  # a credential plugin may ask a person, or a cloud that is slow today
+_RENEW_SECONDS = 10.0  # between two loads of the configuration, each of which may run a plugin
+
+# Whatever kubernetes-asyncio logs it raises too, and without this its words would be bare lines between ours.
+logging.getLogger("kubernetes_asyncio").addHandler(logging.NullHandler())
+
+
+class ClusterRefused(ClusterError):
+    """The API server answered `status` instead of what was asked for: 401, 403, 404, 410, 429 and so on.
+
+    `retry_after_seconds` is its Retry-After, where it named one.
+    """
+
+    def __init__(self, message: str, status: int, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Status(Wire, frozen=True):
+    """metav1.Status: the body of a refusal."""
+
+    message: str | None = None
+
+
+_STATUS = msgspec.json.Decoder(Status)
+
+
+async def open_cluster(
+    mode: Literal["auto", "in-cluster", "kubeconfig"],
+    kubeconfig: str = "",
+    context: str = "",
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> "ClusterClient":
+    """A client of the cluster that `mode` names; nothing is asked of the API server yet.
+
+    `kubeconfig` is a path, or several joined as in $KUBECONFIG; empty means $KUBECONFIG, else ~/.kube/config. An empty
+    `context` is the current one. `auto` is in-cluster inside a pod, unless a file or a context is named.
+
+    Raises:
+        ClusterError: there is no such configuration, it is malformed, or its credential plugin failed.
+    """
+    if mode == "auto":
+        inside = "KUBERNETES_SERVICE_HOST" in os.environ and not (kubeconfig or context)
+        mode = "in-cluster" if inside else "kubeconfig"
+    chosen = mode
+
+    async def load() -> _Connection:
+        return await _load(chosen, kubeconfig, context)
+
+    return ClusterClient(await load(), load, clock)
+
+
+class ClusterClient:
+    """Reads from the API server under one identity. All methods raise ClusterError, and ClusterRefused for a status.
+
+    An in-cluster token is read anew every minute (by kubernetes-asyncio). Whatever else expires or rotates, be it a
+    credential plugin's token, a client certificate or the CA, shows as a 401 or a TLS failure: then the configuration
+    is loaded again, at most once in ten seconds, while requests under way end on the connection they began on.
+    """
+
+    def __init__(
+        self, connection: "_Connection", load: "Callable[[], Awaitable[_Connection]]", clock: Callable[[], float]
+    ) -> None:
+        self._connection = connection
+        self._load = load
+        self._clock = clock
+        self._renewable_at = clock()
+        self._renewing = asyncio.Lock()
+
+    async def get(
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        accept: str = JSON,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        body_bytes: int = MAX_BODY_BYTES,
+    ) -> bytes:
+        """The body behind `path`, undecoded; one longer than `body_bytes` is an error. A 401 is tried once more."""
+        chunks, size = [], 0
+        timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        async with self._response(path, query, accept, timeout) as response:
+            async for chunk in response.content.iter_any():
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > body_bytes:
+                    raise ClusterError(f"{path}: the answer is longer than {body_bytes} bytes")
+        return b"".join(chunks)
+
+    async def stream(
+        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON, stall_seconds: float
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of a watch as they come, until the server ends it; a last line without its end is dropped.
+
+        `stall_seconds` without one byte is an error: a dead peer looks like a cluster in which nothing happens. Close
+        it with `contextlib.aclosing`.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=stall_seconds)
+        async with self._response(path, query, accept, timeout) as response:
+            rest = b""
+            async for chunk in response.content.iter_any():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in filter(None, lines):
+                    yield line
+                if len(rest) > _MAX_LINE_BYTES:
+                    raise ClusterError(f"{path}: a line of the watch is longer than {_MAX_LINE_BYTES} bytes")
+
+    async def close(self) -> None:
+        """Ends every connection, and with it whatever is still being read."""
+        await self._connection.close()
+
+    @asynccontextmanager
+    async def _response(
+        self, path: str, query: Mapping[str, str] | None, accept: str, timeout: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        for last in (False, True):
+            connection = await self._usable_connection()
+            async with connection.request(path, query, accept, timeout) as response:
+                if response.status == 401:
+                    connection.is_doubtful = True
+                    if not last:
+                        continue
+                await _refuse_failure(path, response)
+                yield response
+                return
+
+    async def _usable_connection(self) -> "_Connection":
+        async with self._renewing:
+            if self._connection.is_doubtful and self._clock() >= self._renewable_at:
+                self._renewable_at = self._clock() + _RENEW_SECONDS
+                retired, self._connection = self._connection, await self._load()
+                await retired.retire()
+        return self._connection
+
+
+class _Connection:
+    """One loaded configuration with its session. `is_doubtful`: the API server no longer takes it, or we it."""
+
+    def __init__(self, configuration: "Configuration") -> None:
+        from kubernetes_asyncio.client.rest import RESTClientObject
+
+        rest = RESTClientObject(configuration)
+        self.is_doubtful = False
+        self._configuration = configuration
+        self._session: aiohttp.ClientSession = rest.pool_manager
+        self._requests = 0
+        self._is_retired = False
+
+    @asynccontextmanager
+    async def request(
+        self, path: str, query: Mapping[str, str] | None, accept: str, timeout: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The response to a GET, whatever its status; what the transport does wrong is a ClusterError."""
+        self._requests += 1
+        try:
+            async with self._session.get(
+                f"{self._configuration.host}{path}",
+                params=query,
+                headers={"Accept": accept, "Accept-Encoding": "identity", **await self._authorization()},
+                timeout=timeout,
+                proxy=self._configuration.proxy,
+                server_hostname=self._configuration.tls_server_name,
+                allow_redirects=False,
+            ) as response:
+                yield response
+        except (aiohttp.ClientError, OSError, TimeoutError) as exc:
+            self.is_doubtful |= isinstance(exc, aiohttp.ClientSSLError | ssl.SSLError)
+            raise ClusterError(f"{path}: {_words(exc)}") from exc
+        finally:
+            self._requests -= 1
+            if self._is_retired:
+                await self.retire()
+
+    async def retire(self) -> None:
+        """Closes the session once nothing is being read from it."""
+        self._is_retired = True
+        if not self._requests:
+            await self.close()
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def _authorization(self) -> dict[str, str]:
+        """The header kubernetes-asyncio would send, if any; re-reads an in-cluster token that is a minute old."""
+        from kubernetes_asyncio.config import ConfigException
+
+        try:
+            settings = await self._configuration.auth_settings()
+        except ConfigException as exc:
+            raise ClusterError(f"cannot read the credentials: {_words(exc)}") from exc
+        return {setting["key"]: setting["value"].strip() for setting in settings.values()}
+
+
+async def _load(mode: Literal["in-cluster", "kubeconfig"], kubeconfig: str, context: str) -> _Connection:
+    from kubernetes_asyncio import client, config
+
+    configuration = client.Configuration()
+    # From Python 3.13 on, strict means refusing the CAs of many clusters, which Go's clients accept.
+    configuration.disable_strict_ssl_verification = True
+    path = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    try:
+        async with asyncio.timeout(_LOAD_SECONDS):
+            if mode == "in-cluster":
+                config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]  # it has no annotations
+            else:
+                await config.load_kube_config(path, context or None, configuration)
+            return _Connection(configuration)
+    except Exception as exc:  # a malformed kubeconfig makes the loader fail in any way Python can
+        where = "in-cluster configuration" if mode == "in-cluster" else f"kubeconfig {path}"
+        raise ClusterError(f"cannot use the {where}: {_words(exc)}") from exc
+
+
+async def _refuse_failure(path: str, response: aiohttp.ClientResponse) -> None:
+    if response.status == 200:
+        return
+    body = await response.content.read(_MAX_STATUS_BYTES)
+    try:
+        said = _STATUS.decode(body).message or ""
+    except msgspec.DecodeError:
+        said = ""
+    retry_after = response.headers.get("Retry-After", "")
+    raise ClusterRefused(
+        f"{path}: HTTP {response.status} {said[:_QUOTED_CHARACTERS]}".rstrip(),
+        response.status,
+        float(retry_after) if retry_after.isdecimal() else None,
+    )
+
+
+def _words(exc: Exception) -> str:
+    """What went wrong, without what may be secret: URLs with passwords, or the user entry kubernetes-asyncio quotes."""
+    text = "" if isinstance(exc, aiohttp.ClientResponseError | aiohttp.InvalidURL) else str(exc)
+    said = text.partition("{")[0][:_QUOTED_CHARACTERS].strip()
+    return f"{type(exc).__name__}: {said}" if said else type(exc).__name__

@@ -1,0 +1,253 @@
+"""How a view stays equal to what the API server has: list it in pages, then watch, and start over where history ends.
+
+Specification: https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+Knows versions, bookmarks and backoff; what the objects mean is their handler's business.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Set
+from contextlib import aclosing
+from typing import Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from extender.cluster.client import JSON, ClusterRefused
+from extender.errors import ClusterError
+from extender.kubernetes.core_v1 import Wire
+from extender.metrics import gauge
+
+PAGE_OBJECTS = 500  # what kubectl asks for; decoding a page of nodes holds the event loop for 10 ms
+WATCH_SECONDS = 240  # the server ends a watch after this long, so that a dead one is noticed soon
+STALL_SECONDS = WATCH_SECONDS + 15.0
+_FIRST_DELAY_SECONDS, _LAST_DELAY_SECONDS = 0.5, 30.0
+_TRIES_PER_VERSION = 5  # then list: a server restored from a backup never gets to the version we hold
+
+AGE = gauge(
+    "multiarch_watch_age_seconds",
+    "Time since the API server last proved (by list, event or bookmark) that our view of the resource is current.",
+    "resource",
+    ("nodes", "pods", "namespaces"),
+)
+log = structlog.get_logger()
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """What to list and watch. `field_selector` must be one the API server supports for the resource."""
+
+    name: str
+    path: str
+    field_selector: str = ""
+    list_accept: str = JSON
+    watch_accept: str = JSON
+
+
+class Getter(Protocol):
+    """What is needed of a ClusterClient to list or to look up."""
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON) -> bytes: ...
+
+
+class Reader(Getter, Protocol):
+    """What is needed of a ClusterClient to watch as well."""
+
+    def stream(
+        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON, stall_seconds: float
+    ) -> AsyncGenerator[bytes, None]: ...
+
+
+class Handler(Protocol):
+    """Who is told; synchronously, so that no cancellation falls between an event and its effect."""
+
+    def upsert(self, document: msgspec.Raw) -> None:
+        """An object as it is now, new or not. Whatever this raises is logged, and the object passed over."""
+
+    def delete(self, name: str) -> None:
+        """The object of that name is gone, or no longer selected."""
+
+    def keep_only(self, names: Set[str]) -> None:
+        """Everything has been listed by `upsert`; what is not among `names` is gone."""
+
+
+class ListMeta(Wire, frozen=True):
+    """metav1.ListMeta; an empty `continue_` ends the list."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class Page(Wire, frozen=True):
+    """One page of any list, its objects undecoded."""
+
+    metadata: ListMeta = ListMeta()
+    items: list[msgspec.Raw] | None = None
+
+
+class _Meta(Wire, frozen=True):
+    name: str = ""
+    resource_version: str = ""
+
+
+class _Head(Wire, frozen=True):
+    """Of an object or bookmark its metadata, of an ERROR's Status the rest."""
+
+    metadata: _Meta = _Meta()
+    code: int = 0
+    message: str | None = None
+
+
+class _Event(Wire, frozen=True):
+    type: str
+    object: msgspec.Raw
+
+
+_PAGE = msgspec.json.Decoder(Page)
+_HEAD = msgspec.json.Decoder(_Head)
+_EVENT = msgspec.json.Decoder(_Event)
+T = TypeVar("T")
+
+
+async def fetch_pages(reader: Getter, resource: Resource) -> AsyncGenerator[Page, None]:
+    """The whole of a resource, page by page, all of one version.
+
+    Raises:
+        ClusterRefused: also with 410, when the list took so long that its version is history: begin anew.
+        ClusterError: the server cannot be reached, or its answer is no list.
+    """
+    query = {"limit": str(PAGE_OBJECTS)} | _selection(resource)
+    while True:
+        page = _decode(_PAGE, await reader.get(resource.path, query, accept=resource.list_accept))
+        yield page
+        if not page.metadata.continue_:
+            return
+        query["continue"] = page.metadata.continue_
+
+
+class ListWatch:
+    """Tells `handler` all there is of `resource` and every change of it, for as long as `run` runs."""
+
+    def __init__(  # noqa: PLR0913  # time and chance are the caller's
+        self,
+        reader: Reader,
+        resource: Resource,
+        handler: Handler,
+        *,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        stall_seconds: float = STALL_SECONDS,
+    ) -> None:
+        """`random` gives numbers from 0 to 1. `stall_seconds` without a byte end a watch."""
+        self._reader = reader
+        self._resource = resource
+        self._handler = handler
+        self._clock = clock
+        self._random = random
+        self._sleep = sleep
+        self._stall_seconds = stall_seconds
+        self._version = ""  # where to watch from; empty: list first
+        self._tries = 0  # connections since the last line of a watch
+        self._is_lost = False
+        self._lists = 0
+        self._proven_at = clock()
+        AGE[resource.name].set_function(self.age_seconds)
+
+    def age_seconds(self) -> float:
+        """How long ago the API server last proved itself; before its first proof, the age of this object."""
+        return self._clock() - self._proven_at
+
+    async def run(self) -> None:
+        """Lists, watches and reconnects until cancelled, and can then be run again. ClusterErrors are outlived."""
+        while True:
+            self._tries += 1
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+                delay = self._delay_seconds()
+            except ClusterError as exc:
+                delay = self._outlive(exc)
+            await self._sleep(delay)
+
+    async def _list(self) -> None:
+        names: set[str] = set()
+        version = ""
+        async with aclosing(fetch_pages(self._reader, self._resource)) as pages:
+            async for page in pages:
+                names.update(self._upsert(_decode(_HEAD, document), document) for document in page.items or ())
+                version = page.metadata.resource_version
+                self._proven_at = self._clock()
+        self._handler.keep_only(names)
+        self._version = version
+        self._lists += 1
+        event = "watch.started" if self._lists == 1 else "watch.relisted"
+        log.info(event, resource=self._resource.name, objects=len(names), version=version)
+
+    async def _watch(self) -> None:
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            # replicas that started together must not all come back together
+            "timeoutSeconds": str(int(WATCH_SECONDS * (1 - self._random() / 4))),
+        } | _selection(self._resource)
+        stream = self._reader.stream(
+            self._resource.path, query, accept=self._resource.watch_accept, stall_seconds=self._stall_seconds
+        )
+        async with aclosing(stream) as lines:
+            async for line in lines:
+                self._apply(_decode(_EVENT, line))
+                self._prove()
+
+    def _apply(self, event: _Event) -> None:
+        head = _decode(_HEAD, event.object)
+        match event.type:
+            case "ADDED" | "MODIFIED":
+                self._upsert(head, event.object)
+            case "DELETED":
+                self._handler.delete(head.metadata.name)
+            case "ERROR":
+                raise ClusterRefused(f"the watch ended: {head.code} {(head.message or '')[:200]}", head.code)
+        self._version = head.metadata.resource_version or self._version
+
+    def _upsert(self, head: _Head, document: msgspec.Raw) -> str:
+        try:
+            self._handler.upsert(document)
+        except Exception:
+            log.exception("watch.object_skipped", resource=self._resource.name, name=head.metadata.name)
+        return head.metadata.name
+
+    def _prove(self) -> None:
+        self._proven_at = self._clock()
+        self._tries = 0
+        if self._is_lost:
+            self._is_lost = False
+            log.info("watch.resumed", resource=self._resource.name)
+
+    def _outlive(self, exc: ClusterError) -> float:
+        """Notes the loss and says how long to wait before the next try."""
+        refused = exc if isinstance(exc, ClusterRefused) else None
+        if (refused and refused.status == 410) or self._tries >= _TRIES_PER_VERSION:
+            self._version = ""
+        asked = (refused and refused.retry_after_seconds) or 0.0
+        delay = max(self._delay_seconds(), min(asked, _LAST_DELAY_SECONDS))
+        self._is_lost = True
+        log.warning("watch.lost", resource=self._resource.name, error=str(exc), retry_in_seconds=round(delay, 3))
+        return delay
+
+    def _delay_seconds(self) -> float:
+        """Doubling from try to try without a line, the upper half of it chance; never zero."""
+        doublings = min(self._tries, 10)  # beyond which only the number would grow, and one day overflow
+        delay = min(_FIRST_DELAY_SECONDS * (1 << doublings), _LAST_DELAY_SECONDS)
+        return delay * (1 + self._random()) / 2
+
+
+def _selection(resource: Resource) -> dict[str, str]:
+    return {"fieldSelector": resource.field_selector} if resource.field_selector else {}
+
+
+def _decode(decoder: msgspec.json.Decoder[T], document: bytes | msgspec.Raw) -> T:
+    try:
+        return decoder.decode(document)
+    except msgspec.DecodeError as exc:
+        raise ClusterError(f"the API server's answer is malformed: {exc}") from exc

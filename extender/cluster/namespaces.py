@@ -1,0 +1,70 @@
+"""What the annotations of namespaces ask for, kept current by a watch of their metadata alone.
+
+Knows the prefix of our annotations; what they mean is said in `placement.annotations`.
+"""
+
+from collections.abc import Mapping, Set
+from types import MappingProxyType
+
+import msgspec
+
+from extender.cluster.listwatch import Resource
+from extender.kubernetes.core_v1 import Wire
+
+PREFIX = "multiarch-extender.io/"
+NAMESPACES = Resource(
+    name="namespaces",
+    path="/api/v1/namespaces",
+    list_accept="application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+    watch_accept="application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+)
+
+
+class _Meta(Wire, frozen=True):
+    name: str
+    annotations: dict[str, str] | None = None
+
+
+class _PartialObjectMetadata(Wire, frozen=True):
+    metadata: _Meta
+
+
+_NAMESPACE = msgspec.json.Decoder(_PartialObjectMetadata)
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class NamespaceView:
+    """The annotations that namespaces carry for us. A `Handler` for the watch of `NAMESPACES`.
+
+    Before it is synced, a namespace not seen yet has none: they are wishes, and nobody should wait for them.
+    """
+
+    def __init__(self) -> None:
+        self._annotations: dict[str, Mapping[str, str]] = {}  # of the namespaces that have any
+        self.synced = False
+
+    def annotations_of(self, namespace: str) -> Mapping[str, str]:
+        """The namespace's annotations under our prefix, by their whole key; empty where there are none. O(1)."""
+        return self._annotations.get(namespace, _NONE)
+
+    def upsert(self, document: msgspec.Raw) -> None:
+        """Takes in a namespace's annotations as they are now.
+
+        Raises:
+            msgspec.ValidationError: a field that is read has another type than meta/v1 gives it.
+        """
+        metadata = _NAMESPACE.decode(document).metadata
+        ours = {key: value for key, value in (metadata.annotations or {}).items() if key.startswith(PREFIX)}
+        if ours:
+            self._annotations[metadata.name] = ours
+        else:
+            self._annotations.pop(metadata.name, None)
+
+    def delete(self, name: str) -> None:
+        """The namespace is gone, and its annotations with it."""
+        self._annotations.pop(name, None)
+
+    def keep_only(self, names: Set[str]) -> None:
+        """All namespaces have been listed, and these are their names: the view is synced."""
+        self._annotations = {name: kept for name, kept in self._annotations.items() if name in names}
+        self.synced = True

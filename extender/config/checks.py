@@ -1,0 +1,102 @@
+"""What can be wrong with settings that are each right: combinations, addresses, platforms."""
+
+import ipaddress
+from collections.abc import Iterator
+
+from extender.config.tree import Config, TlsConfig
+from extender.errors import ConfigError
+from extender.images.platform import InvalidPlatform, parse_platform
+from extender.placement.annotations import Choice
+
+
+def problems_of(config: Config) -> Iterator[str]:
+    """What is wrong with the settings taken together, one sentence each."""
+    yield from _listener_problems(config)
+    yield from _platform_problems(config)
+    if Choice.ASSUME in (config.scheduler.pending, config.scheduler.unknown) and not config.scheduler.assume:
+        yield "scheduler.assume: [] names nothing while scheduler.pending or scheduler.unknown is assume; name one"
+    for path, seconds in (
+        ("cache.tag_seconds", config.cache.tag_seconds),
+        ("registry.always_seconds", config.registry.always_seconds),
+    ):
+        if seconds > config.cache.stale_seconds:
+            yield f"{path}: {seconds:g} must not be more than cache.stale_seconds ({config.cache.stale_seconds:g})"
+
+
+def _listener_problems(config: Config) -> Iterator[str]:
+    scheduler, admission, operations = config.scheduler, config.admission, config.operations
+    if not scheduler.listen and not admission.listen:
+        yield "scheduler.listen and admission.listen are both empty, so there is nothing to serve; give one a host:port"
+    listeners = {"scheduler": scheduler.listen, "admission": admission.listen, "operations": operations.listen}
+    used: dict[tuple[str, int], str] = {}
+    for name, listen in listeners.items():
+        if not listen:
+            continue
+        try:
+            address = parse_listen(listen)
+        except ConfigError as exc:
+            yield f"{name}.listen: {exc}"
+            continue
+        if address[1] and address in used:
+            yield f"{name}.listen: {listen!r} is taken by {used[address]}.listen; choose another port"
+        used[address] = name
+    if scheduler.listen:
+        yield from _tls_problems("scheduler", scheduler.listen, scheduler.tls, plain_allowed=scheduler.insecure)
+    if admission.listen:
+        yield from _tls_problems("admission", admission.listen, admission.tls, plain_allowed=False)
+
+
+def _tls_problems(name: str, listen: str, tls: TlsConfig | None, *, plain_allowed: bool) -> Iterator[str]:
+    if tls is None:
+        if not plain_allowed and not _is_loopback(listen):
+            insecure = " or set scheduler.insecure" if name == "scheduler" else ""
+            where = f"a loopback address only, and {name}.listen is {listen!r}"
+            yield f"{name}.tls: null is allowed on {where}; give certificate files{insecure}"
+        return
+    for field in ("certificate", "key"):
+        if not getattr(tls, field):
+            off = f"or set {name}.listen to '' to switch it off"
+            yield f"{name}.tls.{field}: '' names no file while {name}.listen is {listen!r}; give a PEM file, {off}"
+
+
+def _platform_problems(config: Config) -> Iterator[str]:
+    named = [("scheduler.assume", text) for text in config.scheduler.assume]
+    for index, rule in enumerate(config.admission.tolerations):
+        named += [(f"admission.tolerations[{index}].platforms", text) for text in rule.platforms]
+        if not rule.platforms:
+            yield f"admission.tolerations[{index}].platforms: [] is empty; name what every image must run on"
+    for path, text in named:
+        try:
+            parse_platform(text)
+        except InvalidPlatform as exc:
+            yield f"{path}: {exc}"
+
+
+def parse_listen(listen: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[v6]:port`.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    host, colon, port = listen.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if (
+        not colon
+        or not host
+        or (":" in host and not bracketed)
+        or not port.isascii()
+        or not port.isdigit()
+        or int(port) > 65535
+    ):
+        raise ConfigError(
+            f"{listen!r} is no host:port; write for example 127.0.0.1:8880, or '' to switch the listener off"
+        )
+    return host.strip("[]"), int(port)
+
+
+def _is_loopback(listen: str) -> bool:
+    try:
+        host, _ = parse_listen(listen)
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except (ConfigError, ValueError):
+        return False

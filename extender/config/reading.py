@@ -1,0 +1,105 @@
+"""From a YAML file and `--set` to a Config, and how each refusal reads."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from extender.config.checks import problems_of
+from extender.config.tree import Config, settings
+from extender.errors import ConfigError
+
+
+def load_config(file: str | None, assignments: Sequence[str] = ()) -> Config:
+    """The settings of `--set path=value` over the YAML file over the defaults, checked as a whole.
+
+    Raises:
+        ConfigError: the file cannot be read, a key is unknown, a value is wrong, or values contradict each other. The
+            message names the key's path, the value and what would be right.
+    """
+    config = read_config(file, assignments)
+    if problems := list(problems_of(config)):
+        raise ConfigError("\n".join(problems))
+    return config
+
+
+def read_config(file: str | None, assignments: Sequence[str] = ()) -> Config:
+    """As `load_config`, without asking whether the values fit together: what `config` prints."""
+    tree = _read_file(file) if file else {}
+    for assignment in assignments:
+        _assign(tree, assignment)
+    try:
+        return msgspec.convert(tree, Config, strict=False)
+    except msgspec.ValidationError as exc:
+        raise ConfigError(_explain(str(exc), tree)) from exc
+
+
+def _read_file(file: str) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(Path(file).read_bytes())
+    except OSError as exc:
+        raise ConfigError(f"{file}: {exc.strerror}; --config takes a readable YAML file") from exc
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{file} is no YAML: {exc}") from exc
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(
+            f"{file} holds {type(tree).__name__} {tree!r:.80}; it must be a map such as `scheduler: {{…}}`"
+        )
+    return tree
+
+
+def _assign(tree: dict[str, Any], assignment: str) -> None:
+    path, equals, text = assignment.partition("=")
+    keys = path.split(".")
+    if not equals or not all(keys):
+        raise ConfigError(f"--set {assignment}: write path=value, for example --set scheduler.wait_seconds=0.2")
+    try:
+        value = yaml.safe_load(text) if text else ""
+    except yaml.YAMLError as exc:
+        raise ConfigError(f"--set {path}: {text!r} is no YAML value: {exc}") from exc
+    for key in keys[:-1]:
+        inner = tree.get(key)
+        tree[key] = inner if isinstance(inner, dict) else {}
+        tree = tree[key]
+    tree[keys[-1]] = value
+
+
+_AT = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$(?P<path>[^`]*)`)?", re.DOTALL)
+_STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+
+
+def _explain(message: str, tree: object) -> str:
+    """The validation message as: path, value, what is wrong, what would be right."""
+    found = _AT.fullmatch(message)
+    what, path = (found["what"], found["path"] or "") if found else (message, "")
+    path = path.removeprefix(".")
+    if unknown := _UNKNOWN_FIELD.fullmatch(what):
+        section = f"{path}." if path else ""
+        known = sorted(
+            {
+                setting.path.removeprefix(section).split(".")[0]
+                for setting in settings()
+                if setting.path.startswith(section)
+            }
+        )
+        hint = f"; known there: {', '.join(known)}" if known else ""
+        return f"{section}{unknown[1]}: there is no such setting{hint}"
+    value = tree
+    for name, index in _STEP.findall(path):
+        try:
+            value = value[int(index)] if index else value[name] if name else value  # type: ignore[index]  # a miss is caught
+        except (KeyError, IndexError, TypeError):
+            break
+    documentation = next((f". {setting.documentation}" for setting in settings() if setting.path == path), "")
+    return f"{path or 'the configuration'}: {value!r:.200} is wrong: {what[:1].lower()}{what[1:]}{documentation}"
+
+
+def to_yaml(config: Config) -> str:
+    """The whole tree as YAML, defaults included; reading it back gives an equal Config."""
+    return yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False, allow_unicode=True, width=120)

@@ -1,0 +1,191 @@
+"""The settings: one tree of frozen Structs, the only place where a key, its default and its meaning are declared.
+
+The string under a field is its documentation: help text and the README's table are made from it. Knows the pure
+rooms' types, no running part.
+"""
+
+import ast
+import functools
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
+
+import msgspec
+
+from extender.placement.annotations import Choice
+from extender.placement.tolerations import TolerationRule
+
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
+Boost = Annotated[int, msgspec.Meta(ge=0, le=10)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every part of the tree: no key may be unknown."""
+
+
+class LogConfig(Section, frozen=True):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe event that is written."""
+    format: Literal["json", "console"] = "json"
+    """`json` for machines, `console` for a person; always on standard error."""
+
+
+class ClusterConfig(Section, frozen=True):
+    mode: Literal["none"] = "none"
+    """`none`: no cluster is watched, so kube-scheduler must send whole nodes (`nodeCacheCapable: false`)."""
+
+
+class TlsConfig(Section, frozen=True):
+    certificate: str = ""
+    """PEM file of the server certificate and its chain; read again when it changes."""
+    key: str = ""
+    """PEM file of its private key; read again when it changes."""
+    client_ca: str = ""
+    """PEM file of the authorities whose client certificates are required; empty asks for none."""
+
+
+class SchedulerConfig(Section, frozen=True):
+    listen: str = "127.0.0.1:8880"
+    """host:port of the scheduler verbs; an empty string switches the listener off."""
+    tls: TlsConfig | None = None
+    """Certificate files; null is allowed on a loopback address, elsewhere only with `insecure`."""
+    insecure: bool = False
+    """Serve plain HTTP on an address that is not loopback. Anyone who reaches it learns what your images run on."""
+    wait_seconds: Annotated[float, msgspec.Meta(ge=0, le=30)] = 0.1
+    """Longest time a filter call waits for lookups under way; every pod behind it in the scheduler waits as well."""
+    pending: Choice = Choice.RETRY
+    """When an image is pending: `retry` answers an error and the scheduler comes back in 1-10 s, `pass` lets every node
+    through, `assume` takes the image to run on `assume`. With `ignorable: true` an error answer passes every node."""
+    pending_limit_seconds: Seconds = 30.0
+    """Counted from when the pod was first seen; after it a pending image is unknown."""
+    unknown: Choice = Choice.PASS
+    """When an image is unknown: `pass`, `retry` or `assume`, as above."""
+    assume: tuple[str, ...] = ("linux/amd64",)
+    """What `assume` takes such an image to run on: the operator's word. An image that is really arm64-only is then kept
+    off arm64 nodes; it never earns a score, a toleration or an affinity."""
+
+
+class AdmissionConfig(Section, frozen=True):
+    listen: str = "0.0.0.0:8443"
+    """host:port of the webhook; an empty string switches the listener off."""
+    tls: TlsConfig | None = TlsConfig()
+    """Certificate files, which the API server needs; null is allowed on a loopback address only."""
+    wait_seconds: Annotated[float, msgspec.Meta(ge=0, le=29)] = 1.5
+    """Longest time one review waits for lookups; keep it below the webhook's timeoutSeconds."""
+    tolerations: tuple[TolerationRule, ...] = (
+        TolerationRule(
+            key="k8smultiarcher",
+            operator="Equal",
+            value="arm64Supported",
+            effect="NoSchedule",
+            platforms=("linux/amd64", "linux/arm64"),
+        ),
+        TolerationRule(
+            key="kubernetes.io/arch", operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/arm64",)
+        ),
+        TolerationRule(key="arch", operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/arm64",)),
+    )
+    """Each is added to a pod when every image of it runs on every one of the rule's `platforms`."""
+    node_affinity: Literal["none", "required", "preferred", "both"] = "none"
+    """What is written for autoscalers and preemption to see: `required` keeps a pod on platforms its images have,
+    `preferred` states the preference, `both` does both."""
+    scheduler_name: str = ""
+    """Given to every pod received that has no schedulerName or `default-scheduler`; empty changes none."""
+
+
+class PlacementConfig(Section, frozen=True):
+    preference: dict[str, Boost] = msgspec.field(default_factory=lambda: {"arm64": 10})
+    """Score per architecture, 0-10, for pods whose every image is multi-arch; a map given here replaces this one."""
+    ignore_runtime_classes: tuple[str, ...] = ()
+    """Pods of these RuntimeClasses are left alone (wasm and the like)."""
+    run_386_on_amd64: bool = False
+    """amd64 nodes also run 386 images (containerd does, CRI-O does not)."""
+    run_arm_on_arm64: bool = False
+    """arm64 nodes also run 32-bit arm images (containerd tries, and not every core can)."""
+    level_label: str = ""
+    """Node label whose value states the node's level, such as amd64/v3 or arm64/v9; without it nodes are baseline."""
+
+
+class OperationsConfig(Section, frozen=True):
+    listen: str = "0.0.0.0:8881"
+    """host:port of /livez, /readyz and /metrics, plain HTTP; an empty string switches the listener off."""
+
+
+class RegistryConfig(Section, frozen=True):
+    timeout_seconds: Seconds = 10.0
+    """Longest time one registry exchange may take, redirects and token included."""
+    concurrency_per_host: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
+    """Requests under way at once to one registry host."""
+    plain_http: tuple[str, ...] = ()
+    """Registries (host or host:port, as images name them) that are spoken to without TLS."""
+    ca_files: tuple[str, ...] = ()
+    """PEM bundles trusted for registries, besides the system's."""
+    docker_config: str = ""
+    """Docker `config.json` whose `auths` are the credentials for registries; empty: all lookups are anonymous."""
+    always_seconds: Seconds = 60.0
+    """How long a tag's digest is fresh for imagePullPolicy Always and for the tag latest."""
+
+
+class CacheConfig(Section, frozen=True):
+    size: Count = 100_000
+    """Images kept in memory; the least recently used goes first."""
+    tag_seconds: Seconds = 900.0
+    """How long a tag's digest is fresh; afterwards it is asked for again in the background by HEAD."""
+    stale_seconds: Seconds = 86_400.0
+    """How long a known answer still serves when the registry cannot be asked."""
+
+
+class ShutdownConfig(Section, frozen=True):
+    grace_seconds: Seconds = 20.0
+    """Longest time from SIGTERM to exit: readiness fails first, requests in flight end, then listeners close."""
+
+
+class Config(Section, frozen=True):
+    """Every setting with its default."""
+
+    log: LogConfig = LogConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    admission: AdmissionConfig = AdmissionConfig()
+    placement: PlacementConfig = msgspec.field(default_factory=PlacementConfig)
+    operations: OperationsConfig = OperationsConfig()
+    registry: RegistryConfig = RegistryConfig()
+    cache: CacheConfig = CacheConfig()
+    shutdown: ShutdownConfig = ShutdownConfig()
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One key: its path, its default as YAML on one line, and its documentation."""
+
+    path: str
+    default: str
+    documentation: str
+
+
+@functools.cache
+def settings() -> tuple[Setting, ...]:
+    """Every key in the order of the file."""
+    return tuple(_settings_of(Config(), ""))
+
+
+def _settings_of(section: Section, prefix: str) -> Iterator[Setting]:
+    documentation = _documentation(type(section))
+    for name in section.__struct_fields__:
+        value = getattr(section, name)
+        if isinstance(value, Section) and name not in documentation:
+            yield from _settings_of(value, f"{prefix}{name}.")
+            continue
+        yield Setting(f"{prefix}{name}", msgspec.json.encode(value).decode(), documentation[name])
+
+
+def _documentation(section: type[Section]) -> Mapping[str, str]:
+    """The strings under the fields of a section."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
+    assert isinstance(body, ast.ClassDef)  # noqa: S101 -- the source of a class is a class
+    found = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            found[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
+    return found

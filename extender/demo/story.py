@@ -1,0 +1,180 @@
+"""The demonstration's pods and nodes, what the service must say of each, and the calls that ask it.
+
+Speaks to the service as kube-scheduler and kube-apiserver do: JSON over HTTP. Knows nothing of terminals.
+"""
+
+import base64
+import time
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from extender.demo.registry import EmbeddedRegistry
+from extender.errors import ExtenderError
+
+AMD64, ARM64 = "linux/amd64", "linux/arm64"
+NODES = {"amd-1": "amd64", "amd-2": "amd64", "arm-1": "arm64", "arm-2": "arm64"}
+_AMD_NODES, _ARM_NODES = ("amd-1", "amd-2"), ("arm-1", "arm-2")
+_NODE_BOOST = 10
+
+
+class UnexpectedAnswer(ExtenderError):
+    """The service answered with something else than a status 200 and a JSON document."""
+
+
+class Scene(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod of one image, and the truth about it."""
+
+    title: str
+    repository: str
+    tolerations: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    refusal: str = ""
+    scores: dict[str, int] = {}
+    error: str = ""
+
+
+SCENES = (
+    Scene(
+        title="multi-arch image",
+        repository="shop/web",
+        tolerations=("k8smultiarcher", "kubernetes.io/arch", "arch"),
+        kept=tuple(NODES),
+        scores=dict.fromkeys(_ARM_NODES, _NODE_BOOST),
+    ),
+    Scene(title="amd64-only image", repository="shop/legacy", kept=_AMD_NODES, refusal="is built only for linux/amd64"),
+    Scene(
+        title="arm64-only image",
+        repository="shop/edge",
+        tolerations=("kubernetes.io/arch", "arch"),
+        kept=_ARM_NODES,
+        refusal="is built only for linux/arm64",
+    ),
+    Scene(
+        title="amd64-only image with an attestation beside it",
+        repository="shop/attested",
+        kept=_AMD_NODES,
+        refusal="is built only for linux/amd64",
+    ),
+    Scene(title="image that is not in its registry", repository="shop/missing", error="shop/missing"),
+)
+
+
+class Seen(msgspec.Struct, kw_only=True):
+    """What the service said about one scene, and how long each answer took in milliseconds."""
+
+    scene: Scene
+    tolerations: list[str]
+    kept: list[str]
+    refused: dict[str, str]
+    error: str
+    scores: dict[str, int]
+    milliseconds: dict[str, float]
+
+    def surprises(self) -> list[str]:
+        """What differs from the truth, one sentence each; empty when all is as it should be."""
+        scene = self.scene
+        expected: list[tuple[str, object, object]] = [
+            ("tolerations", list(scene.tolerations), self.tolerations),
+            ("nodes kept", [] if scene.error else list(scene.kept), self.kept),
+            ("nodes refused", [] if scene.error else [name for name in NODES if name not in scene.kept], list(self.refused)),
+            ("scores", scene.scores, self.scores),
+        ]
+        found = [f"{scene.title}: {what} should be {right} and are {said}" for what, right, said in expected if right != said]
+        if bool(scene.error) != bool(self.error) or scene.error not in self.error:
+            found.append(f"{scene.title}: the error should name {scene.error!r} and is {self.error!r}")
+        found += [f"{scene.title}: {name} is refused because {why!r}" for name, why in self.refused.items() if scene.refusal not in why]
+        return found
+
+
+def fill_registry(registry: EmbeddedRegistry) -> None:
+    """Put the scenes' images into the registry; the missing one stays missing."""
+    registry.add_index("shop/web", "1.0", [AMD64, ARM64])
+    registry.add_manifest("shop/legacy", "1.0", AMD64)
+    registry.add_index("shop/edge", "1.0", [ARM64])
+    registry.add_index("shop/attested", "1.0", [AMD64], attested=True)
+
+
+class Caller:
+    """Plays kube-apiserver and kube-scheduler towards the service at two base URLs."""
+
+    def __init__(self, session: aiohttp.ClientSession, admission_url: str, scheduler_url: str, registry_host: str) -> None:
+        self._session = session
+        self._admission_url = admission_url
+        self._scheduler_url = scheduler_url
+        self._registry_host = registry_host
+
+    async def play(self, scene: Scene) -> Seen:
+        """Send the scene's pod through webhook, filter and prioritize."""
+        milliseconds: dict[str, float] = {}
+        pod = pod_of(scene, self._registry_host)
+        review = await self._post(milliseconds, "webhook", f"{self._admission_url}/admission/pods", review_of(pod))
+        filtered = await self._post(milliseconds, "filter", f"{self._scheduler_url}/scheduler/filter", arguments_of(pod))
+        scores = await self._post(milliseconds, "prioritize", f"{self._scheduler_url}/scheduler/prioritize", arguments_of(pod))
+        kept = (filtered.get("Nodes") or {}).get("items") or []
+        return Seen(
+            scene=scene,
+            tolerations=_tolerations_in(review),
+            kept=[node["metadata"]["name"] for node in kept],
+            refused=filtered.get("FailedAndUnresolvableNodes") or {},
+            error=filtered.get("Error") or "",
+            scores={score["Host"]: score["Score"] for score in scores},
+            milliseconds=milliseconds,
+        )
+
+    async def _post(self, milliseconds: dict[str, float], name: str, url: str, document: object) -> Any:
+        started = time.perf_counter()
+        async with self._session.post(url, data=msgspec.json.encode(document)) as response:
+            body = await response.read()
+        milliseconds[name] = (time.perf_counter() - started) * 1000
+        if response.status != 200:
+            raise UnexpectedAnswer(f"{name} answered {response.status}: {body[:200]!r}")
+        return msgspec.json.decode(body)
+
+
+def _tolerations_in(review: dict[str, Any]) -> list[str]:
+    patch = msgspec.json.decode(base64.b64decode(review["response"].get("patch", "")) or b"[]")
+    added = []
+    for operation in patch:
+        if operation["path"].startswith("/spec/tolerations"):
+            value = operation["value"]
+            added += [item["key"] for item in (value if isinstance(value, list) else [value])]
+    return added
+
+
+def pod_of(scene: Scene, registry_host: str) -> dict[str, Any]:
+    """The scene's pod as core/v1 JSON."""
+    name = scene.repository.replace("/", "-")
+    return {
+        "metadata": {"name": name, "namespace": "demo", "uid": name},
+        "spec": {"containers": [{"name": "app", "image": f"{registry_host}/{scene.repository}:1.0", "imagePullPolicy": "IfNotPresent"}]},
+    }
+
+
+def review_of(pod: dict[str, Any]) -> dict[str, Any]:
+    """The AdmissionReview that kube-apiserver sends when the pod is created."""
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "00000000-0000-0000-0000-000000000001",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "operation": "CREATE",
+            "namespace": pod["metadata"]["namespace"],
+            "object": {"apiVersion": "v1", "kind": "Pod", **pod},
+        },
+    }
+
+
+def arguments_of(pod: dict[str, Any]) -> dict[str, Any]:
+    """The ExtenderArgs that kube-scheduler sends with whole nodes (`nodeCacheCapable: false`)."""
+    items = [
+        {
+            "metadata": {"name": name, "labels": {"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux"}},
+            "status": {"nodeInfo": {"architecture": architecture, "operatingSystem": "linux"}},
+        }
+        for name, architecture in NODES.items()
+    ]
+    return {"Pod": pod, "Nodes": {"metadata": {}, "items": items}, "NodeNames": None}

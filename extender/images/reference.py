@@ -1,0 +1,115 @@
+"""What an image reference is: its grammar and its defaults, exactly as the kubelet reads it.
+
+Grammar and domain split are those of github.com/distribution/reference (regexp.go, normalize.go), the digest's are
+those of opencontainers/go-digest with sha384 and sha512 registered, the default tag is the kubelet's
+(pkg/util/parsers): `latest` only where there is neither tag nor digest. Knows no registry and no network: port 99999
+and host `[:]` are grammatical, and fail where someone connects.
+"""
+
+import re
+
+import msgspec
+
+from extender.errors import InvalidReference
+from extender.images.digest import is_digest
+from extender.images.untrusted import quote
+
+_DEFAULT_DOMAIN = "docker.io"
+_LEGACY_DOMAIN = "index.docker.io"
+_OFFICIAL = "library/"
+_MAX_PATH = 255  # RepositoryNameTotalLengthMax: "library/" counts, the domain does not
+# The grammar leaves a domain unbounded, DNS ends it at 253 characters: with port, path, tag and digest, what can be
+# pulled stays under 800. A pod may hold a million characters, which the grammar alone would read for half a second.
+_MAX_TEXT = 4096
+
+_HOST_PART = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
+_DOMAIN = rf"(?:{_HOST_PART}(?:\.{_HOST_PART})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?"
+_COMPONENT = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_TAG = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+_NAME = re.compile(
+    rf"(?:(?P<domain>{_DOMAIN})/)?(?P<path>{_COMPONENT}(?:/{_COMPONENT})*)(?::(?P<tag>{_TAG}))?", re.ASCII
+)
+_IMAGE_ID = re.compile(r"[a-f0-9]{64}", re.ASCII)
+
+
+class ImageReference(msgspec.Struct, frozen=True, cache_hash=True):
+    """A normalised image reference; an empty string means absent. Build it with `parse_reference`.
+
+    `domain` keeps its case and is empty in the one odd form `ex_ample.com/x`, which no client can pull. With a tag and
+    a digest both are kept, and the digest decides what is pulled.
+    """
+
+    domain: str
+    path: str
+    tag: str
+    digest: str
+
+    @property
+    def repository(self) -> str:
+        """`domain/path`."""
+        return f"{self.domain}/{self.path}" if self.domain else self.path
+
+    def with_digest(self, digest: str) -> "ImageReference":
+        """The same repository by digest, without a tag."""
+        return ImageReference(self.domain, self.path, "", digest)
+
+    def __str__(self) -> str:
+        """The canonical text, `domain/path[:tag][@digest]`; parsing it gives an equal reference."""
+        return self.repository + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
+
+
+def parse_reference(text: str) -> ImageReference:
+    """The reference a kubelet makes of a pod's `image`. O(characters).
+
+    Raises:
+        InvalidReference: with what is wrong, in words for the pod's author.
+    """
+    if len(text) > _MAX_TEXT:
+        raise InvalidReference(f"{quote(text)} is no image reference: it has more than {_MAX_TEXT} characters")
+    name, at, digest = text.partition("@")
+    found = _NAME.fullmatch(_with_domain(name))
+    if found is None or (at and not is_digest(digest)) or _IMAGE_ID.fullmatch(text):
+        raise InvalidReference(f"{quote(text)} is no image reference: {_why_invalid(text)}")
+    domain, path, tag = found.group("domain", "path", "tag")
+    if len(path) > _MAX_PATH:
+        raise InvalidReference(f"{quote(text)} is no image reference: its path has more than {_MAX_PATH} characters")
+    return ImageReference(domain or "", path, tag or ("" if at else "latest"), digest)
+
+
+def _with_domain(name: str) -> str:
+    """`name` with the defaults written out (splitDockerDomain); what comes out need not be valid."""
+    first, slash, rest = name.partition("/")
+    if not slash:
+        return f"{_DEFAULT_DOMAIN}/{_OFFICIAL}{name}"
+    if first == _LEGACY_DOMAIN:
+        first = _DEFAULT_DOMAIN
+    elif not (first == "localhost" or "." in first or ":" in first or first != first.lower()):
+        return f"{_DEFAULT_DOMAIN}/{name}"
+    if first == _DEFAULT_DOMAIN and "/" not in rest:
+        rest = _OFFICIAL + rest
+    return f"{first}/{rest}"
+
+
+def _why_invalid(text: str) -> str:
+    """The likeliest mistake in a text that is invalid, the most telling first."""
+    name, at, digest = text.partition("@")
+    if not text:
+        return "it is empty"
+    if not text.isascii() or not text.isprintable() or " " in text:
+        return "only visible ASCII characters may occur, and no spaces"
+    if "://" in text:
+        return "leave out the scheme (https://)"
+    if _IMAGE_ID.fullmatch(text):
+        return "64 hexadecimal digits alone are an image ID, not a name"
+    if at and not is_digest(digest):
+        return "a digest is sha256:, sha384: or sha512: and 64, 96 or 128 lower-case hexadecimal digits"
+    return _why_invalid_name(name)
+
+
+def _why_invalid_name(name: str) -> str:
+    repository, colon, tag = name.rpartition(":")
+    if _NAME.fullmatch(_with_domain(name).lower()):
+        return "a repository's path must be lower case"
+    if colon and "/" not in tag and _NAME.fullmatch(_with_domain(repository)):
+        return "a tag is 1 to 128 letters, digits, _, . and -, the first no . or -"
+    return "write [host[:port]/]path[:tag][@digest]"

@@ -1,0 +1,124 @@
+"""AdmissionReview as kube-apiserver sends it, and the only answer we ever give: allowed, with or without a patch.
+
+Source: k8s.io/api/admission/v1/types.go. Knows the envelope; the object inside stays raw bytes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import msgspec
+
+from extender.errors import InvalidRequest
+from extender.kubernetes.core_v1 import Wire
+
+WARNING_CHARACTERS = 256
+"""The API truncates longer warnings where there are many (types.go, AdmissionResponse.Warnings)."""
+
+
+class GroupVersionKind(Wire, frozen=True):
+    """metav1.GroupVersionKind; the group of core is empty."""
+
+    group: str | None = None
+    version: str | None = None
+    kind: str | None = None
+
+
+class AdmissionRequest(Wire, frozen=True):
+    """What is to be judged. `object` holds the object's JSON, is `null` on DELETE, and empty where the key is missing.
+
+    `namespace` counts, not the object's own, which may be empty on CREATE.
+    """
+
+    uid: Annotated[str, msgspec.Meta(min_length=1)]
+    kind: GroupVersionKind | None = None
+    sub_resource: str | None = None
+    namespace: str | None = None
+    operation: str | None = None
+    object: msgspec.Raw = msgspec.Raw()
+    dry_run: bool | None = None
+
+
+class AdmissionReview(Wire, frozen=True):
+    """The envelope; what it calls itself is repeated in the answer."""
+
+    request: AdmissionRequest
+    api_version: str | None = None
+    kind: str | None = None
+
+
+class _Response(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    uid: str
+    allowed: bool
+    patch_type: str = ""
+    patch: bytes = b""
+    warnings: Sequence[str] = ()
+    audit_annotations: Mapping[str, str] = {}
+
+
+class _Answer(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str
+    kind: str
+    response: _Response
+
+
+_DECODER = msgspec.json.Decoder(AdmissionReview)
+_ENCODER = msgspec.json.Encoder()
+
+
+def decode_review(body: bytes) -> AdmissionReview:
+    """The review in `body`; unknown fields are ignored, of the rest only the request's uid must be there.
+
+    Raises:
+        InvalidRequest: no JSON, a field of the wrong type, or no request with a uid: without the uid there is no answer
+            that kube-apiserver would take, so it gets a 400 and follows the webhook's failurePolicy.
+    """
+    try:
+        return _DECODER.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise InvalidRequest(f"this is no AdmissionReview: {exc}") from exc
+    except RecursionError as exc:
+        raise InvalidRequest("this is no AdmissionReview: it is nested too deep") from exc
+
+
+def is_pod_creation(request: AdmissionRequest) -> bool:
+    """Whether a pod is being created: not changed, bound, evicted or given an ephemeral container, and no other kind."""
+    kind = request.kind
+    return (
+        request.operation == "CREATE"
+        and kind is not None
+        and kind.kind == "Pod"
+        and not kind.group
+        and not request.sub_resource
+        and bool(request.object)
+    )
+
+
+def encode_response(
+    review: AdmissionReview,
+    *,
+    patch: bytes = b"",
+    warnings: Sequence[str] = (),
+    audit_annotations: Mapping[str, str] | None = None,
+) -> bytes:
+    """The answer that allows what was asked, in the review's own version.
+
+    `patch` is a JSON Patch document (RFC 6902), empty for no change. Warnings are made fit for an HTTP header: one line
+    of at most 256 characters each. Audit annotations have one-word keys; kube-apiserver puts the webhook's name in front.
+    """
+    response = _Response(
+        uid=review.request.uid,
+        allowed=True,
+        patch_type="JSONPatch" if patch else "",
+        patch=patch,
+        warnings=[_header_text(warning) for warning in warnings],
+        audit_annotations=audit_annotations or {},
+    )
+    return _ENCODER.encode(
+        _Answer(review.api_version or "admission.k8s.io/v1", review.kind or "AdmissionReview", response)
+    )
+
+
+def _header_text(warning: str) -> str:
+    if not warning.isprintable():
+        warning = "".join(letter if letter.isprintable() else " " for letter in warning)
+    return warning if len(warning) <= WARNING_CHARACTERS else f"{warning[: WARNING_CHARACTERS - 1]}…"

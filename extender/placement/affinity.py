@@ -1,0 +1,213 @@
+"""What node affinity keeps a pod on the platforms its images have, given what its author asks for already.
+
+Reads core/v1 node affinity and plans; `additions` writes. Labels speak of operating system and architecture only, so
+this is never narrower than the images are: a variant is for the scheduler verbs to judge.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from extender.images.platform import Compatibility, Platform, runs_on
+from extender.kubernetes.core_v1 import Wire
+from extender.placement.facts import ImageFact, RunsOn
+
+ARCHITECTURE = "kubernetes.io/arch"
+OPERATING_SYSTEM = "kubernetes.io/os"
+
+# The node controller keeps the beta labels equal to these (KEP-793).
+_LABELS = {
+    ARCHITECTURE: ARCHITECTURE,
+    OPERATING_SYSTEM: OPERATING_SYSTEM,
+    "beta.kubernetes.io/arch": ARCHITECTURE,
+    "beta.kubernetes.io/os": OPERATING_SYSTEM,
+}
+_HIGHEST_WEIGHT = 100
+
+
+class AffinityMode(enum.StrEnum):
+    """Which node affinity is written."""
+
+    NONE = "none"
+    REQUIRED = "required"
+    PREFERRED = "preferred"
+    BOTH = "both"
+
+    @property
+    def required(self) -> bool:
+        """Whether pods are kept on the platforms their images have."""
+        return self in (AffinityMode.REQUIRED, AffinityMode.BOTH)
+
+    @property
+    def preferred(self) -> bool:
+        """Whether multi-arch pods state the preference."""
+        return self in (AffinityMode.PREFERRED, AffinityMode.BOTH)
+
+
+class Requirement(Wire, frozen=True, omit_defaults=True):
+    """core/v1 NodeSelectorRequirement."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class Term(Wire, frozen=True, omit_defaults=True):
+    """core/v1 NodeSelectorTerm: its requirements are ANDed, and without any it matches no node."""
+
+    match_expressions: tuple[Requirement, ...] | None = None
+    match_fields: tuple[Requirement, ...] | None = None
+
+
+class NodeSelector(Wire, frozen=True):
+    """core/v1 NodeSelector: its terms are ORed."""
+
+    node_selector_terms: tuple[Term, ...] | None = None
+
+
+class PreferredTerm(Wire, frozen=True):
+    """core/v1 PreferredSchedulingTerm; the weight is 1-100."""
+
+    weight: int = 0
+    preference: Term = Term()
+
+
+class NodeAffinity(
+    Wire,
+    frozen=True,
+    rename={
+        "required": "requiredDuringSchedulingIgnoredDuringExecution",
+        "preferred": "preferredDuringSchedulingIgnoredDuringExecution",
+    },
+):
+    """core/v1 NodeAffinity."""
+
+    required: NodeSelector | None = None
+    preferred: tuple[PreferredTerm, ...] | None = None
+
+
+class Affinity(Wire, frozen=True):
+    """core/v1 Affinity, of which only the part about nodes is read."""
+
+    node_affinity: NodeAffinity | None = None
+
+
+Alternatives = tuple[tuple[Requirement, ...], ...]
+"""What is ANDed to a term; several make several terms of it, which are ORed. Empty: nothing."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What required affinity is to be written.
+
+    `additions` has an entry for each existing term; where there is none it has one entry at most, for terms to be made.
+    `contradicted` counts the terms that allow none of the images' platforms; `selector_contradicts`: nodeSelector does.
+    """
+
+    additions: tuple[Alternatives, ...] = ()
+    contradicted: int = 0
+    selector_contradicts: bool = False
+
+
+def node_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -> frozenset[Platform]:
+    """The kinds of node, without variant, on which all the known images run; empty where none is known or none is left.
+
+    The candidates are what the images name, and what else might run one of them: amd64 and arm64.
+    """
+    known = [fact.platforms for fact in facts if isinstance(fact, RunsOn)]
+    named = frozenset[Platform]().union(*known)
+    candidates = named | {Platform(platform.os, other) for platform in named for other in ("amd64", "arm64")}
+    return frozenset(
+        Platform(node.os, node.architecture)
+        for node in candidates
+        if all(runs_on(platforms, node, compatibility) for platforms in known)
+    )
+
+
+def plan_required(affinity: NodeAffinity, node_selector: Mapping[str, str] | None, nodes: frozenset[Platform]) -> Plan:
+    """How a pod of this affinity and nodeSelector is kept on `nodes`, which are at least one.
+
+    A term that implies as much gets nothing; one that matches nothing anyway, or would match nothing then, is left.
+    """
+    selector = [Requirement(key, "In", (value,)) for key, value in (node_selector or {}).items()]
+    alone = _alternatives(selector, nodes)
+    if alone is None:
+        return Plan(selector_contradicts=True)
+    terms = (affinity.required and affinity.required.node_selector_terms) or ()
+    if not terms:
+        return Plan((alone,) if alone else ())
+    found = [_alternatives((*selector, *(term.match_expressions or ())), nodes) for term in terms]
+    empty = [not term.match_expressions and not term.match_fields for term in terms]
+    return Plan(
+        tuple(() if nothing else item or () for item, nothing in zip(found, empty, strict=True)),
+        sum(item is None for item in found),
+    )
+
+
+def plan_preferred(
+    affinity: NodeAffinity, preference: Mapping[str, int], architectures: frozenset[str]
+) -> tuple[PreferredTerm, ...]:
+    """One term for each preferred architecture among `architectures`, weight 10 for each point of preference.
+
+    None where the pod's author prefers architectures already.
+    """
+    own = [item for term in affinity.preferred or () for item in term.preference.match_expressions or ()]
+    if any(_LABELS.get(item.key) == ARCHITECTURE for item in own):
+        return ()
+    return tuple(
+        PreferredTerm(min(points * 10, _HIGHEST_WEIGHT), Term((Requirement(ARCHITECTURE, "In", (architecture,)),)))
+        for architecture, points in sorted(preference.items())
+        if points > 0 and architecture in architectures
+    )
+
+
+def _alternatives(present: Sequence[Requirement], nodes: frozenset[Platform]) -> Alternatives | None:
+    """What to AND to `present` so that it allows only `nodes`: nothing if it does, None if it allows none of them."""
+    left = [
+        node
+        for node in nodes
+        if _allows(present, OPERATING_SYSTEM, node.os) and _allows(present, ARCHITECTURE, node.architecture)
+    ]
+    if not left:
+        return None
+    found = tuple(
+        (*_missing(present, ARCHITECTURE, architectures), *_missing(present, OPERATING_SYSTEM, systems))
+        for systems, architectures in _products(left)
+    )
+    return found if any(found) else ()
+
+
+def _products(nodes: Sequence[Platform]) -> list[tuple[list[str], list[str]]]:
+    """`nodes` as operating systems × architectures, sorted; the fewest whose operating systems do not overlap."""
+    by_system: dict[str, set[str]] = {}
+    for node in sorted(nodes):
+        by_system.setdefault(node.os, set()).add(node.architecture)
+    products: dict[tuple[str, ...], list[str]] = {}
+    for system, architectures in by_system.items():
+        products.setdefault(tuple(sorted(architectures)), []).append(system)
+    return [(systems, list(architectures)) for architectures, systems in products.items()]
+
+
+def _missing(present: Sequence[Requirement], label: str, values: Sequence[str]) -> tuple[Requirement, ...]:
+    """The requirement that `label` is one of `values`, unless what is present allows no other."""
+    listed = [item.values or () for item in present if _LABELS.get(item.key) == label and item.operator == "In"]
+    allowed = {value for value in (listed[0] if listed else ()) if _allows(present, label, value)}
+    return () if listed and allowed <= set(values) else (Requirement(label, "In", tuple(values)),)
+
+
+def _allows(present: Sequence[Requirement], label: str, value: str) -> bool:
+    return all(_admits(item, value) for item in present if _LABELS.get(item.key) == label)
+
+
+def _admits(requirement: Requirement, value: str) -> bool:
+    """Whether a node whose label has `value` satisfies it; an operator of the future is taken to be satisfied."""
+    values = requirement.values or ()
+    match requirement.operator:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "DoesNotExist" | "Gt" | "Lt":  # an architecture is no number
+            return False
+        case _:
+            return True

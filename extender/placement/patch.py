@@ -1,0 +1,72 @@
+"""JSON Patch (RFC 6902): the operations that turn one JSON value into another, and the pointers (RFC 6901) they use.
+
+Knows nothing of Kubernetes. Fields that are equal on both sides, or on neither, are never touched.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+JsonObject: TypeAlias = "dict[str, Json]"
+
+
+class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One step; `remove` has no value."""
+
+    op: Literal["add", "replace", "remove"]
+    path: str
+    value: object = msgspec.UNSET
+
+
+def pointer(path: Sequence[str | int]) -> str:
+    """The JSON pointer to `path`: `/` before each step, `~` and `/` inside one escaped."""
+    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
+
+
+def look(value: Json, path: Sequence[str]) -> Json:
+    """What stands at `path` below `value`; None also where it is missing."""
+    for step in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(step)
+    return value
+
+
+def diff(before: Json, after: Json, path: str = "") -> Iterator[Operation]:
+    """The operations from `before` to `after`, to be applied in this order. O(size of both).
+
+    Lists are compared after what they have in common at both ends; a list that only grew or shrank in one place gets
+    only additions or removals. Values are equal as in Python, where 1 is True.
+    """
+    if isinstance(before, dict) and isinstance(after, dict):
+        yield from _diff_objects(before, after, path)
+    elif isinstance(before, list) and isinstance(after, list):
+        yield from _diff_lists(before, after, path)
+    elif before != after:
+        yield Operation("replace", path, after)
+
+
+def _diff_objects(before: JsonObject, after: JsonObject, path: str) -> Iterator[Operation]:
+    for key in before:
+        if key not in after:
+            yield Operation("remove", path + pointer((key,)))
+    for key, value in after.items():
+        if key not in before:
+            yield Operation("add", path + pointer((key,)), value)
+        elif before[key] != value:
+            yield from diff(before[key], value, path + pointer((key,)))
+
+
+def _diff_lists(before: list[Json], after: list[Json], path: str) -> Iterator[Operation]:
+    shorter = min(len(before), len(after))
+    head = next((index for index in range(shorter) if before[index] != after[index]), shorter)
+    tail = next((index for index in range(shorter - head) if before[-1 - index] != after[-1 - index]), shorter - head)
+    same = range(head, shorter - tail)
+    for index in same:
+        yield from diff(before[index], after[index], f"{path}/{index}")
+    for index in reversed(range(same.stop, len(before) - tail)):
+        yield Operation("remove", f"{path}/{index}")
+    for index in range(same.stop, len(after) - tail):
+        yield Operation("add", f"{path}/{index}", after[index])

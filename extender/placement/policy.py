@@ -1,0 +1,83 @@
+"""What the operator decided, and the questions about one pod that every outlet asks in the same words.
+
+Knows no node and writes nothing: scheduling and mutation both build on it, so that they cannot disagree.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from extender.images.platform import Compatibility, Platform, runs_on
+from extender.kubernetes.core_v1 import Pod
+from extender.placement.annotations import NO_PREFERENCE, Choice, Wishes
+from extender.placement.facts import Cause, ImageFact, Pending, RunsOn, Unknown
+
+HIGHEST_PREFERENCE = 10
+"""The highest score of the extender protocol (MaxExtenderPriority), which a pod's own `prefer` gives."""
+
+_MIRROR = "kubernetes.io/config.mirror"  # on the API object that mirrors a static pod
+_SOURCE = "kubernetes.io/config.source"  # on what a kubelet read from a file or URL instead of the API
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator's settings that placement reads.
+
+    `pending` and `unknown` say what to do about an image of which nothing is known yet, or at all. `assume` is what it
+    is taken to run on under `assume`: the operator's word, which can refuse a node and never earns anything.
+    `preference` is a score of 0-10 by normalised architecture.
+    """
+
+    pending: Choice = Choice.RETRY
+    unknown: Choice = Choice.PASS
+    assume: frozenset[Platform] = frozenset({Platform("linux", "amd64")})
+    compatibility: Compatibility = Compatibility()
+    preference: Mapping[str, int] = msgspec.field(default_factory=dict)
+    ignore_runtime_classes: frozenset[str] = frozenset()
+
+
+def left_alone(pod: Pod, policy: Policy) -> bool:
+    """Whether this pod is none of our business: bound already, static or its mirror, or of an ignored RuntimeClass."""
+    if pod.metadata and pod.metadata.annotations and not pod.metadata.annotations.keys().isdisjoint((_MIRROR, _SOURCE)):
+        return True
+    return pod.spec is not None and (
+        bool(pod.spec.node_name) or pod.spec.runtime_class_name in policy.ignore_runtime_classes
+    )
+
+
+def choice_for(fact: Pending | Unknown, policy: Policy, wishes: Wishes) -> Choice:
+    """What to do about this unresolved image.
+
+    One that is never pulled passes, since only the node's own copy could tell; and where the operator names no platform
+    to assume, `assume` has nothing to say and passes.
+    """
+    if isinstance(fact, Unknown) and fact.cause is Cause.NEVER_PULLED:
+        return Choice.PASS
+    choice = policy.pending if isinstance(fact, Pending) else wishes.unknown or policy.unknown
+    return Choice.PASS if choice is Choice.ASSUME and not policy.assume else choice
+
+
+def preference_for(policy: Policy, wishes: Wishes) -> Mapping[str, int]:
+    """The score of each architecture for a multi-arch pod: the operator's map, unless the wishes replace it."""
+    if wishes.prefer is None:
+        return policy.preference
+    return {} if wishes.prefer == NO_PREFERENCE else {wishes.prefer: HIGHEST_PREFERENCE}
+
+
+def common_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -> frozenset[Platform]:
+    """The platforms named by the known images on which all the known images run; empty where nothing constrains.
+
+    Each named platform is asked as if it were a node, so arm/v6 and arm/v7 have arm/v7 in common.
+    """
+    known = [fact.platforms for fact in facts if isinstance(fact, RunsOn)]
+    return frozenset(
+        platform
+        for platform in frozenset[Platform]().union(*known)
+        if all(runs_on(platforms, platform, compatibility) for platforms in known)
+    )
+
+
+def is_multi_arch(facts: Sequence[ImageFact], compatibility: Compatibility) -> bool:
+    """Whether all images are known and what they have in common spans at least two architectures."""
+    if any(isinstance(fact, Pending | Unknown) for fact in facts):
+        return False
+    return len({platform.architecture for platform in common_platforms(facts, compatibility)}) >= 2

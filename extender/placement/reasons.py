@@ -1,0 +1,91 @@
+"""The sentences a pod's author reads: why nodes were refused, and why the scheduler should come back.
+
+Each is a function of the pod's images alone and never of the nodes asked about: kube-scheduler groups nodes by text,
+and a text that changes from one attempt to the next makes it retry the pod in a hot loop. Always below 512 characters.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence, Set
+
+import msgspec
+
+from extender.images.platform import Platform
+from extender.placement.facts import Pending, PodImage, Unknown
+
+# The longest frame around a reference and its platforms, with five digits of further ones, takes 112 of the 512.
+_REFERENCE_CHARACTERS = 220
+_PLATFORMS_CHARACTERS = 160
+_PLATFORM_CHARACTERS = 60  # a manifest may state any word as its architecture
+_DETAIL_CHARACTERS = 160
+
+
+class Constraint(msgspec.Struct, frozen=True):
+    """An image that refuses every node which runs none of `platforms`; `assumed`: that is the operator's word."""
+
+    reference: str
+    platforms: frozenset[Platform]
+    assumed: bool = False
+
+
+def blame(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
+    """Those whose set has no proper subset among the others', in their order, without repeats.
+
+    Every refused node is refused by one of them: some constraint C refuses it, so the node runs nothing of C's set.
+    Take a smallest set among those within C's: the node runs nothing of it either, and it has no proper subset, so it
+    is here. It does not matter which of them are assumed, since an assumption that holds for one node holds for all.
+    """
+    distinct = {(item.reference, item.platforms): item for item in reversed(tuple(constraints))}
+    sets = {platforms for _, platforms in distinct}
+    smallest = {platforms for platforms in sets if not any(other < platforms for other in sets)}
+    return tuple(item for item in reversed(distinct.values()) if item.platforms in smallest)
+
+
+def refusal_text(constraints: Sequence[Constraint]) -> str:
+    """The one reason for all nodes that these refuse; empty if there are none to refuse anything."""
+    blamed = blame(constraints)
+    if not blamed:
+        return ""
+    first, platforms = blamed[0], platforms_text(blamed[0].platforms)
+    said = (
+        f"is not known yet and is taken to run only on {platforms} (operator's setting)"
+        if first.assumed
+        else f"is built only for {platforms}"
+    )
+    return f"{_image(first.reference)} {said}{_others({item.reference for item in blamed})}"
+
+
+def retry_text(unresolved: Sequence[tuple[PodImage, Pending | Unknown]]) -> str:
+    """Why the scheduler should ask again, naming the first of these images and its cause; empty if there is none."""
+    if not unresolved:
+        return ""
+    image, fact = unresolved[0]
+    state = "is not known yet" if isinstance(fact, Pending) else "is unknown"
+    cause = f"({fact.cause}: {_shorten(fact.detail, _DETAIL_CHARACTERS)})"
+    others = _others({image.reference for image, _ in unresolved})
+    return f"{_image(image.reference)} {state} {cause}{others}; to be tried again"
+
+
+def platforms_text(platforms: Iterable[Platform]) -> str:
+    """`linux/amd64, linux/arm64`: sorted; of a list longer than 160 characters the head, then `and 7 more`."""
+    words = [_shorten(str(platform), _PLATFORM_CHARACTERS) for platform in sorted(platforms)]
+    ends = itertools.accumulate(len(word) + len(", ") for word in words)
+    fitting = sum(end <= _PLATFORMS_CHARACTERS for end in ends)
+    text = ", ".join(words[:fitting])
+    return text if fitting == len(words) else f"{text} and {len(words) - fitting} more"
+
+
+def _image(reference: str) -> str:
+    return f"image {_shorten(reference, _REFERENCE_CHARACTERS)}" if reference else "a container without an image"
+
+
+def _others(references: Set[str]) -> str:
+    more = len(references) - 1
+    return f" (and {more} more image{'s' if more > 1 else ''})" if more else ""
+
+
+def _shorten(text: str, characters: int) -> str:
+    """`text` with its middle cut out, since both ends of a reference tell most; unprintable characters as `?`."""
+    if len(text) > characters:
+        half = (characters - 1) // 2
+        text = f"{text[:half]}…{text[-half:]}"
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)

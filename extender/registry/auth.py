@@ -1,0 +1,217 @@
+"""What a registry wants to see before it answers: nothing, a Basic login, or a Bearer token from its token server.
+
+Knows the token protocol (distribution: docs/spec/auth/token.md) and remembers challenges and tokens, not images. A
+credential goes to the registry it was given for and to the token server that registry names, and no further.
+"""
+
+import asyncio
+import base64
+import re
+from collections.abc import Callable, Hashable
+from typing import NamedTuple, TypeVar
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from extender.errors import RegistryDenied, RegistryError, RegistryUnavailable
+from extender.registry.challenge import Challenge, MalformedChallenge, parse_challenges
+from extender.registry.keyring import ANONYMOUS, Credential, Scope
+from extender.registry.transport import Reply, deadline, follow, host_of, resolve_url, send, throttled
+
+_MAX_TOKEN_BYTES = 1024 * 1024  # as containers/image has it (internal/iolimits)
+_MIN_LIFE_SECONDS = 60.0  # the protocol's default; registries that say less mean it no more than others do
+_RENEW_AFTER = 0.8  # of a token's life: none is sent that could expire on its way
+_REMEMBERED = 4096  # challenges, and tokens: a few MB, and more repositories than most clusters run
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
+
+
+class _TokenKey(NamedTuple):
+    """What a token was given for. The credential is there by its scope: keys hold no secret."""
+
+    realm: URL
+    service: str
+    scope: str
+    credential: Scope
+
+
+class _Token(NamedTuple):
+    text: str
+    renew_at: float
+
+
+class _TokenReply(msgspec.Struct):
+    token: str | None = None
+    access_token: str | None = None
+    expires_in: float | None = None
+
+
+class _Flight(msgspec.Struct):
+    task: asyncio.Task[str]
+    waiters: int = 0
+
+
+_DECODER = msgspec.json.Decoder(_TokenReply, strict=False)  # a quoted number has been seen for expires_in
+
+
+class Authenticator:
+    """Makes the Authorization header of each request, from what registries have asked for so far."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        *,
+        timeout_seconds: float,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        """`timeout_seconds` bounds one token request; `clock` is monotonic, `wall_clock` counts from the epoch."""
+        self._session = session
+        self._timeout_seconds = timeout_seconds
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._challenges: dict[tuple[URL, str], Challenge] = {}
+        self._tokens: dict[_TokenKey, _Token] = {}
+        self._flights: dict[_TokenKey, _Flight] = {}
+
+    async def authorization(self, url: URL, repository: str, credential: Credential) -> str | None:
+        """The header value that `url`'s host asked for when last asked about `repository`; None if it never did.
+
+        Raises:
+            RegistryError: as `answer`.
+        """
+        place = (url.origin(), repository)
+        challenge = self._challenges.get(place)
+        if challenge is None:
+            return None
+        try:
+            return await self._respond(challenge, url, repository, credential)
+        except RegistryError:
+            self._challenges.pop(place, None)  # so that the next request hears of a token server that has moved
+            raise
+
+    async def answer(self, reply: Reply, repository: str, credential: Credential, sent: str | None) -> str | None:
+        """The header value that answers a 401; None where there is nothing to show that was not `sent` already.
+
+        Raises:
+            RegistryDenied: the token server refuses the credential.
+            RegistryThrottled: the token server asks us to come back later.
+            RegistryUnavailable: the challenge is malformed, or the token server fails.
+        """
+        challenge = _choose(reply)
+        if challenge is None:
+            return None
+        if challenge.scheme == "bearer":
+            self._forget(_token_key(challenge, reply.url, repository, credential), sent)
+        authorization = await self._respond(challenge, reply.url, repository, credential)
+        _remember(self._challenges, (reply.url.origin(), repository), challenge)
+        return authorization if authorization != sent else None
+
+    def _forget(self, key: _TokenKey, sent: str | None) -> None:
+        """Drop the token that was refused, unless another request has renewed it meanwhile."""
+        token = self._tokens.get(key)
+        if token and sent == f"Bearer {token.text}":
+            del self._tokens[key]
+
+    async def _respond(self, challenge: Challenge, url: URL, repository: str, credential: Credential) -> str | None:
+        if challenge.scheme == "bearer":
+            return f"Bearer {await self._token(_token_key(challenge, url, repository, credential), credential)}"
+        return _basic(credential) if credential != ANONYMOUS else None
+
+    async def _token(self, key: _TokenKey, credential: Credential) -> str:
+        """The remembered token, or a new one from a request that all who want it share.
+
+        A waiter that is cancelled leaves the request to the others; the last one takes it along.
+        """
+        token = self._tokens.get(key)
+        if token and self._clock() < token.renew_at:
+            return token.text
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = self._flights[key] = _Flight(asyncio.create_task(self._fetch_token(key, credential)))
+        flight.waiters += 1
+        try:
+            return await asyncio.shield(flight.task)
+        finally:
+            flight.waiters -= 1
+            if not flight.waiters:
+                flight.task.cancel()
+                del self._flights[key]
+
+    async def _fetch_token(self, key: _TokenKey, credential: Credential) -> str:
+        url = _token_url(key)
+        headers = {"Authorization": _basic(credential)} if credential != ANONYMOUS else {}
+
+        async def send_to(hop: URL) -> Reply:
+            shown = headers if hop.origin() == url.origin() else {}
+            return await send(self._session, "GET", hop, headers=shown, limit_bytes=_MAX_TOKEN_BYTES)
+
+        async with deadline(host_of(url), self._timeout_seconds):
+            reply = await follow(url, send_to)
+        if reply.status != 200:
+            raise self._refusal(reply)
+        text, life_seconds = _read_token(reply)
+        _remember(self._tokens, key, _Token(text, self._clock() + life_seconds * _RENEW_AFTER))
+        return text
+
+    def _refusal(self, reply: Reply) -> RegistryError:
+        host = host_of(reply.url)
+        if reply.status in (401, 403):
+            return RegistryDenied(f"the token server {host} gives no token ({reply.status})")
+        if reply.status == 429:
+            return throttled(reply, self._wall_clock)
+        return RegistryUnavailable(f"the token server {host} answered {reply.status}")
+
+
+def _choose(reply: Reply) -> Challenge | None:
+    """The challenge to answer, Bearer before Basic; None where neither is offered."""
+    try:
+        challenges = parse_challenges(reply.headers.getall("WWW-Authenticate", ()))
+    except MalformedChallenge as exc:
+        raise RegistryUnavailable(f"{host_of(reply.url)} sent a malformed challenge") from exc
+    known = {challenge.scheme: challenge for challenge in reversed(challenges)}
+    return known.get("bearer") or known.get("basic")
+
+
+def _token_key(challenge: Challenge, url: URL, repository: str, credential: Credential) -> _TokenKey:
+    """What to ask of the token server; the scope is the registry's where it states one, else to pull `repository`."""
+    asked = challenge.parameters
+    if not asked.get("realm"):
+        raise RegistryUnavailable(f"{host_of(url)} sent a malformed challenge")
+    realm = resolve_url(url, asked["realm"])
+    return _TokenKey(
+        realm, asked.get("service", ""), asked.get("scope") or f"repository:{repository}:pull", credential.scope
+    )
+
+
+def _token_url(key: _TokenKey) -> URL:
+    """The realm with what is asked of it; several scopes become several parameters."""
+    asked = [("service", key.service)] if key.service else []
+    return key.realm.extend_query([*asked, *(("scope", scope) for scope in key.scope.split())])
+
+
+def _read_token(reply: Reply) -> tuple[str, float]:
+    """The token, and for how many seconds it is good."""
+    try:
+        answer = _DECODER.decode(b"" if reply.truncated else reply.body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise RegistryUnavailable(f"the token server {host_of(reply.url)} sent no token") from exc
+    text = answer.token or answer.access_token or ""
+    if not _TOKEN.fullmatch(text):
+        raise RegistryUnavailable(f"the token server {host_of(reply.url)} sent no token")
+    return text, max(answer.expires_in or 0.0, _MIN_LIFE_SECONDS)
+
+
+def _basic(credential: Credential) -> str:
+    pair = f"{credential.username}:{credential.password}".encode()
+    return f"Basic {base64.b64encode(pair).decode()}"
+
+
+def _remember(memory: dict[_K, _V], key: _K, value: _V) -> None:
+    """Keep the value as the newest, and let the oldest go when there are too many."""
+    memory.pop(key, None)
+    memory[key] = value
+    if len(memory) > _REMEMBERED:
+        del memory[next(iter(memory))]

@@ -1,0 +1,129 @@
+"""Lookups that failed: what a person is told, and for how long the failure stands before anyone asks again.
+
+Knows errors and lifetimes. A failure is no fact about the image, so it never replaces one.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from extender.errors import (
+    InvalidManifest,
+    InvalidReference,
+    ManifestNotFound,
+    RegistryDenied,
+    RegistryThrottled,
+    UnsupportedManifest,
+)
+from extender.placement.facts import Cause, Failure
+from extender.registry.keyring import Scope
+from extender.resolver.references import Target
+from extender.resolver.tables import Table
+
+# Constant sentences: nothing a registry wrote, and no address, reaches the pod's author through them.
+_SENTENCES = {
+    Cause.MISSING: "its registry has no such image",
+    Cause.DENIED: "its registry gives access with none of the credentials at hand",
+    Cause.THROTTLED: "its registry has been asked too often and wants us to wait",
+    Cause.UNAVAILABLE: "its registry cannot be reached or gives no proper answer",
+    Cause.INVALID: "its registry's answer is no valid manifest",
+    Cause.UNSUPPORTED: "no platform can be learned from a manifest of its kind",
+    Cause.INVALID_REFERENCE: "its name is no image reference that can be pulled",
+}
+DENIED = Failure(Cause.DENIED, _SENTENCES[Cause.DENIED])
+_CAUSES: dict[type[BaseException], Cause] = {
+    ManifestNotFound: Cause.MISSING,
+    RegistryDenied: Cause.DENIED,
+    RegistryThrottled: Cause.THROTTLED,
+    InvalidManifest: Cause.INVALID,
+    UnsupportedManifest: Cause.UNSUPPORTED,
+    InvalidReference: Cause.INVALID_REFERENCE,
+}
+
+# Tags are pushed after their pods quite often; a secret that is mended has a new scope, and so no failures.
+_LIFETIMES_SECONDS = {
+    Cause.MISSING: 60.0,
+    Cause.DENIED: 300.0,
+    Cause.INVALID: 3600.0,
+    Cause.UNSUPPORTED: 3600.0,
+    Cause.INVALID_REFERENCE: 3600.0,
+}
+_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 10.0, 300.0
+_RETRY_AFTER_SECONDS = 30.0
+
+# What another credential may turn out differently. Like the kubelet we go on after "no such image" too, since some
+# registries say so of what a login may not see.
+NEXT_CREDENTIAL = frozenset({Cause.DENIED, Cause.MISSING})
+
+
+class _Row(msgspec.Struct, frozen=True):
+    failure: Failure
+    until: float
+    strikes: int
+
+
+class Failures:
+    """The last failure of each (repository, tag or digest, scope), of at most `size`."""
+
+    def __init__(self, size: int, clock: Callable[[], float], random: Callable[[], float]) -> None:
+        self._rows: Table[tuple[str, str, Scope], _Row] = Table(size)
+        self._clock = clock
+        self._random = random
+
+    def __len__(self) -> int:
+        """How many lookups last ended in failure, whether or not that still stands."""
+        return len(self._rows)
+
+    def standing(self, target: Target, scope: Scope) -> Failure | None:
+        """The failure, as long as it stands; after that it is time to ask again."""
+        row = self._rows.peek((target.repository, target.name, scope))
+        return row.failure if row and self._clock() < row.until else None
+
+    def remember(self, target: Target, scope: Scope, error: Exception) -> Failure:
+        """The failure that `error` means, which stands from now on; unavailability longer each time in a row."""
+        key = (target.repository, target.name, scope)
+        failure = failure_of(error)
+        before = self._rows.peek(key)
+        strikes = 1 + (before.strikes if before and before.failure == failure else 0)
+        self._rows.put(key, _Row(failure, self._clock() + lifetime_seconds(error, strikes, self._random), strikes))
+        return failure
+
+    def forget(self, target: Target, scope: Scope) -> None:
+        """The lookup succeeded: the next failure is the first in a row."""
+        self._rows.remove((target.repository, target.name, scope))
+
+
+def failure_of(error: Exception) -> Failure:
+    """What the pod's author is told of `error`; whatever is not known here makes the registry unavailable."""
+    cause = next((_CAUSES[kind] for kind in type(error).__mro__ if kind in _CAUSES), Cause.UNAVAILABLE)
+    return Failure(cause, _SENTENCES[cause])
+
+
+def lifetime_seconds(error: Exception, strikes: int, random: Callable[[], float]) -> float:
+    """How long the failure stands that `error` is the `strikes`-th of in a row.
+
+    Unavailable: 10 s doubling to 300 s, less up to a fifth by chance, so that what failed together does not come back
+    together. Throttled: until the registry said we may come back, or 30 s.
+    """
+    if isinstance(error, RegistryThrottled):
+        return _RETRY_AFTER_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
+    fixed = _LIFETIMES_SECONDS.get(failure_of(error).cause)
+    if fixed is not None:
+        return fixed
+    backoff = _BACKOFF_SECONDS * 2.0 ** min(strikes - 1, 10)
+    return min(backoff, _MAX_BACKOFF_SECONDS) * (1 - 0.2 * random())
+
+
+def summary(failures: Iterable[Failure | None]) -> Failure | None:
+    """What the failures of a row of credentials, in order, come to; None if one that counts has none.
+
+    The first that no other credential could turn out differently, else *missing* if any says so (a login that is let
+    in knows best), else *denied*.
+    """
+    result = DENIED
+    for failure in failures:
+        if failure is None or failure.cause not in NEXT_CREDENTIAL:
+            return failure
+        if failure.cause is Cause.MISSING:
+            result = failure
+    return result

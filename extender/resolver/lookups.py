@@ -1,0 +1,185 @@
+"""One lookup: from a reference and credentials to what a registry says, in as few requests as that takes.
+
+Knows the order of requests and what each of them proves. Nothing of who waits, for how long, or what was known before
+a lookup was thought needed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import TypeVar
+
+import structlog
+from async_lru import alru_cache
+
+from extender.errors import InvalidManifest, ManifestNotFound, RegistryDenied, RegistryError, UnsupportedManifest
+from extender.images.manifest import Image
+from extender.images.reference import ImageReference
+from extender.placement.facts import Content, Failure
+from extender.registry.image import FetchedManifest, ManifestClient, describe_image
+from extender.registry.keyring import Credential
+from extender.resolver.breaker import HostResting, Hosts
+from extender.resolver.failures import DENIED, NEXT_CREDENTIAL, Failures, summary
+from extender.resolver.memory import Known, Memory
+from extender.resolver.references import Target
+
+T = TypeVar("T", Known, Image)
+
+log = structlog.get_logger()
+
+# Lookups that may be asking registries at one moment, over all hosts.
+_AT_ONCE = 512
+# Fetches remembered, twice as many as can be under way: the oldest is dropped whether or not it has ended. One that
+# outlives 1,024 later ones could be repeated, not broken. An image takes some 3 KB.
+_REMEMBERED = 2 * _AT_ONCE
+# Hosts whose troubles are remembered.
+_HOSTS = 4096
+
+
+class Lookups:
+    """Asks registries, and writes what they say into the memory and what went wrong into the failures."""
+
+    def __init__(
+        self,
+        client: ManifestClient,
+        memory: Memory,
+        failures: Failures,
+        *,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._memory = memory
+        self._failures = failures
+        self._clock = clock
+        self._random = random
+        self._hosts = Hosts(_HOSTS, clock, random)
+        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._fetch = alru_cache(maxsize=_REMEMBERED, key=_flight_of)(self._fetch_image)
+
+    def resting(self, target: Target) -> Failure | None:
+        """Why the target's host is not to be asked now; None if it may be."""
+        return self._hosts.resting(target.reference.domain)
+
+    async def find(self, target: Target, credentials: tuple[Credential, ...]) -> Known | Failure:
+        """What the target is, by the first credential that works. Every error ends here, as a `Failure`."""
+        return await self._look_up(target, credentials, self._ask)
+
+    async def describe(self, target: Target, credentials: tuple[Credential, ...]) -> Image | Failure:
+        """The same with all details, which are fetched again where only their gist is remembered."""
+        return await self._look_up(target, credentials, self._ask_details)
+
+    async def close(self) -> None:
+        """No fetch is under way, and none starts any more."""
+        await self._fetch.cache_close()
+
+    async def _look_up(
+        self, target: Target, credentials: tuple[Credential, ...], ask: Callable[[Target, Credential], Awaitable[T]]
+    ) -> T | Failure:
+        """Tries the credentials in order, but first those by which the target is known: they will most likely do."""
+        failures = []
+        for credential in sorted(credentials, key=lambda item: not self._is_known(target, item)):
+            outcome = await self._try(target, credential, ask)
+            if not isinstance(outcome, Failure) or outcome.cause not in NEXT_CREDENTIAL:
+                return outcome
+            failures.append(outcome)
+        return summary(failures) or DENIED
+
+    def _is_known(self, target: Target, credential: Credential) -> bool:
+        return self._memory.find(target, credential.scope) is not None
+
+    async def _try(
+        self, target: Target, credential: Credential, ask: Callable[[Target, Credential], Awaitable[T]]
+    ) -> T | Failure:
+        standing = self._failures.standing(target, credential.scope)
+        if standing:
+            return standing
+        try:
+            async with self._hosts.host(target.reference.domain).visit(str(target.reference)), self._room:
+                outcome = await ask(target, credential)
+        except HostResting as exc:
+            return exc.failure
+        except (RegistryError, InvalidManifest, UnsupportedManifest) as exc:
+            return self._fail(target, credential, exc)
+        except Exception as exc:  # noqa: BLE001 - whatever a registry provokes must not end the lookup unanswered
+            return self._crash(target, credential, exc)
+        self._failures.forget(target, credential.scope)
+        return outcome
+
+    def _fail(self, target: Target, credential: Credential, error: Exception) -> Failure:
+        if isinstance(error, RegistryDenied):
+            self._memory.revoke(target.repository, credential.scope)
+        failure = self._failures.remember(target, credential.scope, error)
+        log.info("lookup.failed", image=str(target.reference), cause=failure.cause.value, scope=credential.scope)
+        return failure
+
+    def _crash(self, target: Target, credential: Credential, error: Exception) -> Failure:
+        """A defect of ours: for the pod's author the registry is unavailable, for us there is an event to look into."""
+        crash = f"{int(self._random() * 2**32):08x}"
+        log.error("lookup.crashed", id=crash, image=str(target.reference), exc_info=error)
+        return self._failures.remember(target, credential.scope, error)
+
+    async def _ask(self, target: Target, credential: Credential) -> Known:
+        """What the registry says under this credential, by a HEAD, a GET, or both.
+
+        A digest whose content is not known here is fetched straight away. Else HEAD comes first: it is free where GETs
+        are counted (Docker Hub), and proves this scope's access to what another one fetched.
+        """
+        reference = target.reference
+        if reference.digest and not self._is_remembered(target, credential):
+            return await self._prove(target, credential, reference.digest, None)
+        stated = await self._client.head_manifest(reference, credential)
+        if stated is None:
+            manifest = await self._client.fetch_manifest(reference, credential)
+            return await self._prove(target, credential, manifest.digest, manifest)
+        try:
+            return await self._prove(target, credential, stated, None)
+        except (ManifestNotFound, InvalidManifest):
+            # The tag has just moved, or the header is wrong, as some registries' is; the tag's own bytes decide.
+            manifest = await self._client.fetch_manifest(reference, credential)
+            if manifest.digest == stated:
+                raise
+            return await self._prove(target, credential, manifest.digest, manifest)
+
+    async def _ask_details(self, target: Target, credential: Credential) -> Image:
+        known = await self._ask(target, credential)
+        return await self._fetch(target.reference.with_digest(known.digest), credential, None)
+
+    def _is_remembered(self, target: Target, credential: Credential) -> bool:
+        """Whether a fetch by the target's digest could be answered without asking, which would prove no access."""
+        reference = target.reference
+        return self._memory.shown(target.repository, reference.digest) is not None or self._fetch.cache_contains(
+            reference, credential, None
+        )
+
+    async def _prove(
+        self, target: Target, credential: Credential, digest: str, manifest: FetchedManifest | None
+    ) -> Known:
+        """Remembers that the target is `digest` to this scope; fetches what that is unless the repository showed it."""
+        content = self._memory.shown(target.repository, digest)
+        if content is None:
+            image = await self._fetch(target.reference.with_digest(digest), credential, manifest)
+            content = self._memory.show(target.repository, digest, _content_of(image))
+        return self._memory.prove(target, credential.scope, digest, content, self._clock())
+
+    async def _fetch_image(
+        self, reference: ImageReference, credential: Credential, manifest: FetchedManifest | None
+    ) -> Image:
+        """Everything about the reference's digest; `manifest` spares the GET where it has come already.
+
+        Wrapped in `alru_cache`, which makes one flight of all who ask at the same time and remembers the last images;
+        errors are raised, so they are not remembered. Those who ask are lookups in tasks of their own: were the last
+        of them cancelled, the flight would be too, so a request's deadline must not reach here.
+        The key is (repository, digest, scope): what one repository showed does not vouch for another, and what one
+        credential was given is not handed to another. `manifest` is no part of it.
+        """
+        if manifest is None:
+            manifest = await self._client.fetch_manifest(reference, credential)
+        return await describe_image(self._client, reference, manifest, credential)
+
+
+def _flight_of(reference: ImageReference, credential: Credential, manifest: FetchedManifest | None) -> Hashable:  # noqa: ARG001
+    return reference.repository, reference.digest, credential.scope
+
+
+def _content_of(image: Image) -> Content:
+    return Content(image.kind, frozenset(entry.platform for entry in image.entries), image.states_platforms)

@@ -1,0 +1,150 @@
+"""The hot paths' HTTP: path to endpoint over aiohttp's low-level server, and what holds for every such request.
+
+Body limit, method, the answers to a bad body and to a mistake of ours, and request metrics live here; what an answer
+says is the endpoint's business.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+import structlog
+from aiohttp import StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import RawRequestMessage
+from aiohttp.web_protocol import RequestHandler
+
+from extender.errors import InvalidRequest
+from extender.metrics import counters, histogram
+
+log = structlog.get_logger()
+
+NAMES = ("filter", "prioritize", "preempt", "admission")
+OUTCOMES = ("answered", "error", "bad_request", "failed")
+REQUESTS = counters(
+    "multiarch_requests_total",
+    "Requests by endpoint and outcome: answered, error (an answer that says so), bad_request, failed (our mistake).",
+    ("endpoint", NAMES),
+    ("outcome", OUTCOMES),
+)
+SECONDS = histogram(
+    "multiarch_request_duration_seconds",
+    "Time from the request's headers to its answer.",
+    "endpoint",
+    NAMES,
+    (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+
+# A connection must outlive kube-scheduler's idle pool (90 s), or the server closes it just as a POST is sent on it.
+KEEP_ALIVE_SECONDS = 3630.0
+# A body that has begun arrives within this, whatever its size: both callers are on a cluster's own network.
+BODY_SECONDS = 30.0
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """An answer as JSON bytes; `outcome` is one of OUTCOMES."""
+
+    body: bytes
+    outcome: str = "answered"
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """One path. `harmless` gives, for the id of a logged mistake of ours, the answer that does least harm."""
+
+    name: str
+    answer: Callable[[bytes], Awaitable[Reply]]
+    harmless: Callable[[bytes, str], bytes]
+
+
+class _Unreadable(Exception):
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+def endpoint_server(
+    endpoints: Mapping[str, Endpoint], *, body_limit_bytes: int, draining: Callable[[], bool]
+) -> web.Server:
+    """A server that answers `endpoints` by path, nothing else; while `draining()` each answer ends its connection."""
+    loop = asyncio.get_running_loop()
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        endpoint = endpoints.get(request.path)
+        if endpoint is None:
+            response = _problem(404, f"there is no {request.path}; there is {', '.join(endpoints)}")
+        elif request.method != "POST":
+            response = _problem(405, f"{request.path} takes POST")
+            response.headers["Allow"] = "POST"
+        else:
+            response = await _answer(endpoint, request, body_limit_bytes)
+        if draining():
+            response.force_close()
+        return response
+
+    def make_request(
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: RequestHandler,
+        writer: AbstractStreamWriter,
+        task: "asyncio.Task[None]",
+    ) -> web.BaseRequest:
+        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=body_limit_bytes)
+
+    return web.Server(handle, request_factory=make_request, keepalive_timeout=KEEP_ALIVE_SECONDS, access_log=None)
+
+
+async def _answer(endpoint: Endpoint, request: web.BaseRequest, body_limit_bytes: int) -> web.Response:
+    started = time.perf_counter()
+    response, outcome = await _outcome_of(endpoint, request, body_limit_bytes)
+    REQUESTS[endpoint.name][outcome].inc()
+    SECONDS[endpoint.name].observe(time.perf_counter() - started)
+    return response
+
+
+async def _outcome_of(endpoint: Endpoint, request: web.BaseRequest, body_limit_bytes: int) -> tuple[web.Response, str]:
+    body = b""
+    try:
+        body = await _read_body(request, body_limit_bytes)
+        reply = await endpoint.answer(body)
+    except _Unreadable as exc:
+        log.warning("request.rejected", endpoint=endpoint.name, status=exc.status, why=str(exc))
+        return _problem(exc.status, str(exc)), "bad_request"
+    except InvalidRequest as exc:
+        log.warning("request.rejected", endpoint=endpoint.name, status=400, why=str(exc))
+        return _problem(400, str(exc)), "bad_request"
+    except Exception:  # whatever it is, the scheduler and the API server must get an answer
+        event_id = secrets.token_hex(8)
+        log.exception("request.failed", endpoint=endpoint.name, id=event_id)
+        return _json(endpoint.harmless(body, event_id)), "failed"
+    return _json(reply.body), reply.outcome
+
+
+async def _read_body(request: web.BaseRequest, limit_bytes: int) -> bytes:
+    content = request.content
+    if content.is_eof():  # the whole body came with the headers: the usual case, and no timer is needed
+        body = content.read_nowait()
+        if len(body) > limit_bytes:
+            raise _Unreadable(413, f"the body is larger than {limit_bytes} bytes")
+        return body
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.read()
+    except web.HTTPRequestEntityTooLarge as exc:
+        raise _Unreadable(413, f"the body is larger than {limit_bytes} bytes") from exc
+    except TimeoutError as exc:
+        raise _Unreadable(408, f"the body did not arrive within {BODY_SECONDS:g} s") from exc
+    except (web.RequestPayloadError, ConnectionError) as exc:
+        raise _Unreadable(400, "the body is not what its headers say, or ended early") from exc
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, headers=_JSON)
+
+
+def _problem(status: int, why: str) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode({"error": why}), headers=_JSON)
+
+
+_JSON = {"Content-Type": "application/json"}

@@ -1,0 +1,47 @@
+"""A listening address: binding it, telling where it is, and closing it without losing a request."""
+
+import ssl
+
+import structlog
+from aiohttp import web
+
+from extender.errors import ConfigError
+
+log = structlog.get_logger()
+
+
+class Listener:
+    """A bound address whose requests `runner` answers.
+
+    `name` is for logs; `address` is what was really bound, so that port 0 can be asked for.
+    """
+
+    def __init__(self, name: str, runner: web.BaseRunner, address: str) -> None:
+        self.name = name
+        self.address = address
+        self._runner = runner
+
+    async def close(self) -> None:
+        """Stop accepting, let requests in flight end (for as long as the runner's shutdown timeout), then close."""
+        await self._runner.cleanup()
+        log.info("listener.closed", listener=self.name, address=self.address)
+
+
+async def open_listener(
+    name: str, runner: web.BaseRunner, host: str, port: int, tls: ssl.SSLContext | None = None
+) -> Listener:
+    """Bind `host:port` (port 0 takes a free one) and answer there from now on.
+
+    Raises:
+        ConfigError: the address cannot be bound.
+    """
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port, ssl_context=tls, backlog=1024).start()
+    except OSError as exc:
+        await runner.cleanup()
+        raise ConfigError(f"{name}.listen: cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
+    bound_host, bound_port = runner.addresses[0][:2]
+    address = f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}"
+    log.info("listener.opened", listener=name, address=address, tls=tls is not None)
+    return Listener(name, runner, address)

@@ -1,0 +1,39 @@
+"""Health and metrics: /livez, /readyz and /metrics. Knows checks by name, not what they check."""
+
+from collections.abc import Callable, Mapping
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from extender.metrics import REGISTRY
+
+# A check answers None when all is well, else why it is not.
+Check = Callable[[], str | None]
+
+
+def operations_app(live: Mapping[str, Check], ready: Mapping[str, Check]) -> web.Application:
+    """The three endpoints; `?verbose` shows each check on a line of its own, and a failing one is always shown."""
+
+    async def livez(request: web.Request) -> web.Response:
+        return _report(request, live)
+
+    async def readyz(request: web.Request) -> web.Response:
+        return _report(request, ready)
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/livez", livez)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/metrics", metrics)
+    return app
+
+
+def _report(request: web.Request, checks: Mapping[str, Check]) -> web.Response:
+    found = {name: check() for name, check in checks.items()}
+    failed = any(why is not None for why in found.values())
+    lines = [f"[+]{name} ok" if why is None else f"[-]{name} failed: {why}" for name, why in found.items()]
+    summary = f"{request.path.strip('/')} check {'failed' if failed else 'passed'}"
+    shown = [*lines, summary] if failed or "verbose" in request.query else ["ok"]
+    return web.Response(text="\n".join(shown) + "\n", status=503 if failed else 200)

@@ -1,0 +1,229 @@
+"""The scheduler verbs: from a request's bytes through image facts and the decision to the answer's bytes.
+
+Knows when to wait and for how long; what is decided is `placement`'s business, what images run on `resolver`'s.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import structlog
+
+from extender.images.platform import Platform
+from extender.kubernetes.core_v1 import NodeName, Pod, PodUid
+from extender.kubernetes.extender_v1 import (
+    ExtenderArgs,
+    ExtenderFilterResult,
+    ExtenderPreemptionResult,
+    decode_args,
+    decode_preemption_args,
+    encode_filter_result,
+    encode_preemption_result,
+    encode_priorities,
+)
+from extender.metrics import counters
+from extender.placement.annotations import Mode, Wishes, read_wishes
+from extender.placement.facts import Answer, PodImage, fact_of, images_of
+from extender.placement.nodes import ListedNodes, NodePlatforms, list_nodes
+from extender.placement.policy import Policy, left_alone
+from extender.placement.scheduling import (
+    Decision,
+    Verdict,
+    filter_nodes,
+    is_unsettled,
+    missing_nodes,
+    preempt_nodes,
+    prioritize_nodes,
+)
+from extender.registry.keyring import Keyring
+from extender.resolver.resolver import Lookup, Resolver
+from extender.server.endpoints import Reply
+from extender.server.first_seen import FirstSeen
+from extender.server.seen_nodes import SeenNodes
+
+log = structlog.get_logger()
+
+NODES = counters(
+    "multiarch_nodes_total",
+    "Nodes asked about, by endpoint and by what was decided about them.",
+    ("endpoint", ("filter", "prioritize", "preempt")),
+    ("verdict", tuple(Verdict)),
+)
+
+# A node that a synced view does not know yet is asked for once; kube-scheduler waits meanwhile.
+FIND_SECONDS = 0.05
+NO_VIEW = "the request names its nodes and no cluster is watched: set nodeCacheCapable: false, or watch a cluster"
+NOT_SYNCED = "the nodes of the cluster are not known yet; to be tried again"
+
+
+class NodeView(NodePlatforms, Protocol):
+    """The cluster's nodes as a watch keeps them."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether every node has been seen once."""
+
+    async def find(self, names: Sequence[NodeName], within_seconds: float) -> Mapping[NodeName, Platform | None]:
+        """What the API server says of nodes that are not in view; those it does not know either are left out."""
+
+
+class SchedulerVerbs:
+    """filter, prioritize and preempt for one scheduler.
+
+    `nodes` is None without a cluster: then only requests with whole nodes can be answered. `namespace_annotations` gives
+    a namespace's annotations, or None where none are known.
+    """
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        keyring: Keyring,
+        policy: Policy,
+        *,
+        nodes: NodeView | None,
+        namespace_annotations: Callable[[str], Mapping[str, str] | None],
+        wait_seconds: float,
+        pending_limit_seconds: float,
+        level_label: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._resolver = resolver
+        self._keyring = keyring
+        self._policy = policy
+        self._nodes = nodes
+        self._namespace_annotations = namespace_annotations
+        self._wait_seconds = wait_seconds
+        self._pending_limit_seconds = pending_limit_seconds
+        self._level_label = level_label
+        self._first_seen = FirstSeen(clock)
+        self._seen_nodes = SeenNodes()
+
+    async def filter(self, body: bytes) -> Reply:
+        """ExtenderFilterResult for ExtenderArgs. Raises InvalidRequest."""
+        args = decode_args(body)
+        wishes = self._wishes_of(args.pod)
+        if wishes is None:
+            return _filter_reply(args.echo())
+        nodes = self._nodes_for(args)
+        if isinstance(nodes, str):
+            return _filter_reply(ExtenderFilterResult(error=nodes))
+        decision = await self._decide_in_time(args, nodes, wishes)
+        outcome = filter_nodes(args, await self._with_missing(args, nodes, decision), decision)
+        _count("filter", outcome.verdicts)
+        if outcome.decided is not outcome.answer:
+            refused = len(outcome.decided.failed_and_unresolvable_nodes)
+            log.info("pod.observed", pod=_uid(args.pod), refused=refused, reason=decision.refusal or outcome.decided.error)
+        return _filter_reply(outcome.answer)
+
+    async def prioritize(self, body: bytes) -> Reply:
+        """HostPriorityList for ExtenderArgs, from memory only. Raises InvalidRequest."""
+        args = decode_args(body)
+        wishes = self._wishes_of(args.pod)
+        nodes = self._nodes_for(args)
+        if wishes is None or isinstance(nodes, str):
+            return Reply(encode_priorities([]))
+        images = images_of(args.pod)
+        answers = [self._resolver.peek(lookup, self._keyring) for lookup in _lookups_of(images)]
+        outcome = prioritize_nodes(args, nodes, self._decision(args.pod, images, answers, wishes))
+        _count("prioritize", outcome.verdicts)
+        return Reply(encode_priorities(outcome.answer))
+
+    async def preempt(self, body: bytes) -> Reply:
+        """ExtenderPreemptionResult for ExtenderPreemptionArgs, from memory only; starts lookups. Raises InvalidRequest."""
+        args = decode_preemption_args(body)
+        wishes = self._wishes_of(args.pod)
+        if wishes is None:
+            return Reply(encode_preemption_result(args.echo()))
+        if self._nodes is not None and not self._nodes.synced:
+            return Reply(encode_preemption_result(ExtenderPreemptionResult({})), "error")
+        images = images_of(args.pod)
+        answers = await self._resolver.resolve_all(_lookups_of(images), self._keyring, 0)
+        decision = self._decision(args.pod, images, answers, wishes)
+        outcome = preempt_nodes(args, self._nodes or self._seen_nodes, decision)
+        _count("preempt", outcome.verdicts)
+        return Reply(encode_preemption_result(outcome.answer))
+
+    @staticmethod
+    def harmless_filter(_body: bytes, event_id: str) -> bytes:
+        """An error, which makes the scheduler come back."""
+        return encode_filter_result(ExtenderFilterResult(error=f"internal error {event_id}; see the extender's log"))
+
+    @staticmethod
+    def harmless_prioritize(_body: bytes, _event_id: str) -> bytes:
+        """No scores: the scheduler's own decide."""
+        return encode_priorities([])
+
+    @staticmethod
+    def harmless_preempt(_body: bytes, _event_id: str) -> bytes:
+        """No candidates: nobody is evicted by mistake."""
+        return encode_preemption_result(ExtenderPreemptionResult({}))
+
+    def _wishes_of(self, pod: Pod) -> Wishes | None:
+        """What pod and namespace ask for; None where the pod is none of our business."""
+        metadata = pod.metadata
+        namespace = self._namespace_annotations((metadata and metadata.namespace) or "")
+        wishes = read_wishes(metadata and metadata.annotations, namespace)
+        for problem in wishes.problems:
+            log.info("annotation.refused", pod=_uid(pod), problem=problem)
+        return None if wishes.mode is Mode.IGNORE or left_alone(pod, self._policy) else wishes
+
+    def _nodes_for(self, args: ExtenderArgs) -> NodePlatforms | str:
+        """Where to look the asked nodes up, or why that cannot be done."""
+        if args.nodes is not None:
+            nodes: ListedNodes = list_nodes(args.nodes, self._level_label)
+            self._seen_nodes.remember(nodes)
+            return nodes
+        if self._nodes is None:
+            return NO_VIEW
+        return self._nodes if self._nodes.synced else NOT_SYNCED
+
+    async def _with_missing(self, args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> NodePlatforms:
+        """`nodes`, with those asked for once that should be in view and are not."""
+        if self._nodes is None or nodes is not self._nodes:
+            return nodes
+        missing = missing_nodes(args, nodes, decision)
+        if not missing:
+            return nodes
+        found = await self._nodes.find(missing, FIND_SECONDS)
+        log.info("node.missed", nodes=len(missing), found=len(found), pod=_uid(args.pod))
+        distinct = nodes.distinct | {platform for platform in found.values() if platform}
+        return ListedNodes({**nodes.platforms, **found}, distinct)
+
+    async def _decide_in_time(self, args: ExtenderArgs, nodes: NodePlatforms, wishes: Wishes) -> Decision:
+        """The decision from memory, or after waiting for lookups where that could change the answer."""
+        images = images_of(args.pod)
+        lookups = _lookups_of(images)
+        answers = await self._resolver.resolve_all(lookups, self._keyring, 0)
+        decision = self._decision(args.pod, images, answers, wishes)
+        if None not in answers or not self._wait_seconds or not is_unsettled(args, nodes, decision):
+            return decision
+        answers = await self._resolver.resolve_all(lookups, self._keyring, self._wait_seconds)
+        return self._decision(args.pod, images, answers, wishes)
+
+    def _decision(self, pod: Pod, images: Sequence[PodImage], answers: Sequence[Answer], wishes: Wishes) -> Decision:
+        may_be_pending = self._first_seen.seconds(_uid(pod)) < self._pending_limit_seconds
+        facts = [fact_of(image, answer, may_be_pending=may_be_pending) for image, answer in zip(images, answers, strict=True)]
+        return Decision(images, facts, self._policy, wishes)
+
+
+def _lookups_of(images: Sequence[PodImage]) -> list[Lookup]:
+    return [Lookup(image.reference, image.pull_policy == "Always") for image in images]
+
+
+def _uid(pod: Pod) -> PodUid:
+    """The pod's uid, or what names it where it has none."""
+    metadata = pod.metadata
+    if metadata is None:
+        return PodUid("")
+    return PodUid(metadata.uid or f"{metadata.namespace}/{metadata.name or metadata.generate_name}")
+
+
+def _filter_reply(result: ExtenderFilterResult) -> Reply:
+    return Reply(encode_filter_result(result), "error" if result.error else "answered")
+
+
+def _count(endpoint: str, verdicts: Mapping[Verdict, int]) -> None:
+    children = NODES[endpoint]
+    for verdict, number in verdicts.items():
+        children[verdict].inc(number)
+
+

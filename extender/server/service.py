@@ -1,0 +1,237 @@
+"""The assembly: from a Config to running listeners, and back down again without losing a request."""
+
+import asyncio
+import contextlib
+import secrets
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from extender import __version__
+from extender.config.checks import parse_listen
+from extender.config.tree import Config, TlsConfig
+from extender.images.platform import Compatibility, parse_platform
+from extender.metrics import gauge
+from extender.placement.policy import Policy
+from extender.registry.auth import Authenticator
+from extender.registry.client import RegistryClient, open_session
+from extender.registry.keyring import DockerConfigKeyring, Keyring, load_docker_config
+from extender.registry.logins import Logins
+from extender.resolver.resolver import Resolver
+from extender.server.admission import PodAdmission
+from extender.server.endpoints import Endpoint, endpoint_server
+from extender.server.listener import Listener, open_listener
+from extender.server.operations import Check, operations_app
+from extender.server.scheduler import SchedulerVerbs
+from extender.server.tls import TlsFiles
+
+log = structlog.get_logger()
+
+BUILD_INFO = gauge("multiarch_build_info", "Always 1; the version is the label.", "version", (__version__,))
+
+# 5,000 nodes (the largest cluster Kubernetes supports) of up to 25 KiB each: a node is 8-15 KB of JSON, most of it
+# status.images (50 images of 5 names at most), and labels and annotations vary.
+SCHEDULER_BODY_BYTES = 5_000 * 25 * 1024
+# etcd refuses objects over 1.5 MiB by default, a review holds two of them (object and oldObject) and some envelope.
+ADMISSION_BODY_BYTES = 8 * 1024 * 1024
+CERTIFICATE_CHECK_SECONDS = 5.0
+
+
+class Lookups(msgspec.Struct, frozen=True):
+    """What answers questions about images, and the credentials it may use."""
+
+    resolver: Resolver
+    keyring: Keyring
+
+
+class Service(msgspec.Struct, frozen=True):
+    """A running service: the base URLs that are served, None for a listener that is off."""
+
+    scheduler_url: str | None
+    admission_url: str | None
+    operations_url: str | None
+
+
+class _Draining:
+    """Whether the end has begun: readiness fails, and answers close their connections."""
+
+    def __init__(self) -> None:
+        self.begun = False
+
+    def check(self) -> str | None:
+        return "shutting down" if self.begun else None
+
+
+@contextlib.asynccontextmanager
+async def open_lookups(config: Config) -> AsyncIterator[Lookups]:
+    """The resolver over a registry session of its own, closed at the end.
+
+    Raises:
+        ConfigError: a CA file or the Docker configuration cannot be used.
+    """
+    registry = config.registry
+    scope_key = secrets.token_bytes(32)
+    keyring = load_docker_config(registry.docker_config, key=scope_key) if registry.docker_config else DockerConfigKeyring(Logins([]), key=scope_key)
+    async with contextlib.AsyncExitStack() as stack:
+        session = await stack.enter_async_context(open_session(ca_files=registry.ca_files))
+        authenticator = Authenticator(
+            session, timeout_seconds=registry.timeout_seconds, clock=time.monotonic, wall_clock=time.time
+        )
+        client = RegistryClient(
+            session,
+            authenticator=authenticator,
+            timeout_seconds=registry.timeout_seconds,
+            concurrency_per_host=registry.concurrency_per_host,
+            plain_http=frozenset(registry.plain_http),
+        )
+        resolver = Resolver(
+            client,
+            size=config.cache.size,
+            tag_seconds=config.cache.tag_seconds,
+            always_seconds=registry.always_seconds,
+            stale_seconds=config.cache.stale_seconds,
+            clock=time.monotonic,
+        )
+        stack.push_async_callback(resolver.close)
+        yield Lookups(resolver, keyring)
+
+
+@contextlib.asynccontextmanager
+async def open_service(config: Config) -> AsyncIterator[Service]:
+    """The whole service, answering until the context is left; leaving drains it within the grace period.
+
+    Raises:
+        ConfigError: an address cannot be bound, or a file of the configuration cannot be used.
+    """
+    draining = _Draining()
+    BUILD_INFO[__version__].set(1)
+    async with open_lookups(config) as lookups:
+        opener = _Opener(config, draining)
+        try:
+            service = await opener.open(lookups)
+            log.info("service.started", version=__version__, config=msgspec.to_builtins(config))
+            yield service
+        finally:
+            await opener.close()
+
+
+async def run_service(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT, then drain."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with open_service(config):
+        await stop.wait()
+        log.info("service.stopping", grace_seconds=config.shutdown.grace_seconds)
+    log.info("service.stopped")
+
+
+class _Opener:
+    """The listeners of one service as they open, and the order in which they close."""
+
+    def __init__(self, config: Config, draining: _Draining) -> None:
+        self._config = config
+        self._draining = draining
+        self._hot: list[Listener] = []
+        self._operations: Listener | None = None
+        self._watchers: list[asyncio.Task[None]] = []
+        # A tenth of the grace period: readiness has failed and every answer says `Connection: close`, but a request
+        # that is already on its way on an idle connection must still find us.
+        self._linger_seconds = config.shutdown.grace_seconds / 10
+        # aiohttp may wait twice: for the handler, then for its task.
+        self._drain_seconds = config.shutdown.grace_seconds * 0.4
+
+    async def open(self, lookups: Lookups) -> Service:
+        policy = policy_of(self._config)
+        scheduler = await self._open_hot(
+            "scheduler", self._config.scheduler.listen, self._config.scheduler.tls, SCHEDULER_BODY_BYTES,
+            lambda: scheduler_endpoints(self._config, policy, lookups),
+        )  # fmt: skip
+        admission = await self._open_hot(
+            "admission", self._config.admission.listen, self._config.admission.tls, ADMISSION_BODY_BYTES,
+            lambda: admission_endpoints(self._config, policy, lookups),
+        )  # fmt: skip
+        return Service(scheduler, admission, await self._open_operations())
+
+    async def _open_hot(
+        self,
+        name: str,
+        listen: str,
+        tls: TlsConfig | None,
+        body_limit_bytes: int,
+        endpoints: Callable[[], Mapping[str, Endpoint]],
+    ) -> str | None:
+        if not listen:
+            return None
+        files = TlsFiles(name, tls.certificate, tls.key, tls.client_ca) if tls else None
+        server = endpoint_server(endpoints(), body_limit_bytes=body_limit_bytes, draining=lambda: self._draining.begun)
+        runner = web.ServerRunner(server, shutdown_timeout=self._drain_seconds)
+        listener = await open_listener(name, runner, *parse_listen(listen), files.context if files else None)
+        self._hot.append(listener)
+        if files:
+            self._watchers.append(asyncio.create_task(files.watch(CERTIFICATE_CHECK_SECONDS)))
+        return f"{'https' if files else 'http'}://{listener.address}"
+
+    async def _open_operations(self) -> str | None:
+        if not self._config.operations.listen:
+            return None
+        live: dict[str, Check] = {"ping": lambda: None}
+        ready: dict[str, Check] = {"shutdown": self._draining.check}
+        runner = web.AppRunner(operations_app(live, ready), access_log=None, shutdown_timeout=1.0)
+        self._operations = await open_listener("operations", runner, *parse_listen(self._config.operations.listen))
+        return f"http://{self._operations.address}"
+
+    async def close(self) -> None:
+        self._draining.begun = True
+        if self._hot:
+            await asyncio.sleep(self._linger_seconds)
+        await asyncio.gather(*(listener.close() for listener in self._hot))
+        for watcher in self._watchers:
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+        if self._operations:
+            await self._operations.close()
+
+
+def policy_of(config: Config) -> Policy:
+    """The operator's settings as placement reads them."""
+    scheduler, placement = config.scheduler, config.placement
+    return Policy(
+        pending=scheduler.pending,
+        unknown=scheduler.unknown,
+        assume=frozenset(map(parse_platform, scheduler.assume)),
+        compatibility=Compatibility(
+            run_386_on_amd64=placement.run_386_on_amd64, run_arm_on_arm64=placement.run_arm_on_arm64
+        ),
+        preference=placement.preference,
+        ignore_runtime_classes=frozenset(placement.ignore_runtime_classes),
+    )
+
+
+def scheduler_endpoints(config: Config, policy: Policy, lookups: Lookups) -> Mapping[str, Endpoint]:
+    """The three verbs by path."""
+    verbs = SchedulerVerbs(
+        lookups.resolver,
+        lookups.keyring,
+        policy,
+        wait_seconds=config.scheduler.wait_seconds,
+        pending_limit_seconds=config.scheduler.pending_limit_seconds,
+        level_label=config.placement.level_label,
+        clock=time.monotonic,
+    )
+    return {
+        "/scheduler/filter": Endpoint("filter", verbs.filter, verbs.harmless_filter),
+        "/scheduler/prioritize": Endpoint("prioritize", verbs.prioritize, verbs.harmless_prioritize),
+        "/scheduler/preempt": Endpoint("preempt", verbs.preempt, verbs.harmless_preempt),
+    }
+
+
+def admission_endpoints(config: Config, policy: Policy, lookups: Lookups) -> Mapping[str, Endpoint]:
+    """The webhook by path."""
+    admission = PodAdmission(lookups.resolver, lookups.keyring, policy, config.admission)
+    return {"/admission/pods": Endpoint("admission", admission.review, admission.harmless)}

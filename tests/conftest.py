@@ -1,0 +1,29 @@
+"""What every test is held to."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+
+import pytest
+
+_TURNS = 10  # of the loop, in which a cancelled task may end
+
+
+@pytest.fixture(autouse=True)
+def _every_async_test_is_watched(request: pytest.FixtureRequest) -> None:
+    """Set up before a test's own fixtures, and so checked after they are gone; tests without a loop go without."""
+    if inspect.iscoroutinefunction(getattr(request, "function", None)):
+        request.getfixturevalue("no_task_left_running")
+
+
+@pytest.fixture
+async def no_task_left_running() -> AsyncIterator[None]:
+    """Fails a test that leaves a task running: it would be cancelled at a random point, or outlive what it uses."""
+    before = asyncio.all_tasks()
+    yield
+    for _ in range(_TURNS):
+        left = asyncio.all_tasks() - before - {asyncio.current_task()}
+        if not left:
+            return
+        await asyncio.sleep(0)
+    pytest.fail(f"tasks are still running: {sorted(map(repr, left))}", pytrace=False)

@@ -1,0 +1,55 @@
+"""One real control plane for the whole end-to-end run, and a clean one for each test.
+
+Nothing is skipped: whoever asks for these tests wants to see them run, so programs that are missing are a failure.
+"""
+
+from collections.abc import AsyncIterator, Generator, Iterator
+
+import pytest
+
+from benchmarks.cluster.api import ApiClient, connect, empty
+from benchmarks.cluster.binaries import Binaries, BinariesMissing, find_binaries
+from benchmarks.cluster.local import LocalCluster
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declares the marker."""
+    config.addinivalue_line("markers", "e2e: runs etcd, kube-apiserver and kube-scheduler as processes")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds the ends of the programs' logs to the report of a failed test."""
+    report = yield
+    cluster = item.funcargs.get("control_plane")
+    if report.failed and isinstance(cluster, LocalCluster):
+        report.sections.append(("control plane", cluster.logs()))
+    return report
+
+
+@pytest.fixture(scope="session")
+def binaries(pytestconfig: pytest.Config) -> Binaries:
+    """The programs; a first build takes minutes, and says so on the terminal."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled():
+        try:
+            return find_binaries()
+        except BinariesMissing as exc:
+            missing = str(exc)
+    pytest.fail(missing, pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def control_plane(binaries: Binaries) -> Iterator[LocalCluster]:
+    """etcd and kube-apiserver, up for the whole run; schedulers are started by the tests (`running_scheduler`)."""
+    with LocalCluster(binaries) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def api(control_plane: LocalCluster) -> AsyncIterator[ApiClient]:
+    """The administrator's client; fake nodes and pods are gone after the test."""
+    async with connect(control_plane.kubeconfig) as client:
+        yield client
+        await empty(client)

@@ -1,0 +1,270 @@
+"""A stand-in of the Kubernetes API server on loopback, with the parts of it that list and watch rest on.
+
+It keeps objects and their history under one rising version, lists in pages of one version, watches with selectors and
+bookmarks, forgets history on demand, and misbehaves as told.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from aiohttp import web
+
+Document = dict[str, Any]
+Kind = Literal["get", "list", "watch"]
+COLLECTIONS = ("/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as it was received."""
+
+    kind: Kind
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One step of history: an object before (None: created) and after it (None: deleted)."""
+
+    version: int
+    path: str
+    before: Document | None
+    after: Document | None
+
+    def event(self, selector: str) -> bytes | None:
+        """The watch event that this change is for a watcher with `selector`, if any."""
+        before, after = is_selected(self.before, selector), is_selected(self.after, selector)
+        if not (before or after):
+            return None
+        kind = "DELETED" if not after else "MODIFIED" if before else "ADDED"
+        return event(kind, versioned(self.after or self.before or {}, self.version))
+
+
+@dataclass
+class Watcher:
+    """An open watch; None ends it in good order, an exception by breaking the connection."""
+
+    path: str
+    selector: str
+    outgoing: "asyncio.Queue[bytes | ConnectionError | None]" = field(default_factory=asyncio.Queue)
+
+
+class Refusal(Exception):
+    """Ends a request with a Status."""
+
+    def __init__(self, code: int, message: str = "refused as told", headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.headers = headers
+
+
+class ApiServer:
+    """The state of the cluster, and the orders of the test."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.requests: list[Request] = []
+        self.tokens: set[str] = set()  # that are accepted; none means anyone may come in
+        self.refusals: list[tuple[Kind, Refusal]] = []  # one for the next request of its kind
+        self.is_open = asyncio.Event()  # while it is not, lists and gets wait
+        self.is_open.set()
+        self._objects: dict[tuple[str, str], Document] = {}
+        self._history: list[Change] = []
+        self._watchers: list[Watcher] = []
+        self._snapshots: dict[int, list[Document]] = {}
+        self._version = 100
+        self._oldest = 100
+
+    def put(self, path: str, document: Document) -> None:
+        """Creates or replaces an object."""
+        self._change(path, document["metadata"]["name"], document)
+
+    def remove(self, path: str, name: str) -> None:
+        """Deletes an object."""
+        self._change(path, name, None)
+
+    def send(self, path: str, line: bytes | ConnectionError | None) -> None:
+        """Puts a line of the test's own, or an end, into every watch of `path`."""
+        for watcher in self.watchers(path):
+            watcher.outgoing.put_nowait(line)
+
+    def bookmark(self, path: str) -> None:
+        """Tells every watch of `path` the present version."""
+        self.send(path, event("BOOKMARK", {"metadata": {"resourceVersion": str(self._version)}}))
+
+    def compact(self) -> None:
+        """Forgets all history: older versions and unfinished lists are gone."""
+        self._history.clear()
+        self._snapshots.clear()
+        self._oldest = self._version
+
+    def watchers(self, path: str) -> list[Watcher]:
+        """The open watches of a collection."""
+        return [watcher for watcher in self._watchers if watcher.path == path]
+
+    def asked(self, kind: Kind) -> list[Request]:
+        """The requests of one kind so far."""
+        return [request for request in self.requests if request.kind == kind]
+
+    async def handle(self, received: web.BaseRequest) -> web.StreamResponse:
+        """Answers one request."""
+        request = Request(kind_of(received), received.path, dict(received.query), dict(received.headers))
+        self.requests.append(request)
+        try:
+            self._admit(request)
+            if request.kind == "watch":
+                return await self._watch(request, received)
+            await self.is_open.wait()
+            return web.json_response(self._list(request) if request.kind == "list" else self._get(request))
+        except Refusal as refusal:
+            status = {"kind": "Status", "code": refusal.code, "message": str(refusal)}
+            return web.json_response(status, status=refusal.code, headers=refusal.headers)
+
+    def _change(self, path: str, name: str, after: Document | None) -> None:
+        self._version += 1
+        before = self._objects.pop((path, name), None)
+        if after is not None:
+            self._objects[path, name] = versioned(after, self._version)
+        change = Change(self._version, path, before, after)
+        self._history.append(change)
+        for watcher in self.watchers(path):
+            if (line := change.event(watcher.selector)) is not None:
+                watcher.outgoing.put_nowait(line)
+
+    def _admit(self, request: Request) -> None:
+        if self.tokens and request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
+            raise Refusal(401, "Unauthorized")
+        for index, (kind, refusal) in enumerate(self.refusals):
+            if kind == request.kind:
+                del self.refusals[index]
+                raise refusal
+
+    def _get(self, request: Request) -> Document:
+        path, _, name = request.path.rpartition("/")
+        try:
+            return self._objects[path, name]
+        except KeyError:
+            raise Refusal(404, f'"{name}" not found') from None
+
+    def _list(self, request: Request) -> Document:
+        selector, limit = request.query.get("fieldSelector", ""), int(request.query["limit"])
+        version, offset = map(int, request.query.get("continue", f"{self._version}:0").split(":"))
+        if offset == 0:
+            found = [document for (path, _), document in self._objects.items() if path == request.path]
+            self._snapshots[version] = [document for document in found if is_selected(document, selector)]
+        if version not in self._snapshots:
+            raise Refusal(410, "The provided continue parameter is too old")
+        items = self._snapshots[version]
+        meta = {"resourceVersion": str(version)}
+        if offset + limit < len(items):
+            meta["continue"] = f"{version}:{offset + limit}"
+        return {"metadata": meta, "items": items[offset : offset + limit]}
+
+    async def _watch(self, request: Request, received: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(received)
+        with self._watching(request) as watcher:
+            while (line := await watcher.outgoing.get()) is not None:
+                if isinstance(line, ConnectionError):
+                    assert received.transport is not None
+                    received.transport.abort()
+                    return response
+                await response.write(line)
+        return response
+
+    @contextmanager
+    def _watching(self, request: Request) -> Iterator[Watcher]:
+        watcher = Watcher(request.path, request.query.get("fieldSelector", ""))
+        since = int(request.query["resourceVersion"])
+        if since < self._oldest:
+            status = {"kind": "Status", "code": 410, "reason": "Expired", "message": f"too old version: {since}"}
+            watcher.outgoing.put_nowait(event("ERROR", status))
+            watcher.outgoing.put_nowait(None)
+        for change in self._history:
+            is_news = change.path == request.path and change.version > since
+            if is_news and (line := change.event(watcher.selector)) is not None:
+                watcher.outgoing.put_nowait(line)
+        self._watchers.append(watcher)
+        try:
+            yield watcher
+        finally:
+            self._watchers.remove(watcher)
+
+
+@asynccontextmanager
+async def serve_api(ssl_context: ssl.SSLContext | None = None) -> AsyncIterator[ApiServer]:
+    """A running server; `url` says where."""
+    server = ApiServer()
+    runner = web.ServerRunner(web.Server(server.handle, handler_cancellation=True), shutdown_timeout=0)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=ssl_context)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    server.url = f"{'https' if ssl_context else 'http'}://{host}:{port}"
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
+
+
+def kind_of(request: web.BaseRequest) -> Kind:
+    """What a request is, by its path and query."""
+    if request.path not in COLLECTIONS:
+        return "get"
+    return "watch" if request.query.get("watch") == "true" else "list"
+
+
+def event(kind: str, document: Document) -> bytes:
+    """A line of a watch."""
+    return json.dumps({"type": kind, "object": document}).encode() + b"\n"
+
+
+def versioned(document: Document, version: int) -> Document:
+    """The object as it is at `version`."""
+    return document | {"metadata": document["metadata"] | {"resourceVersion": str(version)}}
+
+
+def is_selected(document: Document | None, selector: str) -> bool:
+    """Whether a field selector (`a.b=value,…`) takes the object in; an absent field is empty."""
+    if document is None:
+        return False
+    for clause in filter(None, selector.split(",")):
+        path, _, wanted = clause.partition("=")
+        value: Any = document
+        for step in path.split("."):
+            value = value.get(step, {})
+        if (value or "") != wanted:
+            return False
+    return True
+
+
+def node(name: str, architecture: str = "amd64", **spec: Any) -> Document:
+    """A node as a kubelet registers it, as far as it is read."""
+    return {
+        "metadata": {"name": name, "labels": {"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux"}},
+        "spec": spec,
+        "status": {"nodeInfo": {"architecture": architecture, "operatingSystem": "linux"}},
+    }
+
+
+def pod(name: str, image: str = "docker.io/library/busybox:1", node_name: str = "", phase: str = "Pending") -> Document:
+    """A pod of one container."""
+    spec: Document = {"containers": [{"name": "main", "image": image}]}
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
+        "spec": spec | ({"nodeName": node_name} if node_name else {}),
+        "status": {"phase": phase},
+    }
+
+
+def namespace(name: str, **annotations: str) -> Document:
+    """A namespace; `mode="observe"` is our annotation of that name."""
+    ours = {f"multiarch-extender.io/{key}": value for key, value in annotations.items()}
+    return {"metadata": {"name": name, "annotations": {"example.com/team": "a"} | ours}, "spec": {"finalizers": []}}

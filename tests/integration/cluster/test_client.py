@@ -1,0 +1,419 @@
+"""The API client against a server on loopback: credentials of every kind, refusals, and what ends a stream."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import yaml
+
+from extender.cluster.client import ClusterClient, ClusterRefused, open_cluster
+from extender.errors import ClusterError
+from tests.integration.cluster.api_server import ApiServer, Refusal, node, serve_api
+
+NODES = "/api/v1/nodes"
+NODE = f"{NODES}/a"
+LIST = {"limit": "500"}
+WATCH = {"watch": "true", "resourceVersion": "100"}
+SECRET = "s3cr3t-t0ken"
+
+
+class Clock:
+    """Monotonic seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ApiServer]:
+    """A server without TLS, with one node."""
+    async with serve_api() as server:
+        server.put(NODES, node("a"))
+        yield server
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    """A certificate authority of the test's own."""
+    return trustme.CA()
+
+
+def server_context(authority: trustme.CA, *, client_certificates: bool = False) -> ssl.SSLContext:
+    """TLS as an API server has it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    if client_certificates:
+        authority.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def write_kubeconfig(path: Path, server: str, user: dict[str, Any], **cluster: Any) -> str:
+    """A kubeconfig with one context, `main`."""
+    document = {
+        "current-context": "main",
+        "contexts": [{"name": "main", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server} | cluster}],
+        "users": [{"name": "u", "user": user}],
+    }
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
+
+
+async def open_plain(api: ApiServer, folder: Path, clock: Clock | None = None, token: str = SECRET) -> ClusterClient:
+    """A client with a token, over HTTP."""
+    kubeconfig = write_kubeconfig(folder / "config", api.url, {"token": token})
+    return await open_cluster("kubeconfig", kubeconfig, clock=clock or Clock())
+
+
+@pytest.fixture
+async def client(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
+    """A client of `api` that is closed in the end."""
+    opened = await open_plain(api, tmp_path)
+    yield opened
+    await opened.close()
+
+
+async def test_get_gives_the_bytes_of_the_answer(api: ApiServer, client: ClusterClient) -> None:
+    """The body comes back undecoded, asked for with the token, the media type and without compression."""
+    api.tokens = {SECRET}
+    body = await client.get(NODE, accept="application/json;as=Thing")
+    assert json.loads(body)["metadata"]["name"] == "a"
+    headers = api.requests[-1].headers
+    assert headers["Authorization"] == f"Bearer {SECRET}"
+    assert headers["Accept"] == "application/json;as=Thing"
+    assert headers["Accept-Encoding"] == "identity"
+
+
+async def test_query_arrives_as_it_was_given(api: ApiServer, client: ClusterClient) -> None:
+    """Field selectors hold equal signs and commas, continue tokens anything base64 has."""
+    query = {"fieldSelector": "spec.nodeName=,status.phase=Pending", "limit": "5"}
+    await client.get(NODES, query)
+    assert api.requests[-1].query == query
+
+
+@pytest.mark.parametrize("status", [403, 404, 410, 422, 429, 500, 503, 301])
+async def test_refusal_carries_its_status_and_its_words(api: ApiServer, client: ClusterClient, status: int) -> None:
+    """Callers tell statuses apart; the operator reads what the API server said."""
+    api.refusals.append(("get", Refusal(status, "nodes is forbidden", {"Retry-After": "7", "Location": "/elsewhere"})))
+    with pytest.raises(ClusterRefused, match=f"HTTP {status} nodes is forbidden") as caught:
+        await client.get(NODE)
+    assert (caught.value.status, caught.value.retry_after_seconds) == (status, 7.0)
+
+
+async def test_absent_object_is_404(client: ClusterClient) -> None:
+    """As the server itself answers it."""
+    with pytest.raises(ClusterRefused) as caught:
+        await client.get(f"{NODES}/absent")
+    assert (caught.value.status, caught.value.retry_after_seconds) == (404, None)
+
+
+async def test_long_words_of_a_refusal_are_cut(api: ApiServer, client: ClusterClient) -> None:
+    """A message from outside does not fill the log."""
+    api.refusals.append(("get", Refusal(500, "x" * 10_000)))
+    with pytest.raises(ClusterRefused) as caught:
+        await client.get(NODE)
+    assert len(str(caught.value)) < 300
+
+
+async def test_answer_beyond_the_cap_is_refused(api: ApiServer, client: ClusterClient) -> None:
+    """A body is read up to the caller's limit and no further."""
+    assert len(await client.get(NODE, body_bytes=10_000)) > 100
+    with pytest.raises(ClusterError, match="longer than 100 bytes"):
+        await client.get(NODE, body_bytes=100)
+
+
+async def test_slow_answer_is_an_error(api: ApiServer, client: ClusterClient) -> None:
+    """A request has a time limit, from the connection to the last byte."""
+    api.is_open.clear()
+    with pytest.raises(ClusterError, match="TimeoutError"):
+        await client.get(NODE, timeout_seconds=0.02)
+
+
+async def test_cancelled_request_leaves_the_client_usable(api: ApiServer, client: ClusterClient) -> None:
+    """A caller that gives up while a list is slow takes nobody with it."""
+    api.is_open.clear()
+    listing = asyncio.create_task(client.get(NODES, LIST))
+    while not api.asked("list"):
+        await asyncio.sleep(0)
+    listing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await listing
+    api.is_open.set()
+    assert await client.get(NODE)
+
+
+async def test_unreachable_server_is_an_error(unused_tcp_port: int, tmp_path: Path) -> None:
+    """Nobody listens: a ClusterError that names the host, without a status."""
+    kubeconfig = write_kubeconfig(tmp_path / "config", f"http://127.0.0.1:{unused_tcp_port}", {"token": SECRET})
+    client = await open_cluster("kubeconfig", kubeconfig)
+    with pytest.raises(ClusterError, match=r"127\.0\.0\.1") as caught:
+        await client.get(NODE)
+    assert not isinstance(caught.value, ClusterRefused)
+    await client.close()
+
+
+async def test_stream_gives_whole_lines(api: ApiServer, client: ClusterClient) -> None:
+    """Lines come as they are complete, however the bytes are cut; an unfinished last one is no line."""
+    async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:
+        assert json.loads(await anext(lines))["type"] == "ADDED"
+        for piece in (b'{"a"', b":1}\n\n{", b'"b":2}\n{"c":3}\n{"half', None):
+            api.send(NODES, piece)
+        assert [line async for line in lines] == [b'{"a":1}', b'{"b":2}', b'{"c":3}']
+
+
+async def test_silent_stream_is_a_loss(client: ClusterClient) -> None:
+    """No byte within the stall deadline: the peer may be long gone."""
+    async with aclosing(client.stream(NODES, WATCH, stall_seconds=0.05)) as lines:
+        await anext(lines)
+        with pytest.raises(ClusterError, match="Timeout"):
+            await anext(lines)
+
+
+async def test_broken_stream_is_a_loss(api: ApiServer, client: ClusterClient) -> None:
+    """A connection that breaks is told apart from a watch that the server ended."""
+    async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:
+        await anext(lines)
+        api.send(NODES, ConnectionError())
+        with pytest.raises(ClusterError):
+            await anext(lines)
+
+
+async def test_endless_line_is_an_error(api: ApiServer, client: ClusterClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that never ends does not fill the memory."""
+    monkeypatch.setattr("extender.cluster.client._MAX_LINE_BYTES", 1000)
+    async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:
+        await anext(lines)
+        api.send(NODES, b"x" * 1001)
+        with pytest.raises(ClusterError, match="longer than 1000 bytes"):
+            await anext(lines)
+
+
+async def test_watch_can_be_refused(api: ApiServer, client: ClusterClient) -> None:
+    """410 before the first line is a status like any other."""
+    api.refusals.append(("watch", Refusal(410)))
+    async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:
+        with pytest.raises(ClusterRefused) as caught:
+            await anext(lines)
+    assert caught.value.status == 410
+
+
+async def test_closed_stream_ends_the_watch_at_the_server(api: ApiServer, client: ClusterClient) -> None:
+    """A watch nobody reads any more does not stay open."""
+    async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:
+        await anext(lines)
+        assert len(api.watchers(NODES)) == 1
+    async with asyncio.timeout(5):
+        while api.watchers(NODES):
+            await asyncio.sleep(0)
+
+
+async def test_token_that_was_replaced_is_read_again(api: ApiServer, tmp_path: Path) -> None:
+    """A 401 makes us load the configuration anew and ask once more: the caller notices nothing."""
+    client = await open_plain(api, tmp_path, token="first")
+    api.tokens = {"second"}
+    write_kubeconfig(tmp_path / "config", api.url, {"token": "second"})
+    assert await client.get(NODE)
+    assert [request.headers["Authorization"] for request in api.requests] == ["Bearer first", "Bearer second"]
+    assert await client.get(NODE)
+    assert len(api.requests) == 3
+    await client.close()
+
+
+async def test_requests_under_way_survive_a_new_token(api: ApiServer, tmp_path: Path) -> None:
+    """A watch that was admitted goes on while another request makes us change the credentials."""
+    client = await open_plain(api, tmp_path, token="first")
+    async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:
+        await anext(lines)
+        api.tokens = {"second"}
+        write_kubeconfig(tmp_path / "config", api.url, {"token": "second"})
+        bodies = await asyncio.gather(*(client.get(NODE) for _ in range(5)))
+        assert len(set(bodies)) == 1
+        api.send(NODES, b"{}\n")
+        assert await anext(lines) == b"{}"
+    await client.close()
+
+
+async def test_wrong_token_is_401_and_not_loaded_again_at_once(api: ApiServer, tmp_path: Path) -> None:
+    """Credentials that are refused are reloaded at most once in ten seconds."""
+    clock = Clock()
+    client = await open_plain(api, tmp_path, clock, token="wrong")
+    api.tokens = {"right"}
+    for _ in range(2):
+        with pytest.raises(ClusterRefused, match="401 Unauthorized") as caught:
+            await client.get(NODE)
+        assert caught.value.status == 401
+    write_kubeconfig(tmp_path / "config", api.url, {"token": "right"})
+    clock.now += 9
+    with pytest.raises(ClusterRefused):
+        await client.get(NODE)
+    clock.now += 1
+    assert await client.get(NODE)
+    await client.close()
+
+
+async def test_reload_that_fails_is_tried_again_later(api: ApiServer, tmp_path: Path) -> None:
+    """A kubeconfig that is gone for a moment is an error for a moment."""
+    clock = Clock()
+    client = await open_plain(api, tmp_path, clock, token="first")
+    api.tokens = {"second"}
+    (tmp_path / "config").unlink()
+    with pytest.raises(ClusterError, match="cannot use the kubeconfig"):
+        await client.get(NODE)
+    write_kubeconfig(tmp_path / "config", api.url, {"token": "second"})
+    clock.now += 10
+    assert await client.get(NODE)
+    await client.close()
+
+
+@pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")  # kubernetes-asyncio, Python 3.12
+async def test_credential_plugin_is_run_again_when_its_token_is_refused(api: ApiServer, tmp_path: Path) -> None:
+    """An exec plugin, as EKS, GKE and AKS have it, provides the token, and a new one when that expired."""
+    credential = tmp_path / "credential.json"
+    version = "client.authentication.k8s.io/v1"
+
+    def issue(token: str) -> None:
+        status = {"token": token, "expirationTimestamp": "2100-01-01T00:00:00Z"}
+        credential.write_text(json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": status}))
+
+    plugin = {"apiVersion": version, "command": "cat", "args": [str(credential)]}
+    issue("first")
+    client = await open_cluster("kubeconfig", write_kubeconfig(tmp_path / "config", api.url, {"exec": plugin}))
+    api.tokens = {"first"}
+    assert await client.get(NODE)
+    issue("second")
+    api.tokens = {"second"}
+    assert await client.get(NODE)
+    assert [request.headers["Authorization"][7:] for request in api.requests] == ["first", "first", "second"]
+    await client.close()
+
+
+async def test_in_cluster_uses_the_service_account(
+    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inside a pod, `auto` takes host, CA and token from where the kubelet puts them, and a rotated token in time."""
+    authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+    (tmp_path / "token").write_text("first\n")
+    loader = "kubernetes_asyncio.config.incluster_config"
+    monkeypatch.setattr(f"{loader}.SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setattr(f"{loader}.SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    async with serve_api(server_context(authority)) as api:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", api.url.rpartition(":")[2])
+        api.put(NODES, node("a"))
+        api.tokens = {"first"}
+        client = await open_cluster("auto")
+        assert await client.get(NODE)
+        (tmp_path / "token").write_text("second")
+        api.tokens = {"second"}
+        assert await client.get(NODE)
+        await client.close()
+
+
+async def test_replaced_authority_is_loaded_again(authority: trustme.CA, tmp_path: Path) -> None:
+    """A server certificate we cannot verify makes us read the CA again: it may have been rotated."""
+    (tmp_path / "ca.crt").write_bytes(trustme.CA().cert_pem.bytes())
+    async with serve_api(server_context(authority)) as api:
+        api.put(NODES, node("a"))
+        kubeconfig = write_kubeconfig(
+            tmp_path / "config", api.url, {"token": SECRET}, **{"certificate-authority": str(tmp_path / "ca.crt")}
+        )
+        client = await open_cluster("kubeconfig", kubeconfig)
+        with pytest.raises(ClusterError, match="CertificateError"):
+            await client.get(NODE)
+        (tmp_path / "ca.crt").write_bytes(authority.cert_pem.bytes())
+        assert await client.get(NODE)
+        await client.close()
+
+
+async def test_client_certificate_is_presented(authority: trustme.CA, tmp_path: Path) -> None:
+    """A kubeconfig with certificates works where the server insists on one."""
+    identity = authority.issue_cert("admin@example.com")
+    identity.private_key_pem.write_to_path(tmp_path / "key.pem")
+    identity.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    user = {"client-certificate": "cert.pem", "client-key": "key.pem"}
+    async with serve_api(server_context(authority, client_certificates=True)) as api:
+        api.put(NODES, node("a"))
+        kubeconfig = write_kubeconfig(
+            tmp_path / "config", api.url, user, **{"certificate-authority": str(tmp_path / "ca.pem")}
+        )
+        client = await open_cluster("kubeconfig", kubeconfig)
+        assert await client.get(NODE)
+        await client.close()
+
+
+async def test_context_chooses_the_cluster(api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A context that is named beats the current one, and $KUBECONFIG is where it is sought by default."""
+    kubeconfig = {
+        "current-context": "other",
+        "contexts": [
+            {"name": "other", "context": {"cluster": "nowhere", "user": "u"}},
+            {"name": "wanted", "context": {"cluster": "here", "user": "u"}},
+        ],
+        "clusters": [
+            {"name": "nowhere", "cluster": {"server": "http://127.0.0.1:1"}},
+            {"name": "here", "cluster": {"server": api.url}},
+        ],
+        "users": [{"name": "u", "user": {"token": SECRET}}],
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    client = await open_cluster("auto", context="wanted")
+    assert await client.get(NODE)
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("", "cannot use the kubeconfig", id="empty"),
+        pytest.param("[]", "cannot use the kubeconfig", id="list"),
+        pytest.param(f"users: [{SECRET}", "cannot use the kubeconfig", id="no YAML"),
+        pytest.param(f"users: [{{name: u, token: {SECRET}}}]", "Expected key current-context", id="no context"),
+    ],
+)
+async def test_malformed_kubeconfig_is_an_error_without_its_secrets(text: str, expected: str, tmp_path: Path) -> None:
+    """The message says which file, and quotes none of its credentials."""
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(ClusterError, match=expected) as caught:
+        await open_cluster("kubeconfig", str(path))
+    assert str(path) in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        {"exec": {"command": "cat"}, "token": SECRET},
+        {"auth-provider": {"name": "oidc", "config": {"refresh-token": SECRET}}},
+        {"exec": {"apiVersion": "v1", "command": "sh", "args": ["-c", f"echo '{{{SECRET}' >&2; exit 3"]}},
+        {"exec": {"apiVersion": "v1", "command": "/absent/plugin"}},
+        {"client-certificate-data": "%%%"},
+    ],
+    ids=["incomplete plugin", "incomplete provider", "failing plugin", "absent plugin", "no certificate"],
+)
+async def test_unusable_credentials_are_an_error_without_them(user: dict[str, Any], tmp_path: Path) -> None:
+    """Whatever kubernetes-asyncio quotes of a user's entry stays out of our message."""
+    kubeconfig = write_kubeconfig(tmp_path / "config", "https://127.0.0.1:1", user)
+    with pytest.raises(ClusterError, match="cannot use the kubeconfig") as caught:
+        await open_cluster("kubeconfig", kubeconfig)
+    assert SECRET not in str(caught.value)
+
+
+async def test_in_cluster_outside_a_pod_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mode was forced, and there is no service account."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ClusterError, match="cannot use the in-cluster configuration"):
+        await open_cluster("in-cluster")

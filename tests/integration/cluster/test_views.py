@@ -1,0 +1,313 @@
+"""The views over a real connection: paging, watching, losing the server in every way, and coming back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extender.cluster.client import ClusterClient, open_cluster
+from extender.cluster.listwatch import Handler, ListWatch, Resource
+from extender.cluster.namespaces import NAMESPACES, NamespaceView
+from extender.cluster.nodes import NODES, NodeView
+from extender.cluster.pods import PENDING_PODS, PendingPods
+from extender.images.platform import Platform
+from extender.kubernetes.core_v1 import NodeName, Pod
+from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api
+
+AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ApiServer]:
+    """A cluster of three nodes."""
+    async with serve_api() as server:
+        for name, architecture in (("a", "amd64"), ("b", "arm64"), ("c", "amd64")):
+            server.put(NODES.path, node(name, architecture))
+        yield server
+
+
+@pytest.fixture
+async def client(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
+    """A client of that cluster."""
+    document = {
+        "current-context": "x",
+        "contexts": [{"name": "x", "context": {"cluster": "x"}}],
+        "clusters": [{"name": "x", "cluster": {"server": api.url}}],
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(document))
+    opened = await open_cluster("kubeconfig", str(tmp_path / "config"))
+    yield opened
+    await opened.close()
+
+
+@asynccontextmanager
+async def watching(
+    client: ClusterClient,
+    resource: Resource,
+    handler: Handler,
+    sleep: Callable[[float], Awaitable[None]] | None = None,
+    stall_seconds: float = 5.0,
+) -> AsyncIterator[ListWatch]:
+    """A running watch that takes no time to come back."""
+
+    async def no_time(_: float) -> None:
+        await asyncio.sleep(0)
+
+    watch = ListWatch(
+        client,
+        resource,
+        handler,
+        clock=asyncio.get_running_loop().time,
+        random=lambda: 0.0,
+        sleep=sleep or no_time,
+        stall_seconds=stall_seconds,
+    )
+    running = asyncio.create_task(watch.run())
+    try:
+        yield watch
+    finally:
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Lets the loop turn until the condition holds."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def node_view(client: ClusterClient) -> NodeView:
+    """A node view of that cluster."""
+    return NodeView(client, level_label="", clock=asyncio.get_running_loop().time)
+
+
+async def test_node_view_follows_the_cluster(api: ApiServer, client: ClusterClient) -> None:
+    """Listed, added, changed and deleted nodes are in the view as they are in the cluster."""
+    nodes = node_view(client)
+    async with watching(client, NODES, nodes):
+        await until(lambda: nodes.synced)
+        assert dict(nodes.platforms) == {"a": AMD64, "b": ARM64, "c": AMD64}
+        api.put(NODES.path, node("d", "s390x"))
+        api.put(NODES.path, node("a", "arm64", taints=[{"key": "arch", "effect": "NoSchedule"}]))
+        api.remove(NODES.path, "c")
+        await until(lambda: NodeName("c") not in nodes.platforms)
+    assert dict(nodes.platforms) == {"a": ARM64, "b": ARM64, "d": Platform("linux", "s390x")}
+    assert nodes.taints(NodeName("a"))[0].key == "arch"
+    assert len(api.asked("list")) == 1
+
+
+async def test_large_cluster_is_listed_in_pages(api: ApiServer, client: ClusterClient) -> None:
+    """1,203 nodes are three pages of one version, and one sync."""
+    for number in range(1200):
+        api.put(NODES.path, node(f"n{number}", "arm64"))
+    nodes = node_view(client)
+    async with watching(client, NODES, nodes):
+        await until(lambda: nodes.synced)
+    assert len(nodes.platforms) == 1203
+    assert len(api.asked("list")) == 3
+
+
+async def test_history_lost_between_pages_restarts_the_list(api: ApiServer, client: ClusterClient) -> None:
+    """410 on a continue token: nodes that went away during the slow list are not in the view."""
+    for number in range(600):
+        api.put(NODES.path, node(f"n{number}"))
+    nodes = node_view(client)
+
+    def lose_history() -> None:
+        api.remove(NODES.path, "n0")
+        api.compact()
+
+    api.is_open.clear()
+    async with watching(client, NODES, nodes):
+        await until(lambda: api.asked("list"))
+        api.is_open.set()
+        await until(lambda: len(nodes.platforms) >= 500)
+        lose_history()
+        await until(lambda: nodes.synced)
+    asked = ["continue" in request.query for request in api.asked("list")]
+    assert asked[:3] == [False, True, False]
+    assert NodeName("n0") not in nodes.platforms
+    assert len(nodes.platforms) == 602
+
+
+@pytest.mark.parametrize("refusal", [None, Refusal(410)], ids=["error event", "HTTP status"])
+async def test_compacted_history_is_listed_again(
+    api: ApiServer, client: ClusterClient, refusal: Refusal | None
+) -> None:
+    """What happened while history was lost is found by a new list, deletions included."""
+    nodes = node_view(client)
+    async with watching(client, NODES, nodes):
+        await until(lambda: api.watchers(NODES.path))
+        for watcher in api.watchers(NODES.path):
+            watcher.selector = "metadata.name=nothing"  # this connection misses what follows
+        api.remove(NODES.path, "c")
+        api.put(NODES.path, node("d", "arm64"))
+        api.compact()
+        if refusal:
+            api.refusals.append(("watch", refusal))
+        api.send(NODES.path, None)
+        await until(lambda: NodeName("c") not in nodes.platforms)
+    assert dict(nodes.platforms) == {"a": AMD64, "b": ARM64, "d": ARM64}
+    assert len(api.asked("list")) == 2
+
+
+async def test_bookmark_saves_the_list(api: ApiServer, client: ClusterClient) -> None:
+    """A quiet watch that got a bookmark outlives the loss of older history."""
+    nodes = node_view(client)
+    async with watching(client, NODES, nodes):
+        await until(lambda: api.watchers(NODES.path))
+        api.put(PENDING_PODS.path, pod("elsewhere"))  # the version rises without a node changing
+        api.bookmark(NODES.path)
+        api.compact()
+        api.send(NODES.path, None)
+        await until(lambda: len(api.asked("watch")) == 2 and api.watchers(NODES.path))
+        api.put(NODES.path, node("d"))
+        await until(lambda: NodeName("d") in nodes.platforms)
+    assert len(api.asked("list")) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [ConnectionError(), None, b"nonsense\n", b'{"type":"ERROR","object":{"code":500}}\n'],
+    ids=["dropped", "ended", "malformed line", "error event"],
+)
+async def test_lost_watch_misses_nothing(
+    api: ApiServer, client: ClusterClient, line: bytes | ConnectionError | None
+) -> None:
+    """However a watch is lost, the next one brings what happened in between, without a list."""
+    nodes = node_view(client)
+    may_return = asyncio.Event()
+
+    async def wait(_: float) -> None:
+        await may_return.wait()
+
+    async with watching(client, NODES, nodes, sleep=wait):
+        await until(lambda: api.watchers(NODES.path))
+        api.send(NODES.path, line)
+        await until(lambda: not api.watchers(NODES.path))
+        api.remove(NODES.path, "b")
+        api.put(NODES.path, node("d", "arm64"))
+        may_return.set()
+        await until(lambda: NodeName("d") in nodes.platforms)
+    assert dict(nodes.platforms) == {"a": AMD64, "c": AMD64, "d": ARM64}
+    assert len(api.asked("list")) == 1
+
+
+async def test_stalled_watch_is_replaced(api: ApiServer, client: ClusterClient) -> None:
+    """A connection on which nothing comes any more is given up, and what it withheld is got by the next."""
+    nodes = node_view(client)
+    async with watching(client, NODES, nodes, stall_seconds=0.05):
+        await until(lambda: api.watchers(NODES.path))
+        for watcher in api.watchers(NODES.path):
+            watcher.outgoing = asyncio.Queue()  # the server goes on, but its words get lost
+        api.put(NODES.path, node("d"))
+        await until(lambda: NodeName("d") in nodes.platforms)
+    assert len(api.asked("watch")) > 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
+async def test_refused_list_is_tried_until_it_is_granted(api: ApiServer, client: ClusterClient, status: int) -> None:
+    """A missing role or a busy server keeps the view unsynced, and no longer than it lasts."""
+    nodes = node_view(client)
+    api.refusals += [("list", Refusal(status))] * 5
+    async with watching(client, NODES, nodes):
+        await until(lambda: nodes.synced)
+    assert len(api.asked("list")) == 6
+
+
+async def test_cancelled_list_leaves_a_consistent_view(api: ApiServer, client: ClusterClient) -> None:
+    """A watch that is ended in the middle of a list has synced nothing, and can be started again."""
+    for number in range(600):
+        api.put(NODES.path, node(f"n{number}"))
+    nodes = node_view(client)
+    api.is_open.clear()
+    async with watching(client, NODES, nodes):
+        await until(lambda: api.asked("list"))
+    assert not nodes.synced
+    assert dict(nodes.platforms) == {}
+    api.is_open.set()
+    async with watching(client, NODES, nodes):
+        await until(lambda: nodes.synced)
+    assert len(nodes.platforms) == nodes.count("amd64") + nodes.count("arm64") == 603
+
+
+async def test_node_newer_than_our_view_is_found(api: ApiServer, client: ClusterClient) -> None:
+    """The scheduler asks about a node whose event we have not got yet."""
+    nodes = node_view(client)
+    async with watching(client, NODES, nodes):
+        await until(lambda: api.watchers(NODES.path))
+        for watcher in api.watchers(NODES.path):
+            watcher.selector = "metadata.name=nothing"
+        api.put(NODES.path, node("d", "arm64"))
+        assert await nodes.find([NodeName("a"), NodeName("d"), NodeName("e")], 5.0) == ("e",)
+        assert nodes.platforms[NodeName("d")] == ARM64
+
+
+async def test_slow_api_server_costs_a_lookup_its_budget_only(api: ApiServer, client: ClusterClient) -> None:
+    """A filter call is not held up by an API server that does not answer."""
+    nodes = node_view(client)
+    async with watching(client, NODES, nodes):
+        await until(lambda: nodes.synced)
+        api.is_open.clear()
+        assert await nodes.find([NodeName("d")], 0.01) == ("d",)
+
+
+async def test_pods_are_announced_until_they_are_bound(api: ApiServer, client: ClusterClient) -> None:
+    """Waiting pods are announced, bound and finished ones are not, and binding announces nothing."""
+    path = PENDING_PODS.path
+    api.put(path, pod("waits", "a:1"))
+    api.put(path, pod("runs", "b:1", node_name="n1", phase="Running"))
+    api.put(path, pod("failed", "c:1", phase="Failed"))
+    announced: list[str] = []
+
+    def note(seen: Pod) -> None:
+        assert seen.spec is not None
+        assert seen.spec.containers is not None
+        announced.append(seen.spec.containers[0].image or "")
+
+    pods = PendingPods(note)
+    async with watching(client, PENDING_PODS, pods):
+        await until(lambda: api.watchers(path))
+        assert pods.synced
+        api.put(path, pod("waits", "a:1", node_name="n1"))
+        api.put(path, pod("new", "d:1"))
+        api.put(path, pod("new", "d:2"))
+        await until(lambda: "d:2" in announced)
+    assert announced == ["a:1", "d:1", "d:2"]
+
+
+async def test_namespaces_are_read_as_metadata_only(api: ApiServer, client: ClusterClient) -> None:
+    """List and watch each name the metadata-only representation, and annotations follow the namespace."""
+    path = NAMESPACES.path
+    api.put(path, namespace("a", mode="observe"))
+    view = NamespaceView()
+    async with watching(client, NAMESPACES, view):
+        await until(lambda: api.watchers(path))
+        assert view.annotations_of("a") == {"multiarch-extender.io/mode": "observe"}
+        api.put(path, namespace("b", prefer="arm64"))
+        api.put(path, namespace("a"))
+        await until(lambda: not view.annotations_of("a"))
+        assert view.annotations_of("b") == {"multiarch-extender.io/prefer": "arm64"}
+        api.remove(path, "b")
+        await until(lambda: not view.annotations_of("b"))
+    assert [request.headers["Accept"] for request in api.requests] == [
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+        "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+    ]
+
+
+async def test_age_is_small_while_the_server_talks(api: ApiServer, client: ClusterClient) -> None:
+    """Every event renews the proof that the view is current."""
+    nodes = node_view(client)
+    async with watching(client, NODES, nodes) as watch:
+        await until(lambda: nodes.synced)
+        before = watch._proven_at
+        api.bookmark(NODES.path)
+        await until(lambda: api.watchers(NODES.path))
+        api.bookmark(NODES.path)
+        await until(lambda: watch._proven_at > before)

@@ -1,0 +1,148 @@
+"""TLS as a client meets it: the files' certificate, renewed in place, and client certificates where asked for."""
+
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+import trustme
+from aiohttp import web
+
+from extender.errors import ConfigError
+from extender.server.endpoints import Endpoint, Reply, endpoint_server
+from extender.server.listener import Listener, open_listener
+from extender.server.tls import TlsFiles
+
+
+class Files:
+    """Certificate files in a folder, and who signed them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.certificate, self.key, self.client_ca = (folder / name for name in ("tls.crt", "tls.key", "ca.crt"))
+
+    def write_leaf(self, authority: trustme.CA) -> None:
+        """A new leaf for localhost."""
+        leaf = authority.issue_cert("localhost", "127.0.0.1")
+        leaf.private_key_pem.write_to_path(self.key)
+        leaf.cert_chain_pems[0].write_to_path(self.certificate)
+
+    def open(self, *, client_ca: bool) -> TlsFiles:
+        """The files as the listener loads them."""
+        return TlsFiles("admission", str(self.certificate), str(self.key), str(self.client_ca) if client_ca else "")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """A folder for certificate files."""
+    return Files(tmp_path)
+
+
+@pytest.fixture
+def server() -> trustme.CA:
+    """Who signs the server's leaf."""
+    return trustme.CA()
+
+
+async def ok(_body: bytes) -> Reply:
+    """Answer."""
+    return Reply(b"{}")
+
+
+async def serve(tls: TlsFiles) -> Listener:
+    """A listener behind `tls`."""
+    http = endpoint_server({"/": Endpoint("admission", ok, lambda _body, _id: b"")}, body_limit_bytes=10, draining=bool)
+    return await open_listener("admission", web.ServerRunner(http, shutdown_timeout=1), "127.0.0.1", 0, tls.context)
+
+
+def client(trusted: trustme.CA, own: trustme.CA | None = None) -> ssl.SSLContext:
+    """A client that trusts `trusted` and shows a certificate of `own`."""
+    context = ssl.create_default_context()
+    trusted.configure_trust(context)
+    if own:
+        own.issue_cert("scheduler").configure_cert(context)
+    return context
+
+
+async def status(listener: Listener, context: ssl.SSLContext, host: str = "127.0.0.1") -> int:
+    """One request on a connection of its own."""
+    url = f"https://{host}:{listener.address.rpartition(':')[2]}/"
+    connector = aiohttp.TCPConnector(ssl=context)
+    async with aiohttp.ClientSession(connector=connector) as session, session.post(url) as response:
+        return response.status
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[list[Listener]]:
+    """Listeners to close."""
+    listeners: list[Listener] = []
+    yield listeners
+    for listener in listeners:
+        await listener.close()
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+async def test_new_files_serve_new_connections(
+    files: Files, server: trustme.CA, opened: list[Listener], host: str
+) -> None:
+    """After the files change, new handshakes get the new leaf; with and without a server name in the handshake."""
+    files.write_leaf(server)
+    tls = files.open(client_ca=False)
+    opened.append(await serve(tls))
+    assert await status(opened[0], client(server), host) == 200
+    assert not tls.reload_if_changed()
+    other = trustme.CA()
+    files.write_leaf(other)
+    assert tls.reload_if_changed()
+    assert await status(opened[0], client(other), host) == 200
+    with pytest.raises(aiohttp.ClientConnectorCertificateError):
+        await status(opened[0], client(server), host)
+
+
+async def test_half_written_files_keep_the_old_leaf(files: Files, server: trustme.CA, opened: list[Listener]) -> None:
+    """A key that does not fit the certificate is refused, and the next look at whole files succeeds."""
+    files.write_leaf(server)
+    tls = files.open(client_ca=False)
+    opened.append(await serve(tls))
+    old = files.key.read_bytes()
+    files.write_leaf(server)
+    new = files.key.read_bytes()
+    files.key.write_bytes(old)
+    assert not tls.reload_if_changed()
+    assert await status(opened[0], client(server)) == 200
+    files.key.write_bytes(new)
+    assert tls.reload_if_changed()
+    assert await status(opened[0], client(server)) == 200
+
+
+async def test_client_authority_is_asked_for_and_can_be_replaced(
+    files: Files, server: trustme.CA, opened: list[Listener]
+) -> None:
+    """Only clients of the present authority come in: none without a certificate, none of an authority taken away."""
+    files.write_leaf(server)
+    first, second = trustme.CA(), trustme.CA()
+    first.cert_pem.write_to_path(files.client_ca)
+    tls = files.open(client_ca=True)
+    opened.append(await serve(tls))
+    kept = client(server, first)
+    assert await status(opened[0], kept) == 200
+    with pytest.raises(aiohttp.ClientError):
+        await status(opened[0], client(server))
+    second.cert_pem.write_to_path(files.client_ca)
+    assert tls.reload_if_changed()
+    assert await status(opened[0], client(server, second)) == 200
+    with pytest.raises(aiohttp.ClientError):
+        await status(opened[0], kept)
+
+
+@pytest.mark.parametrize("broken", ["certificate", "key"])
+def test_files_that_cannot_be_used_are_named(files: Files, server: trustme.CA, broken: str) -> None:
+    """A missing or malformed file is a configuration error that names it."""
+    files.write_leaf(server)
+    path: Path = getattr(files, broken)
+    path.write_text("no PEM")
+    with pytest.raises(ConfigError, match=path.name):
+        files.open(client_ca=False)
+    path.unlink()
+    with pytest.raises(ConfigError, match=path.name):
+        files.open(client_ca=False)

@@ -1,0 +1,235 @@
+"""The commands as a user runs them: processes, exit codes, what goes to which stream."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+
+from extender.demo.registry import EmbeddedRegistry
+from extender.demo.story import SCENES, arguments_of, fill_registry, pod_of
+
+COMMAND = [sys.executable, "-m", "extender"]
+IN_FLIGHT = 200
+
+
+async def run(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
+    """The exit code, standard output and standard error of a command."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        *arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "COLUMNS": "200", **(environment or {})},
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[EmbeddedRegistry]:
+    """The demonstration's images."""
+    async with EmbeddedRegistry() as opened:
+        fill_registry(opened)
+        yield opened
+
+
+def plain(registry: EmbeddedRegistry) -> list[str]:
+    """The option that reaches the registry."""
+    return ["--set", f"registry.plain_http=['{registry.host}']"]
+
+
+async def test_demo_shows_what_is_true_and_ends_by_itself() -> None:
+    """The demonstration exits 0 and shows each outlet's answers."""
+    code, out, err = await run("demo")
+    assert (code, err) == (0, "")
+    assert "is built only for linux/amd64" in out
+    assert "tolerations added: k8smultiarcher, kubernetes.io/arch, arch" in out
+    assert "arm-1 10, arm-2 10" in out
+    assert "(0 requests to the registry)" in out
+
+
+async def test_inspect_prints_documented_json(registry: EmbeddedRegistry) -> None:
+    """One object per image, in the order asked, each with the documented keys."""
+    images = [f"{registry.host}/shop/{name}:1.0" for name in ("web", "legacy", "missing")]
+    code, out, _ = await run("inspect", *images, "-o", "json", *plain(registry))
+    web, legacy, missing = json.loads(out)
+    assert code == 1
+    assert list(web) == ["reference", "canonical", "digest", "media_type", "kind", "platforms", "skipped", "unknown"]
+    assert [item["platform"] for item in web["platforms"]] == ["linux/amd64", "linux/arm64"]
+    assert (web["reference"], web["kind"], web["unknown"]) == (images[0], "index", None)
+    assert all(item["digest"].startswith("sha256:") and item["size_bytes"] > 0 for item in web["platforms"])
+    assert (legacy["kind"], [item["platform"] for item in legacy["platforms"]]) == ("manifest", ["linux/amd64"])
+    assert (missing["digest"], missing["platforms"], missing["unknown"]["cause"]) == (None, [], "missing")
+
+
+async def test_inspect_shows_what_was_skipped_and_why(registry: EmbeddedRegistry) -> None:
+    """The attestation beside a platform is named, in the table and in YAML."""
+    image = f"{registry.host}/shop/attested:1.0"
+    code, out, err = await run("inspect", image, *plain(registry))
+    assert (code, err) == (0, "")
+    assert "linux/amd64" in out
+    assert "attestation" in out
+    code, out, _ = await run("inspect", image, "-o", "yaml", *plain(registry))
+    assert (code, len(yaml.safe_load(out)[0]["skipped"])) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "code"), [("web", "linux/arm64", 0), ("legacy", "linux/arm64", 1), ("legacy", "linux/amd64", 0)]
+)
+async def test_require_answers_with_the_exit_code(registry: EmbeddedRegistry, name: str, platform: str, code: int) -> None:
+    """`--require` is 1 for an image that lacks the platform, and says which."""
+    image = f"{registry.host}/shop/{name}:1.0"
+    exit_code, _, err = await run("inspect", image, "--require", platform, *plain(registry))
+    assert exit_code == code
+    assert (f"{image} does not run on {platform}" in err) == bool(code)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param(["serve", "--set", "scheduler.wait_seconds=soon"], "scheduler.wait_seconds", id="value"),
+        pytest.param(["serve", "--config", "/nonexistent.yaml"], "/nonexistent.yaml", id="file"),
+        pytest.param(["serve", "--set", "cluster.mode=none"], "admission.tls.certificate", id="combination"),
+        pytest.param(["inspect", "debian", "--require", "arm64"], "--require", id="platform"),
+        pytest.param(["inspect", "debian", "--set", "registry.docker_config=/nonexistent"], "/nonexistent", id="login"),
+        pytest.param(["inspect"], "Missing argument", id="usage"),
+    ],
+)
+async def test_wrong_usage_or_configuration_exits_2(arguments: list[str], says: str) -> None:
+    """Exit code 2, one line of error, no traceback."""
+    code, out, err = await run(*arguments)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert "Traceback" not in err
+
+
+async def test_invalid_reference_is_an_answer_not_a_crash() -> None:
+    """A string that is no reference is unknown with its cause, and exits 1."""
+    code, out, _ = await run("inspect", "UPPER/CASE:x:y", "-o", "json")
+    assert (code, json.loads(out)[0]["unknown"]["cause"]) == (1, "invalid-reference")
+
+
+async def test_config_prints_and_checks(tmp_path: Path) -> None:
+    """`config` prints every default; `--check` says whether `serve` would start."""
+    code, out, _ = await run("config", "--set", "scheduler.wait_seconds=0.5")
+    assert (code, yaml.safe_load(out)["scheduler"]["wait_seconds"]) == (0, 0.5)
+    file = tmp_path / "config.yaml"
+    file.write_text("admission: {listen: ''}\n")
+    assert (await run("config", "--check", str(file)))[0] == 0
+    file.write_text("admission: {listen: 0.0.0.0:8443}\n")
+    code, _, err = await run("config", "--check", str(file))
+    assert code == 2
+    assert "admission.tls.certificate" in err
+
+
+@pytest.mark.parametrize("command", ["serve", "inspect", "config", "demo"])
+async def test_help_has_an_example(command: str) -> None:
+    """Every command's help shows how it is used."""
+    code, out, _ = await run(command, "--help")
+    assert code == 0
+    assert f"multiarch-extender {command}" in out
+
+
+async def test_importing_a_command_needs_no_cluster_library() -> None:
+    """Start-up stays short: the Kubernetes client is not imported without a cluster."""
+    probe = "import extender.cli.main, sys; sys.exit('kubernetes_asyncio' in sys.modules)"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", probe)
+    assert await asyncio.wait_for(process.wait(), 30) == 0
+
+
+class Served:
+    """A `serve` process and where it listens."""
+
+    def __init__(self, process: asyncio.subprocess.Process, addresses: dict[str, str]) -> None:
+        self.process = process
+        self.scheduler = f"http://{addresses['scheduler']}"
+        self.operations = f"http://{addresses['operations']}"
+
+
+@asynccontextmanager
+async def serving(*settings: str) -> AsyncIterator[Served]:
+    """`serve` without a cluster on free ports, told to stop at the end if it has not."""
+    listen = ["scheduler.listen=127.0.0.1:0", "operations.listen=127.0.0.1:0", "admission.listen=", "cluster.mode=none"]
+    options = [part for setting in (*listen, *settings) for part in ("--set", setting)]
+    process = await asyncio.create_subprocess_exec(*COMMAND, "serve", *options, stderr=subprocess.PIPE)
+    assert process.stderr
+    addresses: dict[str, str] = {}
+    try:
+        async with asyncio.timeout(30):
+            while "operations" not in addresses:
+                event = json.loads(await process.stderr.readline())
+                if event["event"] == "listener.opened":
+                    addresses[event["listener"]] = event["address"]
+        yield Served(process, addresses)
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(process.communicate(), 30)
+
+
+async def test_serve_is_ready_and_stops_when_told() -> None:
+    """Ready as soon as it listens; SIGTERM ends it with exit code 0."""
+    async with serving("shutdown.grace_seconds=1") as served, aiohttp.ClientSession() as session:
+        async with session.get(f"{served.operations}/readyz?verbose") as response:
+            assert (response.status, "[+]shutdown ok" in await response.text()) == (200, True)
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.stderr
+        await served.process.stderr.read()
+        assert await asyncio.wait_for(served.process.wait(), 30) == 0
+
+
+async def test_sigterm_loses_no_request_in_flight(registry: EmbeddedRegistry) -> None:
+    """200 filter calls that wait for one lookup are all answered after SIGTERM, and the exit code is 0."""
+    settings = [f"registry.plain_http=['{registry.host}']", "scheduler.wait_seconds=20", "shutdown.grace_seconds=20"]
+    released = asyncio.Event()
+    registry.gate = released.wait
+    body = json.dumps(arguments_of(pod_of(SCENES[1], registry.host))).encode()
+    connector = aiohttp.TCPConnector(limit=IN_FLIGHT + 1)
+    async with serving(*settings) as served, aiohttp.ClientSession(connector=connector) as session:
+
+        async def ask() -> tuple[int, dict[str, object]]:
+            async with session.post(f"{served.scheduler}/scheduler/filter", data=body) as response:
+                return response.status, await response.json(content_type=None)
+
+        calls = [asyncio.create_task(ask()) for _ in range(IN_FLIGHT)]
+        await _until_waiting(session, served.operations, IN_FLIGHT)
+        served.process.send_signal(signal.SIGTERM)
+        await _until_unready(session, served.operations)
+        released.set()
+        answers = await asyncio.wait_for(asyncio.gather(*calls), 30)
+        assert [status for status, _ in answers] == [200] * IN_FLIGHT
+        assert all(answer["FailedAndUnresolvableNodes"] and not answer["Error"] for _, answer in answers)
+        assert served.process.stderr
+        await asyncio.wait_for(served.process.stderr.read(), 30)
+        assert await asyncio.wait_for(served.process.wait(), 30) == 0
+
+
+async def _until_waiting(session: aiohttp.ClientSession, operations: str, requests: int) -> None:
+    """Return once that many requests share the lookup."""
+    async with asyncio.timeout(30):
+        while True:
+            async with session.get(f"{operations}/metrics") as response:
+                text = await response.text()
+            shared = next(line for line in text.splitlines() if line.startswith('multiarch_lookups_total{result="shared"}'))
+            if float(shared.split()[-1]) >= requests - 1:
+                return
+            await asyncio.sleep(0.02)
+
+
+async def _until_unready(session: aiohttp.ClientSession, operations: str) -> None:
+    """Return once readiness fails."""
+    async with asyncio.timeout(30):
+        while True:
+            async with session.get(f"{operations}/readyz") as response:
+                if response.status == 503:
+                    return
+            await asyncio.sleep(0.02)

@@ -1,0 +1,343 @@
+"""List and watch: what is asked of the API server, in which order, and how soon again, under every kind of loss."""
+
+import json
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence, Set
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from extender.cluster.client import JSON, ClusterRefused
+from extender.cluster.listwatch import WATCH_SECONDS, ListWatch, Resource
+from extender.errors import ClusterError
+from extender.metrics import REGISTRY
+
+PODS = Resource(name="pods", path="/api/v1/pods", field_selector="spec.nodeName=", list_accept="a", watch_accept="b")
+LOST = ClusterError("connection reset")
+GONE = ClusterRefused("too old", 410)
+
+
+class EnoughPauses(Exception):
+    """Ends `run` from outside, where a cancellation would."""
+
+
+def page(*names: str, version: str = "10", more: str = "") -> bytes:
+    """A page of a list."""
+    items = [{"metadata": {"name": name}} for name in names]
+    return json.dumps({"metadata": {"resourceVersion": version, "continue": more}, "items": items}).encode()
+
+
+def event(kind: str, name: str = "", version: str = "", **others: Any) -> bytes:
+    """A line of a watch."""
+    return json.dumps(
+        {"type": kind, "object": {"metadata": {"name": name, "resourceVersion": version}} | others}
+    ).encode()
+
+
+EXPIRED = event("ERROR", code=410, reason="Expired", message="too old resource version")
+
+
+class ScriptedReader:
+    """An API server that says what the test wrote; a script that has ended is a lost connection."""
+
+    def __init__(
+        self, pages: Iterable[bytes | ClusterError], watches: Iterable[Sequence[bytes | ClusterError]] = ()
+    ) -> None:
+        self.lists: list[dict[str, str]] = []
+        self.watches: list[dict[str, str]] = []
+        self.accepted: list[str] = []
+        self.stalls: list[float] = []
+        self._pages = iter(pages)
+        self._watches = iter(watches)
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON) -> bytes:
+        assert path == PODS.path
+        self.lists.append(dict(query or {}))
+        self.accepted.append(accept)
+        answer = next(self._pages, LOST)
+        if isinstance(answer, ClusterError):
+            raise answer
+        return answer
+
+    async def stream(
+        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON, stall_seconds: float
+    ) -> AsyncGenerator[bytes, None]:
+        assert path == PODS.path
+        self.watches.append(dict(query or {}))
+        self.accepted.append(accept)
+        self.stalls.append(stall_seconds)
+        for line in next(self._watches, (LOST,)):
+            if isinstance(line, ClusterError):
+                raise line
+            yield line
+
+    def versions(self) -> list[str]:
+        """Where each watch began."""
+        return [query["resourceVersion"] for query in self.watches]
+
+
+class RecordingHandler:
+    """Remembers what it was told, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    def upsert(self, document: msgspec.Raw) -> None:
+        name = msgspec.json.decode(document)["metadata"]["name"]
+        if name == "odd":
+            raise ValueError("an odd object")
+        self.calls.append(("upsert", name))
+
+    def delete(self, name: str) -> None:
+        self.calls.append(("delete", name))
+
+    def keep_only(self, names: Set[str]) -> None:
+        self.calls.append(("keep_only", set(names)))
+
+
+class Run:
+    """A ListWatch run over a script, without time: `delays` are the pauses it asked for, the last of which ended it."""
+
+    def __init__(self, reader: ScriptedReader, pauses: int = 1, chance: float = 0.0) -> None:
+        self.reader = reader
+        self.handler = RecordingHandler()
+        self.delays: list[float] = []
+        self.now = 1000.0
+        self._pauses = pauses
+        self.watch = ListWatch(
+            reader, PODS, self.handler, clock=lambda: self.now, random=lambda: chance, sleep=self._sleep
+        )
+
+    async def _sleep(self, seconds: float) -> None:
+        self.delays.append(seconds)
+        self.now += seconds
+        if len(self.delays) == self._pauses:
+            raise EnoughPauses
+
+    async def to_the_end(self) -> "Run":
+        with pytest.raises(EnoughPauses):
+            await self.watch.run()
+        return self
+
+
+async def test_list_is_read_in_pages_and_then_watched_from_its_version() -> None:
+    """Every page is asked for with the token of the one before, and the watch begins at the list's version."""
+    reader = ScriptedReader([page("a", "b", more="T1"), page("c", more="T2"), page("d")], [[]])
+    run = await Run(reader).to_the_end()
+    selection = {"fieldSelector": "spec.nodeName="}
+    assert reader.lists == [
+        {"limit": "500"} | selection,
+        {"limit": "500", "continue": "T1"} | selection,
+        {"limit": "500", "continue": "T2"} | selection,
+    ]
+    assert reader.watches == [
+        {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": "10", "timeoutSeconds": "240"} | selection
+    ]
+    assert run.handler.calls == [*(("upsert", name) for name in "abcd"), ("keep_only", {"a", "b", "c", "d"})]
+
+
+async def test_list_and_watch_ask_for_their_own_representation() -> None:
+    """A metadata-only list has another media type than the metadata-only objects of its watch."""
+    reader = ScriptedReader([page()], [[]])
+    await Run(reader).to_the_end()
+    assert reader.accepted == ["a", "b"]
+
+
+async def test_stall_deadline_outlasts_the_watch_the_server_was_asked_for() -> None:
+    """Silence is a loss only once the server itself should have ended the watch."""
+    reader = ScriptedReader([page()], [[]])
+    await Run(reader).to_the_end()
+    assert reader.stalls[0] > WATCH_SECONDS
+
+
+async def test_watches_of_replicas_end_at_different_times() -> None:
+    """The time a watch is asked to last is drawn by lot, within the upper quarter."""
+    reader = ScriptedReader([page()], [[]])
+    await Run(reader, chance=0.5).to_the_end()
+    assert reader.watches[0]["timeoutSeconds"] == "210"
+
+
+async def test_missing_items_are_an_empty_list() -> None:
+    """Go writes null for a list without items."""
+    run = await Run(ScriptedReader([b'{"metadata":{"resourceVersion":"3"},"items":null}'], [[]])).to_the_end()
+    assert run.handler.calls == [("keep_only", set())]
+    assert run.reader.versions() == ["3"]
+
+
+async def test_events_reach_the_handler_in_order() -> None:
+    """ADDED and MODIFIED are both the object as it is now; bookmarks and unknown types are no object at all."""
+    lines = [
+        event("ADDED", "x", "11"),
+        event("MODIFIED", "x", "12"),
+        event("BOOKMARK", version="13"),
+        event("NOVELTY", "y", "14"),
+        event("DELETED", "x", "15"),
+    ]
+    run = await Run(ScriptedReader([page()], [lines])).to_the_end()
+    assert run.handler.calls == [("keep_only", set()), ("upsert", "x"), ("upsert", "x"), ("delete", "x")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "version"),
+    [
+        pytest.param([], "10", id="nothing happened"),
+        pytest.param([event("ADDED", "x", "11")], "11", id="event"),
+        pytest.param([event("ADDED", "x", "11"), event("BOOKMARK", version="20")], "20", id="bookmark"),
+        pytest.param([event("ADDED", "x", "11"), event("DELETED", "x", "12")], "12", id="deletion"),
+        pytest.param([event("ADDED", "x", "11"), LOST], "11", id="lost connection"),
+        pytest.param([event("ADDED", "x", "11"), ClusterRefused("busy", 429)], "11", id="429"),
+        pytest.param([event("ADDED", "x", "11"), event("ERROR", code=500, message="etcd")], "11", id="error event"),
+        pytest.param([event("ADDED", "x", "11"), b'{"type":"ADDED","obj'], "11", id="half a line"),
+        pytest.param([event("ADDED", "x", "11"), b"[]"], "11", id="no event"),
+        pytest.param([event("ADDED", "x", "11"), b'{"type":"ADDED","object":{"metadata":7}}'], "11", id="no object"),
+        pytest.param([event("ADDED", "odd", "11")], "11", id="object that the handler refused"),
+    ],
+)
+async def test_watch_goes_on_from_the_last_version_seen(lines: list[bytes | ClusterError], version: str) -> None:
+    """However a watch ends, the next begins where it ended, without another list."""
+    reader = ScriptedReader([page(version="10")], [lines, []])
+    await Run(reader, pauses=2).to_the_end()
+    assert reader.versions() == ["10", version]
+    assert len(reader.lists) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "ending"),
+    [
+        pytest.param([event("ADDED", "x", "11"), GONE], "HTTP", id="410 answer"),
+        pytest.param([event("ADDED", "x", "11"), EXPIRED], "event", id="410 event"),
+    ],
+)
+async def test_end_of_history_starts_over_with_a_list(first: list[bytes | ClusterError], ending: str) -> None:
+    """410 in either form means that events were missed: only a list can say what is gone."""
+    reader = ScriptedReader([page("a"), page("b", version="50")], [first, []])
+    run = await Run(reader, pauses=2).to_the_end()
+    assert reader.versions() == ["10", "50"], ending
+    assert run.handler.calls[-2:] == [("upsert", "b"), ("keep_only", {"b"})]
+
+
+@pytest.mark.parametrize("failure", [GONE, LOST, b"<html>", b'{"items":[{"metadata":[]}]}'], ids=str)
+async def test_list_that_breaks_off_begins_anew(failure: bytes | ClusterError) -> None:
+    """Half a list removes nothing, and the next one starts without a token."""
+    reader = ScriptedReader([page("a", more="T1"), failure, page("a", "b", version="12")], [[]])
+    run = await Run(reader, pauses=2).to_the_end()
+    assert [query.get("continue") for query in reader.lists] == [None, "T1", None]
+    assert [call for call in run.handler.calls if call[0] == "keep_only"] == [("keep_only", {"a", "b"})]
+    assert reader.versions() == ["12"]
+
+
+async def test_version_that_never_works_is_given_up() -> None:
+    """A server restored from a backup refuses our version for ever, and not always with 410."""
+    refusals: list[list[bytes | ClusterError]] = [[ClusterRefused("too large resource version", 504)]] * 5
+    reader = ScriptedReader([page(version="900"), page(version="7")], [*refusals, []])
+    await Run(reader, pauses=6).to_the_end()
+    assert reader.versions() == ["900"] * 5 + ["7"]
+
+
+async def test_odd_object_is_passed_over_and_said_so() -> None:
+    """One object that cannot be understood must not hide all others, in a list or in a watch."""
+    reader = ScriptedReader([page("odd", "a")], [[event("ADDED", "odd", "11"), event("ADDED", "b", "12")]])
+    with capture_logs() as logs:
+        run = await Run(reader).to_the_end()
+    assert run.handler.calls == [("upsert", "a"), ("keep_only", {"odd", "a"}), ("upsert", "b")]
+    assert [(entry["resource"], entry["name"]) for entry in logs if entry["event"] == "watch.object_skipped"] == [
+        ("pods", "odd")
+    ] * 2
+
+
+@pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.5), (1.0, 1.0)], ids=["least", "most"])
+async def test_pauses_double_up_to_half_a_minute(chance: float, factor: float) -> None:
+    """From failure to failure we come back half as often, with up to half of the pause left to chance."""
+    run = await Run(ScriptedReader([]), pauses=8, chance=chance).to_the_end()
+    assert run.delays == [factor * seconds for seconds in (1, 2, 4, 8, 16, 30, 30, 30)]
+
+
+async def test_years_of_outage_overflow_nothing() -> None:
+    """The pause stays finite after any number of failures."""
+    run = await Run(ScriptedReader([]), pauses=3000).to_the_end()
+    assert run.delays[-1] == 15.0
+
+
+async def test_line_of_a_watch_ends_the_backoff() -> None:
+    """A server that talks is healthy again: the pause is back at its shortest, and never zero."""
+    reader = ScriptedReader([LOST, LOST, LOST, page()], [[event("BOOKMARK", version="11"), LOST], []])
+    run = await Run(reader, pauses=5).to_the_end()
+    assert run.delays == [0.5, 1.0, 2.0, 0.25, 0.5]
+
+
+async def test_list_alone_does_not_end_the_backoff() -> None:
+    """Lists that work beside watches that are always gone would be an expensive loop."""
+    reader = ScriptedReader([page()] * 4, [[EXPIRED]] * 4)
+    run = await Run(reader, pauses=4).to_the_end()
+    assert len(reader.lists) == 4
+    assert run.delays == [0.5, 1.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("retry_after_seconds", "delay"),
+    [(None, 0.5), (0.0, 0.5), (7.0, 7.0), (3600.0, 30.0)],
+    ids=["none", "at once", "longer than ours", "beyond our longest"],
+)
+async def test_retry_after_is_honoured(retry_after_seconds: float | None, delay: float) -> None:
+    """A throttling server's Retry-After lengthens the pause, within reason."""
+    reader = ScriptedReader([ClusterRefused("busy", 429, retry_after_seconds)])
+    assert (await Run(reader).to_the_end()).delays == [delay]
+
+
+async def test_age_counts_from_the_last_proof() -> None:
+    """List, event and bookmark prove that the view is current; trying to reconnect proves nothing."""
+    reader = ScriptedReader([LOST, LOST, page()], [[event("BOOKMARK", version="11"), LOST]])
+    run = Run(reader, pauses=3)
+    assert run.watch.age_seconds() == 0.0
+    await run.to_the_end()
+    assert run.delays == [0.5, 1.0, 0.25]
+    assert run.watch.age_seconds() == 0.25
+    run.now += 100
+    assert run.watch.age_seconds() == 100.25
+
+
+async def test_age_without_any_proof_is_the_time_since_the_start() -> None:
+    """A server that was never reached shows as a growing age, not as a fresh view."""
+    run = await Run(ScriptedReader([]), pauses=3).to_the_end()
+    assert run.watch.age_seconds() == 3.5
+
+
+async def test_age_is_measured_at_the_scrape() -> None:
+    """The metric is computed when it is asked for."""
+    run = Run(ScriptedReader([]))
+    run.now += 42
+    assert REGISTRY.get_sample_value("multiarch_watch_age_seconds", {"resource": "pods"}) == 42.0
+
+
+async def test_loss_and_recovery_are_logged_once_each() -> None:
+    """Start, loss, resumption and a new list are state changes, each one line."""
+    reader = ScriptedReader(
+        [page("a"), page("b", version="30")],
+        [[event("BOOKMARK", version="11"), LOST], [event("BOOKMARK", version="12"), EXPIRED], []],
+    )
+    with capture_logs() as logs:
+        await Run(reader, pauses=3).to_the_end()
+    assert [entry["event"] for entry in logs] == [
+        "watch.started",
+        "watch.lost",
+        "watch.resumed",
+        "watch.lost",
+        "watch.relisted",
+    ]
+    assert logs[1] == {
+        "event": "watch.lost",
+        "log_level": "warning",
+        "resource": "pods",
+        "error": "connection reset",
+        "retry_in_seconds": 0.25,
+    }
+
+
+async def test_run_that_was_ended_goes_on_where_it_was() -> None:
+    """Cancelled and run again, a watch continues from its version."""
+    run = await Run(ScriptedReader([page()], [[event("ADDED", "x", "11")], []])).to_the_end()
+    run._pauses = 2
+    await run.to_the_end()
+    assert run.reader.versions() == ["10", "11"]
+    assert len(run.reader.lists) == 1

@@ -1,0 +1,173 @@
+"""Where the control plane's programs come from: the cache, a build, or KUBEBUILDER_ASSETS."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from benchmarks.cluster import binaries
+from benchmarks.cluster.binaries import ETCD, KUBERNETES, BinariesMissing, GoModule, build, find_binaries
+
+
+@pytest.fixture
+def go(tmp_path: Path) -> Path:
+    """A folder with a `go` that writes its arguments into the file it is asked to build, and counts its runs."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = folder / "go"
+    script.write_text(
+        '#!/bin/sh\necho run >> "$HOME/runs"\n'
+        'while [ "$1" != -o ]; do [ "$1" = -ldflags ] && flags=$2; shift; done\n'
+        'mkdir -p "$(dirname "$2")" && echo "$3 $GOTOOLCHAIN $flags" > "$2"\n'
+    )
+    script.chmod(0o755)
+    return folder
+
+
+def environment(tmp_path: Path, *folders: Path) -> dict[str, str]:
+    """An environment whose cache is under `tmp_path` and whose PATH finds the shell's commands and those folders."""
+    return {"HOME": str(tmp_path), "PATH": ":".join([*map(str, folders), "/usr/bin", "/bin"])}
+
+
+def without_go(tmp_path: Path) -> dict[str, str]:
+    """An environment in which no Go is found."""
+    return {"HOME": str(tmp_path), "PATH": str(tmp_path)}
+
+
+def executable(path: Path, prints: str = "") -> Path:
+    """A program that prints that text."""
+    path.write_text(f"#!/bin/sh\necho '{prints}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_programs_are_built_once_into_the_cache(tmp_path: Path, go: Path) -> None:
+    """Two modules, three programs, three runs of Go; a second call finds them all and runs nothing."""
+    found = find_binaries(environment(tmp_path, go))
+    assert found == find_binaries(environment(tmp_path, go))
+    assert (tmp_path / "runs").read_text().count("run") == 3
+    assert [path.name for path in found] == ["etcd", "kube-apiserver", "kube-scheduler"]
+    assert all(path.is_relative_to(tmp_path / ".cache" / "multiarch-extender" / "controlplane") for path in found)
+
+
+def test_kubernetes_is_stamped_with_the_pinned_version(tmp_path: Path, go: Path) -> None:
+    """Without the stamps it would call itself v0.0.0; the toolchain is never exchanged for a downloaded one."""
+    built = (build(KUBERNETES, environment(tmp_path, go)) / "kube-scheduler").read_text()
+    assert built.startswith("k8s.io/kubernetes/cmd/kube-scheduler local -s -w ")
+    assert f"-X k8s.io/component-base/version.gitVersion={KUBERNETES.version}" in built
+    assert f"-X k8s.io/component-base/version.gitMinor={KUBERNETES.version.split('.')[1]}" in built
+
+
+def test_the_cache_home_is_the_users_choice(tmp_path: Path, go: Path) -> None:
+    """XDG_CACHE_HOME is honoured."""
+    home = tmp_path / "elsewhere"
+    assert build(ETCD, {**environment(tmp_path, go), "XDG_CACHE_HOME": str(home)}).is_relative_to(home)
+
+
+def test_a_failed_build_leaves_nothing_and_says_what_go_said(tmp_path: Path, go: Path) -> None:
+    """No half-filled folder is ever taken for a finished one."""
+    (go / "go").write_text("#!/bin/sh\necho 'no required module provides package' >&2\nexit 1\n")
+    with pytest.raises(BinariesMissing, match="no required module provides package"):
+        build(ETCD, environment(tmp_path, go))
+    cache = tmp_path / ".cache" / "multiarch-extender" / "controlplane"
+    assert [path.name for path in cache.iterdir()] == [f"{ETCD.key}.lock"]
+
+
+def test_a_build_waits_for_another_process_and_uses_its_result(
+    tmp_path: Path, go: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever finds the lock taken says that it waits, then finds the folder there and does not build."""
+    folder = tmp_path / ".cache" / "multiarch-extender" / "controlplane" / ETCD.key
+    folder.parent.mkdir(parents=True)
+    holder = subprocess.Popen(
+        ["flock", str(folder.parent / f"{ETCD.key}.lock"), "sh", "-c", 'echo held; read _; mkdir "$0"', str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    say = binaries._say
+
+    def say_and_let_go(text: str) -> None:
+        say(text)
+        assert holder.stdin is not None
+        holder.stdin.close()
+
+    monkeypatch.setattr(binaries, "_say", say_and_let_go)
+    assert build(ETCD, environment(tmp_path, go)) == folder
+    holder.stdout.close()
+    assert holder.wait() == 0
+    assert "waiting for the build" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_without_go_the_message_says_what_to_do(tmp_path: Path) -> None:
+    """Nothing cached, no Go, no KUBEBUILDER_ASSETS: the two ways out are named."""
+    with pytest.raises(BinariesMissing, match=r"needs Go 1\.26 or later on the PATH; or set KUBEBUILDER_ASSETS"):
+        find_binaries(without_go(tmp_path))
+
+
+def test_a_cached_program_needs_no_go(tmp_path: Path, go: Path) -> None:
+    """A machine without Go can use a cache it was handed."""
+    find_binaries(environment(tmp_path, go))
+    assert find_binaries(without_go(tmp_path)).etcd.is_file()
+
+
+def test_assets_are_used_as_they_are(tmp_path: Path) -> None:
+    """A folder with all three programs is taken, without a look at versions, Go or the cache."""
+    for name in ("etcd", "kube-apiserver", "kube-scheduler"):
+        executable(tmp_path / name)
+    found = find_binaries({**without_go(tmp_path), "KUBEBUILDER_ASSETS": str(tmp_path)})
+    assert found == (tmp_path / "etcd", tmp_path / "kube-apiserver", tmp_path / "kube-scheduler")
+
+
+def test_assets_without_a_scheduler_get_ours_if_the_minor_version_agrees(tmp_path: Path, go: Path) -> None:
+    """envtest's folders have no kube-scheduler."""
+    executable(tmp_path / "etcd")
+    executable(tmp_path / "kube-apiserver", f"Kubernetes {KUBERNETES.version.rsplit('.', 1)[0]}.99")
+    found = find_binaries({**environment(tmp_path, go), "KUBEBUILDER_ASSETS": str(tmp_path)})
+    assert found.kube_apiserver == tmp_path / "kube-apiserver"
+    assert found.kube_scheduler == build(KUBERNETES, environment(tmp_path, go)) / "kube-scheduler"
+
+
+def test_assets_of_another_version_need_their_own_scheduler(tmp_path: Path) -> None:
+    """A scheduler newer than its API server is not supported upstream."""
+    executable(tmp_path / "etcd")
+    executable(tmp_path / "kube-apiserver", "Kubernetes v1.30.1")
+    with pytest.raises(BinariesMissing, match=r"put kube-scheduler v1\.30\.1 beside it"):
+        find_binaries({**without_go(tmp_path), "KUBEBUILDER_ASSETS": str(tmp_path)})
+
+
+def test_assets_that_lack_a_program_are_refused(tmp_path: Path) -> None:
+    """KUBEBUILDER_ASSETS that leads nowhere is a mistake to be told, not a reason to build."""
+    with pytest.raises(BinariesMissing, match="holds no program etcd"):
+        find_binaries({**without_go(tmp_path), "KUBEBUILDER_ASSETS": str(tmp_path)})
+
+
+@pytest.mark.parametrize("name", ["go.mod", "go.sum"])
+def test_a_changed_pin_is_another_cache_folder(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edit of either file changes the key, so that a stale program is never taken for the pinned one."""
+    before = ETCD.key
+    shutil.copytree(binaries.MODULES / ETCD.name, tmp_path / ETCD.name)
+    monkeypatch.setattr(binaries, "MODULES", tmp_path)
+    assert ETCD.key == before
+    with (tmp_path / ETCD.name / name).open("a") as file:
+        file.write("\n")
+    assert before != ETCD.key
+
+
+def test_a_module_that_pins_nothing_is_refused() -> None:
+    """The version is never guessed."""
+    wrong: GoModule = msgspec.structs.replace(ETCD, dependency="example.com/none")
+    with pytest.raises(BinariesMissing, match=r"does not require example\.com/none"):
+        build(wrong)
+
+
+def test_every_staging_module_has_the_version_of_kubernetes() -> None:
+    """k8s.io/kubernetes v1.X.Y goes with k8s.io/api and its like v0.X.Y: one left behind is a mistake in go.mod."""
+    replaced = [line for line in (KUBERNETES.folder / "go.mod").read_text().splitlines() if "=>" in line]
+    assert len(replaced) > 30
+    assert {line.split()[-1] for line in replaced} == {KUBERNETES.version.replace("v1.", "v0.", 1)}

@@ -1,0 +1,68 @@
+"""The manifests and configurations that need no cluster to be looked at."""
+
+import msgspec
+import pytest
+
+from benchmarks.cluster.objects import fake_node, namespace, pod
+from benchmarks.cluster.provider import scheduler_configuration
+from extender.kubernetes.core_v1 import Node
+
+
+def test_a_fake_node_states_its_platform_twice() -> None:
+    """By label, as affinity sees it, and by nodeInfo, as our decisions do."""
+    node = msgspec.convert(fake_node("n", "arm64", labels={"zone": "a"}), Node)
+    assert node.metadata is not None
+    assert node.metadata.labels is not None
+    assert (node.metadata.labels["kubernetes.io/arch"], node.metadata.labels["zone"]) == ("arm64", "a")
+    assert node.status is not None
+    assert node.status.node_info is not None
+    assert (node.status.node_info.architecture, node.status.node_info.operating_system) == ("arm64", "linux")
+
+
+def test_a_fake_node_is_ready_and_has_room() -> None:
+    """What NodeResourcesFit reads, and what kwok knows it by."""
+    node = fake_node("n", "amd64", cpu="2", memory="1Gi", pods=3, taints=[{"key": "a", "effect": "NoSchedule"}])
+    assert node["status"]["allocatable"] == {"cpu": "2", "memory": "1Gi", "pods": "3"}
+    assert node["status"]["conditions"] == [{"type": "Ready", "status": "True", "reason": "Fake"}]
+    assert node["spec"]["taints"] == [{"key": "a", "effect": "NoSchedule"}]
+    assert node["metadata"]["annotations"] == {"kwok.x-k8s.io/node": "fake"}
+
+
+def test_a_pod_has_a_container_per_image_and_ends_at_once() -> None:
+    """Without a kubelet, an evicted pod with a grace period would never go."""
+    made = pod("p", "a:1", "b:2", namespace="team", cpu="1", spec={"priority": 5})
+    assert [container["image"] for container in made["spec"]["containers"]] == ["a:1", "b:2"]
+    assert (made["spec"]["terminationGracePeriodSeconds"], made["spec"]["priority"]) == (0, 5)
+    assert made["metadata"]["namespace"] == "team"
+
+
+def test_what_is_made_here_does_not_share_its_labels() -> None:
+    """A test that edits one manifest must not edit the next one."""
+    namespace("a")["metadata"]["labels"]["edited"] = "yes"
+    assert "edited" not in namespace("b")["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("given", ["", {}], ids=["no text", "no keys"])
+def test_an_empty_scheduler_configuration_is_completed(given: str | dict[str, str]) -> None:
+    """Its type, the kubeconfig, and no leader election: a stopped leader's lease would make the next one wait."""
+    assert scheduler_configuration(given, "/k") == {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": "/k"},
+        "leaderElection": {"leaderElect": False},
+    }
+
+
+def test_a_given_scheduler_configuration_is_kept() -> None:
+    """Only the kubeconfig is ours to say; a file's YAML is taken as text."""
+    text = "clientConnection: {kubeconfig: /etc/other, qps: 5000}\nleaderElection: {leaderElect: true}\nparallelism: 4"
+    complete = scheduler_configuration(text, "/k")
+    assert complete["clientConnection"] == {"kubeconfig": "/k", "qps": 5000}
+    assert complete["leaderElection"] == {"leaderElect": True}
+    assert complete["parallelism"] == 4
+
+
+def test_a_scheduler_configuration_that_is_no_mapping_is_refused() -> None:
+    """A list of documents is a mistake to be told here, not by a program that will not start."""
+    with pytest.raises(msgspec.ValidationError, match="got `array`"):
+        scheduler_configuration("- a", "/k")

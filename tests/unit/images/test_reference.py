@@ -1,0 +1,231 @@
+"""Image references: the grammar, the defaults and the quirks of distribution/reference and the kubelet."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.errors import InvalidReference
+from extender.images.reference import ImageReference, parse_reference
+
+VECTORS = Path(__file__).parents[3].parent / "shared" / "vectors" / "references.json"
+
+HEX = "0123456789abcdef" * 4
+SHA256 = f"sha256:{HEX}"
+SHA384 = f"sha384:{HEX}{HEX[:32]}"
+SHA512 = f"sha512:{HEX}{HEX}"
+
+
+@pytest.mark.skipif(not VECTORS.exists(), reason="the upstream vectors are not beside this checkout")
+def test_upstream_vectors() -> None:
+    """Every row computed by distribution/reference itself comes out the same."""
+    rows = json.loads(VECTORS.read_text())
+    assert rows
+    assert [row for row in rows if row != {**row, **_outcome(row["in"])}] == []
+
+
+def _outcome(text: str) -> dict[str, str | bool]:
+    try:
+        found = parse_reference(text)
+    except InvalidReference:
+        return {"domain": "", "path": "", "tag": "", "digest": "", "error": True}
+    return {"domain": found.domain, "path": found.path, "tag": found.tag, "digest": found.digest, "error": False}
+
+
+@pytest.mark.parametrize(
+    ("text", "domain", "path", "tag", "digest"),
+    [
+        # docker.io is the default, library/ its default folder, whichever way the Hub is written
+        ("nginx", "docker.io", "library/nginx", "latest", ""),
+        ("library/nginx", "docker.io", "library/nginx", "latest", ""),
+        ("docker.io/nginx", "docker.io", "library/nginx", "latest", ""),
+        ("index.docker.io/nginx:1", "docker.io", "library/nginx", "1", ""),
+        ("index.docker.io/team/app", "docker.io", "team/app", "latest", ""),
+        ("docker.io/library/a/b", "docker.io", "library/a/b", "latest", ""),
+        ("team/app", "docker.io", "team/app", "latest", ""),
+        # other spellings of the Hub get no library/, and case is kept
+        ("DOCKER.IO/nginx", "DOCKER.IO", "nginx", "latest", ""),
+        ("docker.io:443/nginx", "docker.io:443", "nginx", "latest", ""),
+        ("registry-1.docker.io/nginx", "registry-1.docker.io", "nginx", "latest", ""),
+        # the part before the first / is a domain if it is localhost, or has a dot, a colon or an upper-case letter
+        ("localhost/nginx", "localhost", "nginx", "latest", ""),
+        ("localhost:5000/nginx", "localhost:5000", "nginx", "latest", ""),
+        ("registry:5000/team/app:1.2", "registry:5000", "team/app", "1.2", ""),
+        ("registry.example.com/app", "registry.example.com", "app", "latest", ""),
+        ("LOCALHOST/nginx", "LOCALHOST", "nginx", "latest", ""),
+        ("Foo/bar", "Foo", "bar", "latest", ""),
+        ("127.0.0.1:5000/nginx", "127.0.0.1:5000", "nginx", "latest", ""),
+        ("xn--n3h.com:18080/nginx", "xn--n3h.com:18080", "nginx", "latest", ""),
+        ("[fc00::1]:5000/team/app", "[fc00::1]:5000", "team/app", "latest", ""),
+        ("[FC00::1]/app", "[FC00::1]", "app", "latest", ""),
+        # without a / nothing is a domain
+        ("localhost:5000", "docker.io", "library/localhost", "5000", ""),
+        ("example.com:5000", "docker.io", "library/example.com", "5000", ""),
+        ("192.168.0.1", "docker.io", "library/192.168.0.1", "latest", ""),
+        ("oci:app", "docker.io", "library/oci", "app", ""),
+        (SHA256, "docker.io", "library/sha256", HEX, ""),
+        # the split takes it for a domain, the grammar does not
+        ("ex_ample.com/x", "", "ex_ample.com/x", "latest", ""),
+        ("test_com/app", "docker.io", "test_com/app", "latest", ""),
+        # grammatical, though nobody can connect there
+        ("example.com:0/x", "example.com:0", "x", "latest", ""),
+        ("example.com:99999/x", "example.com:99999", "x", "latest", ""),
+        ("[:]/x", "[:]", "x", "latest", ""),
+        # path components
+        ("a__b/c---d/e.f_g", "docker.io", "a__b/c---d/e.f_g", "latest", ""),
+        ("0/1", "docker.io", "0/1", "latest", ""),
+        # tags keep their case
+        ("nginx:V1.0_rc-1", "docker.io", "library/nginx", "V1.0_rc-1", ""),
+        ("nginx:_", "docker.io", "library/nginx", "_", ""),
+        ("nginx:" + "t" * 128, "docker.io", "library/nginx", "t" * 128, ""),
+        # a digest takes the default tag's place, and stands beside a tag that was written
+        (f"nginx@{SHA256}", "docker.io", "library/nginx", "", SHA256),
+        (f"nginx:1@{SHA256}", "docker.io", "library/nginx", "1", SHA256),
+        (f"nginx@{SHA384}", "docker.io", "library/nginx", "", SHA384),
+        (f"nginx@{SHA512}", "docker.io", "library/nginx", "", SHA512),
+        # 64 hexadecimal digits are an image ID only when they are the whole text
+        (HEX[:63], "docker.io", f"library/{HEX[:63]}", "latest", ""),
+        (HEX + "0", "docker.io", f"library/{HEX}0", "latest", ""),
+        (f"docker.io/{HEX}", "docker.io", f"library/{HEX}", "latest", ""),
+        (f"{HEX}:1", "docker.io", f"library/{HEX}", "1", ""),
+        # the longest path; the domain does not count
+        ("example.com/" + "p" * 255, "example.com", "p" * 255, "latest", ""),
+        ("p" * 247, "docker.io", "library/" + "p" * 247, "latest", ""),
+    ],
+)
+def test_a_reference_gets_the_kubelets_parts(text: str, domain: str, path: str, tag: str, digest: str) -> None:
+    """Domain, path, tag and digest are those the kubelet pulls by."""
+    assert parse_reference(text) == ImageReference(domain, path, tag, digest)
+
+
+LOWER_CASE, A_TAG, A_DIGEST, VISIBLE, OTHER = "lower case", "a tag is", "a digest is", "visible ASCII", "write [host"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it is empty"),
+        (" nginx", VISIBLE),
+        ("nginx\n", VISIBLE),
+        ("nginx:1\n", VISIBLE),
+        (f"nginx@{SHA256}\n", VISIBLE),
+        ("nginx\x00", VISIBLE),
+        ("ngınx", VISIBLE),
+        ("nginx:٣", VISIBLE),
+        ("nginx\ud800", VISIBLE),
+        ("https://github.com/team/app", "scheme"),
+        ("ftp://x", "scheme"),
+        (HEX, "image ID"),
+        ("nginx@", A_DIGEST),
+        (f"nginx@{SHA256[:-1]}", A_DIGEST),
+        (f"nginx@{SHA256.upper()}", A_DIGEST),
+        (f"nginx@sha256:{HEX.upper()}", A_DIGEST),
+        (f"nginx@md5:{HEX[:32]}", A_DIGEST),
+        (f"nginx@{SHA256}:1", A_DIGEST),
+        (f"nginx@{SHA256}@{SHA256}", A_DIGEST),
+        ("ROOT", LOWER_CASE),
+        ("team/App", LOWER_CASE),
+        ("docker.io/team/App", LOWER_CASE),
+        ("example.com/Team/app:1", LOWER_CASE),
+        ("nginx:", A_TAG),
+        ("nginx:.1", A_TAG),
+        ("nginx:-1", A_TAG),
+        ("nginx:a+b", A_TAG),
+        ("example.com:5000/app:" + "t" * 129, A_TAG),
+        ("$IMAGE", OTHER),
+        ("-team/app", OTHER),
+        ("team-/app", OTHER),
+        ("team/", OTHER),
+        ("team///app", OTHER),
+        ("_team/_app", OTHER),
+        ("a..b/c", OTHER),
+        ("a_.b/c", OTHER),
+        ("a-.b/c", OTHER),
+        ("a___b/c", OTHER),
+        ("docker.io./x", OTHER),
+        ("localhost./x", OTHER),
+        ("x..y/z", OTHER),
+        ("[fc00::1]", OTHER),
+        ("[fc00::1]:5000", OTHER),
+        ("fc00::1:5000/app", OTHER),
+        ("[fe80::1%eth0]:5000/app", OTHER),
+        ("[2001:db8::192.0.2.33]:5000/app", OTHER),
+        ("example.com:port/app", OTHER),
+        ("ex_ample.com:5000/x", OTHER),
+        ("example.com/" + "p" * 256, "more than 255 characters"),
+        ("p" * 248, "more than 255 characters"),
+        ("a" * 5000 + ".example.com/x", "more than 4096 characters"),
+    ],
+)
+def test_an_invalid_reference_is_refused_with_its_mistake(text: str, why: str) -> None:
+    """What the kubelet refuses is refused here, in words that name the likeliest mistake."""
+    with pytest.raises(InvalidReference, match=r"no image reference") as refusal:
+        parse_reference(text)
+    assert why in str(refusal.value)
+
+
+def test_a_long_hostile_text_is_quoted_in_part_and_on_one_line() -> None:
+    """Of a bad reference at most 100 characters are shown, with control characters escaped."""
+    with pytest.raises(InvalidReference) as refusal:
+        parse_reference("bad\r\n\x1b[31m" + "x" * 1_000_000)
+    assert str(refusal.value).isprintable()
+    assert len(str(refusal.value)) < 250
+
+
+def test_repository_and_text_of_a_reference() -> None:
+    """The repository leaves tag and digest out, the canonical text holds both."""
+    reference = parse_reference(f"nginx:1@{SHA256}")
+    assert reference.repository == "docker.io/library/nginx"
+    assert str(reference) == f"docker.io/library/nginx:1@{SHA256}"
+    assert str(parse_reference("ex_ample.com/x")) == "ex_ample.com/x:latest"
+
+
+def test_with_digest_drops_the_tag() -> None:
+    """A reference by digest names the same repository and nothing but the digest."""
+    pinned = parse_reference("example.com/app:1").with_digest(SHA256)
+    assert pinned == ImageReference("example.com", "app", "", SHA256)
+
+
+DOMAINS = [
+    "",
+    "docker.io/",
+    "index.docker.io/",
+    "DOCKER.IO/",
+    "localhost/",
+    "a-b.example.com:5000/",
+    "[::1]/",
+    "a_b.c/",
+]
+COMPONENT = st.lists(st.sampled_from(["a", "0", "library", "a.b", "a_b", "a__b", "a---b"]), min_size=1, max_size=3)
+TAG = st.text("aZ0_.-", max_size=8).map(lambda text: f":t{text}")
+GRAMMATICAL = st.tuples(
+    st.sampled_from(DOMAINS),
+    COMPONENT.map("/".join),
+    TAG | st.just(""),
+    st.sampled_from(["", f"@{SHA256}", f"@{SHA512}"]),
+).map("".join)
+
+
+@given(GRAMMATICAL)
+@settings(deadline=None)
+def test_canonical_text_parses_to_an_equal_reference(text: str) -> None:
+    """Parsing the canonical text of any reference changes nothing."""
+    reference = parse_reference(text)
+    assert parse_reference(str(reference)) == reference
+    assert reference.tag or reference.digest
+
+
+@given(st.text() | st.text(alphabet="aA0._-:/@[]$ \n"))
+@settings(deadline=None)
+def test_any_text_is_a_reference_or_refused(text: str) -> None:
+    """No text whatever raises anything but InvalidReference, and what is shown of it stays on one short line."""
+    try:
+        reference = parse_reference(text)
+    except InvalidReference as refusal:
+        message = str(refusal)
+    else:
+        message = str(parse_reference(str(reference)))
+    assert message.isprintable()
+    assert len(message) < 250

@@ -1,0 +1,67 @@
+"""Text from outside in messages, and the ways in which bytes are no document."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.errors import InvalidManifest
+from extender.images.untrusted import decode_json, quote
+
+
+class Named(msgspec.Struct):
+    """A document with one field that is read."""
+
+    name: str | None = None
+
+
+DECODER = msgspec.json.Decoder(Named)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("linux", "'linux'", id="plain"),
+        pytest.param("a\nb\x1b[0m", r"'a\nb\x1b[0m'", id="line breaks and terminal escapes"),
+        pytest.param("\u202eevil", r"'\u202eevil'", id="text that runs backwards"),
+        pytest.param("\ud800", r"'\ud800'", id="half a surrogate pair"),
+        pytest.param("a" * 98, "'" + "a" * 98 + "'", id="as long as fits"),
+        pytest.param("a" * 99, "'" + "a" * 99 + "…", id="too long"),
+    ],
+)
+def test_quoted_text_is_escaped_and_cut(text: str, shown: str) -> None:
+    """A message shows text from outside on one line, a hundred characters of it at most."""
+    assert quote(text) == shown
+
+
+@given(st.text())
+@settings(deadline=None)
+def test_any_quoted_text_is_short_and_printable(text: str) -> None:
+    """No text whatever breaks a line or floods a log."""
+    assert quote(text).isprintable()
+    assert len(quote(text)) <= 101
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        pytest.param(b"", "truncated", id="empty"),
+        pytest.param(b"<!DOCTYPE html><html></html>", "malformed", id="a login page"),
+        pytest.param(b'{"name":"a"', "truncated", id="cut off"),
+        pytest.param(b'{"name":"a"} {}', "trailing", id="two documents"),
+        pytest.param(b'\xef\xbb\xbf{"name":"a"}', "malformed", id="byte order mark"),
+        pytest.param(b'{"name":"\xff"}', "utf-8", id="no UTF-8"),
+        pytest.param(b"[]", "Expected `object`", id="an array"),
+        pytest.param(b'{"name":1}', "Expected `str", id="wrong type"),
+        pytest.param(b'{"other":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "too deep", id="deep in a field not read"),
+    ],
+)
+def test_bytes_that_are_no_document_are_an_invalid_manifest(body: bytes, why: str) -> None:
+    """Whatever the decoder makes of bad bytes, one error comes out, and it says why."""
+    with pytest.raises(InvalidManifest, match=why):
+        decode_json(DECODER, body)
+
+
+def test_the_last_of_two_equal_keys_counts() -> None:
+    """Duplicate keys are read as Go reads them, and keys not declared are ignored."""
+    assert decode_json(DECODER, b'{"name":"a","x":[{}],"name":"b"}').name == "b"

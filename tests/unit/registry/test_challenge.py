@@ -1,0 +1,107 @@
+"""The grammar of WWW-Authenticate: what is read, and what is refused."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.registry.challenge import Challenge, MalformedChallenge, parse_challenges
+
+HUB = 'Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:docker/docker:pull"'
+HUB_READ = (
+    "bearer",
+    {
+        "realm": "https://auth.docker.io/token",
+        "service": "registry.docker.io",
+        "scope": "repository:docker/docker:pull",
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        pytest.param(HUB, [HUB_READ], id="docker-hub"),
+        pytest.param(
+            'Basic realm="GitHub Package Registry"', [("basic", {"realm": "GitHub Package Registry"})], id="github"
+        ),
+        pytest.param("BaSiC ReAlM=x", [("basic", {"realm": "x"})], id="case-of-names-does-not-count"),
+        pytest.param("Basic realm=/", [("basic", {"realm": "/"})], id="unquoted"),
+        pytest.param("Bearer realm=https://a/b?c=d,service=e", [("bearer", {"realm": "https://a/b?c=d", "service": "e"})], id="unquoted-address"),
+        pytest.param('Bearer realm="a, b=c", service="d"', [("bearer", {"realm": "a, b=c", "service": "d"})], id="comma-in-quotes"),
+        pytest.param(r'Basic realm="a \"b\" \\ c"', [("basic", {"realm": 'a "b" \\ c'})], id="escapes"),
+        pytest.param('Bearer error="",realm="x"', [("bearer", {"error": "", "realm": "x"})], id="empty-value"),
+        pytest.param("Bearer error=,realm=x", [("bearer", {"error": "", "realm": "x"})], id="empty-unquoted-value"),
+        pytest.param('Bearer scope="a:b:pull c:d:pull"', [("bearer", {"scope": "a:b:pull c:d:pull"})], id="two-scopes"),
+        pytest.param('Bearer realm = "x" , service\t=y', [("bearer", {"realm": "x", "service": "y"})], id="space-about"),
+        pytest.param(f'{HUB}, Basic realm="y"', [HUB_READ, ("basic", {"realm": "y"})], id="two-schemes"),
+        pytest.param('Basic realm="y",Bearer realm="x"', [("basic", {"realm": "y"}), ("bearer", {"realm": "x"})], id="two-schemes-without-space"),
+        pytest.param("Negotiate, Basic realm=y", [("negotiate", {}), ("basic", {"realm": "y"})], id="bare-scheme-first"),
+        pytest.param("Basic realm=y, NTLM", [("basic", {"realm": "y"}), ("ntlm", {})], id="bare-scheme-last"),
+        pytest.param("Negotiate YII/abc==, Basic realm=y", [("negotiate", {}), ("basic", {"realm": "y"})], id="token68"),
+        pytest.param(" ,, Basic realm=y ,, ", [("basic", {"realm": "y"})], id="empty-elements"),
+        pytest.param("", [], id="empty"),
+    ],
+)  # fmt: skip
+def test_challenges_in_a_header(header: str, expected: list[tuple[str, dict[str, str]]]) -> None:
+    """Each scheme with its parameters, names in lower case, values as they are meant."""
+    assert parse_challenges([header]) == tuple(Challenge(*pair) for pair in expected)
+
+
+def test_several_headers_are_read_in_their_order() -> None:
+    """A server may send one header per scheme."""
+    assert [found.scheme for found in parse_challenges(["Digest nonce=1", HUB, "Basic realm=x"])] == [
+        "digest",
+        "bearer",
+        "basic",
+    ]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param('Bearer realm="x" service="y"', id="missing-comma"),
+        pytest.param('Bearer realm="x" Basic realm="y"', id="missing-comma-between-schemes"),
+        pytest.param('Bearer realm="x', id="open-quote"),
+        pytest.param('Bearer realm="x\\"', id="escaped-closing-quote"),
+        pytest.param('Bearer realm="x"y', id="text-after-quote"),
+        pytest.param('Bearer realm=x"y"', id="quote-within-word"),
+        pytest.param('realm="x"', id="no-scheme"),
+        pytest.param('="x"', id="no-name"),
+        pytest.param("YII/abc==", id="lone-token68"),
+        pytest.param('Bearer (realm)="x"', id="no-word"),
+        pytest.param("Bearer réalm=x", id="not-ascii"),
+    ],
+)
+def test_malformed_header_is_refused(header: str) -> None:
+    """What does not follow the grammar is an error, not half a challenge."""
+    with pytest.raises(MalformedChallenge):
+        parse_challenges([HUB, header])
+
+
+WORDS = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,8}", fullmatch=True)
+VALUES = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=20)
+
+
+@given(st.lists(st.tuples(WORDS, st.dictionaries(WORDS.map(str.lower), VALUES, min_size=1, max_size=4)), max_size=4))
+def test_what_is_written_quoted_is_read_back(challenges: list[tuple[str, dict[str, str]]]) -> None:
+    """Any parameters survive being quoted and joined by commas."""
+
+    def quote(value: str) -> str:
+        return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+
+    header = ", ".join(
+        f"{scheme} " + ", ".join(f"{key}={quote(value)}" for key, value in parameters.items())
+        for scheme, parameters in challenges
+    )
+    assert parse_challenges([header]) == tuple(Challenge(scheme.lower(), held) for scheme, held in challenges)
+
+
+@given(st.text(st.sampled_from('ab=", \t\\/;é'), max_size=60))
+def test_any_header_is_read_or_refused(header: str) -> None:
+    """No text makes the parser fail in another way."""
+    try:
+        assert all(found.scheme for found in parse_challenges([header]))
+    except MalformedChallenge:
+        pass

@@ -1,0 +1,178 @@
+"""Which login of a Docker configuration a repository gets: the kubelet's rules, one row each."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.registry.logins import InvalidLogins, Login, Logins, decode_docker_config, is_on_default_registry
+
+KUBELET_ROWS = Path(__file__).parents[4] / "shared" / "vectors" / "keyring.json"
+
+
+def kubelet_rows(table: str) -> list[dict[str, Any]]:
+    """The rows of one of the kubelet's own test tables, or a skip where they are not beside the checkout."""
+    if not KUBELET_ROWS.exists():
+        pytest.skip("the kubelet's keyring rows (shared/vectors/keyring.json) are not beside this checkout")
+    rows: list[dict[str, Any]] = json.loads(KUBELET_ROWS.read_text())[table]
+    return rows
+
+
+def has_login(pattern: str, repository: str) -> bool:
+    """Whether the one login under `pattern` is found for `repository`."""
+    return bool(Logins([Login(pattern, "user", "secret")]).matching(repository))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "repository", "found"),
+    [
+        pytest.param("quay.io", "quay.io/team/app", True, id="host"),
+        pytest.param("quay.io", "ghcr.io/team/app", False, id="other-host"),
+        pytest.param("quay.io/team", "quay.io/team/app", True, id="path"),
+        pytest.param("quay.io/team", "quay.io/teammates/app", True, id="path-is-a-plain-prefix"),
+        pytest.param("quay.io/team", "quay.io/other/app", False, id="other-path"),
+        pytest.param("quay.io/team/app", "quay.io/team", False, id="path-longer-than-repository"),
+        pytest.param("https://quay.io", "quay.io/a", True, id="https-scheme"),
+        pytest.param("http://quay.io", "quay.io/a", True, id="http-scheme"),
+        pytest.param("https://quay.io/v1/", "quay.io/a", True, id="v1-suffix"),
+        pytest.param("https://quay.io/v2/", "quay.io/a", True, id="v2-suffix"),
+        pytest.param("quay.io/v2/team", "quay.io/team/app", True, id="v2-before-a-path"),
+        pytest.param("https://quay.io/v2", "quay.io/a", False, id="v2-without-slash-is-a-path"),
+        pytest.param("https://quay.io/", "quay.io/a", True, id="trailing-slash"),
+        pytest.param("https://user@quay.io", "quay.io/a", True, id="user-in-the-address"),
+        pytest.param("quay.io?x=1#y", "quay.io/a", True, id="query-and-fragment"),
+        pytest.param("*.example.com", "eu.example.com/a", True, id="glob-label"),
+        pytest.param("*.example.com", "a.b.example.com/a", False, id="glob-is-one-label"),
+        pytest.param("*.example.com", "example.com/a", False, id="glob-is-not-no-label"),
+        pytest.param("registry-*.example.com", "registry-eu.example.com/a", True, id="glob-within-a-label"),
+        pytest.param("*", "example.com/a", False, id="lone-star-is-one-label"),
+        pytest.param("exampleXcom", "example.com/a", False, id="dot-is-a-dot"),
+        pytest.param("QUAY.io", "quay.io/a", False, id="case-counts"),
+        pytest.param("quay.io:443", "quay.io:443/a", True, id="same-port"),
+        pytest.param("quay.io:443", "quay.io/a", False, id="port-only-in-the-pattern"),
+        pytest.param("quay.io", "quay.io:443/a", False, id="port-only-in-the-repository"),
+        pytest.param("quay.io:*", "quay.io:443/a", False, id="no-glob-in-a-port"),
+        pytest.param("[fc00::1]:5000", "[fc00::1]:5000/a", True, id="ipv6-with-port"),
+        pytest.param("[fc00::1]", "[fc00::1]/a", False, id="ipv6-without-port-is-a-character-set"),
+        pytest.param("", "quay.io/a", False, id="empty-pattern"),
+        pytest.param("https://", "quay.io/a", False, id="only-a-scheme"),
+        pytest.param("a:b:c/d", "a:b:c/d", False, id="no-address"),
+        pytest.param("https://index.docker.io/v1/", "docker.io/library/redis", True, id="hub-by-its-old-name"),
+        pytest.param("index.docker.io", "docker.io/team/app", True, id="hub-without-path"),
+        pytest.param("docker.io", "docker.io/team/app", True, id="hub-by-its-name"),
+        pytest.param("registry-1.docker.io", "docker.io/team/app", False, id="hub-by-its-host"),
+        pytest.param("index.docker.io/team", "docker.io/team/app", False, id="hub-with-path-is-no-default"),
+        pytest.param("https://index.docker.io/v1/", "quay.io/a", False, id="hub-login-elsewhere"),
+    ],
+)
+def test_login_is_found_as_the_kubelet_finds_it(pattern: str, repository: str, found: bool) -> None:
+    """Scheme, API version and trailing slash are dropped; port, label count, globs and path prefix decide."""
+    assert has_login(pattern, repository) is found
+
+
+def test_kubelets_own_url_rows() -> None:
+    """All rows of the kubelet's URL table, patterns against targets."""
+    for row in kubelet_rows("url_match"):
+        assert has_login(row["key"], row["target"]) is row["match"], row
+
+
+def test_kubelets_own_lookup_rows() -> None:
+    """All rows of the kubelet's lookup table, whole `auths` keys against image names."""
+    for row in kubelet_rows("lookup"):
+        assert has_login(row["auths_key"], row["lookup"]) is row["match"], row
+
+
+def test_kubelets_own_default_registry_rows() -> None:
+    """All rows of the kubelet's table of what is on Docker Hub."""
+    for row in kubelet_rows("default_registry"):
+        assert is_on_default_registry(row["image"]) is row["default"], row
+
+
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [
+        ("redis", True),
+        ("team/app", True),
+        ("docker.io/team/app", True),
+        ("index.docker.io/team/app", True),
+        ("", False),
+        ("/app", False),
+        ("mydocker.io/app", False),
+        ("registry:5000/app", False),
+    ],
+)
+def test_what_is_on_the_default_registry(name: str, default: bool) -> None:
+    """Names without a host in front, and the Hub's two names."""
+    assert is_on_default_registry(name) is default
+
+
+def test_every_match_is_tried_most_specific_first() -> None:
+    """Keys sort in reverse string order; logins under one key keep their order, and none is left out."""
+    patterns = ["quay.io", "*.io/team", "quay.io/team", "https://quay.io/v2/team", "*.io"]
+    logins = Logins(Login(pattern, str(place), "secret") for place, pattern in enumerate(patterns))
+    assert [login.username for login in logins.matching("quay.io/team/app")] == ["2", "3", "0", "1", "4"]
+
+
+def test_default_registry_login_is_only_a_last_resort() -> None:
+    """A login that matches keeps the one for index.docker.io away."""
+    logins = Logins([Login("https://index.docker.io/v1/", "old", "x"), Login("docker.io", "new", "x")])
+    assert [login.username for login in logins.matching("docker.io/library/redis")] == ["new"]
+
+
+def auth(text: str) -> str:
+    """An `auth` field."""
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        pytest.param({"username": "ann", "password": "p"}, ("ann", "p"), id="fields"),
+        pytest.param({"auth": auth("ann:p")}, ("ann", "p"), id="auth"),
+        pytest.param({"auth": auth("ann:p"), "username": "bob", "password": "q"}, ("ann", "p"), id="auth-overrides"),
+        pytest.param({"auth": auth("ann:p:q")}, ("ann", "p:q"), id="colon-in-the-password"),
+        pytest.param({"auth": auth("ann:")}, ("ann", ""), id="empty-password"),
+        pytest.param({"auth": auth("ann:pw").rstrip("=")}, ("ann", "pw"), id="unpadded"),
+        pytest.param({"auth": auth("ann:pw")[:4] + "\r\n" + auth("ann:pw")[4:]}, ("ann", "pw"), id="broken-line"),
+        pytest.param({"auth": auth("änn:pä")}, ("änn", "pä"), id="utf-8"),
+        pytest.param({"auth": "", "username": "ann", "password": "p"}, ("ann", "p"), id="empty-auth"),
+        pytest.param({"auth": None, "username": "ann", "password": None}, ("ann", ""), id="nulls"),
+        pytest.param({"username": "ann", "password": "p", "email": "x", "identitytoken": "t"}, ("ann", "p"), id="more"),
+        pytest.param({}, None, id="left-beside-a-credential-store"),
+    ],
+)
+def test_entry_of_a_docker_configuration(entry: dict[str, Any], expected: tuple[str, str] | None) -> None:
+    """`auth` is base64 of name:password, padded or not, and overrides the two fields; an empty entry is no login."""
+    logins = decode_docker_config(json.dumps({"auths": {"quay.io": entry}, "credsStore": "desktop"}).encode())
+    found = [(login.username, login.password) for login in logins.matching("quay.io/a")]
+    assert found == ([] if expected is None else [expected])
+
+
+@pytest.mark.parametrize("document", [b"{}", b'{"auths": null}', b'{"auths": {}}', b'{"credHelpers": {"a": "b"}}'])
+def test_configuration_without_logins_is_fine(document: bytes) -> None:
+    """A configuration may hold none."""
+    assert decode_docker_config(document).matching("quay.io/a") == ()
+
+
+@pytest.mark.parametrize(
+    ("document", "complaint"),
+    [
+        pytest.param(b"", "no Docker configuration", id="empty"),
+        pytest.param(b"secret", "no Docker configuration", id="no-json"),
+        pytest.param(b'{"auths": ["secret"]}', "no Docker configuration", id="no-map"),
+        pytest.param(b'{"auths": {"quay.io": "secret"}}', "no Docker configuration", id="no-entry"),
+        pytest.param(b'{"auths": {"quay.io": {"password": "\xff"}}}', "no Docker configuration", id="no-utf-8"),
+        pytest.param(b'{"auths": {"quay.io": {"auth": "!!secret"}}}', "auth of 'quay.io'", id="no-base64"),
+        pytest.param(b'{"auths": {"quay.io": {"auth": "c2VjcmV0"}}}', "auth of 'quay.io'", id="no-colon"),
+        pytest.param(b'{"auths": {"quay.io": {"auth": "/////w=="}}}', "auth of 'quay.io'", id="auth-no-utf-8"),
+    ],
+)
+def test_broken_configuration_is_refused_without_quoting_it(document: bytes, complaint: str) -> None:
+    """The message says what is wrong, and neither it nor what caused it holds a byte of a secret."""
+    with pytest.raises(InvalidLogins, match=complaint) as caught:
+        decode_docker_config(document)
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None

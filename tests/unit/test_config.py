@@ -1,0 +1,199 @@
+"""The settings: what is read, in which order, and how each refusal reads."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extender.config.checks import parse_listen, problems_of
+from extender.config.reading import load_config, read_config, to_yaml
+from extender.config.tree import Config, settings
+from extender.errors import ConfigError
+
+SERVED = ("admission.tls.certificate=/c.pem", "admission.tls.key=/k.pem")
+
+
+def write(folder: Path, text: str) -> str:
+    """A settings file holding `text`."""
+    file = folder / "config.yaml"
+    file.write_text(text)
+    return str(file)
+
+
+def test_defaults_are_read_from_nothing() -> None:
+    """No file and no assignment give the documented defaults."""
+    assert read_config(None) == Config()
+
+
+def test_assignment_beats_file_and_file_beats_default(tmp_path: Path) -> None:
+    """`--set` is over the file, which is over the default."""
+    file = write(tmp_path, "scheduler: {wait_seconds: 0.3, pending: pass}\n")
+    config = read_config(file, ["scheduler.wait_seconds=0.7"])
+    assert (config.scheduler.wait_seconds, config.scheduler.pending, config.scheduler.unknown) == (0.7, "pass", "pass")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "read"),
+    [
+        pytest.param("placement.preference={amd64: 3}", lambda c: c.placement.preference == {"amd64": 3}, id="map"),
+        pytest.param(
+            "placement.preference.arm64=3", lambda c: c.placement.preference == {"arm64": 3}, id="key of a map"
+        ),
+        pytest.param("scheduler.assume=[linux/arm64]", lambda c: c.scheduler.assume == ("linux/arm64",), id="list"),
+        pytest.param("admission.tls=null", lambda c: c.admission.tls is None, id="null"),
+        pytest.param("scheduler.listen=", lambda c: c.scheduler.listen == "", id="empty string"),
+        pytest.param("scheduler.tls.key=/k.pem", lambda c: c.scheduler.tls.key == "/k.pem", id="inside a null section"),
+        pytest.param("cache.size=7", lambda c: c.cache.size == 7, id="number"),
+    ],
+)
+def test_assigned_value_is_parsed_as_yaml(assignment: str, read: Callable[[Config], bool]) -> None:
+    """The text after `=` is YAML, so lists, maps and null work."""
+    assert read(read_config(None, [assignment]))
+
+
+def test_empty_file_gives_the_defaults(tmp_path: Path) -> None:
+    """A file of comments only changes nothing."""
+    assert read_config(write(tmp_path, "# nothing yet\n")) == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param("schedular: {}", ["schedular", "no such setting", "scheduler"], id="unknown section"),
+        pytest.param("scheduler: {wait: 1}", ["scheduler.wait", "no such setting", "wait_seconds"], id="unknown key"),
+        pytest.param("admission: {tls: {cert: x}}", ["admission.tls.cert", "certificate"], id="unknown nested key"),
+        pytest.param(
+            "scheduler: {wait_seconds: soon}", ["scheduler.wait_seconds", "'soon'", "float", "Longest"], id="type"
+        ),
+        pytest.param("scheduler: {pending: maybe}", ["scheduler.pending", "'maybe'", "retry"], id="enum"),
+        pytest.param(
+            "admission: {node_affinity: hard}", ["admission.node_affinity", "'hard'", "required"], id="literal"
+        ),
+        pytest.param(
+            "placement: {preference: {arm64: 11}}", ["placement.preference", "11", "<= 10"], id="range in a map"
+        ),
+        pytest.param("cache: {size: 0}", ["cache.size", "0", ">= 1"], id="range"),
+        pytest.param("scheduler: {assume: [7]}", ["scheduler.assume[0]", "7", "str"], id="list item"),
+        pytest.param(
+            "admission: {tolerations: [{kee: x}]}", ["admission.tolerations[0]", "kee"], id="unknown key in a list"
+        ),
+        pytest.param("scheduler: 3", ["scheduler", "3", "object"], id="section that is no map"),
+        pytest.param("[1, 2]", ["must be a map"], id="file that is no map"),
+        pytest.param("a: [", ["no YAML"], id="file that is no YAML"),
+    ],
+)
+def test_refusal_names_path_value_and_what_is_right(tmp_path: Path, text: str, says: list[str]) -> None:
+    """Each refusal of a file says where, what and what would be right."""
+    with pytest.raises(ConfigError) as refusal:
+        read_config(write(tmp_path, text))
+    for part in says:
+        assert part in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "assignment", ["scheduler.wait_seconds", "=3", "scheduler..x=3", "cache.size=[", "cache.sise=3"]
+)
+def test_malformed_assignment_is_refused(assignment: str) -> None:
+    """`--set` without a path, without a value, or with text that is no YAML is refused with what to write."""
+    with pytest.raises(ConfigError):
+        read_config(None, [assignment])
+
+
+def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    """A file that is not there is a configuration error that names it."""
+    with pytest.raises(ConfigError, match=r"absent\.yaml"):
+        read_config(str(tmp_path / "absent.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("assignments", "says"),
+    [
+        pytest.param((), ["admission.tls.certificate", "admission.tls.key"], id="webhook without certificate"),
+        pytest.param((*SERVED, "scheduler.listen=0.0.0.0:1"), ["scheduler.tls", "loopback", "insecure"], id="plain"),
+        pytest.param(("admission.tls=null",), ["admission.tls", "loopback"], id="plain webhook"),
+        pytest.param(
+            (*SERVED, "operations.listen=0.0.0.0:8443"), ["operations.listen", "taken by"], id="one port twice"
+        ),
+        pytest.param(("scheduler.listen=", "admission.listen="), ["nothing to serve"], id="nothing to serve"),
+        pytest.param((*SERVED, "scheduler.listen=8880"), ["scheduler.listen", "host:port"], id="no host"),
+        pytest.param(
+            (*SERVED, "operations.listen=a:99999"), ["operations.listen", "host:port"], id="port out of range"
+        ),
+        pytest.param(
+            (*SERVED, "scheduler.unknown=assume", "scheduler.assume=[]"),
+            ["scheduler.assume", "names nothing"],
+            id="assume nothing",
+        ),
+        pytest.param((*SERVED, "scheduler.assume=[arm64]"), ["scheduler.assume", "'arm64'"], id="no platform"),
+        pytest.param((*SERVED, "cache.stale_seconds=10"), ["cache.tag_seconds", "registry.always_seconds"], id="times"),
+        pytest.param(
+            (*SERVED, "admission.tolerations=[{key: a, platforms: []}]"),
+            ["tolerations[0].platforms"],
+            id="rule of nothing",
+        ),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(assignments: tuple[str, ...], says: list[str]) -> None:
+    """What cannot work together is refused before anything starts."""
+    with pytest.raises(ConfigError) as refusal:
+        load_config(None, assignments)
+    for part in says:
+        assert part in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        SERVED,
+        ("admission.listen=",),
+        ("admission.listen=127.0.0.1:8443", "admission.tls=null"),
+        (*SERVED, "scheduler.listen=0.0.0.0:8880", "scheduler.insecure=true"),
+        (*SERVED, "scheduler.listen='[::1]:8880'"),
+        (*SERVED, "scheduler.listen=127.0.0.1:0", "operations.listen=127.0.0.1:0"),
+    ],
+)
+def test_values_that_fit_are_accepted(assignments: tuple[str, ...]) -> None:
+    """Plain HTTP on loopback or on request, IPv6, port 0 and listeners switched off are fine."""
+    assert not list(problems_of(load_config(None, assignments)))
+
+
+@pytest.mark.parametrize(
+    ("listen", "address"), [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:8880", ("::1", 8880)), ("host:1", ("host", 1))]
+)
+def test_listen_is_host_and_port(listen: str, address: tuple[str, int]) -> None:
+    """IPv6 wants brackets; the port is a number."""
+    assert parse_listen(listen) == address
+
+
+@pytest.mark.parametrize("listen", ["", "8880", "::1:80", "h:", ":80", "h:-1", "h:70000", "h:٣"])
+def test_listen_of_another_form_is_refused(listen: str) -> None:
+    """Anything else is refused."""
+    with pytest.raises(ConfigError, match="host:port"):
+        parse_listen(listen)
+
+
+def test_printed_configuration_reads_back(tmp_path: Path) -> None:
+    """`config` prints what `--config` accepts, to the same values."""
+    config = read_config(None, ["placement.preference={amd64: 4}", "scheduler.unknown=assume", "admission.tls=null"])
+    assert read_config(write(tmp_path, to_yaml(config))) == config
+
+
+def test_every_setting_is_documented_and_settable() -> None:
+    """Each key has a documentation sentence, and its printed default can be assigned."""
+    assert len(settings()) >= 30
+    for setting in settings():
+        assert setting.documentation.endswith("."), setting.path
+        assert (
+            read_config(None, [f"{setting.path}={yaml.safe_dump(yaml.safe_load(setting.default)).splitlines()[0]}"])
+            is not None
+        )
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("scheduler.wait_seconds", "0.1"), ("scheduler.pending", '"retry"'), ("placement.preference", '{"arm64":10}')],
+)
+def test_setting_shows_its_default(path: str, expected: str) -> None:
+    """Defaults in the table are the Structs' own."""
+    assert next(setting.default for setting in settings() if setting.path == path) == expected
