@@ -19,7 +19,7 @@ from benchmarks.loopback import Connection, Measured, measure, request_bytes
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A kind of request, and the median in milliseconds that a prototype reached on two shared cores (None: not known)."""
+    """A kind of request, and the median in milliseconds that a prototype reached on two shared cores, if known."""
 
     name: str
     path: str
@@ -74,28 +74,46 @@ def ask(url: str, question: Question, *, fewer: int = 1) -> Measured:
     connection = Connection(host, int(port))
     samples = max(question.samples // fewer, 20)
     try:
-        return measure(connection, request_bytes(question.path, question.body), samples=samples, warm_up=samples // 10 + 3)
+        return measure(
+            connection, request_bytes(question.path, question.body), samples=samples, warm_up=samples // 10 + 3
+        )
     finally:
         connection.close()
 
 
 def run(*, fewer: int = 1) -> list[Answer]:
-    """Every question's figures; progress on standard error. The cores are 0 for the server and 1, where there is one, for us."""
+    """Every question's figures; progress on standard error. The first core serves, the last one asks."""
     cores = sorted(os.sched_getaffinity(0))
     answers = []
-    with served("service", cores[0]) as service, served("floor", cores[0]) as floor, Progress(console=Console(stderr=True)) as bar:
+    with (
+        served("service", cores[0]) as service,
+        served("floor", cores[0]) as floor,
+        Progress(console=Console(stderr=True)) as bar,
+    ):
         os.sched_setaffinity(0, {cores[-1]})
         asked = questions(service["registry"])
         for question in bar.track(asked, description="latency"):
             base = service["admission" if "admission" in question.path else "scheduler"]
-            answers.append(Answer(question, ask(base, question, fewer=fewer), ask(floor["floor"], question, fewer=fewer)))
+            answers.append(
+                Answer(question, ask(base, question, fewer=fewer), ask(floor["floor"], question, fewer=fewer))
+            )
     os.sched_setaffinity(0, cores)
     return answers
 
 
 def table_of(answers: list[Answer]) -> Table:
-    """The figures as a table; `× floor` is our median over that of aiohttp reading the same body and answering nothing."""
-    table = Table("warm, one connection", "p50 ms", "p99 ms", "× floor", "mark p50", "answer bytes", "samples", box=None, pad_edge=False)
+    """The figures; `× floor` is our median over that of aiohttp reading the same body and answering two bytes."""
+    table = Table(
+        "warm, one connection",
+        "p50 ms",
+        "p99 ms",
+        "× floor",
+        "mark p50",
+        "answer bytes",
+        "samples",
+        box=None,
+        pad_edge=False,
+    )
     for answer in answers:
         mark = answer.question.mark_p50
         table.add_row(

@@ -21,7 +21,8 @@ class Measured(msgspec.Struct, frozen=True):
 
 def request_bytes(path: str, body: bytes) -> bytes:
     """The request as kube-scheduler writes it."""
-    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

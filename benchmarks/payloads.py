@@ -28,7 +28,9 @@ def pod(images: tuple[str, ...]) -> dict[str, Any]:
             "ports": [{"name": "http", "containerPort": 8000 + index, "protocol": "TCP"}],
             "env": [{"name": f"SETTING_{number}", "value": f"value-of-setting-{number}"} for number in range(6)],
             "resources": {"limits": {"cpu": "1", "memory": "512Mi"}, "requests": {"cpu": "250m", "memory": "256Mi"}},
-            "volumeMounts": [{"name": "token", "readOnly": True, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}],
+            "volumeMounts": [
+                {"name": "token", "readOnly": True, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+            ],
             "livenessProbe": {"httpGet": {"path": "/livez", "port": "http", "scheme": "HTTP"}, "periodSeconds": 10},
             "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http", "scheme": "HTTP"}, "periodSeconds": 5},
             "terminationMessagePath": "/dev/termination-log",
@@ -49,7 +51,13 @@ def pod(images: tuple[str, ...]) -> dict[str, Any]:
             "labels": {"app": "checkout", "pod-template-hash": "7c9f8d6b5", "team": "payments"},
             "annotations": {"prometheus.io/scrape": "true", "checksum/config": "0" * 64},
             "ownerReferences": [
-                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "checkout-7c9f8d6b5", "controller": True, "uid": "0"}
+                {
+                    "apiVersion": "apps/v1",
+                    "kind": "ReplicaSet",
+                    "name": "checkout-7c9f8d6b5",
+                    "controller": True,
+                    "uid": "0",
+                }
             ],
         },
         "spec": {
@@ -61,8 +69,18 @@ def pod(images: tuple[str, ...]) -> dict[str, Any]:
             "securityContext": {},
             "schedulerName": "default-scheduler",
             "tolerations": [
-                {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
-                {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
+                {
+                    "key": "node.kubernetes.io/not-ready",
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": 300,
+                },
+                {
+                    "key": "node.kubernetes.io/unreachable",
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": 300,
+                },
             ],
             "priority": 0,
             "enableServiceLinks": True,
@@ -82,18 +100,28 @@ def node(index: int) -> dict[str, Any]:
     }
     images = [
         {
-            "names": [f"{REGISTRY}/team-{number}/service@sha256:{number:064x}", f"{REGISTRY}/team-{number}/service:1.{number}.0"],
+            "names": [
+                f"{REGISTRY}/team-{number}/service@sha256:{number:064x}",
+                f"{REGISTRY}/team-{number}/service:1.{number}.0",
+            ],
             "sizeBytes": 100_000_000 + number,
         }
         for number in range(50)
     ]
     return {
-        "metadata": {"name": node_name(index), "uid": f"{index:036d}", "labels": labels, "annotations": {"note": "x" * 500}},
+        "metadata": {
+            "name": node_name(index),
+            "uid": f"{index:036d}",
+            "labels": labels,
+            "annotations": {"note": "x" * 500},
+        },
         "spec": {"podCIDR": "10.0.0.0/24", "providerID": f"aws:///eu-central-1a/i-{index:017x}"},
         "status": {
             "capacity": {"cpu": "8", "memory": "32Gi", "pods": "110"},
             "allocatable": {"cpu": "8", "memory": "31Gi", "pods": "110"},
-            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is ready"}],
+            "conditions": [
+                {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is ready"}
+            ],
             "nodeInfo": {"architecture": architecture(index), "operatingSystem": "linux", "kubeletVersion": "v1.36.3"},
             "images": images,
         },
@@ -128,7 +156,10 @@ def review(images: tuple[str, ...]) -> bytes:
                 "requestResource": resource,
                 "namespace": "shop",
                 "operation": "CREATE",
-                "userInfo": {"username": "system:serviceaccount:kube-system:replicaset-controller", "groups": ["system:authenticated"]},
+                "userInfo": {
+                    "username": "system:serviceaccount:kube-system:replicaset-controller",
+                    "groups": ["system:authenticated"],
+                },
                 "object": {"kind": "Pod", "apiVersion": "v1", **pod(images)},
                 "oldObject": None,
                 "dryRun": False,

@@ -22,8 +22,7 @@ async def no_task_left_running() -> AsyncIterator[None]:
     before = asyncio.all_tasks()
     yield
     for _ in range(_TURNS):
-        left = asyncio.all_tasks() - before - {asyncio.current_task()}
-        if not left:
-            return
         await asyncio.sleep(0)
-    pytest.fail(f"tasks are still running: {sorted(map(repr, left))}", pytrace=False)
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    if left:
+        pytest.fail(f"tasks are still running: {sorted(map(repr, left))}", pytrace=False)

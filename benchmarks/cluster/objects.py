@@ -13,7 +13,7 @@ MADE_HERE = {"multiarch-extender.io/made-for": "tests"}
 """The label of every node and namespace made here: what may be cleared away in a cluster that has others."""
 
 
-def fake_node(  # noqa: PLR0913  keywords, each a field of the node
+def fake_node(
     name: str,
     architecture: str,
     *,
@@ -48,7 +48,7 @@ def fake_node(  # noqa: PLR0913  keywords, each a field of the node
     }
 
 
-def pod(  # noqa: PLR0913  keywords, each a field of the pod
+def pod(
     name: str,
     *images: str,
     namespace: str = "default",

@@ -21,8 +21,8 @@ from extender.images.manifest import Image
 from extender.images.platform import Compatibility, InvalidPlatform, Platform, parse_platform, runs_on
 from extender.images.reference import parse_reference
 from extender.logs import configure_logs
-from extender.placement.facts import Content, Failure, PodImage, RunsOn, fact_of
-from extender.server.service import open_lookups
+from extender.placement.facts import Content, Failure, Pending, PodImage, Unknown, fact_of
+from extender.server.service import Surroundings, open_knowledge
 
 
 class Inspected(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,12 +81,12 @@ async def _inspect_all(references: Sequence[str], settings: Config) -> list[Imag
         TextColumn("Looking up"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
         console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
     )  # fmt: skip
-    async with open_lookups(settings) as lookups:
+    async with open_knowledge(settings, Surroundings()) as knowledge:
         with progress:
             task = progress.add_task("", total=len(references))
 
             async def one(reference: str) -> Image | Failure:
-                answer = await lookups.resolver.describe(reference, lookups.keyring)
+                answer = await knowledge.resolver.describe(reference, knowledge.keyring)
                 progress.update(task, advance=1, description=reference)
                 return answer
 
@@ -121,7 +121,7 @@ def _inspected(reference: str, answer: Image | Failure) -> Inspected:
 
 def _unknown(reference: str, answer: Image | Failure) -> dict[str, str] | None:
     fact = fact_of(PodImage(reference), _content(answer), may_be_pending=False)
-    return None if isinstance(fact, RunsOn) else {"cause": fact.cause.value, "detail": fact.detail}
+    return {"cause": fact.cause.value, "detail": fact.detail} if isinstance(fact, Pending | Unknown) else None
 
 
 def _content(answer: Image | Failure) -> Content | Failure:

@@ -126,7 +126,7 @@ async def fetch_pages(reader: Getter, resource: Resource) -> AsyncGenerator[Page
 class ListWatch:
     """Tells `handler` all there is of `resource` and every change of it, for as long as `run` runs."""
 
-    def __init__(  # noqa: PLR0913  # time and chance are the caller's
+    def __init__(  # time and chance are the caller's
         self,
         reader: Reader,
         resource: Resource,

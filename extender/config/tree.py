@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import Choice
 from extender.placement.tolerations import TolerationRule
 
@@ -88,7 +89,7 @@ class AdmissionConfig(Section, frozen=True):
         TolerationRule(key="arch", operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/arm64",)),
     )
     """Each is added to a pod when every image of it runs on every one of the rule's `platforms`."""
-    node_affinity: Literal["none", "required", "preferred", "both"] = "none"
+    node_affinity: AffinityMode = AffinityMode.NONE
     """What is written for autoscalers and preemption to see: `required` keeps a pod on platforms its images have,
     `preferred` states the preference, `both` does both."""
     scheduler_name: str = ""
@@ -174,10 +175,10 @@ def _settings_of(section: Section, prefix: str) -> Iterator[Setting]:
     documentation = _documentation(type(section))
     for name in section.__struct_fields__:
         value = getattr(section, name)
-        if isinstance(value, Section) and name not in documentation:
+        if name in documentation:
+            yield Setting(f"{prefix}{name}", msgspec.json.encode(value).decode(), documentation[name])
+        if isinstance(value, Section):
             yield from _settings_of(value, f"{prefix}{name}.")
-            continue
-        yield Setting(f"{prefix}{name}", msgspec.json.encode(value).decode(), documentation[name])
 
 
 def _documentation(section: type[Section]) -> Mapping[str, str]:

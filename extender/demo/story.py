@@ -5,7 +5,7 @@ Speaks to the service as kube-scheduler and kube-apiserver do: JSON over HTTP. K
 
 import base64
 import time
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
@@ -17,6 +17,7 @@ AMD64, ARM64 = "linux/amd64", "linux/arm64"
 NODES = {"amd-1": "amd64", "amd-2": "amd64", "arm-1": "arm64", "arm-2": "arm64"}
 _AMD_NODES, _ARM_NODES = ("amd-1", "amd-2"), ("arm-1", "arm-2")
 _NODE_BOOST = 10
+_Answer = TypeVar("_Answer", dict[str, Any], list[dict[str, Any]])
 
 
 class UnexpectedAnswer(ExtenderError):
@@ -75,17 +76,19 @@ class Seen(msgspec.Struct, kw_only=True):
     def surprises(self) -> list[str]:
         """What differs from the truth, one sentence each; empty when all is as it should be."""
         scene = self.scene
+        kept = () if scene.error else scene.kept
+        refused = () if scene.error else tuple(name for name in NODES if name not in kept)
         expected: list[tuple[str, object, object]] = [
             ("tolerations", list(scene.tolerations), self.tolerations),
-            ("nodes kept", [] if scene.error else list(scene.kept), self.kept),
-            ("nodes refused", [] if scene.error else [name for name in NODES if name not in scene.kept], list(self.refused)),
+            ("nodes kept", list(kept), self.kept),
+            ("nodes refused", list(refused), list(self.refused)),
             ("scores", scene.scores, self.scores),
         ]
-        found = [f"{scene.title}: {what} should be {right} and are {said}" for what, right, said in expected if right != said]
+        found = [f"{what} should be {right} and are {said}" for what, right, said in expected if right != said]
         if bool(scene.error) != bool(self.error) or scene.error not in self.error:
-            found.append(f"{scene.title}: the error should name {scene.error!r} and is {self.error!r}")
-        found += [f"{scene.title}: {name} is refused because {why!r}" for name, why in self.refused.items() if scene.refusal not in why]
-        return found
+            found.append(f"the error should name {scene.error!r} and is {self.error!r}")
+        found += [f"{node} is refused: {why!r}" for node, why in self.refused.items() if scene.refusal not in why]
+        return [f"{scene.title}: {surprise}" for surprise in found]
 
 
 def fill_registry(registry: EmbeddedRegistry) -> None:
@@ -99,7 +102,9 @@ def fill_registry(registry: EmbeddedRegistry) -> None:
 class Caller:
     """Plays kube-apiserver and kube-scheduler towards the service at two base URLs."""
 
-    def __init__(self, session: aiohttp.ClientSession, admission_url: str, scheduler_url: str, registry_host: str) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, admission_url: str, scheduler_url: str, registry_host: str
+    ) -> None:
         self._session = session
         self._admission_url = admission_url
         self._scheduler_url = scheduler_url
@@ -109,28 +114,35 @@ class Caller:
         """Send the scene's pod through webhook, filter and prioritize."""
         milliseconds: dict[str, float] = {}
         pod = pod_of(scene, self._registry_host)
-        review = await self._post(milliseconds, "webhook", f"{self._admission_url}/admission/pods", review_of(pod))
-        filtered = await self._post(milliseconds, "filter", f"{self._scheduler_url}/scheduler/filter", arguments_of(pod))
-        scores = await self._post(milliseconds, "prioritize", f"{self._scheduler_url}/scheduler/prioritize", arguments_of(pod))
-        kept = (filtered.get("Nodes") or {}).get("items") or []
+        arguments = arguments_of(pod)
+
+        async def ask(name: str, url: str, document: object, kind: type[_Answer]) -> _Answer:
+            started = time.perf_counter()
+            answer = await self._post(url, document, kind)
+            milliseconds[name] = (time.perf_counter() - started) * 1000
+            return answer
+
+        review = await ask("webhook", f"{self._admission_url}/admission/pods", review_of(pod), dict)
+        filtered = await ask("filter", f"{self._scheduler_url}/scheduler/filter", arguments, dict)
+        scores = await ask("prioritize", f"{self._scheduler_url}/scheduler/prioritize", arguments, list)
+        kept = (filtered["Nodes"] or {"items": []})["items"]
         return Seen(
             scene=scene,
             tolerations=_tolerations_in(review),
             kept=[node["metadata"]["name"] for node in kept],
-            refused=filtered.get("FailedAndUnresolvableNodes") or {},
-            error=filtered.get("Error") or "",
+            refused=filtered["FailedAndUnresolvableNodes"],
+            error=filtered["Error"],
             scores={score["Host"]: score["Score"] for score in scores},
             milliseconds=milliseconds,
         )
 
-    async def _post(self, milliseconds: dict[str, float], name: str, url: str, document: object) -> Any:
-        started = time.perf_counter()
+    async def _post(self, url: str, document: object, kind: type[_Answer]) -> _Answer:
         async with self._session.post(url, data=msgspec.json.encode(document)) as response:
             body = await response.read()
-        milliseconds[name] = (time.perf_counter() - started) * 1000
         if response.status != 200:
-            raise UnexpectedAnswer(f"{name} answered {response.status}: {body[:200]!r}")
-        return msgspec.json.decode(body)
+            raise UnexpectedAnswer(f"{url} answered {response.status}: {body[:200]!r}")
+        answer: _Answer = msgspec.json.decode(body, type=kind)
+        return answer
 
 
 def _tolerations_in(review: dict[str, Any]) -> list[str]:
@@ -146,9 +158,10 @@ def _tolerations_in(review: dict[str, Any]) -> list[str]:
 def pod_of(scene: Scene, registry_host: str) -> dict[str, Any]:
     """The scene's pod as core/v1 JSON."""
     name = scene.repository.replace("/", "-")
+    image = f"{registry_host}/{scene.repository}:1.0"
     return {
         "metadata": {"name": name, "namespace": "demo", "uid": name},
-        "spec": {"containers": [{"name": "app", "image": f"{registry_host}/{scene.repository}:1.0", "imagePullPolicy": "IfNotPresent"}]},
+        "spec": {"containers": [{"name": "app", "image": image, "imagePullPolicy": "IfNotPresent"}]},
     }
 
 

@@ -81,7 +81,7 @@ def decode_review(body: bytes) -> AdmissionReview:
 
 
 def is_pod_creation(request: AdmissionRequest) -> bool:
-    """Whether a pod is being created: not changed, bound, evicted or given an ephemeral container, and no other kind."""
+    """Whether a pod is being created: not changed, bound, evicted or given an ephemeral container."""
     kind = request.kind
     return (
         request.operation == "CREATE"
@@ -103,7 +103,7 @@ def encode_response(
     """The answer that allows what was asked, in the review's own version.
 
     `patch` is a JSON Patch document (RFC 6902), empty for no change. Warnings are made fit for an HTTP header: one line
-    of at most 256 characters each. Audit annotations have one-word keys; kube-apiserver puts the webhook's name in front.
+    of at most 256 characters each. Audit annotations have one-word keys; kube-apiserver puts the webhook's name before.
     """
     response = _Response(
         uid=review.request.uid,

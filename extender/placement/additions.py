@@ -7,58 +7,58 @@ says, or a record that cannot be read, removes nothing. Knows no image and no po
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from extender.kubernetes.core_v1 import Toleration
-from extender.placement.affinity import ARCHITECTURE, OPERATING_SYSTEM, Alternatives, PreferredTerm, Requirement
+from extender.placement.affinity import ARCHITECTURE, OPERATING_SYSTEM, Alternatives, PreferredTerm
 from extender.placement.annotations import ADDED, REASON
 from extender.placement.patch import Json, JsonObject, look, pointer
+from extender.placement.terms import (
+    Absence,
+    AddedTerm,
+    absence,
+    and_terms,
+    make_absent,
+    remove_last,
+    take_back_terms,
+)
 
 DEFAULT_SCHEDULER = "default-scheduler"
 
 _ANNOTATIONS = ("metadata", "annotations")
-_TOLERATIONS = ("spec", "tolerations")
-_NODE_AFFINITY = ("spec", "affinity", "nodeAffinity")
-_TERMS = (*_NODE_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
-_PREFERRED = (*_NODE_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
+ADDED_PATH = (*_ANNOTATIONS, ADDED)
+REASON_PATH = (*_ANNOTATIONS, REASON)
+AFFINITY_PATH = ("spec", "affinity")
+TOLERATIONS_PATH = ("spec", "tolerations")
+_TERMS = (*AFFINITY_PATH, "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+_PREFERRED = (*AFFINITY_PATH, "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
 _SCHEDULER_NAME = "schedulerName"
 
-# Every list and map that is ever made for an addition, by pointer.
+# Every list and map that is made for an addition and unmade with it, by pointer. Not `spec` and `metadata`: only a part
+# of them is in sight here, and no pod is valid without them.
 _CONTAINERS = {
     pointer(path[:depth]): path[:depth]
-    for path in (_ANNOTATIONS, _TOLERATIONS, _TERMS, _PREFERRED)
-    for depth in range(1, len(path) + 1)
-    if path[:depth] != ("spec",)
+    for path in (_ANNOTATIONS, TOLERATIONS_PATH, _TERMS, _PREFERRED)
+    for depth in range(2, len(path) + 1)
 }
 
-Absence: TypeAlias = Literal["missing", "null"]
+SchedulerBefore: TypeAlias = Literal["missing", "null", "", "default-scheduler"]
+_Item = TypeVar("_Item", Toleration, PreferredTerm)
 
 
-class _Recorded(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    pass
+class Additions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """What was added to one pod.
 
-
-class AddedTerm(_Recorded, frozen=True):
-    """What was ANDed to the node selector term that now stands at `index`.
-
-    `whole`: the term itself is ours, made anew or as a copy of the one before it. `was`: how matchExpressions was absent.
+    `scheduler_name_was` is what stood where our schedulerName is now. `was` tells, by pointer, which lists and maps had
+    to be made, and how they were absent.
     """
-
-    index: int
-    match_expressions: tuple[Requirement, ...]
-    whole: bool = False
-    was: Absence | None = None
-
-
-class Additions(_Recorded, frozen=True):
-    """What was added to one pod. `was` tells, by pointer, which lists and maps had to be made."""
 
     tolerations: tuple[Toleration, ...] = ()
     required: tuple[AddedTerm, ...] = ()
     preferred: tuple[PreferredTerm, ...] = ()
-    scheduler_name_was: Literal["missing", "null", "", "default-scheduler"] | None = None
+    scheduler_name_was: SchedulerBefore | None = None
     was: Mapping[str, Absence] = {}
 
     def same_as(self, other: "Additions") -> bool:
@@ -67,6 +67,8 @@ class Additions(_Recorded, frozen=True):
 
 
 NOTHING = Additions()
+_RECORD = msgspec.json.Decoder(Additions)
+_ENCODER = msgspec.json.Encoder()
 
 
 def read_record(text: Json) -> Additions | None:
@@ -78,13 +80,17 @@ def read_record(text: Json) -> Additions | None:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     indices = [term.index for term in record.required]
-    requirements = [item for term in record.required for item in term.match_expressions]
-    requirements += [item for term in record.preferred for item in term.preference.match_expressions or ()]
+    expressions = [term.match_expressions for term in record.required]
+    expressions += [term.preference.match_expressions or () for term in record.preferred]
     credible = (
         all(low < high for low, high in zip((-1, *indices), indices, strict=False))
-        and all(term.match_expressions for term in record.required)
-        and all(term.preference.match_expressions and not term.preference.match_fields for term in record.preferred)
-        and all(item.operator == "In" and item.key in (ARCHITECTURE, OPERATING_SYSTEM) for item in requirements)
+        and not any(term.preference.match_fields for term in record.preferred)
+        and all(expressions)
+        and all(
+            item.operator == "In" and item.key in (ARCHITECTURE, OPERATING_SYSTEM)
+            for all_ in expressions
+            for item in all_
+        )
     )
     return record if credible else None
 
@@ -99,7 +105,8 @@ def take_back(
 ) -> Additions:
     """Remove from `document` what `record` names and we could have added; returns what was removed.
 
-    `document` is changed in place: the touched parts of a pod. Our own two annotations go in any case.
+    `document` holds the touched parts of a pod and is changed in place; our two annotations go in any case. Of the
+    record's tolerations only those among `tolerations` count.
     """
     annotations = look(document, _ANNOTATIONS)
     if isinstance(annotations, dict):
@@ -108,10 +115,10 @@ def take_back(
     if record is None:
         return NOTHING
     taken = Additions(
-        tolerations=_remove(document, _TOLERATIONS, [item for item in record.tolerations if item in tolerations]),
-        required=_take_back_terms(document, record.required),
+        tolerations=_remove(document, TOLERATIONS_PATH, [item for item in record.tolerations if item in tolerations]),
+        required=take_back_terms(look(document, _TERMS), record.required),
         preferred=_remove(document, _PREFERRED, record.preferred),
-        scheduler_name_was=_take_back_scheduler(document, record, scheduler_name),
+        scheduler_name_was=_take_back_scheduler(document, record.scheduler_name_was, scheduler_name),
     )
     _restore(document, record.was)
     return taken
@@ -125,11 +132,14 @@ def add(
     preferred: Sequence[PreferredTerm] = (),
     scheduler_name: str = "",
 ) -> Additions:
-    """Add these to `document`, in place; `required` as in `affinity.Plan`. Returns the record of it."""
+    """Add these to `document`, in place; `required` as in `affinity.Plan`. Returns the record of it.
+
+    The name is for a pod that has none, or the default one; an empty name is none.
+    """
     was: dict[str, Absence] = {}
     if tolerations:
-        _reach_list(document, _TOLERATIONS, was).extend(_json(item) for item in tolerations)
-    terms = _and_terms(_reach_list(document, _TERMS, was), required) if any(required) else ()
+        _reach_list(document, TOLERATIONS_PATH, was).extend(_json(item) for item in tolerations)
+    terms = and_terms(_reach_list(document, _TERMS, was), required) if any(required) else ()
     if preferred:
         _reach_list(document, _PREFERRED, was).extend(_json(item) for item in preferred)
     return Additions(tuple(tolerations), terms, tuple(preferred), _set_scheduler(document, scheduler_name), was)
@@ -138,6 +148,8 @@ def add(
 def annotate(document: JsonObject, additions: Additions, reason: str) -> Additions:
     """Write the record and, unless empty, the reason into `document`; returns the record as written."""
     was = dict(additions.was)
+    if document.get("metadata") is None:
+        document["metadata"] = {}
     annotations = cast("JsonObject", _reach(document, _ANNOTATIONS, {}, was))
     additions = msgspec.structs.replace(additions, was=was)
     if reason:
@@ -146,11 +158,7 @@ def annotate(document: JsonObject, additions: Additions, reason: str) -> Additio
     return additions
 
 
-_RECORD = msgspec.json.Decoder(Additions)
-_ENCODER = msgspec.json.Encoder()
-
-
-def _json(value: Toleration | PreferredTerm | Requirement) -> Json:
+def _json(value: Toleration | PreferredTerm) -> Json:
     return cast("Json", msgspec.json.decode(_ENCODER.encode(value)))
 
 
@@ -162,7 +170,7 @@ def _reach(document: JsonObject, path: Sequence[str], leaf: Json, was: dict[str,
     found = document
     for depth, step in enumerate(path, 1):
         if found.get(step) is None:
-            was[pointer(path[:depth])] = "null" if step in found else "missing"
+            was[pointer(path[:depth])] = absence(found, step)
             made = leaf
             for inner in reversed(path[depth:]):
                 made = {inner: made}
@@ -177,19 +185,12 @@ def _reach_list(document: JsonObject, path: Sequence[str], was: dict[str, Absenc
 
 
 def _restore(document: JsonObject, was: Mapping[str, Absence]) -> None:
-    """Undo what was made, innermost last made first, where nothing has been put in since."""
-    for where, absence in reversed(list(was.items())):
-        path = _CONTAINERS.get(where, ())
+    """Undo what was made, last made first, where nothing has been put in since."""
+    for where, how in reversed(list(was.items())):
+        path = _CONTAINERS.get(where)
         parent = look(document, path[:-1]) if path else None
-        if isinstance(parent, dict) and _is_empty(parent.get(path[-1])):
-            _make_absent(parent, path[-1], absence)
-
-
-def _make_absent(parent: JsonObject, key: str, absence: Absence) -> None:
-    if absence == "null":
-        parent[key] = None
-    else:
-        del parent[key]
+        if path and isinstance(parent, dict) and _is_empty(parent.get(path[-1])):
+            make_absent(parent, path[-1], how)
 
 
 def _is_empty(value: Json) -> bool:
@@ -199,83 +200,30 @@ def _is_empty(value: Json) -> bool:
     return isinstance(value, list) and not value
 
 
-def _and_terms(terms: list[Json], additions: Sequence[Alternatives]) -> tuple[AddedTerm, ...]:
-    if not terms:
-        made = additions[0]
-        terms.extend({"matchExpressions": [_json(item) for item in requirements]} for requirements in made)
-        return tuple(AddedTerm(index, requirements, whole=True) for index, requirements in enumerate(made))
-    written: list[Json] = []
-    added = []
-    for term, alternatives in zip(cast("list[JsonObject]", terms), additions, strict=True):
-        present = cast("list[Json] | None", term.get("matchExpressions"))
-        was = None if present is not None else _absence(term, "matchExpressions")
-        for place, requirements in enumerate(alternatives):
-            added.append(AddedTerm(len(written), requirements, whole=place > 0, was=was))
-            written.append({**term, "matchExpressions": [*(present or ()), *map(_json, requirements)]})
-        if not alternatives:
-            written.append(term)
-    terms[:] = written
-    return tuple(added)
-
-
-def _absence(parent: JsonObject, key: str) -> Absence:
-    return "null" if key in parent else "missing"
-
-
-def _take_back_terms(document: JsonObject, recorded: Sequence[AddedTerm]) -> tuple[AddedTerm, ...]:
-    terms = look(document, _TERMS)
-    if not isinstance(terms, list):
-        return ()
-    taken = [added for added in recorded if added.index < len(terms) and _subtract(terms[added.index], added)]
-    for added in reversed(taken):
-        index = added.index
-        if added.whole and (not _has_requirements(terms[index]) or (index and terms[index] == terms[index - 1])):
-            del terms[index]
-    return tuple(taken)
-
-
-def _subtract(term: Json, added: AddedTerm) -> bool:
-    """Take the requirements out of `term` if all are there and the term, unless it is ours, has others besides."""
-    present = term.get("matchExpressions") if isinstance(term, dict) else None
-    if not isinstance(term, dict) or not isinstance(present, list):
-        return False
-    left = present.copy()
-    for requirement in map(_json, added.match_expressions):
-        if not _remove_last(left, requirement):
-            return False
-    if not (left or added.whole or term.get("matchFields")):
-        return False
-    term["matchExpressions"] = left
-    if not left and added.was:
-        _make_absent(term, "matchExpressions", added.was)
-    return True
-
-
-def _has_requirements(term: Json) -> bool:
-    return isinstance(term, dict) and bool(term.get("matchExpressions") or term.get("matchFields"))
-
-
-_Item = Toleration | PreferredTerm
-
-
-def _remove[Item: _Item](document: JsonObject, path: Sequence[str], items: Sequence[Item]) -> tuple[Item, ...]:
+def _remove(document: JsonObject, path: Sequence[str], items: Sequence[_Item]) -> tuple[_Item, ...]:
+    """Each of `items` once, as far as it is in the list at `path`."""
     found = look(document, path)
     if not isinstance(found, list):
         return ()
-    return tuple(item for item in items if _remove_last(found, _json(item)))
+    return tuple(item for item in dict.fromkeys(items) if remove_last(found, _json(item)))
 
 
-def _remove_last(items: list[Json], item: Json) -> bool:
-    """Ours were put last, so of equals the last one goes."""
-    for index in reversed(range(len(items))):
-        if items[index] == item:
-            del items[index]
-            return True
-    return False
+def _set_scheduler(document: JsonObject, name: str) -> SchedulerBefore | None:
+    spec = cast("JsonObject", document["spec"])
+    before = spec.get(_SCHEDULER_NAME)
+    if name in ("", DEFAULT_SCHEDULER) or before not in (None, "", DEFAULT_SCHEDULER):
+        return None
+    how: SchedulerBefore = absence(spec, _SCHEDULER_NAME) if before is None else cast("SchedulerBefore", before)
+    spec[_SCHEDULER_NAME] = name
+    return how
 
 
-def _set_scheduler(
-    document: JsonObject, name: str
-) -> Literal["missing", "null", "", "default-scheduler"] | None:
-    spec = document["spec"]
-    ...
+def _take_back_scheduler(document: JsonObject, before: SchedulerBefore | None, name: str) -> SchedulerBefore | None:
+    spec = cast("JsonObject", document["spec"])
+    if before is None or not name or spec.get(_SCHEDULER_NAME) != name:
+        return None
+    if before == "missing" or before == "null":  # noqa: PLR1714  # a membership test would not narrow the type
+        make_absent(spec, _SCHEDULER_NAME, before)
+    else:
+        spec[_SCHEDULER_NAME] = before
+    return before

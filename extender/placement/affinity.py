@@ -124,12 +124,12 @@ def node_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -> 
     )
 
 
-def plan_required(affinity: NodeAffinity, node_selector: Mapping[str, str] | None, nodes: frozenset[Platform]) -> Plan:
+def plan_required(affinity: NodeAffinity, node_selector: Mapping[str, str], nodes: frozenset[Platform]) -> Plan:
     """How a pod of this affinity and nodeSelector is kept on `nodes`, which are at least one.
 
     A term that implies as much gets nothing; one that matches nothing anyway, or would match nothing then, is left.
     """
-    selector = [Requirement(key, "In", (value,)) for key, value in (node_selector or {}).items()]
+    selector = [Requirement(key, "In", (value,)) for key, value in node_selector.items()]
     alone = _alternatives(selector, nodes)
     if alone is None:
         return Plan(selector_contradicts=True)

@@ -34,10 +34,12 @@ def blame(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
     Take a smallest set among those within C's: the node runs nothing of it either, and it has no proper subset, so it
     is here. It does not matter which of them are assumed, since an assumption that holds for one node holds for all.
     """
-    distinct = {(item.reference, item.platforms): item for item in reversed(tuple(constraints))}
-    sets = {platforms for _, platforms in distinct}
+    first: dict[tuple[str, frozenset[Platform]], Constraint] = {}
+    for item in constraints:
+        first.setdefault((item.reference, item.platforms), item)
+    sets = {platforms for _, platforms in first}
     smallest = {platforms for platforms in sets if not any(other < platforms for other in sets)}
-    return tuple(item for item in reversed(distinct.values()) if item.platforms in smallest)
+    return tuple(item for item in first.values() if item.platforms in smallest)
 
 
 def refusal_text(constraints: Sequence[Constraint]) -> str:

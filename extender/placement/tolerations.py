@@ -20,9 +20,10 @@ _VALUE = rf"^({_WORD})?$"
 
 
 class TolerationRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A toleration, and the platforms (`os/architecture[/variant]`) on every one of which all images must run to earn it.
+    """A toleration, and the platforms on every one of which all images must run to earn it.
 
-    An empty key, with Exists, tolerates every taint; an empty effect every effect.
+    An empty key, with Exists, tolerates every taint; an empty effect every effect. Platforms are written
+    `os/architecture` or `os/architecture/variant`; without any the rule is never earned.
     """
 
     key: Annotated[str, msgspec.Meta(pattern=_KEY)] = ""

@@ -64,7 +64,7 @@ def open_session(*, ca_files: Sequence[str] = ()) -> aiohttp.ClientSession:
 class RegistryClient:
     """Asks registries for manifests and blobs. Every method raises only RegistryError leaves and InvalidManifest."""
 
-    def __init__(  # noqa: PLR0913 - each is one setting, all but the session named
+    def __init__(
         self,
         session: aiohttp.ClientSession,
         *,

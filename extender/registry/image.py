@@ -10,7 +10,7 @@ import msgspec
 from extender.errors import UnsupportedManifest
 from extender.images.config import read_config
 from extender.images.manifest import (
-    ArtifactDocument,
+    Document,
     Image,
     IndexDocument,
     Kind,
@@ -93,9 +93,8 @@ class _Survey:
         self._requests_left = MAX_REQUESTS
         self._seen: set[str] = set()
 
-    async def read(self, manifest: FetchedManifest, depth: int) -> IndexDocument | ManifestDocument | ArtifactDocument:
+    async def read(self, manifest: FetchedManifest, depth: int) -> Document:
         """Add what this manifest and all below it say; the document it holds."""
-        self._seen.add(manifest.digest)
         document = read_manifest(manifest.body, manifest.media_type)
         if isinstance(document, IndexDocument):
             await self._read_index(document, depth)
@@ -115,6 +114,7 @@ class _Survey:
             raise UnsupportedManifest(f"more than {MAX_DEPTH} indexes are nested in each other")
         for child in index.children:
             if child.digest not in self._seen:
+                self._seen.add(child.digest)
                 self._spend()
                 manifest = await self._client.fetch_manifest(
                     self._reference.with_digest(child.digest), self._credential

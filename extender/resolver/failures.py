@@ -18,7 +18,7 @@ from extender.errors import (
 from extender.placement.facts import Cause, Failure
 from extender.registry.keyring import Scope
 from extender.resolver.references import Target
-from extender.resolver.tables import Table
+from extender.resolver.tables import PackedDigest, Table
 
 # Constant sentences: nothing a registry wrote, and no address, reaches the pod's author through them.
 _SENTENCES = {
@@ -66,7 +66,7 @@ class Failures:
     """The last failure of each (repository, tag or digest, scope), of at most `size`."""
 
     def __init__(self, size: int, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        self._rows: Table[tuple[str, str, Scope], _Row] = Table(size)
+        self._rows: Table[tuple[str, PackedDigest, Scope], _Row] = Table(size)
         self._clock = clock
         self._random = random
 

@@ -107,7 +107,7 @@ class Lookups:
 
     def _fail(self, target: Target, credential: Credential, error: Exception) -> Failure:
         if isinstance(error, RegistryDenied):
-            self._memory.revoke(target.repository, credential.scope)
+            self._memory.revoke(target.repository, credential.scope, self._clock())
         failure = self._failures.remember(target, credential.scope, error)
         log.info("lookup.failed", image=str(target.reference), cause=failure.cause.value, scope=credential.scope)
         return failure
@@ -155,11 +155,11 @@ class Lookups:
         self, target: Target, credential: Credential, digest: str, manifest: FetchedManifest | None
     ) -> Known:
         """Remembers that the target is `digest` to this scope; fetches what that is unless the repository showed it."""
-        content = self._memory.shown(target.repository, digest)
-        if content is None:
+        known = self._memory.prove(target, credential.scope, digest, self._clock())
+        if known is None:
             image = await self._fetch(target.reference.with_digest(digest), credential, manifest)
-            content = self._memory.show(target.repository, digest, _content_of(image))
-        return self._memory.prove(target, credential.scope, digest, content, self._clock())
+            known = self._memory.learn(target, credential.scope, digest, _content_of(image), self._clock())
+        return known
 
     async def _fetch_image(
         self, reference: ImageReference, credential: Credential, manifest: FetchedManifest | None

@@ -3,23 +3,25 @@
 Knows the grammar's owner, `images.reference`, and under which name the tables keep a reference.
 """
 
+import sys
+
 import msgspec
 
 from extender.errors import InvalidReference
 from extender.images.reference import ImageReference, parse_reference
 from extender.placement.facts import Cause, Failure
-from extender.resolver.tables import Table
+from extender.resolver.tables import PackedDigest, Table, pack_digest
 
 # What can be pulled stays under 800 characters; a longer text is wrong, and read anew each time rather than kept.
 _MAX_KEPT_CHARACTERS = 1024
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What a reference asks for. `name` is its digest, else its tag: with a digest the tag decides nothing."""
+    """What a reference asks for. `name` is its digest, packed, else its tag: with a digest the tag decides nothing."""
 
     reference: ImageReference
     repository: str
-    name: str
+    name: PackedDigest
 
 
 class References:
@@ -45,4 +47,5 @@ def _read(text: str) -> Target | Failure:
         return Failure(Cause.INVALID_REFERENCE, str(exc))
     if reference.digest:
         reference = reference.with_digest(reference.digest)
-    return Target(reference, reference.repository, reference.digest or reference.tag)
+    name = pack_digest(reference.digest) if reference.digest else reference.tag
+    return Target(reference, sys.intern(reference.repository), name)  # the tables hold each repository many times

@@ -25,6 +25,7 @@ from extender.resolver.flights import Flights
 from extender.resolver.lookups import Lookups
 from extender.resolver.memory import Known, Memory
 from extender.resolver.references import References, Target
+from extender.resolver.tables import PackedDigest
 
 R = TypeVar("R", Known, Image)
 
@@ -53,7 +54,7 @@ IMAGES = gauge(
 # Lookups started and not ended, most of them queueing: some 3 KB each. Beyond that an image stays pending, and is
 # looked up when it is next asked for.
 _MOST_FLIGHTS = 10_000
-_MOST_TEXTS = 16_384
+_MOST_TEXTS = 8_192
 _FEWEST_FAILURES = 1_000
 _ENDED = Failure(Cause.LOOKING_UP, "its lookup was ended before it came to anything")
 
@@ -74,7 +75,7 @@ class _Standing(msgspec.Struct, frozen=True):
     credentials: tuple[Credential, ...] = ()
 
 
-_FlightKey = tuple[str, str, tuple[Scope, ...]]  # repository, tag or digest, scopes in the order of trying
+_FlightKey = tuple[str, PackedDigest, tuple[Scope, ...]]  # repository, tag or digest, scopes in the order of trying
 
 
 class Resolver:
@@ -87,7 +88,7 @@ class Resolver:
     `size` bounds each table; `clock` gives monotonic seconds, `random` numbers from 0 up to 1.
     """
 
-    def __init__(  # noqa: PLR0913 - each is one setting, all but the client named
+    def __init__(
         self,
         client: ManifestClient,
         *,

@@ -8,7 +8,6 @@ from typing import Protocol
 
 import structlog
 
-from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName, Pod, PodUid
 from extender.kubernetes.extender_v1 import (
     ExtenderArgs,
@@ -21,7 +20,7 @@ from extender.kubernetes.extender_v1 import (
     encode_priorities,
 )
 from extender.metrics import counters
-from extender.placement.annotations import Mode, Wishes, read_wishes
+from extender.placement.annotations import Mode, Wishes
 from extender.placement.facts import Answer, PodImage, fact_of, images_of
 from extender.placement.nodes import ListedNodes, NodePlatforms, list_nodes
 from extender.placement.policy import Policy, left_alone
@@ -30,14 +29,12 @@ from extender.placement.scheduling import (
     Verdict,
     filter_nodes,
     is_unsettled,
-    missing_nodes,
     preempt_nodes,
     prioritize_nodes,
 )
-from extender.registry.keyring import Keyring
-from extender.resolver.resolver import Lookup, Resolver
 from extender.server.endpoints import Reply
 from extender.server.first_seen import FirstSeen
+from extender.server.knowledge import Knowledge
 from extender.server.seen_nodes import SeenNodes
 
 log = structlog.get_logger()
@@ -62,35 +59,30 @@ class NodeView(NodePlatforms, Protocol):
     def synced(self) -> bool:
         """Whether every node has been seen once."""
 
-    async def find(self, names: Sequence[NodeName], within_seconds: float) -> Mapping[NodeName, Platform | None]:
-        """What the API server says of nodes that are not in view; those it does not know either are left out."""
+    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> Sequence[NodeName]:
+        """Ask the API server once for nodes that are not in view and take them in; those still missing."""
 
 
 class SchedulerVerbs:
     """filter, prioritize and preempt for one scheduler.
 
-    `nodes` is None without a cluster: then only requests with whole nodes can be answered. `namespace_annotations` gives
-    a namespace's annotations, or None where none are known.
+    `nodes` is None without a cluster: then only requests with whole nodes can be answered.
     """
 
     def __init__(
         self,
-        resolver: Resolver,
-        keyring: Keyring,
+        knowledge: Knowledge,
         policy: Policy,
         *,
         nodes: NodeView | None,
-        namespace_annotations: Callable[[str], Mapping[str, str] | None],
         wait_seconds: float,
         pending_limit_seconds: float,
         level_label: str,
         clock: Callable[[], float],
     ) -> None:
-        self._resolver = resolver
-        self._keyring = keyring
+        self._knowledge = knowledge
         self._policy = policy
         self._nodes = nodes
-        self._namespace_annotations = namespace_annotations
         self._wait_seconds = wait_seconds
         self._pending_limit_seconds = pending_limit_seconds
         self._level_label = level_label
@@ -107,11 +99,15 @@ class SchedulerVerbs:
         if isinstance(nodes, str):
             return _filter_reply(ExtenderFilterResult(error=nodes))
         decision = await self._decide_in_time(args, nodes, wishes)
-        outcome = filter_nodes(args, await self._with_missing(args, nodes, decision), decision)
+        outcome = filter_nodes(args, nodes, decision)
+        if Verdict.UNSTATED in outcome.verdicts and await self._found_missing(args, nodes):
+            outcome = filter_nodes(args, nodes, decision)
         _count("filter", outcome.verdicts)
         if outcome.decided is not outcome.answer:
             refused = len(outcome.decided.failed_and_unresolvable_nodes)
-            log.info("pod.observed", pod=_uid(args.pod), refused=refused, reason=decision.refusal or outcome.decided.error)
+            log.info(
+                "pod.observed", pod=_uid(args.pod), refused=refused, reason=decision.refusal or outcome.decided.error
+            )
         return _filter_reply(outcome.answer)
 
     async def prioritize(self, body: bytes) -> Reply:
@@ -122,13 +118,12 @@ class SchedulerVerbs:
         if wishes is None or isinstance(nodes, str):
             return Reply(encode_priorities([]))
         images = images_of(args.pod)
-        answers = [self._resolver.peek(lookup, self._keyring) for lookup in _lookups_of(images)]
-        outcome = prioritize_nodes(args, nodes, self._decision(args.pod, images, answers, wishes))
+        outcome = prioritize_nodes(args, nodes, self._decision(args.pod, images, self._knowledge.peek(images), wishes))
         _count("prioritize", outcome.verdicts)
         return Reply(encode_priorities(outcome.answer))
 
     async def preempt(self, body: bytes) -> Reply:
-        """ExtenderPreemptionResult for ExtenderPreemptionArgs, from memory only; starts lookups. Raises InvalidRequest."""
+        """ExtenderPreemptionResult for ExtenderPreemptionArgs, from memory; starts lookups. Raises InvalidRequest."""
         args = decode_preemption_args(body)
         wishes = self._wishes_of(args.pod)
         if wishes is None:
@@ -136,7 +131,7 @@ class SchedulerVerbs:
         if self._nodes is not None and not self._nodes.synced:
             return Reply(encode_preemption_result(ExtenderPreemptionResult({})), "error")
         images = images_of(args.pod)
-        answers = await self._resolver.resolve_all(_lookups_of(images), self._keyring, 0)
+        answers = await self._knowledge.resolve(images, 0)
         decision = self._decision(args.pod, images, answers, wishes)
         outcome = preempt_nodes(args, self._nodes or self._seen_nodes, decision)
         _count("preempt", outcome.verdicts)
@@ -159,9 +154,7 @@ class SchedulerVerbs:
 
     def _wishes_of(self, pod: Pod) -> Wishes | None:
         """What pod and namespace ask for; None where the pod is none of our business."""
-        metadata = pod.metadata
-        namespace = self._namespace_annotations((metadata and metadata.namespace) or "")
-        wishes = read_wishes(metadata and metadata.annotations, namespace)
+        wishes = self._knowledge.wishes_of(pod, (pod.metadata and pod.metadata.namespace) or "")
         for problem in wishes.problems:
             log.info("annotation.refused", pod=_uid(pod), problem=problem)
         return None if wishes.mode is Mode.IGNORE or left_alone(pod, self._policy) else wishes
@@ -176,37 +169,33 @@ class SchedulerVerbs:
             return NO_VIEW
         return self._nodes if self._nodes.synced else NOT_SYNCED
 
-    async def _with_missing(self, args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> NodePlatforms:
-        """`nodes`, with those asked for once that should be in view and are not."""
+    async def _found_missing(self, args: ExtenderArgs, nodes: NodePlatforms) -> bool:
+        """Whether nodes that should be in view and were not have been asked for; what is still missing passes."""
         if self._nodes is None or nodes is not self._nodes:
-            return nodes
-        missing = missing_nodes(args, nodes, decision)
+            return False
+        missing = [name for name in args.names if name not in nodes.platforms]
         if not missing:
-            return nodes
-        found = await self._nodes.find(missing, FIND_SECONDS)
-        log.info("node.missed", nodes=len(missing), found=len(found), pod=_uid(args.pod))
-        distinct = nodes.distinct | {platform for platform in found.values() if platform}
-        return ListedNodes({**nodes.platforms, **found}, distinct)
+            return False
+        unknown = await self._nodes.find(missing, FIND_SECONDS)
+        log.info("node.missed", pod=_uid(args.pod), nodes=len(missing), unknown=len(unknown))
+        return len(unknown) < len(missing)
 
     async def _decide_in_time(self, args: ExtenderArgs, nodes: NodePlatforms, wishes: Wishes) -> Decision:
         """The decision from memory, or after waiting for lookups where that could change the answer."""
         images = images_of(args.pod)
-        lookups = _lookups_of(images)
-        answers = await self._resolver.resolve_all(lookups, self._keyring, 0)
+        answers = await self._knowledge.resolve(images, 0)
         decision = self._decision(args.pod, images, answers, wishes)
         if None not in answers or not self._wait_seconds or not is_unsettled(args, nodes, decision):
             return decision
-        answers = await self._resolver.resolve_all(lookups, self._keyring, self._wait_seconds)
+        answers = await self._knowledge.resolve(images, self._wait_seconds)
         return self._decision(args.pod, images, answers, wishes)
 
     def _decision(self, pod: Pod, images: Sequence[PodImage], answers: Sequence[Answer], wishes: Wishes) -> Decision:
         may_be_pending = self._first_seen.seconds(_uid(pod)) < self._pending_limit_seconds
-        facts = [fact_of(image, answer, may_be_pending=may_be_pending) for image, answer in zip(images, answers, strict=True)]
+        facts = [
+            fact_of(image, answer, may_be_pending=may_be_pending) for image, answer in zip(images, answers, strict=True)
+        ]
         return Decision(images, facts, self._policy, wishes)
-
-
-def _lookups_of(images: Sequence[PodImage]) -> list[Lookup]:
-    return [Lookup(image.reference, image.pull_policy == "Always") for image in images]
 
 
 def _uid(pod: Pod) -> PodUid:
@@ -225,5 +214,3 @@ def _count(endpoint: str, verdicts: Mapping[Verdict, int]) -> None:
     children = NODES[endpoint]
     for verdict, number in verdicts.items():
         children[verdict].inc(number)
-
-

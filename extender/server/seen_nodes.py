@@ -5,8 +5,8 @@ A preempt request names its candidates without showing them; this remembers what
 
 from collections.abc import Mapping, Set
 
-from extender.kubernetes.core_v1 import NodeName
 from extender.images.platform import Platform
+from extender.kubernetes.core_v1 import NodeName
 from extender.placement.nodes import ListedNodes
 
 # Three times the largest cluster Kubernetes supports, so that nodes which come and go do not push out those that stay.

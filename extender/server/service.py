@@ -14,19 +14,21 @@ from aiohttp import web
 from extender import __version__
 from extender.config.checks import parse_listen
 from extender.config.tree import Config, TlsConfig
-from extender.images.platform import Compatibility, parse_platform
+from extender.images.platform import Compatibility, Platform, parse_platform
 from extender.metrics import gauge
+from extender.placement.mutation import AdmissionPolicy
 from extender.placement.policy import Policy
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient, open_session
-from extender.registry.keyring import DockerConfigKeyring, Keyring, load_docker_config
+from extender.registry.keyring import DockerConfigKeyring, load_docker_config
 from extender.registry.logins import Logins
 from extender.resolver.resolver import Resolver
 from extender.server.admission import PodAdmission
 from extender.server.endpoints import Endpoint, endpoint_server
+from extender.server.knowledge import Knowledge
 from extender.server.listener import Listener, open_listener
 from extender.server.operations import Check, operations_app
-from extender.server.scheduler import SchedulerVerbs
+from extender.server.scheduler import NodeView, SchedulerVerbs
 from extender.server.tls import TlsFiles
 
 log = structlog.get_logger()
@@ -41,19 +43,26 @@ ADMISSION_BODY_BYTES = 8 * 1024 * 1024
 CERTIFICATE_CHECK_SECONDS = 5.0
 
 
-class Lookups(msgspec.Struct, frozen=True):
-    """What answers questions about images, and the credentials it may use."""
+class Surroundings(msgspec.Struct, frozen=True):
+    """What is known of the cluster, which may be nothing."""
 
-    resolver: Resolver
-    keyring: Keyring
+    nodes: NodeView | None = None
+
+    def namespace_annotations(self, _namespace: str) -> Mapping[str, str] | None:
+        """The namespace's annotations; None where no namespaces are watched."""
+        return None
+
+    def platforms(self) -> frozenset[Platform]:
+        """The platforms of the cluster's nodes; empty where none are watched."""
+        return frozenset(self.nodes.distinct) if self.nodes and self.nodes.synced else frozenset()
 
 
 class Service(msgspec.Struct, frozen=True):
-    """A running service: the base URLs that are served, None for a listener that is off."""
+    """A running service: the base URLs that are served, empty for a listener that is off."""
 
-    scheduler_url: str | None
-    admission_url: str | None
-    operations_url: str | None
+    scheduler_url: str
+    admission_url: str
+    operations_url: str
 
 
 class _Draining:
@@ -67,15 +76,19 @@ class _Draining:
 
 
 @contextlib.asynccontextmanager
-async def open_lookups(config: Config) -> AsyncIterator[Lookups]:
-    """The resolver over a registry session of its own, closed at the end.
+async def open_knowledge(config: Config, surroundings: Surroundings) -> AsyncIterator[Knowledge]:
+    """What is known of images, over a registry session of its own that is closed at the end.
 
     Raises:
         ConfigError: a CA file or the Docker configuration cannot be used.
     """
     registry = config.registry
     scope_key = secrets.token_bytes(32)
-    keyring = load_docker_config(registry.docker_config, key=scope_key) if registry.docker_config else DockerConfigKeyring(Logins([]), key=scope_key)
+    keyring = (
+        load_docker_config(registry.docker_config, key=scope_key)
+        if registry.docker_config
+        else DockerConfigKeyring(Logins([]), key=scope_key)
+    )
     async with contextlib.AsyncExitStack() as stack:
         session = await stack.enter_async_context(open_session(ca_files=registry.ca_files))
         authenticator = Authenticator(
@@ -97,11 +110,11 @@ async def open_lookups(config: Config) -> AsyncIterator[Lookups]:
             clock=time.monotonic,
         )
         stack.push_async_callback(resolver.close)
-        yield Lookups(resolver, keyring)
+        yield Knowledge(resolver, keyring, surroundings.namespace_annotations)
 
 
 @contextlib.asynccontextmanager
-async def open_service(config: Config) -> AsyncIterator[Service]:
+async def open_service(config: Config, nodes: NodeView | None = None) -> AsyncIterator[Service]:
     """The whole service, answering until the context is left; leaving drains it within the grace period.
 
     Raises:
@@ -109,10 +122,11 @@ async def open_service(config: Config) -> AsyncIterator[Service]:
     """
     draining = _Draining()
     BUILD_INFO[__version__].set(1)
-    async with open_lookups(config) as lookups:
+    surroundings = Surroundings(nodes)
+    async with open_knowledge(config, surroundings) as knowledge:
         opener = _Opener(config, draining)
         try:
-            service = await opener.open(lookups)
+            service = await opener.open(knowledge, surroundings)
             log.info("service.started", version=__version__, config=msgspec.to_builtins(config))
             yield service
         finally:
@@ -146,15 +160,15 @@ class _Opener:
         # aiohttp may wait twice: for the handler, then for its task.
         self._drain_seconds = config.shutdown.grace_seconds * 0.4
 
-    async def open(self, lookups: Lookups) -> Service:
+    async def open(self, knowledge: Knowledge, surroundings: Surroundings) -> Service:
         policy = policy_of(self._config)
         scheduler = await self._open_hot(
             "scheduler", self._config.scheduler.listen, self._config.scheduler.tls, SCHEDULER_BODY_BYTES,
-            lambda: scheduler_endpoints(self._config, policy, lookups),
+            lambda: scheduler_endpoints(self._config, policy, knowledge, surroundings),
         )  # fmt: skip
         admission = await self._open_hot(
             "admission", self._config.admission.listen, self._config.admission.tls, ADMISSION_BODY_BYTES,
-            lambda: admission_endpoints(self._config, policy, lookups),
+            lambda: admission_endpoints(self._config, policy, knowledge, surroundings),
         )  # fmt: skip
         return Service(scheduler, admission, await self._open_operations())
 
@@ -165,9 +179,9 @@ class _Opener:
         tls: TlsConfig | None,
         body_limit_bytes: int,
         endpoints: Callable[[], Mapping[str, Endpoint]],
-    ) -> str | None:
+    ) -> str:
         if not listen:
-            return None
+            return ""
         files = TlsFiles(name, tls.certificate, tls.key, tls.client_ca) if tls else None
         server = endpoint_server(endpoints(), body_limit_bytes=body_limit_bytes, draining=lambda: self._draining.begun)
         runner = web.ServerRunner(server, shutdown_timeout=self._drain_seconds)
@@ -177,9 +191,9 @@ class _Opener:
             self._watchers.append(asyncio.create_task(files.watch(CERTIFICATE_CHECK_SECONDS)))
         return f"{'https' if files else 'http'}://{listener.address}"
 
-    async def _open_operations(self) -> str | None:
+    async def _open_operations(self) -> str:
         if not self._config.operations.listen:
-            return None
+            return ""
         live: dict[str, Check] = {"ping": lambda: None}
         ready: dict[str, Check] = {"shutdown": self._draining.check}
         runner = web.AppRunner(operations_app(live, ready), access_log=None, shutdown_timeout=1.0)
@@ -213,15 +227,17 @@ def policy_of(config: Config) -> Policy:
     )
 
 
-def scheduler_endpoints(config: Config, policy: Policy, lookups: Lookups) -> Mapping[str, Endpoint]:
+def scheduler_endpoints(
+    config: Config, policy: Policy, knowledge: Knowledge, surroundings: Surroundings
+) -> Mapping[str, Endpoint]:
     """The three verbs by path."""
     verbs = SchedulerVerbs(
-        lookups.resolver,
-        lookups.keyring,
+        knowledge,
         policy,
         wait_seconds=config.scheduler.wait_seconds,
         pending_limit_seconds=config.scheduler.pending_limit_seconds,
         level_label=config.placement.level_label,
+        nodes=surroundings.nodes,
         clock=time.monotonic,
     )
     return {
@@ -231,7 +247,19 @@ def scheduler_endpoints(config: Config, policy: Policy, lookups: Lookups) -> Map
     }
 
 
-def admission_endpoints(config: Config, policy: Policy, lookups: Lookups) -> Mapping[str, Endpoint]:
+def admission_endpoints(
+    config: Config, policy: Policy, knowledge: Knowledge, surroundings: Surroundings
+) -> Mapping[str, Endpoint]:
     """The webhook by path."""
-    admission = PodAdmission(lookups.resolver, lookups.keyring, policy, config.admission)
+    admission = PodAdmission(
+        knowledge,
+        policy,
+        AdmissionPolicy(
+            tolerations=config.admission.tolerations,
+            node_affinity=config.admission.node_affinity,
+            scheduler_name=config.admission.scheduler_name,
+        ),
+        cluster_platforms=surroundings.platforms,
+        wait_seconds=config.admission.wait_seconds,
+    )
     return {"/admission/pods": Endpoint("admission", admission.review, admission.harmless)}

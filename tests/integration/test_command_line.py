@@ -13,6 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
+from aiohttp import web
 
 from extender.demo.registry import EmbeddedRegistry
 from extender.demo.story import SCENES, arguments_of, fill_registry, pod_of
@@ -83,9 +84,12 @@ async def test_inspect_shows_what_was_skipped_and_why(registry: EmbeddedRegistry
 
 
 @pytest.mark.parametrize(
-    ("name", "platform", "code"), [("web", "linux/arm64", 0), ("legacy", "linux/arm64", 1), ("legacy", "linux/amd64", 0)]
+    ("name", "platform", "code"),
+    [("web", "linux/arm64", 0), ("legacy", "linux/arm64", 1), ("legacy", "linux/amd64", 0)],
 )
-async def test_require_answers_with_the_exit_code(registry: EmbeddedRegistry, name: str, platform: str, code: int) -> None:
+async def test_require_answers_with_the_exit_code(
+    registry: EmbeddedRegistry, name: str, platform: str, code: int
+) -> None:
     """`--require` is 1 for an image that lacks the platform, and says which."""
     image = f"{registry.host}/shop/{name}:1.0"
     exit_code, _, err = await run("inspect", image, "--require", platform, *plain(registry))
@@ -187,12 +191,31 @@ async def test_serve_is_ready_and_stops_when_told() -> None:
         assert await asyncio.wait_for(served.process.wait(), 30) == 0
 
 
-async def test_sigterm_loses_no_request_in_flight(registry: EmbeddedRegistry) -> None:
+class GatedRegistry(EmbeddedRegistry):
+    """A registry that answers nothing until `released` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = asyncio.Event()
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The answer, in its time."""
+        await self.released.wait()
+        return await super().answer(request)
+
+
+@pytest.fixture
+async def gated() -> AsyncIterator[GatedRegistry]:
+    """The demonstration's images, behind a gate."""
+    async with GatedRegistry() as opened:
+        fill_registry(opened)
+        yield opened
+
+
+async def test_sigterm_loses_no_request_in_flight(gated: GatedRegistry) -> None:
     """200 filter calls that wait for one lookup are all answered after SIGTERM, and the exit code is 0."""
-    settings = [f"registry.plain_http=['{registry.host}']", "scheduler.wait_seconds=20", "shutdown.grace_seconds=20"]
-    released = asyncio.Event()
-    registry.gate = released.wait
-    body = json.dumps(arguments_of(pod_of(SCENES[1], registry.host))).encode()
+    settings = [f"registry.plain_http=['{gated.host}']", "scheduler.wait_seconds=20", "shutdown.grace_seconds=20"]
+    body = json.dumps(arguments_of(pod_of(SCENES[1], gated.host))).encode()
     connector = aiohttp.TCPConnector(limit=IN_FLIGHT + 1)
     async with serving(*settings) as served, aiohttp.ClientSession(connector=connector) as session:
 
@@ -204,7 +227,7 @@ async def test_sigterm_loses_no_request_in_flight(registry: EmbeddedRegistry) ->
         await _until_waiting(session, served.operations, IN_FLIGHT)
         served.process.send_signal(signal.SIGTERM)
         await _until_unready(session, served.operations)
-        released.set()
+        gated.released.set()
         answers = await asyncio.wait_for(asyncio.gather(*calls), 30)
         assert [status for status, _ in answers] == [200] * IN_FLIGHT
         assert all(answer["FailedAndUnresolvableNodes"] and not answer["Error"] for _, answer in answers)
@@ -219,7 +242,9 @@ async def _until_waiting(session: aiohttp.ClientSession, operations: str, reques
         while True:
             async with session.get(f"{operations}/metrics") as response:
                 text = await response.text()
-            shared = next(line for line in text.splitlines() if line.startswith('multiarch_lookups_total{result="shared"}'))
+            shared = next(
+                line for line in text.splitlines() if line.startswith('multiarch_lookups_total{result="shared"}')
+            )
             if float(shared.split()[-1]) >= requests - 1:
                 return
             await asyncio.sleep(0.02)

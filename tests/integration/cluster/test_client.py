@@ -166,9 +166,12 @@ async def test_stream_gives_whole_lines(api: ApiServer, client: ClusterClient) -
     """Lines come as they are complete, however the bytes are cut; an unfinished last one is no line."""
     async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:
         assert json.loads(await anext(lines))["type"] == "ADDED"
-        for piece in (b'{"a"', b":1}\n\n{", b'"b":2}\n{"c":3}\n{"half', None):
-            api.send(NODES, piece)
-        assert [line async for line in lines] == [b'{"a":1}', b'{"b":2}', b'{"c":3}']
+        api.send(NODES, b'{"a":1}\n{"b"')
+        assert await anext(lines) == b'{"a":1}'  # and so half of the next line has been read too
+        api.send(NODES, b':2}\n\n{"c":3}\n{"half')
+        assert await anext(lines) == b'{"b":2}'
+        api.send(NODES, None)
+        assert [line async for line in lines] == [b'{"c":3}']
 
 
 async def test_silent_stream_is_a_loss(client: ClusterClient) -> None:

@@ -1,0 +1,92 @@
+"""The webhook: from an AdmissionReview through image facts and the mutation to the answer, which always allows.
+
+Knows when to wait and for how long; what a pod is given is `placement.mutation`'s business.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from extender.errors import InvalidRequest
+from extender.images.platform import Platform
+from extender.kubernetes.admission_v1 import AdmissionRequest, decode_review, encode_response, is_pod_creation
+from extender.kubernetes.core_v1 import Pod
+from extender.metrics import counter
+from extender.placement.facts import fact_of, images_of
+from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator, Outcome, untouched
+from extender.placement.policy import Policy
+from extender.server.endpoints import Reply
+from extender.server.knowledge import Knowledge
+
+_SKIPPED = "skipped"
+ADMISSIONS = counter(
+    "multiarch_admissions_total",
+    "Reviews by what became of the pod; skipped: it is no creation of a pod.",
+    "outcome",
+    (*Outcome, _SKIPPED),
+)
+
+_POD = msgspec.json.Decoder(Pod)
+
+
+class PodAdmission:
+    """Reviews of pods that are being created.
+
+    `cluster_platforms` gives the platforms of the cluster's nodes, none where none is watched.
+    """
+
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        policy: Policy,
+        admission: AdmissionPolicy,
+        *,
+        cluster_platforms: Callable[[], frozenset[Platform]],
+        wait_seconds: float,
+    ) -> None:
+        self._knowledge = knowledge
+        self._policy = policy
+        self._mutator = Mutator(policy, admission)
+        self._confirms = admission.node_affinity.required
+        self._cluster_platforms = cluster_platforms
+        self._wait_seconds = wait_seconds
+
+    async def review(self, body: bytes) -> Reply:
+        """AdmissionReview for AdmissionReview. Raises InvalidRequest."""
+        review = decode_review(body)
+        if not is_pod_creation(review.request):
+            ADMISSIONS[_SKIPPED].inc()
+            return Reply(encode_response(review))
+        mutation = await self._mutate(review.request)
+        ADMISSIONS[mutation.outcome].inc()
+        return Reply(
+            encode_response(
+                review,
+                patch=mutation.patch,
+                warnings=mutation.warnings,
+                audit_annotations=mutation.audit_annotations,
+            )
+        )
+
+    @staticmethod
+    def harmless(body: bytes, event_id: str) -> bytes:
+        """Allowed without a patch; the event's id is in the audit log."""
+        return encode_response(decode_review(body), audit_annotations={"internal-error": event_id})
+
+    async def _mutate(self, request: AdmissionRequest) -> Mutation:
+        pod = _decode_pod(request.object)
+        wishes = self._knowledge.wishes_of(pod, request.namespace or "")
+        images = () if untouched(pod, wishes, self._policy) else images_of(pod)
+        # A required affinity outlives the fact it was made of, so a stale one is confirmed first.
+        answers = await self._knowledge.resolve(images, self._wait_seconds, revalidate=self._confirms)
+        facts = [
+            (image, fact_of(image, answer, may_be_pending=True)) for image, answer in zip(images, answers, strict=True)
+        ]
+        return self._mutator.mutate(request.object, pod, facts, wishes, self._cluster_platforms())
+
+
+def _decode_pod(raw: msgspec.Raw) -> Pod:
+    try:
+        return _POD.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise InvalidRequest(f"request.object is no Pod: {exc}") from exc

@@ -1,0 +1,175 @@
+"""Debian's docker-registry (distribution 2.8.2) as a process of a test: found or fetched, started, filled, ended.
+
+Nothing is installed: the package is unpacked into the cache folder, once. The fixtures are in `conftest.py`.
+"""
+
+import base64
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections import deque
+from pathlib import Path
+from ssl import SSLContext
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urljoin
+from urllib.request import Request, urlopen
+
+import msgspec
+
+from extender.demo.images import Bundle
+from extender.images.digest import digest_of
+
+_PACKAGE = "docker-registry"
+_FETCH_SECONDS = 300
+_END_SECONDS = 10
+_LISTENING = re.compile(rb'"listening on (?P<host>127\.0\.0\.1:\d+)')
+
+
+class RegistryMissing(Exception):
+    """The program is not here and cannot be fetched."""
+
+
+def find_program() -> Path:
+    """The docker-registry program in the cache folder, fetched from Debian's archive if it is not there yet.
+
+    Raises:
+        RegistryMissing: with the reason in one line.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "multiarch-extender"
+    program = cache / _PACKAGE / "usr" / "bin" / _PACKAGE
+    if not program.exists():
+        if not (shutil.which("apt-get") and shutil.which("dpkg")):
+            raise RegistryMissing(f"{_PACKAGE} is not in {cache}, and there is no apt-get to fetch it with")
+        cache.mkdir(parents=True, exist_ok=True)
+        _fetch(cache)
+    return program
+
+
+def _fetch(cache: Path) -> None:
+    """Unpack Debian's package into `cache`; whoever comes second at the same time finds it there."""
+    with tempfile.TemporaryDirectory(dir=cache) as scratch:
+        folder = Path(scratch)
+        try:
+            _download(folder)
+            (package,) = folder.glob(f"{_PACKAGE}_*.deb")
+            _run(["dpkg", "-x", str(package), str(folder / "unpacked")], folder)
+        except (OSError, ValueError, subprocess.SubprocessError) as exc:
+            raise RegistryMissing(f"{_PACKAGE} is not in {cache} and cannot be fetched: {exc}") from exc
+        if not (cache / _PACKAGE).exists():
+            (folder / "unpacked").rename(cache / _PACKAGE)
+
+
+def _download(folder: Path) -> None:
+    """The package into `folder`, by this machine's package lists, else by fresh ones that need no root."""
+    try:
+        _run(["apt-get", "download", _PACKAGE], folder)
+    except subprocess.CalledProcessError:
+        for name in ("lists/partial", "cache/archives/partial"):
+            (folder / name).mkdir(parents=True)
+        private = ["-o", f"Dir::State::lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
+        _run(["apt-get", *private, "update"], folder)
+        _run(["apt-get", *private, "download", _PACKAGE], folder)
+
+
+def _run(command: list[str], folder: Path) -> None:
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=_FETCH_SECONDS)
+
+
+class DebianRegistry:
+    """`with DebianRegistry(program, folder) as registry:` is a real registry at `registry.host` until the end.
+
+    It keeps images in memory. `http` and `auth` are sections of its configuration file (distribution:
+    docs/configuration.md), for TLS and for who may come in.
+    """
+
+    def __init__(
+        self, program: Path, folder: Path, *, http: dict[str, Any] | None = None, auth: dict[str, Any] | None = None
+    ) -> None:
+        self.host = ""
+        self._scheme = "https" if http and "tls" in http else "http"
+        self._command = [str(program), "serve", str(folder / "registry.yml")]
+        configuration = {
+            "version": "0.1",
+            "log": {"level": "info", "formatter": "json", "accesslog": {"disabled": True}},
+            "storage": {"inmemory": {}},
+            "http": {"addr": "127.0.0.1:0"} | (http or {}),
+        } | ({"auth": auth} if auth else {})
+        (folder / "registry.yml").write_bytes(msgspec.yaml.encode(configuration))
+
+    @property
+    def url(self) -> str:
+        """The base address, without a slash at its end."""
+        return f"{self._scheme}://{self.host}"
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        assert self._process.stderr is not None
+        said = []
+        for line in self._process.stderr:
+            said.append(line)
+            if found := _LISTENING.search(line):
+                self.host = found["host"].decode()
+                break
+        else:
+            self._end()
+            raise AssertionError(f"the registry did not start: {b''.join(said).decode()}")
+        # A pipe that nobody reads fills up and stops the process that writes into it.
+        self._reader = threading.Thread(target=deque, args=(self._process.stderr, 0), daemon=True)
+        self._reader.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def push(
+        self,
+        repository: str,
+        tag: str,
+        bundle: Bundle,
+        *,
+        tls: SSLContext | None = None,
+        login: str = "",
+        token: str = "",
+    ) -> str:
+        """Store the image as `docker push` would, in the distribution-spec's three steps; its digest.
+
+        `login` is `name:password`; `token` a Bearer token.
+        """
+        basic = f"Basic {base64.b64encode(login.encode()).decode()}" if login else ""
+        authorization = f"Bearer {token}" if token else basic
+        shown = {"Authorization": authorization} if authorization else {}
+        base = f"{self.url}/v2/{repository}"
+        for blob in bundle.blobs:
+            place = _send("POST", f"{base}/blobs/uploads/", b"", shown, tls)
+            parameters = f"{'&' if '?' in place else '?'}digest={digest_of(blob)}"
+            octets = {"Content-Type": "application/octet-stream"}
+            _send("PUT", urljoin(base, place) + parameters, blob, shown | octets, tls)
+        for manifest in bundle.manifests:
+            name = tag if manifest is bundle.manifests[-1] else manifest.digest
+            _send("PUT", f"{base}/manifests/{name}", manifest.body, shown | {"Content-Type": manifest.media_type}, tls)
+        return bundle.digest
+
+    def _end(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if hasattr(self, "_reader"):
+            self._reader.join()
+        if self._process.stderr:
+            self._process.stderr.close()
+
+
+def _send(method: str, url: str, body: bytes, headers: dict[str, str], tls: SSLContext | None) -> str:
+    """The Location of the answer to a request that must succeed."""
+    with urlopen(Request(url, data=body, method=method, headers=headers), timeout=10, context=tls) as response:
+        location: str = response.headers.get("Location", "")
+        return location

@@ -1,0 +1,59 @@
+"""A client under test, and the time it goes by."""
+
+from collections.abc import AsyncIterator, Callable
+
+import aiohttp
+import pytest
+
+from extender.registry.auth import Authenticator
+from extender.registry.client import RegistryClient, open_session
+
+MakeClient = Callable[..., RegistryClient]
+
+
+class Clock:
+    """A monotonic clock that stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The time by which tokens expire."""
+    return Clock()
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    """The session that registries are asked through."""
+    async with open_session() as opened:
+        yield opened
+
+
+@pytest.fixture
+def make_client(session: aiohttp.ClientSession, clock: Clock) -> MakeClient:
+    """Makes a client that asks these hosts without TLS."""
+
+    def make(
+        *plain_http: str,
+        timeout_seconds: float = 10.0,
+        concurrency_per_host: int = 8,
+        over: aiohttp.ClientSession = session,
+    ) -> RegistryClient:
+        authenticator = Authenticator(
+            over, timeout_seconds=timeout_seconds, clock=clock, wall_clock=lambda: 1_700_000_000.0
+        )
+        return RegistryClient(
+            over,
+            authenticator=authenticator,
+            timeout_seconds=timeout_seconds,
+            concurrency_per_host=concurrency_per_host,
+            plain_http=frozenset(plain_http),
+            wall_clock=lambda: 1_700_000_000.0,
+        )
+
+    return make

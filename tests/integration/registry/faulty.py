@@ -1,0 +1,78 @@
+"""Registries that do what distribution does not: refuse, stall, lie, redirect, and give out tokens."""
+
+import base64
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from extender.demo.registry import EmbeddedRegistry
+
+Fault = Callable[[web.BaseRequest], Awaitable[web.StreamResponse | None]]
+
+
+class FaultyRegistry(EmbeddedRegistry):
+    """A registry that lets `fault` answer first; where that returns None it answers as it should.
+
+    `shown` is the Authorization header of each request that came, empty where there was none.
+    """
+
+    def __init__(self, fault: Fault | None = None) -> None:
+        super().__init__()
+        self.fault = fault
+        self.shown: list[str] = []
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The fault's answer, or the true one."""
+        self.shown.append(request.headers.get("Authorization", ""))
+        response = await self.fault(request) if self.fault else None
+        return response or await super().answer(request)
+
+
+class GuardedRegistry(FaultyRegistry):
+    """A registry that wants a Bearer token, and the server at `/token` that gives it.
+
+    `logins` are the `name:password` that get a token, "" standing for nobody's. `challenges` are the WWW-Authenticate
+    headers; `{url}` in them is the registry's own, `{path}` the repository that was asked for. `token_fault` may answer
+    a token request in its place. `desk` is what was asked of it: the path with its query, and the login.
+    """
+
+    def __init__(self, *logins: str, token_fault: Fault | None = None) -> None:
+        super().__init__()
+        self.logins = set(logins)
+        self.challenges = ['Bearer realm="{url}/token",service="desk",scope="repository:{path}:pull"']
+        self.token_fault = token_fault
+        self.token_reply: dict[str, object] = {"expires_in": 300}
+        self.token_field = "token"
+        self.desk: list[tuple[str, str]] = []
+        self.valid: set[str] = set()
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """A token, a challenge, or what was asked for."""
+        if request.path == "/token":
+            return await self._give_token(request)
+        if request.headers.get("Authorization", "").removeprefix("Bearer ") in self.valid:
+            return await super().answer(request)
+        self.shown.append(request.headers.get("Authorization", ""))
+        path = request.path.removeprefix("/v2/").rpartition("/manifests/")[0]
+        response = web.Response(status=401, text="who are you?")
+        for challenge in self.challenges:
+            response.headers.add("WWW-Authenticate", challenge.format(url=self.url, path=path))
+        return response
+
+    async def _give_token(self, request: web.BaseRequest) -> web.StreamResponse:
+        login = login_of(request)
+        self.desk.append((request.path_qs, login))
+        response = await self.token_fault(request) if self.token_fault else None
+        if response is not None:
+            return response
+        if login not in self.logins:
+            return web.Response(status=401)
+        token = f"token-{len(self.desk)}"
+        self.valid.add(token)
+        return web.json_response({self.token_field: token} | self.token_reply)
+
+
+def login_of(request: web.BaseRequest) -> str:
+    """The `name:password` that a request shows, empty for none."""
+    shown = request.headers.get("Authorization", "")
+    return base64.b64decode(shown.removeprefix("Basic ")).decode() if shown.startswith("Basic ") else ""

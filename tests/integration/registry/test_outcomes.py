@@ -1,0 +1,479 @@
+"""What every answer of a registry means: one row per thing that can go wrong, and what must not go wrong with it."""
+
+import asyncio
+import gzip
+from collections.abc import Awaitable, Callable, Mapping
+
+import pytest
+from aiohttp import web
+
+from extender.demo.images import OCI, build_index, build_manifest
+from extender.demo.registry import EmbeddedRegistry
+from extender.errors import InvalidManifest, ManifestNotFound, RegistryDenied, RegistryThrottled, RegistryUnavailable
+from extender.images.digest import digest_of
+from extender.images.reference import ImageReference, parse_reference
+from extender.metrics import REGISTRY
+from extender.registry.client import MAX_DOCUMENT_BYTES
+from extender.registry.keyring import ANONYMOUS
+from tests.integration.registry.conftest import MakeClient
+from tests.integration.registry.faulty import Fault, FaultyRegistry
+
+SECRET = "body-of-a-stranger"
+INDEX = build_index(["linux/amd64", "linux/arm64"])
+APP = "team/app"
+
+
+def sends(status: int, headers: Mapping[str, str] | None = None, body: bytes = SECRET.encode()) -> Fault:
+    """A registry that answers everything so."""
+
+    async def fault(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=status, headers=headers, body=body)
+
+    return fault
+
+
+def streams(headers: Mapping[str, str], *, write: Callable[[web.StreamResponse], Awaitable[None]]) -> Fault:
+    """A registry that sends these headers, then whatever `write` does, then nothing more."""
+
+    async def fault(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        await write(response)
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    return fault
+
+
+async def break_off(request: web.BaseRequest) -> web.StreamResponse:
+    """Closes the connection instead of answering."""
+    assert request.transport is not None
+    request.transport.close()
+    return web.Response()
+
+
+async def talk_nonsense(request: web.BaseRequest) -> web.StreamResponse:
+    """Sends something that is no HTTP."""
+    assert isinstance(request.transport, asyncio.WriteTransport)
+    request.transport.write(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
+    request.transport.close()
+    return web.Response()
+
+
+async def stall(request: web.BaseRequest) -> web.StreamResponse:
+    """Never answers."""
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+async def write_half(response: web.StreamResponse) -> None:
+    """Less than the Content-Length says."""
+    await response.write(b"{")
+
+
+async def write_half_and_stall(response: web.StreamResponse) -> None:
+    """A first byte, and no second one."""
+    await response.write(b"{")
+    await asyncio.Event().wait()
+
+
+async def write_too_much(response: web.StreamResponse) -> None:
+    """More than any manifest has, without saying how much beforehand."""
+    for _ in range(MAX_DOCUMENT_BYTES // 2**20 + 1):
+        await response.write(bytes(2**20))
+
+
+BOMB = gzip.compress(bytes(16 * MAX_DOCUMENT_BYTES), compresslevel=1)
+JSON = {"Content-Type": OCI.index}
+GZIP = JSON | {"Content-Encoding": "gzip"}
+SECONDS_AFTER = "Tue, 14 Nov 2023 22:15:20 GMT"  # two minutes after the test's wall clock
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [
+        pytest.param(sends(400), RegistryUnavailable, "answered 400", id="400"),
+        pytest.param(sends(401), RegistryDenied, "denies access to team/app (401)", id="401-without-challenge"),
+        pytest.param(sends(403), RegistryDenied, "denies access to team/app (403)", id="403"),
+        pytest.param(sends(404), ManifestNotFound, "has no team/app 1", id="404"),
+        pytest.param(sends(406), RegistryUnavailable, "answered 406", id="406"),
+        pytest.param(sends(415), RegistryUnavailable, "answered 415", id="415"),
+        pytest.param(sends(429), RegistryThrottled, "come back later (429)", id="429"),
+        pytest.param(sends(500), RegistryUnavailable, "answered 500", id="500"),
+        pytest.param(sends(503), RegistryUnavailable, "answered 503", id="503"),
+        pytest.param(sends(599), RegistryUnavailable, "answered 599", id="599"),
+        pytest.param(sends(204, body=b""), RegistryUnavailable, "answered 204", id="204"),
+        pytest.param(sends(206), RegistryUnavailable, "answered 206", id="206"),
+        pytest.param(sends(304, body=b""), RegistryUnavailable, "answered 304", id="304-unasked-for"),
+        pytest.param(
+            sends(200, {"Content-Type": "text/html; charset=utf-8"}), RegistryUnavailable, "a web page", id="web-page"
+        ),
+        pytest.param(sends(302), RegistryUnavailable, "an address that is none", id="redirect-to-no-place"),
+        pytest.param(
+            sends(302, {"Location": "ftp://x/y"}), RegistryUnavailable, "an address that is none", id="redirect-to-ftp"
+        ),
+        pytest.param(
+            sends(307, {"Location": "/v2/"}), RegistryUnavailable, "redirects more than 5 times", id="redirect-loop"
+        ),
+        pytest.param(break_off, RegistryUnavailable, "broke off", id="no-answer"),
+        pytest.param(talk_nonsense, RegistryUnavailable, "no HTTP answer", id="no-http"),
+        pytest.param(
+            streams({"Content-Length": "100"}, write=write_half), RegistryUnavailable, "broke off", id="half-a-body"
+        ),
+        pytest.param(
+            sends(200, JSON, bytes(MAX_DOCUMENT_BYTES + 1)), InvalidManifest, "more than 4 MiB", id="too-long"
+        ),
+        pytest.param(
+            streams(JSON, write=write_too_much), InvalidManifest, "more than 4 MiB", id="too-long-unannounced"
+        ),
+        pytest.param(sends(200, GZIP, BOMB), InvalidManifest, "more than 4 MiB", id="gzip-bomb"),
+        pytest.param(sends(200, GZIP, b"no gzip"), RegistryUnavailable, "XX", id="broken-gzip"),
+        pytest.param(
+            sends(401, {"WWW-Authenticate": 'Bearer realm="x'}),
+            RegistryUnavailable,
+            "malformed challenge",
+            id="malformed-challenge",
+        ),
+        pytest.param(
+            sends(401, {"WWW-Authenticate": "Bearer"}),
+            RegistryUnavailable,
+            "malformed challenge",
+            id="challenge-without-realm",
+        ),
+        pytest.param(
+            sends(401, {"WWW-Authenticate": "Negotiate"}), RegistryDenied, "(401)", id="challenge-of-another-kind"
+        ),
+        pytest.param(sends(401, {"WWW-Authenticate": "Basic realm=x"}), RegistryDenied, "(401)", id="login-wanted"),
+    ],
+)
+async def test_outcome_of_a_fetch(make_client: MakeClient, fault: Fault, error: type[Exception], words: str) -> None:
+    """The error says whose fault it is, in a short sentence that holds nothing of what the registry sent."""
+    async with FaultyRegistry(fault) as registry:
+        with pytest.raises(error) as caught:
+            await make_client(registry.host).fetch_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
+    assert type(caught.value) is error
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(registry.host)
+    assert SECRET not in str(caught.value)
+    assert len(str(caught.value)) < 150
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [stall, streams({"Content-Length": "100"}, write=write_half_and_stall)],
+    ids=["before-the-headers", "within-the-body"],
+)
+async def test_stalling_registry_is_given_up(make_client: MakeClient, fault: Fault) -> None:
+    """The time-out is for the whole exchange, so that a byte now and then does not prolong it."""
+    async with FaultyRegistry(fault) as registry:
+        client = make_client(registry.host, timeout_seconds=0.05)
+        with pytest.raises(RegistryUnavailable, match=r"did not answer within 0\.05 s"):
+            await client.fetch_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
+
+
+async def test_host_that_does_not_listen(make_client: MakeClient) -> None:
+    """A refused connection is the host's fault."""
+    async with EmbeddedRegistry() as registry:
+        host = registry.host
+    with pytest.raises(RegistryUnavailable, match="does not accept connections"):
+        await make_client(host).head_manifest(parse_reference(f"{host}/{APP}:1"), ANONYMOUS)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1:0",
+        "127.0.0.1:99999",
+        "[:]",
+        "[::zz]",
+        "127.1:80",
+        "2130706433:80",
+        "1.2.3.4.5:80",
+        "a" * 64 + ".example",
+    ],
+)
+async def test_host_that_is_no_address(make_client: MakeClient, host: str) -> None:
+    """Hosts that the grammar of references lets through end as the registry's fault, never as a crash."""
+    reference = ImageReference(host, APP, "1", "")
+    for client in (make_client(), make_client(host)):
+        with pytest.raises(RegistryUnavailable):
+            await client.fetch_manifest(reference, ANONYMOUS)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ({}, None),
+        ({"Retry-After": "120"}, 120.0),
+        ({"Retry-After": SECONDS_AFTER}, 120.0),
+        ({"Retry-After": "soon"}, None),
+    ],
+    ids=["none", "seconds", "date", "garbage"],
+)
+async def test_throttling_registry_names_its_time(
+    make_client: MakeClient, header: dict[str, str], seconds: float | None
+) -> None:
+    """Retry-After travels with the error; a date is measured by the clock that was given."""
+    async with FaultyRegistry(sends(429, header)) as registry:
+        with pytest.raises(RegistryThrottled) as caught:
+            await make_client(registry.host).head_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
+    assert caught.value.retry_after_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("fault", "stated"),
+    [
+        pytest.param(None, INDEX.digest, id="digest"),
+        pytest.param(sends(405), None, id="405-knows-no-head"),
+        pytest.param(sends(501), None, id="501-knows-no-head"),
+        pytest.param(sends(200, JSON, b""), None, id="no-digest-header"),
+        pytest.param(sends(200, JSON | {"Docker-Content-Digest": "latest"}, b""), None, id="no-digest-in-the-header"),
+    ],
+)
+async def test_what_a_head_states(make_client: MakeClient, fault: Fault | None, stated: str | None) -> None:
+    """The digest, or None where the registry does not say: then a GET must be asked."""
+    async with FaultyRegistry(fault) as registry:
+        registry.add(APP, "1", INDEX)
+        client = make_client(registry.host)
+        assert await client.head_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS) == stated
+        assert registry.requests == {"HEAD manifests": 1}
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (401, RegistryDenied),
+        (403, RegistryDenied),
+        (404, ManifestNotFound),
+        (429, RegistryThrottled),
+        (500, RegistryUnavailable),
+    ],
+)
+async def test_outcome_of_a_head(make_client: MakeClient, status: int, error: type[Exception]) -> None:
+    """Statuses mean the same as for a GET."""
+    async with FaultyRegistry(sends(status)) as registry:
+        with pytest.raises(error):
+            await make_client(registry.host).head_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
+
+
+async def test_head_by_digest_states_only_that_digest(make_client: MakeClient) -> None:
+    """A registry that names another digest than the one it was asked for says nothing that could be used."""
+    async with FaultyRegistry() as registry:
+        registry.add(APP, "1", INDEX)
+        reference = parse_reference(f"{registry.host}/{APP}@{INDEX.digest}")
+        client = make_client(registry.host)
+        assert await client.head_manifest(reference, ANONYMOUS) == INDEX.digest
+        registry.fault = sends(200, JSON | {"Docker-Content-Digest": digest_of(b"another")}, b"")
+        assert await client.head_manifest(reference, ANONYMOUS) is None
+
+
+async def test_bytes_decide_what_a_tag_is(make_client: MakeClient) -> None:
+    """The digest is computed from the body; a header that contradicts it is not believed."""
+    manifest = INDEX.manifests[-1]
+    lie = {"Docker-Content-Digest": digest_of(b"another"), "Content-Type": f"{OCI.index}; charset=utf-8"}
+    async with FaultyRegistry(sends(200, lie, manifest.body)) as registry:
+        fetched = await make_client(registry.host).fetch_manifest(
+            parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS
+        )
+    assert (fetched.digest, fetched.media_type, fetched.body) == (manifest.digest, OCI.index, manifest.body)
+
+
+async def test_compressed_manifest_is_what_it_unpacks_to(make_client: MakeClient) -> None:
+    """The digest is that of the document, not of its encoding on the way."""
+    manifest = INDEX.manifests[-1]
+    async with FaultyRegistry(sends(200, GZIP, gzip.compress(manifest.body))) as registry:
+        reference = parse_reference(f"{registry.host}/{APP}@{manifest.digest}")
+        fetched = await make_client(registry.host).fetch_manifest(reference, ANONYMOUS)
+    assert (fetched.digest, fetched.body) == (manifest.digest, manifest.body)
+
+
+async def test_longest_manifest_is_read(make_client: MakeClient) -> None:
+    """4 MiB are still a manifest."""
+    body = b"{}".ljust(MAX_DOCUMENT_BYTES)
+    async with FaultyRegistry(sends(200, JSON, body)) as registry:
+        fetched = await make_client(registry.host).fetch_manifest(
+            parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS
+        )
+    assert fetched.body == body
+
+
+async def test_bytes_that_are_not_the_digests_are_refused(make_client: MakeClient) -> None:
+    """By digest, manifests and blobs must be what was asked for."""
+    async with FaultyRegistry(sends(200, JSON, b"{}")) as registry:
+        client = make_client(registry.host)
+        reference = parse_reference(f"{registry.host}/{APP}@{INDEX.digest}")
+        with pytest.raises(InvalidManifest, match=INDEX.digest):
+            await client.fetch_manifest(reference, ANONYMOUS)
+        with pytest.raises(InvalidManifest, match=INDEX.digest):
+            await client.fetch_blob(reference, INDEX.digest, ANONYMOUS)
+
+
+async def test_tag_beside_a_digest_is_not_asked_for(make_client: MakeClient) -> None:
+    """With both, the digest decides: the tag need not exist."""
+    async with EmbeddedRegistry() as registry:
+        registry.add(APP, "1", INDEX)
+        reference = parse_reference(f"{registry.host}/{APP}:gone@{INDEX.digest}")
+        fetched = await make_client(registry.host).fetch_manifest(reference, ANONYMOUS)
+    assert fetched.digest == INDEX.digest
+
+
+async def test_sha512_reference_is_fetched(make_client: MakeClient) -> None:
+    """The digest that was asked for is the one that is answered."""
+    manifest = INDEX.manifests[-1]
+    digest = digest_of(manifest.body, "sha512")
+    async with FaultyRegistry(sends(200, JSON, manifest.body)) as registry:
+        fetched = await make_client(registry.host).fetch_manifest(
+            parse_reference(f"{registry.host}/{APP}@{digest}"), ANONYMOUS
+        )
+    assert fetched.digest == digest
+
+
+async def test_blob_is_fetched_by_get(make_client: MakeClient) -> None:
+    """Its bytes are those of the digest, its type does not matter."""
+    image = build_manifest("linux/arm64")
+    async with EmbeddedRegistry() as registry:
+        registry.add(APP, "1", image)
+        reference = parse_reference(f"{registry.host}/{APP}:1")
+        blob = await make_client(registry.host).fetch_blob(reference, digest_of(image.blobs[0]), ANONYMOUS)
+        assert registry.requests == {"GET blobs": 1}
+    assert blob == image.blobs[0]
+
+
+async def test_missing_blob_is_named(make_client: MakeClient) -> None:
+    """The message names the repository and host."""
+    async with EmbeddedRegistry() as registry:
+        reference = parse_reference(f"{registry.host}/{APP}:1")
+        with pytest.raises(ManifestNotFound, match=APP):
+            await make_client(registry.host).fetch_blob(reference, INDEX.digest, ANONYMOUS)
+
+
+async def test_docker_list_is_never_mistaken_for_its_amd64_child(make_client: MakeClient) -> None:
+    """All four types are accepted, so that a registry never falls back to what old clients could read."""
+    async with FaultyRegistry() as registry:
+        accepted: list[str] = []
+
+        async def listen(request: web.BaseRequest) -> web.StreamResponse | None:
+            accepted.extend(request.headers["Accept"].split(", "))
+            return None
+
+        registry.fault = listen
+        registry.add(APP, "1", INDEX)
+        await make_client(registry.host).fetch_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
+    assert sorted(accepted) == [
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+        "application/vnd.docker.distribution.manifest.v2+json",
+        "application/vnd.oci.image.index.v1+json",
+        "application/vnd.oci.image.manifest.v1+json",
+    ]
+
+
+async def test_requests_to_one_host_are_bounded(make_client: MakeClient) -> None:
+    """No more than `concurrency_per_host` are under way at a host; the others wait their turn."""
+    under_way, most = 0, 0
+    both_there = asyncio.Event()
+
+    async def count(request: web.BaseRequest) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        if under_way == 2:
+            both_there.set()
+        await both_there.wait()
+        await asyncio.sleep(0)
+        under_way -= 1
+
+    async with FaultyRegistry(count) as registry:
+        registry.add(APP, "1", INDEX)
+        client = make_client(registry.host, concurrency_per_host=2)
+        reference = parse_reference(f"{registry.host}/{APP}:1")
+        digests = await asyncio.gather(*(client.head_manifest(reference, ANONYMOUS) for _ in range(7)))
+    assert digests == [INDEX.digest] * 7
+    assert most == 2
+
+
+async def test_one_hosts_queue_does_not_hold_up_another(make_client: MakeClient) -> None:
+    """Each host has turns of its own, and a cancelled request gives its turn back."""
+    entered = asyncio.Event()
+
+    async def enter_and_stall(request: web.BaseRequest) -> web.StreamResponse:
+        entered.set()
+        return await stall(request)
+
+    async with FaultyRegistry(enter_and_stall) as slow, EmbeddedRegistry() as quick:
+        quick.add(APP, "1", INDEX)
+        client = make_client(slow.host, quick.host, concurrency_per_host=1)
+        waiting = asyncio.create_task(client.head_manifest(parse_reference(f"{slow.host}/{APP}:1"), ANONYMOUS))
+        await entered.wait()
+        assert await client.head_manifest(parse_reference(f"{quick.host}/{APP}:1"), ANONYMOUS) == INDEX.digest
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        slow.fault = sends(404)
+        with pytest.raises(ManifestNotFound):
+            await client.head_manifest(parse_reference(f"{slow.host}/{APP}:1"), ANONYMOUS)
+
+
+def counted(code: str) -> float:
+    """How many requests ended with this code so far."""
+    return REGISTRY.get_sample_value("multiarch_registry_requests_total", {"code": code}) or 0.0
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (sends(200, JSON, b"{}"), "2xx"),
+        (sends(401), "401"),
+        (sends(403), "403"),
+        (sends(404), "404"),
+        (sends(418), "4xx"),
+        (sends(429), "429"),
+        (sends(503), "5xx"),
+        (sends(700), "error"),
+        (break_off, "error"),
+        (stall, "error"),
+    ],
+    ids=["200", "401", "403", "404", "418", "429", "503", "700", "broken", "stalled"],
+)
+async def test_every_request_is_counted(make_client: MakeClient, fault: Fault, code: str) -> None:
+    """Each attempt counts once, under a code of a closed set."""
+    before = counted(code)
+    async with FaultyRegistry(fault) as registry:
+        client = make_client(registry.host, timeout_seconds=0.05)
+        fetching = client.fetch_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
+        await asyncio.gather(fetching, return_exceptions=True)
+    assert counted(code) == before + 1
+
+
+async def test_redirects_are_counted(make_client: MakeClient) -> None:
+    """A hop is a request like any other."""
+    before = counted("3xx")
+    async with FaultyRegistry(sends(307, {"Location": "/v2/"})) as registry:
+        with pytest.raises(RegistryUnavailable):
+            await make_client(registry.host).fetch_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
+    assert counted("3xx") == before + 6
+
+
+async def test_throttling_shows_in_a_gauge(make_client: MakeClient) -> None:
+    """The seconds until the registry may be asked again."""
+    async with FaultyRegistry(sends(429, {"Retry-After": "90"})) as registry:
+        with pytest.raises(RegistryThrottled):
+            await make_client(registry.host).fetch_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
+    assert REGISTRY.get_sample_value("multiarch_registry_throttled_seconds") == 90.0
+
+
+async def test_small_refusal_keeps_the_connection(make_client: MakeClient) -> None:
+    """The body of a refusal is not read, and the connection is used again all the same."""
+    peers: set[object] = set()
+
+    async def refuse(request: web.BaseRequest) -> web.StreamResponse:
+        assert request.transport is not None
+        peers.add(request.transport.get_extra_info("peername"))
+        return web.json_response({"errors": [{"code": "MANIFEST_UNKNOWN"}]}, status=404)
+
+    async with FaultyRegistry(refuse) as registry:
+        client = make_client(registry.host)
+        for _ in range(3):
+            with pytest.raises(ManifestNotFound):
+                await client.fetch_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
+    assert len(peers) == 1

@@ -1,0 +1,259 @@
+"""The extender protocol's bytes, as Go's encoding/json writes and reads them."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.errors import InvalidRequest
+from extender.kubernetes.core_v1 import NodeName
+from extender.kubernetes.extender_v1 import (
+    ExtenderFilterResult,
+    HostPriority,
+    decode_args,
+    decode_preemption_args,
+    encode_filter_result,
+    encode_preemption_result,
+    encode_priorities,
+)
+
+POD = (
+    b'{"metadata":{"name":"web-1","namespace":"shop","uid":"6f9e","creationTimestamp":null,'
+    b'"annotations":{"multiarch-extender.io/mode":"observe"}},'
+    b'"spec":{"volumes":[{"name":"token","projected":{"sources":[]}},{"name":"data","image":{"reference":"r.example/d:1"}}],'
+    b'"initContainers":[{"name":"proxy","image":"r.example/proxy:1","restartPolicy":"Always","resources":{}}],'
+    b'"containers":[{"name":"web","image":"r.example/web:1","resources":{},"imagePullPolicy":"Always"}],'
+    b'"schedulerName":"default-scheduler","tolerations":[{"operator":"Exists"}]},'
+    b'"status":{"phase":"Pending","nominatedNodeName":"n1"}}'
+)
+NODE = (
+    b'{"metadata":{"name":"%s","labels":{"kubernetes.io/arch":"arm64"},"x-unknown":[1.50,1e3,"\\u003c"]},'
+    b'"spec":{"taints":null},"status":{"nodeInfo":{"architecture":"arm64","operatingSystem":"linux","swap":{}}}}'
+)
+BY_NAME = b'{"Pod":' + POD + b',"Nodes":null,"NodeNames":["n1","n2","n3"]}'
+LIST = b'{"metadata":{"resourceVersion":"7"},"items":[' + b",".join(NODE % n for n in (b"n1", b"n2", b"n3")) + b"]}"
+BY_NODE = b'{"Pod":' + POD + b',"Nodes":' + LIST + b',"NodeNames":null}'
+
+
+def answer_of(result: ExtenderFilterResult) -> dict[str, Any]:
+    """The answer as kube-scheduler would see it."""
+    decoded = json.loads(encode_filter_result(result))
+    assert isinstance(decoded, dict)
+    return decoded
+
+
+def test_names_request_is_read_with_everything_the_pod_holds() -> None:
+    """A request of the cheap form gives the pod and the names, and ignores what it does not know."""
+    args = decode_args(BY_NAME)
+    assert args.nodes is None
+    assert args.names == ["n1", "n2", "n3"]
+    assert args.pod.metadata is not None
+    assert (args.pod.metadata.uid, args.pod.metadata.namespace) == ("6f9e", "shop")
+    assert args.pod.spec is not None
+    assert [container.image for container in args.pod.spec.containers or ()] == ["r.example/web:1"]
+
+
+def test_pod_with_affinity_is_read() -> None:
+    """Affinity is nothing the scheduler's verbs look into, whatever it holds."""
+    affinity = b'{"nodeAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[]}}'
+    assert decode_args(b'{"Pod":{"spec":{"affinity":' + affinity + b'}},"NodeNames":["n1"]}').names == ["n1"]
+
+
+def test_nodes_request_is_read() -> None:
+    """A request of whole nodes gives their names, labels and nodeInfo."""
+    args = decode_args(BY_NODE)
+    assert args.names == ["n1", "n2", "n3"]
+    assert args.nodes is not None
+    status = args.nodes[0].status
+    assert status is not None
+    assert status.node_info is not None
+    assert status.node_info.architecture == "arm64"
+
+
+@pytest.mark.parametrize(
+    "names", [b'["n1","n2"]', b'[ "n1" ,\n\t"n2"]', b"[]", b'["n\\u0031","n1"]'], ids=["go", "spaces", "none", "escape"]
+)
+def test_unchanged_names_are_given_back_byte_for_byte(names: bytes) -> None:
+    """An answer that keeps every node holds the request's own list, however it was written."""
+    result = decode_args(b'{"Pod":{},"NodeNames":' + names + b"}").echo()
+    assert b'"NodeNames":' + names + b"," in encode_filter_result(result)
+
+
+def test_unchanged_nodes_are_given_back_byte_for_byte() -> None:
+    """An answer that keeps every node holds the request's own NodeList, its metadata included."""
+    assert b'"Nodes":' + LIST + b"," in encode_filter_result(decode_args(BY_NODE).echo())
+
+
+def test_kept_nodes_are_given_back_byte_for_byte() -> None:
+    """Where some are refused, the others keep their bytes: unknown fields and odd numbers survive."""
+    result = decode_args(BY_NODE).without(b"\0\1\0", "why")
+    items = b'{"items":[' + NODE % b"n1" + b"," + NODE % b"n3" + b"]}"
+    assert result.nodes is not None
+    assert bytes(result.nodes) == items
+    assert result.node_names is None
+    assert result.failed_and_unresolvable_nodes == {"n2": "why"}
+
+
+def test_refused_names_leave_the_list_and_get_the_reason() -> None:
+    """In the names form the rest keeps its order, and nothing is said of whole nodes."""
+    assert answer_of(decode_args(BY_NAME).without(b"\0\1\0", "why")) == {
+        "Nodes": None,
+        "NodeNames": ["n1", "n3"],
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {"n2": "why"},
+        "Error": "",
+    }
+
+
+@pytest.mark.parametrize(("body", "field", "nothing"), [(BY_NAME, "NodeNames", []), (BY_NODE, "Nodes", {"items": []})])
+def test_no_node_left_is_an_empty_list_not_null(body: bytes, field: str, nothing: object) -> None:
+    """A null list would take the reasons' place in what kube-scheduler shows; an empty one does not."""
+    answer = answer_of(decode_args(body).without(b"\1\1\1", "why"))
+    assert answer[field] == nothing
+    assert answer["FailedAndUnresolvableNodes"] == {"n1": "why", "n2": "why", "n3": "why"}
+
+
+def test_nodes_count_where_both_forms_are_filled() -> None:
+    """kube-scheduler accepts nodes in either of its modes, and names in one only."""
+    body = b'{"Pod":' + POD + b',"Nodes":' + LIST + b',"NodeNames":["n1","n2","n3"]}'
+    args = decode_args(body)
+    assert args.nodes is not None
+    assert answer_of(args.echo())["NodeNames"] is None
+    assert len(answer_of(args.without(b"\1\0\0", "why"))["Nodes"]["items"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (b'{"Pod":{},"NodeNames":[]}', []),
+        (b'{"Pod":{"metadata":null,"spec":null},"NodeNames":["n"]}', ["n"]),
+        (b'{"Pod":{"spec":{"containers":null,"volumes":null}},"NodeNames":["n"]}', ["n"]),
+        (b'{"Pod":{"spec":{"containers":[{"image":null}]}},"NodeNames":["n"],"Later":1}', ["n"]),
+        (b'{"Pod":{},"Nodes":{}}', []),
+        (b'{"Pod":{},"Nodes":{"metadata":{},"items":null}}', []),
+        (b'{"Pod":{},"Nodes":{"items":[{},{"metadata":null},{"metadata":{"name":"n"}}]}}', ["", "", "n"]),
+    ],
+    ids=["no-names", "null-meta", "null-lists", "unknown-key", "no-items", "null-items", "nameless"],
+)
+def test_missing_and_null_fields_are_empty(body: bytes, names: list[str]) -> None:
+    """Go leaves fields out and writes null for nil slices: both are legal everywhere but for pod and nodes."""
+    args = decode_args(body)
+    assert args.names == names
+    assert args.count() == len(names)
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        (b"", "ExtenderArgs"),
+        (b'{"Pod":{}', "ExtenderArgs"),
+        (b"[]", "ExtenderArgs"),
+        (b'{"NodeNames":["n"]}', "ExtenderArgs.Pod is missing"),
+        (b'{"Pod":null,"NodeNames":["n"]}', "ExtenderArgs.Pod is missing"),
+        (b'{"pod":{},"nodeNames":["n"]}', "ExtenderArgs.Pod is missing"),
+        (b'{"Pod":{}}', "neither NodeNames nor Nodes"),
+        (b'{"Pod":{},"Nodes":null,"NodeNames":null}', "neither NodeNames nor Nodes"),
+        (b'{"Pod":{},"NodeNames":"n"}', "NodeNames is no array"),
+        (b'{"Pod":{},"NodeNames":{}}', "NodeNames is no array"),
+        (b'{"Pod":{},"Nodes":[]}', "$.Nodes"),
+        (b'{"Pod":{},"Nodes":{"items":[null]}}', "$.Nodes.items"),
+        (b'{"Pod":{"spec":{"containers":{}}},"NodeNames":[]}', "$.Pod.spec.containers"),
+        (b'{"Pod":{"metadata":{"name":"\xff"}},"NodeNames":[]}', "ExtenderArgs"),
+        (b'{"Pod":' + b"[" * 100_000, "ExtenderArgs"),
+    ],
+    ids=[
+        "empty", "cut-off", "array", "no-pod", "null-pod", "other-case", "no-form", "null-forms", "names-text",
+        "names-object", "nodes-array", "null-node", "containers-object", "no-utf8", "deep",
+    ],
+)  # fmt: skip
+def test_what_is_no_request_is_refused_with_the_place(body: bytes, where: str) -> None:
+    """The caller's mistake is named, and never answered as if it had asked about no nodes."""
+    with pytest.raises(InvalidRequest) as caught:
+        decode_args(body)
+    assert where in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [b"[1]", b'["n1",null]', b'["\xff"]'], ids=["number", "null", "no-utf8"])
+def test_names_that_are_no_strings_are_refused_when_read(names: bytes) -> None:
+    """The list is not looked into before it must be, and then its mistakes are the caller's."""
+    args = decode_args(b'{"Pod":{},"NodeNames":' + names + b"}")
+    with pytest.raises(InvalidRequest, match=r"ExtenderArgs\.NodeNames"):
+        assert args.names
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 700])
+def test_count_needs_no_names_and_equals_theirs(number: int) -> None:
+    """Counting the raw list gives what decoding it would."""
+    names = msgspec.json.encode([f"node-{index}.zone-1.example.com" for index in range(number)])
+    assert decode_args(b'{"Pod":{},"NodeNames":' + names + b"}").count() == number
+
+
+def test_error_is_said_with_every_key_go_would_write() -> None:
+    """With an error kube-scheduler reads nothing else."""
+    assert encode_filter_result(ExtenderFilterResult(error="image x is not known yet")) == (
+        b'{"Nodes":null,"NodeNames":null,"FailedNodes":{},"FailedAndUnresolvableNodes":{},'
+        b'"Error":"image x is not known yet"}'
+    )
+
+
+def test_priorities_are_a_bare_array_of_integers() -> None:
+    """A fraction, or an object around the array, would make kube-scheduler drop the whole answer."""
+    priorities = [HostPriority(NodeName("n1"), 10), HostPriority(NodeName("n2"), 3)]
+    assert encode_priorities(priorities) == b'[{"Host":"n1","Score":10},{"Host":"n2","Score":3}]'
+    assert encode_priorities([]) == b"[]"
+
+
+META = (
+    b'{"n1":{"Pods":[{"UID":"u1"},{"UID":"u2"}],"NumPDBViolations":1,"Later":[]},"n2":{"Pods":[],"NumPDBViolations":0}}'
+)
+FULL = (
+    b'{"n1":{"Pods":[{"metadata":{"name":"a","uid":"u1"},"spec":{"affinity":{}},"status":{}},{"metadata":{"uid":"u2"}}],'
+    b'"NumPDBViolations":1},"n2":{"Pods":null,"NumPDBViolations":0},"n3":null}'
+)
+
+
+def test_meta_victims_are_given_back_byte_for_byte() -> None:
+    """With `nodeCacheCapable: true` the victims come as identifiers and go back as they came, empty lists included."""
+    body = b'{"Pod":' + POD + b',"NodeNameToVictims":null,"NodeNameToMetaVictims":' + META + b"}"
+    answer = encode_preemption_result(decode_preemption_args(body).echo())
+    assert answer == b'{"NodeNameToMetaVictims":' + META + b"}"
+
+
+def test_full_victims_are_given_back_as_identifiers() -> None:
+    """With `nodeCacheCapable: false` the victims come as pods, and the answer still names them by uid."""
+    body = b'{"Pod":' + POD + b',"NodeNameToVictims":' + FULL + b',"NodeNameToMetaVictims":null}'
+    answer = json.loads(encode_preemption_result(decode_preemption_args(body).echo()))
+    assert answer == {
+        "NodeNameToMetaVictims": {
+            "n1": {"Pods": [{"UID": "u1"}, {"UID": "u2"}], "NumPDBViolations": 1},
+            "n2": {"Pods": [], "NumPDBViolations": 0},
+            "n3": {"Pods": [], "NumPDBViolations": 0},
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    "rest", [b"", b',"NodeNameToVictims":null,"NodeNameToMetaVictims":null', b',"NodeNameToVictims":{}']
+)
+def test_no_candidates_is_an_empty_map(rest: bytes) -> None:
+    """No candidates in, no candidates out: an object, never null."""
+    answer = encode_preemption_result(decode_preemption_args(b'{"Pod":{}' + rest + b"}").echo())
+    assert answer == b'{"NodeNameToMetaVictims":{}}'
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        (b"nonsense", "ExtenderPreemptionArgs"),
+        (b'{"NodeNameToMetaVictims":{}}', "ExtenderPreemptionArgs.Pod is missing"),
+        (b'{"Pod":{},"NodeNameToMetaVictims":[]}', "$.NodeNameToMetaVictims"),
+        (b'{"Pod":{},"NodeNameToVictims":{"n1":{"Pods":[{"metadata":7}]}}}', "metadata"),
+    ],
+    ids=["no-json", "no-pod", "array", "wrong-type"],
+)
+def test_what_is_no_preemption_request_is_refused_with_the_place(body: bytes, where: str) -> None:
+    """The caller's mistake is named here as well."""
+    with pytest.raises(InvalidRequest) as caught:
+        decode_preemption_args(body)
+    assert where in str(caught.value)

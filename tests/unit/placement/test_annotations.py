@@ -1,0 +1,69 @@
+"""What pods and namespaces may ask for, and what becomes of values that are none."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from extender.placement.annotations import MODE, PREFER, UNKNOWN, Choice, Mode, Wishes, read_wishes
+
+Annotations = Mapping[str, str] | None
+
+
+@pytest.mark.parametrize(
+    ("pod", "namespace", "wishes"),
+    [
+        (None, None, Wishes()),
+        ({}, {"team": "shop"}, Wishes()),
+        ({MODE: "observe"}, None, Wishes(mode=Mode.OBSERVE)),
+        (None, {MODE: "ignore"}, Wishes(mode=Mode.IGNORE)),
+        ({MODE: "enforce"}, {MODE: "ignore"}, Wishes(mode=Mode.ENFORCE)),
+        ({PREFER: "amd64"}, {PREFER: "none", MODE: "observe"}, Wishes(Mode.OBSERVE, "amd64")),
+        ({PREFER: "none"}, {PREFER: "amd64"}, Wishes(prefer="none")),
+        ({PREFER: "aarch64"}, None, Wishes(prefer="arm64")),
+        ({PREFER: "x86_64"}, None, Wishes(prefer="amd64")),
+        ({PREFER: "riscv64"}, None, Wishes(prefer="riscv64")),
+        ({UNKNOWN: "pass"}, {UNKNOWN: "retry"}, Wishes(unknown=Choice.PASS)),
+        ({UNKNOWN: "assume"}, {}, Wishes(unknown=Choice.ASSUME)),
+    ],
+    ids=[
+        "nothing", "others-only", "pod-mode", "namespace-mode", "pod-overrides", "each-key-by-itself", "none-overrides",
+        "spelling", "spelling-too", "unlisted-architecture", "unknown-overrides", "unknown",
+    ],
+)  # fmt: skip
+def test_the_pod_overrides_its_namespace_key_by_key(pod: Annotations, namespace: Annotations, wishes: Wishes) -> None:
+    """The namespace's value is the default."""
+    assert read_wishes(pod, namespace) == wishes
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (MODE, "Observe"),
+        (MODE, ""),
+        (MODE, "off"),
+        (UNKNOWN, "wait"),
+        (UNKNOWN, " pass"),
+        (PREFER, ""),
+        (PREFER, "linux/arm64"),
+        (PREFER, "arm64,amd64"),
+        (PREFER, "a" * 64),
+        (PREFER, "arm64\n"),
+    ],
+)
+def test_a_bad_value_is_reported_and_counts_as_absent(key: str, value: str) -> None:
+    """The namespace's good value stays in force, and a sentence says whose value was wrong and what would be right."""
+    good = {MODE: "observe", UNKNOWN: "retry", PREFER: "arm64"}
+    wishes = read_wishes({key: value}, good)
+    assert (wishes.mode, wishes.prefer, wishes.unknown) == (Mode.OBSERVE, "arm64", Choice.RETRY)
+    (problem,) = wishes.problems
+    assert problem.startswith(f"the pod's annotation {key} is ")
+    assert "; it must be " in problem
+
+
+def test_every_bad_value_is_reported_and_long_ones_are_cut() -> None:
+    """Annotations may be 256 KiB long, and what is said of them goes into warnings."""
+    wishes = read_wishes({MODE: "x" * 262_144, PREFER: "?"}, {UNKNOWN: "?"})
+    assert (wishes.mode, wishes.prefer, wishes.unknown) == (Mode.ENFORCE, None, None)
+    assert len(wishes.problems) == 3
+    assert wishes.problems[0].startswith("the namespace's annotation")
+    assert all(len(problem) < 200 for problem in wishes.problems)

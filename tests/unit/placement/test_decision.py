@@ -1,0 +1,139 @@
+"""What is decided for one platform: the order of precedence, and that the unknown never becomes a yes."""
+
+from itertools import product
+
+import pytest
+
+from extender.images.platform import Platform, parse_platform
+from extender.placement.annotations import Choice, Mode, Wishes
+from extender.placement.facts import Anywhere, Cause, Failure, ImageFact, Pending, PodImage, RunsOn, Unknown, fact_of
+from extender.placement.policy import Policy
+from extender.placement.scheduling import REFUSED, Decision, Verdict
+
+AMD64, ARM64, S390X = map(parse_platform, ("linux/amd64", "linux/arm64", "linux/s390x"))
+RETRY, ASSUME, PASS = Choice
+YES = "yes"
+
+
+def decide(facts: list[ImageFact], policy: Policy, wishes: Wishes | None = None) -> Decision:
+    """The decision about a pod of one image per fact."""
+    images = [PodImage(f"r/image-{index}:1") for index in range(len(facts))]
+    return Decision(images, facts, policy, wishes or Wishes())
+
+
+# By what is to be done about a pending image (down) and an unknown one (across); None: the pod has no such image.
+PRECEDENCE: dict[Choice | None, dict[Choice | None, Choice | str]] = {
+    None: {None: YES, RETRY: RETRY, ASSUME: ASSUME, PASS: PASS},
+    RETRY: {None: RETRY, RETRY: RETRY, ASSUME: RETRY, PASS: RETRY},
+    ASSUME: {None: ASSUME, RETRY: RETRY, ASSUME: ASSUME, PASS: ASSUME},
+    PASS: {None: PASS, RETRY: RETRY, ASSUME: ASSUME, PASS: PASS},
+}
+# What that is on a node the operator's assumption runs on (amd64), and on one it does not (arm64).
+VERDICTS = {
+    YES: (Verdict.YES, Verdict.YES),
+    RETRY: (Verdict.RETRY, Verdict.RETRY),
+    ASSUME: (Verdict.ASSUMED_YES, Verdict.ASSUMED_NO),
+    PASS: (Verdict.PASSED, Verdict.PASSED),
+}
+KNOWN: dict[str, list[ImageFact]] = {
+    "no-known-image": [],
+    "runs": [RunsOn(frozenset({AMD64, ARM64})), Anywhere()],
+    "runs-nowhere-asked": [RunsOn(frozenset({AMD64, ARM64})), RunsOn(frozenset({S390X}))],
+}
+
+
+@pytest.mark.parametrize("backwards", [False, True], ids=["pod-order", "backwards"])
+@pytest.mark.parametrize("unknown", [None, *Choice])
+@pytest.mark.parametrize("pending", [None, *Choice])
+@pytest.mark.parametrize("known", KNOWN)
+def test_no_beats_retry_beats_assume_beats_pass(
+    known: str, pending: Choice | None, unknown: Choice | None, backwards: bool
+) -> None:
+    """Every combination of known images with a pending and an unknown one, in either order."""
+    facts = list(KNOWN[known])
+    facts += [Pending(Cause.LOOKING_UP, "…")] if pending else []
+    facts += [Unknown(Cause.DENIED, "…")] if unknown else []
+    policy = Policy(pending=pending or PASS, unknown=unknown or PASS, assume=frozenset({AMD64}))
+    decision = decide(facts[::-1] if backwards else facts, policy)
+    expected = VERDICTS[PRECEDENCE[pending][unknown]]
+    if known == "runs-nowhere-asked":
+        expected = (Verdict.NO, Verdict.NO)
+    assert (decision.verdict(AMD64), decision.verdict(ARM64)) == expected
+
+
+def test_one_known_no_decides_for_its_platform_only() -> None:
+    """amd64-only beside a pending image: arm64 is refused at once, amd64 has to wait."""
+    decision = decide([RunsOn(frozenset({AMD64})), Pending(Cause.LOOKING_UP, "…")], Policy())
+    assert decision.verdict(ARM64) is Verdict.NO
+    assert decision.verdict(AMD64) is Verdict.RETRY
+
+
+def test_the_pods_wish_decides_for_unknown_images_only() -> None:
+    """A pod cannot wish away the wait for a pending one."""
+    policy = Policy(pending=RETRY, unknown=PASS)
+    wishes = Wishes(unknown=ASSUME)
+    assert decide([Unknown(Cause.DENIED, "…")], policy, wishes).verdict(ARM64) is Verdict.ASSUMED_NO
+    assert decide([Pending(Cause.LOOKING_UP, "…")], policy, wishes).verdict(ARM64) is Verdict.RETRY
+
+
+@pytest.mark.parametrize(
+    "facts", [[], KNOWN["runs"], [Pending(Cause.LOOKING_UP, "…")]], ids=["none", "known", "pending"]
+)
+def test_a_node_that_states_no_platform_passes(facts: list[ImageFact]) -> None:
+    """Whatever is known of the images: it is said apart, since it was not looked at."""
+    assert decide(facts, Policy()).verdict(None) is Verdict.UNSTATED
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_an_unresolved_image_that_is_never_pulled_passes(cause: Cause) -> None:
+    """Whatever its lookup said, and whatever the operator and the pod want done about unknown images."""
+    image = PodImage("r/local:1", pull_policy="Never")
+    fact = fact_of(image, Failure(cause, "…"), may_be_pending=True)
+    decision = Decision([image], [fact], Policy(pending=RETRY, unknown=RETRY), Wishes(unknown=ASSUME))
+    assert decision.verdict(ARM64) is Verdict.PASSED
+    assert not decision.can_refuse
+    assert not decision.can_be_learned
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_the_unknown_is_never_a_yes(cause: Cause) -> None:
+    """Each cause, age, choice and wish: no platform is made up but the operator's, and nothing is earned."""
+    for young, pending, unknown, wish in product((True, False), Choice, Choice, (None, *Choice)):
+        fact = fact_of(PodImage("r/image-1:1"), Failure(cause, "…"), may_be_pending=young)
+        policy = Policy(
+            pending=pending, unknown=unknown, assume=frozenset({S390X}), preference={"amd64": 10, "s390x": 10}
+        )
+        decision = decide(
+            [RunsOn(frozenset({AMD64, ARM64, S390X})), fact], policy, Wishes(prefer="s390x", unknown=wish)
+        )
+        verdicts = {platform: decision.verdict(platform) for platform in (AMD64, ARM64, S390X)}
+        assert Verdict.YES not in verdicts.values()
+        assert Verdict.NO not in verdicts.values()
+        assert decision.preference == {}
+        choice = pending if isinstance(fact, Pending) else wish or unknown
+        refused = {platform for platform, verdict in verdicts.items() if verdict in REFUSED}
+        never = cause is Cause.NEVER_PULLED
+        assert refused == ({AMD64, ARM64} if choice is ASSUME and not never else set[Platform]())
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_the_mode_does_not_change_the_decision(mode: Mode) -> None:
+    """Only whether it is put into effect."""
+    decision = decide([RunsOn(frozenset({AMD64}))], Policy(), Wishes(mode=mode))
+    assert decision.verdict(ARM64) is Verdict.NO
+    assert decision.enforced is (mode is Mode.ENFORCE)
+
+
+def test_assumptions_constrain_in_pod_order_beside_the_known() -> None:
+    """They are told apart, so that an outlet that goes by the known alone can leave them out."""
+    facts: list[ImageFact] = [Unknown(Cause.DENIED, "…"), Anywhere(), RunsOn(frozenset({ARM64}))]
+    constraints = decide(facts, Policy(unknown=ASSUME)).constraints
+    assert [(item.reference, item.assumed) for item in constraints] == [("r/image-0:1", True), ("r/image-2:1", False)]
+
+
+def test_nothing_is_assumed_while_another_image_is_to_be_retried() -> None:
+    """Retry beats assume, so only the known images can refuse a node, and only they can be blamed."""
+    facts: list[ImageFact] = [Unknown(Cause.DENIED, "…"), Pending(Cause.LOOKING_UP, "…"), RunsOn(frozenset({ARM64}))]
+    decision = decide(facts, Policy(pending=RETRY, unknown=ASSUME))
+    assert [item.reference for item in decision.constraints] == ["r/image-2:1"]
+    assert decision.refusal == "image r/image-2:1 is built only for linux/arm64"

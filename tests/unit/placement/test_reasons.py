@@ -1,0 +1,129 @@
+"""The sentences users see: exact words, who is to blame, and that they stay short."""
+
+import pytest
+
+from extender.images.platform import Platform, parse_platform
+from extender.placement.facts import Cause, Pending, PodImage, Unknown
+from extender.placement.reasons import Constraint, blame, platforms_text, refusal_text, retry_text
+
+
+def built(reference: str, *platforms: str, assumed: bool = False) -> Constraint:
+    """An image and what it was built for, or is assumed to be."""
+    return Constraint(reference, frozenset(map(parse_platform, platforms)), assumed)
+
+
+APP = built("registry.example.com/team/app:1.2", "linux/amd64")
+MULTI = built("r/multi:1", "linux/arm64", "linux/amd64")
+ARM = built("r/arm:1", "linux/arm64")
+ASSUMED = built("r/new:1", "linux/amd64", assumed=True)
+
+
+TAKEN = "is not known yet and is taken to run only on linux/amd64 (operator's setting)"
+
+
+@pytest.mark.parametrize(
+    ("constraints", "text"),
+    [
+        ([], ""),
+        ([APP], "image registry.example.com/team/app:1.2 is built only for linux/amd64"),
+        ([MULTI], "image r/multi:1 is built only for linux/amd64, linux/arm64"),
+        ([MULTI, APP], "image registry.example.com/team/app:1.2 is built only for linux/amd64"),
+        ([ARM, MULTI, APP], "image r/arm:1 is built only for linux/arm64 (and 1 more image)"),
+        ([ARM, APP, ASSUMED], "image r/arm:1 is built only for linux/arm64 (and 2 more images)"),
+        ([ARM, APP, ARM], "image r/arm:1 is built only for linux/arm64 (and 1 more image)"),
+        ([ASSUMED], f"image r/new:1 {TAKEN}"),
+        ([MULTI, ASSUMED], f"image r/new:1 {TAKEN}"),
+        ([ASSUMED, ARM], f"image r/new:1 {TAKEN} (and 1 more image)"),
+        ([built("", "linux/amd64", assumed=True)], f"a container without an image {TAKEN}"),
+    ],
+    ids=[
+        "nothing", "one", "sorted", "subset-is-to-blame", "two-to-blame", "three-to-blame", "named-twice", "assumed",
+        "assumed-subset", "assumed-first", "no-reference",
+    ],
+)  # fmt: skip
+def test_the_refusal_names_the_first_image_to_blame_and_what_it_has(constraints: list[Constraint], text: str) -> None:
+    """To blame are the images whose set has no proper subset among the others."""
+    assert refusal_text(constraints) == text
+
+
+def test_equal_sets_are_all_to_blame_in_pod_order() -> None:
+    """Neither is a proper subset of the other, whether known or assumed."""
+    assert blame([MULTI, ASSUMED, APP, ASSUMED]) == (ASSUMED, APP)
+
+
+def test_an_image_that_is_known_in_one_use_and_assumed_in_another_is_blamed_for_both() -> None:
+    """The same reference may be looked up twice, but it is one image in the count."""
+    constraints = [built("r/x:1", "linux/arm64"), built("r/x:1", "linux/amd64", assumed=True)]
+    assert blame(constraints) == tuple(constraints)
+    assert refusal_text(constraints) == "image r/x:1 is built only for linux/arm64"
+
+
+PENDING = Pending(Cause.LOOKING_UP, "its lookup has not ended yet")
+DENIED = Unknown(Cause.DENIED, "registry.example.com answered 403")
+
+
+@pytest.mark.parametrize(
+    ("unresolved", "text"),
+    [
+        ([], ""),
+        (
+            [(PodImage("r/a:1"), PENDING)],
+            "image r/a:1 is not known yet (looking-up: its lookup has not ended yet); to be tried again",
+        ),
+        (
+            [(PodImage("r/b:1"), DENIED)],
+            "image r/b:1 is unknown (denied: registry.example.com answered 403); to be tried again",
+        ),
+        (
+            [(PodImage("r/b:1"), DENIED), (PodImage("r/a:1"), PENDING), (PodImage("r/c:1"), PENDING)],
+            "image r/b:1 is unknown (denied: registry.example.com answered 403) (and 2 more images); to be tried again",
+        ),
+    ],
+    ids=["nothing", "pending", "unknown", "several"],
+)
+def test_the_error_names_an_image_and_the_cause(
+    unresolved: list[tuple[PodImage, Pending | Unknown]], text: str
+) -> None:
+    """The first in pod order, and how many more there are."""
+    assert retry_text(unresolved) == text
+
+
+MANY = frozenset(Platform("linux", f"architecture{index}", "v" * (index % 9)) for index in range(3_000))
+LONG = "registry.example.com/" + "team/" * 80 + "app@sha256:" + "a" * 64
+
+
+@pytest.mark.parametrize("assumed", [False, True])
+@pytest.mark.parametrize("platforms", [MANY, frozenset({Platform("l" * 9_000, "a" * 9_000)})], ids=["many", "long"])
+def test_a_refusal_stays_below_512_characters(platforms: frozenset[Platform], assumed: bool) -> None:
+    """Whatever a manifest or a pod's author writes; both ends of the reference stay to be seen."""
+    constraints = [Constraint(f"{LONG}{index}", platforms, assumed) for index in range(20_000)]
+    text = refusal_text(constraints)
+    assert len(text) < 512
+    assert text.startswith("image registry.example.com/team/")
+    assert "aaaa0 is " in text
+    assert text.endswith("(and 19999 more images)")
+
+
+def test_an_error_stays_below_512_characters() -> None:
+    """A cause's detail is cut as well."""
+    text = retry_text(
+        [(PodImage(f"{LONG}{index}"), Unknown(Cause.INVALID_REFERENCE, "d" * 999)) for index in range(20_000)]
+    )
+    assert len(text) < 512
+    assert text.endswith("to be tried again")
+
+
+def test_unprintable_characters_do_not_reach_a_text() -> None:
+    """An image string may hold anything, and the text ends in events and terminals."""
+    text = refusal_text([built("r/a:1\n\x1b[31mred", "linux/amd64")])
+    assert text == "image r/a:1??[31mred is built only for linux/amd64"
+
+
+def test_platforms_are_sorted_and_the_rest_is_counted() -> None:
+    """Cut between platforms, never within one."""
+    assert platforms_text(map(parse_platform, ("windows/amd64", "linux/arm/v7", "linux/amd64"))) == (
+        "linux/amd64, linux/arm/v7, windows/amd64"
+    )
+    head, _, rest = platforms_text(Platform("linux", f"a{index:02}") for index in range(40)).partition(" and ")
+    assert head.startswith("linux/a00, linux/a01, ")
+    assert rest == f"{40 - len(head.split(', '))} more"

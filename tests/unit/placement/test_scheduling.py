@@ -1,0 +1,414 @@
+"""Filter, prioritize and preempt from request to answer, in both forms of the protocol."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.errors import InvalidRequest
+from extender.images.platform import Compatibility, Platform, parse_platform
+from extender.kubernetes.core_v1 import NodeName
+from extender.kubernetes.extender_v1 import (
+    ExtenderArgs,
+    decode_args,
+    decode_preemption_args,
+    encode_filter_result,
+    encode_preemption_result,
+    encode_priorities,
+)
+from extender.placement.annotations import Choice, Mode, Wishes
+from extender.placement.facts import Anywhere, Cause, Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
+from extender.placement.nodes import ListedNodes, NodePlatforms, list_nodes
+from extender.placement.policy import Policy
+from extender.placement.scheduling import (
+    Decision,
+    Verdict,
+    filter_nodes,
+    is_unsettled,
+    preempt_nodes,
+    prioritize_nodes,
+)
+
+LEVEL = "example.com/level"
+NAMES, NODES = "NodeNames", "Nodes"
+both_forms = pytest.mark.parametrize("form", [NAMES, NODES])
+Nodes = Mapping[str, str | None]
+
+
+def built_for(*platforms: str) -> RunsOn:
+    """The fact of an image built for these."""
+    return RunsOn(frozenset(map(parse_platform, platforms)))
+
+
+def only(platforms: str, others: str = "") -> str:
+    """The reason that blames the pod's first image."""
+    return f"image r/0:1 is built only for {platforms}{others}"
+
+
+def decide(facts: Sequence[ImageFact], policy: Policy | None = None, wishes: Wishes | None = None) -> Decision:
+    """The decision about a pod whose images are r/0:1, r/1:1, and so on."""
+    images = [PodImage(f"r/{index}:1") for index in range(len(facts))]
+    return Decision(images, facts, policy or Policy(), wishes or Wishes())
+
+
+def view_of(nodes: Nodes) -> ListedNodes:
+    """A view of the cluster that has these nodes, by name and platform."""
+    platforms = {NodeName(name): parse_platform(text) if text else None for name, text in nodes.items()}
+    return ListedNodes(platforms, frozenset(filter(None, platforms.values())))
+
+
+def item_of(name: str, text: str | None) -> dict[str, Any]:
+    """A whole node; a variant is stated by label."""
+    if text is None:
+        return {"metadata": {"name": name}, "spec": {"taints": [{"key": "x"}]}}
+    platform = parse_platform(text)
+    info = {"architecture": platform.architecture, "operatingSystem": platform.os}
+    labels = {LEVEL: platform.variant} if platform.variant else {}
+    return {"metadata": {"name": name, "labels": labels}, "status": {"nodeInfo": info}, "unknown": 1}
+
+
+def ask(form: str, nodes: Nodes) -> tuple[ExtenderArgs, NodePlatforms]:
+    """A request about these nodes, and what is known of them."""
+    body = {
+        "Pod": {"metadata": {"name": "p"}},
+        "Nodes": {"metadata": {}, "items": [item_of(*node) for node in nodes.items()]} if form == NODES else None,
+        "NodeNames": list(nodes) if form == NAMES else None,
+    }
+    args = decode_args(json.dumps(body).encode())
+    return args, view_of(nodes) if args.nodes is None else list_nodes(args.nodes, LEVEL)
+
+
+def filter_answer(form: str, nodes: Nodes, decision: Decision) -> dict[str, Any]:
+    """The filter answer as kube-scheduler reads it."""
+    answer = json.loads(encode_filter_result(filter_nodes(*ask(form, nodes), decision).answer))
+    assert isinstance(answer, dict)
+    return answer
+
+
+def kept_names(form: str, answer: dict[str, Any]) -> list[str]:
+    """The nodes that remain, read in the request's form; the other form must be null."""
+    assert answer[NODES if form == NAMES else NAMES] is None
+    if form == NAMES:
+        return list(answer[NAMES])
+    return [item["metadata"]["name"] for item in answer[NODES]["items"]]
+
+
+MIXED: Nodes = {"b": "linux/arm64", "a": "linux/amd64", "c": "linux/arm64", "z": "linux/amd64"}
+LOOKING_UP = Pending(Cause.LOOKING_UP, "its lookup has not ended yet")
+DENIED = Unknown(Cause.DENIED, "the registry refuses")
+NEVER = Unknown(Cause.NEVER_PULLED, "it is never pulled")
+AMD64_ONLY, ARM64_ONLY, MULTI = (
+    built_for("linux/amd64"),
+    built_for("linux/arm64"),
+    built_for("linux/amd64", "linux/arm64"),
+)
+ASSUMING = Policy(pending=Choice.ASSUME, unknown=Choice.ASSUME)
+LOOSE = Policy(compatibility=Compatibility(run_386_on_amd64=True, run_arm_on_arm64=True))
+ALL_KINDS: Nodes = {
+    "amd64": "linux/amd64", "v3": "linux/amd64/v3", "arm64": "linux/arm64", "v9": "linux/arm64/v9",
+    "arm-v6": "linux/arm/v6", "arm-v7": "linux/arm/v7", "win": "windows/amd64", "silent": None,
+}  # fmt: skip
+TAKEN = "image r/0:1 is not known yet and is taken to run only on linux/amd64 (operator's setting)"
+
+
+@both_forms
+@pytest.mark.parametrize(
+    ("facts", "policy", "nodes", "kept", "reason"),
+    [
+        ([AMD64_ONLY], None, MIXED, "a z", only("linux/amd64")),
+        ([ARM64_ONLY], None, MIXED, "b c", only("linux/arm64")),
+        ([MULTI], None, MIXED, "b a c z", ""),
+        ([], None, MIXED, "b a c z", ""),
+        ([Anywhere()], None, MIXED, "b a c z", ""),
+        ([MULTI, AMD64_ONLY], None, MIXED, "a z", "image r/1:1 is built only for linux/amd64"),
+        ([AMD64_ONLY, ARM64_ONLY], None, MIXED, "", only("linux/amd64", " (and 1 more image)")),
+        ([built_for("linux/s390x")], None, MIXED, "", only("linux/s390x")),
+        ([AMD64_ONLY], None, ALL_KINDS, "amd64 v3 silent", only("linux/amd64")),
+        ([built_for("linux/amd64/v3")], None, ALL_KINDS, "v3 silent", only("linux/amd64/v3")),
+        ([built_for("linux/amd64/v2", "linux/amd64")], None, ALL_KINDS, "amd64 v3 silent",
+         only("linux/amd64, linux/amd64/v2")),
+        ([ARM64_ONLY], None, ALL_KINDS, "arm64 v9 silent", only("linux/arm64")),
+        ([built_for("linux/arm64/v9")], None, ALL_KINDS, "v9 silent", only("linux/arm64/v9")),
+        ([built_for("linux/arm/v6")], None, ALL_KINDS, "arm-v6 arm-v7 silent", only("linux/arm/v6")),
+        ([built_for("linux/arm/v7")], None, ALL_KINDS, "arm-v7 silent", only("linux/arm/v7")),
+        ([built_for("linux/arm/v7")], LOOSE, ALL_KINDS, "arm64 v9 arm-v7 silent", only("linux/arm/v7")),
+        ([built_for("linux/386")], None, ALL_KINDS, "silent", only("linux/386")),
+        ([built_for("linux/386")], LOOSE, ALL_KINDS, "amd64 v3 silent", only("linux/386")),
+        ([built_for("windows/amd64")], None, ALL_KINDS, "win silent", only("windows/amd64")),
+        ([DENIED], None, MIXED, "b a c z", ""),
+        ([NEVER], ASSUMING, MIXED, "b a c z", ""),
+        ([NEVER, AMD64_ONLY], None, MIXED, "a z", "image r/1:1 is built only for linux/amd64"),
+        ([DENIED, AMD64_ONLY], None, MIXED, "a z", "image r/1:1 is built only for linux/amd64"),
+        ([LOOKING_UP], Policy(pending=Choice.PASS), MIXED, "b a c z", ""),
+        ([LOOKING_UP], ASSUMING, MIXED, "a z", TAKEN),
+        ([DENIED, MULTI], ASSUMING, MIXED, "a z", TAKEN),
+        ([DENIED, ARM64_ONLY], ASSUMING, MIXED, "", f"{TAKEN} (and 1 more image)"),
+        ([DENIED, LOOKING_UP], Policy(pending=Choice.PASS, unknown=Choice.ASSUME), MIXED, "a z", TAKEN),
+        ([LOOKING_UP], Policy(pending=Choice.RETRY), {"silent": None}, "silent", ""),
+    ],
+    ids=[
+        "amd64", "arm64", "multi", "no-images", "anywhere", "one-of-two", "nothing-in-common", "no-such-node",
+        "amd64-kinds", "amd64-v3", "plain-beside-v2", "arm64-kinds", "arm64-v9", "arm-v6", "arm-v7", "arm-on-arm64",
+        "386", "386-on-amd64", "windows", "unknown-passes", "never-passes", "never-and-known", "unknown-and-known",
+        "pending-passes", "assumed", "assumed-and-known", "assumed-against-known", "assumed-and-passed", "silent",
+    ],
+)  # fmt: skip
+def test_filter_keeps_the_nodes_that_may_run_the_pod(
+    form: str, facts: list[ImageFact], policy: Policy | None, nodes: Nodes, kept: str, reason: str
+) -> None:
+    """In the request's form and order; all others with the one reason, unresolvable by eviction."""
+    answer = filter_answer(form, nodes, decide(facts, policy))
+    assert kept_names(form, answer) == kept.split()
+    assert answer["FailedAndUnresolvableNodes"] == {name: reason for name in nodes if name not in kept.split()}
+    assert answer["FailedNodes"] == {}
+    assert answer["Error"] == ""
+
+
+@both_forms
+@pytest.mark.parametrize(
+    ("facts", "policy", "nodes"),
+    [
+        ([LOOKING_UP], Policy(), MIXED),
+        ([AMD64_ONLY, LOOKING_UP], Policy(), MIXED),
+        ([AMD64_ONLY, LOOKING_UP], Policy(), {"b": "linux/arm64", "a": "linux/amd64"}),
+        ([MULTI, LOOKING_UP, DENIED], Policy(unknown=Choice.ASSUME), MIXED),
+        ([DENIED, LOOKING_UP], Policy(pending=Choice.PASS, unknown=Choice.RETRY), MIXED),
+        ([LOOKING_UP], Policy(), {"silent": None, "a": "linux/amd64"}),
+    ],
+    ids=["alone", "some-are-no", "last-of-two", "beats-assume", "unknown-retried", "one-silent"],
+)
+def test_filter_errs_if_an_asked_node_is_to_be_retried(
+    form: str, facts: list[ImageFact], policy: Policy, nodes: Nodes
+) -> None:
+    """For the whole call, naming image and cause, with nothing else for the scheduler to read."""
+    answer = filter_answer(form, nodes, decide(facts, policy))
+    assert "is not known yet (looking-up: " in answer["Error"] or "is unknown (denied: " in answer["Error"]
+    assert answer["Error"].endswith("; to be tried again")
+    assert (answer[NAMES], answer[NODES], answer["FailedAndUnresolvableNodes"]) == (None, None, {})
+
+
+@both_forms
+@pytest.mark.parametrize("policy", [Policy(), ASSUMING, Policy(pending=Choice.PASS)], ids=["retry", "assume", "pass"])
+def test_filter_refuses_at_once_if_every_asked_node_is_a_known_no(form: str, policy: Policy) -> None:
+    """Whatever the pending image turns out to be, waiting for it changes nothing."""
+    nodes = {"b": "linux/arm64", "c": "linux/arm64"}
+    decision = decide([AMD64_ONLY, LOOKING_UP], policy)
+    assert not is_unsettled(*ask(form, nodes), decision)
+    answer = filter_answer(form, nodes, decision)
+    assert kept_names(form, answer) == []
+    assert set(answer["FailedAndUnresolvableNodes"]) == {"b", "c"}
+    assert answer["Error"] == ""
+
+
+@both_forms
+@pytest.mark.parametrize(
+    ("facts", "policy", "nodes", "expected"),
+    [
+        ([MULTI], Policy(), MIXED, False),
+        ([AMD64_ONLY, LOOKING_UP], Policy(), MIXED, True),
+        ([AMD64_ONLY, DENIED], Policy(), {"a": "linux/amd64"}, True),
+        ([LOOKING_UP], ASSUMING, {"b": "linux/arm64"}, True),
+        ([LOOKING_UP], Policy(), {"silent": None}, False),
+        ([NEVER], Policy(), MIXED, False),
+        ([NEVER, LOOKING_UP], Policy(), MIXED, True),
+        ([LOOKING_UP], Policy(), {}, False),
+    ],
+    ids=["known", "some-open", "unknown", "assumed-no", "silent", "never", "never-and-pending", "no-nodes"],
+)
+def test_waiting_is_worth_it_only_where_it_could_change_the_answer(
+    form: str, facts: list[ImageFact], policy: Policy, nodes: Nodes, expected: bool
+) -> None:
+    """An assumption may turn out wrong either way, a known *no* may not."""
+    assert is_unsettled(*ask(form, nodes), decide(facts, policy)) is expected
+
+
+def test_unrefused_names_are_given_back_untouched_and_unread() -> None:
+    """Not even looked at: the list may hold anything."""
+    args = decode_args(b'{"Pod":{},"NodeNames":[ "x", 7 ]}')
+    outcome = filter_nodes(args, view_of({"x": "linux/amd64"}), decide([AMD64_ONLY]))
+    assert outcome.answer.node_names is not None
+    assert bytes(outcome.answer.node_names) == b'[ "x", 7 ]'
+    assert outcome.verdicts == {Verdict.YES: 2}
+
+
+def test_names_that_are_no_strings_are_the_callers_mistake() -> None:
+    """Found when the list has to be read."""
+    args = decode_args(b'{"Pod":{},"NodeNames":["x",7]}')
+    with pytest.raises(InvalidRequest):
+        filter_nodes(args, view_of({"x": "linux/amd64"}), decide([ARM64_ONLY]))
+
+
+def test_a_node_that_is_not_in_view_passes() -> None:
+    """It is never dropped silently, and counts as one that states no platform."""
+    args, _ = ask(NAMES, {"new": None, **MIXED})
+    outcome = filter_nodes(args, view_of(MIXED), decide([AMD64_ONLY]))
+    assert outcome.answer.node_names is not None
+    assert msgspec.json.decode(outcome.answer.node_names) == ["new", "a", "z"]
+    assert outcome.verdicts == {Verdict.YES: 2, Verdict.NO: 2, Verdict.UNSTATED: 1}
+
+
+def test_with_an_empty_view_every_node_passes() -> None:
+    """No node states anything, so none can be refused or retried."""
+    args, _ = ask(NAMES, MIXED)
+    outcome = filter_nodes(args, view_of({}), decide([AMD64_ONLY, LOOKING_UP]))
+    assert outcome.answer == args.echo()
+    assert outcome.verdicts == {Verdict.UNSTATED: 4}
+
+
+@both_forms
+@pytest.mark.parametrize(
+    ("facts", "policy", "verdicts"),
+    [
+        ([AMD64_ONLY], Policy(), {Verdict.YES: 2, Verdict.NO: 5, Verdict.UNSTATED: 1}),
+        ([LOOKING_UP], Policy(), {Verdict.RETRY: 7, Verdict.UNSTATED: 1}),
+        ([DENIED], ASSUMING, {Verdict.ASSUMED_YES: 2, Verdict.ASSUMED_NO: 5, Verdict.UNSTATED: 1}),
+        ([AMD64_ONLY, DENIED], Policy(), {Verdict.PASSED: 2, Verdict.NO: 5, Verdict.UNSTATED: 1}),
+        ([AMD64_ONLY, LOOKING_UP], Policy(), {Verdict.RETRY: 2, Verdict.NO: 5, Verdict.UNSTATED: 1}),
+    ],
+    ids=["known", "retry", "assume", "pass", "no-and-retry"],
+)
+def test_asked_nodes_are_counted_by_verdict(
+    form: str, facts: list[ImageFact], policy: Policy, verdicts: Mapping[Verdict, int]
+) -> None:
+    """What was decided about each, whatever the answer says."""
+    assert filter_nodes(*ask(form, ALL_KINDS), decide(facts, policy)).verdicts == verdicts
+
+
+@both_forms
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.IGNORE])
+@pytest.mark.parametrize("facts", [[AMD64_ONLY], [LOOKING_UP], [MULTI]], ids=["refused", "retried", "scored"])
+def test_an_observed_pod_is_left_as_it_is(form: str, mode: Mode, facts: list[ImageFact]) -> None:
+    """Filter and preempt echo, prioritize is neutral, and what would have been done can still be recorded."""
+    policy = Policy(preference={"arm64": 10})
+    observed, enforced = (decide(facts, policy, Wishes(mode=each)) for each in (mode, Mode.ENFORCE))
+    args, nodes = ask(form, MIXED)
+    filtered, would = filter_nodes(args, nodes, observed), filter_nodes(args, nodes, enforced)
+    assert encode_filter_result(filtered.answer) == encode_filter_result(args.echo())
+    assert encode_filter_result(filtered.decided) == encode_filter_result(would.answer)
+    assert filtered.verdicts == would.verdicts
+    priorities = prioritize_nodes(args, nodes, observed)
+    assert priorities.answer == []
+    assert priorities.decided == prioritize_nodes(args, nodes, enforced).answer
+    victims = decode_preemption_args(b'{"Pod":{},"NodeNameToMetaVictims":{"a":{},"b":{}}}')
+    preempted = preempt_nodes(victims, nodes, observed)
+    assert list(preempted.answer.node_name_to_meta_victims) == ["a", "b"]
+    assert preempted.decided == preempt_nodes(victims, nodes, enforced).answer
+
+
+SIDECAR_V6, APP_V7 = built_for("linux/arm/v6", "linux/amd64"), built_for("linux/arm/v7", "linux/amd64")
+PREFER = Policy(preference={"arm64": 10, "arm": 4, "amd64": 0})
+
+
+@both_forms
+@pytest.mark.parametrize(
+    ("facts", "policy", "prefer", "scores"),
+    [
+        ([MULTI], PREFER, None, {"arm64": 10, "v9": 10}),
+        ([MULTI, Anywhere()], PREFER, None, {"arm64": 10, "v9": 10}),
+        ([MULTI], PREFER, "amd64", {"amd64": 10, "v3": 10}),
+        ([MULTI], PREFER, "s390x", {}),
+        ([MULTI], PREFER, "none", {}),
+        ([MULTI], Policy(), None, {}),
+        ([MULTI], Policy(preference={"arm64": 3, "amd64": 1}), None, {"amd64": 1, "v3": 1, "arm64": 3, "v9": 3}),
+        ([SIDECAR_V6, APP_V7], PREFER, None, {"arm-v7": 4}),
+        ([SIDECAR_V6], PREFER, None, {"arm-v6": 4, "arm-v7": 4}),
+        ([built_for("linux/amd64/v3", "linux/arm64")], PREFER, "amd64", {"v3": 10}),
+        ([built_for("linux/arm64/v9", "linux/amd64")], PREFER, None, {"v9": 10}),
+        ([ARM64_ONLY], PREFER, None, {}),
+        ([MULTI, ARM64_ONLY], PREFER, None, {}),
+        ([built_for("linux/arm/v6", "linux/arm/v7")], PREFER, None, {}),
+        ([], PREFER, "amd64", {}),
+        ([Anywhere()], PREFER, "amd64", {}),
+        ([MULTI, LOOKING_UP], PREFER, "amd64", {}),
+        ([MULTI, DENIED], ASSUMING, "amd64", {}),
+        ([MULTI, NEVER], PREFER, None, {}),
+    ],
+    ids=[
+        "multi", "and-anywhere", "prefer", "prefer-other", "prefer-none", "no-preference", "two-scores", "v6-and-v7",
+        "v6", "level-only", "arm-level-only", "single", "sidecar-single", "variants-only", "no-images", "anywhere",
+        "pending", "assumed", "never",
+    ],
+)  # fmt: skip
+def test_prioritize_scores_the_nodes_of_multi_arch_pods(
+    form: str, facts: list[ImageFact], policy: Policy, prefer: str | None, scores: dict[str, int]
+) -> None:
+    """Only nodes known to run all images, by the preference for their architecture; zeros are left out."""
+    outcome = prioritize_nodes(*ask(form, ALL_KINDS), decide(facts, policy, Wishes(prefer=prefer)))
+    answer = json.loads(encode_priorities(outcome.answer))
+    assert answer == [{"Host": name, "Score": scores[name]} for name in ALL_KINDS if name in scores]
+    assert all(type(item["Score"]) is int for item in answer)
+
+
+def preempt_body(victims: Mapping[str, Any], *, meta: bool) -> bytes:
+    """A preempt request in one of its two forms."""
+    pods = {
+        name: [{"UID": uid} if meta else {"metadata": {"uid": uid}} for uid in uids] for name, uids in victims.items()
+    }
+    filled = {name: {"Pods": uids, "NumPDBViolations": len(name)} for name, uids in pods.items()}
+    return json.dumps(
+        {"Pod": {}, "NodeNameToMetaVictims": filled if meta else None, "NodeNameToVictims": None if meta else filled}
+    ).encode()
+
+
+@pytest.mark.parametrize("meta", [True, False], ids=["meta-victims", "full-pods"])
+@pytest.mark.parametrize(
+    ("facts", "policy", "kept"),
+    [
+        ([AMD64_ONLY], Policy(), "a z new"),
+        ([MULTI], Policy(), "a b z new"),
+        ([built_for("linux/s390x")], Policy(), "new"),
+        ([LOOKING_UP], Policy(), ""),
+        ([AMD64_ONLY, LOOKING_UP], Policy(), ""),
+        ([LOOKING_UP], Policy(pending=Choice.PASS), "a b z new"),
+        ([LOOKING_UP], ASSUMING, "a z new"),
+        ([DENIED], Policy(unknown=Choice.RETRY), ""),
+        ([DENIED], Policy(), "a b z new"),
+        ([NEVER], Policy(unknown=Choice.RETRY), "a b z new"),
+    ],
+    ids=[
+        "amd64", "multi", "nowhere", "retried", "no-and-retried", "passed", "assumed", "unknown-retried",
+        "unknown-passed", "never",
+    ],
+)  # fmt: skip
+def test_preempt_echoes_the_nodes_filter_would_keep(
+    facts: list[ImageFact], policy: Policy, kept: str, meta: bool
+) -> None:
+    """By identifiers in both forms, victims untouched, empty lists too; nothing while an image is to be retried."""
+    victims = {"a": ["u1", "u2"], "b": ["u3"], "z": [], "new": ["u4"]}
+    args = decode_preemption_args(preempt_body(victims, meta=meta))
+    outcome = preempt_nodes(args, view_of(MIXED), decide(facts, policy))
+    answer = json.loads(encode_preemption_result(outcome.answer))
+    expected = {
+        name: {"Pods": [{"UID": uid} for uid in victims[name]], "NumPDBViolations": len(name)} for name in kept.split()
+    }
+    assert answer == {"NodeNameToMetaVictims": expected}
+    assert sum(outcome.verdicts.values()) == len(victims)
+
+
+def test_filter_answer_is_what_go_would_write() -> None:
+    """Every key of ExtenderFilterResult in its order, from a request as kube-scheduler writes it."""
+    body = b'{"Pod":{"metadata":{"name":"p"}},"Nodes":null,"NodeNames":["b","a"]}'
+    outcome = filter_nodes(decode_args(body), view_of(MIXED), decide([AMD64_ONLY]))
+    assert encode_filter_result(outcome.answer) == (
+        b'{"Nodes":null,"NodeNames":["a"],"FailedNodes":{},'
+        b'"FailedAndUnresolvableNodes":{"b":"image r/0:1 is built only for linux/amd64"},"Error":""}'
+    )
+
+
+def test_a_decision_works_each_platform_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes come by the thousand, platforms by two or three."""
+    asked: list[Platform] = []
+
+    def count(facts: Sequence[ImageFact], platform: Platform, compatibility: Compatibility) -> Fit:
+        asked.append(platform)
+        return fit(facts, platform, compatibility)
+
+    monkeypatch.setattr("extender.placement.scheduling.fit", count)
+    nodes = {f"n{index}": ("linux/amd64", "linux/arm64")[index % 2] for index in range(100)}
+    decision = decide([AMD64_ONLY, DENIED])
+    args, view = ask(NAMES, nodes)
+    assert is_unsettled(args, view, decision)
+    assert filter_nodes(args, view, decision).verdicts == {Verdict.PASSED: 50, Verdict.NO: 50}
+    assert sorted(asked) == sorted(map(parse_platform, ("linux/amd64", "linux/arm64")))

@@ -1,0 +1,203 @@
+"""What holds for every pod, every set of nodes and every policy."""
+
+from collections.abc import Mapping, Sequence
+from itertools import compress
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.images.platform import Compatibility, Platform, parse_platform, runs_on
+from extender.kubernetes.core_v1 import NodeName
+from extender.kubernetes.extender_v1 import (
+    ExtenderArgs,
+    ExtenderFilterResult,
+    HostPriority,
+    decode_args,
+    decode_preemption_args,
+)
+from extender.placement.annotations import Choice, Wishes
+from extender.placement.facts import Anywhere, Cause, ImageFact, Pending, PodImage, RunsOn, Unknown
+from extender.placement.nodes import ListedNodes, NodePlatforms, list_nodes
+from extender.placement.policy import Policy
+from extender.placement.reasons import blame
+from extender.placement.scheduling import REFUSED, Decision, Verdict, filter_nodes, preempt_nodes, prioritize_nodes
+
+PLATFORMS = [
+    parse_platform(text)
+    for text in (
+        "linux/amd64", "linux/amd64/v3", "linux/arm64", "linux/arm64/v9", "linux/arm/v6", "linux/arm/v7", "linux/386",
+        "linux/s390x", "windows/amd64",
+    )
+]  # fmt: skip
+LEVEL = "example.com/level"
+
+platforms = st.sampled_from(PLATFORMS)
+some_platforms = st.frozensets(platforms, min_size=1, max_size=4)
+causes = st.sampled_from(Cause)
+facts: st.SearchStrategy[ImageFact] = st.one_of(
+    some_platforms.map(RunsOn),
+    st.just(Anywhere()),
+    causes.map(lambda cause: Pending(cause, "…")),
+    causes.map(lambda cause: Unknown(cause, "…")),
+)
+choices = st.sampled_from(Choice)
+policies = st.builds(
+    Policy,
+    pending=choices,
+    unknown=choices,
+    assume=st.frozensets(platforms, max_size=2),
+    compatibility=st.builds(Compatibility, run_386_on_amd64=st.booleans(), run_arm_on_arm64=st.booleans()),
+    preference=st.dictionaries(st.sampled_from(["amd64", "arm64", "arm"]), st.integers(0, 10)),
+)
+wishes = st.builds(Wishes, unknown=st.none() | choices, prefer=st.sampled_from([None, "amd64", "none"]))
+references = st.sampled_from([f"r/{letter}:1" for letter in "abcdefgh"])
+
+
+def decide(images: Sequence[tuple[PodImage, ImageFact]], policy: Policy, wish: Wishes) -> Decision:
+    """The decision about a pod of these images."""
+    return Decision([image for image, _ in images], [fact for _, fact in images], policy, wish)
+
+
+decisions = st.builds(decide, st.lists(st.tuples(references.map(PodImage), facts), max_size=5), policies, wishes)
+Asked = Mapping[NodeName, Platform | None]
+clusters: st.SearchStrategy[Asked] = st.dictionaries(
+    st.integers(0, 99).map(lambda number: NodeName(f"n{number}")), st.none() | platforms, min_size=1, max_size=8
+)
+quick = settings(max_examples=150, deadline=None)
+
+
+def by_name(cluster: Asked) -> tuple[ExtenderArgs, NodePlatforms]:
+    """The request for these nodes by name."""
+    body = msgspec.json.encode({"Pod": {}, "NodeNames": list(cluster)})
+    return decode_args(body), ListedNodes(cluster, frozenset(filter(None, cluster.values())))
+
+
+def by_node(cluster: Asked) -> tuple[ExtenderArgs, NodePlatforms]:
+    """The request for these nodes whole."""
+    items = [
+        {
+            "metadata": {"name": name, "labels": {LEVEL: platform.variant} if platform else {}},
+            "status": {"nodeInfo": {"architecture": platform.architecture, "operatingSystem": platform.os}}
+            if platform
+            else None,
+        }
+        for name, platform in cluster.items()
+    ]
+    args = decode_args(msgspec.json.encode({"Pod": {}, "Nodes": {"items": items}}))
+    return args, list_nodes(args.nodes or (), LEVEL)
+
+
+def names_in(result: ExtenderFilterResult) -> list[str]:
+    """The kept nodes of an answer in either form."""
+    if result.node_names is not None:
+        return msgspec.json.decode(result.node_names, type=list[str])
+    assert result.nodes is not None
+    return [item["metadata"]["name"] for item in msgspec.json.decode(result.nodes)["items"]]
+
+
+@given(decisions, clusters)
+@quick
+def test_kept_and_refused_are_the_asked_nodes(decision: Decision, cluster: Asked) -> None:
+    """Each node is in one of the two, in order, once, and every refused one has the reason."""
+    outcome = filter_nodes(*by_name(cluster), decision)
+    answer = outcome.answer
+    assert sum(outcome.verdicts.values()) == len(cluster)
+    assert bool(answer.error) == (Verdict.RETRY in outcome.verdicts)
+    if answer.error:
+        return
+    refused = answer.failed_and_unresolvable_nodes
+    assert names_in(answer) == [name for name in cluster if name not in refused]
+    assert set(refused) <= set(cluster)
+    assert set(refused.values()) <= {decision.refusal}
+    assert "" not in refused.values()
+
+
+@given(decisions, clusters)
+@quick
+def test_filter_is_idempotent(decision: Decision, cluster: Asked) -> None:
+    """What was kept is kept when asked about again, untouched."""
+    first = filter_nodes(*by_name(cluster), decision).answer
+    if first.error:
+        return
+    kept = {name: cluster[NodeName(name)] for name in names_in(first)}
+    args, nodes = by_name({NodeName(name): platform for name, platform in kept.items()})
+    assert filter_nodes(args, nodes, decision).answer == args.echo()
+
+
+@given(decisions, clusters)
+@quick
+def test_both_forms_are_answered_alike(decision: Decision, cluster: Asked) -> None:
+    """The form decides how an answer is written, not what it says."""
+    named, whole = (filter_nodes(*ask(cluster), decision) for ask in (by_name, by_node))
+    assert named.verdicts == whole.verdicts
+    assert named.answer.error == whole.answer.error
+    assert named.answer.failed_and_unresolvable_nodes == whole.answer.failed_and_unresolvable_nodes
+    assert named.answer.error or names_in(named.answer) == names_in(whole.answer)
+    scores = [prioritize_nodes(*ask(cluster), decision).answer for ask in (by_name, by_node)]
+    assert scores[0] == scores[1]
+
+
+@given(decisions, clusters, st.data())
+@quick
+def test_the_reason_does_not_depend_on_the_nodes_asked(decision: Decision, cluster: Asked, data: st.DataObject) -> None:
+    """Any part of the nodes gets the same text for the same pod."""
+    picks = data.draw(st.lists(st.booleans(), min_size=len(cluster), max_size=len(cluster)))
+    part = {name: cluster[name] for name in compress(cluster, picks)}
+    reasons = {
+        reason
+        for asked in (cluster, part, dict(reversed(list(cluster.items()))))
+        for reason in filter_nodes(*by_name(asked), decision).answer.failed_and_unresolvable_nodes.values()
+    }
+    assert len(reasons) <= 1
+    assert all(len(reason) < 512 for reason in reasons)
+
+
+@given(decisions)
+@quick
+def test_the_reason_is_true_of_every_refused_platform(decision: Decision) -> None:
+    """One of the images to blame does not run there, by what it was built for or is assumed to be."""
+    compatibility = decision._policy.compatibility
+    for platform in PLATFORMS:
+        if decision.verdict(platform) in REFUSED:
+            blamed = blame(decision.constraints)
+            assert any(not runs_on(item.platforms, platform, compatibility) for item in blamed)
+            assert decision.refusal.startswith(f"image {blamed[0].reference} is ")
+            assert ("operator's setting" in decision.refusal) == blamed[0].assumed
+
+
+@given(decisions, clusters)
+@quick
+def test_scores_are_integers_from_one_to_ten_for_nodes_filter_keeps(decision: Decision, cluster: Asked) -> None:
+    """And only where every image is known to run there."""
+    scores: Sequence[HostPriority] = prioritize_nodes(*by_name(cluster), decision).answer
+    assert len({item.host for item in scores}) == len(scores)
+    for item in scores:
+        assert type(item.score) is int
+        assert 1 <= item.score <= 10
+        assert decision.verdict(cluster[item.host]) is Verdict.YES
+
+
+@given(decisions, clusters)
+@quick
+def test_preempt_agrees_with_filter(decision: Decision, cluster: Asked) -> None:
+    """It keeps what filter keeps, and nothing where filter would ask for another try."""
+    args, nodes = by_name(cluster)
+    filtered = filter_nodes(args, nodes, decision).answer
+    victims = decode_preemption_args(
+        msgspec.json.encode({"Pod": {}, "NodeNameToMetaVictims": {name: {} for name in cluster}})
+    )
+    kept = preempt_nodes(victims, nodes, decision).answer.node_name_to_meta_victims
+    assert list(kept) == ([] if decision.retried else names_in(filtered))
+
+
+@given(st.lists(facts, min_size=1, max_size=5), policies, wishes, platforms)
+@quick
+def test_the_order_of_images_changes_no_verdict(
+    images: list[ImageFact], policy: Policy, wish: Wishes, platform: Platform
+) -> None:
+    """Only the text names the first in pod order."""
+    named = [(PodImage(f"r/{index}:1"), fact) for index, fact in enumerate(images)]
+    forwards, backwards = decide(named, policy, wish), decide(named[::-1], policy, wish)
+    assert forwards.verdict(platform) is backwards.verdict(platform)
+    assert set(blame(forwards.constraints)) == set(blame(backwards.constraints))

@@ -1,0 +1,229 @@
+"""What an image is found to be, in how few requests, and where looking ends."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from extender.demo.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
+from extender.errors import InvalidManifest, ManifestNotFound, UnsupportedManifest
+from extender.images.digest import digest_of
+from extender.images.manifest import Image, Kind
+from extender.images.media_type import OCI_INDEX
+from extender.images.reference import ImageReference, parse_reference
+from extender.registry.image import MAX_DEPTH, MAX_REQUESTS, FetchedManifest, ManifestClient, describe_image
+from extender.registry.keyring import ANONYMOUS, Credential
+
+APP = parse_reference("registry.example.com/team/app:1")
+
+
+class MemoryRegistry:
+    """The manifests and blobs of some images, and how often they were asked for."""
+
+    def __init__(self, *bundles: Bundle) -> None:
+        self.manifests = {manifest.digest: manifest for bundle in bundles for manifest in bundle.manifests}
+        self.blobs = {digest_of(blob): blob for bundle in bundles for blob in bundle.blobs}
+        self.requests: Counter[str] = Counter()
+
+    async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
+        """Not needed to describe an image."""
+        raise AssertionError("a HEAD says nothing about platforms")
+
+    async def fetch_manifest(self, reference: ImageReference, credential: Credential) -> FetchedManifest:
+        """The manifest with the reference's digest."""
+        assert (reference.repository, reference.tag, credential) == (APP.repository, "", ANONYMOUS)
+        self.requests["manifests"] += 1
+        if reference.digest not in self.manifests:
+            raise ManifestNotFound(f"no {reference.digest}")
+        return fetched(self.manifests[reference.digest])
+
+    async def fetch_blob(self, reference: ImageReference, digest: str, credential: Credential) -> bytes:
+        """The blob with this digest."""
+        assert (reference.repository, credential) == (APP.repository, ANONYMOUS)
+        self.requests["blobs"] += 1
+        return self.blobs[digest]
+
+
+def fetched(manifest: Manifest) -> FetchedManifest:
+    """The manifest as a client hands it over."""
+    return FetchedManifest(manifest.digest, manifest.media_type, manifest.body)
+
+
+def index_of(*children: Manifest, **entry: Any) -> Manifest:
+    """An OCI index whose entries say no more than they must, and what `entry` adds to each."""
+    entries = [
+        {"mediaType": child.media_type, "digest": child.digest, "size": len(child.body)} | entry for child in children
+    ]
+    return Manifest(OCI_INDEX, json.dumps({"schemaVersion": 2, "manifests": entries}).encode())
+
+
+async def describe(registry: ManifestClient, manifest: Manifest) -> Image:
+    """What the image behind the manifest is."""
+    return await describe_image(registry, APP, fetched(manifest), ANONYMOUS)
+
+
+def platforms_of(image: Image) -> list[str]:
+    """The image's platforms as text, in its order."""
+    return [str(entry.platform) for entry in image.entries]
+
+
+async def test_index_that_states_its_platforms_costs_no_request() -> None:
+    """The children are never fetched; attestations are skipped, with the reason."""
+    bundle = build_index(["linux/amd64", "linux/arm64"], attested=True)
+    registry = MemoryRegistry(bundle)
+    image = await describe(registry, bundle.manifests[-1])
+    assert (image.kind, image.digest, image.media_type) == (Kind.INDEX, bundle.digest, OCI.index)
+    assert platforms_of(image) == ["linux/amd64", "linux/arm64"]
+    assert [skipped.why for skipped in image.skipped] == ["an attestation", "an attestation"]
+    assert image.states_platforms
+    assert not registry.requests
+
+
+@pytest.mark.parametrize("family", [OCI, DOCKER], ids=["oci", "docker"])
+async def test_single_image_costs_its_config(family: Family) -> None:
+    """Only the config names the platform; the size is that of all a node pulls."""
+    bundle = build_manifest("linux/arm/v6", family)
+    registry = MemoryRegistry(bundle)
+    image = await describe(registry, bundle.manifests[-1])
+    assert (image.kind, platforms_of(image), image.states_platforms) == (Kind.MANIFEST, ["linux/arm/v6"], False)
+    assert image.entries[0].digest == bundle.digest
+    assert image.entries[0].size_bytes == len(bundle.manifests[0].body) + sum(map(len, bundle.blobs))
+    assert registry.requests == {"blobs": 1}
+
+
+async def test_artifact_is_nothing_to_run() -> None:
+    """A chart has no platform, and costs no request."""
+    bundle = build_artifact()
+    registry = MemoryRegistry(bundle)
+    image = await describe(registry, bundle.manifests[-1])
+    assert (image.kind, image.entries) == (Kind.ARTIFACT, ())
+    assert [(skipped.digest, "helm" in skipped.why) for skipped in image.skipped] == [(bundle.digest, True)]
+    assert not registry.requests
+
+
+async def test_children_without_platform_are_read() -> None:
+    """Each costs its manifest and its config."""
+    children = [build_manifest(platform) for platform in ("linux/amd64", "windows/amd64")]
+    registry = MemoryRegistry(*children)
+    image = await describe(registry, index_of(*(child.manifests[-1] for child in children)))
+    assert (image.kind, platforms_of(image)) == (Kind.INDEX, ["linux/amd64", "windows/amd64"])
+    assert [entry.digest for entry in image.entries] == [child.digest for child in children]
+    assert not image.states_platforms
+    assert registry.requests == {"manifests": 2, "blobs": 2}
+
+
+async def test_stated_platforms_come_before_those_that_had_to_be_read() -> None:
+    """Of two entries for a platform the index's word wins, and the other is named as skipped."""
+    stated, read, other = (
+        build_manifest("linux/amd64", OCI),
+        build_manifest("linux/amd64", DOCKER),
+        build_manifest("linux/s390x"),
+    )
+    entries = [
+        {"mediaType": child.manifests[-1].media_type, "digest": child.digest, "size": 1}
+        for child in (read, other, stated)
+    ]
+    entries[2]["platform"] = {"os": "linux", "architecture": "amd64"}
+    index = Manifest(OCI_INDEX, json.dumps({"manifests": entries}).encode())
+    image = await describe(MemoryRegistry(stated, read, other), index)
+    assert [entry.digest for entry in image.entries] == [stated.digest, other.digest]
+    assert [(skipped.digest, skipped.why) for skipped in image.skipped] == [
+        (read.digest, "an earlier entry is for linux/amd64 too")
+    ]
+    assert image.states_platforms
+
+
+async def test_nested_index_counts_like_its_entries() -> None:
+    """An index within an index is read, and its platforms are the image's."""
+    inner = build_index(["linux/amd64", "linux/arm64"])
+    registry = MemoryRegistry(inner)
+    image = await describe(registry, index_of(inner.manifests[-1]))
+    assert (platforms_of(image), image.states_platforms) == (["linux/amd64", "linux/arm64"], True)
+    assert registry.requests == {"manifests": 1}
+
+
+async def test_index_of_artifacts_is_an_artifact() -> None:
+    """Nothing in it can be run, and every reason is kept."""
+    chart = build_artifact()
+    image = await describe(MemoryRegistry(chart), index_of(chart.manifests[-1]))
+    assert (image.kind, image.entries, image.media_type) == (Kind.ARTIFACT, (), OCI_INDEX)
+    assert [skipped.digest for skipped in image.skipped] == [chart.digest]
+
+
+async def test_empty_index_is_an_artifact() -> None:
+    """An index may be empty; nothing can be run then."""
+    image = await describe(MemoryRegistry(), index_of())
+    assert (image.kind, image.entries, image.skipped) == (Kind.ARTIFACT, (), ())
+
+
+async def test_config_without_platform_makes_an_artifact() -> None:
+    """Cosign's signatures look like images until the config is read."""
+    bundle = build_manifest("linux/amd64")
+    registry = MemoryRegistry(bundle)
+    registry.blobs = dict.fromkeys(registry.blobs, b'{"os": "", "architecture": ""}')
+    image = await describe(registry, bundle.manifests[-1])
+    assert (image.kind, image.entries) == (Kind.ARTIFACT, ())
+    assert [skipped.why for skipped in image.skipped] == ["its config states no platform"]
+
+
+async def test_child_that_comes_twice_is_read_once() -> None:
+    """The same digest is the same document, wherever it is referred to."""
+    child = build_manifest("linux/amd64")
+    inner = index_of(child.manifests[-1])
+    registry = MemoryRegistry(child, Bundle((), (inner,)))
+    image = await describe(registry, index_of(child.manifests[-1], inner))
+    assert platforms_of(image) == ["linux/amd64"]
+    assert registry.requests == {"manifests": 2, "blobs": 1}
+
+
+async def test_loop_ends() -> None:
+    """An index that leads back to itself, as no honest registry could serve it, is read once."""
+    looping = index_of(build_artifact().manifests[-1])
+    registry = MemoryRegistry()
+    registry.manifests = dict.fromkeys((build_artifact().digest, looping.digest), looping)
+    image = await describe(registry, looping)
+    assert (image.kind, registry.requests) == (Kind.ARTIFACT, {"manifests": 1})
+
+
+async def test_too_many_requests_make_an_image_unsupported() -> None:
+    """Over the budget the image is unknown: the platforms found so far are not all of them."""
+    children = [build_manifest(f"linux/fake{number}") for number in range(MAX_REQUESTS // 2 + 1)]
+    registry = MemoryRegistry(*children)
+    with pytest.raises(UnsupportedManifest, match=f"more than {MAX_REQUESTS} requests"):
+        await describe(registry, index_of(*(child.manifests[-1] for child in children)))
+    assert registry.requests.total() == MAX_REQUESTS
+    registry.requests.clear()
+    image = await describe(registry, index_of(*(child.manifests[-1] for child in children[:-1])))
+    assert (len(image.entries), registry.requests.total()) == (MAX_REQUESTS // 2, MAX_REQUESTS)
+
+
+@pytest.mark.parametrize("nested", [MAX_DEPTH, MAX_DEPTH + 1])
+async def test_depth_is_bounded(nested: int) -> None:
+    """Four indexes within an index are read, a fifth makes it unsupported."""
+    innermost = build_index(["linux/amd64"])
+    indexes = [innermost.manifests[-1]]
+    while len(indexes) <= nested:
+        indexes.append(index_of(indexes[-1]))
+    registry = MemoryRegistry(innermost, Bundle((), tuple(indexes)))
+    if nested <= MAX_DEPTH:
+        assert platforms_of(await describe(registry, indexes[-1])) == ["linux/amd64"]
+    else:
+        with pytest.raises(UnsupportedManifest, match="nested"):
+            await describe(registry, indexes[-1])
+
+
+async def test_missing_child_makes_the_whole_unknown() -> None:
+    """Leaving it out would refuse the nodes it runs on."""
+    there, missing = build_manifest("linux/amd64"), build_manifest("linux/arm64")
+    with pytest.raises(ManifestNotFound):
+        await describe(MemoryRegistry(there), index_of(there.manifests[-1], missing.manifests[-1]))
+
+
+async def test_unreadable_child_makes_the_whole_unknown() -> None:
+    """So does one that is not the document it claims to be."""
+    child = build_manifest("linux/amd64")
+    registry = MemoryRegistry(child)
+    registry.manifests[child.digest] = Manifest(OCI.manifest, b"[]")
+    with pytest.raises(InvalidManifest):
+        await describe(registry, index_of(child.manifests[-1]))

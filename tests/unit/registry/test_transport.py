@@ -1,0 +1,131 @@
+"""The parts of an exchange that need no network: waits, addresses, proxies."""
+
+from datetime import UTC, datetime
+from email.utils import format_datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from yarl import URL
+
+from extender.errors import RegistryUnavailable
+from extender.registry.transport import host_of, proxy_for, resolve_url, retry_after_seconds
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        pytest.param("120", 120.0, id="seconds"),
+        pytest.param(" 7 ", 7.0, id="space-about"),
+        pytest.param("1.5", 1.5, id="fraction"),
+        pytest.param("0", 1.0, id="zero"),
+        pytest.param("-30", 1.0, id="negative"),
+        pytest.param("86400", 3600.0, id="too-long"),
+        pytest.param("9" * 5000, 3600.0, id="huge"),
+        pytest.param("Sun, 01 Mar 2026 12:01:00 GMT", 60.0, id="date"),
+        pytest.param("Sunday, 01-Mar-26 12:01:00 GMT", 60.0, id="old-date"),
+        pytest.param("Sun, 01 Mar 2026 12:01:00 -0000", 60.0, id="date-without-zone"),
+        pytest.param("Sun, 01 Mar 2026 13:01:00 +0100", 60.0, id="date-elsewhere"),
+        pytest.param("Sun, 01 Mar 2020 12:00:00 GMT", 1.0, id="date-gone-by"),
+        pytest.param("Fri, 01 Mar 2999 12:00:00 GMT", 3600.0, id="date-far-away"),
+        pytest.param("", None, id="missing"),
+        pytest.param("soon", None, id="garbage"),
+        pytest.param("1e3", None, id="no-decimal"),
+        pytest.param("٣", None, id="no-ascii-digit"),
+        pytest.param("nan", None, id="not-a-number"),
+        pytest.param("inf", None, id="infinite"),
+        pytest.param("Sun, 99 Foo 2026 99:99:99 GMT", None, id="no-such-date"),
+        pytest.param("Sun, 01 Mar 2026 12:01:00 +9999", None, id="no-such-zone"),
+        pytest.param("Sun, 01 Mar 99999 12:01:00 GMT", None, id="no-such-year"),
+    ],
+)
+def test_retry_after(value: str, seconds: float | None) -> None:
+    """Seconds or a date, kept between a second and an hour; anything else names no time."""
+    assert retry_after_seconds(value, NOW) == seconds
+
+
+@given(st.integers(-10_000, 10_000))
+def test_date_and_seconds_mean_the_same(seconds: int) -> None:
+    """A date is as far off as the seconds that lead to it."""
+    date = format_datetime(datetime.fromtimestamp(NOW + seconds, UTC), usegmt=True)
+    assert retry_after_seconds(date, NOW) == retry_after_seconds(str(seconds), NOW)
+
+
+@given(st.text(max_size=40) | st.text("0123456789 :+-GMTSunMar,.", max_size=40))
+def test_any_retry_after_is_bounded(value: str) -> None:
+    """Whatever a registry sends, the wait is none or between a second and an hour."""
+    seconds = retry_after_seconds(value, NOW)
+    assert seconds is None or 1.0 <= seconds <= 3600.0
+
+
+@pytest.mark.parametrize(
+    ("base", "location", "target"),
+    [
+        pytest.param("https://a/v2/x", "https://b/y?z=1", "https://b/y?z=1", id="elsewhere"),
+        pytest.param("https://a/v2/x", "/token", "https://a/token", id="absolute-path"),
+        pytest.param("https://a/v2/x", "y", "https://a/v2/y", id="relative-path"),
+        pytest.param("https://a/v2/x", "//b/y", "https://b/y", id="same-scheme"),
+        pytest.param("http://a/v2/x", "https://b/y", "https://b/y", id="to-https"),
+        pytest.param("http://a/v2/x", "http://b/y", "http://b/y", id="stays-http"),
+        pytest.param("https://a/x", "https://b/y?sig=a%2Bb%3D", "https://b/y?sig=a%2Bb%3D", id="signature-untouched"),
+    ],
+)
+def test_where_an_address_leads(base: str, location: str, target: str) -> None:
+    """Relative addresses are resolved, signatures in queries survive."""
+    assert str(resolve_url(URL(base), location)) == target
+
+
+@pytest.mark.parametrize(
+    ("location", "complaint"),
+    [
+        pytest.param("http://b/y", "from https to http", id="downgrade"),
+        pytest.param("", "an address that is none", id="missing"),
+        pytest.param("ftp://b/y", "an address that is none", id="other-scheme"),
+        pytest.param("file:///etc/passwd", "an address that is none", id="file"),
+        pytest.param("https://:80/y", "an address that is none", id="no-host"),
+        pytest.param("https://b:99999/y", "an address that is none", id="no-such-port"),
+        pytest.param("https://[::1/y", "an address that is none", id="open-bracket"),
+        pytest.param("javascript:alert(1)", "an address that is none", id="script"),
+    ],
+)
+def test_address_that_leads_nowhere_is_the_hosts_fault(location: str, complaint: str) -> None:
+    """The message names the host that sent it, and nothing of what it sent."""
+    with pytest.raises(RegistryUnavailable, match=f"^a points .*{complaint}$") as caught:
+        resolve_url(URL("https://a/v2/x"), location)
+    assert not location or location not in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["xn--a.com", "xn--", "[::1]", "0x7f.1"])
+def test_hosts_that_cannot_be_decoded_can_be_named(host: str) -> None:
+    """A message about a host must not fail on the host."""
+    assert host_of(URL(f"https://{host}/x")) == host
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        pytest.param("https://quay.io/v2/", "http://proxy:3128", id="https"),
+        pytest.param("http://quay.io/v2/", "http://user:pw@plain:8080", id="http-without-scheme"),
+        pytest.param("https://registry.internal/v2/", None, id="suffix"),
+        pytest.param("https://127.0.0.1:5000/v2/", None, id="literal"),
+        pytest.param("https://some.host:5000/v2/", None, id="host-and-port"),
+        pytest.param("https://some.host/v2/", "http://proxy:3128", id="host-on-another-port"),
+        pytest.param("https://xn--a.com/v2/", "http://proxy:3128", id="undecodable-host"),
+    ],
+)
+def test_proxy_is_the_environments(monkeypatch: pytest.MonkeyPatch, url: str, expected: str | None) -> None:
+    """HTTPS_PROXY and HTTP_PROXY by scheme, except for what NO_PROXY lists."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("http_proxy", "user:pw@plain:8080")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,.internal,some.host:5000")
+    proxy = proxy_for(URL(url))
+    assert (str(proxy) if proxy else None) == expected
+
+
+def test_no_proxy_star_means_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lone star exempts every host."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("NO_PROXY", "*")
+    assert proxy_for(URL("https://quay.io/")) is None
