@@ -46,7 +46,6 @@ class StaticNodes:
 
 async def serve_service() -> None:
     """The service beside a registry of one multi-arch and one amd64-only image."""
-    configure_logs("error", "json")
     async with EmbeddedRegistry() as registry:
         registry.add_index("bench/multi", "1", ["linux/amd64", "linux/arm64"])
         registry.add_index("bench/sidecar", "1", ["linux/amd64", "linux/arm64"])
@@ -95,4 +94,5 @@ async def serve_floor() -> None:
 
 if __name__ == "__main__":
     os.sched_setaffinity(0, {int(sys.argv[2])})
+    configure_logs("error", "json")
     uvloop.run(serve_service() if sys.argv[1] == "service" else serve_floor())

@@ -106,7 +106,7 @@ class PlacementConfig(Section, frozen=True):
     run_arm_on_arm64: bool = False
     """arm64 nodes also run 32-bit arm images (containerd tries, and not every core can)."""
     level_label: str = ""
-    """Node label whose value states the node's level, such as amd64/v3 or arm64/v9; without it nodes are baseline."""
+    """Node label whose value states the node's level, such as v3 or amd64-v3; without it nodes are baseline."""
 
 
 class OperationsConfig(Section, frozen=True):

@@ -49,10 +49,10 @@ class AdmissionReview(Wire, frozen=True):
 class _Response(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     uid: str
     allowed: bool
-    patch_type: str = ""
-    patch: bytes = b""
-    warnings: Sequence[str] = ()
-    audit_annotations: Mapping[str, str] = {}
+    patch_type: str | None = None
+    patch: bytes | None = None
+    warnings: Sequence[str] | None = None
+    audit_annotations: Mapping[str, str] | None = None
 
 
 class _Answer(msgspec.Struct, frozen=True, rename="camel"):
@@ -89,7 +89,7 @@ def is_pod_creation(request: AdmissionRequest) -> bool:
         and kind.kind == "Pod"
         and not kind.group
         and not request.sub_resource
-        and bool(request.object)
+        and memoryview(request.object)[:1] == b"{"
     )
 
 
@@ -108,10 +108,10 @@ def encode_response(
     response = _Response(
         uid=review.request.uid,
         allowed=True,
-        patch_type="JSONPatch" if patch else "",
-        patch=patch,
-        warnings=[_header_text(warning) for warning in warnings],
-        audit_annotations=audit_annotations or {},
+        patch_type="JSONPatch" if patch else None,
+        patch=patch or None,
+        warnings=[_header_text(warning) for warning in warnings] or None,
+        audit_annotations=audit_annotations or None,
     )
     return _ENCODER.encode(
         _Answer(review.api_version or "admission.k8s.io/v1", review.kind or "AdmissionReview", response)

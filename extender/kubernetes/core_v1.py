@@ -74,7 +74,7 @@ class LocalObjectReference(Wire, frozen=True):
 
 
 class PodSpec(Wire, frozen=True):
-    """core/v1 PodSpec. `affinity` stays raw: it is read only where node affinity is written."""
+    """core/v1 PodSpec."""
 
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
@@ -82,7 +82,6 @@ class PodSpec(Wire, frozen=True):
     volumes: list[Volume] | None = None
     tolerations: list[Toleration] | None = None
     node_selector: dict[str, str] | None = None
-    affinity: msgspec.Raw | None = None
     node_name: str | None = None
     scheduler_name: str | None = None
     runtime_class_name: str | None = None

@@ -205,7 +205,7 @@ def decode_preemption_args(body: bytes) -> ExtenderPreemptionArgs:
     args = _decode(_PREEMPTION_ARGS, body, "ExtenderPreemptionArgs")
     if args.pod is None:
         raise InvalidRequest("ExtenderPreemptionArgs.Pod is missing")
-    if args.node_name_to_meta_victims is not None:
+    if args.node_name_to_meta_victims:
         return ExtenderPreemptionArgs(args.pod, args.node_name_to_meta_victims)
     victims = args.node_name_to_victims or {}
     return ExtenderPreemptionArgs(args.pod, {name: _by_uid(found) for name, found in victims.items()})

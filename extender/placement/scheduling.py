@@ -42,6 +42,8 @@ class Verdict(enum.StrEnum):
     """The node states no platform, or is not in view: it passes."""
 
 
+_USUAL = frozenset({Platform("linux", "amd64"), Platform("linux", "arm64")})
+
 REFUSED = frozenset({Verdict.NO, Verdict.ASSUMED_NO})
 UNRESOLVED = frozenset({Verdict.RETRY, Verdict.ASSUMED_YES, Verdict.ASSUMED_NO, Verdict.PASSED})
 
@@ -206,9 +208,10 @@ def _constraints(
 def _partition(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> tuple[Mapping[Verdict, int], bytes]:
     """How many asked nodes have which verdict, and a byte for each, 1 if it is refused.
 
-    No names are decoded, and there are no bytes, if no node can be refused and all have one verdict.
+    No names are decoded, and there are no bytes, if no node can be refused and all have one verdict. A node that is not
+    in view could be of any of the usual platforms: it may be the first of its kind, seen by the scheduler before us.
     """
-    possible = {decision.verdict(platform) for platform in nodes.distinct}
+    possible = {decision.verdict(platform) for platform in nodes.distinct | _USUAL}
     if len(possible) == 1 and possible.isdisjoint({*REFUSED, Verdict.RETRY}):
         return dict.fromkeys(possible, args.count()), b""
     codes = {platform: _CODES[decision.verdict(platform)] for platform in (None, *nodes.distinct)}

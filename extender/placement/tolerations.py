@@ -15,8 +15,8 @@ from extender.kubernetes.core_v1 import Toleration
 # An API server refuses a pod whose toleration has another key or value (apimachinery/pkg/util/validation): a key is a
 # qualified name or empty, a value is a label's.
 _WORD = "[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
-_KEY = rf"^(([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_WORD})?$"
-_VALUE = rf"^({_WORD})?$"
+_KEY = rf"^(([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_WORD})?\Z"
+_VALUE = rf"^({_WORD})?\Z"
 
 
 class TolerationRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -106,12 +106,14 @@ def resolve_url(base: URL, location: str) -> URL:
     Raises:
         RegistryUnavailable: it is no http or https address, or would leave https for http.
     """
+    nowhere = f"{host_of(base)} points to an address that is none"
     try:
         url = base.join(URL(location))
-    except ValueError as exc:
-        raise RegistryUnavailable(f"{host_of(base)} points to an address that is none") from exc
-    if not location or not url.raw_host or url.scheme not in ("http", "https"):
-        raise RegistryUnavailable(f"{host_of(base)} points to an address that is none")
+        usable = location and url.raw_host and url.scheme in ("http", "https")  # yarl reads a host on first use
+    except (ValueError, LookupError) as exc:  # `https://[]@` is an IndexError in yarl
+        raise RegistryUnavailable(nowhere) from exc
+    if not usable:
+        raise RegistryUnavailable(nowhere)
     if base.scheme == "https" and url.scheme == "http":
         raise RegistryUnavailable(f"{host_of(base)} points from https to http")
     return url

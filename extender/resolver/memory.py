@@ -71,7 +71,7 @@ class Memory:
         return self._write(target, scope, Known(content, packed, at))
 
     def prove(self, target: Target, scope: Scope, digest: str, at: float) -> Known | None:
-        """The registry told `scope` at `at` that `target` is `digest`; None, and nothing, unless it showed that before."""
+        """The registry told `scope` at `at` that `target` is `digest`; None, to no effect, unless that was shown."""
         packed = pack_digest(digest)
         content = self._contents.peek((target.repository, packed))
         return None if content is None else self._write(target, scope, Known(content, packed, at))

@@ -14,7 +14,7 @@ from aiohttp import web
 from extender import __version__
 from extender.config.checks import parse_listen
 from extender.config.tree import Config, TlsConfig
-from extender.images.platform import Compatibility, Platform, parse_platform
+from extender.images.platform import Compatibility, Platform, normalize_platform, parse_platform
 from extender.metrics import gauge
 from extender.placement.mutation import AdmissionPolicy
 from extender.placement.policy import Policy
@@ -222,7 +222,10 @@ def policy_of(config: Config) -> Policy:
         compatibility=Compatibility(
             run_386_on_amd64=placement.run_386_on_amd64, run_arm_on_arm64=placement.run_arm_on_arm64
         ),
-        preference=placement.preference,
+        preference={
+            normalize_platform("", architecture).architecture: boost
+            for architecture, boost in placement.preference.items()
+        },
         ignore_runtime_classes=frozenset(placement.ignore_runtime_classes),
     )
 

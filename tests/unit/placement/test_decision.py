@@ -61,6 +61,24 @@ def test_no_beats_retry_beats_assume_beats_pass(
     assert (decision.verdict(AMD64), decision.verdict(ARM64)) == expected
 
 
+@pytest.mark.parametrize(
+    ("facts", "policy", "expected"),
+    [
+        ([], Policy(), False),
+        ([Anywhere(), Unknown(Cause.DENIED, "…")], Policy(), False),
+        ([RunsOn(frozenset({AMD64}))], Policy(), True),
+        ([Pending(Cause.LOOKING_UP, "…")], Policy(), True),
+        ([Unknown(Cause.DENIED, "…")], Policy(unknown=ASSUME), True),
+    ],
+    ids=["no-images", "passed", "known", "retried", "assumed"],
+)
+def test_the_nodes_matter_only_where_one_could_be_refused_or_retried(
+    facts: list[ImageFact], policy: Policy, expected: bool
+) -> None:
+    """So that nobody looks a new node up for a pod that may go anywhere."""
+    assert decide(facts, policy).can_refuse is expected
+
+
 def test_one_known_no_decides_for_its_platform_only() -> None:
     """amd64-only beside a pending image: arm64 is refused at once, amd64 has to wait."""
     decision = decide([RunsOn(frozenset({AMD64})), Pending(Cause.LOOKING_UP, "…")], Policy())

@@ -84,13 +84,14 @@ ARTIFACT = Content(Kind.ARTIFACT, frozenset(), states_platforms=False)
         (CONTAINER, SILENT_INDEX, RunsOn(frozenset({AMD64}))),
         (VOLUME, INDEX, RunsOn(BOTH)),
         (VOLUME, MANIFEST, Anywhere()),
+        (VOLUME, Content(Kind.MANIFEST, BOTH, states_platforms=True), Anywhere()),
         (VOLUME, SILENT_INDEX, Anywhere()),
         (VOLUME, ARTIFACT, Anywhere()),
         (NEVER, MANIFEST, RunsOn(frozenset({AMD64}))),
     ],
     ids=[
-        "index", "manifest", "silent-index", "volume-index", "volume-manifest", "volume-silent-index",
-        "volume-artifact", "never-but-known",
+        "index", "manifest", "silent-index", "volume-index", "volume-manifest", "volume-stating-manifest",
+        "volume-silent-index", "volume-artifact", "never-but-known",
     ],
 )  # fmt: skip
 def test_content_says_where_an_image_runs(image: PodImage, answer: Content, fact: ImageFact) -> None:

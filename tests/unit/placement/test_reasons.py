@@ -51,6 +51,13 @@ def test_equal_sets_are_all_to_blame_in_pod_order() -> None:
     assert blame([MULTI, ASSUMED, APP, ASSUMED]) == (ASSUMED, APP)
 
 
+def test_of_two_uses_with_equal_sets_the_first_counts() -> None:
+    """The same reference with the same platforms is one to blame, in the words of its first use."""
+    known = built("r/new:1", "linux/amd64")
+    assert blame([known, ASSUMED]) == (known,)
+    assert blame([ASSUMED, known]) == (ASSUMED,)
+
+
 def test_an_image_that_is_known_in_one_use_and_assumed_in_another_is_blamed_for_both() -> None:
     """The same reference may be looked up twice, but it is one image in the count."""
     constraints = [built("r/x:1", "linux/arm64"), built("r/x:1", "linux/amd64", assumed=True)]

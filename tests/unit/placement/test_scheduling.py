@@ -227,10 +227,17 @@ def test_waiting_is_worth_it_only_where_it_could_change_the_answer(
 def test_unrefused_names_are_given_back_untouched_and_unread() -> None:
     """Not even looked at: the list may hold anything."""
     args = decode_args(b'{"Pod":{},"NodeNames":[ "x", 7 ]}')
-    outcome = filter_nodes(args, view_of({"x": "linux/amd64"}), decide([AMD64_ONLY]))
+    outcome = filter_nodes(args, view_of({"x": "linux/amd64"}), decide([MULTI]))
     assert outcome.answer.node_names is not None
     assert bytes(outcome.answer.node_names) == b'[ "x", 7 ]'
     assert outcome.verdicts == {Verdict.YES: 2}
+
+
+def test_node_out_of_view_is_noticed_where_its_platform_could_matter() -> None:
+    """The first arm64 node of a cluster may be asked about before it is in view; an amd64-only pod must not miss that."""
+    args = decode_args(b'{"Pod":{},"NodeNames":["x","first-of-its-kind"]}')
+    outcome = filter_nodes(args, view_of({"x": "linux/amd64"}), decide([AMD64_ONLY]))
+    assert outcome.verdicts == {Verdict.YES: 1, Verdict.UNSTATED: 1}
 
 
 def test_names_that_are_no_strings_are_the_callers_mistake() -> None:

@@ -64,7 +64,7 @@ Asked = Mapping[NodeName, Platform | None]
 clusters: st.SearchStrategy[Asked] = st.dictionaries(
     st.integers(0, 99).map(lambda number: NodeName(f"n{number}")), st.none() | platforms, min_size=1, max_size=8
 )
-quick = settings(max_examples=150, deadline=None)
+quick = settings(max_examples=100, deadline=None)
 
 
 def by_name(cluster: Asked) -> tuple[ExtenderArgs, NodePlatforms]:

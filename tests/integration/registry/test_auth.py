@@ -1,0 +1,440 @@
+"""Who is shown which credential, and how many tokens that costs."""
+
+import asyncio
+import base64
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from extender.demo.images import build_index
+from extender.errors import RegistryDenied, RegistryError, RegistryThrottled, RegistryUnavailable
+from extender.images.reference import ImageReference, parse_reference
+from extender.registry.auth import Authenticator
+from extender.registry.keyring import ANONYMOUS, Credential, Scope
+from extender.registry.transport import Reply
+from tests.integration.registry.conftest import Clock, MakeClient
+from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegistry, login_of
+
+ANN = Credential("ann", "pa:ss", Scope("ann"))
+BOB = Credential("bob", "word", Scope("bob"))
+LOGIN = "ann:pa:ss"
+INDEX = build_index(["linux/amd64", "linux/arm64"])
+APP = "team/app"
+
+
+def app_at(registry: FaultyRegistry) -> ImageReference:
+    """The image in this registry, which has it from now on."""
+    registry.add(APP, "1", INDEX)
+    return parse_reference(f"{registry.host}/{APP}:1")
+
+
+def basic(login: str) -> str:
+    """A Basic header value."""
+    return f"Basic {base64.b64encode(login.encode()).decode()}"
+
+
+async def test_anonymous_token_is_fetched_once_and_used_again(make_client: MakeClient) -> None:
+    """One challenge and one token for all that follows in the repository."""
+    async with GuardedRegistry("") as registry:
+        app, client = app_at(registry), make_client(registry.host)
+        assert await client.head_manifest(app, ANONYMOUS) == INDEX.digest
+        assert (await client.fetch_manifest(app, ANONYMOUS)).digest == INDEX.digest
+        await client.fetch_manifest(app.with_digest(INDEX.digest), ANONYMOUS)
+        assert registry.desk == [("/token?service=desk&scope=repository:team/app:pull", "")]
+        assert registry.shown == ["", "Bearer token-1", "Bearer token-1", "Bearer token-1"]
+
+
+async def test_credential_is_shown_to_the_token_server_only(make_client: MakeClient) -> None:
+    """The registry sees the token, never the password."""
+    async with GuardedRegistry(LOGIN) as registry:
+        app, client = app_at(registry), make_client(registry.host)
+        assert await client.head_manifest(app, ANN) == INDEX.digest
+        assert [login for _, login in registry.desk] == [LOGIN]
+        assert registry.shown == ["", "Bearer token-1"]
+
+
+async def test_token_is_not_shared_between_credentials(make_client: MakeClient) -> None:
+    """Each credential gets its own, also the anonymous one."""
+    async with GuardedRegistry(LOGIN, "bob:word", "") as registry:
+        app, client = app_at(registry), make_client(registry.host)
+        for credential in (ANN, BOB, ANONYMOUS, ANN, BOB, ANONYMOUS):
+            await client.head_manifest(app, credential)
+        assert [login for _, login in registry.desk] == [LOGIN, "bob:word", ""]
+
+
+async def test_each_repository_has_its_own_token(make_client: MakeClient) -> None:
+    """A token for one repository is not tried on another."""
+    async with GuardedRegistry("") as registry:
+        client = make_client(registry.host)
+        for repository in ("team/app", "team/other", "team/app"):
+            registry.add(repository, "1", INDEX)
+            await client.head_manifest(parse_reference(f"{registry.host}/{repository}:1"), ANONYMOUS)
+        assert [path.rpartition("=")[2] for path, _ in registry.desk] == [
+            "repository:team/app:pull",
+            "repository:team/other:pull",
+        ]
+
+
+async def test_token_server_that_refuses_is_a_denial(make_client: MakeClient) -> None:
+    """The password is wrong; the message does not repeat it."""
+    async with GuardedRegistry(LOGIN) as registry:
+        with pytest.raises(RegistryDenied, match="gives no token") as caught:
+            await make_client(registry.host).head_manifest(app_at(registry), BOB)
+    assert "word" not in str(caught.value)
+    assert "bob" not in str(caught.value)
+
+
+async def test_fresh_token_that_is_refused_is_a_denial(make_client: MakeClient) -> None:
+    """One challenge, one token, one more try: then it is no."""
+
+    async def useless(request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response({"token": "useless"})
+
+    async with GuardedRegistry("", token_fault=useless) as registry:
+        with pytest.raises(RegistryDenied, match="denies access to team/app"):
+            await make_client(registry.host).head_manifest(app_at(registry), ANONYMOUS)
+        assert registry.shown == ["", "Bearer useless"]
+        assert len(registry.desk) == 1
+
+
+async def test_token_that_is_no_longer_good_is_replaced_once(make_client: MakeClient) -> None:
+    """A 401 with a remembered token drops it and asks for another."""
+    async with GuardedRegistry("") as registry:
+        app, client = app_at(registry), make_client(registry.host)
+        await client.head_manifest(app, ANONYMOUS)
+        registry.valid.clear()
+        assert await client.head_manifest(app, ANONYMOUS) == INDEX.digest
+        assert registry.shown == ["", "Bearer token-1", "Bearer token-1", "Bearer token-2"]
+        registry.logins.clear()
+        registry.valid.clear()
+        with pytest.raises(RegistryDenied):
+            await client.head_manifest(app, ANONYMOUS)
+
+
+@pytest.mark.parametrize(
+    ("expires_in", "good_seconds", "stale_seconds"),
+    [
+        pytest.param({"expires_in": 300}, 239, 241, id="stated"),
+        pytest.param({"expires_in": "300"}, 239, 241, id="in-quotes"),
+        pytest.param({}, 47, 49, id="unstated-is-a-minute"),
+        pytest.param({"expires_in": None}, 47, 49, id="null-is-a-minute"),
+        pytest.param({"expires_in": 5}, 47, 49, id="less-than-a-minute-is-one"),
+        pytest.param({"expires_in": -5}, 47, 49, id="negative-is-a-minute"),
+    ],
+)
+async def test_token_is_renewed_before_it_expires(
+    make_client: MakeClient, clock: Clock, expires_in: dict[str, object], good_seconds: float, stale_seconds: float
+) -> None:
+    """At four fifths of its life; no life is shorter than a minute."""
+    async with GuardedRegistry("") as registry:
+        registry.token_reply = expires_in
+        app, client = app_at(registry), make_client(registry.host)
+        await client.head_manifest(app, ANONYMOUS)
+        start = clock.now
+        clock.now = start + good_seconds
+        await client.head_manifest(app, ANONYMOUS)
+        assert len(registry.desk) == 1
+        clock.now = start + stale_seconds
+        await client.head_manifest(app, ANONYMOUS)
+        assert len(registry.desk) == 2
+        assert registry.shown[-1] == "Bearer token-2"
+
+
+@pytest.mark.parametrize("field", ["token", "access_token"])
+async def test_token_may_come_under_either_name(make_client: MakeClient, field: str) -> None:
+    """Both are in use, alone or together."""
+    async with GuardedRegistry("") as registry:
+        registry.token_field = field
+        assert await make_client(registry.host).head_manifest(app_at(registry), ANONYMOUS) == INDEX.digest
+
+
+def gives(status: int = 200, **response: Any) -> Fault:
+    """A token server that answers so."""
+
+    async def fault(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=status, **response)
+
+    return fault
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [
+        pytest.param(gives(401), RegistryDenied, "gives no token (401)", id="401"),
+        pytest.param(gives(403), RegistryDenied, "gives no token (403)", id="403"),
+        pytest.param(gives(400), RegistryUnavailable, "answered 400", id="400"),
+        pytest.param(gives(404), RegistryUnavailable, "answered 404", id="404"),
+        pytest.param(gives(500), RegistryUnavailable, "answered 500", id="500"),
+        pytest.param(gives(429, headers={"Retry-After": "7"}), RegistryThrottled, "(429)", id="429"),
+        pytest.param(gives(text="<html>"), RegistryUnavailable, "sent no token", id="no-json"),
+        pytest.param(gives(text="{}"), RegistryUnavailable, "sent no token", id="no-token"),
+        pytest.param(gives(text='{"token": null}'), RegistryUnavailable, "sent no token", id="null"),
+        pytest.param(gives(text='{"token": 7}'), RegistryUnavailable, "sent no token", id="number"),
+        pytest.param(gives(text='{"token": "a\\r\\nb"}'), RegistryUnavailable, "sent no token", id="line-end-in-token"),
+        pytest.param(gives(text='{"token": "a b"}'), RegistryUnavailable, "sent no token", id="space-in-token"),
+        pytest.param(gives(body=b'{"token": "\xff"}'), RegistryUnavailable, "sent no token", id="no-utf-8"),
+        pytest.param(
+            gives(text='{"token": "x"}'.ljust(1024 * 1024 + 1)), RegistryUnavailable, "sent no token", id="too-long"
+        ),
+        pytest.param(
+            gives(302, headers={"Location": "/token"}), RegistryUnavailable, "redirects more than 5", id="redirect-loop"
+        ),
+    ],
+)
+async def test_outcome_of_a_token_request(
+    make_client: MakeClient, fault: Fault, error: type[RegistryError], words: str
+) -> None:
+    """A token server's trouble is told apart like a registry's."""
+    async with GuardedRegistry("", token_fault=fault) as registry:
+        with pytest.raises(error) as caught:
+            await make_client(registry.host).head_manifest(app_at(registry), ANONYMOUS)
+    assert words in str(caught.value)
+    if isinstance(caught.value, RegistryThrottled):
+        assert caught.value.retry_after_seconds == 7.0
+
+
+async def test_token_server_that_has_moved_is_found_again(make_client: MakeClient, clock: Clock) -> None:
+    """After a failure the registry is asked anew where tokens are."""
+    async with GuardedRegistry("") as registry:
+        app, client = app_at(registry), make_client(registry.host)
+        await client.head_manifest(app, ANONYMOUS)
+        clock.now += 1000
+        registry.token_fault = gives(503)
+        for _ in range(2):
+            with pytest.raises(RegistryUnavailable):
+                await client.head_manifest(app, ANONYMOUS)
+        registry.token_fault = None
+        registry.shown.clear()
+        assert await client.head_manifest(app, ANONYMOUS) == INDEX.digest
+        assert registry.shown[0] == ""
+
+
+@pytest.mark.parametrize(
+    ("challenges", "asked"),
+    [
+        pytest.param(['Bearer realm="/token"'], "/token?scope=repository:team/app:pull", id="relative-and-alone"),
+        pytest.param(
+            ['Bearer realm="{url}/token?a=b",service="my desk"'],
+            "/token?a=b&service=my+desk&scope=repository:team/app:pull",
+            id="query-is-kept",
+        ),
+        pytest.param(
+            ['bearer REALM="{url}/token",scope="a:b:pull c:d:pull"'],
+            "/token?scope=a:b:pull&scope=c:d:pull",
+            id="several-scopes",
+        ),
+        pytest.param(['Bearer realm="{url}/token",scope="aws"'], "/token?scope=aws", id="scope-of-its-own"),
+        pytest.param(
+            ["Basic realm=x", 'Bearer realm="{url}/token"'],
+            "/token?scope=repository:team/app:pull",
+            id="bearer-in-another-header",
+        ),
+        pytest.param(
+            ['Basic realm="x, y", Digest nonce="z", Bearer realm="{url}/token"'],
+            "/token?scope=repository:team/app:pull",
+            id="bearer-last-of-three",
+        ),
+        pytest.param(
+            ['Bearer realm="{url}/token", Bearer realm="{url}/other"'],
+            "/token?scope=repository:team/app:pull",
+            id="first-of-two",
+        ),
+    ],
+)
+async def test_what_is_asked_of_the_token_server(make_client: MakeClient, challenges: list[str], asked: str) -> None:
+    """Realm, service and scope are the challenge's; without a scope it is to pull this repository."""
+    async with GuardedRegistry(LOGIN) as registry:
+        registry.challenges = challenges
+        assert await make_client(registry.host).head_manifest(app_at(registry), ANN) == INDEX.digest
+        assert registry.desk == [(asked, LOGIN)]
+
+
+@pytest.mark.parametrize(
+    "challenge",
+    [
+        pytest.param('Bearer realm="ftp://x/token"', id="ftp"),
+        pytest.param('Bearer realm="http://x:99999/"', id="no-such-port"),
+        pytest.param('Bearer realm=""', id="empty"),
+        pytest.param('Bearer service="x"', id="missing"),
+        pytest.param('Bearer realm="http://x/token" service="y"', id="missing-comma"),
+    ],
+)
+async def test_unusable_challenge_is_the_hosts_fault(make_client: MakeClient, challenge: str) -> None:
+    """No login is shown to anybody."""
+    async with GuardedRegistry(LOGIN) as registry:
+        registry.challenges = [challenge]
+        with pytest.raises(RegistryUnavailable):
+            await make_client(registry.host).head_manifest(app_at(registry), ANN)
+        assert (registry.shown, registry.desk) == ([""], [])
+
+
+async def test_user_in_the_realm_is_not_a_login(make_client: MakeClient) -> None:
+    """A registry cannot put words into our mouth: name and password of an address are dropped."""
+    async with GuardedRegistry("") as registry:
+        registry.challenges = [f'Bearer realm="http://eve:evil@{registry.host}/token"']
+        await make_client(registry.host).head_manifest(app_at(registry), ANONYMOUS)
+        assert [login for _, login in registry.desk] == [""]
+
+
+async def test_redirected_token_server_sees_no_login(make_client: MakeClient) -> None:
+    """The credential is for the realm, not for where the realm sends us."""
+    async with GuardedRegistry(LOGIN) as registry, GuardedRegistry("") as stranger:
+        registry.token_fault = gives(307, headers={"Location": f"{stranger.url}/token"})
+        with pytest.raises(RegistryDenied):
+            await make_client(registry.host).head_manifest(app_at(registry), ANN)
+        assert [login for _, login in stranger.desk] == [""]
+
+
+async def wants_login(request: web.BaseRequest) -> web.StreamResponse | None:
+    """A registry that wants Basic."""
+    if login_of(request) == LOGIN:
+        return None
+    return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="here"'})
+
+
+async def test_basic_login_is_shown_from_the_second_request_on(make_client: MakeClient) -> None:
+    """Only to a registry that has asked for it, and then without being asked again."""
+    async with FaultyRegistry(wants_login) as registry:
+        app, client = app_at(registry), make_client(registry.host)
+        assert await client.head_manifest(app, ANN) == INDEX.digest
+        assert await client.head_manifest(app, ANN) == INDEX.digest
+        assert registry.shown == ["", basic(LOGIN), basic(LOGIN)]
+
+
+async def test_wrong_basic_login_is_shown_once(make_client: MakeClient) -> None:
+    """Showing it again would count as an attack somewhere; also when it is remembered that a login is wanted."""
+    async with FaultyRegistry(wants_login) as registry:
+        app, client = app_at(registry), make_client(registry.host)
+        for _ in range(2):
+            with pytest.raises(RegistryDenied):
+                await client.head_manifest(app, BOB)
+        assert registry.shown == ["", basic("bob:word"), basic("bob:word")]
+
+
+async def test_nobody_shows_no_login(make_client: MakeClient) -> None:
+    """The anonymous credential has nothing to show to a registry that wants Basic."""
+    async with FaultyRegistry(wants_login) as registry:
+        app, client = app_at(registry), make_client(registry.host)
+        for _ in range(2):
+            with pytest.raises(RegistryDenied):
+                await client.head_manifest(app, ANONYMOUS)
+        assert registry.shown == ["", ""]
+
+
+async def test_login_file_of_the_user_is_never_read(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """What ~/.netrc holds is not meant for registries that pods name."""
+    netrc = tmp_path_factory.mktemp("home") / ".netrc"
+    netrc.write_text("machine 127.0.0.1 login eve password evil\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    async with FaultyRegistry() as registry:
+        await make_client(registry.host).head_manifest(app_at(registry), ANONYMOUS)
+        assert registry.shown == [""]
+
+
+class Desk:
+    """A token server that is entered, waits until it is opened, and may be left by its customers."""
+
+    def __init__(self) -> None:
+        self.entered, self.open, self.left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, request: web.BaseRequest) -> None:
+        self.entered.set()
+        try:
+            await self.open.wait()
+        except asyncio.CancelledError:
+            self.left.set()
+            raise
+
+
+def challenged(registry: GuardedRegistry) -> Reply:
+    """The 401 of this registry."""
+    challenge = registry.challenges[0].format(url=registry.url, path=APP)
+    headers = CIMultiDictProxy(CIMultiDict({"WWW-Authenticate": challenge}))
+    return Reply(URL(f"{registry.url}/v2/{APP}/manifests/1"), 401, headers, b"", truncated=False)
+
+
+@pytest.fixture
+def authenticator(session: aiohttp.ClientSession, clock: Clock) -> Authenticator:
+    """The one under test."""
+    return Authenticator(session, timeout_seconds=10, clock=clock, wall_clock=clock)
+
+
+async def test_those_who_wait_for_one_token_share_one_request(authenticator: Authenticator) -> None:
+    """A burst of lookups in one repository costs one token, and one that gives up does not end it for the others."""
+    desk = Desk()
+    async with GuardedRegistry("", token_fault=desk) as registry:
+        reply = challenged(registry)
+        waiting = [asyncio.create_task(authenticator.answer(reply, APP, ANONYMOUS, None)) for _ in range(5)]
+        await desk.entered.wait()
+        waiting[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting[0]
+        desk.open.set()
+        assert await asyncio.gather(*waiting[1:]) == ["Bearer token-1"] * 4
+        assert len(registry.desk) == 1
+
+
+async def test_failure_reaches_all_who_wait_and_nobody_after(authenticator: Authenticator) -> None:
+    """A failed request is not remembered: the next one tries again."""
+    async with GuardedRegistry("", token_fault=gives(503)) as registry:
+        reply = challenged(registry)
+        asking = [authenticator.answer(reply, APP, ANONYMOUS, None) for _ in range(3)]
+        failed = await asyncio.gather(*asking, return_exceptions=True)
+        assert [type(error) for error in failed] == [RegistryUnavailable] * 3
+        assert len(registry.desk) == 1
+        registry.token_fault = None
+        assert await authenticator.answer(reply, APP, ANONYMOUS, None) == "Bearer token-2"
+
+
+async def test_last_one_to_give_up_ends_the_request(authenticator: Authenticator) -> None:
+    """Nobody waits for the token any more, so the connection is closed, and the next one asks anew."""
+    desk = Desk()
+    async with GuardedRegistry("", token_fault=desk) as registry:
+        reply = challenged(registry)
+        waiting = [asyncio.create_task(authenticator.answer(reply, APP, ANONYMOUS, None)) for _ in range(2)]
+        await desk.entered.wait()
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        await desk.left.wait()
+        desk.open.set()
+        assert await authenticator.answer(reply, APP, ANONYMOUS, None) == "Bearer token-2"
+
+
+async def test_stalling_token_server_is_given_up(session: aiohttp.ClientSession, clock: Clock) -> None:
+    """A request that many share has a time-out of its own."""
+    authenticator = Authenticator(session, timeout_seconds=0.05, clock=clock, wall_clock=clock)
+    async with GuardedRegistry("", token_fault=Desk()) as registry:
+        with pytest.raises(RegistryUnavailable, match=r"did not answer within 0\.05 s"):
+            await authenticator.answer(challenged(registry), APP, ANONYMOUS, None)
+
+
+async def test_token_renewed_by_another_is_not_dropped(authenticator: Authenticator) -> None:
+    """Of two requests refused with the old token the second finds the new one."""
+    async with GuardedRegistry("") as registry:
+        reply = challenged(registry)
+        old = await authenticator.answer(reply, APP, ANONYMOUS, None)
+        new = await authenticator.answer(reply, APP, ANONYMOUS, old)
+        assert (old, new) == ("Bearer token-1", "Bearer token-2")
+        assert await authenticator.answer(reply, APP, ANONYMOUS, old) == new
+        assert len(registry.desk) == 2
+
+
+async def test_memory_is_bounded(authenticator: Authenticator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest challenges and tokens are forgotten: whoever names many repositories cannot fill the memory."""
+    monkeypatch.setattr("extender.registry.auth._REMEMBERED", 3)
+    async with GuardedRegistry("") as registry:
+        url = URL(f"{registry.url}/v2/")
+        for number in range(5):
+            reply = challenged(registry)
+            challenge = f'Bearer realm="{registry.url}/token",scope="{number}"'
+            reply = reply._replace(headers=CIMultiDictProxy(CIMultiDict({"WWW-Authenticate": challenge})))
+            await authenticator.answer(reply, f"repository-{number}", ANONYMOUS, None)
+        known = [await authenticator.authorization(url, f"repository-{number}", ANONYMOUS) for number in range(5)]
+    assert known == [None, None, "Bearer token-3", "Bearer token-4", "Bearer token-5"]

@@ -1,0 +1,191 @@
+"""A real registry (distribution 2.8.2): real images pushed over HTTP and read back, with every kind of access."""
+
+import json
+import ssl
+from pathlib import Path
+
+import bcrypt
+import pytest
+import trustme
+
+from extender.demo.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
+from extender.errors import ConfigError, ManifestNotFound, RegistryDenied, RegistryUnavailable
+from extender.images.manifest import Image, Kind
+from extender.images.reference import parse_reference
+from extender.registry.auth import Authenticator
+from extender.registry.client import RegistryClient, open_session
+from extender.registry.image import describe_image
+from extender.registry.keyring import ANONYMOUS, Credential, Scope
+from tests.integration.conftest import StartRegistry
+from tests.integration.debian_registry import DebianRegistry
+from tests.integration.registry.conftest import Clock, MakeClient
+from tests.integration.registry.token_issuer import TokenDesk, TokenIssuer
+
+ANN = Credential("ann", "pa:ss", Scope("ann"))
+MALLORY = Credential("mallory", "guess", Scope("mallory"))
+BOTH = ["linux/amd64", "linux/arm64"]
+FAMILIES = pytest.mark.parametrize("family", [OCI, DOCKER], ids=["oci", "docker"])
+
+
+async def look_at(client: RegistryClient, image: str, credential: Credential = ANONYMOUS) -> Image:
+    """Everything about an image, after a HEAD that must agree with the GET."""
+    reference = parse_reference(image)
+    stated = await client.head_manifest(reference, credential)
+    manifest = await client.fetch_manifest(reference, credential)
+    assert stated == manifest.digest
+    return await describe_image(client, reference, manifest, credential)
+
+
+def platforms_of(image: Image) -> list[str]:
+    """The image's platforms as text, in its order."""
+    return [str(entry.platform) for entry in image.entries]
+
+
+@FAMILIES
+async def test_multi_arch_image(debian_registry: DebianRegistry, make_client: MakeClient, family: Family) -> None:
+    """An index, by tag and by digest."""
+    digest = debian_registry.push("multi/app", "1", build_index([*BOTH, "linux/arm/v7"], family=family))
+    client = make_client(debian_registry.host)
+    for name in (":1", f"@{digest}", f":1@{digest}"):
+        image = await look_at(client, f"{debian_registry.host}/multi/app{name}")
+        assert (image.kind, image.digest, image.media_type) == (Kind.INDEX, digest, family.index)
+        assert platforms_of(image) == [*BOTH, "linux/arm/v7"]
+
+
+@FAMILIES
+async def test_single_arch_image(debian_registry: DebianRegistry, make_client: MakeClient, family: Family) -> None:
+    """A manifest whose platform is in its config blob."""
+    digest = debian_registry.push("single/app", "1", build_manifest("linux/s390x", family))
+    image = await look_at(make_client(debian_registry.host), f"{debian_registry.host}/single/app:1")
+    assert (image.kind, image.digest, image.media_type) == (Kind.MANIFEST, digest, family.manifest)
+    assert platforms_of(image) == ["linux/s390x"]
+
+
+async def test_attested_image(debian_registry: DebianRegistry, make_client: MakeClient) -> None:
+    """BuildKit's attestations are not platforms."""
+    debian_registry.push("attested/app", "1", build_index(["linux/amd64"], attested=True))
+    image = await look_at(make_client(debian_registry.host), f"{debian_registry.host}/attested/app:1")
+    assert (platforms_of(image), len(image.skipped)) == (["linux/amd64"], 1)
+
+
+async def test_artifact(debian_registry: DebianRegistry, make_client: MakeClient) -> None:
+    """A chart is stored like an image, and is none."""
+    debian_registry.push("chart/app", "1", build_artifact())
+    image = await look_at(make_client(debian_registry.host), f"{debian_registry.host}/chart/app:1")
+    assert (image.kind, image.entries) == (Kind.ARTIFACT, ())
+
+
+async def test_index_that_names_no_platforms(debian_registry: DebianRegistry, make_client: MakeClient) -> None:
+    """The children and their configs are read, also those in an index of their own."""
+    children = [build_manifest("linux/amd64"), build_manifest("linux/riscv64", DOCKER)]
+    inner = bare_index(*(child.manifests[-1] for child in children))
+    blobs = tuple(dict.fromkeys(blob for child in children for blob in child.blobs))
+    bundle = Bundle(blobs, (*(child.manifests[-1] for child in children), inner, bare_index(inner)))
+    debian_registry.push("bare/app", "1", bundle)
+    image = await look_at(make_client(debian_registry.host), f"{debian_registry.host}/bare/app:1")
+    assert (platforms_of(image), image.states_platforms) == (["linux/amd64", "linux/riscv64"], False)
+
+
+def bare_index(*children: Manifest) -> Manifest:
+    """An OCI index that says only where its children are."""
+    entries = [{"mediaType": child.media_type, "digest": child.digest, "size": len(child.body)} for child in children]
+    return Manifest(OCI.index, json.dumps({"schemaVersion": 2, "manifests": entries}).encode())
+
+
+async def test_tag_that_moves(debian_registry: DebianRegistry, make_client: MakeClient) -> None:
+    """HEAD tells that a tag has moved; the old digest is still there."""
+    reference = parse_reference(f"{debian_registry.host}/moving/app:1")
+    client = make_client(debian_registry.host)
+    old = debian_registry.push("moving/app", "1", build_index(["linux/amd64"]))
+    assert await client.head_manifest(reference, ANONYMOUS) == old
+    new = debian_registry.push("moving/app", "1", build_index(BOTH))
+    assert await client.head_manifest(reference, ANONYMOUS) == new != old
+    assert await client.head_manifest(reference.with_digest(old), ANONYMOUS) == old
+
+
+async def test_what_is_not_there(debian_registry: DebianRegistry, make_client: MakeClient) -> None:
+    """Repository, tag, digest and blob, by HEAD and by GET."""
+    digest = debian_registry.push("there/app", "1", build_manifest("linux/amd64"))
+    client = make_client(debian_registry.host)
+    for image in ("gone/app:1", "there/app:2", f"gone/app@{digest}"):
+        reference = parse_reference(f"{debian_registry.host}/{image}")
+        with pytest.raises(ManifestNotFound):
+            await client.head_manifest(reference, ANONYMOUS)
+        with pytest.raises(ManifestNotFound):
+            await client.fetch_manifest(reference, ANONYMOUS)
+    with pytest.raises(ManifestNotFound):
+        await client.fetch_blob(parse_reference(f"{debian_registry.host}/gone/app:1"), digest, ANONYMOUS)
+
+
+async def test_tls_needs_an_authority_that_is_trusted(
+    start_debian_registry: StartRegistry, make_client: MakeClient, clock: Clock, tmp_path: Path
+) -> None:
+    """A private authority's registry is read with its CA file, and refused without; nothing falls back to HTTP."""
+    authority = trustme.CA()
+    leaf = authority.issue_cert("127.0.0.1")
+    leaf.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "certificate.pem"))
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    files = {"certificate": str(tmp_path / "certificate.pem"), "key": str(tmp_path / "key.pem")}
+    registry = start_debian_registry(http={"tls": files})
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    registry.push("team/app", "1", build_index(BOTH), tls=trusting)
+    async with open_session(ca_files=[str(tmp_path / "ca.pem")]) as session:
+        authenticator = Authenticator(session, timeout_seconds=10, clock=clock, wall_clock=clock)
+        client = RegistryClient(
+            session, authenticator=authenticator, timeout_seconds=10, concurrency_per_host=8, plain_http=frozenset()
+        )
+        assert platforms_of(await look_at(client, f"{registry.host}/team/app:1")) == BOTH
+    with pytest.raises(RegistryUnavailable, match="certificate that is not trusted"):
+        await look_at(make_client(), f"{registry.host}/team/app:1")
+
+
+async def test_plain_registry_is_not_asked_over_tls(debian_registry: DebianRegistry, make_client: MakeClient) -> None:
+    """A host that is not listed as plain gets TLS or nothing."""
+    with pytest.raises(RegistryUnavailable, match="TLS"):
+        await look_at(make_client(), f"{debian_registry.host}/team/app:1")
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"], ids=["missing", "empty"])
+async def test_unusable_ca_file_is_the_operators_error(tmp_path: Path, content: str | None) -> None:
+    """The message names setting and path."""
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=f"registry.ca_files: {path} holds no certificates"):
+        open_session(ca_files=[str(path)])
+
+
+async def test_basic_login(start_debian_registry: StartRegistry, make_client: MakeClient, tmp_path: Path) -> None:
+    """With htpasswd only the right password reads, manifests and blobs alike."""
+    hashed = bcrypt.hashpw(ANN.password.encode(), bcrypt.gensalt(4)).decode()
+    (tmp_path / "htpasswd").write_text(f"{ANN.username}:{hashed}\n")
+    registry = start_debian_registry(auth={"htpasswd": {"realm": "debian", "path": str(tmp_path / "htpasswd")}})
+    registry.push("team/app", "1", build_manifest("linux/arm64"), login=f"{ANN.username}:{ANN.password}")
+    client = make_client(registry.host)
+    assert platforms_of(await look_at(client, f"{registry.host}/team/app:1", ANN)) == ["linux/arm64"]
+    for credential in (ANONYMOUS, MALLORY):
+        with pytest.raises(RegistryDenied):
+            await look_at(client, f"{registry.host}/team/app:1", credential)
+
+
+async def test_bearer_token(start_debian_registry: StartRegistry, make_client: MakeClient, tmp_path: Path) -> None:
+    """With a token server, whoever may pull reads; a token for another repository opens nothing."""
+    login = f"{ANN.username}:{ANN.password}"
+    async with TokenDesk(**{login: "team/app", "": "public/app"}) as desk:
+        desk.issuer = TokenIssuer(tmp_path, f"{desk.url}/token")
+        registry = start_debian_registry(auth=desk.issuer.auth)
+        for repository in ("team/app", "public/app"):
+            token = desk.issuer.issue(repository, ["pull", "push"])
+            registry.push(repository, "1", build_index(BOTH), token=token)
+        client = make_client(registry.host)
+        assert platforms_of(await look_at(client, f"{registry.host}/team/app:1", ANN)) == BOTH
+        assert platforms_of(await look_at(client, f"{registry.host}/public/app:1")) == BOTH
+        assert desk.desk == [
+            (f"/token?service=debian&scope=repository:{repository}:pull", shown)
+            for repository, shown in (("team/app", login), ("public/app", ""))
+        ]
+        with pytest.raises(RegistryDenied, match="denies access to team/app"):
+            await look_at(client, f"{registry.host}/team/app:1")
+        with pytest.raises(RegistryDenied, match="gives no token"):
+            await look_at(client, f"{registry.host}/team/app:1", MALLORY)

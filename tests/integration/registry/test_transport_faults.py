@@ -1,0 +1,102 @@
+"""What goes wrong on the way, and no server on loopback can bring about."""
+
+import ssl
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import aiohttp
+import pytest
+from aiohttp.client_reqrep import ConnectionKey
+from aioresponses import aioresponses
+from yarl import URL
+
+from extender.errors import RegistryUnavailable
+from extender.images.reference import parse_reference
+from extender.metrics import REGISTRY
+from extender.registry.keyring import ANONYMOUS
+from tests.integration.registry.conftest import MakeClient
+
+APP = parse_reference("registry.example.com:5000/team/app:1")
+KEY = ConnectionKey(
+    "registry.example.com", 5000, is_ssl=True, ssl=True, proxy=None, proxy_auth=None, proxy_headers_hash=None
+)
+REQUEST = aiohttp.RequestInfo(URL("https://registry.example.com:5000"), "GET", SimpleNamespace(), URL())  # type: ignore[arg-type]  # only shown
+DETAIL = "detail-of-the-network"
+
+
+@pytest.fixture
+def network() -> Iterator[aioresponses]:
+    """A network in which requests fail as they are told to."""
+    with aioresponses() as faked:
+        yield faked
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        pytest.param(aiohttp.ServerDisconnectedError(DETAIL), "broke off the connection", id="closed-before-headers"),
+        pytest.param(aiohttp.ClientOSError(104, DETAIL), "broke off the connection", id="reset-before-headers"),
+        pytest.param(ConnectionResetError(104, DETAIL), "broke off the connection", id="bare-reset"),
+        pytest.param(aiohttp.ClientPayloadError(DETAIL), "broke off the connection", id="payload"),
+        pytest.param(
+            aiohttp.ClientConnectorDNSError(KEY, OSError(-2, DETAIL)), "has a name that does not resolve", id="dns"
+        ),
+        pytest.param(
+            aiohttp.ClientConnectorError(KEY, OSError(113, DETAIL)), "does not accept connections", id="no-route"
+        ),
+        pytest.param(
+            aiohttp.ClientConnectorCertificateError(KEY, ssl.SSLCertVerificationError(1, DETAIL)),
+            "shows a certificate that is not trusted",
+            id="certificate",
+        ),
+        pytest.param(
+            aiohttp.ClientConnectorSSLError(KEY, ssl.SSLError(1, DETAIL)), "cannot be reached over TLS", id="tls"
+        ),
+        pytest.param(
+            aiohttp.ClientProxyConnectionError(KEY, OSError(111, DETAIL)), "the proxy does not accept", id="proxy-down"
+        ),
+        pytest.param(
+            aiohttp.ClientHttpProxyError(REQUEST, (), status=407, message=DETAIL), "through the proxy", id="proxy-407"
+        ),
+        pytest.param(aiohttp.ConnectionTimeoutError(DETAIL), "did not answer in time", id="connect-timeout"),
+        pytest.param(TimeoutError(DETAIL), "did not answer in time", id="bare-timeout"),
+        pytest.param(UnicodeError(DETAIL), "is no address to connect to", id="idna"),
+        pytest.param(aiohttp.InvalidUrlClientError(DETAIL), "is no address to connect to", id="invalid-url"),
+        pytest.param(aiohttp.ClientResponseError(REQUEST, (), message=DETAIL), "is no HTTP answer", id="bad-http"),
+        pytest.param(aiohttp.ClientError(DETAIL), "broke off the connection", id="anything-else"),
+    ],
+)
+async def test_fault_on_the_way_is_the_hosts(
+    make_client: MakeClient, network: aioresponses, fault: Exception, words: str
+) -> None:
+    """Each has its words after the host's name, is counted, and keeps what caused it out of the message."""
+    before = REGISTRY.get_sample_value("multiarch_registry_requests_total", {"code": "error"})
+    assert before is not None
+    network.get("https://registry.example.com:5000/v2/team/app/manifests/1", exception=fault)
+    with pytest.raises(RegistryUnavailable, match=words) as caught:
+        await make_client().fetch_manifest(APP, ANONYMOUS)
+    assert str(caught.value).startswith("registry.example.com:5000 ")
+    assert DETAIL not in str(caught.value)
+    assert caught.value.__cause__ is fault
+    assert REGISTRY.get_sample_value("multiarch_registry_requests_total", {"code": "error"}) == before + 1
+
+
+async def test_docker_hub_is_asked_at_its_registrys_host(make_client: MakeClient, network: aioresponses) -> None:
+    """`docker.io` is a name for people; the registry behind it has another."""
+    network.head("https://registry-1.docker.io/v2/library/redis/manifests/7", exception=aiohttp.ClientError())
+    with pytest.raises(RegistryUnavailable, match=r"^registry-1\.docker\.io broke off"):
+        await make_client().head_manifest(parse_reference("redis:7"), ANONYMOUS)
+
+
+async def test_proxy_of_the_environment_is_used(
+    make_client: MakeClient, network: aioresponses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request goes to the proxy that HTTPS_PROXY names."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.com:3128")
+    address = "https://registry.example.com:5000/v2/team/app/manifests/1"
+    network.get(address, exception=aiohttp.ClientError())
+    with pytest.raises(RegistryUnavailable):
+        await make_client().fetch_manifest(APP, ANONYMOUS)
+    (call,) = network.requests["GET", URL(address)]
+    assert call.kwargs["proxy"] == URL("http://proxy.example.com:3128")
+    assert call.kwargs["allow_redirects"] is False

@@ -1,0 +1,46 @@
+"""The whole service in this process, and a caller that plays kube-scheduler and kube-apiserver."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import aiohttp
+import pytest
+
+from extender.config.reading import load_config
+from extender.demo.registry import EmbeddedRegistry
+from extender.server.scheduler import NodeView
+from extender.server.service import open_service
+from tests.integration.service.caller import Caller
+
+StartService = Callable[..., Awaitable[Caller]]
+
+_SETTINGS = (
+    "scheduler.listen=127.0.0.1:0",
+    "scheduler.wait_seconds=10",
+    "admission.listen=127.0.0.1:0",
+    "admission.tls=null",
+    "admission.wait_seconds=10",
+    "operations.listen=127.0.0.1:0",
+    "shutdown.grace_seconds=0.5",
+)
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[EmbeddedRegistry]:
+    """A registry of this test's own."""
+    async with EmbeddedRegistry() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def start_service() -> AsyncIterator[StartService]:
+    """Starts services on loopback that end with the test; each argument is a `path=value` setting."""
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
+
+        async def start(*settings: str, plain_http: str = "", nodes: NodeView | None = None) -> Caller:
+            plain = [f"registry.plain_http=['{plain_http}']"] if plain_http else []
+            config = load_config(None, [*_SETTINGS, *plain, *settings])
+            return Caller(session, await stack.enter_async_context(open_service(config, nodes)))
+
+        yield start

@@ -1,0 +1,155 @@
+"""The envelope of kube-apiserver's question and of our answer."""
+
+import base64
+
+import msgspec
+import pytest
+
+from extender.errors import InvalidRequest
+from extender.kubernetes.admission_v1 import decode_review, encode_response, is_pod_creation
+
+UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
+POD_KIND = {"group": "", "version": "v1", "kind": "Pod"}
+
+
+def review_bytes(**request: object) -> bytes:
+    """A review of a pod's creation, with these fields of the request put in place."""
+    fields = {"uid": UID, "kind": POD_KIND, "operation": "CREATE", "object": {"spec": {}}, **request}
+    return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": fields})
+
+
+def test_request_as_kube_apiserver_sends_it_is_read() -> None:
+    """The fields that are used arrive, and the object keeps its own bytes."""
+    review = decode_review(
+        b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u-1",'
+        b'"kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1","resource":"pods"},'
+        b'"requestKind":{"group":"","version":"v1","kind":"Pod"},"namespace":"shop","operation":"CREATE",'
+        b'"userInfo":{"username":"system:serviceaccount:kube-system:replicaset-controller","groups":["a"]},'
+        b'"object":{ "spec":{"future": 1} },"oldObject":null,"dryRun":true,"options":{"kind":"CreateOptions"}}}'
+    )
+    request = review.request
+    assert (request.uid, request.namespace, request.operation, request.dry_run) == ("u-1", "shop", "CREATE", True)
+    assert bytes(request.object) == b'{ "spec":{"future": 1} }'
+    assert is_pod_creation(request)
+
+
+@pytest.mark.parametrize(
+    "request_json",
+    [
+        pytest.param(b'{"uid":"u-1"}', id="missing"),
+        pytest.param(
+            b'{"uid":"u-1","kind":null,"resource":null,"subResource":null,"namespace":null,"operation":null,'
+            b'"object":null,"oldObject":null,"dryRun":null,"options":null}',
+            id="null",
+        ),
+    ],
+)
+def test_all_but_the_uid_may_be_absent(request_json: bytes) -> None:
+    """A review of which we can only say that it is allowed is still one."""
+    review = decode_review(b'{"request":' + request_json + b"}")
+    assert not is_pod_creation(review.request)
+    answer = msgspec.json.decode(encode_response(review))
+    assert answer == {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {"uid": "u-1", "allowed": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        pytest.param(b"{}", "request", id="empty object"),
+        pytest.param(b'{"request":null}', "request", id="null request"),
+        pytest.param(b'{"request":{}}', "uid", id="no uid"),
+        pytest.param(b'{"request":{"uid":""}}', "uid", id="empty uid"),
+        pytest.param(b'{"request":{"uid":7}}', "uid", id="uid that is no string"),
+        pytest.param(b'{"request":{"uid":"u","operation":[]}}', "operation", id="operation that is no string"),
+        pytest.param(b"", "truncated", id="no body"),
+        pytest.param(b'{"request":{"uid":"u"', "truncated", id="cut off"),
+        pytest.param(b"[]", "array", id="array"),
+        pytest.param(b'{"request":{"uid":"\xff"}}', "utf-8", id="no UTF-8"),
+        pytest.param(b'{"request":{"object":' + b"[" * 100_000, "deep", id="nested without end"),
+    ],
+)
+def test_what_is_no_review_is_the_callers_mistake(body: bytes, says: str) -> None:
+    """Without a uid to repeat there is no answer kube-apiserver would take, so the message says what is wrong."""
+    with pytest.raises(InvalidRequest, match=says):
+        decode_review(body)
+
+
+@pytest.mark.parametrize(
+    "request_fields",
+    [
+        pytest.param({"operation": "UPDATE"}, id="update"),
+        pytest.param({"operation": "DELETE", "object": None}, id="delete"),
+        pytest.param({"operation": "CONNECT"}, id="connect"),
+        pytest.param({"operation": ""}, id="no operation"),
+        pytest.param({"kind": {"group": "apps", "version": "v1", "kind": "Deployment"}}, id="other kind"),
+        pytest.param({"kind": {"group": "example.com", "version": "v1", "kind": "Pod"}}, id="someone else's Pod"),
+        pytest.param({"kind": None}, id="no kind"),
+        pytest.param(
+            {"subResource": "binding", "kind": {"group": "", "version": "v1", "kind": "Pod"}}, id="subresource"
+        ),
+    ],
+)
+def test_only_the_creation_of_pods_is_our_business(request_fields: dict[str, object]) -> None:
+    """Changes, other kinds and subresources are not looked into."""
+    assert not is_pod_creation(decode_review(review_bytes(**request_fields)).request)
+    assert is_pod_creation(decode_review(review_bytes()).request)
+
+
+@pytest.mark.parametrize("object_json", [b"", b',"object":null', b',"object": 7', b',"object":[]', b',"object":"{"'])
+def test_creation_without_an_object_is_left(object_json: bytes) -> None:
+    """A CREATE whose object is missing or no object gives nothing to decide on."""
+    body = b'{"request":{"uid":"u","kind":{"kind":"Pod"},"operation":"CREATE"' + object_json + b"}}"
+    assert not is_pod_creation(decode_review(body).request)
+
+
+def test_patch_travels_with_its_type_in_base64() -> None:
+    """patch and patchType are there together, beside the uid that was asked."""
+    patch = b'[{"op":"add","path":"/spec/x","value":1}]'
+    answer = msgspec.json.decode(encode_response(decode_review(review_bytes()), patch=patch))
+    assert answer["response"] == {
+        "uid": UID,
+        "allowed": True,
+        "patchType": "JSONPatch",
+        "patch": base64.b64encode(patch).decode(),
+    }
+
+
+def test_no_patch_means_no_patch_type() -> None:
+    """kube-apiserver refuses an answer that has one of the two."""
+    answer = msgspec.json.decode(encode_response(decode_review(review_bytes()), warnings=["w"]))
+    assert answer["response"] == {"uid": UID, "allowed": True, "warnings": ["w"]}
+
+
+@pytest.mark.parametrize("version", ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"])
+def test_answer_has_the_version_of_the_question(version: str) -> None:
+    """An API server that asks in an older version gets that one back."""
+    body = msgspec.json.encode({"apiVersion": version, "kind": "AdmissionReview", "request": {"uid": UID}})
+    answer = msgspec.json.decode(encode_response(decode_review(body)))
+    assert (answer["apiVersion"], answer["kind"]) == (version, "AdmissionReview")
+
+
+@pytest.mark.parametrize(
+    ("warning", "sent"),
+    [
+        pytest.param("image a is built only for linux/amd64", "image a is built only for linux/amd64", id="as it is"),
+        pytest.param("x" * 256, "x" * 256, id="just fits"),
+        pytest.param("x" * 257, "x" * 255 + "…", id="too long"),
+        pytest.param("two\nlines\x00\x7f", "two lines  ", id="control characters"),
+    ],
+)
+def test_warning_fits_a_header(warning: str, sent: str) -> None:
+    """kube-apiserver sends each as an HTTP header: one line, at most 256 characters."""
+    answer = msgspec.json.decode(encode_response(decode_review(review_bytes()), warnings=[warning]))
+    assert answer["response"]["warnings"] == [sent]
+
+
+def test_audit_annotations_are_carried() -> None:
+    """They go into the audit log under the webhook's name."""
+    answer = msgspec.json.decode(
+        encode_response(decode_review(review_bytes()), audit_annotations={"verdict": "runs on linux/amd64"})
+    )
+    assert answer["response"]["auditAnnotations"] == {"verdict": "runs on linux/amd64"}

@@ -1,0 +1,310 @@
+"""What is ANDed to a pod's node affinity: nodes of its images, terms that imply, contradict or match nothing."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.images.platform import Compatibility, Platform, parse_platform
+from extender.placement.affinity import (
+    Affinity,
+    AffinityMode,
+    Alternatives,
+    NodeAffinity,
+    NodeSelector,
+    PreferredTerm,
+    Requirement,
+    Term,
+    node_platforms,
+    plan_preferred,
+    plan_required,
+)
+from extender.placement.facts import Anywhere, Cause, ImageFact, Pending, RunsOn, Unknown
+
+ARCH = "kubernetes.io/arch"
+OS = "kubernetes.io/os"
+BOTH_COMPATIBILITIES = Compatibility(run_386_on_amd64=True, run_arm_on_arm64=True)
+
+
+def platforms(*texts: str) -> frozenset[Platform]:
+    """The platforms so written."""
+    return frozenset(map(parse_platform, texts))
+
+
+def built_for(*texts: str) -> RunsOn:
+    """The fact of an image built for these."""
+    return RunsOn(platforms(*texts))
+
+
+def where(key: str, operator: str, *values: str) -> Requirement:
+    """A requirement of a node selector term."""
+    return Requirement(key, operator, values or None)
+
+
+def anded(*requirements: Requirement) -> Alternatives:
+    """What makes one term of one."""
+    return (requirements,)
+
+
+def required(*terms: Term) -> NodeAffinity:
+    """Required node affinity of these terms."""
+    return NodeAffinity(required=NodeSelector(terms))
+
+
+def of(*requirements: Requirement) -> Term:
+    """A term of these match expressions."""
+    return Term(requirements)
+
+
+LINUX = where(OS, "In", "linux")
+AMD64 = where(ARCH, "In", "amd64")
+TWO = where(ARCH, "In", "amd64", "arm64")
+ZONE = where("zone", "In", "a")
+MULTI = platforms("linux/amd64", "linux/arm64")
+MIXED = platforms("linux/amd64", "linux/arm64", "windows/amd64")
+
+
+@pytest.mark.parametrize(
+    ("facts", "compatibility", "expected"),
+    [
+        pytest.param([built_for("linux/amd64", "linux/arm64")], None, ["linux/amd64", "linux/arm64"], id="one image"),
+        pytest.param(
+            [built_for("linux/amd64", "linux/arm64"), built_for("linux/amd64", "linux/s390x")],
+            None,
+            ["linux/amd64"],
+            id="what two have in common",
+        ),
+        pytest.param([built_for("linux/amd64"), built_for("linux/arm64")], None, [], id="nothing in common"),
+        pytest.param([built_for("linux/amd64"), built_for("windows/amd64")], None, [], id="no common system"),
+        pytest.param([built_for("linux/arm/v6")], None, ["linux/arm"], id="a variant is its architecture"),
+        pytest.param([built_for("linux/arm/v6"), built_for("linux/arm/v7")], None, ["linux/arm"], id="v7 runs v6"),
+        pytest.param([built_for("linux/amd64/v3")], None, ["linux/amd64"], id="a level is its architecture"),
+        pytest.param([built_for("linux/amd64/v3"), built_for("linux/amd64")], None, ["linux/amd64"], id="v3 runs v1"),
+        pytest.param([built_for("linux/386")], None, ["linux/386"], id="386 alone"),
+        pytest.param([built_for("linux/386")], BOTH_COMPATIBILITIES, ["linux/386", "linux/amd64"], id="386 on amd64"),
+        pytest.param(
+            [built_for("linux/arm/v7")], BOTH_COMPATIBILITIES, ["linux/arm", "linux/arm64"], id="arm on arm64"
+        ),
+        pytest.param(
+            [built_for("linux/386"), built_for("linux/amd64")],
+            BOTH_COMPATIBILITIES,
+            ["linux/amd64"],
+            id="386 and amd64",
+        ),
+        pytest.param([built_for("linux/386"), built_for("linux/amd64")], None, [], id="386 and amd64, not compatible"),
+        pytest.param(
+            [built_for("linux/arm64"), Unknown(Cause.DENIED, "x"), Pending(Cause.LOOKING_UP, "x"), Anywhere()],
+            None,
+            ["linux/arm64"],
+            id="the unknown and the unconstrained say nothing",
+        ),
+        pytest.param([Unknown(Cause.DENIED, "x")], None, [], id="nothing known"),
+        pytest.param([Anywhere()], None, [], id="nothing constrains"),
+        pytest.param([], None, [], id="no image"),
+    ],
+)
+def test_nodes_of_the_images(facts: list[ImageFact], compatibility: Compatibility | None, expected: list[str]) -> None:
+    """Operating system and architecture of the nodes on which all known images run."""
+    expected_nodes = {Platform(*text.split("/")) for text in expected}
+    assert node_platforms(facts, compatibility or Compatibility()) == expected_nodes
+
+
+@pytest.mark.parametrize(
+    ("affinity", "selector", "nodes", "expected"),
+    [
+        pytest.param(NodeAffinity(), {}, MULTI, [anded(TWO, LINUX)], id="nothing there"),
+        pytest.param(NodeAffinity(required=NodeSelector()), {}, MULTI, [anded(TWO, LINUX)], id="no terms"),
+        pytest.param(required(), {}, MULTI, [anded(TWO, LINUX)], id="an empty list of terms"),
+        pytest.param(
+            NodeAffinity(), {}, MIXED, [((TWO, LINUX), (AMD64, where(OS, "In", "windows")))], id="two products"
+        ),
+        pytest.param(
+            NodeAffinity(),
+            {},
+            platforms("linux/amd64", "windows/amd64"),
+            [anded(AMD64, where(OS, "In", "linux", "windows"))],
+            id="one product of two systems",
+        ),
+        pytest.param(required(of(ZONE)), {}, MULTI, [anded(TWO, LINUX)], id="a term about something else"),
+        pytest.param(
+            required(of(ZONE), Term(None, (where("metadata.name", "In", "n"),))),
+            {},
+            MULTI,
+            [anded(TWO, LINUX), anded(TWO, LINUX)],
+            id="each of two terms",
+        ),
+        pytest.param(
+            required(of(ZONE)), {}, MIXED, [((TWO, LINUX), (AMD64, where(OS, "In", "windows")))], id="one becomes two"
+        ),
+        pytest.param(required(of(AMD64, LINUX)), {}, MULTI, [()], id="implied"),
+        pytest.param(required(of(AMD64)), {}, MULTI, [anded(LINUX)], id="the architecture is implied"),
+        pytest.param(required(of(LINUX)), {}, MIXED, [anded(TWO)], id="the system leaves one product"),
+        pytest.param(
+            required(of(where(ARCH, "In", "amd64", "s390x"))), {}, MULTI, [anded(AMD64, LINUX)], id="overlapping"
+        ),
+        pytest.param(
+            required(of(where(ARCH, "In", "amd64", "s390x"), where(ARCH, "NotIn", "s390x"), LINUX)),
+            {},
+            MULTI,
+            [()],
+            id="implied by two together",
+        ),
+        pytest.param(
+            required(of(where(ARCH, "NotIn", "arm64"))), {}, MULTI, [anded(AMD64, LINUX)], id="NotIn does not imply"
+        ),
+        pytest.param(required(of(where(ARCH, "Exists"), LINUX)), {}, MULTI, [anded(TWO)], id="Exists does not imply"),
+        pytest.param(required(of(where(ARCH, "Near", "x"))), {}, MULTI, [anded(TWO, LINUX)], id="a future operator"),
+        pytest.param(
+            required(
+                of(where("beta.kubernetes.io/arch", "In", "amd64"), where("beta.kubernetes.io/os", "In", "linux"))
+            ),
+            {},
+            MULTI,
+            [()],
+            id="implied by the beta labels",
+        ),
+        pytest.param(required(Term(), of(ZONE)), {}, MULTI, [(), anded(TWO, LINUX)], id="an empty term is left"),
+        pytest.param(required(Term((), ())), {}, MULTI, [()], id="a term of empty lists is left"),
+        pytest.param(NodeAffinity(), {ARCH: "arm64", OS: "linux"}, MULTI, [], id="nodeSelector implies"),
+        pytest.param(NodeAffinity(), {ARCH: "arm64"}, MULTI, [anded(LINUX)], id="nodeSelector implies a part"),
+        pytest.param(
+            required(of(ZONE)), {ARCH: "amd64", OS: "linux"}, MULTI, [()], id="nodeSelector implies for a term"
+        ),
+        pytest.param(required(of(AMD64)), {OS: "linux"}, MULTI, [()], id="nodeSelector and term together"),
+        pytest.param(
+            NodeAffinity(), {"disk": "ssd"}, MULTI, [anded(TWO, LINUX)], id="nodeSelector about something else"
+        ),
+    ],
+)
+def test_plan_keeps_each_term_on_the_nodes(
+    affinity: NodeAffinity, selector: Mapping[str, str], nodes: frozenset[Platform], expected: list[Alternatives]
+) -> None:
+    """Each term that would allow another node gets what it lacks, and no more."""
+    plan = plan_required(affinity, selector, nodes)
+    assert list(plan.additions) == expected
+    assert (plan.contradicted, plan.selector_contradicts) == (0, False)
+
+
+@pytest.mark.parametrize(
+    "contradiction",
+    [
+        pytest.param(where(ARCH, "In", "s390x"), id="In"),
+        pytest.param(where(ARCH, "NotIn", "amd64", "arm64"), id="NotIn"),
+        pytest.param(where(ARCH, "DoesNotExist"), id="DoesNotExist"),
+        pytest.param(where(ARCH, "Gt", "3"), id="Gt"),
+        pytest.param(where(ARCH, "In"), id="In nothing"),
+        pytest.param(where(OS, "In", "windows"), id="system"),
+        pytest.param(where("beta.kubernetes.io/arch", "In", "s390x"), id="beta label"),
+    ],
+)
+def test_contradicting_term_is_left_and_counted(contradiction: Requirement) -> None:
+    """Another requirement would change nothing about it, and its author should hear of it."""
+    plan = plan_required(required(of(contradiction, ZONE), of(ZONE)), {}, MULTI)
+    assert plan.additions == ((), anded(TWO, LINUX))
+    assert (plan.contradicted, plan.selector_contradicts) == (1, False)
+
+
+def test_contradicting_node_selector_leaves_every_term() -> None:
+    """nodeSelector is ANDed to all terms."""
+    plan = plan_required(required(of(ZONE)), {ARCH: "s390x"}, MULTI)
+    assert not any(plan.additions)
+    assert (plan.contradicted, plan.selector_contradicts) == (0, True)
+
+
+WORDS = {ARCH: ["amd64", "arm64", "s390x"], OS: ["linux", "windows"]}
+NODES = [Platform(os, architecture) for os, architecture in itertools.product(WORDS[OS], WORDS[ARCH])]
+REQUIREMENTS = st.sampled_from([ARCH, OS]).flatmap(
+    lambda key: st.builds(
+        lambda operator, values: Requirement(key, operator, tuple(values)),
+        st.sampled_from(["In", "NotIn", "Exists"]),
+        st.lists(st.sampled_from(WORDS[key]), unique=True),
+    )
+)
+TERMS = st.lists(st.lists(REQUIREMENTS, min_size=1, max_size=3), max_size=3)
+
+
+def admits(requirements: Sequence[Requirement], node: Platform) -> bool:
+    """Whether a node of this platform satisfies them all, as kube-scheduler has it."""
+    labels = {ARCH: node.architecture, OS: node.os}
+    holds = {
+        "In": lambda item: labels[item.key] in (item.values or ()),
+        "NotIn": lambda item: labels[item.key] not in (item.values or ()),
+        "Exists": lambda item: True,
+    }
+    return all(holds[item.operator](item) for item in requirements)
+
+
+@given(TERMS, st.frozensets(st.sampled_from(NODES), min_size=1))
+def test_planned_affinity_allows_what_the_author_and_the_images_allow(
+    terms: list[list[Requirement]], nodes: frozenset[Platform]
+) -> None:
+    """Node by node: neither one too many nor one too few, unless a term is left because it contradicts."""
+    plan = plan_required(required(*(Term(tuple(term)) for term in terms)), {}, nodes)
+    written = [
+        [*term, *more]
+        for term, alternatives in zip(terms or [[]], plan.additions, strict=True)
+        for more in alternatives or ((),)
+    ]
+    for node in NODES:
+        allowed = any(admits(term, node) for term in terms) or not terms
+        left = [term for term in terms if not any(admits(term, other) for other in nodes)]
+        expected = allowed and node in nodes or any(admits(term, node) for term in left)
+        assert any(admits(term, node) for term in written) is expected
+    assert len(plan.additions) == len(terms or [[]])
+    added = [item for alternatives in plan.additions for more in alternatives for item in more]
+    assert all(item.operator == "In" and item.values for item in added)
+
+
+def prefers(architecture: str, weight: int) -> PreferredTerm:
+    """The preferred term for one architecture."""
+    return PreferredTerm(weight, of(where(ARCH, "In", architecture)))
+
+
+@pytest.mark.parametrize(
+    ("affinity", "preference", "expected"),
+    [
+        pytest.param(NodeAffinity(), {"arm64": 10}, [prefers("arm64", 100)], id="one"),
+        pytest.param(
+            NodeAffinity(), {"arm64": 1, "amd64": 5}, [prefers("amd64", 50), prefers("arm64", 10)], id="one for each"
+        ),
+        pytest.param(NodeAffinity(), {"arm64": 0}, [], id="no point, no term, since a weight is 1 at least"),
+        pytest.param(NodeAffinity(), {"arm64": 11}, [prefers("arm64", 100)], id="100 at most"),
+        pytest.param(NodeAffinity(), {"s390x": 10}, [], id="not an architecture of this pod"),
+        pytest.param(NodeAffinity(), {}, [], id="no preference"),
+        pytest.param(
+            NodeAffinity(preferred=(prefers("amd64", 1),)), {"arm64": 10}, [], id="the author prefers one already"
+        ),
+        pytest.param(
+            NodeAffinity(preferred=(PreferredTerm(1, of(ZONE)),)),
+            {"arm64": 10},
+            [prefers("arm64", 100)],
+            id="about a zone",
+        ),
+    ],
+)
+def test_preferred_terms(affinity: NodeAffinity, preference: dict[str, int], expected: list[PreferredTerm]) -> None:
+    """One per preferred architecture, ten for each point."""
+    assert list(plan_preferred(affinity, preference, frozenset({"amd64", "arm64"}))) == expected
+
+
+def test_affinity_is_read_from_core_v1() -> None:
+    """The two long field names are understood, null lists are empty, other kinds of affinity are ignored."""
+    affinity = msgspec.json.decode(
+        b'{"podAffinity":{"x":1},"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":'
+        b'[{"matchExpressions":[{"key":"zone","operator":"In","values":["a"]}],"matchFields":null,"future":1}]},'
+        b'"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":3,"preference":{}}]}}',
+        type=Affinity,
+    )
+    assert affinity.node_affinity == NodeAffinity(NodeSelector((of(ZONE),)), (PreferredTerm(3, Term()),))
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [("none", (False, False)), ("required", (True, False)), ("preferred", (False, True)), ("both", (True, True))],
+)
+def test_mode_says_what_is_written(mode: str, expected: tuple[bool, bool]) -> None:
+    """The four words of the setting."""
+    assert (AffinityMode(mode).required, AffinityMode(mode).preferred) == expected

@@ -1,0 +1,73 @@
+"""JSON Patch: the operations between two values, and that applying them gives the second."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.placement.patch import Json, diff, look, pointer
+from tests.unit.placement.json_patch import apply
+
+# Strings and nulls at the leaves: values are compared as in Python, where 1 is True.
+JSON = st.recursive(
+    st.none() | st.text(alphabet="ab~/0é", max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(alphabet="ab~/0-", max_size=3), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def operations(before: Json, after: Json) -> list[tuple[object, ...]]:
+    """The patch as tuples, without the value where there is none."""
+    steps = msgspec.to_builtins(list(diff(before, after)))
+    return [tuple(step.values()) for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        pytest.param({"a": "x"}, {"a": "x"}, [], id="equal"),
+        pytest.param({"a": "x"}, {"a": "y"}, [("replace", "/a", "y")], id="changed"),
+        pytest.param({}, {"a": None}, [("add", "/a", None)], id="null is a value"),
+        pytest.param({"a": None}, {"a": []}, [("replace", "/a", [])], id="null becomes a list"),
+        pytest.param({"a": None}, {}, [("remove", "/a")], id="null removed"),
+        pytest.param({"a/b": {"~": "x"}}, {"a/b": {"~": "y"}}, [("replace", "/a~1b/~0", "y")], id="escapes"),
+        pytest.param(["a"], ["a", "b", "c"], [("add", "/1", "b"), ("add", "/2", "c")], id="appended"),
+        pytest.param(["b"], ["a", "b"], [("add", "/0", "a")], id="put in front"),
+        pytest.param(["a", "b", "c", "d"], ["a", "d"], [("remove", "/2"), ("remove", "/1")], id="removed from within"),
+        pytest.param([{"k": "x"}, "b"], [{"k": "y"}, "b"], [("replace", "/0/k", "y")], id="an item changed inside"),
+        pytest.param(["a", "a"], ["a"], [("remove", "/1")], id="one of two equals"),
+        pytest.param("a", ["a"], [("replace", "", ["a"])], id="the whole"),
+    ],
+)
+def test_operations_are_the_few_that_are_needed(before: Json, after: Json, expected: list[tuple[object, ...]]) -> None:
+    """What is equal is not touched, and a list that grew or shrank is not rewritten."""
+    assert operations(before, after) == expected
+
+
+@given(JSON, JSON)
+def test_applying_the_difference_gives_the_second(before: Json, after: Json) -> None:
+    """Whatever the two values are."""
+    assert apply(before, msgspec.json.encode(list(diff(before, after)))) == after
+
+
+@given(JSON)
+def test_no_difference_no_operation(value: Json) -> None:
+    """A value and itself differ in nothing."""
+    assert list(diff(value, msgspec.json.decode(msgspec.json.encode(value)))) == []
+
+
+def test_pointer_escapes_each_step() -> None:
+    """RFC 6901: `~` before `/`, so that nothing is escaped twice."""
+    assert pointer(("metadata", "annotations", "a.io/b~1")) == "/metadata/annotations/a.io~1b~01"
+    assert pointer(()) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [({"a": {"b": "x"}}, "x"), ({"a": {}}, None), ({"a": None}, None), ({}, None), (["a"], None), ("text", None)],
+)
+def test_looking_past_what_is_missing_finds_none(value: Json, found: Json) -> None:
+    """A parent that is missing, null or no object is no error."""
+    assert look(value, ("a", "b")) == found

@@ -1,0 +1,51 @@
+"""A resolver between a fake registry and a fake clock."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from extender.resolver.resolver import Resolver
+from tests.unit.resolver.fake_registry import FakeClock, FakeRegistry
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that stands still."""
+    return FakeClock()
+
+
+@pytest.fixture
+async def registry() -> FakeRegistry:
+    """An empty registry that answers at once."""
+    return FakeRegistry()
+
+
+@pytest.fixture
+async def resolver(registry: FakeRegistry, clock: FakeClock) -> AsyncIterator[Resolver]:
+    """Tags are fresh for 900 s (60 s if always) and answers for 86,400 s; backoff has no jitter."""
+    resolver = Resolver(
+        registry,
+        size=1000,
+        tag_seconds=900,
+        always_seconds=60,
+        stale_seconds=86_400,
+        clock=clock,
+        random=lambda: 0.0,
+    )
+    yield resolver
+    await resolver.close()
+
+
+@pytest.fixture
+def landed(resolver: Resolver) -> Callable[[], Awaitable[None]]:
+    """Waits until no lookup is in flight."""
+
+    async def wait() -> None:
+        for _ in range(10_000):
+            if not resolver.counts()["in_flight"]:
+                return
+            await asyncio.sleep(0)
+        pytest.fail("lookups do not end")
+
+    return wait

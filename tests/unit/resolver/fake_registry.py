@@ -1,0 +1,139 @@
+"""A registry, a clock and a keyring under a test's control: every request is counted, and can be held or refused."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from contextvars import ContextVar
+
+from extender.errors import ManifestNotFound, RegistryDenied
+from extender.images.digest import digest_of
+from extender.images.manifest import Kind
+from extender.images.media_type import OCI_INDEX
+from extender.images.platform import parse_platform
+from extender.images.reference import ImageReference
+from extender.placement.facts import Content
+from extender.registry.image import FetchedManifest
+from extender.registry.keyring import Credential, Scope
+
+TENANT = Credential("tenant", "secret", Scope("tenant"))
+OTHER = Credential("other", "secret", Scope("other"))
+
+CALLER: ContextVar[str] = ContextVar("CALLER", default="nobody")
+
+
+class FakeClock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Keys:
+    """A keyring with the same credentials for every image."""
+
+    def __init__(self, *credentials: Credential) -> None:
+        self._credentials = credentials
+
+    def credentials_for(self, reference: ImageReference) -> tuple[Credential, ...]:
+        return self._credentials
+
+
+class FakeRegistry:
+    """A `ManifestClient` for all hosts at once. Everyone may read a repository that is not in `readers`."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, str]] = []  # method, reference, scope
+        self.callers: set[str] = set()
+        self.readers: dict[str, set[str]] = {}
+        self.hides = False  # says 404 of what one may not read
+        self.fault: Callable[[str, ImageReference], Exception | None] = lambda method, reference: None
+        self.knows_head = True
+        self.stated: dict[str, str] = {}  # what HEAD says of a reference, if not the truth
+        self.open = asyncio.Event()
+        self.open.set()
+        self.visited = asyncio.Event()
+        self._tags: dict[str, str] = {}
+        self._manifests: dict[str, FetchedManifest] = {}
+
+    def push(self, reference: str, *platforms: str) -> str:
+        """An index for these platforms is in the registry under this name (`host/path:tag`); its digest."""
+        descriptors = [
+            {
+                "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                "digest": digest_of(platform.encode()),
+                "size": 500,
+                "platform": {
+                    "os": parse_platform(platform).os,
+                    "architecture": parse_platform(platform).architecture,
+                },
+            }
+            for platform in platforms
+        ]
+        return self.push_body(
+            reference, json.dumps({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": descriptors})
+        )
+
+    def push_body(self, reference: str, body: str) -> str:
+        """These bytes are in the registry as an index under this name; their digest."""
+        digest = digest_of(body.encode())
+        repository = reference.rpartition(":")[0]
+        self._tags[reference] = digest
+        self._manifests[f"{repository}@{digest}"] = FetchedManifest(digest, OCI_INDEX, body.encode())
+        return digest
+
+    def remove(self, reference: str) -> None:
+        """The tag is gone."""
+        del self._tags[reference]
+
+    def count(self, method: str, reference: str = "", scope: str = "") -> int:
+        """How many such requests there were; an empty text matches any."""
+        return sum(
+            asked[0] == method and reference in ("", asked[1]) and scope in ("", asked[2]) for asked in self.requests
+        )
+
+    def methods(self) -> Counter[str]:
+        """How many requests there were, by method."""
+        return Counter(method for method, _, _ in self.requests)
+
+    async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
+        await self._admit("HEAD", reference, credential)
+        if not self.knows_head:
+            return None
+        return self.stated.get(str(reference)) or self._find(reference).digest
+
+    async def fetch_manifest(self, reference: ImageReference, credential: Credential) -> FetchedManifest:
+        await self._admit("GET", reference, credential)
+        return self._find(reference)
+
+    async def fetch_blob(self, reference: ImageReference, digest: str, credential: Credential) -> bytes:
+        raise NotImplementedError("the indexes here state every platform")
+
+    async def _admit(self, method: str, reference: ImageReference, credential: Credential) -> None:
+        self.requests.append((method, str(reference), credential.scope))
+        self.callers.add(CALLER.get())
+        self.visited.set()
+        await self.open.wait()
+        fault = self.fault(method, reference)
+        if fault:
+            raise fault
+        if credential.scope not in self.readers.get(reference.repository, {credential.scope}):
+            raise ManifestNotFound("no such repository") if self.hides else RegistryDenied("no access")
+
+    def _find(self, reference: ImageReference) -> FetchedManifest:
+        digest = reference.digest or self._tags.get(str(reference), "")
+        try:
+            return self._manifests[f"{reference.repository}@{digest}"]
+        except KeyError:
+            raise ManifestNotFound("no such manifest") from None
+
+
+def index_of(*platforms: str) -> Content:
+    """The content of an index that `FakeRegistry.push` made for these platforms."""
+    return Content(Kind.INDEX, frozenset(map(parse_platform, platforms)), bool(platforms))

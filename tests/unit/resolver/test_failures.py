@@ -1,0 +1,134 @@
+"""How long a failure stands, and what a person reads."""
+
+import pytest
+
+from extender.errors import (
+    InvalidManifest,
+    InvalidReference,
+    ManifestNotFound,
+    RegistryDenied,
+    RegistryThrottled,
+    RegistryUnavailable,
+    UnsupportedManifest,
+)
+from extender.placement.facts import Cause, Failure
+from extender.registry.keyring import Scope
+from extender.resolver.failures import DENIED, Failures, failure_of, lifetime_seconds, summary
+from extender.resolver.references import References, Target
+from tests.unit.resolver.fake_registry import FakeClock
+
+A, B = Scope("a"), Scope("b")
+MISSING = failure_of(ManifestNotFound("x"))
+UNAVAILABLE = failure_of(RegistryUnavailable("x"))
+
+
+class ResetByPeer(RegistryUnavailable):
+    """A leaf that the resolver has never heard of."""
+
+
+@pytest.fixture
+def target() -> Target:
+    found = References(1).target_of("ghcr.io/team/app:1")
+    assert isinstance(found, Target)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "seconds"),
+    [
+        pytest.param(ManifestNotFound("x"), Cause.MISSING, 60, id="missing"),
+        pytest.param(RegistryDenied("x"), Cause.DENIED, 300, id="denied"),
+        pytest.param(RegistryThrottled("x", 17.0), Cause.THROTTLED, 17, id="throttled-with-a-time"),
+        pytest.param(RegistryThrottled("x"), Cause.THROTTLED, 30, id="throttled-without"),
+        pytest.param(RegistryUnavailable("x"), Cause.UNAVAILABLE, 10, id="unavailable"),
+        pytest.param(ResetByPeer("x"), Cause.UNAVAILABLE, 10, id="a-leaf-of-unavailable"),
+        pytest.param(KeyError("x"), Cause.UNAVAILABLE, 10, id="a-defect-of-ours"),
+        pytest.param(InvalidManifest("x"), Cause.INVALID, 3600, id="invalid"),
+        pytest.param(UnsupportedManifest("x"), Cause.UNSUPPORTED, 3600, id="unsupported"),
+        pytest.param(InvalidReference("x"), Cause.INVALID_REFERENCE, 3600, id="no-address-to-connect-to"),
+    ],
+)
+def test_each_failure_stands_for_its_own_time(
+    error: Exception, cause: Cause, seconds: float, target: Target, clock: FakeClock
+) -> None:
+    """It is there until the moment its lifetime ends, and gone from then on."""
+    failures = Failures(10, clock, lambda: 0.0)
+    failure = failures.remember(target, A, error)
+    assert failure.cause is cause
+    clock.advance(seconds - 0.001)
+    assert failures.standing(target, A) == failure
+    clock.advance(0.001)
+    assert failures.standing(target, A) is None
+
+
+@pytest.mark.parametrize(("strikes", "seconds"), [(1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 300), (1000, 300)])
+def test_unavailability_doubles_up_to_five_minutes(strikes: int, seconds: float) -> None:
+    """A registry that stays away is asked more and more seldom, though never given up."""
+    assert lifetime_seconds(RegistryUnavailable("x"), strikes, lambda: 0.0) == seconds
+
+
+def test_jitter_shortens_a_backoff_by_a_fifth_at_most() -> None:
+    """What failed together does not come back together."""
+    assert lifetime_seconds(RegistryUnavailable("x"), 1, lambda: 0.999) == pytest.approx(8, abs=0.01)
+    assert lifetime_seconds(RegistryUnavailable("x"), 99, lambda: 0.5) == 270
+
+
+def test_failures_in_a_row_are_counted_and_success_ends_the_row(target: Target, clock: FakeClock) -> None:
+    """The second stands for 20 s, the first after a success for 10 s again, and so does one of another kind."""
+    failures = Failures(10, clock, lambda: 0.0)
+    failures.remember(target, A, RegistryUnavailable("x"))
+    failures.remember(target, A, RegistryUnavailable("x"))
+    clock.advance(19)
+    assert failures.standing(target, A)
+    failures.forget(target, A)
+    failures.remember(target, A, RegistryUnavailable("x"))
+    clock.advance(10)
+    assert failures.standing(target, A) is None
+    failures.remember(target, A, ManifestNotFound("x"))
+    failures.remember(target, A, RegistryUnavailable("x"))
+    clock.advance(10)
+    assert failures.standing(target, A) is None
+
+
+def test_one_scope_s_failure_is_not_another_s(target: Target, clock: FakeClock) -> None:
+    """A tenant with a wrong secret must not keep others from an image."""
+    failures = Failures(10, clock, lambda: 0.0)
+    failures.remember(target, A, RegistryDenied("x"))
+    assert failures.standing(target, B) is None
+
+
+def test_failures_are_bounded(clock: FakeClock) -> None:
+    """Names that do not exist cannot fill the memory."""
+    failures, references = Failures(5, clock, lambda: 0.0), References(100)
+    for number in range(50):
+        target = references.target_of(f"ghcr.io/team/app:{number}")
+        assert isinstance(target, Target)
+        failures.remember(target, A, ManifestNotFound("x"))
+    assert len(failures) == 5
+
+
+def test_details_are_constant_and_hold_nothing_of_the_error() -> None:
+    """What a registry wrote could hold anything, and would reach events that tenants read."""
+    for kind in (ManifestNotFound, RegistryDenied, RegistryThrottled, RegistryUnavailable, InvalidManifest):
+        failure = failure_of(kind("https://10.0.0.1/ said <body>"))
+        assert failure == failure_of(kind("something else"))
+        assert "10.0.0.1" not in failure.detail
+        assert len(failure.detail) < 100
+
+
+@pytest.mark.parametrize(
+    ("failures", "result"),
+    [
+        pytest.param([], DENIED, id="no-credential-at-all"),
+        pytest.param([DENIED, DENIED], DENIED, id="all-denied"),
+        pytest.param([MISSING, DENIED], MISSING, id="who-is-let-in-knows-that-it-is-missing"),
+        pytest.param([DENIED, MISSING], MISSING, id="missing-for-anonymous"),
+        pytest.param([DENIED, UNAVAILABLE], UNAVAILABLE, id="unavailable-after-a-denial"),
+        pytest.param([UNAVAILABLE, None], UNAVAILABLE, id="another-credential-would-not-help"),
+        pytest.param([DENIED, None], None, id="one-not-tried-yet"),
+        pytest.param([None, DENIED], None, id="the-first-not-tried-yet"),
+    ],
+)
+def test_the_failures_of_several_credentials_come_to_one(failures: list[Failure | None], result: Failure) -> None:
+    """Only when every credential that counts has failed is the image a failure."""
+    assert summary(failures) == result

@@ -1,0 +1,85 @@
+"""Work under way, once per key."""
+
+import asyncio
+
+import pytest
+
+from extender.resolver.flights import Flights
+from tests.unit.resolver.fake_registry import CALLER
+
+
+async def wait_for(event: asyncio.Event) -> str:
+    await event.wait()
+    return CALLER.get()
+
+
+async def test_those_who_ask_for_the_same_key_share_a_flight() -> None:
+    """One task, whoever joins it; another key has its own, and a key that has landed starts anew."""
+    flights: Flights[str, str] = Flights(10)
+    event = asyncio.Event()
+    one = flights.join("key", lambda: wait_for(event))
+    assert one is not None
+    assert flights.join("key", lambda: wait_for(event)) is one
+    other = flights.join("other", lambda: wait_for(event))
+    assert other is not None
+    assert other is not one
+    event.set()
+    await asyncio.wait([one, other])
+    await asyncio.sleep(0)
+    assert not flights.is_under_way("key")
+    again = flights.join("key", lambda: wait_for(event))
+    assert again is not None
+    assert again is not one
+    await again
+
+
+async def test_a_waiter_that_is_cancelled_leaves_the_flight_alone() -> None:
+    """Deadlines and disconnects belong to requests, not to lookups."""
+    flights: Flights[str, str] = Flights(10)
+    event = asyncio.Event()
+    flight = flights.join("key", lambda: wait_for(event))
+    assert flight is not None
+    waiter = asyncio.create_task(asyncio.wait([flight]))
+    await asyncio.sleep(0)
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    event.set()
+    assert await flight == "nobody"
+
+
+async def test_a_flight_does_not_run_in_its_first_caller_s_context() -> None:
+    """Trace ids and the like of one request must not show up in work done for others."""
+    CALLER.set("somebody")
+    flights: Flights[str, str] = Flights(10)
+    event = asyncio.Event()
+    event.set()
+    flight = flights.join("key", lambda: wait_for(event))
+    assert flight is not None
+    assert await flight == "nobody"
+
+
+async def test_there_are_no_more_flights_than_allowed() -> None:
+    """One too many is refused, can be joined if it is there already, and finds room when another has landed."""
+    flights: Flights[str, str] = Flights(1)
+    event = asyncio.Event()
+    one = flights.join("one", lambda: wait_for(event))
+    assert one is not None
+    assert flights.join("two", lambda: wait_for(event)) is None
+    assert flights.join("one", lambda: wait_for(event)) is one
+    assert len(flights) == 1
+    event.set()
+    await one
+    await asyncio.sleep(0)
+    two = flights.join("two", lambda: wait_for(event))
+    assert two is not None
+    await two
+
+
+async def test_closing_ends_all_flights_and_starts_none() -> None:
+    """They have ended, not merely been told to, when it returns."""
+    flights: Flights[str, str] = Flights(10)
+    tasks = [flights.join(key, lambda: wait_for(asyncio.Event())) for key in ("one", "two")]
+    await flights.close()
+    assert all(task and task.cancelled() for task in tasks)
+    assert flights.join("three", lambda: wait_for(asyncio.Event())) is None

@@ -1,0 +1,157 @@
+"""What is remembered of registries' words, and for whom."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.images.digest import digest_of
+from extender.placement.facts import Content
+from extender.registry.keyring import Scope
+from extender.resolver.memory import Memory
+from extender.resolver.references import References, Target
+from tests.unit.resolver.fake_registry import index_of
+
+A, B = Scope("a"), Scope("b")
+DIGESTS = [digest_of(bytes([number])) for number in range(3)]
+CONTENTS = [index_of("linux/amd64"), index_of("linux/arm64"), index_of("linux/amd64", "linux/arm64")]
+
+
+def target(text: str) -> Target:
+    found = References(1).target_of(text)
+    assert isinstance(found, Target)
+    return found
+
+
+TAG = target("ghcr.io/team/app:1")
+SIBLING = target("ghcr.io/team/app:2")
+ELSEWHERE = target("ghcr.io/other/app:1")
+
+
+def test_what_was_learned_is_found_with_its_digest_and_time() -> None:
+    """A row says what runs where, which digest that is, and when the registry said so."""
+    memory = Memory(10)
+    memory.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
+    known = memory.find(TAG, A)
+    assert known is not None
+    assert (known.content, known.digest, known.proven_at) == (CONTENTS[0], DIGESTS[0], 5.0)
+
+
+def test_another_scope_must_prove_itself() -> None:
+    """What one credential learned is nothing to another until the registry told that one too."""
+    memory = Memory(10)
+    memory.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
+    assert memory.find(TAG, B) is None
+    assert memory.prove(TAG, B, DIGESTS[0], 6.0)
+    assert memory.find(TAG, B) is not None
+
+
+def test_a_stated_digest_proves_nothing_where_the_repository_has_not_shown_it() -> None:
+    """Otherwise a repository could state the digest of someone else's private image to learn what that runs on."""
+    memory = Memory(10)
+    memory.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
+    assert memory.prove(ELSEWHERE, A, DIGESTS[0], 6.0) is None
+    assert memory.find(ELSEWHERE, A) is None
+    assert memory.shown(ELSEWHERE.repository, DIGESTS[0]) is None
+
+
+def test_another_tag_of_the_repository_needs_only_the_digest() -> None:
+    """Content is shared by digest within a repository."""
+    memory = Memory(10)
+    memory.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
+    assert memory.prove(SIBLING, A, DIGESTS[0], 6.0) == memory.find(SIBLING, A)
+
+
+def test_a_denial_takes_all_of_a_scope_s_knowledge_of_a_repository() -> None:
+    """Every tag of it goes, other repositories and other scopes stay, and what is proven later counts again."""
+    memory = Memory(10)
+    for one in (TAG, SIBLING, ELSEWHERE):
+        memory.learn(one, A, DIGESTS[0], CONTENTS[0], 5.0)
+    memory.prove(TAG, B, DIGESTS[0], 5.0)
+    memory.revoke(TAG.repository, A, 6.0)
+    assert memory.find(TAG, A) is None
+    assert memory.find(SIBLING, A) is None
+    assert memory.find(ELSEWHERE, A) is not None
+    assert memory.find(TAG, B) is not None
+    memory.prove(TAG, A, DIGESTS[0], 7.0)
+    assert memory.find(TAG, A) is not None
+    assert memory.find(SIBLING, A) is None
+
+
+def test_denials_without_end_neither_pile_up_nor_bring_rows_back() -> None:
+    """After some thousands the rows they void are swept out, and only those."""
+    memory = Memory(10)
+    memory.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
+    memory.learn(ELSEWHERE, A, DIGESTS[0], CONTENTS[0], 5.0)
+    memory.revoke(TAG.repository, A, 6.0)
+    for number in range(5000):
+        memory.revoke(f"ghcr.io/denied/{number}", A, 6.0)
+    assert len(memory._denied_at) < 5000
+    assert memory.find(TAG, A) is None
+    assert memory.find(ELSEWHERE, A) is not None
+
+
+def test_equal_platform_sets_are_one_object() -> None:
+    """A hundred thousand images have some dozens of platform sets between them."""
+    memory = Memory(10)
+    one = memory.learn(TAG, A, DIGESTS[0], index_of("linux/amd64"), 5.0)
+    other = memory.learn(ELSEWHERE, A, DIGESTS[1], index_of("linux/amd64"), 5.0)
+    assert one.content is other.content
+
+
+def test_a_digest_is_one_object_however_often_it_is_confirmed() -> None:
+    """Thirty-two bytes cost eighty as an object of their own."""
+    memory = Memory(10)
+    first = memory.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
+    again = memory.prove(TAG, A, DIGESTS[0], 6.0)
+    assert again is not None
+    assert again.packed is first.packed
+
+
+@pytest.mark.parametrize("size", [1, 3], ids=["one-row", "three-rows"])
+def test_the_tables_never_outgrow_their_size(size: int) -> None:
+    """The names used longest ago go, and the one just learned is there."""
+    memory = Memory(size)
+    for number in range(10):
+        memory.learn(target(f"ghcr.io/team/app:{number}"), A, digest_of(bytes([number])), CONTENTS[0], 5.0)
+    assert len(memory) == size
+    assert memory.find(target("ghcr.io/team/app:9"), A) is not None
+    assert memory.find(target("ghcr.io/team/app:0"), A) is None
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["learn", "prove", "revoke"]),
+        st.sampled_from([TAG, SIBLING, ELSEWHERE]),
+        st.sampled_from([A, B]),
+        st.integers(0, 2),
+    ),
+    max_size=40,
+)
+
+
+@given(steps=STEPS)
+def test_memory_tells_what_a_plain_record_of_all_events_tells(steps: list[tuple[str, Target, Scope, int]]) -> None:
+    """Whatever was learned, proven and revoked: each scope finds its last proof, if no denial came after it."""
+    memory = Memory(1000)
+    shown: dict[tuple[str, str], Content] = {}
+    names: dict[tuple[str, str, Scope], tuple[str, float]] = {}
+    for time, (verb, one, scope, number) in enumerate(steps):
+        key, pair = (one.repository, str(one.name), scope), (one.repository, DIGESTS[number])
+        if verb == "revoke":
+            memory.revoke(one.repository, scope, time)
+            names = {name: row for name, row in names.items() if (name[0], name[2]) != (one.repository, scope)}
+        elif verb == "learn":
+            memory.learn(one, scope, DIGESTS[number], CONTENTS[number], time)
+            shown[pair] = CONTENTS[number]
+            names[key] = (DIGESTS[number], time)
+        elif memory.prove(one, scope, DIGESTS[number], time):
+            assert pair in shown
+            names[key] = (DIGESTS[number], time)
+        else:
+            assert pair not in shown
+    for one in (TAG, SIBLING, ELSEWHERE):
+        for scope in (A, B):
+            known, expected = memory.find(one, scope), names.get((one.repository, str(one.name), scope))
+            assert (known and (known.digest, known.proven_at)) == expected
+            if known:
+                assert known.content == shown[one.repository, known.digest]

@@ -1,0 +1,121 @@
+"""What the resolver counts."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from extender.metrics import REGISTRY
+from extender.registry.keyring import ANONYMOUS
+from extender.resolver import resolver as module
+from extender.resolver.resolver import Lookup, Resolver
+from tests.unit.resolver.fake_registry import FakeClock, FakeRegistry, Keys
+
+APP = "ghcr.io/team/app:1"
+LOOKUP = Lookup(APP)
+PUBLIC = Keys(ANONYMOUS)
+RESULTS = ("hit", "stale", "shared", "fetched", "negative", "error")
+
+
+def lookups() -> dict[str, float]:
+    return {
+        result: REGISTRY.get_sample_value("multiarch_lookups_total", {"result": result}) or 0.0 for result in RESULTS
+    }
+
+
+@pytest.fixture
+def counted() -> Callable[[], dict[str, float]]:
+    """What was counted since the test began, without zeroes."""
+    before = lookups()
+    return lambda: {result: count - before[result] for result, count in lookups().items() if count != before[result]}
+
+
+def images() -> dict[str, float | None]:
+    return {
+        state: REGISTRY.get_sample_value("multiarch_images", {"state": state})
+        for state in ("known", "failed", "in_flight")
+    }
+
+
+async def test_every_answer_counts_once(
+    resolver: Resolver,
+    registry: FakeRegistry,
+    clock: FakeClock,
+    landed: Callable[[], Awaitable[None]],
+    counted: Callable[[], dict[str, float]],
+) -> None:
+    """By what answered: a lookup of its own, one under way, memory fresh or stale, or a failure that stands."""
+    registry.push(APP, "linux/arm64")
+    await asyncio.gather(*(resolver.resolve_all([LOOKUP], PUBLIC, 60) for _ in range(3)))
+    assert counted() == {"fetched": 1, "shared": 2}
+    await resolver.resolve_all([LOOKUP, LOOKUP], PUBLIC, 60)
+    resolver.peek(LOOKUP, PUBLIC)
+    assert counted() == {"fetched": 1, "shared": 2, "hit": 3}
+    clock.advance(900)
+    await resolver.resolve_all([LOOKUP], PUBLIC, 0)
+    resolver.peek(LOOKUP, PUBLIC)
+    await landed()
+    assert counted() == {"fetched": 2, "shared": 2, "hit": 3, "stale": 2}
+    for _ in range(2):
+        await resolver.resolve_all([Lookup("ghcr.io/team/missing:1")], PUBLIC, 60)
+    assert counted() == {"fetched": 2, "shared": 2, "hit": 3, "stale": 2, "error": 1, "negative": 1}
+
+
+async def test_looking_and_starting_count_nothing_by_themselves(
+    resolver: Resolver, registry: FakeRegistry, counted: Callable[[], dict[str, float]]
+) -> None:
+    """A peek that finds nothing is no answer, and `start` on what is fresh is no question."""
+    registry.push(APP, "linux/arm64")
+    resolver.peek(LOOKUP, PUBLIC)
+    assert counted() == {}
+    await resolver.resolve_all([LOOKUP], PUBLIC, 60)
+    resolver.start(LOOKUP, PUBLIC)
+    assert counted() == {"fetched": 1}
+
+
+async def test_a_lookup_s_duration_is_measured_from_start_to_end(
+    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+) -> None:
+    """On the resolver's clock."""
+    before = REGISTRY.get_sample_value("multiarch_lookup_duration_seconds_sum") or 0.0
+    registry.push(APP, "linux/arm64")
+    registry.open.clear()
+    caller = asyncio.create_task(resolver.resolve_all([LOOKUP], PUBLIC, 60))
+    await registry.visited.wait()
+    clock.advance(3)
+    registry.open.set()
+    await caller
+    assert REGISTRY.get_sample_value("multiarch_lookup_duration_seconds_sum") == before + 3
+
+
+async def test_images_are_counted_by_state_when_they_are_asked_for(resolver: Resolver, registry: FakeRegistry) -> None:
+    """Known digests, failed names, lookups in flight; all zero when the resolver has gone."""
+    registry.push(APP, "linux/arm64")
+    await resolver.resolve_all([LOOKUP, Lookup("ghcr.io/team/missing:1")], PUBLIC, 60)
+    registry.open.clear()
+    await resolver.resolve_all([Lookup("ghcr.io/team/slow:1")], PUBLIC, 0)
+    assert images() == resolver.counts() == {"known": 1, "failed": 1, "in_flight": 1}
+    await resolver.close()
+    assert images() == {"known": 0, "failed": 0, "in_flight": 0}
+
+
+async def test_lookups_beyond_the_bound_stay_pending_and_count_as_errors(
+    registry: FakeRegistry,
+    clock: FakeClock,
+    counted: Callable[[], dict[str, float]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are looked up when they are asked for again and there is room."""
+    monkeypatch.setattr(module, "_MOST_FLIGHTS", 2)
+    resolver = Resolver(registry, size=10, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock)
+    images = [f"ghcr.io/team/app:{number}" for number in range(3)]
+    for image in images:
+        registry.push(image, "linux/arm64")
+    registry.open.clear()
+    assert await resolver.resolve_all([Lookup(image) for image in images], PUBLIC, 0) == [None, None, None]
+    assert resolver.counts()["in_flight"] == 2
+    assert counted() == {"error": 1}
+    registry.open.set()
+    assert None not in await resolver.resolve_all([Lookup(image) for image in images[:2]], PUBLIC, 60)
+    assert None not in await resolver.resolve_all([Lookup(image) for image in images], PUBLIC, 60)
+    await resolver.close()

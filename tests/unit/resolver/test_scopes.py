@@ -1,0 +1,201 @@
+"""Which credentials are tried, and who learns what."""
+
+import pytest
+
+from extender.errors import RegistryUnavailable
+from extender.placement.facts import Answer, Cause, Failure
+from extender.registry.keyring import ANONYMOUS
+from extender.resolver.resolver import Lookup, Resolver
+from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeClock, FakeRegistry, Keys, index_of
+
+APP = "ghcr.io/team/app:1"
+REPOSITORY = "ghcr.io/team/app"
+LOOKUP = Lookup(APP)
+CONTENT = index_of("linux/arm64")
+
+
+async def ask(resolver: Resolver, keys: Keys, lookup: Lookup = LOOKUP, **options: bool) -> Answer:
+    return (await resolver.resolve_all([lookup], keys, 60, **options))[0]
+
+
+def cause_of(answer: Answer) -> Cause | None:
+    return answer.cause if isinstance(answer, Failure) else None
+
+
+@pytest.fixture
+def digest(registry: FakeRegistry) -> str:
+    """A private image that only the tenant may read."""
+    registry.readers[REPOSITORY] = {"tenant"}
+    return registry.push(APP, "linux/arm64")
+
+
+async def test_credentials_are_tried_in_order_until_one_works(
+    resolver: Resolver, registry: FakeRegistry, digest: str
+) -> None:
+    """One that is denied is followed by the next; after one that works none is tried."""
+    assert await ask(resolver, Keys(OTHER, TENANT, ANONYMOUS)) == CONTENT
+    assert [scope for _, _, scope in registry.requests] == ["other", "tenant", "tenant"]
+
+
+@pytest.mark.usefixtures("digest")
+async def test_denied_to_all_is_denied(resolver: Resolver, registry: FakeRegistry) -> None:
+    """And remembered, so that the next pod with the same credentials costs no request."""
+    keys = Keys(OTHER, ANONYMOUS)
+    assert cause_of(await ask(resolver, keys)) is Cause.DENIED
+    assert cause_of(await ask(resolver, keys)) is Cause.DENIED
+    assert cause_of(resolver.peek(LOOKUP, keys)) is Cause.DENIED
+    assert registry.methods() == {"HEAD": 2}
+
+
+@pytest.mark.usefixtures("digest")
+async def test_a_keyring_without_credentials_is_denied(resolver: Resolver, registry: FakeRegistry) -> None:
+    """There is nothing to ask with."""
+    assert cause_of(await ask(resolver, Keys())) is Cause.DENIED
+    assert registry.requests == []
+
+
+@pytest.mark.usefixtures("digest")
+async def test_missing_for_one_credential_is_tried_with_the_next(resolver: Resolver, registry: FakeRegistry) -> None:
+    """Some registries say 404 of what a login may not see, and the kubelet tries on as well."""
+    registry.hides = True
+    assert await ask(resolver, Keys(OTHER, TENANT, ANONYMOUS)) == CONTENT
+    assert cause_of(await ask(resolver, Keys(OTHER, ANONYMOUS))) is Cause.MISSING
+
+
+@pytest.mark.usefixtures("digest")
+async def test_what_one_scope_learned_is_not_told_to_another(resolver: Resolver, registry: FakeRegistry) -> None:
+    """Neither from memory nor through a shared flight: the other one is denied by the registry itself."""
+    assert await ask(resolver, Keys(TENANT, ANONYMOUS)) == CONTENT
+    assert resolver.peek(LOOKUP, Keys(OTHER, ANONYMOUS)) is None
+    assert resolver.peek(LOOKUP, Keys(ANONYMOUS)) is None
+    assert cause_of(await ask(resolver, Keys(OTHER, ANONYMOUS))) is Cause.DENIED
+    assert await ask(resolver, Keys(TENANT, ANONYMOUS)) == CONTENT
+
+
+async def test_a_second_scope_proves_itself_with_one_head(
+    resolver: Resolver, registry: FakeRegistry, digest: str
+) -> None:
+    """By tag and by digest alike; the content it then shares."""
+    registry.readers[REPOSITORY] = {"tenant", "other"}
+    by_digest = Lookup(f"{REPOSITORY}@{digest}")
+    for lookup in (LOOKUP, by_digest):
+        await ask(resolver, Keys(TENANT), lookup)
+    registry.requests.clear()
+    assert await ask(resolver, Keys(OTHER)) == CONTENT
+    assert await ask(resolver, Keys(OTHER), by_digest) == CONTENT
+    assert registry.requests == [("HEAD", APP, "other"), ("HEAD", f"{REPOSITORY}@{digest}", "other")]
+
+
+async def test_a_digest_known_to_others_is_denied_to_who_may_not_read_it(
+    resolver: Resolver, registry: FakeRegistry, digest: str
+) -> None:
+    """Knowing the digest is no right to know what it runs on."""
+    by_digest = Lookup(f"{REPOSITORY}@{digest}")
+    assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT
+    assert cause_of(await ask(resolver, Keys(OTHER), by_digest)) is Cause.DENIED
+
+
+async def test_a_digest_is_proven_by_get_where_there_is_no_head(
+    resolver: Resolver, registry: FakeRegistry, digest: str
+) -> None:
+    """The remembered fetch proves nothing, so the registry is asked, and denies or not."""
+    registry.knows_head = False
+    registry.readers[REPOSITORY] = {"tenant", "other"}
+    by_digest = Lookup(f"{REPOSITORY}@{digest}")
+    assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT
+    assert await ask(resolver, Keys(OTHER), by_digest) == CONTENT
+    assert registry.requests[-1] == ("GET", f"{REPOSITORY}@{digest}", "other")
+    assert cause_of(await ask(resolver, Keys(ANONYMOUS), by_digest)) is Cause.DENIED
+
+
+async def test_anonymous_facts_serve_everybody_who_lists_anonymous(resolver: Resolver, registry: FakeRegistry) -> None:
+    """A public image is looked up once for all, whatever secrets pods carry besides."""
+    registry.push(APP, "linux/arm64")
+    assert await ask(resolver, Keys(ANONYMOUS)) == CONTENT
+    registry.requests.clear()
+    assert await ask(resolver, Keys(TENANT, ANONYMOUS)) == CONTENT
+    assert resolver.peek(LOOKUP, Keys(OTHER, ANONYMOUS)) == CONTENT
+    assert resolver.peek(LOOKUP, Keys(OTHER)) is None
+    assert registry.requests == []
+
+
+async def test_one_tenant_s_failure_is_not_another_s(resolver: Resolver, registry: FakeRegistry, digest: str) -> None:
+    """A wrong secret asked first does not spoil the right one."""
+    assert cause_of(await ask(resolver, Keys(OTHER))) is Cause.DENIED
+    assert await ask(resolver, Keys(TENANT)) == CONTENT
+    assert cause_of(resolver.peek(LOOKUP, Keys(OTHER))) is Cause.DENIED
+
+
+@pytest.mark.usefixtures("digest")
+async def test_a_denial_takes_the_scope_s_other_tags_of_the_repository_too(
+    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+) -> None:
+    """Other scopes keep theirs."""
+    registry.push("ghcr.io/team/app:2", "linux/arm64")
+    registry.readers[REPOSITORY] = {"tenant", "other"}
+    second = Lookup("ghcr.io/team/app:2")
+    for keys in (Keys(TENANT), Keys(OTHER)):
+        await resolver.resolve_all([LOOKUP, second], keys, 60)
+    registry.readers[REPOSITORY] = {"other"}
+    clock.advance(900)
+    assert cause_of(await ask(resolver, Keys(TENANT), revalidate=True)) is Cause.DENIED
+    assert resolver.peek(second, Keys(TENANT)) is None
+    assert resolver.peek(second, Keys(OTHER)) == CONTENT
+
+
+async def test_after_a_denial_a_remembered_fetch_is_no_way_around_the_registry(
+    resolver: Resolver, registry: FakeRegistry, digest: str, clock: FakeClock
+) -> None:
+    """Access to a digest must be proven anew even where its content is still at hand."""
+    by_digest = Lookup(f"{REPOSITORY}@{digest}")
+    assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT
+    registry.readers[REPOSITORY] = set()
+    assert cause_of(await ask(resolver, Keys(TENANT))) is Cause.DENIED
+    assert cause_of(await ask(resolver, Keys(TENANT), by_digest)) is Cause.DENIED
+    registry.readers[REPOSITORY] = {"tenant"}
+    clock.advance(300)
+    assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT
+    assert registry.count("GET") == 1
+
+
+async def test_a_remembered_fetch_is_no_proof_even_when_the_tables_forgot(
+    registry: FakeRegistry, digest: str, clock: FakeClock
+) -> None:
+    """The short-term memory of fetches may outlast the tables' rows."""
+    resolver = Resolver(registry, size=1, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock)
+    by_digest = Lookup(f"{REPOSITORY}@{digest}")
+    registry.push("ghcr.io/team/filler:1", "linux/amd64")
+    assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT
+    await ask(resolver, Keys(ANONYMOUS), Lookup("ghcr.io/team/filler:1"))
+    assert resolver.peek(by_digest, Keys(TENANT)) is None
+    registry.readers[REPOSITORY] = set()
+    assert cause_of(await ask(resolver, Keys(TENANT), by_digest)) is Cause.DENIED
+    await resolver.close()
+
+
+async def test_a_known_scope_is_asked_first_when_a_tag_is_renewed(
+    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+) -> None:
+    """A secret that does not fit a public image is not tried again at every renewal."""
+    registry.push(APP, "linux/arm64")
+    registry.readers[REPOSITORY] = {"anonymous"}
+    keys = Keys(TENANT, ANONYMOUS)
+    assert await ask(resolver, keys) == CONTENT
+    clock.advance(900)
+    registry.requests.clear()
+    assert await ask(resolver, keys, revalidate=True) == CONTENT
+    assert registry.requests == [("HEAD", APP, "anonymous")]
+
+
+@pytest.mark.usefixtures("digest")
+async def test_a_host_s_trouble_ends_the_row_of_credentials(resolver: Resolver, registry: FakeRegistry) -> None:
+    """Another login would meet the same trouble."""
+    registry.fault = lambda method, reference: RegistryUnavailable("x")
+    assert cause_of(await ask(resolver, Keys(OTHER, TENANT, ANONYMOUS))) is Cause.UNAVAILABLE
+    assert len(registry.requests) == 1
+
+
+async def test_a_secret_that_changed_is_used_at_once(resolver: Resolver, registry: FakeRegistry, digest: str) -> None:
+    """It has another scope, so no failure of the old one stands in its way."""
+    assert cause_of(await ask(resolver, Keys(OTHER, ANONYMOUS))) is Cause.DENIED
+    assert await ask(resolver, Keys(TENANT, ANONYMOUS)) == CONTENT
