@@ -22,6 +22,7 @@ from extender.kubernetes.core_v1 import NodeName
 from extender.logs import configure_logs
 from extender.server.listener import open_listener
 from extender.server.service import open_service
+from extender.server.surroundings import NoCluster
 
 NODES = 5_000
 BODY_BYTES = 256 * 1024 * 1024
@@ -60,7 +61,7 @@ async def serve_service() -> None:
             "shutdown.grace_seconds": "1",
         }
         config = load_config(None, [f"{path}={value}" for path, value in settings.items()])
-        async with open_service(config, nodes=StaticNodes()) as service:
+        async with open_service(config, NoCluster(StaticNodes())) as service:
             gc.freeze()
             print(
                 msgspec.json.encode(

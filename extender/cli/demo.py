@@ -18,6 +18,7 @@ from extender.demo.registry import EmbeddedRegistry
 from extender.demo.story import NODES, SCENES, Caller, Seen, arguments_of, fill_registry, pod_of, review_of
 from extender.logs import configure_logs
 from extender.server.service import Service, open_service
+from extender.server.surroundings import NoCluster
 
 WARM_ROUNDS = 50
 
@@ -41,7 +42,7 @@ async def _run(console: Console, *, keep: bool) -> list[str]:
     async with EmbeddedRegistry() as registry:
         fill_registry(registry)
         config = _config(registry.host)
-        async with open_service(config) as service, aiohttp.ClientSession() as session:
+        async with open_service(config, NoCluster()) as service, aiohttp.ClientSession() as session:
             console.print(
                 f"An image registry at {registry.host}, the service at {service.scheduler_url} (scheduler verbs) and"
             )

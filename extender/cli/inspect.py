@@ -22,7 +22,8 @@ from extender.images.platform import Compatibility, InvalidPlatform, Platform, p
 from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.placement.facts import Content, Failure, Pending, PodImage, Unknown, fact_of
-from extender.server.service import Surroundings, open_knowledge
+from extender.server.service import open_knowledge
+from extender.server.surroundings import NoCluster
 
 
 class Inspected(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +82,7 @@ async def _inspect_all(references: Sequence[str], settings: Config) -> list[Imag
         TextColumn("Looking up"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
         console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
     )  # fmt: skip
-    async with open_knowledge(settings, Surroundings()) as knowledge:
+    async with open_knowledge(settings, NoCluster()) as knowledge:
         with progress:
             task = progress.add_task("", total=len(references))
 

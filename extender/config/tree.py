@@ -34,8 +34,13 @@ class LogConfig(Section, frozen=True):
 
 
 class ClusterConfig(Section, frozen=True):
-    mode: Literal["none"] = "none"
-    """`none`: no cluster is watched, so kube-scheduler must send whole nodes (`nodeCacheCapable: false`)."""
+    mode: Literal["auto", "none"] = "auto"
+    """`auto`: the cluster we run in, else the one of the kubeconfig; nodes, namespaces and pending pods are watched.
+    `none`: no cluster, so kube-scheduler must send whole nodes (`nodeCacheCapable: false`)."""
+    kubeconfig: str = ""
+    """Path of a kubeconfig file; empty: $KUBECONFIG, else ~/.kube/config, where we run outside a cluster."""
+    context: str = ""
+    """Context of the kubeconfig; empty: its current one."""
 
 
 class TlsConfig(Section, frozen=True):

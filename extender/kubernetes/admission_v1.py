@@ -89,7 +89,7 @@ def is_pod_creation(request: AdmissionRequest) -> bool:
         and kind.kind == "Pod"
         and not kind.group
         and not request.sub_resource
-        and memoryview(request.object)[:1] == b"{"
+        and bytes(memoryview(request.object)[:1]) == b"{"
     )
 
 

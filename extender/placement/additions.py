@@ -185,8 +185,8 @@ def _reach_list(document: JsonObject, path: Sequence[str], was: dict[str, Absenc
 
 
 def _restore(document: JsonObject, was: Mapping[str, Absence]) -> None:
-    """Undo what was made, last made first, where nothing has been put in since."""
-    for where, how in reversed(list(was.items())):
+    """Undo what was made, where nothing has been put in since."""
+    for where, how in was.items():
         path = _CONTAINERS.get(where)
         parent = look(document, path[:-1]) if path else None
         if path and isinstance(parent, dict) and _is_empty(parent.get(path[-1])):

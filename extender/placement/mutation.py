@@ -204,9 +204,9 @@ class Mutator:
         reason = case.refusal if affinity.explained else ""
         if reason or added != NOTHING:
             added = annotate(after, added, reason)
-        said = look(before, REASON_PATH) or ""
-        if record and record.same_as(taken) and record.same_as(added) and reason == said:
-            after = before  # else our part would move behind what others have put in since
+            said = look(before, REASON_PATH) or ""
+            if record and record.same_as(taken) and record.same_as(added) and reason == said:
+                after = before  # else our part would move behind what others have put in since
         observed = case.wishes.mode is Mode.OBSERVE
         patch = [] if observed else list(diff(before, after))
         audit = {"verdict": self._verdict(case)}

@@ -22,8 +22,9 @@ from extender.registry.transport import Reply, deadline, follow, host_of, resolv
 _MAX_TOKEN_BYTES = 1024 * 1024  # as containers/image has it (internal/iolimits)
 _MIN_LIFE_SECONDS = 60.0  # the protocol's default; registries that say less mean it no more than others do
 _RENEW_AFTER = 0.8  # of a token's life: none is sent that could expire on its way
-_REMEMBERED = 4096  # challenges, and tokens: a few MB, and more repositories than most clusters run
-_TOKEN = re.compile(r"[\x21-\x7e]+")
+_REMEMBERED = 4096  # challenges, and tokens: more repositories than most clusters run, in a few MB
+# What may stand in a header, of a length that servers take: real tokens have a few KB, and thousands are remembered.
+_TOKEN = re.compile(r"[\x21-\x7e]{1,16384}")
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 
@@ -195,7 +196,7 @@ def _token_url(key: _TokenKey) -> URL:
 def _read_token(reply: Reply) -> tuple[str, float]:
     """The token, and for how many seconds it is good."""
     try:
-        answer = _DECODER.decode(b"" if reply.truncated else reply.body)
+        answer = _DECODER.decode(reply.body)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise RegistryUnavailable(f"the token server {host_of(reply.url)} sent no token") from exc
     text = answer.token or answer.access_token or ""

@@ -172,7 +172,8 @@ class RegistryClient:
             case 401 | 403:
                 return RegistryDenied(f"{host} denies access to {reference.path} ({reply.status})")
             case 404:
-                return ManifestNotFound(f"{host} has no {reference.path} {_manifest_name(reference)}")
+                mark = "@" if reference.digest else ":"
+                return ManifestNotFound(f"{host} has no {reference.path}{mark}{_manifest_name(reference)}")
             case 429:
                 return throttled(reply, self._wall_clock)
             case status:

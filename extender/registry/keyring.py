@@ -61,9 +61,6 @@ class DockerConfigKeyring:
         return tuple(dict.fromkeys((*found, ANONYMOUS)))
 
 
-ANONYMOUS_ONLY = DockerConfigKeyring(Logins(()), key=b"")
-
-
 def scope_of(username: str, password: str, *, key: bytes) -> Scope:
     """The scope of a login: a keyed hash, so that neither name nor password can be guessed from it without `key`."""
     identity = msgspec.json.encode((username, password))

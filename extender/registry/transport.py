@@ -53,7 +53,7 @@ _FAULTS: tuple[tuple[type[Exception], str], ...] = (
 
 
 class Reply(NamedTuple):
-    """An answer. `body` is empty unless the status is 200; `truncated`: it went on past the limit and was let go."""
+    """An answer. `body` is empty unless the status is 200, and where it was longer than the limit: `truncated`."""
 
     url: URL
     status: int

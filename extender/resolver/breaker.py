@@ -100,7 +100,8 @@ class Host:
         if not throttled and (is_open or (self._failure is None and self._suspect in ("", image))):
             self._suspect = image
             return
-        self._strikes += 0 if is_open else 1
+        if not is_open:
+            self._strikes += 1
         self._failure = failure_of(error)
         seconds = lifetime_seconds(error, self._strikes, self._random)
         self._until = max(self._until, self._clock() + seconds)

@@ -140,7 +140,7 @@ class Resolver:
             for standing, flight in zip(standings, flights, strict=True)
             if flight and (revalidate or standing.answer is None)
         ]
-        if awaited and wait_seconds > 0:
+        if awaited:
             await asyncio.wait(awaited, timeout=wait_seconds)
         return [self._landed(*each, keyring) for each in zip(lookups, standings, flights, strict=True)]
 

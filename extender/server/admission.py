@@ -14,7 +14,6 @@ from extender.kubernetes.core_v1 import Pod
 from extender.metrics import counter
 from extender.placement.facts import fact_of, images_of
 from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator, Outcome, untouched
-from extender.placement.policy import Policy
 from extender.server.endpoints import Reply
 from extender.server.knowledge import Knowledge
 
@@ -38,15 +37,14 @@ class PodAdmission:
     def __init__(
         self,
         knowledge: Knowledge,
-        policy: Policy,
         admission: AdmissionPolicy,
         *,
         cluster_platforms: Callable[[], frozenset[Platform]],
         wait_seconds: float,
     ) -> None:
         self._knowledge = knowledge
-        self._policy = policy
-        self._mutator = Mutator(policy, admission)
+        self._policy = knowledge.policy
+        self._mutator = Mutator(knowledge.policy, admission)
         self._confirms = admission.node_affinity.required
         self._cluster_platforms = cluster_platforms
         self._wait_seconds = wait_seconds

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import Wishes, read_wishes
-from extender.placement.facts import Answer, PodImage
+from extender.placement.annotations import Mode, Wishes, read_wishes
+from extender.placement.facts import Answer, PodImage, images_of
+from extender.placement.policy import Policy, left_alone
 from extender.registry.keyring import Keyring
 from extender.resolver.resolver import Lookup, Resolver
 
@@ -19,6 +20,7 @@ class Knowledge(msgspec.Struct, frozen=True):
 
     resolver: Resolver
     keyring: Keyring
+    policy: Policy
     namespace_annotations: Callable[[str], Mapping[str, str] | None]
 
     def wishes_of(self, pod: Pod, namespace: str) -> Wishes:
@@ -39,6 +41,14 @@ class Knowledge(msgspec.Struct, frozen=True):
         """
         lookups = [_lookup(image) for image in images]
         return await self.resolver.resolve_all(lookups, self.keyring, wait_seconds, revalidate=revalidate)
+
+    def warm(self, pod: Pod) -> None:
+        """Look the pod's images up before the scheduler asks about it; pods that are not looked at are left out."""
+        namespace = (pod.metadata and pod.metadata.namespace) or ""
+        if left_alone(pod, self.policy) or self.wishes_of(pod, namespace).mode is Mode.IGNORE:
+            return
+        for image in images_of(pod):
+            self.resolver.start(_lookup(image), self.keyring)
 
 
 def _lookup(image: PodImage) -> Lookup:

@@ -2,13 +2,21 @@
 
 from collections.abc import Callable, Mapping
 
+import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from extender.metrics import REGISTRY
 
-# A check answers None when all is well, else why it is not.
-Check = Callable[[], str | None]
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check finds; `detail` is said beside it."""
+
+    ok: bool = True
+    detail: str = ""
+
+
+Check = Callable[[], Health]
 
 
 def operations_app(live: Mapping[str, Check], ready: Mapping[str, Check]) -> web.Application:
@@ -32,8 +40,12 @@ def operations_app(live: Mapping[str, Check], ready: Mapping[str, Check]) -> web
 
 def _report(request: web.Request, checks: Mapping[str, Check]) -> web.Response:
     found = {name: check() for name, check in checks.items()}
-    failed = any(why is not None for why in found.values())
-    lines = [f"[+]{name} ok" if why is None else f"[-]{name} failed: {why}" for name, why in found.items()]
+    failed = not all(health.ok for health in found.values())
     summary = f"{request.path.strip('/')} check {'failed' if failed else 'passed'}"
-    shown = [*lines, summary] if failed or "verbose" in request.query else ["ok"]
+    lines = [*(_line(name, health) for name, health in found.items()), summary]
+    shown = lines if failed or "verbose" in request.query else ["ok"]
     return web.Response(text="\n".join(shown) + "\n", status=503 if failed else 200)
+
+
+def _line(name: str, health: Health) -> str:
+    return f"[{'+' if health.ok else '-'}]{name} {'ok' if health.ok else 'failed'}: {health.detail}".removesuffix(": ")

@@ -21,9 +21,9 @@ from extender.kubernetes.extender_v1 import (
 )
 from extender.metrics import counters
 from extender.placement.annotations import Mode, Wishes
-from extender.placement.facts import Answer, PodImage, fact_of, images_of
+from extender.placement.facts import Answer, Content, PodImage, fact_of, images_of
 from extender.placement.nodes import ListedNodes, NodePlatforms, list_nodes
-from extender.placement.policy import Policy, left_alone
+from extender.placement.policy import left_alone
 from extender.placement.scheduling import (
     Decision,
     Verdict,
@@ -72,7 +72,6 @@ class SchedulerVerbs:
     def __init__(
         self,
         knowledge: Knowledge,
-        policy: Policy,
         *,
         nodes: NodeView | None,
         wait_seconds: float,
@@ -81,7 +80,7 @@ class SchedulerVerbs:
         clock: Callable[[], float],
     ) -> None:
         self._knowledge = knowledge
-        self._policy = policy
+        self._policy = knowledge.policy
         self._nodes = nodes
         self._wait_seconds = wait_seconds
         self._pending_limit_seconds = pending_limit_seconds
@@ -191,7 +190,8 @@ class SchedulerVerbs:
         return self._decision(args.pod, images, answers, wishes)
 
     def _decision(self, pod: Pod, images: Sequence[PodImage], answers: Sequence[Answer], wishes: Wishes) -> Decision:
-        may_be_pending = self._first_seen.seconds(_uid(pod)) < self._pending_limit_seconds
+        waits = any(not isinstance(answer, Content) for answer in answers)
+        may_be_pending = waits and self._first_seen.seconds(_uid(pod)) < self._pending_limit_seconds
         facts = [
             fact_of(image, answer, may_be_pending=may_be_pending) for image, answer in zip(images, answers, strict=True)
         ]

@@ -14,7 +14,7 @@ from aiohttp import web
 from extender import __version__
 from extender.config.checks import parse_listen
 from extender.config.tree import Config, TlsConfig
-from extender.images.platform import Compatibility, Platform, normalize_platform, parse_platform
+from extender.images.platform import Compatibility, normalize_platform, parse_platform
 from extender.metrics import gauge
 from extender.placement.mutation import AdmissionPolicy
 from extender.placement.policy import Policy
@@ -27,8 +27,9 @@ from extender.server.admission import PodAdmission
 from extender.server.endpoints import Endpoint, endpoint_server
 from extender.server.knowledge import Knowledge
 from extender.server.listener import Listener, open_listener
-from extender.server.operations import Check, operations_app
-from extender.server.scheduler import NodeView, SchedulerVerbs
+from extender.server.operations import Health, operations_app
+from extender.server.scheduler import SchedulerVerbs
+from extender.server.surroundings import NoCluster, Surroundings, open_cluster_surroundings
 from extender.server.tls import TlsFiles
 
 log = structlog.get_logger()
@@ -41,20 +42,6 @@ SCHEDULER_BODY_BYTES = 5_000 * 25 * 1024
 # etcd refuses objects over 1.5 MiB by default, a review holds two of them (object and oldObject) and some envelope.
 ADMISSION_BODY_BYTES = 8 * 1024 * 1024
 CERTIFICATE_CHECK_SECONDS = 5.0
-
-
-class Surroundings(msgspec.Struct, frozen=True):
-    """What is known of the cluster, which may be nothing."""
-
-    nodes: NodeView | None = None
-
-    def namespace_annotations(self, _namespace: str) -> Mapping[str, str] | None:
-        """The namespace's annotations; None where no namespaces are watched."""
-        return None
-
-    def platforms(self) -> frozenset[Platform]:
-        """The platforms of the cluster's nodes; empty where none are watched."""
-        return frozenset(self.nodes.distinct) if self.nodes and self.nodes.synced else frozenset()
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -71,8 +58,8 @@ class _Draining:
     def __init__(self) -> None:
         self.begun = False
 
-    def check(self) -> str | None:
-        return "shutting down" if self.begun else None
+    def check(self) -> Health:
+        return Health(ok=not self.begun, detail="shutting down" if self.begun else "")
 
 
 @contextlib.asynccontextmanager
@@ -110,11 +97,27 @@ async def open_knowledge(config: Config, surroundings: Surroundings) -> AsyncIte
             clock=time.monotonic,
         )
         stack.push_async_callback(resolver.close)
-        yield Knowledge(resolver, keyring, surroundings.namespace_annotations)
+        yield Knowledge(resolver, keyring, policy_of(config), surroundings.namespace_annotations)
 
 
 @contextlib.asynccontextmanager
-async def open_service(config: Config, nodes: NodeView | None = None) -> AsyncIterator[Service]:
+async def open_surroundings(config: Config) -> AsyncIterator[Surroundings]:
+    """The cluster that the configuration names, or none.
+
+    Raises:
+        ConfigError: there is no such cluster, or its configuration cannot be used.
+    """
+    cluster = config.cluster
+    if cluster.mode == "none":
+        yield NoCluster()
+        return
+    opened = open_cluster_surroundings(cluster.kubeconfig, cluster.context, config.placement.level_label)
+    async with opened as surroundings:
+        yield surroundings
+
+
+@contextlib.asynccontextmanager
+async def open_service(config: Config, surroundings: Surroundings) -> AsyncIterator[Service]:
     """The whole service, answering until the context is left; leaving drains it within the grace period.
 
     Raises:
@@ -122,8 +125,7 @@ async def open_service(config: Config, nodes: NodeView | None = None) -> AsyncIt
     """
     draining = _Draining()
     BUILD_INFO[__version__].set(1)
-    surroundings = Surroundings(nodes)
-    async with open_knowledge(config, surroundings) as knowledge:
+    async with open_knowledge(config, surroundings) as knowledge, surroundings.watching(knowledge.warm):
         opener = _Opener(config, draining)
         try:
             service = await opener.open(knowledge, surroundings)
@@ -139,7 +141,7 @@ async def run_service(config: Config) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with open_service(config):
+    async with open_surroundings(config) as surroundings, open_service(config, surroundings):
         await stop.wait()
         log.info("service.stopping", grace_seconds=config.shutdown.grace_seconds)
     log.info("service.stopped")
@@ -161,16 +163,15 @@ class _Opener:
         self._drain_seconds = config.shutdown.grace_seconds * 0.4
 
     async def open(self, knowledge: Knowledge, surroundings: Surroundings) -> Service:
-        policy = policy_of(self._config)
         scheduler = await self._open_hot(
             "scheduler", self._config.scheduler.listen, self._config.scheduler.tls, SCHEDULER_BODY_BYTES,
-            lambda: scheduler_endpoints(self._config, policy, knowledge, surroundings),
+            lambda: scheduler_endpoints(self._config, knowledge, surroundings),
         )  # fmt: skip
         admission = await self._open_hot(
             "admission", self._config.admission.listen, self._config.admission.tls, ADMISSION_BODY_BYTES,
-            lambda: admission_endpoints(self._config, policy, knowledge, surroundings),
+            lambda: admission_endpoints(self._config, knowledge, surroundings),
         )  # fmt: skip
-        return Service(scheduler, admission, await self._open_operations())
+        return Service(scheduler, admission, await self._open_operations(surroundings))
 
     async def _open_hot(
         self,
@@ -191,11 +192,11 @@ class _Opener:
             self._watchers.append(asyncio.create_task(files.watch(CERTIFICATE_CHECK_SECONDS)))
         return f"{'https' if files else 'http'}://{listener.address}"
 
-    async def _open_operations(self) -> str:
+    async def _open_operations(self, surroundings: Surroundings) -> str:
         if not self._config.operations.listen:
             return ""
-        live: dict[str, Check] = {"ping": lambda: None}
-        ready: dict[str, Check] = {"shutdown": self._draining.check}
+        live = {"ping": Health, **surroundings.live_checks()}
+        ready = {"shutdown": self._draining.check, **surroundings.ready_checks()}
         runner = web.AppRunner(operations_app(live, ready), access_log=None, shutdown_timeout=1.0)
         self._operations = await open_listener("operations", runner, *parse_listen(self._config.operations.listen))
         return f"http://{self._operations.address}"
@@ -230,13 +231,10 @@ def policy_of(config: Config) -> Policy:
     )
 
 
-def scheduler_endpoints(
-    config: Config, policy: Policy, knowledge: Knowledge, surroundings: Surroundings
-) -> Mapping[str, Endpoint]:
+def scheduler_endpoints(config: Config, knowledge: Knowledge, surroundings: Surroundings) -> Mapping[str, Endpoint]:
     """The three verbs by path."""
     verbs = SchedulerVerbs(
         knowledge,
-        policy,
         wait_seconds=config.scheduler.wait_seconds,
         pending_limit_seconds=config.scheduler.pending_limit_seconds,
         level_label=config.placement.level_label,
@@ -250,13 +248,10 @@ def scheduler_endpoints(
     }
 
 
-def admission_endpoints(
-    config: Config, policy: Policy, knowledge: Knowledge, surroundings: Surroundings
-) -> Mapping[str, Endpoint]:
+def admission_endpoints(config: Config, knowledge: Knowledge, surroundings: Surroundings) -> Mapping[str, Endpoint]:
     """The webhook by path."""
     admission = PodAdmission(
         knowledge,
-        policy,
         AdmissionPolicy(
             tolerations=config.admission.tolerations,
             node_affinity=config.admission.node_affinity,

@@ -176,9 +176,15 @@ def gives(status: int = 200, **response: Any) -> Fault:
         pytest.param(gives(text='{"token": 7}'), RegistryUnavailable, "sent no token", id="number"),
         pytest.param(gives(text='{"token": "a\\r\\nb"}'), RegistryUnavailable, "sent no token", id="line-end-in-token"),
         pytest.param(gives(text='{"token": "a b"}'), RegistryUnavailable, "sent no token", id="space-in-token"),
+        pytest.param(
+            gives(text=f'{{"token": "{"x" * 16385}"}}'), RegistryUnavailable, "sent no token", id="endless-token"
+        ),
         pytest.param(gives(body=b'{"token": "\xff"}'), RegistryUnavailable, "sent no token", id="no-utf-8"),
         pytest.param(
-            gives(text='{"token": "x"}'.ljust(1024 * 1024 + 1)), RegistryUnavailable, "sent no token", id="too-long"
+            gives(text='{"token": "x"}'.ljust(1024 * 1024 + 1)),
+            RegistryUnavailable,
+            "sent no token",
+            id="too-long-a-reply",
         ),
         pytest.param(
             gives(302, headers={"Location": "/token"}), RegistryUnavailable, "redirects more than 5", id="redirect-loop"
@@ -362,7 +368,7 @@ def challenged(registry: GuardedRegistry) -> Reply:
 @pytest.fixture
 def authenticator(session: aiohttp.ClientSession, clock: Clock) -> Authenticator:
     """The one under test."""
-    return Authenticator(session, timeout_seconds=10, clock=clock, wall_clock=clock)
+    return Authenticator(session, timeout_seconds=3600, clock=clock, wall_clock=clock)
 
 
 async def test_those_who_wait_for_one_token_share_one_request(authenticator: Authenticator) -> None:
@@ -402,7 +408,8 @@ async def test_last_one_to_give_up_ends_the_request(authenticator: Authenticator
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
-        await desk.left.wait()
+        async with asyncio.timeout(10):  # so that the test fails instead of hanging
+            await desk.left.wait()
         desk.open.set()
         assert await authenticator.answer(reply, APP, ANONYMOUS, None) == "Bearer token-2"
 

@@ -10,6 +10,7 @@ from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.server.scheduler import NodeView
 from extender.server.service import open_service
+from extender.server.surroundings import NoCluster
 from tests.integration.service.caller import Caller
 
 StartService = Callable[..., Awaitable[Caller]]
@@ -41,6 +42,6 @@ async def start_service() -> AsyncIterator[StartService]:
         async def start(*settings: str, plain_http: str = "", nodes: NodeView | None = None) -> Caller:
             plain = [f"registry.plain_http=['{plain_http}']"] if plain_http else []
             config = load_config(None, [*_SETTINGS, *plain, *settings])
-            return Caller(session, await stack.enter_async_context(open_service(config, nodes)))
+            return Caller(session, await stack.enter_async_context(open_service(config, NoCluster(nodes))))
 
         yield start

@@ -67,7 +67,7 @@ class View:
 
 def gauge(architecture: str) -> float | None:
     """What Prometheus would read."""
-    return REGISTRY.get_sample_value("multiarch_nodes", {"architecture": architecture})
+    return REGISTRY.get_sample_value("multiarch_cluster_nodes", {"architecture": architecture})
 
 
 def test_view_is_synced_after_the_first_whole_list_only() -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 def apply(document: Any, patch: bytes) -> Any:
     """`document` after `patch` (empty: unchanged); any step that RFC 6902 calls an error fails."""
-    document = copy.deepcopy(document)
+    document = msgspec.json.decode(msgspec.json.encode(document))  # so that no part is shared with another
     for operation in msgspec.json.decode(patch or b"[]"):
         document = _step(document, operation)
     return document

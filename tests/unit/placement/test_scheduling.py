@@ -234,7 +234,7 @@ def test_unrefused_names_are_given_back_untouched_and_unread() -> None:
 
 
 def test_node_out_of_view_is_noticed_where_its_platform_could_matter() -> None:
-    """The first arm64 node of a cluster may be asked about before it is in view; an amd64-only pod must not miss that."""
+    """The first arm64 node may be asked about before it is in view; an amd64-only pod must not miss that."""
     args = decode_args(b'{"Pod":{},"NodeNames":["x","first-of-its-kind"]}')
     outcome = filter_nodes(args, view_of({"x": "linux/amd64"}), decide([AMD64_ONLY]))
     assert outcome.verdicts == {Verdict.YES: 1, Verdict.UNSTATED: 1}

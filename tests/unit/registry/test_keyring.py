@@ -11,7 +11,6 @@ from extender.errors import ConfigError
 from extender.images.reference import parse_reference
 from extender.registry.keyring import (
     ANONYMOUS,
-    ANONYMOUS_ONLY,
     Credential,
     DockerConfigKeyring,
     Keyring,
@@ -39,7 +38,7 @@ def test_same_login_under_two_patterns_is_tried_once() -> None:
 
 def test_without_logins_only_anonymous_is_left() -> None:
     """Whoever has no login asks anonymously."""
-    keyring: Keyring = ANONYMOUS_ONLY
+    keyring: Keyring = DockerConfigKeyring(Logins([]), key=KEY)
     assert keyring.credentials_for(APP) == (ANONYMOUS,)
 
 

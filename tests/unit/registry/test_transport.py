@@ -87,6 +87,8 @@ def test_where_an_address_leads(base: str, location: str, target: str) -> None:
         pytest.param("https://:80/y", "an address that is none", id="no-host"),
         pytest.param("https://b:99999/y", "an address that is none", id="no-such-port"),
         pytest.param("https://[::1/y", "an address that is none", id="open-bracket"),
+        pytest.param("https://[]@", "an address that is none", id="empty-brackets"),
+        pytest.param("https://[¡:]/y", "an address that is none", id="bracket-in-the-port"),
         pytest.param("javascript:alert(1)", "an address that is none", id="script"),
     ],
 )
@@ -95,6 +97,22 @@ def test_address_that_leads_nowhere_is_the_hosts_fault(location: str, complaint:
     with pytest.raises(RegistryUnavailable, match=f"^a points .*{complaint}$") as caught:
         resolve_url(URL("https://a/v2/x"), location)
     assert not location or location not in str(caught.value)
+
+
+ADDRESSES = st.text("htps:/@[].?#%0-9xné ", max_size=30).map("https://".__add__)
+
+
+@given(st.text(max_size=30) | ADDRESSES)
+def test_any_address_is_usable_or_refused(location: str) -> None:
+    """What passes can be named, compared and asked about; nothing fails in another way."""
+    try:
+        url = resolve_url(URL("https://a/v2/x"), location)
+    except RegistryUnavailable:
+        return
+    assert url.scheme == "https"
+    assert host_of(url)
+    assert url.origin() == url.origin()
+    assert proxy_for(url) is None or url.raw_host
 
 
 @pytest.mark.parametrize("host", ["xn--a.com", "xn--", "[::1]", "0x7f.1"])

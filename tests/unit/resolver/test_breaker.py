@@ -146,19 +146,38 @@ async def test_a_success_begun_before_the_rest_does_not_end_it(host: Host) -> No
     assert resting_cause(host) is Cause.THROTTLED
 
 
-async def test_failures_that_come_in_together_are_one(host: Host, clock: FakeClock) -> None:
-    """Sixteen lookups that wait for a dead host do not make its first rest 300 s long."""
-    end = asyncio.Event()
-    together = await visits(host, *[RegistryUnavailable("x")] * 16, until=end)
-    end.set()
-    await asyncio.gather(*together)
+async def test_failures_that_come_in_while_resting_do_not_lengthen_the_rest(host: Host, clock: FakeClock) -> None:
+    """Sixteen lookups that wait for a dead host are one trouble."""
+    soon, late = asyncio.Event(), asyncio.Event()
+    first = await visits(host, *[RegistryUnavailable("x")] * 8, until=soon)
+    second = await visits(host, *[RegistryUnavailable("x")] * 8, until=late)
+    soon.set()
+    await asyncio.gather(*first)
+    clock.advance(9)
+    late.set()
+    await asyncio.gather(*second)
     assert resting_cause(host) is Cause.UNAVAILABLE
-    clock.advance(10)
+    clock.advance(1)
+    assert resting_cause(host) is None
+
+
+async def test_a_lookup_begun_before_the_rest_is_not_taken_for_the_probe(host: Host, clock: FakeClock) -> None:
+    """Its end, which says nothing about the host, does not let a second probe through."""
+    soon, late = asyncio.Event(), asyncio.Event()
+    earlier = await visits(host, KeyError("a defect"), until=soon)
+    await visit(host, error=RegistryThrottled("x", 5.0))
+    clock.advance(5)
+    probe = await visits(host, None, until=late)
+    soon.set()
+    await asyncio.gather(*earlier)
+    assert resting_cause(host) is Cause.THROTTLED
+    late.set()
+    await asyncio.gather(*probe)
     assert resting_cause(host) is None
 
 
 async def test_throttling_while_resting_can_only_lengthen_the_rest(host: Host, clock: FakeClock) -> None:
-    """Of two lookups throttled together the longer time holds."""
+    """Of two lookups throttled together the longer time holds, and they count as one: the next rest is the second."""
     end = asyncio.Event()
     together = await visits(host, RegistryThrottled("x", 60.0), RegistryThrottled("x", 5.0), until=end)
     end.set()
@@ -166,6 +185,8 @@ async def test_throttling_while_resting_can_only_lengthen_the_rest(host: Host, c
     clock.advance(59.999)
     assert resting_cause(host) is Cause.THROTTLED
     clock.advance(0.001)
+    await visit(host, error=RegistryUnavailable("x"))
+    clock.advance(20)
     assert resting_cause(host) is None
 
 

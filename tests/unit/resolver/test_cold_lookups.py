@@ -1,12 +1,14 @@
 """What a lookup asks a registry, and how often."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from extender.errors import InvalidManifest, ManifestNotFound
 from extender.images.digest import digest_of
+from extender.images.media_type import OCI_INDEX
 from extender.placement.facts import Cause, Failure
 from extender.registry.keyring import ANONYMOUS
 from extender.resolver.resolver import Lookup, Resolver
@@ -100,13 +102,19 @@ async def test_where_the_stated_digest_leads_nowhere_the_tag_decides(
     ]
 
 
-async def test_content_that_cannot_be_read_is_not_read_twice(resolver: Resolver, registry: FakeRegistry) -> None:
-    """When the tag's bytes are those of the digest that failed, they fail for the same reason."""
-    registry.push_body(APP, "no JSON")
+async def test_an_image_with_a_part_missing_is_not_read_twice(resolver: Resolver, registry: FakeRegistry) -> None:
+    """When the tag's bytes are those of the digest that failed, they would fail for the same reason."""
+    child = digest_of(b"a manifest that was deleted")
+    entry = {"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": child, "size": 500}
+    digest = registry.push_body(APP, json.dumps({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry]}))
     failure = await resolve(resolver, APP)
     assert isinstance(failure, Failure)
-    assert failure.cause is Cause.INVALID
-    assert registry.methods() == {"HEAD": 1, "GET": 2}
+    assert failure.cause is Cause.MISSING
+    assert [reference for method, reference, _ in registry.requests if method == "GET"] == [
+        f"ghcr.io/team/app@{digest}",
+        f"ghcr.io/team/app@{child}",
+        APP,
+    ]
 
 
 async def test_an_invalid_reference_costs_no_request(resolver: Resolver, registry: FakeRegistry) -> None:
@@ -251,10 +259,16 @@ async def test_no_request_sees_the_context_of_whoever_asked_first(resolver: Reso
 
 
 async def test_many_hosts_at_once_are_each_asked_once(resolver: Resolver, registry: FakeRegistry) -> None:
-    """More lookups than may ask at one moment queue, and none is dropped or repeated on the way."""
+    """512 lookups may ask at one moment, the others queue, and none is dropped or repeated on the way."""
     images = [f"registry-{number % 60}.example.com/app-{number}:1" for number in range(900)]
     for image in images:
         registry.push(image, "linux/arm64")
+    registry.open.clear()
+    await resolver.resolve_all([Lookup(image) for image in images], PUBLIC, 0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(registry.requests) == 512
+    registry.open.set()
     answers = await resolver.resolve_all([Lookup(image) for image in images], PUBLIC, 60)
     assert answers == [index_of("linux/arm64")] * 900
     assert registry.methods() == {"HEAD": 900, "GET": 900}
@@ -275,6 +289,7 @@ async def test_closing_ends_lookups_under_way_and_memory_answers_on(resolver: Re
     ended = await describer
     assert isinstance(ended, Failure)
     assert ended.cause is Cause.LOOKING_UP
+    assert resolver._lookups._fetch.cache_parameters()["closed"]
     requests = list(registry.requests)
     assert await resolve(resolver, APP) is None
     assert await resolve(resolver, "ghcr.io/team/known:1") == index_of("linux/amd64")

@@ -32,6 +32,17 @@ async def test_details_of_a_known_image_cost_a_head(resolver: Resolver, registry
     assert registry.methods() == {"HEAD": 2, "GET": 1}
 
 
+async def test_details_of_what_was_fetched_by_tag_are_remembered_by_digest(
+    resolver: Resolver, registry: FakeRegistry
+) -> None:
+    """However the bytes came, the fetch of their digest has been made."""
+    registry.knows_head = False
+    registry.push(APP, "linux/arm64")
+    await resolver.resolve_all([Lookup(APP)], PUBLIC, 60)
+    assert isinstance(await resolver.describe(APP, PUBLIC), Image)
+    assert registry.count("GET") == registry.count("GET", APP) == 2
+
+
 async def test_details_that_another_scope_fetched_are_fetched_again(resolver: Resolver, registry: FakeRegistry) -> None:
     """The tables hold the gist for all scopes, the details are each one's own."""
     registry.push(APP, "linux/arm64")

@@ -71,6 +71,27 @@ async def test_an_image_that_stays_unavailable_is_asked_for_more_and_more_seldom
         assert cause_of(resolver.peek(Lookup(APP), PUBLIC)) is Cause.UNAVAILABLE
         clock.advance(0.001)
         assert resolver.peek(Lookup(APP), PUBLIC) is None
+    registry.fault = lambda method, reference: None
+    await ask(resolver)
+    assert resolver.counts()["failed"] == 0
+
+
+async def test_lookups_that_make_way_for_a_probe_are_not_failures_of_their_images(
+    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+) -> None:
+    """Of two begun when a host's rest is over one is the probe; the other may go as soon as that has an answer."""
+    images = [APP, "ghcr.io/team/other:1"]
+    for image in images:
+        registry.push(image, "linux/arm64")
+    registry.fault = throttle_ghcr
+    await ask(resolver, "ghcr.io/team/third:1")
+    registry.fault = lambda method, reference: None
+    clock.advance(20)
+    probe, other = await resolver.resolve_all([Lookup(image) for image in images], PUBLIC, 60)
+    assert probe == index_of("linux/arm64")
+    assert cause_of(other) is Cause.THROTTLED
+    assert resolver.counts()["failed"] == 1
+    assert await ask(resolver, images[1]) == index_of("linux/arm64")
 
 
 async def test_a_throttling_host_is_left_alone_for_all_its_images(
@@ -105,6 +126,8 @@ async def test_stale_content_of_a_resting_host_serves_without_a_wait(
     registry.fault = throttle_ghcr
     await ask(resolver, "ghcr.io/team/other:1")
     registry.requests.clear()
+    resolver.start(Lookup(APP), PUBLIC)
+    assert resolver.counts()["in_flight"] == 0
     assert await resolver.resolve_all([Lookup(APP)], PUBLIC, 60, revalidate=True) == [index_of("linux/arm64")]
     assert registry.requests == []
 

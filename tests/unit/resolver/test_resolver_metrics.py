@@ -119,3 +119,6 @@ async def test_lookups_beyond_the_bound_stay_pending_and_count_as_errors(
     assert None not in await resolver.resolve_all([Lookup(image) for image in images[:2]], PUBLIC, 60)
     assert None not in await resolver.resolve_all([Lookup(image) for image in images], PUBLIC, 60)
     await resolver.close()
+    before = counted()["error"]
+    await resolver.describe(images[0], PUBLIC)
+    assert counted()["error"] == before + 1

@@ -1,5 +1,7 @@
 """Which credentials are tried, and who learns what."""
 
+import asyncio
+
 import pytest
 
 from extender.errors import RegistryUnavailable
@@ -70,6 +72,20 @@ async def test_what_one_scope_learned_is_not_told_to_another(resolver: Resolver,
     assert resolver.peek(LOOKUP, Keys(ANONYMOUS)) is None
     assert cause_of(await ask(resolver, Keys(OTHER, ANONYMOUS))) is Cause.DENIED
     assert await ask(resolver, Keys(TENANT, ANONYMOUS)) == CONTENT
+
+
+@pytest.mark.usefixtures("digest")
+async def test_tenants_who_ask_at_the_same_time_each_get_their_own_answer(
+    resolver: Resolver, registry: FakeRegistry
+) -> None:
+    """A flight is shared only among those who present the same credentials."""
+    registry.open.clear()
+    both = [asyncio.create_task(ask(resolver, keys)) for keys in (Keys(TENANT), Keys(OTHER))]
+    await registry.visited.wait()
+    registry.open.set()
+    allowed, denied = await asyncio.gather(*both)
+    assert allowed == CONTENT
+    assert cause_of(denied) is Cause.DENIED
 
 
 async def test_a_second_scope_proves_itself_with_one_head(

@@ -1,0 +1,145 @@
+"""The embedded registry: that it answers as distribution does, and counts what it is asked."""
+
+from types import SimpleNamespace
+
+import aiohttp
+import pytest
+
+from extender.demo.images import DOCKER, OCI, Bundle, build_artifact, build_index, build_manifest
+from extender.demo.registry import EmbeddedRegistry
+from extender.images.digest import digest_of
+from extender.images.media_type import ACCEPTED
+from tests.integration.debian_registry import DebianRegistry
+
+BOTH = ["linux/amd64", "linux/arm64"]
+IMAGES = {
+    "list": build_index(BOTH, family=DOCKER),
+    "list-without-amd64": build_index(["linux/arm64"], family=DOCKER),
+    "schema2": build_manifest("linux/arm64", DOCKER),
+    "index": build_index(BOTH, attested=True),
+    "manifest": build_manifest("linux/arm64"),
+    "artifact": build_artifact(),
+}
+# schema1 is what distribution turns a schema2 image into for those who accept nothing newer; nobody here asks so.
+ACCEPTS = {
+    "all": ", ".join(ACCEPTED),
+    "all-in-another-way": ";q=0.5,".join(ACCEPTED),
+    "docker": f"{DOCKER.index}, {DOCKER.manifest}",
+    "docker-single": DOCKER.manifest,
+    "oci": f"{OCI.index}, {OCI.manifest}, {DOCKER.manifest}",
+    "anything": f"*/*, {DOCKER.manifest}",
+}
+
+
+@pytest.mark.parametrize("accept", ACCEPTS.values(), ids=ACCEPTS)
+@pytest.mark.parametrize("bundle", IMAGES.values(), ids=IMAGES)
+async def test_answers_are_distributions(
+    debian_registry: DebianRegistry, session: aiohttp.ClientSession, bundle: Bundle, accept: str
+) -> None:
+    """Status, type, digest and bytes are the same, by tag and by digest, by GET and by HEAD."""
+    async with EmbeddedRegistry() as embedded:
+        embedded.add("same/app", "1", bundle)
+        debian_registry.push("same/app", "1", bundle)
+        for name in ("1", bundle.digest, "missing", digest_of(b"missing")):
+            for method in ("GET", "HEAD"):
+                answers = [
+                    await answer(session, method, f"{url}/v2/same/app/manifests/{name}", accept)
+                    for url in (embedded.url, debian_registry.url)
+                ]
+                assert answers[0] == answers[1], (method, name)
+
+
+async def answer(session: aiohttp.ClientSession, method: str, url: str, accept: str) -> tuple[object, ...]:
+    """What matters of an answer; errors are compared by their status, since their words differ."""
+    async with session.request(method, url, headers={"Accept": accept}) as response:
+        if response.status != 200:
+            return (response.status,)
+        names = ("Content-Type", "Content-Length", "Docker-Content-Digest", "ETag")
+        return (response.status, *(response.headers.get(name) for name in names), await response.read())
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_blobs_are_distributions(
+    debian_registry: DebianRegistry, session: aiohttp.ClientSession, method: str
+) -> None:
+    """A blob of the repository, one that is missing, and a manifest's digest, which is no blob."""
+    bundle = IMAGES["manifest"]
+    async with EmbeddedRegistry() as embedded:
+        embedded.add("same/blobs", "1", bundle)
+        debian_registry.push("same/blobs", "1", bundle)
+        for digest in (digest_of(bundle.blobs[0]), digest_of(b"missing"), bundle.digest):
+            found = []
+            for url in (embedded.url, debian_registry.url):
+                async with session.request(method, f"{url}/v2/same/blobs/blobs/{digest}") as response:
+                    body = await response.read() if response.status == 200 else b""
+                    found.append((response.status, response.headers.get("Docker-Content-Digest"), body))
+            assert found[0] == found[1], digest
+
+
+async def test_requests_are_counted_by_method_and_kind(session: aiohttp.ClientSession) -> None:
+    """Also those that fail, until it is told to forget them."""
+    async with EmbeddedRegistry() as registry:
+        digest = registry.add_index("shop/web", "1", BOTH)
+        for method, path in (
+            ("GET", "shop/web/manifests/1"),
+            ("HEAD", "shop/web/manifests/1"),
+            ("HEAD", "shop/web/manifests/gone"),
+            ("GET", f"shop/web/blobs/{digest}"),
+        ):
+            async with session.request(method, f"{registry.url}/v2/{path}", headers={"Accept": OCI.index}):
+                pass
+        assert registry.requests == {"GET manifests": 1, "HEAD manifests": 2, "GET blobs": 1}
+        registry.forget()
+        assert registry.requests.total() == 0
+
+
+async def test_tag_can_be_moved_and_removed(session: aiohttp.ClientSession) -> None:
+    """What is added later under a tag replaces what was there; the digest stays until it is removed too."""
+    async with EmbeddedRegistry() as registry:
+
+        async def status(name: str) -> int:
+            headers = {"Accept": ACCEPTS["all"]}
+            async with session.get(f"{registry.url}/v2/shop/web/manifests/{name}", headers=headers) as response:
+                return response.status
+
+        old = registry.add_manifest("shop/web", "1", "linux/amd64")
+        new = registry.add_artifact("shop/web", "1")
+        assert [await status(name) for name in ("1", old, new)] == [200, 200, 200]
+        registry.remove("shop/web", "1")
+        registry.remove("shop/web", old)
+        assert [await status(name) for name in ("1", old, new)] == [404, 404, 200]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v2/", 200),
+        ("GET", "/v2", 200),
+        ("GET", "/", 404),
+        ("GET", "/v2/shop/web/tags/list", 404),
+        ("PUT", "/v2/shop/web/manifests/1", 405),
+        ("DELETE", "/v2/shop/web/manifests/1", 405),
+    ],
+)
+async def test_only_the_pull_part_is_served(
+    session: aiohttp.ClientSession, method: str, path: str, status: int
+) -> None:
+    """The base address says that this is a registry; nothing can be changed over HTTP."""
+    async with EmbeddedRegistry() as registry, session.request(method, f"{registry.url}{path}") as response:
+        assert response.status == status
+
+
+async def test_answers_take_their_time(session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every answer is as late as a distant registry's; the delay can be changed on the way."""
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async with EmbeddedRegistry(delay_seconds=7.0) as registry:
+        monkeypatch.setattr("extender.demo.registry.asyncio", SimpleNamespace(sleep=sleep))
+        for delay_seconds in (7.0, 3.0, 0.0):
+            registry.delay_seconds = delay_seconds
+            async with session.get(f"{registry.url}/v2/"):
+                pass
+    assert waits == [7.0, 3.0]

@@ -1,0 +1,136 @@
+"""Unknown is never yes: every way not to know an image, under every policy, at every outlet."""
+
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from extender.demo.images import Bundle, Manifest
+from extender.demo.registry import EmbeddedRegistry
+from extender.images import media_type
+from tests.integration.service.caller import AMD64, ARM64, Json, kept, pod, with_nodes
+from tests.integration.service.conftest import StartService
+
+POLICIES = ("pass", "retry", "assume")
+PENDING = {"missing": "missing", "throttled": "throttled", "unavailable": "unavailable", "garbled": "unavailable"}
+UNKNOWN = {
+    "denied": "denied",
+    "forbidden": "denied",
+    "chart": "artifact",
+    "schema1": "unsupported",
+    "malformed": "invalid",
+    "two-in-one": "invalid",
+    "UPPER": "invalid-reference",
+}
+_STATUS = {"denied": 401, "forbidden": 403, "throttled": 429, "unavailable": 503}
+
+
+class Failing(EmbeddedRegistry):
+    """A registry in which each repository fails in the way of its name."""
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The failure, or what was stored."""
+        repository = request.path.split("/")[2]
+        if repository in _STATUS:
+            return web.Response(status=_STATUS[repository])
+        if repository == "garbled":
+            return web.Response(text="<html>log in here</html>", content_type="text/html")
+        return await super().answer(request)
+
+
+@pytest.fixture
+async def failing() -> AsyncIterator[Failing]:
+    """The failing registry, and a good image in it."""
+    async with Failing() as opened:
+        opened.add_index("good", "1", [AMD64, ARM64])
+        opened.add_artifact("chart", "1")
+        schema1 = Manifest(
+            media_type.media_type_of("application/vnd.docker.distribution.manifest.v1+json"), b'{"schemaVersion":1}'
+        )
+        malformed = Manifest(media_type.OCI_INDEX, b'{"schemaVersion":2,"manifests":[3]}')
+        two = Manifest(media_type.OCI_INDEX, msgspec.json.encode({"manifests": [], "layers": [], "config": {}}))
+        for name, manifest in (("schema1", schema1), ("malformed", malformed), ("two-in-one", two)):
+            opened.add(name, "1", Bundle((), (manifest,)))
+        yield opened
+
+
+def settings(policy: str) -> list[str]:
+    """The policy for pending and unknown images, and the affinity that would be written if anything were known."""
+    return [
+        f"scheduler.pending={policy}",
+        f"scheduler.unknown={policy}",
+        "scheduler.assume=[linux/amd64]",
+        "admission.node_affinity=both",
+    ]
+
+
+def victims(created: Json) -> Json:
+    """A preempt request with one candidate per architecture."""
+    meta = {"Pods": [{"UID": "v"}], "NumPDBViolations": 0}
+    return {"Pod": created, "NodeNameToVictims": None, "NodeNameToMetaVictims": {"a": meta, "b": meta}}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("image", [*PENDING, *UNKNOWN])
+async def test_unknown_earns_nothing_anywhere(
+    start_service: StartService, failing: Failing, policy: str, image: str
+) -> None:
+    """Beside a multi-arch image: no score, no toleration, no affinity beyond the known, no platform made up."""
+    cause = {**PENDING, **UNKNOWN}[image]
+    caller = await start_service(*settings(policy), plain_http=failing.host)
+    unknown = f"{failing.host}/{image}:1"
+    created = pod(f"{failing.host}/good:1", unknown)
+
+    review = await caller.review(created)
+    assert cause in review["auditAnnotations"]["verdict"]
+    written = msgspec.json.encode(review["patch"]).decode()
+    assert "tolerations" not in written
+    assert "preferred" not in written
+    assert '"values":["amd64","arm64"]' in written  # what the known image has, and no less
+
+    result = await caller.filter(with_nodes(created))
+    if policy == "retry":
+        assert unknown in result["Error"]
+        assert cause in result["Error"]
+        assert result["FailedAndUnresolvableNodes"] == {}
+    elif policy == "assume":
+        reason = f"image {unknown} is not known yet and is taken to run only on linux/amd64 (operator's setting)"
+        assert result["FailedAndUnresolvableNodes"] == {"b": reason, "d": reason}
+        assert kept(result) == ["a", "c"]
+    else:
+        assert kept(result) == ["a", "b", "c", "d"]
+
+    assert await caller.prioritize(with_nodes(created)) == {}
+    candidates = {"retry": [], "assume": ["a"], "pass": ["a", "b"]}[policy]
+    assert sorted(await caller.preempt(victims(created))) == candidates
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_image_that_is_never_pulled_passes_and_earns_nothing(
+    start_service: StartService, failing: Failing, policy: str
+) -> None:
+    """`imagePullPolicy: Never`: the node's copy decides, so an unresolved one neither refuses nor waits nor earns."""
+    caller = await start_service(*settings(policy), plain_http=failing.host)
+    created = pod(f"{failing.host}/missing:1")
+    created["spec"]["containers"][0]["imagePullPolicy"] = "Never"
+    assert kept(await caller.filter(with_nodes(created))) == ["a", "b", "c", "d"]
+    assert await caller.prioritize(with_nodes(created)) == {}
+    assert (await caller.review(created))["patch"] == []
+
+
+@pytest.mark.parametrize(("wish", "error"), [("retry", True), ("pass", False), ("nonsense", False)])
+async def test_pods_own_wish_counts_for_unknown_images_only(
+    start_service: StartService, failing: Failing, wish: str, error: bool
+) -> None:
+    """The annotation decides about *unknown*, leaves *pending* to the operator, and a bad value counts as absent."""
+    caller = await start_service(plain_http=failing.host)
+    annotations = {"multiarch-extender.io/unknown": wish}
+    denied = pod(f"{failing.host}/denied:1", annotations=annotations)
+    missing = pod(f"{failing.host}/missing:1", annotations=annotations)
+    assert bool((await caller.filter(with_nodes(denied)))["Error"]) == error
+    assert (await caller.filter(with_nodes(missing)))["Error"]
+    warned = any(
+        "multiarch-extender.io/unknown" in warning for warning in (await caller.review(denied)).get("warnings", [])
+    )
+    assert warned == (wish == "nonsense")

@@ -1,0 +1,424 @@
+"""The scheduler verbs over HTTP: every field of the answers, both request forms, waiting, and who is left alone."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from extender.config.reading import load_config
+from extender.demo.registry import EmbeddedRegistry
+from extender.images.platform import Platform
+from extender.kubernetes.core_v1 import NodeName
+from extender.server.scheduler import SchedulerVerbs
+from extender.server.service import open_knowledge
+from extender.server.surroundings import NoCluster
+from tests.integration.service.caller import (
+    AMD64,
+    ARM64,
+    NODES,
+    Caller,
+    Json,
+    kept,
+    node,
+    pod,
+    with_names,
+    with_nodes,
+)
+from tests.integration.service.conftest import StartService
+
+Form = Callable[[Json], Json]
+FORMS = pytest.mark.parametrize("form", [with_nodes, with_names], ids=["whole nodes", "node names"])
+KEYS = {"Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Error"}
+
+
+class View:
+    """A node view of the test's four nodes; `late` are known to the API server but not yet in view."""
+
+    def __init__(self, *, synced: bool = True, late: tuple[str, ...] = ()) -> None:
+        self.synced = synced
+        self._all = {
+            NodeName(name): Platform("linux", "arm64" if name in "bd" else "amd64") for name in ("a", "b", "c", "d")
+        }
+        self._seen: dict[NodeName, Platform | None] = {
+            name: platform for name, platform in self._all.items() if name not in late
+        }
+        self.asked: list[Sequence[NodeName]] = []
+
+    @property
+    def platforms(self) -> Mapping[NodeName, Platform | None]:
+        """By name."""
+        return self._seen
+
+    @property
+    def distinct(self) -> frozenset[Platform]:
+        """The platforms in view."""
+        return frozenset(platform for platform in self._seen.values() if platform)
+
+    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> Sequence[NodeName]:
+        """Take in those that the API server knows."""
+        assert wait_seconds < 1
+        self.asked.append(names)
+        self._seen |= {name: self._all[name] for name in names if name in self._all}
+        return [name for name in names if name not in self._all]
+
+
+@pytest.fixture
+async def images(registry: EmbeddedRegistry) -> EmbeddedRegistry:
+    """A registry with one image of each kind."""
+    registry.add_index("multi", "1", [AMD64, ARM64])
+    registry.add_manifest("amd", "1", AMD64)
+    registry.add_manifest("arm", "1", ARM64)
+    registry.add_artifact("chart", "1")
+    return registry
+
+
+@pytest.fixture
+async def caller(start_service: StartService, images: EmbeddedRegistry) -> Caller:
+    """A service with a node view that knows the images' registry."""
+    return await start_service(plain_http=images.host, nodes=View())
+
+
+@FORMS
+async def test_answer_has_every_field_in_the_requests_form(
+    caller: Caller, images: EmbeddedRegistry, form: Form
+) -> None:
+    """Refused nodes carry the reason where preemption will not look; the kept ones are in the request's own form."""
+    result = await caller.filter(form(pod(f"{images.host}/amd:1")))
+    reason = f"image {images.host}/amd:1 is built only for linux/amd64"
+    assert set(result) == KEYS
+    assert (result["FailedNodes"], result["Error"]) == ({}, "")
+    assert result["FailedAndUnresolvableNodes"] == {"b": reason, "d": reason}
+    assert kept(result) == ["a", "c"]
+    assert (result["Nodes"] is None) == (form is with_names)
+    assert (result["NodeNames"] is None) == (form is with_nodes)
+
+
+@FORMS
+async def test_pod_that_fits_nowhere_gets_an_empty_list_not_null(
+    caller: Caller,
+    images: EmbeddedRegistry,
+    form: Form,
+) -> None:
+    """Null would mean the same to the scheduler, and tell nobody why; each node has its reason."""
+    result = await caller.filter(form(pod(f"{images.host}/amd:1", f"{images.host}/arm:1")))
+    assert (kept(result), result["Error"]) == ([], "")
+    assert list(result["FailedAndUnresolvableNodes"]) == ["a", "b", "c", "d"]
+    assert len(set(result["FailedAndUnresolvableNodes"].values())) == 1
+    assert "(and 1 more image)" in result["FailedAndUnresolvableNodes"]["a"]
+
+
+async def test_unrefused_nodes_come_back_byte_for_byte(caller: Caller, images: EmbeddedRegistry) -> None:
+    """Fields never heard of, odd spacing and number formats survive, kept in part or whole."""
+    info = b'{"architecture":"amd64","operatingSystem":"linux"}'
+    odd = b'{ "metadata":{"name":"a","x-future":[1.0, 2e3]}, "status":{"nodeInfo":%s} }' % info
+    rest = msgspec.json.encode(node("b", "arm64"))
+    for image, whole in (("multi", True), ("amd", False)):
+        created = msgspec.json.encode(pod(f"{images.host}/{image}:1"))
+        body = b'{"Pod":%s,"Nodes":{"metadata":{},"items":[%s,%s]},"NodeNames":null}' % (created, odd, rest)
+        async with caller.session.post(f"{caller.service.scheduler_url}/scheduler/filter", data=body) as response:
+            answer = await response.read()
+        assert odd in answer
+        assert (rest in answer) == whole
+
+
+@pytest.mark.parametrize(
+    ("image", "scores"), [("multi", {"b": 10, "d": 10}), ("amd", {}), ("arm", {}), ("chart", {}), ("missing", {})]
+)
+@FORMS
+async def test_scores_are_integers_for_known_multi_arch_pods_only(
+    caller: Caller,
+    images: EmbeddedRegistry,
+    image: str,
+    scores: dict[str, int],
+    form: Form,
+) -> None:
+    """Sparse: a node without a score is not mentioned."""
+    arguments = form(pod(f"{images.host}/{image}:1"))
+    await caller.filter(arguments)
+    assert await caller.prioritize(arguments) == scores
+
+
+def victims(created: Json, *, whole: bool) -> Json:
+    """A preempt request with candidates on both architectures, one of them without victims."""
+    if whole:
+        found = {"Pods": [{"metadata": {"uid": "v"}, "spec": {}}], "NumPDBViolations": 1}
+        return {
+            "Pod": created,
+            "NodeNameToVictims": {"a": found, "b": found, "c": {"Pods": None, "NumPDBViolations": 0}},
+            "NodeNameToMetaVictims": None,
+        }
+    meta = {"Pods": [{"UID": "v"}], "NumPDBViolations": 1}
+    return {
+        "Pod": created,
+        "NodeNameToVictims": None,
+        "NodeNameToMetaVictims": {"a": meta, "b": meta, "c": {"Pods": [], "NumPDBViolations": 0}},
+    }
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole pods", "identifiers"])
+@pytest.mark.parametrize(
+    ("image", "candidates"),
+    [("multi", ["a", "b", "c"]), ("amd", ["a", "c"]), ("arm", ["b"]), ("chart", ["a", "b", "c"]), ("missing", [])],
+)
+async def test_preempt_keeps_victims_from_dying_for_nothing(
+    caller: Caller, images: EmbeddedRegistry, image: str, candidates: list[str], whole: bool
+) -> None:
+    """Candidates that filter would refuse are taken out; all of them while an image is to be retried."""
+    created = pod(f"{images.host}/{image}:1")
+    await caller.filter(with_nodes(created))
+    answer = await caller.preempt(victims(created, whole=whole))
+    assert sorted(answer) == candidates
+    if "a" in answer:
+        assert answer["a"] == {"Pods": [{"UID": "v"}], "NumPDBViolations": 1}
+    if "c" in answer:
+        assert answer["c"] == {"Pods": [], "NumPDBViolations": 0}
+
+
+async def test_preempt_starts_the_lookup_and_evicts_nobody_meanwhile(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """Often the first call for a pod: nothing is known, so no candidate, and the next attempt knows."""
+    caller = await start_service(plain_http=images.host, nodes=View())
+    created = pod(f"{images.host}/amd:1")
+    assert await caller.preempt(victims(created, whole=False)) == {}
+    await caller.filter(with_nodes(created))
+    assert images.requests["GET manifests"] == 1
+    assert sorted(await caller.preempt(victims(created, whole=False))) == ["a", "c"]
+
+
+async def test_without_a_cluster_the_requests_nodes_are_the_cluster(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """Node names alone cannot be judged: an error, no scores; preempt remembers the nodes that filter was shown."""
+    caller = await start_service(plain_http=images.host)
+    created = pod(f"{images.host}/amd:1")
+    assert "nodeCacheCapable: false" in (await caller.filter(with_names(created)))["Error"]
+    assert await caller.prioritize(with_names(created)) == {}
+    assert kept(await caller.filter(with_nodes(created))) == ["a", "c"]
+    assert sorted(await caller.preempt(victims(created, whole=True))) == ["a", "c"]
+
+
+async def test_view_that_has_not_synced_is_an_error_not_a_guess(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """Before the first sync: filter answers an error, prioritize and preempt nothing; whole nodes still work."""
+    caller = await start_service(plain_http=images.host, nodes=View(synced=False))
+    created = pod(f"{images.host}/amd:1")
+    assert "not known yet" in (await caller.filter(with_names(created)))["Error"]
+    assert await caller.prioritize(with_names(created)) == {}
+    assert await caller.preempt(victims(created, whole=False)) == {}
+    assert kept(await caller.filter(with_nodes(created))) == ["a", "c"]
+
+
+async def test_node_missing_from_the_view_is_asked_for_once(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """What the API server knows is judged; what it does not know either passes."""
+    view = View(late=("b", "d"))
+    caller = await start_service(plain_http=images.host, nodes=view)
+    result = await caller.filter(with_names(pod(f"{images.host}/amd:1"), ["a", "b", "c", "d", "e"]))
+    assert kept(result) == ["a", "c", "e"]
+    assert view.asked == [["b", "d", "e"]]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"metadata": {"annotations": {"multiarch-extender.io/mode": "ignore"}}}, id="ignore"),
+        pytest.param({"metadata": {"annotations": {"multiarch-extender.io/mode": "observe"}}}, id="observe"),
+        pytest.param({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}}, id="mirror pod"),
+        pytest.param({"spec": {"nodeName": "b"}}, id="bound"),
+        pytest.param({"spec": {"runtimeClassName": "wasm"}}, id="ignored runtime class"),
+    ],
+)
+async def test_pod_that_is_not_to_be_touched_is_not(
+    start_service: StartService, images: EmbeddedRegistry, changes: Json
+) -> None:
+    """No node refused, no score, every candidate echoed, no patch."""
+    caller = await start_service("placement.ignore_runtime_classes=[wasm]", plain_http=images.host, nodes=View())
+    for image in ("amd", "multi"):
+        created = pod(f"{images.host}/{image}:1")
+        created = {
+            "metadata": created["metadata"] | changes.get("metadata", {}),
+            "spec": created["spec"] | changes.get("spec", {}),
+        }
+        assert kept(await caller.filter(with_nodes(created))) == ["a", "b", "c", "d"]
+        assert await caller.prioritize(with_nodes(created)) == {}
+        assert sorted(await caller.preempt(victims(created, whole=False))) == ["a", "b", "c"]
+        assert (await caller.review(created))["patch"] == []
+
+
+@pytest.mark.parametrize(
+    ("pod_json", "names"),
+    [
+        ({}, ["a", "b", "c", "d"]),
+        ({"metadata": None, "spec": None}, ["a", "b", "c", "d"]),
+        (
+            {"spec": {"containers": None, "initContainers": None, "volumes": None, "tolerations": None}},
+            ["a", "b", "c", "d"],
+        ),
+        ({"spec": {"containers": [], "future": {"x": 1}, "affinity": {"nodeAffinity": {}}}}, ["a", "b", "c", "d"]),
+    ],
+)
+@FORMS
+async def test_odd_pods_are_answered(caller: Caller, pod_json: Json, names: list[str], form: Form) -> None:
+    """Missing keys, nulls and unknown fields are legal; a pod without images constrains nothing and earns nothing."""
+    assert kept(await caller.filter(form(pod_json))) == names
+    assert await caller.prioritize(form(pod_json)) == {}
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt"])
+@pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{", b'{"Pod":3}', b"\xff", b'{"Nodes":null,"NodeNames":null}'])
+async def test_what_is_no_request_is_refused_with_a_reason(caller: Caller, verb: str, body: bytes) -> None:
+    """400 and why; the service lives on."""
+    async with caller.session.post(f"{caller.service.scheduler_url}/scheduler/{verb}", data=body) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]
+
+
+class Gated(EmbeddedRegistry):
+    """A registry that holds back what is asked of repositories named in `held`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: dict[str, asyncio.Event] = {}
+        self.reached = asyncio.Event()
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The answer, once its repository is let go."""
+        for repository, released in self.held.items():
+            if f"/{repository}/" in request.path:
+                self.reached.set()
+                await released.wait()
+        return await super().answer(request)
+
+
+@pytest.fixture
+async def gated() -> AsyncIterator[Gated]:
+    """A gated registry with the image `slow` (amd64-only), held, and `amd`, free."""
+    async with Gated() as opened:
+        opened.add_manifest("slow", "1", AMD64)
+        opened.add_manifest("amd", "1", AMD64)
+        opened.held["slow"] = asyncio.Event()
+        yield opened
+
+
+async def test_lookup_that_takes_too_long_goes_on_and_serves_the_next_try(
+    start_service: StartService, gated: Gated
+) -> None:
+    """The first answer is an error that names the image; the lookup is not asked twice and its end is remembered."""
+    caller = await start_service("scheduler.wait_seconds=0", plain_http=gated.host)
+    arguments = with_nodes(pod(f"{gated.host}/slow:1"))
+    result = await caller.filter(arguments)
+    assert f"{gated.host}/slow:1" in result["Error"]
+    await gated.reached.wait()
+    assert (await caller.filter(arguments))["Error"]
+    gated.held["slow"].set()
+    async with asyncio.timeout(10):
+        while (result := await caller.filter(arguments))["Error"]:
+            await asyncio.sleep(0.01)
+    assert (kept(result), gated.requests["GET manifests"]) == (["a", "c"], 1)
+
+
+async def test_nodes_that_are_all_refused_are_refused_without_waiting(
+    start_service: StartService, gated: Gated
+) -> None:
+    """One image is known to run on no asked node: the other's lookup, which never ends here, is not waited for."""
+    caller = await start_service(plain_http=gated.host)
+    known = pod(f"{gated.host}/amd:1")
+    await caller.filter(with_nodes(known))
+    arm_only = [item for item in NODES if item["status"]["nodeInfo"]["architecture"] == "arm64"]
+    result = await asyncio.wait_for(
+        caller.filter(with_nodes(pod(f"{gated.host}/slow:1", f"{gated.host}/amd:1"), arm_only)), 5
+    )
+    assert (kept(result), list(result["FailedAndUnresolvableNodes"])) == ([], ["b", "d"])
+
+
+async def test_caller_that_hangs_up_does_not_end_the_lookup(start_service: StartService, gated: Gated) -> None:
+    """The scheduler's deadline is its own; the next call finds the answer."""
+    caller = await start_service(plain_http=gated.host)
+    arguments = with_nodes(pod(f"{gated.host}/slow:1"))
+    first = asyncio.create_task(caller.filter(arguments))
+    await gated.reached.wait()
+    others = [asyncio.create_task(caller.filter(arguments)) for _ in range(3)]
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    gated.held["slow"].set()
+    assert [kept(result) for result in await asyncio.gather(*others)] == [["a", "c"]] * 3
+    assert gated.requests["GET manifests"] == 1
+
+
+async def test_five_hundred_requests_for_one_cold_image_cost_one_manifest(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """However slow the registry, a rollout is one lookup."""
+    images.delay_seconds = 0.3
+    caller = await start_service(plain_http=images.host)
+    results = await asyncio.gather(*(caller.filter(with_nodes(pod(f"{images.host}/amd:1"))) for _ in range(500)))
+    assert all(kept(result) == ["a", "c"] for result in results)
+    assert images.requests == {"HEAD manifests": 1, "GET manifests": 1, "GET blobs": 1}
+
+
+async def test_a_thousand_pods_over_a_hundred_images_cost_a_hundred_manifests(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """Webhook and filter share what is known."""
+    for number in range(100):
+        images.add_index(f"app-{number}", "1", [AMD64, ARM64] if number % 2 else [AMD64])
+    caller = await start_service(plain_http=images.host)
+
+    async def one(number: int) -> list[str]:
+        created = pod(f"{images.host}/app-{number % 100}:1", uid=f"uid-{number}")
+        await caller.review(created)
+        return kept(await caller.filter(with_nodes(created)))
+
+    results = await asyncio.gather(*(one(number) for number in range(1000)))
+    assert [len(result) for result in results] == [4 if number % 2 else 2 for number in range(1000)]
+    assert images.requests == {"HEAD manifests": 100, "GET manifests": 100}
+
+
+async def test_pending_ends(images: EmbeddedRegistry) -> None:
+    """An image that is missing is pending at first, and unknown once the pod has waited `pending_limit_seconds`."""
+    config = load_config(None, ["admission.listen=", f"registry.plain_http=['{images.host}']"])
+    now = [0.0]
+    body = msgspec.json.encode(with_nodes(pod(f"{images.host}/missing:1")))
+    other = msgspec.json.encode(with_nodes(pod(f"{images.host}/missing:1", uid="uid-2")))
+    async with open_knowledge(config, NoCluster()) as knowledge:
+        verbs = SchedulerVerbs(
+            knowledge,
+            nodes=None,
+            wait_seconds=10,
+            pending_limit_seconds=30,
+            level_label="",
+            clock=lambda: now[0],
+        )
+        for at, asked, outcome in (
+            (0, body, "error"),
+            (29.9, body, "error"),
+            (30, body, "answered"),
+            (30, other, "error"),
+        ):
+            now[0] = at
+            assert (await verbs.filter(asked)).outcome == outcome
+
+
+async def test_what_was_decided_is_counted(start_service: StartService, images: EmbeddedRegistry) -> None:
+    """Requests by outcome, nodes by verdict, lookups by result, images by state."""
+    caller = await start_service(plain_http=images.host)
+    series = (
+        'multiarch_requests_total{endpoint="filter",outcome="answered"}',
+        'multiarch_requests_total{endpoint="filter",outcome="error"}',
+        'multiarch_nodes_total{endpoint="filter",verdict="no"}',
+        'multiarch_nodes_total{endpoint="filter",verdict="retry"}',
+        'multiarch_lookups_total{result="fetched"}',
+        'multiarch_registry_requests_total{code="404"}',
+        'multiarch_request_duration_seconds_count{endpoint="filter"}',
+    )
+    before = [await caller.metric(name) for name in series]
+    await caller.filter(with_nodes(pod(f"{images.host}/amd:1")))
+    await caller.filter(with_nodes(pod(f"{images.host}/missing:1")))
+    after = [await caller.metric(name) for name in series]
+    assert [new - old for new, old in zip(after, before, strict=True)] == [1, 1, 2, 4, 1, 1, 2]
+    assert await caller.metric('multiarch_images{state="known"}') == 1

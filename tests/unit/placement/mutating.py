@@ -1,0 +1,108 @@
+"""Pods and operators' settings for the tests of the mutation, and what an API server would have after it."""
+
+import copy
+from typing import Any
+
+import msgspec
+
+from extender.images.platform import Platform, parse_platform
+from extender.kubernetes.core_v1 import Pod
+from extender.placement.affinity import AffinityMode
+from extender.placement.annotations import ADDED, read_wishes
+from extender.placement.facts import ImageFact, RunsOn, images_of
+from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator
+from extender.placement.policy import Policy
+from extender.placement.tolerations import TolerationRule
+from tests.unit.placement.json_patch import apply
+
+ARCH = "kubernetes.io/arch"
+OS = "kubernetes.io/os"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+BOTH_RULE = TolerationRule(
+    key="multi", operator="Equal", value="yes", effect="NoSchedule", platforms=("linux/amd64", "linux/arm64")
+)
+ARM_RULE = TolerationRule(key=ARCH, operator="Equal", value="arm64", effect="NoSchedule", platforms=("linux/arm64",))
+BOTH_TOLERATION = {"key": "multi", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}
+ARM_TOLERATION = {"key": ARCH, "operator": "Equal", "value": "arm64", "effect": "NoSchedule"}
+
+POLICY = Policy(preference={"arm64": 10}, ignore_runtime_classes=frozenset({"wasm"}))
+
+
+def built_for(*texts: str) -> RunsOn:
+    """The fact of an image built for these platforms."""
+    return RunsOn(frozenset(map(parse_platform, texts)))
+
+
+MULTI = built_for("linux/amd64", "linux/arm64")
+AMD64 = built_for("linux/amd64")
+ARM64 = built_for("linux/arm64")
+
+
+def settings(
+    node_affinity: str = "none", scheduler_name: str = "", rules: tuple[TolerationRule, ...] = (BOTH_RULE, ARM_RULE)
+) -> AdmissionPolicy:
+    """The operator's settings, two toleration rules and no more unless said."""
+    return AdmissionPolicy(tolerations=rules, node_affinity=AffinityMode(node_affinity), scheduler_name=scheduler_name)
+
+
+def pod(images: int = 1, metadata: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    """A pod as the API server sends it, with this many images, `app-0:1` and so on."""
+    containers = [{"name": f"c{index}", "image": f"app-{index}:1", "resources": {}} for index in range(images)]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "creationTimestamp": None, "annotations": {"team": "a/b~c"}, **(metadata or {})},
+        "spec": {"containers": containers, "schedulerName": "default-scheduler", **spec},
+        "status": {},
+    }
+
+
+def mutate(
+    document: Any,
+    *facts: ImageFact,
+    admission: AdmissionPolicy | None = None,
+    policy: Policy = POLICY,
+    namespace: dict[str, str] | None = None,
+    cluster: frozenset[Platform] = frozenset(),
+) -> Mutation:
+    """What is decided about the pod, given what is known of each of its images in order."""
+    raw = msgspec.json.encode(document)
+    decoded = msgspec.json.decode(raw, type=Pod)
+    wishes = read_wishes(decoded.metadata.annotations if decoded.metadata else None, namespace)
+    images = tuple(zip(images_of(decoded), facts, strict=True))
+    return Mutator(policy, admission or settings()).mutate(raw, decoded, images, wishes, cluster)
+
+
+def after(document: Any, *facts: ImageFact, **arguments: Any) -> Any:
+    """The pod with the patch applied."""
+    return apply(document, mutate(document, *facts, **arguments).patch)
+
+
+def record_of(document: Any) -> Any:
+    """What the annotation says was added."""
+    return msgspec.json.decode(document["metadata"]["annotations"][ADDED])
+
+
+def without_ours(document: Any, *names: str) -> Any:
+    """The pod without these annotations."""
+    document = copy.deepcopy(document)
+    for name in names:
+        document["metadata"]["annotations"].pop(name, None)
+    return document
+
+
+def terms_of(document: Any) -> Any:
+    """The terms of the pod's required node affinity."""
+    return document["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+
+
+def with_terms(*terms: Any) -> dict[str, Any]:
+    """An affinity of these required terms."""
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms)}}}
+
+
+def expression(key: str, *values: str, operator: str = "In") -> dict[str, Any]:
+    """A match expression."""
+    return {"key": key, "operator": operator, "values": list(values)}

@@ -1,0 +1,378 @@
+"""What a created pod is given: tolerations, schedulerName, annotations, warnings; and which pods are left alone."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.images.platform import Platform
+from extender.kubernetes.core_v1 import Pod
+from extender.placement.annotations import ADDED, MODE, PREFER, REASON, Wishes
+from extender.placement.facts import Anywhere, Cause, ImageFact, Pending, PodImage, Unknown
+from extender.placement.mutation import Mutator, Outcome, untouched
+from extender.placement.tolerations import TolerationRule
+from tests.unit.placement.json_patch import apply
+from tests.unit.placement.mutating import (
+    AMD64,
+    ARM64,
+    ARM_RULE,
+    ARM_TOLERATION,
+    BOTH_TOLERATION,
+    MULTI,
+    POLICY,
+    after,
+    built_for,
+    mutate,
+    pod,
+    record_of,
+    settings,
+)
+
+NOT_READY = {
+    "key": "node.kubernetes.io/not-ready",
+    "operator": "Exists",
+    "effect": "NoExecute",
+    "tolerationSeconds": 300,
+}
+UNRESOLVED: list[ImageFact] = [
+    *(Pending(cause, "x") for cause in (Cause.LOOKING_UP, Cause.MISSING, Cause.THROTTLED, Cause.UNAVAILABLE)),
+    *(Unknown(cause, "x") for cause in Cause),
+]
+
+
+def operations(patch: bytes) -> list[tuple[str, str]]:
+    """The steps of a patch without their values."""
+    return [(step["op"], step["path"]) for step in msgspec.json.decode(patch or b"[]")]
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        pytest.param([MULTI], [BOTH_TOLERATION, ARM_TOLERATION], id="multi-arch"),
+        pytest.param([ARM64], [ARM_TOLERATION], id="arm64 alone"),
+        pytest.param([AMD64], [], id="amd64 alone"),
+        pytest.param([MULTI, AMD64], [], id="one image lacks arm64"),
+        pytest.param([MULTI, ARM64], [ARM_TOLERATION], id="one image lacks amd64"),
+        pytest.param([MULTI, Anywhere()], [BOTH_TOLERATION, ARM_TOLERATION], id="a volume that constrains nothing"),
+        pytest.param([Anywhere()], [], id="nothing that constrains"),
+        pytest.param([built_for("linux/arm64/v9")], [], id="a level above the rule's"),
+        pytest.param([built_for("windows/arm64")], [], id="another system"),
+    ],
+)
+def test_toleration_is_earned_by_every_image_on_every_platform_of_the_rule(
+    facts: list[ImageFact], expected: list[dict[str, str]]
+) -> None:
+    """And by nothing less."""
+    patched = after(pod(len(facts), tolerations=[NOT_READY]), *facts)
+    assert patched["spec"]["tolerations"] == [NOT_READY, *expected]
+    assert (ADDED in patched["metadata"]["annotations"]) is bool(expected)
+
+
+@pytest.mark.parametrize("fact", UNRESOLVED, ids=lambda fact: f"{type(fact).__name__} {fact.cause}")
+@pytest.mark.parametrize("others", [[], [MULTI], [ARM64, Anywhere()]], ids=["alone", "beside multi", "beside arm64"])
+def test_unresolved_image_earns_nothing(fact: ImageFact, others: list[ImageFact]) -> None:
+    """Whatever the cause, and whatever is known of the others: no toleration, and no preference."""
+    mutation = mutate(pod(1 + len(others)), *others, fact, admission=settings("preferred"))
+    assert mutation.patch == b""
+    assert mutation.outcome is Outcome.UNCHANGED
+
+
+@pytest.mark.parametrize("fact", UNRESOLVED, ids=lambda fact: f"{type(fact).__name__} {fact.cause}")
+def test_pod_of_which_nothing_is_known_gets_no_affinity(fact: ImageFact) -> None:
+    """An empty set is no requirement: there is a warning instead."""
+    mutation = mutate(pod(), fact, admission=settings("both"))
+    assert mutation.patch == b""
+    assert mutation.warnings == (
+        f"no node affinity was written: nothing is known of image app-0:1 ({fact.cause})",  # type: ignore[union-attr]  # all have one
+    )
+
+
+@pytest.mark.parametrize(
+    "existing",
+    [
+        pytest.param(ARM_TOLERATION, id="same"),
+        pytest.param({"key": "kubernetes.io/arch", "operator": "Exists"}, id="every value and effect"),
+        pytest.param({"operator": "Exists"}, id="everything"),
+        pytest.param({"operator": "Exists", "effect": "NoSchedule"}, id="every key"),
+        pytest.param({"key": "kubernetes.io/arch", "value": "arm64"}, id="every effect, operator left out"),
+    ],
+)
+def test_existing_toleration_that_covers_the_rule_is_enough(existing: dict[str, Any]) -> None:
+    """Nothing is added, so nothing is annotated either."""
+    mutation = mutate(pod(tolerations=[existing]), ARM64)
+    assert (mutation.patch, mutation.outcome) == (b"", Outcome.UNCHANGED)
+
+
+def test_rule_that_another_rule_covers_adds_nothing_more() -> None:
+    """The same rule twice, or a narrower one after a wider one, is one toleration."""
+    wide = TolerationRule(key="kubernetes.io/arch", operator="Exists", platforms=("linux/arm64",))
+    patched = after(pod(), ARM64, admission=settings(rules=(wide, ARM_RULE, wide)))
+    assert patched["spec"]["tolerations"] == [{"key": "kubernetes.io/arch", "operator": "Exists"}]
+
+
+def test_rule_without_platforms_is_never_earned() -> None:
+    """All of nothing is no proof."""
+    rule = TolerationRule(key="a", operator="Exists", platforms=())
+    assert mutate(pod(), MULTI, admission=settings(rules=(rule,))).patch == b""
+
+
+@pytest.mark.parametrize(
+    ("metadata", "annotation_steps"),
+    [
+        pytest.param({"annotations": {"a": "b"}}, ["/metadata/annotations/multiarch-extender.io~1added"], id="there"),
+        pytest.param({"annotations": {}}, ["/metadata/annotations/multiarch-extender.io~1added"], id="empty"),
+        pytest.param({"annotations": None}, ["/metadata/annotations"], id="null"),
+        pytest.param({}, ["/metadata/annotations"], id="missing"),
+        pytest.param(None, ["/metadata"], id="metadata null"),
+        pytest.param("missing", ["/metadata"], id="metadata missing"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("spec", "toleration_steps"),
+    [
+        pytest.param({"tolerations": [NOT_READY]}, ["/spec/tolerations/1"], id="tolerations there"),
+        pytest.param({"tolerations": []}, ["/spec/tolerations/0"], id="tolerations empty"),
+        pytest.param({"tolerations": None}, ["/spec/tolerations"], id="tolerations null"),
+        pytest.param({}, ["/spec/tolerations"], id="tolerations missing"),
+    ],
+)
+def test_parents_are_made_where_they_are_absent(
+    metadata: Any, annotation_steps: list[str], spec: dict[str, Any], toleration_steps: list[str]
+) -> None:
+    """Null or missing, and only then; one step for each place."""
+    document = pod(**spec)
+    if metadata == "missing":
+        del document["metadata"]
+    else:
+        document["metadata"] = metadata
+    mutation = mutate(document, ARM64)
+    assert sorted(path for _, path in operations(mutation.patch)) == annotation_steps + toleration_steps
+    patched = apply(document, mutation.patch)
+    assert patched["spec"]["tolerations"] == [*(spec.get("tolerations") or []), ARM_TOLERATION]
+    assert mutate(patched, ARM64).patch == b""
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{}, {"metadata": {}, "spec": None}, {"spec": {}}, {"metadata": {"labels": None}, "spec": {"containers": None}}],
+    ids=["nothing", "spec null", "spec empty", "containers null"],
+)
+def test_pod_without_images_is_left(document: dict[str, Any]) -> None:
+    """There is nothing to decide, and nothing to fail on."""
+    mutation = mutate(document, admission=settings("both"))
+    assert (mutation.patch, mutation.warnings) == (b"", ())
+
+
+def test_fields_never_heard_of_are_kept() -> None:
+    """The patch touches what it is about; everything else stays, known to us or not."""
+    document = pod(
+        tolerations=[{**NOT_READY, "futureField": {"x": [1, None]}}],
+        futureList=[{"a": 1.5}],
+        affinity={"futureAffinity": {}, "nodeAffinity": {"future": 1}},
+        containers=[{"name": "c", "image": "app-0:1", "futureProbe": {"exec": []}}],
+        metadata={"managedFields": [{"manager": "m", "fieldsV1": {"f:spec": {}}}], "annotations": None},
+    )
+    patched = after(document, MULTI, admission=settings("both", "multiarch"))
+    for key in ("futureList", "containers"):
+        assert patched["spec"][key] == document["spec"][key]
+    assert patched["spec"]["tolerations"][0] == document["spec"]["tolerations"][0]
+    assert patched["spec"]["affinity"]["futureAffinity"] == {}
+    assert patched["spec"]["affinity"]["nodeAffinity"]["future"] == 1
+    assert patched["metadata"]["managedFields"] == document["metadata"]["managedFields"]
+    assert patched["status"] == {}
+
+
+def test_pod_named_by_its_controller_is_patched() -> None:
+    """On CREATE from a ReplicaSet there is a generateName, no name and no namespace."""
+    document = pod(
+        metadata={
+            "name": None,
+            "generateName": "web-7d9-",
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-7d9", "controller": True}],
+        }
+    )
+    assert after(document, ARM64)["spec"]["tolerations"] == [ARM_TOLERATION]
+
+
+LEFT = {
+    "DaemonSet": pod(metadata={"ownerReferences": [{"kind": "DaemonSet", "name": "d", "controller": True}]}),
+    "bound": pod(nodeName="n1"),
+    "mirror": pod(metadata={"annotations": {"kubernetes.io/config.mirror": "hash"}}),
+    "ignored RuntimeClass": pod(runtimeClassName="wasm"),
+}
+
+
+@pytest.mark.parametrize("document", LEFT.values(), ids=LEFT.keys())
+def test_pods_that_are_none_of_our_business_are_left_alone(document: dict[str, Any]) -> None:
+    """Not even schedulerName is set, and their images need no lookup."""
+    mutation = mutate(document, MULTI, admission=settings("both", "multiarch"))
+    assert (mutation.outcome, mutation.patch, mutation.warnings) == (Outcome.LEFT_ALONE, b"", ())
+    assert mutation.audit_annotations == {"verdict": "left alone, so the images were not looked up"}
+    assert untouched(msgspec.convert(document, Pod), Wishes(), POLICY) is Outcome.LEFT_ALONE
+
+
+def test_pod_that_a_daemon_set_owns_without_controlling_it_is_not_left() -> None:
+    """The controller is who makes the pod again."""
+    document = pod(metadata={"ownerReferences": [{"kind": "DaemonSet", "name": "d"}]})
+    assert mutate(document, MULTI).outcome is Outcome.PATCHED
+
+
+def test_ignored_pod_is_not_looked_at() -> None:
+    """Not by its own annotation nor by its namespace's, and a bad value beside it is still reported."""
+    document = pod(metadata={"annotations": {MODE: "ignore", PREFER: "?"}})
+    mutation = mutate(document, MULTI, admission=settings("both", "multiarch"))
+    assert (mutation.outcome, mutation.patch) == (Outcome.IGNORED, b"")
+    assert len(mutation.warnings) == 1
+    assert PREFER in mutation.warnings[0]
+    assert mutate(pod(), MULTI, namespace={MODE: "ignore"}).outcome is Outcome.IGNORED
+
+
+def test_observed_pod_is_not_changed_and_the_record_goes_to_the_audit_log() -> None:
+    """What would have been added is what enforcing adds."""
+    admission = settings("both", "multiarch")
+    observed = mutate(pod(), MULTI, admission=admission, namespace={MODE: "observe"})
+    enforced = after(pod(), MULTI, admission=admission)
+    assert (observed.outcome, observed.patch) == (Outcome.OBSERVED, b"")
+    assert observed.audit_annotations["verdict"] == "runs on linux/amd64, linux/arm64"
+    assert observed.audit_annotations["would-add"] == enforced["metadata"]["annotations"][ADDED]
+
+
+def test_observed_pod_that_would_get_nothing_says_nothing_of_it() -> None:
+    """There is a verdict all the same."""
+    observed = mutate(pod(), AMD64, namespace={MODE: "observe"})
+    assert observed.audit_annotations == {"verdict": "runs on linux/amd64"}
+
+
+@pytest.mark.parametrize(
+    ("before", "expected", "was"),
+    [
+        pytest.param("default-scheduler", "multiarch", "default-scheduler", id="the default"),
+        pytest.param("", "multiarch", "", id="empty"),
+        pytest.param(None, "multiarch", "null", id="null"),
+        pytest.param("missing", "multiarch", "missing", id="missing"),
+        pytest.param("volcano", "volcano", None, id="another"),
+        pytest.param("multiarch", "multiarch", None, id="ours already"),
+    ],
+)
+def test_scheduler_name_is_given_to_pods_that_chose_none(before: str | None, expected: str, was: str | None) -> None:
+    """Even when nothing is known of the images."""
+    document = pod(schedulerName=before)
+    if before == "missing":
+        del document["spec"]["schedulerName"]
+    patched = after(document, Pending(Cause.LOOKING_UP, "x"), admission=settings(scheduler_name="multiarch"))
+    assert patched["spec"]["schedulerName"] == expected
+    assert "tolerations" not in patched["spec"]
+    assert (record_of(patched)["schedulerNameWas"] if ADDED in patched["metadata"]["annotations"] else None) == was
+
+
+@pytest.mark.parametrize("name", ["", "default-scheduler"])
+def test_no_scheduler_name_changes_none(name: str) -> None:
+    """Nor does the default's own."""
+    assert mutate(pod(), AMD64, admission=settings(scheduler_name=name)).patch == b""
+
+
+def test_record_is_compact_and_complete() -> None:
+    """It names each thing that was added and each list or map that was made for it."""
+    document = pod(metadata={"annotations": None})
+    patched = after(document, ARM64, admission=settings("required", "multiarch"))
+    assert record_of(patched) == {
+        "tolerations": [ARM_TOLERATION],
+        "required": [
+            {
+                "index": 0,
+                "matchExpressions": [
+                    {"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]},
+                    {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
+                ],
+                "whole": True,
+            }
+        ],
+        "schedulerNameWas": "default-scheduler",
+        "was": {"/spec/tolerations": "missing", "/spec/affinity": "missing", "/metadata/annotations": "null"},
+    }
+    assert (
+        mutate(document, ARM64).audit_annotations["added"] == after(document, ARM64)["metadata"]["annotations"][ADDED]
+    )
+
+
+def test_tolerations_alone_come_without_a_reason() -> None:
+    """The reason is for what no scheduler event says, and a toleration keeps a pod off no node."""
+    assert REASON not in after(pod(), MULTI)["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "verdict"),
+    [
+        pytest.param([MULTI, AMD64], "runs on linux/amd64", id="known"),
+        pytest.param([ARM64, AMD64], "runs on no platform", id="nothing in common"),
+        pytest.param([Anywhere()], "runs anywhere", id="unconstrained"),
+        pytest.param(
+            [MULTI, Unknown(Cause.DENIED, "x"), Pending(Cause.MISSING, "x")],
+            "2 of 3 images unresolved, first app-1:1 (denied)",
+            id="unresolved",
+        ),
+    ],
+)
+def test_verdict_is_in_the_audit_annotations(facts: list[ImageFact], verdict: str) -> None:
+    """One sentence, patched or not."""
+    assert mutate(pod(len(facts)), *facts).audit_annotations["verdict"] == verdict
+
+
+LINUX_ARM64 = frozenset({Platform("linux", "arm64")})
+
+
+@pytest.mark.parametrize(
+    ("facts", "cluster", "warned"),
+    [
+        pytest.param([AMD64], LINUX_ARM64, True, id="no node fits"),
+        pytest.param([AMD64], frozenset({*LINUX_ARM64, Platform("linux", "amd64")}), False, id="one kind fits"),
+        pytest.param([AMD64], frozenset(), False, id="nodes not known"),
+        pytest.param([Unknown(Cause.DENIED, "x")], LINUX_ARM64, False, id="image not known"),
+        pytest.param([AMD64, Unknown(Cause.DENIED, "x")], LINUX_ARM64, True, id="known to fit nowhere all the same"),
+    ],
+)
+def test_pod_that_can_run_nowhere_is_warned_about(
+    facts: list[ImageFact], cluster: frozenset[Platform], warned: bool
+) -> None:
+    """While its author is still looking, not when it hangs."""
+    warnings = mutate(pod(len(facts)), *facts, cluster=cluster).warnings
+    expected = "this pod can run on no node of this cluster: image app-0:1 is built only for linux/amd64"
+    assert warnings == ((expected,) if warned else ())
+
+
+def test_bad_annotation_is_a_warning_and_changes_nothing_else() -> None:
+    """The pod is patched as if it were absent."""
+    mutation = mutate(pod(metadata={"annotations": {PREFER: "no architecture"}}), ARM64)
+    assert mutation.outcome is Outcome.PATCHED
+    assert len(mutation.warnings) == 1
+    assert PREFER in mutation.warnings[0]
+
+
+LARGE = pod(metadata={"annotations": {"large": "x" * 10_000}})
+
+
+def test_same_pod_gets_the_same_answer_and_another_its_own() -> None:
+    """Answers are remembered by all that they depend on, and by nothing else."""
+    mutator = Mutator(POLICY, settings("both", "multiarch"))
+    nowhere = frozenset[Platform]()
+    answers = []
+    for document, fact, wishes, cluster in [
+        (pod(), MULTI, Wishes(), LINUX_ARM64),
+        (pod(tolerations=[ARM_TOLERATION]), MULTI, Wishes(), LINUX_ARM64),
+        (pod(nodeSelector={"kubernetes.io/arch": "arm64"}), MULTI, Wishes(), LINUX_ARM64),
+        (pod(), AMD64, Wishes(), LINUX_ARM64),
+        (pod(), AMD64, Wishes(), nowhere),
+        (pod(), MULTI, Wishes(prefer="amd64"), LINUX_ARM64),
+        (pod(metadata={"annotations": None}), MULTI, Wishes(), LINUX_ARM64),
+    ]:
+        raw, decoded = msgspec.json.encode(document), msgspec.convert(document, Pod)
+        images = [(PodImage("app-0:1"), fact)]
+        first, second = (mutator.mutate(raw, decoded, images, wishes, cluster) for _ in range(2))
+        assert first == second
+        answers.append(first)
+    assert len({(answer.patch, answer.warnings) for answer in answers}) == len(answers)
+
+
+def test_pod_of_large_annotations_is_patched_like_any_other() -> None:
+    """Its answer is not remembered, which nobody can see."""
+    assert mutate(LARGE, MULTI).patch == mutate(pod(), MULTI).patch

@@ -1,0 +1,240 @@
+"""Node affinity as it ends up in a pod: which terms change, and what the author is told."""
+
+from typing import Any
+
+import pytest
+
+from extender.images.platform import Compatibility
+from extender.placement.annotations import ADDED, PREFER, REASON
+from extender.placement.facts import Anywhere, Cause, ImageFact, Pending, Unknown
+from extender.placement.mutation import Outcome
+from extender.placement.policy import Policy
+from tests.unit.placement.mutating import (
+    AMD64,
+    ARCH,
+    ARM64,
+    MULTI,
+    OS,
+    PREFERRED,
+    REQUIRED,
+    after,
+    built_for,
+    expression,
+    mutate,
+    pod,
+    settings,
+    terms_of,
+    with_terms,
+)
+
+ONLY_REQUIRED = settings("required", rules=())
+ONLY_PREFERRED = settings("preferred", rules=())
+LINUX = expression(OS, "linux")
+IN_AMD64 = expression(ARCH, "amd64")
+IN_BOTH = expression(ARCH, "amd64", "arm64")
+ZONE = expression("zone", "a", "b")
+FIELD = {"matchFields": [expression("metadata.name", "n1")]}
+PREFER_ARM64 = {"weight": 100, "preference": {"matchExpressions": [expression(ARCH, "arm64")]}}
+
+
+def expressions(*items: Any) -> dict[str, Any]:
+    """A term of these match expressions."""
+    return {"matchExpressions": list(items)}
+
+
+@pytest.mark.parametrize(
+    ("affinity", "expected"),
+    [
+        pytest.param("missing", [expressions(IN_BOTH, LINUX)], id="no affinity"),
+        pytest.param(None, [expressions(IN_BOTH, LINUX)], id="affinity null"),
+        pytest.param({}, [expressions(IN_BOTH, LINUX)], id="affinity empty"),
+        pytest.param({"nodeAffinity": None}, [expressions(IN_BOTH, LINUX)], id="nodeAffinity null"),
+        pytest.param({"nodeAffinity": {REQUIRED: None}}, [expressions(IN_BOTH, LINUX)], id="required null"),
+        pytest.param({"nodeAffinity": {REQUIRED: {}}}, [expressions(IN_BOTH, LINUX)], id="required empty"),
+        pytest.param(with_terms(), [expressions(IN_BOTH, LINUX)], id="no terms"),
+        pytest.param(with_terms(expressions(ZONE)), [expressions(ZONE, IN_BOTH, LINUX)], id="one term"),
+        pytest.param(
+            with_terms(expressions(ZONE), FIELD, {"matchExpressions": None, **FIELD}),
+            [
+                expressions(ZONE, IN_BOTH, LINUX),
+                {**FIELD, **expressions(IN_BOTH, LINUX)},
+                {**FIELD, **expressions(IN_BOTH, LINUX)},
+            ],
+            id="every term",
+        ),
+        pytest.param(
+            with_terms(expressions(IN_AMD64, LINUX), expressions(IN_AMD64)),
+            [expressions(IN_AMD64, LINUX), expressions(IN_AMD64, LINUX)],
+            id="what a term implies is not repeated",
+        ),
+        pytest.param(with_terms({}, expressions(ZONE)), [{}, expressions(ZONE, IN_BOTH, LINUX)], id="an empty term"),
+        pytest.param(
+            with_terms({"matchExpressions": [], "matchFields": None}),
+            [{"matchExpressions": [], "matchFields": None}],
+            id="a term of empty lists",
+        ),
+        pytest.param(
+            with_terms({**expressions(ZONE), "future": {"x": 1}}),
+            [{**expressions(ZONE, IN_BOTH, LINUX), "future": {"x": 1}}],
+            id="a field never heard of",
+        ),
+    ],
+)
+def test_requirement_is_anded_to_every_term_that_matches_something(affinity: Any, expected: list[Any]) -> None:
+    """Terms are ORed, so each has to say it; one that matches nothing is left."""
+    document = pod() if affinity == "missing" else pod(affinity=affinity)
+    patched = after(document, MULTI, admission=ONLY_REQUIRED)
+    assert terms_of(patched) == expected
+    assert mutate(document, MULTI, admission=ONLY_REQUIRED).warnings == ()
+
+
+def test_platforms_that_are_no_product_become_several_terms() -> None:
+    """Each existing term once with each of them, with everything else it holds."""
+    fact = built_for("linux/amd64", "linux/arm64", "windows/amd64")
+    linux, windows = [IN_BOTH, LINUX], [IN_AMD64, expression(OS, "windows")]
+    assert terms_of(after(pod(), fact, admission=ONLY_REQUIRED)) == [expressions(*linux), expressions(*windows)]
+    both = pod(affinity=with_terms({**expressions(ZONE), "x": 1}, FIELD))
+    assert terms_of(after(both, fact, admission=ONLY_REQUIRED)) == [
+        {**expressions(ZONE, *linux), "x": 1},
+        {**expressions(ZONE, *windows), "x": 1},
+        {**FIELD, **expressions(*linux)},
+        {**FIELD, **expressions(*windows)},
+    ]
+
+
+def test_reason_is_annotated_where_required_affinity_is_written() -> None:
+    """The scheduler's event will only say that the node affinity did not match."""
+    annotations = after(pod(2), MULTI, AMD64, admission=ONLY_REQUIRED)["metadata"]["annotations"]
+    assert annotations[REASON] == "image app-1:1 is built only for linux/amd64"
+    assert annotations["team"] == "a/b~c"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"affinity": with_terms(expressions(IN_AMD64, LINUX))}, id="by its affinity"),
+        pytest.param({"nodeSelector": {ARCH: "amd64", OS: "linux"}}, id="by its nodeSelector"),
+        pytest.param({"nodeSelector": {OS: "linux"}, "affinity": with_terms(expressions(IN_AMD64))}, id="by both"),
+    ],
+)
+def test_pod_that_is_kept_there_already_is_not_touched(spec: dict[str, Any]) -> None:
+    """Neither affinity nor annotations."""
+    mutation = mutate(pod(**spec), MULTI, admission=ONLY_REQUIRED)
+    assert (mutation.outcome, mutation.patch, mutation.warnings) == (Outcome.UNCHANGED, b"", ())
+
+
+def test_contradicted_term_is_left_and_its_author_warned() -> None:
+    """The other terms are served."""
+    wrong = expressions(expression(ARCH, "s390x"))
+    document = pod(affinity=with_terms(wrong, expressions(ZONE)))
+    assert terms_of(after(document, AMD64, admission=ONLY_REQUIRED)) == [wrong, expressions(ZONE, IN_AMD64, LINUX)]
+    (warning,) = mutate(document, AMD64, admission=ONLY_REQUIRED).warnings
+    assert warning.startswith("1 of 2 terms of the pod's node affinity allow no node that the images run on: image app")
+
+
+def test_contradicted_node_selector_is_left_and_its_author_warned() -> None:
+    """No affinity could mend it."""
+    document = pod(nodeSelector={ARCH: "arm64"}, affinity=with_terms(expressions(ZONE)))
+    mutation = mutate(document, AMD64, admission=ONLY_REQUIRED)
+    assert mutation.patch == b""
+    assert mutation.warnings == (
+        "nodeSelector allows no node that the images run on: image app-0:1 is built only for linux/amd64",
+    )
+
+
+def test_no_common_platform_gives_a_warning_and_a_reason_but_no_affinity() -> None:
+    """An empty `In` would make the API server refuse the pod."""
+    document = pod(2)
+    mutation = mutate(document, AMD64, ARM64, admission=settings("both"))
+    patched = after(document, AMD64, ARM64, admission=settings("both"))
+    reason = "image app-0:1 is built only for linux/amd64 (and 1 more image)"
+    assert patched["spec"] == document["spec"]
+    assert patched["metadata"]["annotations"] == {"team": "a/b~c", REASON: reason, ADDED: "{}"}
+    assert mutation.warnings == (f"no node affinity was written: no platform is common to all images; {reason}",)
+    assert mutate(patched, AMD64, ARM64, admission=settings("both")).patch == b""
+
+
+@pytest.mark.parametrize("fact", [Unknown(Cause.DENIED, "x"), Pending(Cause.LOOKING_UP, "x"), Anywhere()])
+def test_known_images_count_where_others_are_not_known(fact: ImageFact) -> None:
+    """What they rule out stays ruled out, whatever the others turn out to be."""
+    patched = after(pod(2), fact, AMD64, admission=settings("both"))
+    assert terms_of(patched) == [expressions(IN_AMD64, LINUX)]
+    assert PREFERRED not in patched["spec"]["affinity"]["nodeAffinity"]
+
+
+def test_variants_and_configured_compatibility_count() -> None:
+    """A label knows no variant, and a node that runs the image by the operator's word is allowed."""
+    policy = Policy(compatibility=Compatibility(run_arm_on_arm64=True))
+    patched = after(pod(), built_for("linux/arm/v6"), admission=ONLY_REQUIRED, policy=policy)
+    assert terms_of(patched) == [expressions(expression(ARCH, "arm", "arm64"), LINUX)]
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        pytest.param([], id="a list"),
+        pytest.param({"nodeAffinity": "amd64"}, id="text"),
+        pytest.param(with_terms("amd64"), id="a term of text"),
+        pytest.param(with_terms({"matchExpressions": {"key": ARCH}}), id="expressions that are no list"),
+    ],
+)
+def test_affinity_that_is_none_is_left_and_warned_about(affinity: Any) -> None:
+    """The API server will refuse it in its own words; tolerations are added as ever."""
+    document = pod(affinity=affinity or [1])
+    mutation = mutate(document, ARM64, admission=settings("both"))
+    patched = after(document, ARM64, admission=settings("both"))
+    assert patched["spec"]["affinity"] == document["spec"]["affinity"]
+    assert len(patched["spec"]["tolerations"]) == 1
+    assert len(mutation.warnings) == 1
+    assert mutation.warnings[0].startswith("no node affinity was written, since the pod's own cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        pytest.param([MULTI], [PREFER_ARM64], id="multi-arch"),
+        pytest.param([MULTI, Anywhere()], [PREFER_ARM64], id="beside a volume"),
+        pytest.param([ARM64], None, id="one architecture"),
+        pytest.param([built_for("linux/amd64", "windows/amd64")], None, id="two systems, one architecture"),
+        pytest.param([MULTI, Unknown(Cause.DENIED, "x")], None, id="one unknown"),
+        pytest.param([built_for("linux/amd64", "linux/s390x")], None, id="not the preferred architecture"),
+    ],
+)
+def test_preference_is_written_for_multi_arch_pods(facts: list[ImageFact], expected: list[Any] | None) -> None:
+    """Where all images are known and have two architectures in common."""
+    patched = after(pod(len(facts)), *facts, admission=ONLY_PREFERRED)
+    found = ((patched["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(PREFERRED)
+    assert found == expected
+    assert REASON not in patched["metadata"]["annotations"]
+
+
+def test_existing_preferences_are_kept() -> None:
+    """Ours comes behind them."""
+    own = {"weight": 7, "preference": {"matchExpressions": [ZONE]}, "future": 1}
+    document = pod(affinity={"nodeAffinity": {PREFERRED: [own]}})
+    patched = after(document, MULTI, admission=ONLY_PREFERRED)
+    assert patched["spec"]["affinity"]["nodeAffinity"] == {PREFERRED: [own, PREFER_ARM64]}
+
+
+@pytest.mark.parametrize(
+    ("value", "architecture"), [("amd64", "amd64"), ("aarch64", "arm64"), ("s390x", None), ("none", None)]
+)
+def test_pod_may_prefer_otherwise(value: str, architecture: str | None) -> None:
+    """Its annotation replaces the operator's preference."""
+    document = pod(metadata={"annotations": {PREFER: value}})
+    patched = after(document, MULTI, admission=ONLY_PREFERRED)
+    terms = patched["spec"].get("affinity", {}).get("nodeAffinity", {}).get(PREFERRED, [])
+    assert [term["preference"]["matchExpressions"][0]["values"] for term in terms] == (
+        [[architecture]] if architecture else []
+    )
+
+
+def test_both_write_both() -> None:
+    """Required and preferred in one affinity that had neither."""
+    patched = after(pod(), MULTI, admission=settings("both"))
+    assert patched["spec"]["affinity"] == {
+        "nodeAffinity": {
+            REQUIRED: {"nodeSelectorTerms": [expressions(IN_BOTH, LINUX)]},
+            PREFERRED: [PREFER_ARM64],
+        }
+    }

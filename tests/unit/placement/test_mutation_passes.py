@@ -1,0 +1,267 @@
+"""Several passes over one pod: images that change between them, other webhooks' work, and records that lie."""
+
+import copy
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.placement.additions import NOTHING, read_record, take_back
+from extender.placement.annotations import ADDED, REASON
+from extender.placement.facts import Cause, ImageFact, Unknown
+from extender.placement.mutation import AdmissionPolicy, Outcome
+from extender.placement.patch import JsonObject
+from tests.unit.placement.mutating import (
+    AMD64,
+    ARCH,
+    ARM64,
+    ARM_TOLERATION,
+    BOTH_TOLERATION,
+    MULTI,
+    OS,
+    PREFERRED,
+    REQUIRED,
+    after,
+    built_for,
+    expression,
+    mutate,
+    pod,
+    settings,
+    terms_of,
+    with_terms,
+)
+
+ALL = settings("both", "multiarch")
+LINUX = expression(OS, "linux")
+ZONE = expression("zone", "a")
+TENANT = {"key": "tenant", "operator": "Exists"}
+
+
+def with_sidecar(document: Any) -> Any:
+    """The pod after another webhook has put a container in."""
+    document = copy.deepcopy(document)
+    document["spec"]["containers"].append({"name": "sidecar", "image": "sidecar:1"})
+    return document
+
+
+def in_one_pass(spec: dict[str, Any], *facts: ImageFact, admission: AdmissionPolicy) -> Any:
+    """The pod with its sidecar, had the sidecar been there from the start."""
+    return after(with_sidecar(pod(**spec)), *facts, admission=admission)
+
+
+SPECS = {
+    "bare": {},
+    "own tolerations": {"tolerations": [TENANT]},
+    "own terms": {"affinity": with_terms({"matchExpressions": [ZONE]}, {"matchFields": [ZONE]}, {})},
+    "own preference": {
+        "affinity": {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": {"matchExpressions": [ZONE]}}]}}
+    },
+}
+SIDECARS = {
+    "as multi-arch": MULTI,
+    "amd64": AMD64,
+    "arm64": ARM64,
+    "of two systems": built_for("linux/amd64", "linux/arm64", "windows/amd64"),
+    "of neither": built_for("linux/s390x"),
+    "unknown": Unknown(Cause.DENIED, "x"),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
+@pytest.mark.parametrize("sidecar", SIDECARS.values(), ids=SIDECARS.keys())
+@pytest.mark.parametrize(
+    "first", [MULTI, built_for("linux/amd64", "linux/arm64", "windows/amd64")], ids=["a product", "none"]
+)
+def test_sidecar_put_in_later_narrows_or_takes_back_what_was_added(
+    spec: dict[str, Any], sidecar: ImageFact, first: ImageFact
+) -> None:
+    """The second pass ends where one pass over the final pod would have."""
+    again = after(with_sidecar(after(pod(**spec), first, admission=ALL)), first, sidecar, admission=ALL)
+    assert again == in_one_pass(spec, first, sidecar, admission=ALL)
+
+
+def test_toleration_is_taken_back_from_between_others() -> None:
+    """Those of the author and of other webhooks stay in their order."""
+    patched = with_sidecar(after(pod(tolerations=[TENANT]), MULTI))
+    patched["spec"]["tolerations"].append({"key": "mesh", "operator": "Exists"})
+    again = after(patched, MULTI, ARM64)
+    assert again["spec"]["tolerations"] == [TENANT, {"key": "mesh", "operator": "Exists"}, ARM_TOLERATION]
+    gone = after(patched, MULTI, AMD64)
+    assert gone["spec"]["tolerations"] == [TENANT, {"key": "mesh", "operator": "Exists"}]
+    assert ADDED not in gone["metadata"]["annotations"]
+
+
+def test_what_others_did_in_between_is_kept() -> None:
+    """A requirement ANDed to our term, a term beside it, another kind of affinity, an annotation."""
+    patched = with_sidecar(after(pod(metadata={"annotations": None}), MULTI, admission=ALL))
+    terms_of(patched)[0]["matchExpressions"].append(ZONE)
+    terms_of(patched).append({"matchExpressions": [ZONE]})
+    patched["spec"]["affinity"]["podAffinity"] = {"x": []}
+    patched["metadata"]["annotations"]["mesh"] = "on"
+    again = after(patched, MULTI, AMD64, admission=ALL)
+    amd64 = expression(ARCH, "amd64")
+    assert terms_of(again) == [{"matchExpressions": [ZONE, amd64, LINUX]}, {"matchExpressions": [ZONE, amd64, LINUX]}]
+    assert again["spec"]["affinity"]["podAffinity"] == {"x": []}
+    assert again["metadata"]["annotations"]["mesh"] == "on"
+
+
+def test_pass_that_would_only_reorder_changes_nothing() -> None:
+    """Others have put theirs behind ours; that is no reason to move."""
+    patched = after(pod(affinity=with_terms({"matchExpressions": [ZONE]})), MULTI, admission=ALL)
+    patched["spec"]["tolerations"].append(TENANT)
+    terms_of(patched)[0]["matchExpressions"].append(expression("tenant", "a"))
+    patched["spec"]["affinity"]["podAffinity"] = {}
+    patched["metadata"]["annotations"]["mesh"] = "on"
+    mutation = mutate(patched, MULTI, admission=ALL)
+    assert (mutation.patch, mutation.outcome) == (b"", Outcome.UNCHANGED)
+
+
+def test_reason_follows_the_images() -> None:
+    """Even where the affinity stays as it is."""
+    patched = after(pod(), AMD64, admission=ALL)
+    patched["spec"]["containers"][0]["image"] = "app-0:2"
+    again = after(patched, AMD64, admission=ALL)
+    assert again["metadata"]["annotations"][REASON] == "image app-0:2 is built only for linux/amd64"
+    assert again["spec"] == patched["spec"]
+
+
+def test_what_no_setting_asks_for_any_more_is_taken_back() -> None:
+    """A pod copied from one that was patched under other settings."""
+    patched = after(pod(), MULTI, admission=settings("both"))
+    assert after(patched, MULTI, admission=settings("none"))["spec"].get("affinity") is None
+    assert after(patched, MULTI, admission=settings("none"))["spec"]["tolerations"] == [BOTH_TOLERATION, ARM_TOLERATION]
+
+
+def test_scheduler_name_of_another_setting_is_the_pods_own() -> None:
+    """Only the name we would give ourselves is taken back."""
+    patched = after(pod(), AMD64, admission=settings(scheduler_name="old"))
+    again = after(patched, AMD64, admission=settings(scheduler_name="new"))
+    assert again["spec"]["schedulerName"] == "old"
+
+
+def test_no_scheduler_name_of_ours_takes_none_back() -> None:
+    """An empty setting is no name, even where the pod's is empty too."""
+    document = claiming({"schedulerNameWas": "default-scheduler"}, schedulerName="")
+    assert after(document, AMD64)["spec"]["schedulerName"] == ""
+
+
+def claiming(record: object, **spec: Any) -> dict[str, Any]:
+    """A pod whose author wrote the record himself."""
+    text = record if isinstance(record, str) else msgspec.json.encode(record).decode()
+    return pod(metadata={"annotations": {ADDED: text}}, **spec)
+
+
+UNREADABLE = {
+    "no JSON": "yes",
+    "empty": "",
+    "null": "null",
+    "a list": "[]",
+    "cut off": '{"tolerations":[{"key":"tenant"',
+    "nested without end": '{"tolerations":' + "[" * 5_000,
+    "unknown key": {"removed": []},
+    "toleration that is none": {"tolerations": [7]},
+    "index below zero": {"required": [{"index": -1, "matchExpressions": [expression(ARCH, "amd64")]}]},
+    "index twice": {"required": [{"index": 0, "matchExpressions": [expression(ARCH, "amd64")]}] * 2},
+    "no requirement": {"required": [{"index": 0, "matchExpressions": [], "whole": True}]},
+    "another label": {"required": [{"index": 0, "matchExpressions": [expression("tenant", "a")]}]},
+    "another operator": {"required": [{"index": 0, "matchExpressions": [expression(ARCH, "amd64", operator="NotIn")]}]},
+    "preference of another label": {"preferred": [{"weight": 1, "preference": {"matchExpressions": [ZONE]}}]},
+    "preference of a field": {"preferred": [{"weight": 1, "preference": {"matchFields": [expression(ARCH, "amd64")]}}]},
+    "preference of nothing": {"preferred": [{"weight": 1, "preference": {}}]},
+    "another scheduler": {"schedulerNameWas": "volcano"},
+    "another absence": {"was": {"/spec/tolerations": "gone"}},
+}
+RICH = {
+    "tolerations": [TENANT, ARM_TOLERATION],
+    "affinity": {
+        "nodeAffinity": {
+            REQUIRED: {
+                "nodeSelectorTerms": [
+                    {"matchExpressions": [expression("tenant", "a")]},
+                    {"matchExpressions": [expression(ARCH, "amd64", operator="NotIn")]},
+                    {},
+                ]
+            },
+            PREFERRED: [{"weight": 1, "preference": {"matchExpressions": [ZONE]}}],
+        }
+    },
+    "schedulerName": "multiarch",
+}
+
+
+@pytest.mark.parametrize("record", UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_record_that_we_could_not_have_written_removes_nothing(record: object) -> None:
+    """It is replaced or dropped, since the annotation is ours."""
+    document = claiming(record, **RICH)
+    assert read_record(document["metadata"]["annotations"][ADDED]) is None
+    patched = after(document, Unknown(Cause.DENIED, "x"), admission=ALL)
+    assert patched["spec"] == document["spec"]
+    assert patched["metadata"]["annotations"] == {}
+
+
+CLAIMS = {
+    "a toleration of no rule": {"tolerations": [TENANT]},
+    "a toleration that is not there": {"tolerations": [BOTH_TOLERATION]},
+    "a term that says otherwise": {"required": [{"index": 0, "matchExpressions": [expression(ARCH, "amd64")]}]},
+    "a term that is not there": {"required": [{"index": 9, "matchExpressions": [expression(ARCH, "amd64")]}]},
+    "the empty term": {"required": [{"index": 2, "matchExpressions": [expression(ARCH, "amd64")], "whole": True}]},
+    "lists and maps in use": {
+        "was": {
+            "/metadata": "missing",
+            "/spec": "missing",
+            "/spec/containers": "null",
+            "/spec/tolerations": "missing",
+            "/spec/affinity": "missing",
+            f"/spec/affinity/nodeAffinity/{REQUIRED}/nodeSelectorTerms": "missing",
+            "no pointer": "null",
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("record", CLAIMS.values(), ids=CLAIMS.keys())
+def test_claim_to_what_we_did_not_add_removes_nothing(record: object) -> None:
+    """Only what stands exactly so and has the form of our own goes."""
+    document = claiming(record, **RICH)
+    patched = after(document, Unknown(Cause.DENIED, "x"), admission=settings("both"))
+    assert patched["spec"] == document["spec"]
+    assert patched["metadata"] == {**document["metadata"], "annotations": {}}
+
+
+def test_one_claim_removes_one_toleration() -> None:
+    """Naming it twice does not take two."""
+    document = claiming({"tolerations": [ARM_TOLERATION] * 2}, tolerations=[ARM_TOLERATION, TENANT, ARM_TOLERATION])
+    assert after(document, AMD64)["spec"]["tolerations"] == [ARM_TOLERATION, TENANT]
+
+
+def test_claim_never_leaves_a_term_that_matches_nothing_or_more() -> None:
+    """An author's term of our form cannot be emptied, and a copy goes only beside its equal."""
+    amd64 = expression(ARCH, "amd64")
+    affinity = with_terms({"matchExpressions": [amd64]}, {"matchExpressions": [amd64, ZONE]})
+    record = {
+        "required": [
+            {"index": 0, "matchExpressions": [amd64]},
+            {"index": 1, "matchExpressions": [amd64], "whole": True},
+        ]
+    }
+    patched = after(claiming(record, affinity=affinity), Unknown(Cause.DENIED, "x"), admission=ALL)
+    assert terms_of(patched) == [{"matchExpressions": [amd64]}, {"matchExpressions": [ZONE]}]
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        None,
+        [7],
+        "text",
+        {"nodeAffinity": [7]},
+        {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [7, {"matchExpressions": 7}]}}},
+    ],
+)
+def test_record_meets_affinity_of_any_shape(affinity: Any) -> None:
+    """Nothing is found there, and nothing fails."""
+    record = read_record(after(pod(), MULTI, admission=ALL)["metadata"]["annotations"][ADDED])
+    document: JsonObject = {"spec": {"affinity": copy.deepcopy(affinity), "tolerations": "none"}}
+    assert record is not None
+    assert take_back(document, record, record.tolerations, "multiarch") == NOTHING
+    assert document == {"spec": {"affinity": affinity, "tolerations": "none"}}

@@ -1,0 +1,205 @@
+"""What holds for every pod: idempotence, taking back exactly, validity of the result, and nothing from the unknown."""
+
+import copy
+from typing import Any
+
+import hypothesis
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.kubernetes.core_v1 import Toleration
+from extender.placement.additions import read_record, take_back
+from extender.placement.annotations import ADDED
+from extender.placement.facts import RETRYABLE, Anywhere, Cause, ImageFact, Pending, RunsOn, Unknown
+from extender.placement.mutation import AdmissionPolicy
+from extender.placement.tolerations import TolerationRule
+from tests.unit.placement.mutating import (
+    ARCH,
+    ARM_RULE,
+    ARM_TOLERATION,
+    BOTH_RULE,
+    OS,
+    PREFERRED,
+    REQUIRED,
+    after,
+    built_for,
+    mutate,
+    settings,
+)
+
+untimed = hypothesis.settings(deadline=None)
+
+RULES: tuple[TolerationRule, ...] = (BOTH_RULE, ARM_RULE)
+KNOWN = st.sets(
+    st.sampled_from(["linux/amd64", "linux/arm64", "windows/amd64", "linux/arm/v6", "linux/amd64/v3"]), min_size=1
+).map(lambda texts: built_for(*texts))
+UNRESOLVED: st.SearchStrategy[ImageFact] = st.sampled_from(
+    [*(Pending(cause, "x") for cause in RETRYABLE), *(Unknown(cause, "x") for cause in Cause)]
+)
+FACTS: st.SearchStrategy[ImageFact] = KNOWN | UNRESOLVED | st.just(Anywhere())
+
+
+def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """That, null, or `...` for a key that is not there."""
+    return strategy | st.none() | st.just(...)
+
+
+def objects(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """JSON objects of these fields, some of them missing, null, or beside one never heard of."""
+    return st.fixed_dictionaries(fields, optional={"future": st.just({"x": [None]})}).map(
+        lambda found: {key: value for key, value in found.items() if value is not ...}
+    )
+
+
+EXPRESSIONS = st.builds(
+    lambda label, operator: {
+        "key": label[0],
+        "operator": operator,
+        **({"values": label[1]} if operator in ("In", "NotIn") else {}),
+    },
+    st.sampled_from(
+        [
+            (ARCH, ["amd64"]),
+            (ARCH, ["amd64", "arm64"]),
+            (ARCH, ["s390x"]),
+            (OS, ["linux"]),
+            ("beta.kubernetes.io/arch", ["arm64"]),
+            ("zone", ["a"]),
+        ]
+    ),
+    st.sampled_from(["In", "In", "NotIn", "Exists"]),
+)
+TERMS = objects(
+    matchExpressions=maybe(st.lists(EXPRESSIONS, max_size=3)), matchFields=maybe(st.lists(EXPRESSIONS, max_size=1))
+)
+AFFINITIES = objects(
+    podAffinity=maybe(st.just({})),
+    nodeAffinity=maybe(
+        objects(
+            **{
+                REQUIRED: maybe(objects(nodeSelectorTerms=maybe(st.lists(TERMS, max_size=3)))),
+                PREFERRED: maybe(
+                    st.lists(
+                        st.builds(
+                            lambda weight, term: {"weight": weight, "preference": term}, st.integers(1, 100), TERMS
+                        ),
+                        max_size=2,
+                    )
+                ),
+            }
+        )
+    ),
+)
+TOLERATIONS = st.sampled_from(
+    [
+        {"operator": "Exists"},
+        ARM_TOLERATION,
+        {"key": "multi", "operator": "Exists", "future": 1},
+        {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
+    ]
+)
+PODS = objects(
+    metadata=objects(annotations=maybe(st.dictionaries(st.sampled_from(["a", "b/c~d"]), st.text(max_size=3)))),
+    spec=objects(
+        containers=st.just([{"name": "a", "image": "a:1"}, {"name": "b", "image": "b:1"}]),
+        tolerations=maybe(st.lists(TOLERATIONS, max_size=3)),
+        affinity=maybe(AFFINITIES),
+        nodeSelector=maybe(st.sampled_from([{}, {ARCH: "amd64"}, {ARCH: "arm64", OS: "linux"}, {"disk": "ssd"}])),
+        schedulerName=maybe(st.sampled_from(["", "default-scheduler", "volcano", "multiarch"])),
+    ),
+)
+SETTINGS = st.builds(
+    settings,
+    st.sampled_from(["none", "required", "preferred", "both"]),
+    st.sampled_from(["", "multiarch"]),
+    st.sampled_from([(), RULES]),
+)
+
+
+@untimed
+@given(PODS, FACTS, FACTS, SETTINGS)
+def test_second_pass_over_the_result_changes_nothing(
+    document: Any, first: ImageFact, second: ImageFact, admission: AdmissionPolicy
+) -> None:
+    """However the pod looked before."""
+    patched = after(document, first, second, admission=admission)
+    assert mutate(patched, first, second, admission=admission).patch == b""
+
+
+@untimed
+@given(PODS, FACTS, FACTS, SETTINGS)
+def test_taking_back_what_was_added_gives_the_original(
+    document: Any, first: ImageFact, second: ImageFact, admission: AdmissionPolicy
+) -> None:
+    """Missing stays missing, null stays null, empty stays empty."""
+    patched = after(document, first, second, admission=admission)
+    record = read_record((patched["metadata"].get("annotations") or {}).get(ADDED))
+    tolerations: list[Toleration] = [rule.toleration for rule in admission.tolerations]
+    taken = take_back(patched, record, tolerations, admission.scheduler_name)
+    assert patched == document
+    assert record is None or taken.same_as(record)
+
+
+@untimed
+@given(PODS, FACTS, FACTS, FACTS, SETTINGS)
+def test_pass_over_other_images_ends_where_they_would_have_begun(
+    document: Any, kept: ImageFact, before: ImageFact, then: ImageFact, admission: AdmissionPolicy
+) -> None:
+    """Nothing of the first pass is left that the second would not have done."""
+    patched = after(document, kept, before, admission=admission)
+    assert after(patched, kept, then, admission=admission) == after(document, kept, then, admission=admission)
+
+
+@untimed
+@given(PODS, FACTS, UNRESOLVED, SETTINGS)
+def test_the_unresolved_earn_no_toleration_and_no_preference(
+    document: Any, known: ImageFact, unresolved: ImageFact, admission: AdmissionPolicy
+) -> None:
+    """Whatever the cause, and whatever the other image is; affinity only by what is known of the other."""
+    patched = after(document, known, unresolved, admission=admission)
+    assert patched["spec"].get("tolerations", ...) == document["spec"].get("tolerations", ...)
+    assert _node_affinity(patched).get(PREFERRED) == _node_affinity(document).get(PREFERRED)
+    if not isinstance(known, RunsOn):
+        assert patched["spec"].get("affinity", ...) == document["spec"].get("affinity", ...)
+
+
+@untimed
+@given(PODS, KNOWN, FACTS)
+def test_result_is_what_an_api_server_accepts(document: Any, first: ImageFact, second: ImageFact) -> None:
+    """No `In` without values, no weight outside 1-100, no list of terms without any, unless its author wrote them."""
+    patched = after(document, first, second, admission=settings("both", "multiarch", RULES))
+    own, terms = _terms(document), _terms(patched)
+    assert bool(terms) or not own
+    assert sum(not _expressions(term) for term in terms) == sum(not _expressions(term) for term in own)
+    present = [item for term in own for item in _expressions(term)]
+    added = [item for term in terms for item in _expressions(term) if item not in present]
+    assert all(item["operator"] == "In" and item["values"] and item["key"] in (ARCH, OS) for item in added)
+    if _node_affinity(patched) != _node_affinity(document) and REQUIRED in _node_affinity(patched):
+        assert terms or _node_affinity(patched)[REQUIRED] == _node_affinity(document).get(REQUIRED)
+    for term in _node_affinity(patched).get(PREFERRED) or []:
+        assert 1 <= term["weight"] <= 100
+    annotations = (patched.get("metadata") or {}).get("annotations") or {}
+    assert all(isinstance(value, str) for value in annotations.values())
+
+
+@untimed
+@given(PODS, KNOWN, KNOWN, st.binary(max_size=40) | st.sampled_from([b"{}", b'{"was":{}}', b'{"required":[]}']))
+def test_any_text_as_a_record_is_harmless(document: Any, first: ImageFact, second: ImageFact, text: bytes) -> None:
+    """The pod comes out as if it had not been there."""
+    document["metadata"]["annotations"] = {"a": "b"}
+    claiming = copy.deepcopy(document)
+    claiming["metadata"]["annotations"][ADDED] = text.decode("latin-1")
+    admission = settings("both", "multiarch", RULES)
+    assert after(claiming, first, second, admission=admission) == after(document, first, second, admission=admission)
+
+
+def _node_affinity(document: Any) -> dict[str, Any]:
+    return (document["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+
+
+def _terms(document: Any) -> list[dict[str, Any]]:
+    return (_node_affinity(document).get(REQUIRED) or {}).get("nodeSelectorTerms") or []
+
+
+def _expressions(term: dict[str, Any]) -> list[Any]:
+    return [*(term.get("matchExpressions") or []), *(term.get("matchFields") or [])]

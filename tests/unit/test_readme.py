@@ -1,0 +1,63 @@
+"""The README's tables say what the code says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import extender.cli.main  # noqa: F401 -- it imports every room that counts
+from extender.cli.config import settings_table
+from extender.config.tree import settings
+from extender.metrics import REGISTRY
+from extender.placement.annotations import ADDED, MODE, PREFER, REASON, UNKNOWN
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def between(start: str, end: str) -> str:
+    """The text between two comments."""
+    found = re.search(rf"<!-- {start}[^>]*-->\n(.*?)<!-- {end} -->", README, re.DOTALL)
+    assert found, f"README has no <!-- {start} --> … <!-- {end} -->"
+    return found[1]
+
+
+def metrics_table() -> str:
+    """Every metric of ours as Markdown, by name."""
+    rows = []
+    for metric in sorted(REGISTRY.collect(), key=lambda metric: metric.name):
+        labels = sorted({label for sample in metric.samples for label in sample.labels if label != "le"})
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        rows.append(f"| `{name}` | {metric.type} | {', '.join(labels)} | {metric.documentation} |")
+    return "\n".join(["| metric | type | labels | meaning |", "|---|---|---|---|", *rows, ""])
+
+
+def test_settings_table_is_the_structs() -> None:
+    """Paste the output of `multiarch-extender config --table`."""
+    assert between("settings", "settings end") == settings_table()
+
+
+def test_metrics_table_is_the_registry() -> None:
+    """Each metric with type, labels and meaning."""
+    assert between("metrics", "metrics end") == metrics_table()
+
+
+@pytest.mark.parametrize("annotation", [MODE, PREFER, UNKNOWN, REASON, ADDED])
+def test_every_annotation_is_explained(annotation: str) -> None:
+    """Each annotation that is read or written."""
+    assert f"`{annotation}`" in README
+
+
+def test_settings_named_in_the_text_exist() -> None:
+    """No paragraph speaks of a setting that there is not."""
+    paths = {setting.path for setting in settings()}
+    sections = {path.partition(".")[0] for path in paths}
+    named = set(re.findall(rf"`((?:{'|'.join(sections)})\.[a-z_.]+)(?:[:=][^`]*)?`", README))
+    assert named
+    assert named <= paths
+
+
+def test_commands_named_in_the_text_exist() -> None:
+    """Every `make` target of the README is one."""
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z0-9-]+):.*## ", makefile, re.MULTILINE))
+    assert set(re.findall(r"(?:`|^)make ([a-z0-9-]+)", README, re.MULTILINE)) <= targets
