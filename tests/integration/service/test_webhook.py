@@ -1,0 +1,155 @@
+"""The webhook over HTTP: what is patched, what is left alone, and what every answer has."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.demo.registry import EmbeddedRegistry
+from tests.integration.service.caller import AMD64, ARM64, Caller, Json, pod, review_of
+from tests.integration.service.conftest import StartService
+from tests.unit.placement.json_patch import apply
+
+POOL = ["k8smultiarcher", "kubernetes.io/arch", "arch"]
+
+
+@pytest.fixture
+async def images(registry: EmbeddedRegistry) -> EmbeddedRegistry:
+    """A multi-arch and an amd64-only image."""
+    registry.add_index("multi", "1", [AMD64, ARM64])
+    registry.add_manifest("amd", "1", AMD64)
+    return registry
+
+
+def keys_of(created: Json) -> list[str]:
+    """The keys of a pod's tolerations."""
+    return [toleration["key"] for toleration in created["spec"].get("tolerations") or []]
+
+
+async def created_with(caller: Caller, created: Json, **request: object) -> Json:
+    """The pod as the API server would store it."""
+    response = await caller.review(created, **request)
+    stored: Json = apply(created, msgspec.json.encode(response["patch"]))
+    return stored
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "patched"),
+    [
+        pytest.param({}, True, id="creation"),
+        pytest.param({"dryRun": True}, True, id="dry run"),
+        pytest.param(
+            {"oldObject": None, "options": {"kind": "CreateOptions"}, "future": {"x": 1}}, True, id="more fields"
+        ),
+        pytest.param({"operation": "UPDATE"}, False, id="update"),
+        pytest.param({"operation": "DELETE", "object": None}, False, id="delete"),
+        pytest.param({"subResource": "ephemeralcontainers"}, False, id="subresource"),
+        pytest.param({"kind": {"group": "apps", "version": "v1", "kind": "Deployment"}}, False, id="other kind"),
+        pytest.param({"kind": None}, False, id="no kind"),
+        pytest.param({"object": {}}, False, id="empty object"),
+    ],
+)
+async def test_only_creations_of_pods_are_patched(
+    start_service: StartService, images: EmbeddedRegistry, request_fields: Json, patched: bool
+) -> None:
+    """Anything else is allowed as it is."""
+    caller = await start_service(plain_http=images.host)
+    response = await caller.review(pod(f"{images.host}/multi:1"), **request_fields)
+    assert bool(response["patch"]) == patched
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"null", b'{"request":{}}', b'{"request":{"uid":""}}', b"[", b"\xff"])
+async def test_what_is_no_review_is_refused_with_a_reason(start_service: StartService, body: bytes) -> None:
+    """400, so that the API server follows the failurePolicy; the service lives on."""
+    caller = await start_service()
+    async with caller.session.post(f"{caller.service.admission_url}/admission/pods", data=body) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]
+
+
+async def test_object_that_is_no_pod_is_refused_with_a_reason(start_service: StartService) -> None:
+    """A review whose object cannot be read is a bad request."""
+    caller = await start_service()
+    body = msgspec.json.encode(review_of({"spec": {"containers": 3}}))
+    async with caller.session.post(f"{caller.service.admission_url}/admission/pods", data=body) as response:
+        assert response.status == 400
+        assert "containers" in (await response.json())["error"]
+
+
+async def test_generated_name_and_unknown_fields_survive(start_service: StartService, images: EmbeddedRegistry) -> None:
+    """A controller's pod has no name yet; what this code has never heard of stays where it is."""
+    caller = await start_service("admission.node_affinity=required", plain_http=images.host)
+    created = pod(f"{images.host}/multi:1")
+    created["metadata"] = {"generateName": "web-", "x-future": {"deep": [1, None]}}
+    created["spec"] |= {"x-future": "kept", "affinity": {"podAffinity": {"x": 1}, "x-future": True}}
+    stored = await created_with(caller, created)
+    assert keys_of(stored) == POOL
+    assert stored["metadata"]["x-future"] == {"deep": [1, None]}
+    assert (stored["spec"]["x-future"], stored["spec"]["affinity"]["podAffinity"]) == ("kept", {"x": 1})
+    assert stored["spec"]["affinity"]["x-future"] is True
+
+
+async def test_sidecar_of_another_webhook_takes_back_what_was_added(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """The second pass sees an amd64-only sidecar: tolerations go, the affinity narrows."""
+    caller = await start_service("admission.node_affinity=required", plain_http=images.host)
+    first = await created_with(caller, pod(f"{images.host}/multi:1"))
+    assert keys_of(first) == POOL
+    assert _required(first) == [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64", "arm64"]}]
+    assert (await caller.review(first))["patch"] == []
+    first["spec"]["containers"].append({"name": "sidecar", "image": f"{images.host}/amd:1"})
+    second = await created_with(caller, first)
+    assert keys_of(second) == []
+    assert _required(second) == [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]
+    assert second["metadata"]["annotations"]["multiarch-extender.io/reason"].endswith("is built only for linux/amd64")
+    assert (await caller.review(second))["patch"] == []
+
+
+def _required(created: Json) -> list[Json]:
+    """The architecture requirements of the pod's only term."""
+    node_affinity: Any = created["spec"]["affinity"]["nodeAffinity"]
+    (term,) = node_affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    return [item for item in term["matchExpressions"] if item["key"] == "kubernetes.io/arch"]
+
+
+async def test_scheduler_name_is_given_to_pods_of_the_default_scheduler(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """Even when nothing is known of the images; a pod that names another scheduler keeps it."""
+    caller = await start_service("admission.scheduler_name=multiarch-scheduler", plain_http=images.host)
+    for named, stored in ((None, "multiarch-scheduler"), ("default-scheduler", "multiarch-scheduler"), ("own", "own")):
+        created = pod(f"{images.host}/missing:1")
+        if named:
+            created["spec"]["schedulerName"] = named
+        assert (await created_with(caller, created))["spec"]["schedulerName"] == stored
+
+
+async def test_daemon_set_pod_is_left_alone_and_not_looked_up(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """Its controller judges by the template."""
+    caller = await start_service(plain_http=images.host)
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}
+    assert (await caller.review(pod(f"{images.host}/multi:1", ownerReferences=[owner])))["patch"] == []
+    assert not images.requests
+
+
+async def test_known_failing_image_costs_no_wait(start_service: StartService, images: EmbeddedRegistry) -> None:
+    """The second pod of a missing image does not ask its registry again."""
+    caller = await start_service(plain_http=images.host)
+    for _ in range(3):
+        assert (await caller.review(pod(f"{images.host}/missing:1")))["patch"] == []
+    assert images.requests["HEAD manifests"] <= 1
+    assert images.requests["GET manifests"] <= 1
+
+
+async def test_reviews_are_counted_by_outcome(start_service: StartService, images: EmbeddedRegistry) -> None:
+    """Patched, unchanged and skipped."""
+    caller = await start_service(plain_http=images.host)
+    series = [f'multiarch_admissions_total{{outcome="{outcome}"}}' for outcome in ("patched", "unchanged", "skipped")]
+    before = [await caller.metric(name) for name in series]
+    await caller.review(pod(f"{images.host}/multi:1"))
+    await caller.review(pod(f"{images.host}/amd:1"))
+    await caller.review(pod(f"{images.host}/amd:1"), operation="UPDATE")
+    assert [await caller.metric(name) - old for name, old in zip(series, before, strict=True)] == [1, 1, 1]
