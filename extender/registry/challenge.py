@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 # One list element: a scheme, a parameter, or a scheme with its first parameter (or its token68, as Negotiate has it).
-# An unquoted value may hold what no token may, since `realm=https://…` and `realm=/` occur.
+# An unquoted value may hold what no token may, since `realm=https://…` and `realm=/` occur. What repeats is possessive
+# (`++`), or a header of many spaces would take time by the square of its length.
 _ELEMENT = re.compile(
-    rf"(?:(?P<scheme>{_WORD})(?![ \t]*=)(?:[ \t]+|(?=,|$)))?"
-    rf'(?:(?P<key>{_WORD})[ \t]*=[ \t]*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^\s",]*))'
-    r"|(?P<token68>[A-Za-z0-9._~+/-]+=*))?"
-    r"[ \t]*(?:,[ \t,]*|$)"
+    rf"(?:(?P<scheme>{_WORD}+)(?:[ \t]++|(?=,|$)))?"
+    rf'(?:(?P<key>{_WORD}+)[ \t]*+=[ \t]*+(?:"(?P<quoted>(?:[^"\\]|\\.)*+)"|(?P<plain>[^\s",]*+))'
+    r"|(?P<token68>[A-Za-z0-9._~+/-]++=*+))?"
+    r"[ \t]*+(?:,[ \t,]*+|$)"
 )
 _ESCAPED = re.compile(r"\\(.)")
 

@@ -145,7 +145,7 @@ class RegistryClient:
             url = URL(f"{scheme}://{host}/v2/{reference.path}/{what}")
         except ValueError as exc:
             raise RegistryUnavailable(f"{reference.domain} is no address to connect to") from exc
-        if not url.raw_host or url.port == 0:
+        if not url.raw_host:
             raise RegistryUnavailable(f"{reference.domain or reference.path} is no address to connect to")
         return url
 

@@ -40,9 +40,8 @@ _CAUSES: dict[type[BaseException], Cause] = {
     InvalidReference: Cause.INVALID_REFERENCE,
 }
 
-# Tags are pushed after their pods quite often; a secret that is mended has a new scope, and so no failures.
+# A secret that is mended has a new scope, and so no failures.
 _LIFETIMES_SECONDS = {
-    Cause.MISSING: 60.0,
     Cause.DENIED: 300.0,
     Cause.INVALID: 3600.0,
     Cause.UNSUPPORTED: 3600.0,
@@ -50,6 +49,8 @@ _LIFETIMES_SECONDS = {
 }
 _BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 10.0, 300.0
 _RETRY_AFTER_SECONDS = 30.0
+# Tags are pushed after their pods quite often, and a pod is pending for half a minute: so at first we ask again soon.
+_SOON_MISSING_SECONDS, _SOON_TIMES, _MISSING_SECONDS = 5.0, 12, 60.0
 
 # What another credential may turn out differently. Like the kubelet we go on after "no such image" too, since some
 # registries say so of what a login may not see.
@@ -103,11 +104,14 @@ def lifetime_seconds(error: Exception, strikes: int, random: Callable[[], float]
     """How long the failure stands that `error` is the `strikes`-th of in a row.
 
     Unavailable: 10 s doubling to 300 s, less up to a fifth by chance, so that what failed together does not come back
-    together. Throttled: until the registry said we may come back, or 30 s.
+    together. Throttled: until the registry said we may come back, or 30 s. Missing: 5 s, and 60 s from the thirteenth on.
     """
     if isinstance(error, RegistryThrottled):
         return _RETRY_AFTER_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
-    fixed = _LIFETIMES_SECONDS.get(failure_of(error).cause)
+    cause = failure_of(error).cause
+    if cause is Cause.MISSING:
+        return _SOON_MISSING_SECONDS if strikes <= _SOON_TIMES else _MISSING_SECONDS
+    fixed = _LIFETIMES_SECONDS.get(cause)
     if fixed is not None:
         return fixed
     backoff = _BACKOFF_SECONDS * 2.0 ** min(strikes - 1, 10)

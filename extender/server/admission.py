@@ -6,8 +6,8 @@ Knows when to wait and for how long; what a pod is given is `placement.mutation`
 from collections.abc import Callable
 
 import msgspec
+import structlog
 
-from extender.errors import InvalidRequest
 from extender.images.platform import Platform
 from extender.kubernetes.admission_v1 import AdmissionRequest, decode_review, encode_response, is_pod_creation
 from extender.kubernetes.core_v1 import Pod
@@ -17,12 +17,14 @@ from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator, Outc
 from extender.server.endpoints import Reply
 from extender.server.knowledge import Knowledge
 
-_SKIPPED = "skipped"
+log = structlog.get_logger()
+
+_SKIPPED, _UNREADABLE = "skipped", "unreadable"
 ADMISSIONS = counter(
     "multiarch_admissions_total",
-    "Reviews by what became of the pod; skipped: it is no creation of a pod.",
+    "Reviews by what became of the pod; skipped: no creation of a pod; unreadable: not the Pod that we know.",
     "outcome",
-    (*Outcome, _SKIPPED),
+    (*Outcome, _SKIPPED, _UNREADABLE),
 )
 
 _POD = msgspec.json.Decoder(Pod)
@@ -55,7 +57,13 @@ class PodAdmission:
         if not is_pod_creation(review.request):
             ADMISSIONS[_SKIPPED].inc()
             return Reply(encode_response(review))
-        mutation = await self._mutate(review.request)
+        try:
+            pod = _POD.decode(review.request.object)
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:  # the API server knows better what a Pod is
+            ADMISSIONS[_UNREADABLE].inc()
+            log.warning("pod.unreadable", namespace=review.request.namespace, why=str(exc))
+            return Reply(encode_response(review, warnings=[f"multiarch-extender cannot read this pod: {exc}"]))
+        mutation = await self._mutate(review.request, pod)
         ADMISSIONS[mutation.outcome].inc()
         return Reply(
             encode_response(
@@ -71,8 +79,7 @@ class PodAdmission:
         """Allowed without a patch; the event's id is in the audit log."""
         return encode_response(decode_review(body), audit_annotations={"internal-error": event_id})
 
-    async def _mutate(self, request: AdmissionRequest) -> Mutation:
-        pod = _decode_pod(request.object)
+    async def _mutate(self, request: AdmissionRequest, pod: Pod) -> Mutation:
         wishes = self._knowledge.wishes_of(pod, request.namespace or "")
         images = () if untouched(pod, wishes, self._policy) else images_of(pod)
         # A required affinity outlives the fact it was made of, so a stale one is confirmed first.
@@ -81,10 +88,3 @@ class PodAdmission:
             (image, fact_of(image, answer, may_be_pending=True)) for image, answer in zip(images, answers, strict=True)
         ]
         return self._mutator.mutate(request.object, pod, facts, wishes, self._cluster_platforms())
-
-
-def _decode_pod(raw: msgspec.Raw) -> Pod:
-    try:
-        return _POD.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise InvalidRequest(f"request.object is no Pod: {exc}") from exc

@@ -166,7 +166,11 @@ UNREADABLE = {
     "another label": {"required": [{"index": 0, "matchExpressions": [expression("tenant", "a")]}]},
     "another operator": {"required": [{"index": 0, "matchExpressions": [expression(ARCH, "amd64", operator="NotIn")]}]},
     "preference of another label": {"preferred": [{"weight": 1, "preference": {"matchExpressions": [ZONE]}}]},
-    "preference of a field": {"preferred": [{"weight": 1, "preference": {"matchFields": [expression(ARCH, "amd64")]}}]},
+    "preference of a field": {
+        "preferred": [
+            {"weight": 1, "preference": {"matchExpressions": [expression(ARCH, "amd64")], "matchFields": [ZONE]}}
+        ]
+    },
     "preference of nothing": {"preferred": [{"weight": 1, "preference": {}}]},
     "another scheduler": {"schedulerNameWas": "volcano"},
     "another absence": {"was": {"/spec/tolerations": "gone"}},
@@ -226,6 +230,12 @@ def test_claim_to_what_we_did_not_add_removes_nothing(record: object) -> None:
     patched = after(document, Unknown(Cause.DENIED, "x"), admission=settings("both"))
     assert patched["spec"] == document["spec"]
     assert patched["metadata"] == {**document["metadata"], "annotations": {}}
+
+
+def test_claim_to_what_is_due_does_not_stand_for_it() -> None:
+    """A toleration that the record names and the pod lacks is added."""
+    document = claiming({"tolerations": [ARM_TOLERATION]})
+    assert after(document, ARM64)["spec"]["tolerations"] == [ARM_TOLERATION]
 
 
 def test_one_claim_removes_one_toleration() -> None:

@@ -143,6 +143,19 @@ async def test_nested_index_counts_like_its_entries() -> None:
     assert registry.requests == {"manifests": 1}
 
 
+async def test_one_stated_platform_is_enough_to_state_platforms() -> None:
+    """Also where an index inside states none."""
+    stated, read = build_manifest("linux/amd64"), build_manifest("linux/arm64")
+    inner = index_of(read.manifests[-1])
+    entries = [
+        {"mediaType": OCI.manifest, "digest": stated.digest, "platform": {"os": "linux", "architecture": "amd64"}},
+        {"mediaType": OCI_INDEX, "digest": inner.digest},
+    ]
+    index = Manifest(OCI_INDEX, json.dumps({"manifests": entries}).encode())
+    image = await describe(MemoryRegistry(read, Bundle((), (inner,))), index)
+    assert (platforms_of(image), image.states_platforms) == (["linux/amd64", "linux/arm64"], True)
+
+
 async def test_index_of_artifacts_is_an_artifact() -> None:
     """Nothing in it can be run, and every reason is kept."""
     chart = build_artifact()

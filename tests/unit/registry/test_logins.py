@@ -165,6 +165,7 @@ def test_configuration_without_logins_is_fine(document: bytes) -> None:
         pytest.param(b'{"auths": {"quay.io": "secret"}}', "no Docker configuration", id="no-entry"),
         pytest.param(b'{"auths": {"quay.io": {"password": "\xff"}}}', "no Docker configuration", id="no-utf-8"),
         pytest.param(b'{"auths": {"quay.io": {"auth": "!!secret"}}}', "auth of 'quay.io'", id="no-base64"),
+        pytest.param(b'{"auths": {"quay.io": {"auth": "!YTpi"}}}', "auth of 'quay.io'", id="almost-base64"),
         pytest.param(b'{"auths": {"quay.io": {"auth": "c2VjcmV0"}}}', "auth of 'quay.io'", id="no-colon"),
         pytest.param(b'{"auths": {"quay.io": {"auth": "/////w=="}}}', "auth of 'quay.io'", id="auth-no-utf-8"),
     ],

@@ -31,7 +31,7 @@ def cause_of(answer: Answer) -> Cause | None:
 @pytest.mark.parametrize(
     ("error", "cause", "seconds"),
     [
-        pytest.param(ManifestNotFound("x"), Cause.MISSING, 60, id="missing"),
+        pytest.param(ManifestNotFound("x"), Cause.MISSING, 5, id="missing"),
         pytest.param(RegistryThrottled("x", 45.0), Cause.THROTTLED, 45, id="throttled"),
         pytest.param(RegistryThrottled("x"), Cause.THROTTLED, 30, id="throttled-without-a-time"),
         pytest.param(RegistryUnavailable("x"), Cause.UNAVAILABLE, 10, id="unavailable"),

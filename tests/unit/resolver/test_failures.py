@@ -36,12 +36,12 @@ def target() -> Target:
 @pytest.mark.parametrize(
     ("error", "cause", "seconds"),
     [
-        pytest.param(ManifestNotFound("x"), Cause.MISSING, 60, id="missing"),
+        pytest.param(ManifestNotFound("x"), Cause.MISSING, 5, id="missing"),
         pytest.param(RegistryDenied("x"), Cause.DENIED, 300, id="denied"),
         pytest.param(RegistryThrottled("x", 17.0), Cause.THROTTLED, 17, id="throttled-with-a-time"),
         pytest.param(RegistryThrottled("x"), Cause.THROTTLED, 30, id="throttled-without"),
         pytest.param(RegistryUnavailable("x"), Cause.UNAVAILABLE, 10, id="unavailable"),
-        pytest.param(TagNotFound("x"), Cause.MISSING, 60, id="a-leaf-of-missing"),
+        pytest.param(TagNotFound("x"), Cause.MISSING, 5, id="a-leaf-of-missing"),
         pytest.param(KeyError("x"), Cause.UNAVAILABLE, 10, id="a-defect-of-ours"),
         pytest.param(InvalidManifest("x"), Cause.INVALID, 3600, id="invalid"),
         pytest.param(UnsupportedManifest("x"), Cause.UNSUPPORTED, 3600, id="unsupported"),
@@ -65,6 +65,12 @@ def test_each_failure_stands_for_its_own_time(
 def test_unavailability_doubles_up_to_five_minutes(strikes: int, seconds: float) -> None:
     """A registry that stays away is asked more and more seldom, though never given up."""
     assert lifetime_seconds(RegistryUnavailable("x"), strikes, lambda: 0.0) == seconds
+
+
+@pytest.mark.parametrize(("strikes", "seconds"), [(1, 5), (12, 5), (13, 60), (5000, 60)])
+def test_missing_is_asked_for_soon_at_first(strikes: int, seconds: float) -> None:
+    """A tag that is pushed after its pod is found while the pod is still pending; one that stays away costs little."""
+    assert lifetime_seconds(ManifestNotFound("x"), strikes, lambda: 0.0) == seconds
 
 
 def test_jitter_shortens_a_backoff_by_a_fifth_at_most() -> None:
