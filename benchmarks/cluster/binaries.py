@@ -1,7 +1,8 @@
-"""etcd, kube-apiserver and kube-scheduler of one known version, built from their Go modules once and kept in a cache.
+"""etcd, kube-apiserver and kube-scheduler of known versions, built from their Go modules once and kept in a cache.
 
 Knows the modules pinned in `tests/e2e/controlplane` and how Go builds them; must not know how the programs are run.
-`python -m benchmarks.cluster.binaries` builds what is missing and prints the paths.
+`python -m benchmarks.cluster.binaries` builds what is missing and prints the paths. Kubernetes is the newest release
+pinned, or the one that the environment variable K8S names (`K8S=1.34`); one etcd serves them all.
 """
 
 import fcntl
@@ -42,12 +43,13 @@ class GoModule(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     dependency: str
     programs: Mapping[str, str]  # file name -> Go package
+    release: str = ""  # the folder below, where several releases are kept
     stamps: tuple[str, ...] = ()  # packages whose gitVersion, gitMajor and gitMinor are set as upstream's build does
 
     @property
     def folder(self) -> Path:
         """Where its go.mod and go.sum are."""
-        return MODULES / self.name
+        return MODULES / self.name / self.release
 
     @property
     def version(self) -> str:
@@ -74,23 +76,38 @@ class GoModule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ETCD = GoModule(name="etcd", dependency="go.etcd.io/etcd/server/v3", programs={"etcd": "go.etcd.io/etcd/server/v3"})
-KUBERNETES = GoModule(
-    name="kubernetes",
-    dependency="k8s.io/kubernetes",
-    programs={name: f"k8s.io/kubernetes/cmd/{name}" for name in ("kube-apiserver", "kube-scheduler")},
-    stamps=("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"),
-)
+KUBERNETES: Mapping[str, GoModule] = {
+    release: GoModule(
+        name="kubernetes",
+        dependency="k8s.io/kubernetes",
+        programs={name: f"k8s.io/kubernetes/cmd/{name}" for name in ("kube-apiserver", "kube-scheduler")},
+        release=release,
+        stamps=("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"),
+    )
+    for release in ("1.36", "1.35", "1.34")
+}
+NEWEST = KUBERNETES["1.36"]
+
+
+def chosen_kubernetes(environment: Mapping[str, str] = os.environ) -> GoModule:
+    """The release that K8S names, or the newest. Raises BinariesMissing for one that is not pinned."""
+    if not (release := environment.get("K8S")):
+        return NEWEST
+    if release not in KUBERNETES:
+        raise BinariesMissing(f"K8S is {release}, but the releases pinned in {MODULES} are {', '.join(KUBERNETES)}")
+    return KUBERNETES[release]
 
 
 def find_binaries(environment: Mapping[str, str] = os.environ) -> Binaries:
     """The three programs: from the folder KUBEBUILDER_ASSETS if it is set, else from the cache, built if need be.
 
-    That folder has no kube-scheduler as a rule; then ours is used, if it is of the same minor version.
+    That folder has no kube-scheduler as a rule; then ours is used, if it is of the same minor version. Who names a
+    release by K8S gets that release, whatever KUBEBUILDER_ASSETS holds.
     Raises BinariesMissing. A first build takes minutes and says so on stderr.
     """
-    if assets := environment.get("KUBEBUILDER_ASSETS"):
+    if (assets := environment.get("KUBEBUILDER_ASSETS")) and not environment.get("K8S"):
         return _from_assets(Path(assets), environment)
-    etcd, kubernetes = build(ETCD, environment), build(KUBERNETES, environment)
+    etcd, kubernetes = build(ETCD, environment), build(chosen_kubernetes(environment), environment)
     return Binaries(etcd / "etcd", kubernetes / "kube-apiserver", kubernetes / "kube-scheduler")
 
 
@@ -120,9 +137,10 @@ def _from_assets(folder: Path, environment: Mapping[str, str]) -> Binaries:
     if scheduler.is_file():
         return Binaries(etcd, apiserver, scheduler)
     version = subprocess.run([apiserver, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
-    if version.split(".")[:2] != KUBERNETES.version.split(".")[:2]:
+    ours = KUBERNETES.get(".".join(version.removeprefix("v").split(".")[:2]))
+    if ours is None:
         raise BinariesMissing(f"kube-apiserver in {folder} is {version}: put kube-scheduler {version} beside it")
-    return Binaries(etcd, apiserver, build(KUBERNETES, environment) / "kube-scheduler")
+    return Binaries(etcd, apiserver, build(ours, environment) / "kube-scheduler")
 
 
 def _cache(environment: Mapping[str, str]) -> Path:

@@ -8,7 +8,16 @@ import msgspec
 import pytest
 
 from benchmarks.cluster import binaries
-from benchmarks.cluster.binaries import ETCD, KUBERNETES, BinariesMissing, GoModule, build, find_binaries
+from benchmarks.cluster.binaries import (
+    ETCD,
+    KUBERNETES,
+    NEWEST,
+    BinariesMissing,
+    GoModule,
+    build,
+    chosen_kubernetes,
+    find_binaries,
+)
 
 
 @pytest.fixture
@@ -54,10 +63,10 @@ def test_programs_are_built_once_into_the_cache(tmp_path: Path, go: Path) -> Non
 
 def test_kubernetes_is_stamped_with_the_pinned_version(tmp_path: Path, go: Path) -> None:
     """Without the stamps it would call itself v0.0.0; the toolchain is never exchanged for a downloaded one."""
-    built = (build(KUBERNETES, environment(tmp_path, go)) / "kube-scheduler").read_text()
+    built = (build(NEWEST, environment(tmp_path, go)) / "kube-scheduler").read_text()
     assert built.startswith("k8s.io/kubernetes/cmd/kube-scheduler local -s -w ")
-    assert f"-X k8s.io/component-base/version.gitVersion={KUBERNETES.version}" in built
-    assert f"-X k8s.io/component-base/version.gitMinor={KUBERNETES.version.split('.')[1]}" in built
+    assert f"-X k8s.io/component-base/version.gitVersion={NEWEST.version}" in built
+    assert f"-X k8s.io/component-base/version.gitMinor={NEWEST.version.split('.')[1]}" in built
 
 
 def test_the_cache_home_is_the_users_choice(tmp_path: Path, go: Path) -> None:
@@ -127,10 +136,10 @@ def test_assets_are_used_as_they_are(tmp_path: Path) -> None:
 def test_assets_without_a_scheduler_get_ours_if_the_minor_version_agrees(tmp_path: Path, go: Path) -> None:
     """envtest's folders have no kube-scheduler."""
     executable(tmp_path / "etcd")
-    executable(tmp_path / "kube-apiserver", f"Kubernetes {KUBERNETES.version.rsplit('.', 1)[0]}.99")
+    executable(tmp_path / "kube-apiserver", f"Kubernetes {NEWEST.version.rsplit('.', 1)[0]}.99")
     found = find_binaries({**environment(tmp_path, go), "KUBEBUILDER_ASSETS": str(tmp_path)})
     assert found.kube_apiserver == tmp_path / "kube-apiserver"
-    assert found.kube_scheduler == build(KUBERNETES, environment(tmp_path, go)) / "kube-scheduler"
+    assert found.kube_scheduler == build(NEWEST, environment(tmp_path, go)) / "kube-scheduler"
 
 
 def test_assets_of_another_version_need_their_own_scheduler(tmp_path: Path) -> None:
@@ -166,8 +175,37 @@ def test_a_module_that_pins_nothing_is_refused() -> None:
         build(wrong)
 
 
-def test_every_staging_module_has_the_version_of_kubernetes() -> None:
+@pytest.mark.parametrize("release", KUBERNETES)
+def test_every_staging_module_has_the_version_of_kubernetes(release: str) -> None:
     """k8s.io/kubernetes v1.X.Y goes with k8s.io/api and its like v0.X.Y: one left behind is a mistake in go.mod."""
-    replaced = [line for line in (KUBERNETES.folder / "go.mod").read_text().splitlines() if "=>" in line]
+    module = KUBERNETES[release]
+    replaced = [line for line in (module.folder / "go.mod").read_text().splitlines() if "=>" in line]
     assert len(replaced) > 30
-    assert {line.split()[-1] for line in replaced} == {KUBERNETES.version.replace("v1.", "v0.", 1)}
+    assert {line.split()[-1] for line in replaced} == {module.version.replace("v1.", "v0.", 1)}
+
+
+@pytest.mark.parametrize("release", KUBERNETES)
+def test_the_release_named_by_k8s_is_built(tmp_path: Path, go: Path, release: str) -> None:
+    """Each release has its folder of pins and its folder in the cache; etcd is the same for all."""
+    found = find_binaries({**environment(tmp_path, go), "K8S": release})
+    assert found.kube_scheduler.parent.name.startswith(f"kubernetes-v{release}.")
+    assert found.etcd.parent.name == ETCD.key
+
+
+def test_the_newest_release_is_the_default(tmp_path: Path) -> None:
+    """An unset K8S and an empty one, as `make e2e K8S=` hands it on, say the same."""
+    assert chosen_kubernetes({}) is chosen_kubernetes({"K8S": ""}) is NEWEST
+
+
+def test_a_release_that_is_not_pinned_is_refused(tmp_path: Path, go: Path) -> None:
+    """The message names those that are."""
+    with pytest.raises(BinariesMissing, match=r"K8S is 1\.20, but the releases pinned in .* are 1\.36, 1\.35, 1\.34"):
+        find_binaries({**environment(tmp_path, go), "K8S": "1.20"})
+
+
+def test_k8s_is_stronger_than_assets(tmp_path: Path, go: Path) -> None:
+    """Whoever names a release tests that one, not what envtest left in the environment."""
+    for name in ("etcd", "kube-apiserver", "kube-scheduler"):
+        executable(tmp_path / name)
+    found = find_binaries({**environment(tmp_path, go), "KUBEBUILDER_ASSETS": str(tmp_path), "K8S": "1.35"})
+    assert found.kube_apiserver.parent.name == KUBERNETES["1.35"].key

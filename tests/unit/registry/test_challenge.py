@@ -99,6 +99,13 @@ def test_malformed_header_is_refused(header: str) -> None:
         parse_challenges([HUB, header])
 
 
+@pytest.mark.parametrize("repeated", [" ", "a", "/", "a ,", "a=b,", ",", '="\\"'])
+def test_endless_header_is_refused_in_one_pass(repeated: str) -> None:
+    """A stranger's long header costs a glance: were the grammar tried in more than one way, this would not end."""
+    with pytest.raises(MalformedChallenge):
+        parse_challenges([f"Basic a{repeated * (2**18 // len(repeated))}("])
+
+
 WORDS = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,8}", fullmatch=True)
 VALUES = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=20)
 
