@@ -43,10 +43,7 @@ async def _run(console: Console, *, keep: bool) -> list[str]:
         fill_registry(registry)
         config = _config(registry.host)
         async with open_service(config, NoCluster()) as service, aiohttp.ClientSession() as session:
-            console.print(
-                f"An image registry at {registry.host}, the service at {service.scheduler_url} (scheduler verbs) and"
-            )
-            console.print(f"{service.admission_url} (webhook), and four nodes: {_nodes_text()}.\n")
+            _print_cast(console, service, registry.host)
             caller = Caller(session, service.admission_url, service.scheduler_url, registry.host)
             cold = [await caller.play(scene) for scene in SCENES]
             _print_round(console, cold)
@@ -73,8 +70,14 @@ def _config(registry_host: str) -> Config:
     return load_config(None, [f"{path}={value}" for path, value in settings.items()])
 
 
-def _nodes_text() -> str:
-    return ", ".join(f"{name} ({architecture})" for name, architecture in NODES.items())
+def _print_cast(console: Console, service: Service, registry_host: str) -> None:
+    table = Table.grid(padding=(0, 2))
+    table.add_row("image registry", registry_host)
+    table.add_row("scheduler verbs", service.scheduler_url)
+    table.add_row("webhook", service.admission_url)
+    table.add_row("nodes", ", ".join(f"{name} ({architecture})" for name, architecture in NODES.items()))
+    console.print(table, highlight=False)
+    console.print()
 
 
 def _print_round(console: Console, seen: Sequence[Seen]) -> None:

@@ -10,6 +10,7 @@ import msgspec
 import typer
 import yaml
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -17,13 +18,15 @@ from extender.cli.options import Assignments, ConfigFile
 from extender.config.reading import read_config
 from extender.config.tree import Config
 from extender.errors import ConfigError, InvalidReference
-from extender.images.manifest import Image
+from extender.images.manifest import Image, Kind
 from extender.images.platform import Compatibility, InvalidPlatform, Platform, parse_platform, runs_on
 from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.placement.facts import Content, Failure, Pending, PodImage, Unknown, fact_of
 from extender.server.service import open_knowledge
 from extender.server.surroundings import NoCluster
+
+_COLUMNS = 160  # a platform, a digest, and a sentence
 
 
 class Inspected(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,22 +158,29 @@ def _print(results: Sequence[Inspected], output: str) -> None:
 
 
 def _print_table(results: Sequence[Inspected]) -> None:
-    table = Table("image", "kind", "platform", "digest", "size", box=None, pad_edge=False, header_style="bold")
+    """Whole digests, to be copied: a narrow terminal wraps the lines, we cut nothing."""
+    console = Console(highlight=False)
+    console.width = max(console.width, _COLUMNS)
     for result in results:
-        name = result.canonical or result.reference
+        console.print(f"[bold]{escape(result.canonical or result.reference)}[/]")
+        table = Table.grid(padding=(0, 2), pad_edge=True)
+        for _ in range(3):
+            table.add_column(no_wrap=True)
+        if result.kind:
+            table.add_row(result.kind, result.digest, result.media_type)
         if result.unknown:
-            table.add_row(
-                name, result.kind or "", f"unknown: {result.unknown['cause']}", result.digest or "", "", style="yellow"
-            )
-            table.add_row("", "", f"  {result.unknown['detail']}", "", "")
-        else:
-            table.add_row(name, result.kind, f"[bold]{len(result.platforms)} platforms[/]", result.digest, "")
+            table.add_row("[yellow]unknown[/]", f"{result.unknown['cause']}: {escape(result.unknown['detail'])}")
         for entry in result.platforms:
-            table.add_row("", "", f"  {entry['platform']}", str(entry["digest"]), _size(int(entry["size_bytes"])))
+            size = _size(int(entry["size_bytes"]))
+            table.add_row(f"[green]{entry['platform']}[/]", str(entry["digest"]), f"{size}{_of_what(result)}")
         for item in result.skipped:
-            table.add_row("", "", f"  [dim]skipped: {item['why']}[/]", f"[dim]{item['digest']}[/]", "")
-    console = Console(soft_wrap=not sys.stdout.isatty())
-    console.print(table)
+            table.add_row("[dim]skipped[/]", f"[dim]{item['digest']}[/]", f"[dim]{escape(item['why'])}[/]")
+        console.print(table)
+
+
+def _of_what(result: Inspected) -> str:
+    """The children of an index are not fetched, so only the size of their manifests is known."""
+    return " manifest" if result.kind == Kind.INDEX else ""
 
 
 def _size(size_bytes: int) -> str:

@@ -1,8 +1,10 @@
 """Images in Debian's docker-registry, from `docker push`'s requests to filter, scores and patched pods."""
 
+import asyncio
 import base64
 import json
 import ssl
+import sys
 from pathlib import Path
 
 import bcrypt
@@ -112,3 +114,23 @@ async def test_registry_with_logins(
         assert await judge(denied, image) == ([], ["a", "b", "c", "d"], {})
         strict = await start_service("scheduler.unknown=retry", *settings, plain_http=registry.host)
         assert "denied" in (await strict.filter(with_nodes(pod(image))))["Error"]
+
+
+async def test_inspect_agrees_with_the_service(debian_registry: DebianRegistry) -> None:
+    """The command sees in the real registry what the verbs decide by."""
+    host = debian_registry.host
+    multi = debian_registry.push("inspect/multi", "1", build_index(BOTH, attested=True))
+    debian_registry.push("inspect/arm", "1", build_manifest(ARM64, DOCKER))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "extender", "inspect", f"{host}/inspect/multi:1", f"{host}/inspect/arm:1",
+        "--output", "json", "--require", ARM64, "--set", f"registry.plain_http=['{host}']",
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, _ = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 0
+    first, second = json.loads(out)
+    assert (first["digest"], first["kind"], first["media_type"]) == (multi, "index", OCI.index)
+    assert [item["platform"] for item in first["platforms"]] == BOTH
+    assert len(first["skipped"]) == len(BOTH)
+    assert [item["platform"] for item in second["platforms"]] == [ARM64]
+    assert (second["kind"], second["platforms"][0]["digest"]) == ("manifest", second["digest"])
