@@ -1,6 +1,5 @@
 """`demo`: the whole story on one machine through real HTTP; a non-zero exit if any of it is not as it should be."""
 
-import asyncio
 import statistics
 from collections.abc import Sequence
 from typing import Annotated
@@ -17,7 +16,7 @@ from extender.config.tree import Config
 from extender.demo.registry import EmbeddedRegistry
 from extender.demo.story import NODES, SCENES, Caller, Seen, arguments_of, fill_registry, pod_of, review_of
 from extender.logs import configure_logs
-from extender.server.service import Service, open_service
+from extender.server.service import Service, open_service, wait_for_stop
 from extender.server.surroundings import NoCluster
 
 WARM_ROUNDS = 50
@@ -121,4 +120,4 @@ async def _stay(console: Console, service: Service, registry_host: str) -> None:
         console.print(f"curl -s {url} -d '{msgspec.json.encode(document).decode()}'", highlight=False, soft_wrap=True)
         console.print()
     console.print(f"curl -s {service.operations_url}/readyz?verbose", highlight=False)
-    await asyncio.Event().wait()
+    await wait_for_stop()

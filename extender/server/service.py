@@ -137,14 +137,18 @@ async def open_service(config: Config, surroundings: Surroundings) -> AsyncItera
 
 async def run_service(config: Config) -> None:
     """Serve until SIGTERM or SIGINT, then drain."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     async with open_surroundings(config) as surroundings, open_service(config, surroundings):
-        await stop.wait()
+        await wait_for_stop()
         log.info("service.stopping", grace_seconds=config.shutdown.grace_seconds)
     log.info("service.stopped")
+
+
+async def wait_for_stop() -> None:
+    """Returns when SIGTERM or SIGINT has come; from the call on, they do nothing else."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
 
 
 class _Opener:

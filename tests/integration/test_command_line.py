@@ -58,6 +58,30 @@ async def test_demo_shows_what_is_true_and_ends_by_itself() -> None:
     assert "(0 requests to the registry)" in out
 
 
+async def test_demo_can_be_kept_and_played_with() -> None:
+    """`--keep` prints curl lines that work, and Ctrl-C ends it with exit code 0."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, "demo", "--keep", stdout=subprocess.PIPE, stderr=subprocess.PIPE, limit=1 << 20
+    )
+    assert process.stdout
+    calls: dict[str, bytes] = {}
+    async with asyncio.timeout(30):
+        while "readyz" not in (line := (await process.stdout.readline()).decode()):
+            if line.startswith("curl -s "):
+                url, document = line.removeprefix("curl -s ").split(" -d ", 1)
+                calls[url] = document.strip().strip("'").encode()
+    async with aiohttp.ClientSession() as session:
+        for url, body in calls.items():
+            async with session.post(url, data=body) as response:
+                assert response.status == 200
+        async with session.get(line.removeprefix("curl -s ").strip()) as response:
+            assert response.status == 200
+    assert len(calls) == 2
+    process.send_signal(signal.SIGINT)
+    _, complaint = await asyncio.wait_for(process.communicate(), 30)
+    assert (process.returncode, complaint) == (0, b"")
+
+
 async def test_inspect_prints_documented_json(registry: EmbeddedRegistry) -> None:
     """One object per image, in the order asked, each with the documented keys."""
     images = [f"{registry.host}/shop/{name}:1.0" for name in ("web", "legacy", "missing")]
