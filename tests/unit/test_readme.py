@@ -61,3 +61,15 @@ def test_commands_named_in_the_text_exist() -> None:
     makefile = (Path(__file__).parents[2] / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z0-9-]+):.*## ", makefile, re.MULTILINE))
     assert set(re.findall(r"(?:`|^)make ([a-z0-9-]+)", README, re.MULTILINE)) <= targets
+
+
+def test_log_events_are_those_of_the_code() -> None:
+    """Each event is in the table, and each one in the table is logged somewhere."""
+    source = "\n".join(file.read_text() for file in (Path(__file__).parents[2] / "extender").rglob("*.py"))
+    logged = set(re.findall(r"\blog\.(?:info|warning|error|exception)\(\s*\"([a-z]+\.[a-z_]+)\"", source))
+    logged |= {
+        event for line in re.findall(r"\bevent = (.*)", source) for event in re.findall(r"\"([a-z]+\.[a-z_]+)\"", line)
+    }
+    table = README.partition("## Log events")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([a-z]+\.[a-z_]+)`", table)) - {setting.path for setting in settings()}
+    assert named == logged
