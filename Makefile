@@ -57,6 +57,11 @@ e2e: setup ## The end-to-end tests on a real control plane (needs Go the first t
 	@$(BIN)/python -m benchmarks.cluster.binaries >/dev/null
 	@$(BIN)/python -m pytest tests/e2e
 
+.PHONY: cluster
+cluster: setup ## A local cluster to play with: control plane, fake nodes, the service and the webhook
+	@$(BIN)/python -m benchmarks.cluster.binaries >/dev/null
+	@$(BIN)/python -m benchmarks.cluster.playground
+
 .PHONY: bench
 bench: setup ## Print the benchmark table (a few minutes)
 	@$(BIN)/python -m benchmarks

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import extender
-from benchmarks.cluster.binaries import KUBERNETES
+from benchmarks.cluster.binaries import NEWEST
 from extender.cluster.namespaces import NAMESPACES
 from extender.cluster.nodes import NODES
 from extender.cluster.pods import PENDING_PODS
@@ -202,10 +202,10 @@ def test_the_images_version_is_that_of_the_package() -> None:
     assert f"ARG VERSION={extender.__version__}\n" in (PROJECT / "Dockerfile").read_text()
 
 
-def test_the_second_scheduler_is_the_release_that_the_tests_run() -> None:
+def test_the_second_scheduler_is_the_newest_release_that_the_tests_run() -> None:
     """So what the end-to-end tests say of its flags and its configuration holds for the image that is named."""
     (container,) = workload_of("second-scheduler")["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == f"registry.k8s.io/kube-scheduler:{KUBERNETES.version}"
+    assert container["image"] == f"registry.k8s.io/kube-scheduler:{NEWEST.version}"
 
 
 def scheduler_arguments(configuration: Document) -> tuple[str, list[Document]]:
