@@ -106,7 +106,10 @@ class ApiClient:
     async def watch(
         self, kind: str, namespace: str = "", api_version: str = "v1", **selectors: str
     ) -> AsyncGenerator[tuple[str, KubernetesObject], None]:
-        """(ADDED, MODIFIED or DELETED, object) for what there is now, then for each change, until closed."""
+        """(ADDED, MODIFIED or DELETED, object) for what there is now, then for each change, until closed.
+
+        The server may end it at any time, and a busy one does.
+        """
         query = urlencode({**selectors, "watch": "1"})
         path = await self._path(api_version, kind, namespace)
         async with self._session.get(f"{path}?{query}", timeout=WATCH_TIMEOUT) as response:
@@ -126,11 +129,12 @@ class ApiClient:
         **selectors: str,
     ) -> KubernetesObject:
         """The first object, existing or to come, of which the predicate is true. Raises TimeoutError."""
-        async with timeout(timeout_seconds), aclosing(self.watch(kind, namespace, api_version, **selectors)) as events:
-            async for change, found in events:
-                if change != "DELETED" and is_awaited(found):
-                    return found
-        raise ApiError(410, f"the server ended the watch on {kind}")
+        async with timeout(timeout_seconds):
+            while True:
+                async with aclosing(self.watch(kind, namespace, api_version, **selectors)) as events:
+                    async for change, found in events:
+                        if change != "DELETED" and is_awaited(found):
+                            return found
 
     async def wait_until_bound(self, pod: str, namespace: str = "default", timeout_seconds: float = 30) -> str:
         """The node that the pod has been bound to. Raises TimeoutError."""

@@ -9,7 +9,7 @@ import http.client
 import ssl
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -61,7 +61,12 @@ class LocalCluster:
             self._admin = self._authority.issue("admin", group="system:masters")
             self._serving = self._authority.issue("serving")
             self._tls = self._authority.trust(self._admin)
-            self._start_apiserver(running, self._start_etcd(running))
+            self._tokens = self._authority.issue("service-accounts").key
+            self._start_etcd(running)
+            self._port = free_port()
+            self._authority.write_kubeconfig(self.kubeconfig, self._server, self._admin)
+            self._start_apiserver(running)
+            self.wait_for_apiserver()
             self._running = running.pop_all()
 
     def down(self) -> None:
@@ -89,7 +94,30 @@ class LocalCluster:
 
     def stop_scheduler(self, name: str = "kube-scheduler") -> None:
         """Ends that scheduler; its log stays until the cluster goes down."""
-        self._processes[name].stop(GRACE_SECONDS)
+        self._stop(name)
+
+    def stop_apiserver(self, grace_seconds: float = GRACE_SECONDS) -> None:
+        """Ends kube-apiserver, and with it its memory and every watch; etcd and the schedulers go on without it."""
+        self._processes["kube-apiserver"].stop(grace_seconds)
+
+    def start_apiserver(self) -> None:
+        """Starts kube-apiserver anew, at its old address and on what etcd holds, and does not wait.
+
+        From the main thread, as every process (see tether.py).
+        """
+        self._start_apiserver(self._running)
+
+    def wait_for_apiserver(self) -> None:
+        """Returns when kube-apiserver is ready, and in any thread. Raises ProcessFailed."""
+        for path in ("/readyz", "/api/v1/namespaces/default"):  # the namespace comes a moment after readiness
+            self._processes["kube-apiserver"].wait_until(partial(_answers, self._port, path, self._tls), READY_SECONDS)
+
+    def compact_etcd(self) -> int:
+        """Makes etcd forget every version but the newest, as kube-apiserver does every five minutes; its revision."""
+        found = self._ask_etcd("range", {"key": "AA=="})  # any key: the header counts
+        revision = int(found["header"]["revision"])
+        self._ask_etcd("compaction", {"revision": revision, "physical": True})
+        return revision
 
     def logs(self) -> str:
         """The end of each program's log."""
@@ -104,13 +132,14 @@ class LocalCluster:
     ) -> None:
         self.down()
 
-    def _start_etcd(self, running: ExitStack) -> str:
-        """Starts etcd on ports no earlier one holds, and returns its address.
+    @property
+    def _server(self) -> str:
+        return f"https://{LOOPBACK}:{self._port}"
 
-        Without fsync: its data goes with the folder.
-        """
-        port = free_port()
-        clients, peers = f"http://{LOOPBACK}:{port}", f"http://{LOOPBACK}:{free_port()}"
+    def _start_etcd(self, running: ExitStack) -> None:
+        """Starts etcd on ports no earlier one holds. Without fsync: its data goes with the folder."""
+        self._etcd_port = free_port()
+        clients, peers = f"http://{LOOPBACK}:{self._etcd_port}", f"http://{LOOPBACK}:{free_port()}"
         flags = [
             f"--data-dir={self._folder / 'etcd'}",
             "--unsafe-no-fsync",
@@ -122,38 +151,46 @@ class LocalCluster:
             f"--initial-cluster=default={peers}",
         ]
         etcd = self._start(running, "etcd", self._binaries.etcd, flags)
-        etcd.wait_until(partial(_answers, port, "/health"), READY_SECONDS)
-        return clients
+        etcd.wait_until(partial(_answers, self._etcd_port, "/health"), READY_SECONDS)
 
-    def _start_apiserver(self, running: ExitStack, etcd: str) -> None:
-        port = free_port()
-        self._server = f"https://{LOOPBACK}:{port}"
-        self._authority.write_kubeconfig(self.kubeconfig, self._server, self._admin)
-        tokens = self._authority.issue("service-accounts").key
+    def _ask_etcd(self, question: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer of etcd's JSON gateway. Raises OSError."""
+        connection = http.client.HTTPConnection(LOOPBACK, self._etcd_port, timeout=READY_SECONDS)
+        with closing(connection):
+            connection.request("POST", f"/v3/kv/{question}", msgspec.json.encode(body))
+            response = connection.getresponse()
+            answer = response.read()
+        if response.status != http.HTTPStatus.OK:
+            raise OSError(f"etcd answers {question} with {response.status}: {answer.decode(errors='replace')}")
+        return msgspec.json.decode(answer, type=dict[str, Any])
+
+    def _start_apiserver(self, running: ExitStack) -> None:
         flags = [
-            f"--etcd-servers={etcd}",
+            f"--etcd-servers=http://{LOOPBACK}:{self._etcd_port}",
             "--authorization-mode=RBAC",
             f"--client-ca-file={self._authority.certificate}",
             f"--requestheader-client-ca-file={self._authority.certificate}",  # kube-scheduler looks for it in vain else
             "--requestheader-allowed-names=nobody",
             f"--service-account-issuer={self._server}",
-            f"--service-account-key-file={tokens}",
-            f"--service-account-signing-key-file={tokens}",
+            f"--service-account-key-file={self._tokens}",
+            f"--service-account-signing-key-file={self._tokens}",
             "--service-cluster-ip-range=10.0.0.0/24",
             f"--disable-admission-plugins={WITHOUT_CONTROLLERS}",
             f"--advertise-address={LOOPBACK}",
             "--endpoint-reconciler-type=none",  # endpoints on loopback are refused by its own validation
-            *_serving_flags(port, self._serving),
+            *_serving_flags(self._port, self._serving),
         ]
-        apiserver = self._start(running, "kube-apiserver", self._binaries.kube_apiserver, flags)
-        for path in ("/readyz", "/api/v1/namespaces/default"):  # the namespace comes a moment after readiness
-            apiserver.wait_until(partial(_answers, port, path, self._tls), READY_SECONDS)
+        self._start(running, "kube-apiserver", self._binaries.kube_apiserver, flags)
 
     def _start(self, running: ExitStack, name: str, program: Path, flags: Sequence[str]) -> Process:
         process = Process(name, [str(program), *flags], self._folder / f"{name}.log")
-        running.callback(process.stop, GRACE_SECONDS)
+        if name not in self._processes:  # one that is started again keeps its place among those to be stopped
+            running.callback(self._stop, name)
         self._processes[name] = process
         return process
+
+    def _stop(self, name: str) -> None:
+        self._processes[name].stop(GRACE_SECONDS)
 
 
 def _serving_flags(port: int, pair: KeyPair) -> list[str]:

@@ -4,26 +4,40 @@ Nothing is skipped: whoever asks for these tests wants to see them run, so progr
 """
 
 from collections.abc import AsyncIterator, Generator, Iterator
+from pathlib import Path
 
 import pytest
 
 from benchmarks.cluster.api import ApiClient, connect, empty
 from benchmarks.cluster.binaries import Binaries, BinariesMissing, find_binaries
 from benchmarks.cluster.local import LocalCluster
+from tests.e2e.world import Tally, World, open_world
+
+TALLY = pytest.StashKey[Tally]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the marker."""
+    """Declares the marker, and begins the count of placed pods."""
     config.addinivalue_line("markers", "e2e: runs etcd, kube-apiserver and kube-scheduler as processes")
+    config.stash[TALLY] = Tally()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Prints how many pods were placed, and what was measured."""
+    if lines := config.stash[TALLY].lines():
+        terminalreporter.section("placements and figures")
+        terminalreporter.write_line("\n".join(lines))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Adds the ends of the programs' logs to the report of a failed test."""
     report = yield
-    cluster = item.funcargs.get("control_plane")
+    cluster, world = item.funcargs.get("control_plane"), item.funcargs.get("world")
     if report.failed and isinstance(cluster, LocalCluster):
         report.sections.append(("control plane", cluster.logs()))
+    if report.failed and isinstance(world, World):
+        report.sections.append(("services", world.logs()))
     return report
 
 
@@ -53,3 +67,12 @@ async def api(control_plane: LocalCluster) -> AsyncIterator[ApiClient]:
     async with connect(control_plane.kubeconfig) as client:
         yield client
         await empty(client)
+
+
+@pytest.fixture
+async def world(
+    control_plane: LocalCluster, api: ApiClient, tmp_path: Path, pytestconfig: pytest.Config
+) -> AsyncIterator[World]:
+    """A registry, and the service, its webhook and its schedulers as the test starts them; all gone after the test."""
+    async with open_world(control_plane, api, tmp_path, pytestconfig.stash[TALLY]) as opened:
+        yield opened

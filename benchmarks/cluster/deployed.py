@@ -1,0 +1,98 @@
+"""What `deploy/` ships, fitted to a control plane beside us: addresses are changed and leaders are not elected.
+
+Knows where those files keep what a run needs. Everything else in them stays as it is: it is what users get.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.cluster.objects import KubernetesObject
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+ROLE = "multiarch-extender"
+SECOND_SCHEDULER = "multiarch-scheduler"
+"""The schedulerName of the second scheduler's pods."""
+
+
+class Mode(StrEnum):
+    """A way to run the service, by the name of its file in deploy/manifests."""
+
+    SECOND = "second-scheduler"
+    DEFAULT = "default-scheduler"
+    WEBHOOK = "webhook"
+
+
+def shipped_manifests(mode: Mode) -> list[KubernetesObject]:
+    """Every object of the mode's file, in its order."""
+    return list(yaml.safe_load_all((DEPLOY / "manifests" / f"{mode}.yaml").read_text()))
+
+
+def identity_manifests(mode: Mode) -> list[KubernetesObject]:
+    """The service's namespace and account, and exactly the role it ships with, bound to that account."""
+    return [found for found in shipped_manifests(mode) if _is_identity(found)]
+
+
+def service_configuration(mode: Mode) -> KubernetesObject:
+    """The service's own settings in that mode, as its ConfigMap has them."""
+    settings: KubernetesObject = yaml.safe_load(_one(mode, "ConfigMap")["data"]["config.yaml"])
+    return settings
+
+
+def scheduler_configuration(
+    mode: Mode, scheduler_url: str, entry: Mapping[str, Any] | None = None, **fields: object
+) -> KubernetesObject:
+    """The KubeSchedulerConfiguration of deploy/scheduler, asking the service at `scheduler_url`; without one, nobody.
+
+    `entry` overrides fields of the extender's entry (None takes one away), `fields` those of the whole.
+    """
+    shipped: KubernetesObject = yaml.safe_load((DEPLOY / "scheduler" / f"{mode}.yaml").read_text())
+    [extender] = shipped.pop("extenders")
+    if scheduler_url:
+        changed = {**extender, "urlPrefix": f"{scheduler_url}/scheduler", **(entry or {})}
+        shipped["extenders"] = [{name: value for name, value in changed.items() if value is not None}]
+    return {**shipped, "leaderElection": {"leaderElect": False}, **fields}
+
+
+def scheduler_flags(mode: Mode) -> list[str]:
+    """The feature gates that its manifest gives kube-scheduler; none where the mode brings no kube-scheduler along."""
+    deployments = [found for found in shipped_manifests(mode) if found["kind"] == "Deployment"]
+    containers = [each for found in deployments for each in found["spec"]["template"]["spec"]["containers"]]
+    return [flag for each in containers for flag in each.get("command", []) if flag.startswith("--feature-gates=")]
+
+
+def webhook_configuration(
+    mode: Mode, admission_url: str, authority: bytes, namespace_selector: Mapping[str, Any] | None = None
+) -> KubernetesObject:
+    """The MutatingWebhookConfiguration, calling `admission_url` and trusting that authority (PEM)."""
+    shipped = _one(mode, "MutatingWebhookConfiguration")
+    [webhook] = shipped["webhooks"]
+    path = webhook["clientConfig"]["service"]["path"]
+    client = {"url": f"{admission_url}{path}", "caBundle": base64.b64encode(authority).decode()}
+    selector = webhook["namespaceSelector"] if namespace_selector is None else dict(namespace_selector)
+    return {**shipped, "webhooks": [{**webhook, "clientConfig": client, "namespaceSelector": selector}]}
+
+
+def selected_labels(selector: Mapping[str, Any]) -> dict[str, str]:
+    """Labels with which a namespace is chosen by this selector of `matchLabels`, In and NotIn."""
+    expressions: Sequence[Mapping[str, Any]] = selector.get("matchExpressions", [])
+    chosen = {each["key"]: each["values"][0] for each in expressions if each["operator"] == "In"}
+    return {**chosen, **selector.get("matchLabels", {})}
+
+
+def _is_identity(found: KubernetesObject) -> bool:
+    match found["kind"]:
+        case "Namespace" | "ServiceAccount" | "ClusterRole":
+            return True
+        case "ClusterRoleBinding":
+            return bool(found["roleRef"]["name"] == ROLE)
+    return False
+
+
+def _one(mode: Mode, kind: str) -> KubernetesObject:
+    [found] = [each for each in shipped_manifests(mode) if each["kind"] == kind]
+    return found

@@ -1,0 +1,129 @@
+"""A cluster to try things in: `python -m benchmarks.cluster.playground` runs until Ctrl-C and says what to type.
+
+A control plane with fake nodes of both architectures, the service and its webhook as the second scheduler's files ship
+them, that scheduler and the default one, and a registry with a few images. Nothing is run on the nodes.
+"""
+
+import asyncio
+import contextlib
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from benchmarks.cluster.api import ApiClient, connect
+from benchmarks.cluster.binaries import BinariesMissing, find_binaries
+from benchmarks.cluster.deployed import (
+    SECOND_SCHEDULER,
+    Mode,
+    scheduler_configuration,
+    scheduler_flags,
+    webhook_configuration,
+)
+from benchmarks.cluster.local import LocalCluster
+from benchmarks.cluster.objects import KubernetesObject, fake_node
+from benchmarks.cluster.processes import ProcessFailed
+from benchmarks.cluster.provider import running_scheduler
+from benchmarks.cluster.service import ServiceProcess, make_service, write_account
+from extender.demo.registry import EmbeddedRegistry
+from extender.demo.story import fill_registry
+
+GKE_TAINT = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
+CONTRADICTION = '{"spec": {"nodeSelector": {"kubernetes.io/arch": "arm64"}}}'
+OPTED_IN = {"metadata": {"labels": {"multiarch-extender.io/scheduler": SECOND_SCHEDULER}}}
+WELCOME = """
+A cluster with 3 amd64 and 4 arm64 nodes, none of which runs anything: pods are placed, and wait there. There are no
+controllers either, so create pods, not Deployments. Pods of the namespace default go to multiarch-scheduler.
+
+  export KUBECONFIG={kubeconfig}
+
+  kubectl get nodes -L kubernetes.io/arch -o wide
+  kubectl run web    --image={registry}/shop/web:1.0      # multi-arch: on arm64, the tainted pool open to it
+  kubectl run legacy --image={registry}/shop/legacy:1.0   # amd64-only
+  kubectl run edge   --image={registry}/shop/edge:1.0     # arm64-only
+  kubectl run lost   --image={registry}/shop/legacy:1.0 --overrides='{contradiction}'
+  kubectl run typo   --image={registry}/shop/missing:1.0  # not in its registry: tried again
+  kubectl get pods -o wide
+  kubectl describe pod lost typo                          # why they wait
+  kubectl get pod web -o yaml                             # the tolerations and the affinity added
+  curl -s {operations}/metrics | grep multiarch_requests_total.*answered
+
+Images of real registries work as well, where those can be reached. The service's log: {log}
+Ctrl-C ends it all.
+"""
+
+
+def nodes() -> list[KubernetesObject]:
+    """Three nodes of each architecture, and an arm64 one tainted as GKE taints them."""
+    plain = [fake_node(f"{kind}-{index}", kind) for kind in ("amd64", "arm64") for index in (1, 2, 3)]
+    return [*plain, fake_node("arm64-tainted", "arm64", taints=[GKE_TAINT])]
+
+
+@asynccontextmanager
+async def open_playground(cluster: LocalCluster, folder: Path) -> AsyncIterator[str]:
+    """The playground in a cluster that is up, and what to tell its user."""
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(connect(cluster.kubeconfig))
+        registry = await stack.enter_async_context(EmbeddedRegistry())
+        fill_registry(registry)
+        await api.create_all(nodes())
+        await api.patch("Namespace", "default", OPTED_IN)
+        service = await install_service(api, cluster, folder, registry.host)
+        stack.callback(service.terminate)
+        await service.start()
+        await api.apply(webhook_configuration(Mode.SECOND, service.admission_url, service.authority))
+        for mode, asked in ((Mode.SECOND, service.scheduler_url), (Mode.DEFAULT, "")):
+            configuration = scheduler_configuration(mode, asked)
+            stack.enter_context(running_scheduler(cluster, configuration, f"kube-{mode}", scheduler_flags(mode)))
+        yield WELCOME.format(
+            kubeconfig=cluster.kubeconfig,
+            registry=registry.host,
+            contradiction=CONTRADICTION,
+            operations=service.operations_url,
+            log=folder / f"{service.name}-0.log",
+        )
+
+
+async def install_service(api: ApiClient, cluster: LocalCluster, folder: Path, registry: str) -> ServiceProcess:
+    """The service with the second scheduler's settings and rights, not yet started."""
+    account = await write_account(api, cluster.kubeconfig, folder / "service.kubeconfig", Mode.SECOND)
+    settings = [f"registry.plain_http=['{registry}']", "shutdown.grace_seconds=1"]
+    return make_service("service", folder, account, *settings, mode=Mode.SECOND)
+
+
+async def play(cluster: LocalCluster, folder: Path, say: Callable[[str], None]) -> None:
+    """Opens the playground, says how to use it, and returns at the first Ctrl-C or SIGTERM."""
+    stopped = asyncio.Event()
+    async with open_playground(cluster, folder) as welcome:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        say(welcome)
+        await stopped.wait()
+        say("stopping")
+
+
+def main() -> int:
+    """The exit code: 0 after Ctrl-C, 1 when it could not come up."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # on the way up it ends us as Ctrl-C does: all unwinds
+    try:
+        _say("starting etcd, kube-apiserver, the service and two kube-schedulers")
+        with LocalCluster(find_binaries()) as cluster, tempfile.TemporaryDirectory() as folder:
+            asyncio.run(play(cluster, Path(folder), _say))
+    except (BinariesMissing, ProcessFailed) as exc:
+        print(exc, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        _say("stopped on the way up")
+        return 1
+    return 0
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""The service under test as a process: `python -m extender serve` with a shipped configuration, on loopback.
+
+Knows how it is started, asked how it does, and ended, gently or not; and how it gets an account in a cluster. Must not
+import the service's code: what it answers is what is tested.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import trustme
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.cluster.api import ApiClient
+from benchmarks.cluster.deployed import Mode, identity_manifests, service_configuration
+from benchmarks.cluster.processes import Process, ProcessFailed, free_port
+
+READY_SECONDS = 60.0  # a busy machine; two seconds are the rule
+GRACE_SECONDS = 30.0  # as the manifests' terminationGracePeriodSeconds
+TOKEN_SECONDS = 24 * 3600
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """The webhook's certificate and key, and the authority behind it (PEM)."""
+
+    certificate: Path
+    key: Path
+    authority: bytes
+
+
+class ServiceProcess:
+    """One service on ports of its own, which it keeps when it is started again; get it from `start_service`."""
+
+    def __init__(self, name: str, folder: Path, arguments: Sequence[str], host: str, serving: Serving | None) -> None:
+        self.name, self.authority = name, serving.authority if serving else b""
+        scheduler, admission, operations = (f"{host}:{free_port()}" for _ in range(3))
+        self.scheduler_url = f"http://{scheduler}"
+        self.admission_url = f"https://{admission}" if serving else ""
+        self.operations_url = f"http://{operations}"
+        listen = {"scheduler.listen": scheduler, "operations.listen": operations, "admission.listen": ""}
+        if serving:
+            listen["admission.listen"] = admission
+            listen["admission.tls"] = f"{{certificate: {serving.certificate}, key: {serving.key}}}"
+        sets = [f"--set={path}={value}" for path, value in listen.items()]
+        self._command = [sys.executable, "-m", "extender", "serve", *arguments, *sets]
+        self._folder, self._processes = folder, list[Process]()
+
+    async def start(self) -> None:
+        """Returns when it is ready: every view synced. Raises ProcessFailed."""
+        self.launch()
+        await self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Starts the process and does not wait."""
+        log = self._folder / f"{self.name}-{len(self._processes)}.log"
+        self._processes.append(Process(self.name, self._command, log))
+
+    async def wait_until_ready(self, timeout_seconds: float = READY_SECONDS) -> None:
+        """Returns when /readyz says 200. Raises ProcessFailed when it ends before, or at the time-out."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while not await self.is_ready():
+                    if not self._process.is_running:
+                        raise ProcessFailed(f"{self.name} has ended\n{self._process.tail()}")
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise ProcessFailed(f"{self.name} was not ready in {timeout_seconds:g} s\n{self._process.tail()}") from None
+
+    async def is_ready(self) -> bool:
+        """Whether /readyz says 200 now."""
+        try:
+            async with _session() as session, session.get(f"{self.operations_url}/readyz") as response:
+                return response.status == 200
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+    async def readiness(self) -> str:
+        """The text of /readyz, every check on its line."""
+        async with _session() as session, session.get(f"{self.operations_url}/readyz?verbose") as response:
+            return await response.text()
+
+    async def metrics(self) -> str:
+        """The text of /metrics."""
+        async with _session() as session, session.get(f"{self.operations_url}/metrics") as response:
+            return await response.text()
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples of this name that have these labels."""
+        families = text_string_to_metric_families(await self.metrics())
+        samples = (sample for family in families for sample in family.samples if sample.name == name)
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+    async def calls(self, endpoint: str) -> int:
+        """How many requests it has had at filter, prioritize, preempt or admission, whatever became of them."""
+        return int(await self.metric("multiarch_requests_total", endpoint=endpoint))
+
+    async def filter_calls(self) -> int:
+        """How many times kube-scheduler has asked it to filter."""
+        return await self.calls("filter")
+
+    def kill(self) -> None:
+        """SIGKILL: no request is finished, nothing is said. Returns when it is gone."""
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.stop(GRACE_SECONDS)
+
+    def freeze(self) -> None:
+        """SIGSTOP: its ports stay open and nothing is answered, as of a process that hangs; `thaw` ends it."""
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """SIGTERM, as a kubelet does; returns when it is gone, at once if it never ran."""
+        for process in self._processes[-1:]:
+            if process.is_running:
+                self.thaw()
+            process.stop(GRACE_SECONDS)
+
+    @property
+    def _process(self) -> Process:
+        return self._processes[-1]
+
+    @property
+    def is_running(self) -> bool:
+        """False once it has ended."""
+        return self._process.is_running
+
+    @property
+    def pid(self) -> int:
+        """The id of the present process."""
+        return self._process.pid
+
+    def log(self) -> str:
+        """All that the present process has written so far."""
+        return self._process.log.read_text(errors="replace")
+
+    def tail(self) -> str:
+        """The end of its log, under a heading."""
+        return self._process.tail()
+
+
+def make_service(
+    name: str,
+    folder: Path,
+    kubeconfig: Path,
+    *settings: str,
+    mode: Mode = Mode.SECOND,
+    admission: bool = True,
+    host: str = "127.0.0.1",
+) -> ServiceProcess:
+    """A service not yet started, with the settings that the mode's manifest ships and these (`path=value`) over them.
+
+    Without `admission` there is no webhook listener. Its files go into `folder`.
+    """
+    configuration = folder / f"{name}.yaml"
+    configuration.write_bytes(msgspec.yaml.encode(service_configuration(mode)))
+    sets = [f"--set={setting}" for setting in (f"cluster.kubeconfig={kubeconfig}", *settings)]
+    serving = _issue(folder, name, host) if admission else None
+    return ServiceProcess(name, folder, [f"--config={configuration}", *sets], host, serving)
+
+
+async def write_account(api: ApiClient, admin: Path, path: Path, mode: Mode) -> Path:
+    """A kubeconfig for the mode's own ServiceAccount, with exactly the rights that the mode's manifest gives it."""
+    identity = identity_manifests(mode)
+    for manifest in identity:
+        await api.apply(manifest)
+    [account] = [found["metadata"] for found in identity if found["kind"] == "ServiceAccount"]
+    asked = f"/api/v1/namespaces/{account['namespace']}/serviceaccounts/{account['name']}/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+    answer = await api.request("POST", asked, {**request, "spec": {"expirationSeconds": TOKEN_SECONDS}})
+    kubeconfig: dict[str, Any] = msgspec.yaml.decode(admin.read_bytes())
+    kubeconfig["users"] = [{"name": user["name"], "user": _token(answer)} for user in kubeconfig["users"]]
+    path.touch(mode=0o600)
+    path.write_bytes(msgspec.yaml.encode(kubeconfig))
+    return path
+
+
+def _token(answer: Mapping[str, Any]) -> dict[str, str]:
+    return {"token": answer["status"]["token"]}
+
+
+def _issue(folder: Path, name: str, host: str) -> Serving:
+    authority = trustme.CA(organization_name="multiarch-extender tests")
+    issued = authority.issue_cert(host)
+    serving = Serving(folder / f"{name}.crt", folder / f"{name}.key", authority.cert_pem.bytes())
+    issued.cert_chain_pems[0].write_to_path(serving.certificate)
+    issued.private_key_pem.write_to_path(serving.key)
+    return serving
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5))

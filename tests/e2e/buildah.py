@@ -1,0 +1,182 @@
+"""Container images without a container engine: Debian's buildah, on a base that debootstrap makes of Debian packages.
+
+Knows how this machine reaches its packages (apt's and pip's own settings say so), and the cache folder, where the base
+is kept; must not know what is built. Root only: the build's steps run in a chroot.
+"""
+
+import ast
+import configparser
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+PROGRAMS = ("buildah", "debootstrap")
+PACKAGES = ("ca-certificates", "python3", "python3-pip")
+BASE = f"localhost/base:{'.'.join(PACKAGES)}"
+BUILT = "localhost/built"
+_SECONDS = 900
+
+
+class BuildahMissing(Exception):
+    """Images cannot be built here; the message says why in one line."""
+
+
+class Image(NamedTuple):
+    """A built image: its files, in a folder that is ours to read, and what it says of how to run it."""
+
+    root: Path
+    config: Mapping[str, Any]  # Config of the OCI image specification, as the image has it
+
+    def command(self, *arguments: str) -> list[str]:
+        """Runs the image's entry point as a container would: as its user, and on its files alone, read-only."""
+        isolated = 'mount --bind -o ro "$0" "$0" && exec chroot --userspec="$1" --groups= "$0" env -i "${@:2}"'
+        environment = [*self.config["Env"], "HOME=/"]  # container runtimes say so for a user without an account
+        shell = ["/usr/bin/unshare", "--mount", "bash", "-c", isolated, str(self.root), self.config["User"]]
+        return [*shell, *environment, *self.config["Entrypoint"], *arguments]
+
+
+@contextmanager
+def built_image(context: Path) -> Iterator[Image]:
+    """The image of the Dockerfile in `context`, gone after the block. The first one takes a minute more, for the base.
+
+    Raises:
+        BuildahMissing: it takes root, Debian and its package archive.
+        subprocess.CalledProcessError: the build failed.
+    """
+    _require()
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "multiarch-extender" / "image"
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as running:
+        lock = running.enter_context((folder / "lock").open("w"))
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel lets go of it however this process ends
+        storage = _Storage(folder)
+        running.callback(storage.clear)
+        storage.clear()  # what a run that was killed has left
+        if not storage.has(BASE):
+            storage.make_base()
+        storage.build(context)
+        yield Image(storage.mount(BUILT), storage.config(BUILT))
+
+
+class _Storage:
+    """buildah with a storage of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        places = ["--root", str(folder / "storage"), "--runroot", str(folder / "run")]
+        self._buildah = ["buildah", *places, "--storage-driver", "vfs"]
+
+    def has(self, image: str) -> bool:
+        """Whether the image is there."""
+        return image in self._run("images", "--format", "{{.Name}}:{{.Tag}}").splitlines()
+
+    def clear(self) -> None:
+        """Removes all containers, and all images but the base."""
+        self._run("rm", "--all")
+        if self.has(f"{BUILT}:latest"):
+            self._run("rmi", "--force", BUILT)
+
+    def make_base(self) -> None:
+        """Debian with Python and pip, of the release that runs here."""
+        container = self._run("from", "scratch").strip()
+        root = Path(self._run("mount", container).strip())
+        packages = ["--variant=minbase", f"--include={','.join(PACKAGES)}"]
+        _run(["debootstrap", *packages, _codename(), str(root), _archive()])
+        shutil.rmtree(root / "var/cache/apt/archives")
+        self._run("commit", "--rm", container, BASE)
+
+    def build(self, context: Path) -> None:
+        """Builds on the base, with this machine's settings for pip."""
+        settings = ["--isolation", "chroot", "--layers=false", "--pull=never", "--build-arg", f"PYTHON_IMAGE={BASE}"]
+        with tempfile.TemporaryDirectory() as folder:
+            self._run("build", *settings, *_pip_volumes(Path(folder)), "--tag", BUILT, str(context))
+
+    def mount(self, image: str) -> Path:
+        """The files of a container of the image."""
+        container = self._run("from", "--pull=never", image).strip()
+        return Path(self._run("mount", container).strip())
+
+    def config(self, image: str) -> Mapping[str, Any]:
+        """The image's own Config."""
+        described: dict[str, Any] = msgspec.json.decode(self._run("inspect", "--type", "image", image))
+        config: Mapping[str, Any] = described["OCIv1"]["config"]
+        return config
+
+    def _run(self, *arguments: str) -> str:
+        return _run([*self._buildah, *arguments])
+
+
+def _require() -> None:
+    """Raises BuildahMissing, unless the programs are here or can be installed."""
+    if os.geteuid() != 0:
+        raise BuildahMissing("building an image here takes root")
+    if not (missing := [program for program in PROGRAMS if shutil.which(program) is None]):
+        return
+    if shutil.which("apt-get") is None:
+        raise BuildahMissing(f"{' and '.join(missing)} are not here, nor apt-get to install them with")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update"], ["install", "-y", "--no-install-recommends", *missing]):
+        try:
+            subprocess.run(
+                ["apt-get", "-qq", *command], check=True, capture_output=True, env=environment, timeout=_SECONDS
+            )
+        except subprocess.SubprocessError as exc:
+            raise BuildahMissing(f"{' and '.join(missing)} cannot be installed: {exc}") from exc
+
+
+def _codename() -> str:
+    """The Debian release that runs here, such as bookworm."""
+    lines = Path("/etc/os-release").read_text().splitlines()
+    fields = dict(line.replace('"', "").split("=", 1) for line in lines if "=" in line)
+    if fields.get("ID") != "debian":
+        raise BuildahMissing("the base is made of Debian's packages, and this is not Debian")
+    return fields["VERSION_CODENAME"]
+
+
+def _archive() -> str:
+    """Where apt gets that release from."""
+    targets = _run(["apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Created-By: Packages"])
+    release = _codename()
+    for line in targets.splitlines():
+        name, _, address = line.partition(" ")
+        if name == release:
+            return address
+    raise BuildahMissing(f"apt has no source of {release}")
+
+
+def _pip_volumes(folder: Path) -> list[str]:
+    """Mounts by which pip within the build finds packages as pip here does: its settings, and the files they name.
+
+    The settings are written into `folder`.
+    """
+    settings: dict[str, str] = {}
+    listed = _run([sys.executable, "-m", "pip", "config", "list"]).splitlines()
+    for line in sorted(listed, key=lambda each: each.startswith(":env:")):  # the environment wins
+        name, _, value = line.partition("=")
+        settings[name.rpartition(".")[2]] = ast.literal_eval(value)
+    parser = configparser.RawConfigParser()
+    parser["global"] = settings
+    with (folder / "pip.conf").open("w") as file:
+        parser.write(file)
+    words = [word for value in settings.values() for word in value.split()]
+    named = [word for word in words if word.startswith("/") and Path(word).exists()]
+    mounts = [f"{folder / 'pip.conf'}:/etc/pip.conf:ro", *(f"{path}:{path}:ro" for path in named)]
+    return [word for mount in mounts for word in ("--volume", mount)]
+
+
+def _run(command: list[str]) -> str:
+    """What the command printed; a failure carries the end of what it complained of."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+    if done.returncode != 0:
+        error = subprocess.CalledProcessError(done.returncode, command)
+        error.add_note(f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+        raise error
+    return done.stdout

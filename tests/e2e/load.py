@@ -1,0 +1,83 @@
+"""Pods that would stand wrongly if nobody minded their images, and a stream of them that outlives an API server."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+from benchmarks.cluster.api import ApiError
+from benchmarks.cluster.objects import KubernetesObject, pod
+from tests.e2e.world import World
+
+SOME = 15  # pods that are bound before anything is broken
+PACE_SECONDS = 0.03  # between two pods: no synchronisation, the load itself
+PAUSE_SECONDS = 0.1
+TRANSIENT = frozenset({429, 500, 503, 504})
+TAKEN_SECONDS = 60.0
+
+
+def leaning_to(architecture: str) -> KubernetesObject:
+    """Part of a pod's spec: of nodes otherwise equal, kube-scheduler itself takes one of this architecture."""
+    wish = {"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": [architecture]}]}
+    preferred = [{"weight": 100, "preference": wish}]
+    return {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}}
+
+
+@asynccontextmanager
+async def steady_load(world: World, where: str, scheduler: str = "") -> AsyncIterator[list[str]]:
+    """Pods are created one after the other all through the block, whose names are in the list; after it all are bound.
+
+    They are amd64-only, arm64-only and multi-arch in turn, and the single-arch ones lean to where they do not run. A
+    pod that the API server does not take, since it is away or not itself yet, is tried until it does.
+    """
+    created: list[str] = []
+    ending = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_create_steadily(world, where, scheduler, created, ending))
+        await world.wait_all_bound(where, SOME)
+        yield created
+        ending.set()
+    await world.wait_all_bound(where, len(created))
+
+
+async def _create_steadily(world: World, where: str, scheduler: str, created: list[str], ending: asyncio.Event) -> None:
+    named: KubernetesObject = {"schedulerName": scheduler} if scheduler else {}
+    kinds = itertools.cycle(
+        [
+            (world.images.amd, {**named, **leaning_to("arm64")}),
+            (world.images.arm, {**named, **leaning_to("amd64")}),
+            (world.images.multi, named),
+        ]
+    )
+    for number, (image, spec) in enumerate(kinds):
+        if ending.is_set():
+            return
+        await _create(world, pod(f"load-{number}", image, namespace=where, spec=spec))
+        created.append(f"load-{number}")
+        await asyncio.sleep(PACE_SECONDS)
+
+
+async def _create(world: World, manifest: KubernetesObject) -> None:
+    async with asyncio.timeout(TAKEN_SECONDS):
+        while True:
+            try:
+                await world.api.create(manifest)
+            except ApiError as exc:
+                if exc.status == 409:  # it was taken before, and only the answer was lost
+                    return
+                if exc.status not in TRANSIENT:
+                    raise
+            except (aiohttp.ClientError, TimeoutError):
+                pass
+            else:
+                return
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def until(is_so: Callable[[], Awaitable[bool]], timeout_seconds: float = 30) -> None:
+    """Returns when the question is answered with yes. Raises TimeoutError."""
+    async with asyncio.timeout(timeout_seconds):
+        while not await is_so():
+            await asyncio.sleep(PAUSE_SECONDS)

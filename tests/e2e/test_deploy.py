@@ -1,0 +1,604 @@
+"""The files in deploy on a real control plane: accepted as they are, and at work with their own configuration.
+
+What a test changes is what a test must: addresses on loopback, and a kubeconfig where a pod would find its own.
+"""
+
+import asyncio
+import re
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import msgspec
+import pytest
+import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from benchmarks.cluster.api import ApiClient, ApiError
+from benchmarks.cluster.binaries import Binaries
+from benchmarks.cluster.deployed import Mode
+from benchmarks.cluster.local import LocalCluster
+from benchmarks.cluster.objects import KubernetesObject, fake_node, namespace, pod
+from benchmarks.cluster.processes import Process, free_port
+from benchmarks.cluster.provider import running_scheduler
+from benchmarks.cluster.service import write_account
+from extender.demo.registry import EmbeddedRegistry
+from extender.kubernetes.core_v1 import Pod
+from extender.placement.annotations import read_wishes
+from extender.placement.mutation import untouched
+from extender.placement.policy import Policy
+
+pytestmark = pytest.mark.e2e
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+MODES = ("second-scheduler", "default-scheduler", "webhook")
+OURS = "multiarch-extender"
+LEASES = ((OURS, "multiarch-scheduler"), ("kube-system", "kube-scheduler"))
+READY_SECONDS = 60.0
+GRACE_SECONDS = 30.0
+REASON = "is built only for linux/amd64"
+
+Apply = Callable[[str], Awaitable[dict[str, KubernetesObject]]]
+
+
+def load(file: str) -> list[KubernetesObject]:
+    """The documents of a file in deploy."""
+    return list(yaml.safe_load_all((DEPLOY / file).read_text()))
+
+
+def kinds_of(file: str) -> dict[str, KubernetesObject]:
+    """The documents of a file by kind, the last of each."""
+    return {document["kind"]: document for document in load(file)}
+
+
+@pytest.fixture
+async def apply(api: ApiClient) -> AsyncIterator[Apply]:
+    """Applies a file of manifests and gives its objects by kind; all but the namespace are gone after the test."""
+    applied: list[KubernetesObject] = []
+
+    async def apply_file(file: str) -> dict[str, KubernetesObject]:
+        for document in load(file):
+            applied.append(document)
+            await api.apply(document)
+        return kinds_of(file)
+
+    yield apply_file
+    for document in reversed(applied):
+        if document["kind"] != "Namespace":  # which nobody would finalise
+            await _forget(api, document)
+
+
+async def _forget(api: ApiClient, document: KubernetesObject) -> None:
+    metadata = document["metadata"]
+    try:
+        await api.delete(document["kind"], metadata["name"], metadata.get("namespace", ""), document["apiVersion"])
+    except ApiError as exc:
+        if exc.status != 404:
+            raise
+
+
+# --- what the API server and kube-scheduler say of the files
+
+
+@pytest.mark.parametrize("file", [*(f"manifests/{mode}.yaml" for mode in MODES), "manifests/network-policy.yaml"])
+async def test_every_document_is_accepted_and_a_second_apply_changes_nothing(
+    api: ApiClient, apply: Apply, file: str
+) -> None:
+    """Server-side apply of all documents in their order, twice; CEL that does not compile would be refused here."""
+    await api.apply(kinds_of("manifests/webhook.yaml")["Namespace"])
+    await apply(file)
+    versions = [await _version(api, document) for document in load(file)]
+    await apply(file)
+    assert [await _version(api, document) for document in load(file)] == versions
+
+
+async def test_files_applied_one_after_the_other_do_not_undo_each_other(api: ApiClient, apply: Apply) -> None:
+    """What they share is the same in each: after all three, applying the first again changes nothing."""
+    for mode in MODES:
+        await apply(f"manifests/{mode}.yaml")
+    first = f"manifests/{MODES[0]}.yaml"
+    versions = [await _version(api, document) for document in load(first)]
+    await apply(first)
+    assert [await _version(api, document) for document in load(first)] == versions
+
+
+async def _version(api: ApiClient, document: KubernetesObject) -> str:
+    metadata = document["metadata"]
+    found = await api.get(document["kind"], metadata["name"], metadata.get("namespace", ""), document["apiVersion"])
+    return f"{document['kind']}/{metadata['name']} {found['metadata']['resourceVersion']}"
+
+
+async def test_a_match_condition_that_is_no_cel_is_refused(api: ApiClient) -> None:
+    """So that the tests above say something about the conditions."""
+    webhook = kinds_of("manifests/webhook.yaml")["MutatingWebhookConfiguration"]
+    webhook["webhooks"][0]["matchConditions"][0]["expression"] = "object.spec.("
+    with pytest.raises(ApiError, match=r"422: .*matchConditions\[0\]\.expression"):
+        await api.apply(webhook)
+
+
+@pytest.mark.parametrize(
+    ("mode", "refusal"),
+    [
+        ("second-scheduler", ""),
+        ("webhook", ""),
+        ("default-scheduler", r"restricted:latest\": host namespaces \(hostNetwork=true\), hostPort \([^)]*\)$"),
+    ],
+    ids=["second-scheduler", "webhook", "default-scheduler"],
+)
+async def test_pods_meet_the_restricted_standard_but_for_the_hosts_network(
+    api: ApiClient, mode: str, refusal: str
+) -> None:
+    """Pod Security admission itself judges a pod made from the template."""
+    strict = namespace("strict")
+    strict["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = "restricted"
+    await api.apply(strict)
+    (workload,) = (each for each in load(f"manifests/{mode}.yaml") if each["kind"] in ("Deployment", "DaemonSet"))
+    template = workload["spec"]["template"]
+    made = {"apiVersion": "v1", "kind": "Pod", "metadata": {**template["metadata"], "name": "p"}}
+    request = api.request("POST", "/api/v1/namespaces/strict/pods?dryRun=All", {**made, "spec": template["spec"]})
+    if refusal:
+        with pytest.raises(ApiError, match=f"403: .*{refusal}"):
+            await request
+    else:
+        assert (await request)["metadata"]["name"] == "p"
+
+
+def test_the_default_schedulers_file_is_loaded_with_kubeadms_flags(control_plane: LocalCluster) -> None:
+    """Beside --config kubeadm passes these; kube-scheduler becomes the leader and is ready."""
+    configuration = (DEPLOY / "scheduler/default-scheduler.yaml").read_text()
+    flags = ["--leader-elect=true", f"--kubeconfig={control_plane.kubeconfig}"]
+    with running_scheduler(control_plane, configuration, "default-file", flags):
+        pass
+
+
+def test_the_second_schedulers_file_is_loaded(control_plane: LocalCluster) -> None:
+    """The file as it is; only the lease is another, as this identity may hold the default scheduler's alone."""
+    configuration = yaml.safe_load((DEPLOY / "scheduler/second-scheduler.yaml").read_text())
+    configuration["leaderElection"] = {"leaderElect": False}
+    with running_scheduler(control_plane, configuration, "second-file"):
+        pass
+
+
+async def test_the_static_pod_with_what_is_added_to_it_is_a_valid_pod(api: ApiClient) -> None:
+    """Lists added to those of a kube-scheduler pod as kubeadm writes it, in short."""
+    made = pod("kube-scheduler", "registry.k8s.io/kube-scheduler:v1.36.3", namespace="kube-system")
+    (container,), (added,) = made["spec"]["containers"], load("scheduler/static-pod.yaml")
+    (more,) = added["spec"]["containers"]
+    container |= {"command": ["kube-scheduler", *more["command"]], "volumeMounts": more["volumeMounts"]}
+    made["spec"]["volumes"] = added["spec"]["volumes"]
+    created = await api.request("POST", "/api/v1/namespaces/kube-system/pods?dryRun=All", made)
+    assert created["spec"]["volumes"][0]["hostPath"]["type"] == "Directory"
+
+
+# --- the service and kube-scheduler on the files' own configuration and identities
+
+
+class Deployment:
+    """A mode's programs as processes of this machine: the service, and kube-scheduler where the mode has its own."""
+
+    def __init__(self, folder: Path, mode: str, account: Path, registry: EmbeddedRegistry) -> None:
+        self.folder, self.mode, self.account = folder, mode, account
+        self.certificate, self.key = folder / "tls.crt", folder / "tls.key"
+        self.scheduler, self.admission, self.operations = free_port(), free_port(), free_port()
+        self._data = kinds_of(f"manifests/{mode}.yaml")["ConfigMap"]["data"]
+        self._registry = registry
+
+    @contextmanager
+    def service(self) -> Iterator[None]:
+        """The service is ready inside the block."""
+        config = self.folder / "config.yaml"
+        config.write_text(self._data["config.yaml"])
+        settings = {
+            "cluster.kubeconfig": self.account,
+            "operations.listen": f"127.0.0.1:{self.operations}",
+            "registry.plain_http": f"['{self._registry.host}']",
+            "shutdown.grace_seconds": 1,
+        }
+        if self.mode != "webhook":
+            settings["scheduler.listen"] = f"127.0.0.1:{self.scheduler}"
+        if self.mode != "default-scheduler":
+            settings["admission.listen"] = f"127.0.0.1:{self.admission}"
+            settings["admission.tls.certificate"], settings["admission.tls.key"] = self.certificate, self.key
+        command = [sys.executable, "-m", "extender", "serve", "--config", str(config)]
+        command += [f"--set={path}={value}" for path, value in settings.items()]
+        with self._running("service", command, f"http://127.0.0.1:{self.operations}/readyz"):
+            yield
+
+    @contextmanager
+    def kube_scheduler(self, program: Path) -> Iterator[None]:
+        """kube-scheduler of the second-scheduler mode, with the flags and under the identity of its pod."""
+        configuration = yaml.safe_load(self._data["scheduler.yaml"])
+        configuration["clientConnection"] = {"kubeconfig": str(self.account)}
+        configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{self.scheduler}/scheduler"
+        file = self.folder / "scheduler.yaml"
+        file.write_text(yaml.safe_dump(configuration))
+        (container,) = kinds_of(f"manifests/{self.mode}.yaml")["Deployment"]["spec"]["template"]["spec"]["containers"]
+        flags = [flag for flag in container["command"][1:] if not flag.startswith("--config=")]
+        port = free_port()
+        where = ["--bind-address=127.0.0.1", f"--secure-port={port}", f"--config={file}"]
+        who = [f"--{what}-kubeconfig={self.account}" for what in ("authentication", "authorization")]
+        probe = container["readinessProbe"]["httpGet"]
+        url = f"{probe['scheme'].lower()}://127.0.0.1:{port}{probe['path']}"
+        with self._running("kube-scheduler", [str(program), *flags, *where, *who], url):
+            yield
+
+    @contextmanager
+    def _running(self, name: str, command: list[str], url: str) -> Iterator[None]:
+        process = Process(name, command, self.folder / f"{name}.log")
+        try:
+            process.wait_until(lambda: _answers(url), READY_SECONDS)
+            yield
+        except BaseException as exc:
+            exc.add_note(process.tail())
+            raise
+        finally:
+            process.stop(GRACE_SECONDS)
+        assert "forbidden" not in process.log.read_text()  # the role and the bindings are enough
+
+
+def _answers(url: str) -> bool:
+    context = ssl._create_unverified_context()  # kube-scheduler makes its own certificate
+    try:
+        with urlopen(url, timeout=5, context=context if url.startswith("https:") else None) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[EmbeddedRegistry]:
+    """A registry with an image for amd64 alone, and one for both architectures."""
+    async with EmbeddedRegistry() as running:
+        running.add_manifest("team/old", "1", "linux/amd64")
+        running.add_index("team/new", "1", ["linux/amd64", "linux/arm64"])
+        yield running
+
+
+@pytest.fixture
+async def leaderless(api: ApiClient) -> None:
+    """No kube-scheduler of an earlier test holds a lease, for which the next one would wait."""
+    for space, name in LEASES:
+        metadata = {"name": name, "namespace": space}
+        await _forget(api, {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata})
+
+
+@pytest.fixture
+async def deployed(
+    api: ApiClient,
+    apply: Apply,
+    control_plane: LocalCluster,
+    registry: EmbeddedRegistry,
+    leaderless: None,
+    tmp_path: Path,
+) -> Callable[[str], Awaitable[Deployment]]:
+    """Applies a mode's manifests and prepares its programs."""
+
+    async def deploy(mode: str) -> Deployment:
+        objects = await apply(f"manifests/{mode}.yaml")
+        folder = tmp_path / mode
+        folder.mkdir()
+        account = await write_account(api, control_plane.kubeconfig, folder / "account.kubeconfig", Mode(mode))
+        deployment = Deployment(folder, mode, account, registry)
+        if "MutatingWebhookConfiguration" in objects:
+            make_certificate(objects["Service"]["metadata"]["name"], folder)
+            await _lead_to(api, objects, deployment.admission, folder)
+        return deployment
+
+    return deploy
+
+
+def make_certificate(name: str, folder: Path) -> None:
+    """tls.crt and tls.key as the README says to make them by hand."""
+    _run(_fenced("openssl").replace("name=multiarch-webhook", f"name={name}"), folder)
+
+
+def _fenced(word: str) -> str:
+    """The only block of commands in the README in which the word occurs."""
+    blocks = re.findall(r"```(?:sh|console)\n(.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
+    (found,) = (block for block in blocks if word in block)
+    return str(found)
+
+
+def _run(script: str, folder: Path) -> str:
+    return subprocess.run(["sh", "-ec", script], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+async def _lead_to(api: ApiClient, objects: dict[str, KubernetesObject], port: int, folder: Path) -> None:
+    """The Service leads out of the cluster, to a port of this machine, with the certificate in the folder.
+
+    The API server still wants the Service's name in it, and comes to trust it by the README's `kubectl patch`; another
+    apply does not undo that.
+    """
+    service, configuration = objects["Service"], objects["MutatingWebhookConfiguration"]
+    outside = {"type": "ExternalName", "externalName": "127.0.0.1", "clusterIP": None, "clusterIPs": None}
+    await api.patch("Service", service["metadata"]["name"], {"spec": outside}, OURS)
+    configuration["webhooks"][0]["clientConfig"]["service"]["port"] = port
+    await api.apply(configuration)
+    name = configuration["metadata"]["name"]
+    kubectl = 'kubectl() { test "$1" != patch || printf %s "$6"; }'
+    patch = msgspec.json.decode(_run(f"name={name}\n{kubectl}\n{_fenced('kubectl patch')}", folder))
+    path = f"/apis/{configuration['apiVersion']}/mutatingwebhookconfigurations/{name}"
+    await api.request("PATCH", path, patch, content_type="application/json-patch+json")
+    await api.apply(configuration)
+
+
+async def one_node_of_each(api: ApiClient) -> None:
+    """The taint of the arm64 pool is one that the default settings know."""
+    taint = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
+    await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64", taints=[taint])])
+
+
+async def labelled(api: ApiClient, name: str) -> None:
+    """A namespace whose pods go to the second scheduler."""
+    made = namespace(name)
+    made["metadata"]["labels"]["multiarch-extender.io/scheduler"] = "multiarch-scheduler"
+    await api.apply(made)
+
+
+async def patched(api: ApiClient, name: str, image: str) -> None:
+    """Returns when the API server, which learns of webhooks by a watch, has pods of the namespace patched by ours."""
+    async with asyncio.timeout(READY_SECONDS):
+        while "affinity" not in (await dry_run(api, pod("probe", image, namespace=name)))["spec"]:
+            pass
+
+
+async def test_second_scheduler_places_the_pods_of_a_labelled_namespace(
+    api: ApiClient,
+    binaries: Binaries,
+    deployed: Callable[[str], Awaitable[Deployment]],
+    registry: EmbeddedRegistry,
+) -> None:
+    """The whole mode under its own ServiceAccount: the webhook names the scheduler, and amd64-only pods go to amd64."""
+    await one_node_of_each(api)
+    await labelled(api, "second")
+    deployment = await deployed("second-scheduler")
+    with deployment.service(), deployment.kube_scheduler(binaries.kube_scheduler):
+        await patched(api, "second", f"{registry.host}/team/new:1")
+        await api.create(pod("old", f"{registry.host}/team/old:1", namespace="second"))
+        await api.create(pod("new", f"{registry.host}/team/new:1", namespace="second"))
+        assert await api.wait_until_bound("old", "second") == "amd64"
+        assert await api.wait_until_bound("new", "second") == "arm64"
+        assert (await api.get("Pod", "old", "second"))["spec"]["schedulerName"] == "multiarch-scheduler"
+        lease = await api.get("Lease", "multiarch-scheduler", OURS, "coordination.k8s.io/v1")
+    assert lease["spec"]["holderIdentity"]
+
+
+async def test_second_scheduler_takes_pods_that_name_it_and_says_why_they_fit_nowhere(
+    api: ApiClient,
+    binaries: Binaries,
+    deployed: Callable[[str], Awaitable[Deployment]],
+    registry: EmbeddedRegistry,
+) -> None:
+    """In a namespace without the label the webhook is not asked; the extender still refuses, in its own words."""
+    await api.create(fake_node("arm64", "arm64"))
+    deployment = await deployed("second-scheduler")
+    with deployment.service(), deployment.kube_scheduler(binaries.kube_scheduler):
+        named = {"schedulerName": "multiarch-scheduler"}
+        await api.create(pod("old", f"{registry.host}/team/old:1", spec=named))
+        uid = (await api.get("Pod", "old"))["metadata"]["uid"]
+        event = await api.wait_for(
+            "Event", lambda found: REASON in found.get("message", ""), fieldSelector=f"involvedObject.uid={uid}"
+        )
+    assert event["message"].startswith(f"0/1 nodes are available: 1 image {registry.host}/team/old:1 {REASON}")
+
+
+async def test_default_scheduler_asks_the_service_of_its_node(
+    api: ApiClient,
+    control_plane: LocalCluster,
+    deployed: Callable[[str], Awaitable[Deployment]],
+    registry: EmbeddedRegistry,
+) -> None:
+    """Without the webhook: eight amd64-only pods that would spread over two nodes are all on amd64."""
+    await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
+    deployment = await deployed("default-scheduler")
+    configuration = yaml.safe_load((DEPLOY / "scheduler/default-scheduler.yaml").read_text())
+    configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{deployment.scheduler}/scheduler"
+    with deployment.service(), running_scheduler(control_plane, configuration):
+        await api.create_all(pod(f"p{index}", f"{registry.host}/team/old:1") for index in range(8))
+        bound = {await api.wait_until_bound(f"p{index}") for index in range(8)}
+    assert bound == {"amd64"}
+
+
+@pytest.mark.usefixtures("leaderless")
+async def test_default_scheduler_places_pods_while_the_service_is_away(
+    api: ApiClient, control_plane: LocalCluster
+) -> None:
+    """`ignorable: true` in the file: nobody answers on its port, and the pod is placed."""
+    await api.create(fake_node("arm64", "arm64"))
+    configuration = yaml.safe_load((DEPLOY / "scheduler/default-scheduler.yaml").read_text())
+    configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{free_port()}/scheduler"
+    with running_scheduler(control_plane, configuration):
+        await api.create(pod("p", "registry.example.com/app:1"))
+        assert await api.wait_until_bound("p") == "arm64"
+
+
+async def test_webhook_gives_pods_what_their_images_allow(
+    api: ApiClient, deployed: Callable[[str], Awaitable[Deployment]], registry: EmbeddedRegistry
+) -> None:
+    """Affinity for both, the toleration of the arm64 pool for the multi-arch one, and no scheduler is named."""
+    await one_node_of_each(api)
+    deployment = await deployed("webhook")
+    with deployment.service():
+        await patched(api, "default", f"{registry.host}/team/new:1")
+        old = (await api.create(pod("old", f"{registry.host}/team/old:1")))["spec"]
+        new = (await api.create(pod("new", f"{registry.host}/team/new:1")))["spec"]
+    assert architectures_of(old) == ["amd64"]
+    assert architectures_of(new) == ["amd64", "arm64"]
+    assert not tolerates_arm64(old)
+    assert tolerates_arm64(new)
+    assert old["schedulerName"] == "default-scheduler"
+
+
+async def test_both_webhooks_together_give_what_each_gives_and_the_scheduler_where_it_is_asked_for(
+    api: ApiClient, deployed: Callable[[str], Awaitable[Deployment]], registry: EmbeddedRegistry
+) -> None:
+    """second-scheduler.yaml beside webhook.yaml: in a labelled namespace nothing is given twice."""
+    await one_node_of_each(api)
+    await labelled(api, "both")
+    second, webhook = await deployed("second-scheduler"), await deployed("webhook")
+    with second.service():
+        await patched(api, "both", f"{registry.host}/team/new:1")
+        alone = (await dry_run(api, pod("p", f"{registry.host}/team/new:1", namespace="both")))["spec"]
+        with webhook.service():
+            await patched(api, "default", f"{registry.host}/team/new:1")
+            together = (await dry_run(api, pod("p", f"{registry.host}/team/new:1", namespace="both")))["spec"]
+    assert together == alone
+    assert alone["schedulerName"] == "multiarch-scheduler"
+
+
+def architectures_of(spec: KubernetesObject) -> list[str]:
+    """The values that required node affinity allows for the architecture."""
+    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    (values,) = (each["values"] for each in term["matchExpressions"] if each["key"] == "kubernetes.io/arch")
+    return sorted(values)
+
+
+def tolerates_arm64(spec: KubernetesObject) -> bool:
+    """Whether the taint of `one_node_of_each` is tolerated."""
+    return any(each.get("key") == "kubernetes.io/arch" for each in spec["tolerations"])
+
+
+CONTROLLER = {
+    "apiVersion": "apps/v1",
+    "name": "owner",
+    "uid": "1b4e28ba-2fa1-11d2-883f-0016d3cca427",
+    "controller": True,
+}
+DAEMON_SET = {**CONTROLLER, "kind": "DaemonSet"}
+REPLICA_SET = {**CONTROLLER, "kind": "ReplicaSet"}
+NOT_IN_CHARGE = {**DAEMON_SET, "controller": False}
+
+
+MIRROR = "kubernetes.io/config.mirror"
+
+# Pods by name: metadata, spec, and whether the webhook is asked about them.
+PODS: dict[str, tuple[KubernetesObject, KubernetesObject, bool]] = {
+    "bare": ({}, {}, True),
+    "pinned-to-an-architecture": ({}, {"nodeSelector": {"kubernetes.io/arch": "amd64"}}, True),
+    "bound": ({}, {"nodeName": "amd64"}, False),
+    "mirror": ({"annotations": {MIRROR: "hash"}}, {"nodeName": "amd64"}, False),
+    "ignored": ({"annotations": {"multiarch-extender.io/mode": "ignore"}}, {}, False),
+    "observed": ({"annotations": {"multiarch-extender.io/mode": "observe"}}, {}, True),
+    "misspelt": ({"annotations": {"multiarch-extender.io/mode": "Ignore"}}, {}, True),
+    "foreign-annotation": ({"annotations": {"other": "ignore"}}, {}, True),
+    "of-a-daemon-set": ({"ownerReferences": [DAEMON_SET]}, {}, False),
+    "of-a-replica-set": ({"ownerReferences": [REPLICA_SET]}, {}, True),
+    "not-controlled-by-its-daemon-set": ({"ownerReferences": [NOT_IN_CHARGE, REPLICA_SET]}, {}, True),
+}
+
+
+def pod_of(name: str) -> KubernetesObject:
+    """The pod of that name in PODS."""
+    metadata, spec, _ = PODS[name]
+    made = pod(name, "registry.example.com/app:1", spec=spec)
+    made["metadata"] |= metadata
+    return made
+
+
+class Recorder:
+    """A webhook that allows everything, and remembers which pods it was asked about."""
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """AdmissionReview for AdmissionReview."""
+        review = await request.json()
+        asked = review["request"]
+        self.asked.add(f"{asked['namespace']}/{asked['name']}")
+        return web.json_response({**review, "request": None, "response": {"uid": asked["uid"], "allowed": True}})
+
+
+@pytest.fixture
+async def recorder(tmp_path: Path) -> AsyncIterator[tuple[Recorder, Callable[[str], Awaitable[int]]]]:
+    """A recorder, and what starts it as the Service of a name; that gives its port."""
+    recorder, servers = Recorder(), []
+
+    async def serve_as(name: str) -> int:
+        make_certificate(name, tmp_path)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+        application = web.Application()
+        application.router.add_post("/admission/pods", recorder.handle)
+        server = TestServer(application, scheme="https")
+        await server.start_server(ssl=context)
+        servers.append(server)
+        return server.port or 0
+
+    yield recorder, serve_as
+    for server in servers:
+        await server.close()
+
+
+async def dry_run(api: ApiClient, made: KubernetesObject) -> KubernetesObject:
+    """The pod as it would be created."""
+    return await api.request("POST", f"/api/v1/namespaces/{made['metadata']['namespace']}/pods?dryRun=All", made)
+
+
+@pytest.mark.parametrize("mode", ["second-scheduler", "webhook"])
+async def test_match_conditions_pass_over_the_pods_that_the_service_leaves_alone(
+    api: ApiClient,
+    apply: Apply,
+    recorder: tuple[Recorder, Callable[[str], Awaitable[int]]],
+    tmp_path: Path,
+    mode: str,
+) -> None:
+    """The API server evaluates them for each kind of pod, and comes to what the service itself would have said."""
+    await labelled(api, "conditions")
+    objects = await apply(f"manifests/{mode}.yaml")
+    webhook, serve_as = recorder
+    await _lead_to(api, objects, await serve_as(objects["Service"]["metadata"]["name"]), tmp_path)
+    await _asked_about(api, webhook, "conditions")
+    for name in PODS:
+        made = pod_of(name)
+        made["metadata"]["namespace"] = "conditions"
+        await dry_run(api, made)
+    mirror = pod("unbound-mirror", "registry.example.com/app:1", namespace="conditions", annotations={MIRROR: "hash"})
+    with pytest.raises(ApiError, match=r"must set spec\.nodeName"):  # said after all webhooks have been asked
+        await dry_run(api, mirror)
+    expected = {name for name, (_, _, asked) in PODS.items() if asked}
+    assert webhook.asked - {"conditions/probe"} == {f"conditions/{name}" for name in expected}
+    assert {name for name in PODS if looked_at(pod_of(name))} == expected
+
+
+async def _asked_about(api: ApiClient, webhook: Recorder, name: str) -> None:
+    """Returns when the API server, which learns of webhooks by a watch, asks about pods of the namespace."""
+    async with asyncio.timeout(READY_SECONDS):
+        while f"{name}/probe" not in webhook.asked:
+            await dry_run(api, pod("probe", "registry.example.com/app:1", namespace=name))
+
+
+def looked_at(made: KubernetesObject) -> bool:
+    """Whether the service would look at the pod's images when asked."""
+    read = msgspec.convert(made, Pod)
+    wishes = read_wishes(made["metadata"].get("annotations"), None)
+    return untouched(read, wishes, Policy()) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked"),
+    [("webhook", {"default", "labelled"}), ("second-scheduler", {"labelled"})],
+    ids=["webhook", "second-scheduler"],
+)
+async def test_the_webhook_is_asked_about_pods_of_the_right_namespaces(
+    api: ApiClient,
+    apply: Apply,
+    recorder: tuple[Recorder, Callable[[str], Awaitable[int]]],
+    tmp_path: Path,
+    mode: str,
+    asked: set[str],
+) -> None:
+    """Never about the cluster's own or ours; else about all of them, or those with the label."""
+    await labelled(api, "labelled")
+    objects = await apply(f"manifests/{mode}.yaml")
+    webhook, serve_as = recorder
+    await _lead_to(api, objects, await serve_as(objects["Service"]["metadata"]["name"]), tmp_path)
+    await _asked_about(api, webhook, "labelled")
+    for name in ("default", "labelled", "kube-system", "kube-public", "kube-node-lease", OURS):
+        await dry_run(api, pod("p", "registry.example.com/app:1", namespace=name))
+    assert webhook.asked - {"labelled/probe"} == {f"{name}/p" for name in asked}

@@ -1,0 +1,222 @@
+"""What breaks and comes back while pods are created: kube-apiserver, the watches, etcd's history, the service itself.
+
+Every pod of the load leans to an architecture on which it does not run: whoever passes it unexamined places it wrongly.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+
+from benchmarks.cluster.deployed import SECOND_SCHEDULER, Mode
+from benchmarks.cluster.local import LocalCluster
+from benchmarks.cluster.objects import KubernetesObject, fake_node
+from benchmarks.cluster.service import ServiceProcess
+from tests.e2e.cable import Cable, open_cable
+from tests.e2e.load import leaning_to, steady_load, until
+from tests.e2e.world import World, refusal_of
+
+pytestmark = pytest.mark.e2e
+
+WATCHES = 3  # nodes, namespaces, pending pods
+# As a kubelet's own node has it until all is well: no pod goes there yet.
+NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+
+
+async def add_nodes(world: World) -> None:
+    """Four nodes of each architecture with room for all."""
+    for architecture in ("amd64", "arm64"):
+        await world.create_nodes(architecture, 4, cpu="64")
+
+
+async def cabled_service(world: World, cable: Cable, folder: Path) -> ServiceProcess:
+    """The second scheduler's service, which reaches the API server over the cable only."""
+    kubeconfig = msgspec.yaml.decode((await world.account(Mode.SECOND)).read_bytes(), type=KubernetesObject)
+    for cluster in kubeconfig["clusters"]:
+        cluster["cluster"]["server"] = f"https://127.0.0.1:{cable.port}"
+    path = folder / "cabled.kubeconfig"
+    path.touch(mode=0o600)
+    path.write_bytes(msgspec.yaml.encode(kubeconfig))
+    return await world.start_service(
+        f"cluster.kubeconfig={path}", "admission.node_affinity=none", mode=Mode.SECOND, admission=False
+    )
+
+
+async def restart_apiserver(cluster: LocalCluster, *, forgetting: bool = False) -> None:
+    """kube-apiserver is killed and started anew; `forgetting`: etcd is compacted meanwhile."""
+    cluster.stop_apiserver(0)
+    if forgetting:
+        cluster.compact_etcd()
+    cluster.start_apiserver()
+    await asyncio.to_thread(cluster.wait_for_apiserver)
+
+
+async def assert_new_nodes_are_known(world: World, service: ServiceProcess, where: str) -> None:
+    """Nodes that join now, arm64 first, are seen by the service, and pods for them alone are placed rightly."""
+    label = {"example.com/joined": "now"}
+    for architecture in ("arm64", "amd64"):
+        await world.api.create(fake_node(f"now-{architecture}", architecture, labels=label, taints=[NOT_READY]))
+        there = Counter((await world.nodes_by_architecture()).values())[architecture]
+        await until(partial(has_nodes, service, architecture, there))
+        await world.api.patch("Node", f"now-{architecture}", {"spec": {"taints": None}})
+    images = {"now-amd": (world.images.amd, "arm64"), "now-arm": (world.images.arm, "amd64")}
+    for prefix, (image, wrong) in images.items():
+        spec = {**leaning_to(wrong), "nodeSelector": label}
+        await world.create_pods(where, 3, image, prefix=prefix, scheduler=SECOND_SCHEDULER, spec=spec)
+
+
+async def has_nodes(service: ServiceProcess, architecture: str, count: int) -> bool:
+    """Whether the service sees so many nodes of that architecture."""
+    return await service.metric("multiarch_cluster_nodes", architecture=architecture) == count
+
+
+def said(service: ServiceProcess, event: str, word: str = "") -> list[str]:
+    """The lines of the service's log with that event and that word."""
+    return [line for line in service.log().splitlines() if f'"{event}"' in line and word in line]
+
+
+async def test_the_api_server_dies_and_comes_back_while_pods_are_created(
+    world: World, control_plane: LocalCluster
+) -> None:
+    """kube-scheduler and the service find it again by themselves; nodes that join later are known."""
+    await add_nodes(world)
+    service = await world.start_service("admission.node_affinity=none", admission=False)
+    where = await world.namespace()
+    with world.second_scheduler(service):
+        async with steady_load(world, where, SECOND_SCHEDULER) as load:
+            await restart_apiserver(control_plane)
+        await assert_new_nodes_are_known(world, service, where)
+        await world.wait_all_bound(where, len(load) + 6)
+    assert said(service, "watch.lost", '"nodes"') != []
+    await world.assert_placed_rightly("second scheduler, node_affinity: none", where, len(load) + 6)
+
+
+async def test_the_watches_are_cut_again_and_again(world: World, tmp_path: Path) -> None:
+    """Each time all three come back; no answer is wrong meanwhile, and nodes that join later are known."""
+    await add_nodes(world)
+    where = await world.namespace()
+    async with open_cable(urlsplit(world.api.server).port or 443) as cable:
+        service = await cabled_service(world, cable, tmp_path)
+
+        async def watches_are_back() -> bool:
+            return cable.connections >= WATCHES
+
+        with world.second_scheduler(service):
+            async with steady_load(world, where, SECOND_SCHEDULER) as load:
+                for _ in range(3):
+                    await until(watches_are_back)
+                    cable.cut()
+            await assert_new_nodes_are_known(world, service, where)
+            await world.wait_all_bound(where, len(load) + 6)
+        for resource in ("nodes", "namespaces", "pods"):
+            assert len(said(service, "watch.lost", f'"{resource}"')) >= 3
+    await world.assert_placed_rightly("second scheduler, node_affinity: none", where, len(load) + 6)
+
+
+async def test_history_is_compacted_while_the_service_is_cut_off(
+    world: World, control_plane: LocalCluster, tmp_path: Path
+) -> None:
+    """Its place in the history is gone (410), so it lists anew, and learns what left, joined and changed meanwhile."""
+    await add_nodes(world)
+    for prefix in ("changing", "leaving"):  # before anything is placed there
+        await world.create_nodes("amd64", 1, prefix=prefix, taints=[NOT_READY])
+    where = await world.namespace()
+    async with open_cable(urlsplit(world.api.server).port or 443) as cable:
+        service = await cabled_service(world, cable, tmp_path)
+
+        async def changes_are_known() -> bool:
+            return await has_nodes(service, "amd64", 4) and await has_nodes(service, "arm64", 5)
+
+        with world.second_scheduler(service):
+            async with steady_load(world, where, SECOND_SCHEDULER) as load:
+                cable.sever()
+                for name in ("leaving-0", "changing-0"):
+                    await world.api.delete("Node", name)
+                await world.create_nodes("arm64", 1, prefix="changing", taints=[NOT_READY])
+                await restart_apiserver(control_plane, forgetting=True)
+                cable.mend()
+            await until(changes_are_known)
+            await world.api.patch("Node", "changing-0", {"spec": {"taints": None}})
+            there = {"nodeSelector": {"kubernetes.io/hostname": "changing-0"}}
+            await world.create_pods(where, 3, world.images.arm, scheduler=SECOND_SCHEDULER, spec=there)
+            await assert_new_nodes_are_known(world, service, where)
+            await world.wait_all_bound(where, len(load) + 9)
+        assert said(service, "watch.lost", "too old resource version") != []  # the words of a 410
+        assert said(service, "watch.relisted", '"nodes"') != []
+    await world.assert_placed_rightly("second scheduler, node_affinity: none", where, len(load) + 9)
+
+
+async def test_the_service_is_killed_again_and_again_while_pods_are_created(world: World) -> None:
+    """SIGKILL, three times: the second scheduler's pods wait for it to come back, and none is placed without it."""
+    await add_nodes(world)
+    service = await world.start_service("admission.node_affinity=none", admission=False)
+    where = await world.namespace()
+    with world.second_scheduler(service):
+        async with steady_load(world, where, SECOND_SCHEDULER) as load:
+            for _ in range(3):
+                service.kill()
+                await world.api.wait_for("Pod", is_waiting_for_us, where)
+                await service.start()
+                await world.wait_all_bound(where, len(await world.placed(where)) + 3)
+    await world.assert_placed_rightly("second scheduler, node_affinity: none", where, len(load))
+
+
+def is_waiting_for_us(found: KubernetesObject) -> bool:
+    """Whether the pod's last attempt met a service that is gone."""
+    return "connection refused" in refusal_of(found).get("message", "")
+
+
+async def test_what_got_node_affinity_needs_us_no_more_and_the_rest_is_counted_apart(world: World) -> None:
+    """The default scheduler lives through our end, by design: every node passes, and only earlier affinity holds.
+
+    Pods of one kind, which lean to where they do not run: created before and scheduled before or while the service is
+    gone; created meanwhile; created and scheduled after.
+    """
+    await add_nodes(world)
+    service = await world.start_service("admission.node_affinity=required", mode=Mode.DEFAULT)
+    await world.register_webhook(service, {"matchLabels": {"example.com/webhook": "yes"}})
+    guarded, missed = [await world.namespace(labels={"example.com/webhook": "yes"}) for _ in range(2)]
+    unguarded = await world.namespace()
+    held: KubernetesObject = {"schedulingGates": [{"name": "example.com/hold"}]}
+    with world.default_scheduler(service):
+        await add_wrongly_leaning(world, guarded, "before", 20)
+        await add_wrongly_leaning(world, unguarded, "before", 10)
+        names = await add_wrongly_leaning(world, guarded, "held", 40, held)
+        await world.wait_all_bound(guarded, 20)
+        await world.wait_all_bound(unguarded, 10)
+        service.kill()
+        for name in names:
+            await world.api.patch("Pod", name, {"spec": {"schedulingGates": None}}, guarded)
+        await add_wrongly_leaning(world, missed, "meanwhile", 20)
+        await world.wait_all_bound(guarded, 60)
+        await world.wait_all_bound(missed, 20)
+        await service.start()
+        await add_wrongly_leaning(world, guarded, "after", 20)
+        await add_wrongly_leaning(world, unguarded, "after", 10)
+        await world.wait_all_bound(guarded, 80)
+        await world.wait_all_bound(unguarded, 20)
+    wrong = len(await world.misplaced(missed))
+    world.figure(
+        f"default scheduler, service gone: of 20 pods created meanwhile {wrong} placed wrongly (every node passes, by "
+        f"design); of 40 given node affinity before and scheduled meanwhile {len(await world.misplaced(guarded))}"
+    )
+    assert wrong == 20
+    await world.assert_placed_rightly("default scheduler, node_affinity: required", guarded, 80)
+    await world.assert_placed_rightly("default scheduler, node_affinity: none", unguarded, 20)
+
+
+async def add_wrongly_leaning(
+    world: World, where: str, prefix: str, count: int, spec: Mapping[str, Any] | None = None
+) -> list[str]:
+    """The names of so many pods, half of them amd64-only and half arm64-only, that lean to the other architecture."""
+    names = []
+    for image, wrong in ((world.images.amd, "arm64"), (world.images.arm, "amd64")):
+        leaning = {**leaning_to(wrong), **(spec or {})}
+        names += await world.create_pods(where, count // 2, image, prefix=f"{prefix}-not-{wrong}", spec=leaning)
+    return names

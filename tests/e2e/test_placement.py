@@ -1,0 +1,128 @@
+"""Where a real kube-scheduler puts pods of amd64-only, arm64-only and multi-arch images, in each way to run us."""
+
+import pytest
+
+from benchmarks.cluster.deployed import Mode
+from benchmarks.cluster.objects import pod
+from tests.e2e.world import SCHEDULER_NAMES, World
+
+pytestmark = pytest.mark.e2e
+
+BOTH_MODES = pytest.mark.parametrize("mode", [Mode.SECOND, Mode.DEFAULT])
+PODS_OF_A_KIND = 100
+
+
+@BOTH_MODES
+@pytest.mark.parametrize(("architecture", "other"), [("amd64", "arm64"), ("arm64", "amd64")])
+async def test_pods_stay_off_the_architecture_that_their_image_lacks(
+    world: World, mode: Mode, architecture: str, other: str
+) -> None:
+    """50 pods crowd on four nodes while eight of the other kind have far more room; one too many is told why."""
+    await world.create_nodes(architecture, 4, cpu="8")
+    await world.create_nodes(other, 8, cpu="64")
+    where = await world.namespace()
+    image, scheduler = world.images.fresh(architecture), SCHEDULER_NAMES[mode]
+    service = await world.start_service(mode=mode, admission=False)
+    with world.scheduler(mode, service):
+        await world.warm(service, where, image)  # the default scheduler's `assume` takes a cold image to be amd64-only
+        await world.create_pods(where, 50, image, scheduler=scheduler, cpu="500m")
+        await world.wait_all_bound(where, 50)
+        [large] = await world.create_pods(where, 1, image, prefix="large", scheduler=scheduler, cpu="10")
+        event = await world.api.wait_for_event(large, namespace=where)
+    assert await world.count_placed(where) == {architecture: 50}
+    assert f"8 image {image} is built only for linux/{architecture}" in event
+    assert "4 Insufficient cpu" in event
+
+
+@BOTH_MODES
+async def test_a_pod_that_fits_nowhere_says_so_and_evicts_nobody(world: World, mode: Mode) -> None:
+    """An important amd64-only pod in a cluster of arm64 nodes: Pending with our reason, and no preemption is tried."""
+    await world.create_nodes("arm64", 6, cpu="2")
+    await world.create_priority_class("important", 1000)
+    where = await world.namespace()
+    service = await world.start_service(mode=mode, admission=False)
+    residents = [
+        pod(f"resident-{index}", world.images.arm, namespace=where, cpu="1", spec={"nodeName": f"arm64-{index}"})
+        for index in range(6)
+    ]
+    await world.api.create_all(residents)
+    with world.scheduler(mode, service):
+        await world.warm(service, where, world.images.amd)
+        spec = {"priorityClassName": "important"}
+        await world.create_pods(where, 1, world.images.amd, scheduler=SCHEDULER_NAMES[mode], spec=spec)
+        condition = await world.wait_refused(where, "pod-0")
+        event = await world.api.wait_for_event("pod-0", namespace=where)
+    assert condition["reason"] == "Unschedulable"
+    assert condition["message"].startswith(
+        f"0/6 nodes are available: 6 image {world.images.amd} is built only for linux/amd64"
+    )
+    assert "6 Preemption is not helpful for scheduling" in event
+    assert await service.calls("preempt") == 0
+    assert len(await world.placed(where)) == 6
+
+
+@BOTH_MODES
+async def test_multi_arch_pods_prefer_arm64_and_overflow_to_amd64(world: World, mode: Mode) -> None:
+    """arm64 is filled to its last CPU first, although amd64 is emptier and larger; the rest goes to amd64."""
+    await world.create_nodes("arm64", 2, cpu="4")
+    await world.create_nodes("amd64", 4, cpu="32")
+    where = await world.namespace()
+    service = await world.start_service(mode=mode, admission=False)
+    with world.scheduler(mode, service):
+        await world.warm(service, where, world.images.multi)
+        await world.create_pods(where, 8, world.images.multi, scheduler=SCHEDULER_NAMES[mode], cpu="1")
+        await world.wait_all_bound(where, 8)
+        assert await world.count_placed(where) == {"arm64": 8}
+        await world.create_pods(where, 12, world.images.multi, scheduler=SCHEDULER_NAMES[mode], cpu="1", prefix="more")
+        await world.wait_all_bound(where, 20)
+    assert await world.count_placed(where) == {"arm64": 8, "amd64": 12}
+
+
+@pytest.mark.parametrize("mode", Mode)
+async def test_with_required_affinity_the_reason_is_on_the_pod(world: World, mode: Mode) -> None:
+    """The scheduler's own event names only affinity; what the extender would have said is the pod's annotation."""
+    await world.create_nodes("arm64", 3)
+    service = await world.start_service("admission.node_affinity=required", mode=mode)
+    await world.register_webhook(service)
+    where = await world.namespace()
+    with world.scheduler(mode, service):
+        await world.create_pods(where, 1, world.images.amd, scheduler=SCHEDULER_NAMES[mode])
+        event = await world.api.wait_for_event("pod-0", namespace=where)
+    annotations = (await world.api.get("Pod", "pod-0", where))["metadata"]["annotations"]
+    assert annotations["multiarch-extender.io/reason"] == f"image {world.images.amd} is built only for linux/amd64"
+    assert "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector" in event
+    assert await service.filter_calls() == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "affinity"),
+    [
+        pytest.param(Mode.SECOND, "none", id="second scheduler"),
+        pytest.param(Mode.SECOND, "required", id="second scheduler, required"),
+        pytest.param(Mode.DEFAULT, "required", id="default scheduler, required"),
+        pytest.param(Mode.WEBHOOK, "required", id="webhook only, required"),
+    ],
+)
+async def test_hundreds_of_mixed_pods_are_all_placed_rightly(world: World, mode: Mode, affinity: str) -> None:
+    """Every mixture of images, cold ones among them, created at once: each pod is where all its images run."""
+    for architecture in ("amd64", "arm64"):
+        await world.create_nodes(architecture, 20, cpu="32")
+    service = await world.start_service(f"admission.node_affinity={affinity}", mode=mode)
+    await world.register_webhook(service, mode=Mode.SECOND if mode is Mode.SECOND else Mode.WEBHOOK)
+    where = await world.namespace(second=mode is Mode.SECOND)
+    images = world.images
+    kinds = {
+        "amd": (images.amd,),
+        "arm": (images.arm,),
+        "multi": (images.multi,),
+        "multi-amd": (images.multi, images.fresh("amd64")),
+        "multi-arm": (images.fresh("amd64", "arm64"), images.fresh("arm64")),
+        "many": tuple(images.fresh("amd64", "arm64", "s390x") for _ in range(5)),
+    }
+    with world.scheduler(mode, None if mode is Mode.WEBHOOK else service):
+        for kind, mixture in kinds.items():
+            await world.create_pods(where, PODS_OF_A_KIND, *mixture, prefix=kind, cpu="10m")
+        count = len(kinds) * PODS_OF_A_KIND
+        await world.wait_all_bound(where, count, 120)
+    label = {Mode.SECOND: "second scheduler", Mode.DEFAULT: "default scheduler", Mode.WEBHOOK: "webhook only"}[mode]
+    await world.assert_placed_rightly(f"{label}, node_affinity: {affinity}", where, count)

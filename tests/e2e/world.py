@@ -1,0 +1,362 @@
+"""What the end-to-end tests share: images whose platforms the test knows, the service, its webhook and its schedulers.
+
+Knows the truth about every image it made, and judges each placement by that truth alone: nothing of the service's code
+is asked whether a pod stands rightly.
+"""
+
+import asyncio
+import itertools
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cluster.api import ApiClient, ApiError
+from benchmarks.cluster.deployed import (
+    SECOND_SCHEDULER,
+    Mode,
+    scheduler_configuration,
+    scheduler_flags,
+    selected_labels,
+    webhook_configuration,
+)
+from benchmarks.cluster.objects import KubernetesObject, fake_node, namespace, pod
+from benchmarks.cluster.provider import ClusterProvider, running_scheduler
+from benchmarks.cluster.service import ServiceProcess, make_service, write_account
+from extender.demo.registry import EmbeddedRegistry
+
+ADMISSIONREGISTRATION = "admissionregistration.k8s.io/v1"
+# kube-scheduler's own limit of 50 requests a second would only make the tests longer.
+FAST = {"qps": 1000.0, "burst": 1000}
+BOUND_SECONDS = 60.0
+SCHEDULER_NAMES = {Mode.SECOND: SECOND_SCHEDULER, Mode.DEFAULT: "", Mode.WEBHOOK: ""}
+"""What a pod names as its scheduler to be placed in that mode; empty for the default one."""
+
+
+class Tally:
+    """Pods placed, by how the cluster was run, and figures measured: what the run says at its end."""
+
+    def __init__(self) -> None:
+        self.scheduled: Counter[str] = Counter()
+        self.wrong: Counter[str] = Counter()
+        self.figures: list[str] = []
+
+    def lines(self) -> list[str]:
+        """One line per mode, the total, then the figures."""
+        modes = [f"{mode}: {count} pods scheduled, {self.wrong[mode]} wrongly placed" for mode, count in self._modes()]
+        total = f"{self.scheduled.total()} pods × modes scheduled, {self.wrong.total()} wrongly placed"
+        return [*modes, *([total] if modes else []), *self.figures]
+
+    def _modes(self) -> list[tuple[str, int]]:
+        return sorted(self.scheduled.items())
+
+
+class Images:
+    """Images in the embedded registry, and the architectures each of them really has."""
+
+    def __init__(self, registry: EmbeddedRegistry) -> None:
+        self._registry = registry
+        self._numbers = itertools.count()
+        self.architectures: dict[str, frozenset[str]] = {}
+        self.multi = self.fresh("amd64", "arm64")
+        self.amd = self.fresh("amd64")
+        self.arm = self.fresh("arm64")
+
+    def fresh(self, *architectures: str, attested: bool = False) -> str:
+        """The reference of a new image for these architectures, which nobody has asked for yet; see `push`."""
+        image = f"{self._registry.host}/{'-'.join(architectures)}/app-{next(self._numbers)}:1.0"
+        self.push(image, *architectures, attested=attested)
+        return image
+
+    def unpushed(self) -> str:
+        """The reference of an image that the registry does not have yet."""
+        return f"{self._registry.host}/late/app-{next(self._numbers)}:1.0"
+
+    def push(self, image: str, *architectures: str, attested: bool = False) -> None:
+        """Puts the image into the registry: for one architecture a single manifest, for several an index.
+
+        `attested`: an index even for one, with attestations in it, as BuildKit pushes what it builds.
+        """
+        repository, tag = image.removeprefix(f"{self._registry.host}/").split(":")
+        platforms = [f"linux/{architecture}" for architecture in architectures]
+        if len(platforms) == 1 and not attested:
+            self._registry.add_manifest(repository, tag, platforms[0])
+        else:
+            self._registry.add_index(repository, tag, platforms, attested=attested)
+        self.architectures[image] = frozenset(architectures)
+
+
+class World:
+    """A control plane, a registry and services for one test; get it from the fixture `world`."""
+
+    def __init__(
+        self,
+        cluster: ClusterProvider,
+        api: ApiClient,
+        registry: EmbeddedRegistry,
+        folder: Path,
+        tally: Tally,
+        ending: AsyncExitStack,
+    ) -> None:
+        self.cluster, self.api, self.registry = cluster, api, registry
+        self.images = Images(registry)
+        self.services: list[ServiceProcess] = []
+        self._folder, self._tally, self._ending = folder, tally, ending
+        self._accounts: dict[Mode, Path] = {}
+
+    # --- the service, its webhook, the schedulers ---
+
+    async def start_service(
+        self, *settings: str, mode: Mode = Mode.SECOND, admission: bool = True, start: bool = True
+    ) -> ServiceProcess:
+        """The service, ready: the mode's shipped configuration and rights, and these settings (`path=value`) over it.
+
+        The shipped settings of the default scheduler have no webhook; here it has one unless `admission` is false.
+        With `start=False` it is not started yet; it is ended with the world in any case.
+        """
+        service = make_service(
+            f"service-{len(self.services)}",
+            self._folder,
+            await self.account(mode),
+            f"registry.plain_http=['{self.registry.host}']",
+            "shutdown.grace_seconds=2",
+            *settings,
+            mode=mode,
+            admission=admission,
+            host=self.cluster.host_address,
+        )
+        self.services.append(service)
+        self._ending.callback(service.terminate)
+        if start:
+            await service.start()
+        return service
+
+    async def account(self, mode: Mode) -> Path:
+        """The kubeconfig of that mode's ServiceAccount, which may do what its manifest says and nothing else."""
+        if mode not in self._accounts:
+            path = self._folder / f"{mode}.kubeconfig"
+            self._accounts[mode] = await write_account(self.api, self.cluster.kubeconfig, path, mode)
+        return self._accounts[mode]
+
+    async def register_webhook(
+        self, service: ServiceProcess, namespace_selector: Mapping[str, Any] | None = None, mode: Mode = Mode.WEBHOOK
+    ) -> None:
+        """Returns when the API server calls the service for pods of namespaces chosen by the selector.
+
+        Without one the mode's own: `webhook` takes every namespace but the cluster's, `second-scheduler` those that
+        have its label (`namespace(second=True)`).
+        """
+        configuration = webhook_configuration(mode, service.admission_url, service.authority, namespace_selector)
+        name = configuration["metadata"]["name"]
+        await self.api.apply(configuration)
+        self._ending.push_async_callback(self.unregister_webhook, name)
+        [webhook] = configuration["webhooks"]
+        probe = await self.namespace(labels=selected_labels(webhook["namespaceSelector"]))
+        before = await service.calls("admission")
+        async with asyncio.timeout(30):
+            while await service.calls("admission") == before:
+                await self.review(pod("probe", self.images.multi, namespace=probe))
+
+    async def unregister_webhook(self, name: str = "multiarch-webhook") -> None:
+        """Takes the webhook away again; the API server may call it once more in the next moment."""
+        try:
+            await self.api.delete("MutatingWebhookConfiguration", name, api_version=ADMISSIONREGISTRATION)
+        except ApiError as exc:
+            if exc.status != 404:
+                raise
+
+    async def review(self, manifest: KubernetesObject) -> KubernetesObject:
+        """The pod as it would be created: a dry run, webhooks included."""
+        where = manifest["metadata"]["namespace"]
+        return await self.api.request("POST", f"/api/v1/namespaces/{where}/pods?dryRun=All", manifest)
+
+    def second_scheduler(
+        self, asked: ServiceProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
+    ) -> AbstractContextManager[None]:
+        """kube-scheduler for pods of `multiarch-scheduler`, with the shipped file and flags; see `scheduler`."""
+        return self.scheduler(Mode.SECOND, asked, flags=flags, **entry)
+
+    def default_scheduler(
+        self, asked: ServiceProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
+    ) -> AbstractContextManager[None]:
+        """kube-scheduler for pods that name none; asking None, as if there were no extender; see `scheduler`."""
+        return self.scheduler(Mode.DEFAULT, asked, flags=flags, **entry)
+
+    @contextmanager
+    def scheduler(
+        self, mode: Mode, asked: ServiceProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
+    ) -> Iterator[None]:
+        """That mode's kube-scheduler, ready inside the block, asking that service, or a server at that address.
+
+        `entry` overrides fields of the extender's entry, such as `httpTimeout="500ms"`; None takes one away. `flags`
+        replace the shipped ones.
+        """
+        url = asked.scheduler_url if isinstance(asked, ServiceProcess) else asked or ""
+        shipped = Mode.SECOND if mode is Mode.SECOND else Mode.DEFAULT
+        configuration = scheduler_configuration(shipped, url, entry, clientConnection=dict(FAST))
+        arguments = scheduler_flags(shipped) if flags is None else flags
+        with running_scheduler(self.cluster, configuration, f"kube-{shipped}", arguments):
+            yield
+
+    # --- nodes, namespaces, pods ---
+
+    async def create_nodes(
+        self,
+        architecture: str,
+        count: int,
+        *,
+        cpu: str = "8",
+        taints: Sequence[Mapping[str, str]] = (),
+        prefix: str = "",
+    ) -> list[str]:
+        """The names of so many new nodes, `arm64-0` and so on unless a prefix says otherwise."""
+        names = [f"{prefix or architecture}-{index}" for index in range(count)]
+        await self.api.create_all(fake_node(name, architecture, cpu=cpu, taints=taints) for name in names)
+        return names
+
+    async def create_priority_class(self, name: str, value: int) -> None:
+        """A PriorityClass that pods may name; it stays for the run."""
+        manifest = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        await self.api.apply({**manifest, "value": value})
+
+    async def namespace(
+        self,
+        *,
+        second: bool = False,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+    ) -> str:
+        """The name of a new namespace; with `second`, one whose pods the second scheduler's webhook takes."""
+        manifest = namespace(f"e2e-{uuid.uuid4().hex[:8]}", annotations)
+        chosen = {"multiarch-extender.io/scheduler": SECOND_SCHEDULER} if second else {}
+        manifest["metadata"]["labels"].update({**chosen, **(labels or {})})
+        await self.api.create(manifest)
+        return str(manifest["metadata"]["name"])
+
+    async def create_pods(
+        self,
+        where: str,
+        count: int,
+        *images: str,
+        prefix: str = "pod",
+        scheduler: str = "",
+        cpu: str = "100m",
+        annotations: Mapping[str, str] | None = None,
+        spec: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """The names of so many new pods with one container per image; an empty `scheduler` is the default one."""
+        named = {"schedulerName": scheduler} if scheduler else {}
+        names = [f"{prefix}-{index}" for index in range(count)]
+        await self.api.create_all(
+            pod(name, *images, namespace=where, cpu=cpu, annotations=annotations, spec={**named, **(spec or {})})
+            for name in names
+        )
+        return names
+
+    async def warm(self, service: ServiceProcess, where: str, *images: str) -> None:
+        """Returns when the service knows these images: it sees a pod of them, which a gate keeps from schedulers."""
+        known = await service.metric("multiarch_images", state="known")
+        gated = {"schedulingGates": [{"name": "example.com/never"}]}
+        await self.api.create(pod(f"warm-{uuid.uuid4().hex[:8]}", *images, namespace=where, spec=gated))
+        async with asyncio.timeout(30):
+            while await service.metric("multiarch_images", state="known") < known + len(images):
+                await asyncio.sleep(0.02)
+
+    async def wait_all_bound(self, where: str, count: int, timeout_seconds: float = BOUND_SECONDS) -> dict[str, str]:
+        """The node of each pod, by its name, once so many pods of the namespace have one. Raises TimeoutError."""
+        bound: dict[str, str] = {}
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while True:  # a busy server may end the watch
+                    async with aclosing(self.api.watch("Pod", where)) as changes:
+                        async for _, found in changes:
+                            if node := found["spec"].get("nodeName"):
+                                bound[found["metadata"]["name"]] = node
+                            if len(bound) >= count:
+                                return bound
+        except TimeoutError:
+            raise TimeoutError(f"{len(bound)} of {count} pods bound in {timeout_seconds:g} s") from None
+
+    async def wait_refused(
+        self, where: str, name: str, saying: str = "", timeout_seconds: float = 30
+    ) -> KubernetesObject:
+        """The pod's condition PodScheduled once it is False and its `message` holds that text; it has a `reason`."""
+        found = await self.api.wait_for(
+            "Pod",
+            lambda each: bool(refusal_of(each)) and saying in refusal_of(each)["message"],
+            where,
+            timeout_seconds=timeout_seconds,
+            fieldSelector=f"metadata.name={name}",
+        )
+        return refusal_of(found)
+
+    async def placed(self, where: str) -> dict[str, str]:
+        """The node of each bound pod, by its name."""
+        pods = await self.api.list("Pod", where)
+        return {each["metadata"]["name"]: each["spec"]["nodeName"] for each in pods if each["spec"].get("nodeName")}
+
+    async def nodes_by_architecture(self) -> dict[str, str]:
+        """Each node's architecture, by its name."""
+        nodes = await self.api.list("Node")
+        return {each["metadata"]["name"]: each["status"]["nodeInfo"]["architecture"] for each in nodes}
+
+    async def count_placed(self, where: str) -> Counter[str]:
+        """How many pods stand on each architecture."""
+        architectures = await self.nodes_by_architecture()
+        return Counter(architectures[node] for node in (await self.placed(where)).values())
+
+    # --- judging ---
+
+    async def misplaced(self, where: str) -> list[str]:
+        """Each bound pod on a node of an architecture that one of its images lacks, and where it stands."""
+        architectures = await self.nodes_by_architecture()
+        pods = [each for each in await self.api.list("Pod", where) if each["spec"].get("nodeName")]
+        return [
+            f"{each['metadata']['name']} on {each['spec']['nodeName']}"
+            for each in pods
+            if architectures[each["spec"]["nodeName"]] not in self.architectures_of(each)
+        ]
+
+    def architectures_of(self, found: KubernetesObject) -> frozenset[str]:
+        """The architectures that all of the pod's images have."""
+        containers: Iterable[KubernetesObject] = [
+            *found["spec"]["containers"],
+            *found["spec"].get("initContainers", []),
+        ]
+        return frozenset.intersection(*(self.images.architectures[each["image"]] for each in containers))
+
+    async def assert_placed_rightly(self, mode: str, where: str, count: int) -> None:
+        """So many pods of the namespace are bound, none to a node on which an image of it does not run; counts them."""
+        placed, misplaced = await self.placed(where), await self.misplaced(where)
+        self.tally(mode, len(placed), len(misplaced))
+        assert misplaced == []
+        assert len(placed) == count
+
+    def tally(self, mode: str, scheduled: int, wrong: int) -> None:
+        """Adds to the count that the run prints at its end."""
+        self._tally.scheduled[mode] += scheduled
+        self._tally.wrong[mode] += wrong
+
+    def figure(self, line: str) -> None:
+        """A measured figure, printed at the end of the run."""
+        self._tally.figures.append(line)
+
+    def logs(self) -> str:
+        """The ends of the services' logs, for a failure report."""
+        return "\n".join(service.tail() for service in self.services)
+
+
+def refusal_of(found: KubernetesObject) -> KubernetesObject:
+    """The pod's condition PodScheduled if it is False, else an empty one."""
+    conditions: list[KubernetesObject] = found["status"].get("conditions") or []
+    refused = (each for each in conditions if each["type"] == "PodScheduled" and each["status"] == "False")
+    return next(refused, {})
+
+
+@asynccontextmanager
+async def open_world(cluster: ClusterProvider, api: ApiClient, folder: Path, tally: Tally) -> AsyncIterator[World]:
+    """A world whose services, registry and webhooks are gone afterwards."""
+    async with EmbeddedRegistry() as registry, AsyncExitStack() as ending:
+        yield World(cluster, api, registry, folder, tally, ending)
