@@ -35,11 +35,11 @@ class Serving(msgspec.Struct, frozen=True):
 
 
 class ServiceProcess:
-    """One service on ports of its own, which it keeps when it is started again; get it from `start_service`."""
+    """One service on ports of its own, which it keeps when it is started again; get it from `make_service`."""
 
     def __init__(self, name: str, folder: Path, arguments: Sequence[str], host: str, serving: Serving | None) -> None:
         self.name, self.authority = name, serving.authority if serving else b""
-        scheduler, admission, operations = (f"{host}:{free_port()}" for _ in range(3))
+        scheduler, admission, operations = (f"{host}:{port}" for port in _free_ports(3))
         self.scheduler_url = f"http://{scheduler}"
         self.admission_url = f"https://{admission}" if serving else ""
         self.operations_url = f"http://{operations}"
@@ -143,8 +143,8 @@ class ServiceProcess:
         return self._process.log.read_text(errors="replace")
 
     def tail(self) -> str:
-        """The end of its log, under a heading."""
-        return self._process.tail()
+        """The end of the log of each of its processes, under headings."""
+        return "\n".join(process.tail() for process in self._processes)
 
 
 def make_service(
@@ -181,6 +181,14 @@ async def write_account(api: ApiClient, admin: Path, path: Path, mode: Mode) -> 
     path.touch(mode=0o600)
     path.write_bytes(msgspec.yaml.encode(kubeconfig))
     return path
+
+
+def _free_ports(count: int) -> set[int]:
+    """As many different ports: one not yet bound could be found twice."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return ports
 
 
 def _token(answer: Mapping[str, Any]) -> dict[str, str]:

@@ -58,7 +58,7 @@ async def test_required_affinity_does_as_much_without_the_verb(world: World) -> 
 async def test_without_the_verb_every_cheaper_pod_of_the_other_architecture_dies_first(world: World) -> None:
     """What the verb is for: ten evictions that make room for nothing, and then the one that does.
 
-    Mostly one: kube-scheduler 1.34 at times chooses a second victim while the first is on its way out.
+    Or the ones: kube-scheduler 1.34 mostly chooses a second victim there while the first is on its way out.
     """
     evicted = await evictions(world, Mode.DEFAULT, "none", preemptVerb=None)
     world.figure(
