@@ -26,7 +26,12 @@ class UnsupportedManifest(ExtenderError):
 
 
 class RegistryError(ExtenderError):
-    """A registry did not give what was asked for."""
+    """A registry did not give what was asked for.
+
+    `host_is_well`: that says nothing against the image's registry, since it was spared, or a mirror of it has answered.
+    """
+
+    host_is_well = False
 
 
 class ManifestNotFound(RegistryError):
@@ -50,6 +55,14 @@ class RegistryThrottled(RegistryError):
 
 class RegistryUnavailable(RegistryError):
     """The host's fault: connection, TLS, DNS, time-out, 5xx, a login page, a redirect loop."""
+
+
+class RegistryFailed(RegistryUnavailable):
+    """There is an answer, which costs no time-out, but it is no registry's: 5xx, a login page."""
+
+
+class AddressRefused(RegistryError):
+    """The operator's rules keep us from a host on the way: `allow`, `deny`, or an address inside. Nothing was asked."""
 
 
 class ClusterError(ExtenderError):

@@ -33,6 +33,7 @@ from extender.images.untrusted import decode_json, quote
 # Objects in one document. The largest official indexes hold some 30 entries of up to three objects, and runtimes end
 # at 127 layers, so this is a hundredfold; a 4 MiB body could hold a million and keep the event loop for a second.
 _MAX_OBJECTS = 10_000
+_MAX_MEDIA_TYPE = 255  # characters: two names of 127 and a slash (RFC 6838 §4.2), since media types are remembered
 _MAX_SIZE_BYTES = 2**63 - 1  # sizes are int64 in the specification; ours stay so when they are summed up
 
 _FAMILIES = (INDEXES, MANIFESTS, SCHEMA1)
@@ -157,6 +158,8 @@ def _media_type(document: wire.Document, header: str) -> str:
     named = next((name for name in (stated, header) if name in _KNOWN), stated)
     if not named and not shape:
         raise InvalidManifest("the document is neither an index nor a manifest")
+    if len(named) > _MAX_MEDIA_TYPE:
+        raise InvalidManifest(f"the document's media type has more than {_MAX_MEDIA_TYPE} characters")
     if named in _KNOWN and shape and not any(named in family and shape in family for family in _FAMILIES):
         raise InvalidManifest(f"the document is called {named} and does not look like one")
     return named or shape

@@ -22,6 +22,7 @@ class Cause(enum.StrEnum):
     UNAVAILABLE = "unavailable"
     INVALID_REFERENCE = "invalid-reference"
     DENIED = "denied"
+    NOT_ALLOWED = "not-allowed"
     ARTIFACT = "artifact"
     UNSUPPORTED = "unsupported"
     INVALID = "invalid"

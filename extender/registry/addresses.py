@@ -1,0 +1,231 @@
+"""Where a lookup may lead: the hosts the operator allows and denies, and the addresses nothing outside may send us to.
+
+Whoever can create a pod chooses hosts, and whoever owns a host chooses its addresses, its token server and its
+redirects. Knows hosts and addresses; opens no connection and resolves no name.
+"""
+
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import structlog
+from aiohttp.abc import ResolveResult
+from yarl import URL
+
+from extender import metrics
+from extender.errors import AddressRefused, ConfigError
+
+log = structlog.get_logger()
+
+_REFUSED = metrics.counter(
+    "multiarch_registry_refused_total",
+    "Requests not made to registries and token servers, by the rule that kept us from it.",
+    "rule",
+    ("allow", "deny", "address"),
+)
+
+Address = IPv4Address | IPv6Address
+
+# Docker Hub under its three names: a rule for one is a rule for all.
+_HUB = {"index.docker.io": "docker.io", "registry-1.docker.io": "docker.io"}
+
+# Where no registry of a cluster is, and a great deal of harm. Clouds' metadata services are at link-local addresses
+# and at those that are listed one by one.
+_NEVER = tuple(
+    ip_network(text)
+    for text in (
+        "0.0.0.0/8",  # this host
+        "100.100.100.200/32",  # metadata of Alibaba Cloud
+        "127.0.0.0/8",
+        "168.63.129.16/32",  # the wire server of Azure, a public address
+        "169.254.0.0/16",  # link-local: metadata of most clouds, credentials of ECS and EKS pods
+        "192.0.0.0/24",  # protocol assignments; metadata of Oracle Cloud at 192.0.0.192
+        "192.0.2.0/24",
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, broadcast
+        "2001::/23",  # protocol assignments
+        "2001:db8::/32",
+        "3fff::/20",  # documentation
+        "fd00:42::42/128",  # metadata of Scaleway
+        "fd00:a9fe:a9fe::/48",  # metadata of Linode
+        "fd00:c1::a9fe:a9fe/128",  # metadata of Oracle Cloud
+        "fd00:ec2::/32",  # metadata, DNS, time and pod credentials of AWS
+        "fd20:ce::254/128",  # metadata of Google Cloud
+    )
+)
+# Where registries of a cluster or a company are. Shared address space (RFC 6598) counts as private: EKS and others
+# number pods with it.
+_PRIVATE = tuple(
+    ip_network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
+)
+# The only IPv6 addresses that are handed out. Whatever else is outside _PRIVATE is loopback, unspecified, link-local,
+# site-local, multicast, or nothing yet.
+_GLOBAL_UNICAST = IPv6Network("2000::/3")
+_NAT64 = IPv6Network("64:ff9b::/96")
+
+# An ASCII host, in brackets where it is an IPv6 address, and a port; `*` stands for any characters.
+_PATTERN = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._*-]+)(?::(?P<port>[0-9]{1,5}|\*))?")
+
+
+class _HostPattern(NamedTuple):
+    """A glob of hosts. `port` is None where every port will do."""
+
+    host: re.Pattern[str]
+    port: int | None
+    is_name: bool
+
+    def matches(self, host: str, port: int | None) -> bool:
+        return self.port in (None, port) and self.host.fullmatch(host) is not None
+
+
+class AddressGuard:
+    """The operator's rules. What may not be reached is refused by `AddressRefused`, which names hosts, not addresses.
+
+    A host that a pattern of `allow` names is the operator's word and may be at any address. A pattern names what it
+    matches if there is a letter or a digit in its host: `*` alone names nothing.
+    """
+
+    def __init__(
+        self, *, allow: Sequence[str] = ("*",), deny: Sequence[str] = (), private_addresses: bool = True
+    ) -> None:
+        """`allow` and `deny` are globs of `host` (any port) or `host:port`; without `private_addresses` only public
+        addresses are reached.
+
+        Raises:
+            ConfigError: one of the globs is none.
+        """
+        self._allow = tuple(_parse_pattern("registry.allow", text) for text in allow)
+        self._deny = tuple(_parse_pattern("registry.deny", text) for text in deny)
+        self._private_addresses = private_addresses
+
+    def check_registry(self, url: URL) -> None:
+        """Raise unless a registry or mirror at this URL may be asked. Its address is another question."""
+        host, port = _canonical(url.raw_host or ""), url.port
+        if _matches(self._deny, host, port):
+            raise _refusal("deny", host, "is denied by registry.deny")
+        if not _matches(self._allow, host, port):
+            raise _refusal("allow", host, "is not in registry.allow")
+
+    def check_host(self, url: URL) -> None:
+        """Raise if nothing at all may be asked of this URL's host, going by its name, or by its address if it is one.
+
+        For every request: registry, mirror, token server, and each redirect.
+        """
+        host, port = _canonical(url.raw_host or ""), url.port
+        if _matches(self._deny, host, port):
+            raise _refusal("deny", host, "is denied by registry.deny")
+        literal = literal_address(host)
+        inner = _matches(_INNER_NAMES, host, port) or (literal is not None and not self._is_open(literal))
+        if inner and not self._is_named(host, port):
+            raise inner_refusal(host)
+
+    def keep_reachable(self, host: str, port: int, found: Iterable[ResolveResult]) -> list[ResolveResult]:
+        """Those of a host's addresses that may be connected to, at least one; raises if there is none."""
+        name = _canonical(host)
+        named = self._is_named(name, port)
+        kept = [result for result in found if self._may_connect(result["host"], port, named=named)]
+        if not kept:
+            raise inner_refusal(name)
+        return kept
+
+    def _may_connect(self, text: str, port: int, *, named: bool) -> bool:
+        address = literal_address(text)
+        if address is None or _matches(self._deny, str(address), port):
+            return False
+        return named or self._is_open(address)
+
+    def _is_named(self, host: str, port: int | None) -> bool:
+        return _matches((pattern for pattern in self._allow if pattern.is_name), host, port)
+
+    def _is_open(self, address: Address) -> bool:
+        """Whether an address may be reached at a host that no one has named; one in another counts as both."""
+        inside = _addresses_inside(address)
+        return all(map(self._is_open, inside)) if inside else self._is_open_itself(address)
+
+    def _is_open_itself(self, address: Address) -> bool:
+        if any(address in network for network in _NEVER):
+            return False
+        if any(address in network for network in _PRIVATE):
+            return self._private_addresses
+        return isinstance(address, IPv4Address) or address in _GLOBAL_UNICAST
+
+
+def literal_address(host: str) -> Address | None:
+    """The address that a host is in any spelling that the C library takes for one (`0x7f.1`, `2130706433`), or None."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        try:
+            return IPv4Address(socket.inet_aton(host))
+        except (OSError, ValueError):  # ValueError: characters outside ASCII
+            return None
+    return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address
+
+
+def _addresses_inside(address: Address) -> tuple[IPv4Address, ...]:
+    """The IPv4 addresses that packets to an IPv6 address may end at: mapped, NAT64, 6to4, Teredo."""
+    if isinstance(address, IPv4Address):
+        return ()
+    translated = IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None
+    found = (address.ipv4_mapped, translated, address.sixtofour, *(address.teredo or ()))
+    return tuple(inside for inside in found if inside is not None)
+
+
+def _canonical(host: str) -> str:
+    """One spelling per host: lower case, no final dot, addresses in their usual form, Docker Hub by one name."""
+    name = unquote(host).lower().rstrip(".")
+    literal = literal_address(name)
+    return str(literal) if literal else _HUB.get(name, name)
+
+
+def _parse_pattern(setting: str, text: str) -> _HostPattern:
+    parts = _PATTERN.fullmatch(text)
+    if parts is None:
+        raise ConfigError(f"{setting}: {text!r} is no host or host:port, with * for any characters")
+    host, port = _canonical(parts["host"].strip("[]")), parts["port"]
+    expression = ".*".join(map(re.escape, host.split("*")))
+    return _HostPattern(
+        re.compile(expression, re.DOTALL), int(port) if port not in (None, "*") else None, host.strip("*.-_:") != ""
+    )
+
+
+def _matches(patterns: Iterable[_HostPattern], host: str, port: int | None) -> bool:
+    return any(pattern.matches(host, port) for pattern in patterns)
+
+
+def inner_refusal(host: str) -> AddressRefused:
+    """The error for a host that leads inside, whichever way that showed."""
+    return _refusal("address", host, "is at an address that is not asked")
+
+
+def _refusal(rule: str, host: str, words: str) -> AddressRefused:
+    _REFUSED[rule].inc()
+    log.info("address.refused", registry=host, rule=rule)
+    return AddressRefused(f"{host} {words}")
+
+
+# Names that are known to lead inside, for when a proxy resolves them and we see no address: this host, metadata, and
+# the API server of the cluster.
+_INNER_NAMES = tuple(
+    _parse_pattern("", text)
+    for text in (
+        "localhost",
+        "*.localhost",
+        "metadata",
+        "metadata.google.internal",
+        "metadata.goog",
+        "metadata.azure.internal",
+        "instance-data",
+        "instance-data.*",
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.*",
+    )
+)

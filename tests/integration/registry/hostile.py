@@ -1,0 +1,227 @@
+"""Where pod authors and registries would send us, and how we see whether we went.
+
+`{port}` in a row is that of the listening sockets.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
+
+# Image strings: every spelling of this host, of metadata services and of other places inside.
+IMAGES = (
+    "127.0.0.1:{port}/x",
+    "127.0.0.1/x",
+    "127.255.255.254:{port}/x",
+    "127.1:{port}/x",
+    "127.0.1:{port}/x",
+    "2130706433:{port}/x",
+    "017700000001:{port}/x",
+    "0177.0.0.01:{port}/x",
+    "0x7f.1:{port}/x",
+    "0X7F.0.0.1:{port}/x",
+    "0x7f000001:{port}/x",
+    "0:{port}/x",
+    "0.0.0.0:{port}/x",
+    "0x0:{port}/x",
+    "00.0:{port}/x",
+    "localhost:{port}/x",
+    "localhost/x",
+    "LocalHost:{port}/x",
+    "a.localhost:{port}/x",
+    "[::1]:{port}/x",
+    "[0:0:0:0:0:0:0:1]:{port}/x",
+    "[::]:{port}/x",
+    "[::7f00:1]:{port}/x",
+    "[::ffff:7f00:1]:{port}/x",
+    "[0:0:0:0:0:FFFF:7F00:0001]:{port}/x",
+    "[::ffff:0:7f00:1]:{port}/x",
+    "[64:ff9b::7f00:1]:{port}/x",
+    "[64:ff9b:1::7f00:1]:{port}/x",
+    "[2002:7f00:1::1]:{port}/x",
+    "[2001:0:808:808:0:0:80ff:fffe]:{port}/x",
+    "169.254.169.254/latest/meta-data",
+    "169.254.169.254:80/x",
+    "169.254.43518/x",
+    "2852039166:80/x",
+    "0xa9fea9fe:80/x",
+    "0xa9.0xfe.0xa9.0xfe:80/x",
+    "0251.0376.0251.0376:80/x",
+    "169.254.170.2:80/x",
+    "169.254.170.23:80/x",
+    "[fe80::a9fe:a9fe]:80/x",
+    "[fe80::1]:{port}/x",
+    "[::ffff:a9fe:a9fe]:80/x",
+    "[64:ff9b::a9fe:a9fe]:80/x",
+    "[2002:a9fe:a9fe::]:80/x",
+    "[fd00:ec2::254]:80/x",
+    "[fd00:ec2::23]:80/x",
+    "[fd20:ce::254]:80/x",
+    "100.100.100.200:80/x",
+    "168.63.129.16:80/x",
+    "192.0.0.192:80/x",
+    "metadata.google.internal/computemetadata/v1",
+    "metadata.goog:80/x",
+    "metadata:80/x",
+    "metadata.azure.internal:80/x",
+    "instance-data:80/x",
+    "instance-data.ec2.internal:80/x",
+    "kubernetes:443/x",
+    "kubernetes.default:443/x",
+    "kubernetes.default.svc/api/v1",
+    "kubernetes.default.svc.cluster.local/api/v1",
+    "224.0.0.1:{port}/x",
+    "[ff02::1]:{port}/x",
+    "255.255.255.255:{port}/x",
+    "240.0.0.1:{port}/x",
+    "198.18.0.1:{port}/x",
+    "192.0.2.1:{port}/x",
+    "[2001:db8::1]:{port}/x",
+    "[fec0::1]:{port}/x",
+    "evil.example:{port}/x",
+    "evil6.example:{port}/x",
+    "both.example:{port}/x",
+    "mapped.example:{port}/x",
+    "metadata.example/x",
+    "azure.example:{port}/x",
+    "any.example:{port}/x",
+    "EVIL.example:{port}/x",
+    "denied.example.com/x",
+    "DENIED.example.com:5000/x",
+)
+
+# What those names of IMAGES resolve to that are not addresses themselves.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "evil.example": ("127.0.0.1",),
+    "evil6.example": ("::1",),
+    "both.example": ("127.0.0.1", "::1"),
+    "mapped.example": ("::ffff:127.0.0.1",),
+    "metadata.example": ("169.254.169.254", "fd00:ec2::254"),
+    "azure.example": ("168.63.129.16",),
+    "any.example": ("0.0.0.0", "::"),
+    "localhost": ("127.0.0.1", "::1"),
+}
+
+# Addresses that a registry names as its token server, or sends us on to.
+URLS = (
+    "http://127.0.0.1:{port}/token",
+    "https://127.0.0.1:{port}/token",
+    "//127.0.0.1:{port}/token",
+    "http://127.1:{port}/token",
+    "http://2130706433:{port}/token",
+    "http://0x7f.1:{port}/token",
+    "http://127.0.0.1.:{port}/token",
+    "http://１２７.０.０.１:{port}/token",
+    "http://127。0。0。1:{port}/token",
+    "http://①②⑦.0.0.1:{port}/token",
+    "http://%31%32%37.0.0.1:{port}/token",
+    "http://user:password@127.0.0.1:{port}/token",
+    "http://1.1.1.1@127.0.0.1:{port}/token",
+    "http://localhost:{port}/token",
+    "http://LOCALHOST.:{port}/token",
+    "http://[::1]:{port}/token",
+    "http://[::ffff:127.0.0.1]:{port}/token",
+    "http://[::ffff:7f00:1]:{port}/token",
+    "http://[fe80::1%25lo]:{port}/token",
+    "http://0.0.0.0:{port}/token",
+    "http://[::]:{port}/token",
+    "http://169.254.169.254/latest/meta-data/iam/security-credentials/",
+    "http://[fd00:ec2::254]/latest/meta-data/",
+    "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token",
+    "https://kubernetes.default.svc/api/v1/secrets",
+    "http://100.100.100.200/latest/meta-data/",
+    "http://168.63.129.16/machine",
+    "http://evil.example:{port}/token",
+    "http://evil6.example:{port}/token",
+    "http://mapped.example:{port}/token",
+    "https://denied.example.com/token",
+)
+
+# More of the kind, which are none that can be asked, or lead back to the registry when they are read as RFC 3986 says.
+NO_URLS = (
+    "file:///etc/passwd",
+    "gopher://127.0.0.1:{port}/x",
+    "ftp://127.0.0.1:{port}/x",
+    "javascript:alert(1)",
+    "unix:///var/run/docker.sock",
+    "http://",
+    "http:///token",
+    "http://[::1",
+    "http://[]@127.0.0.1:{port}/",
+    "http://127.0.0.1:99999/token",
+    "http://127.0.0.1:-1/token",
+    "\\\\127.0.0.1\\x",
+)
+
+
+class Trap:
+    """Sockets that listen on this host, v4 and v6, at one `port`; `connections` counts who came."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.connections = 0
+
+    async def count(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Counts, and hangs up."""
+        del reader
+        self.connections += 1
+        writer.close()
+
+
+@asynccontextmanager
+async def open_trap() -> AsyncIterator[Trap]:
+    """A trap that is open until the context is left. 0.0.0.0 stands for every address of this host."""
+    trap = Trap(0)
+    async with await asyncio.start_server(trap.count, "0.0.0.0", 0) as server:
+        trap.port = server.sockets[0].getsockname()[1]
+        if not socket.has_ipv6:
+            yield trap
+            return
+        async with await asyncio.start_server(trap.count, "::1", trap.port):
+            yield trap
+
+
+class Network:
+    """What is asked of the network: `dialled` addresses, and `resolved` names."""
+
+    def __init__(self) -> None:
+        self.dialled: list[str] = []
+        self.resolved: list[str] = []
+
+
+@contextmanager
+def watched_network(names: Mapping[str, tuple[str, ...] | Iterator[tuple[str, ...]]]) -> Iterator[Network]:
+    """Resolves `names` alone (an iterator answers each time anew), and connects to loopback alone."""
+    network = Network()
+    getaddrinfo, connect = socket.getaddrinfo, asyncio.SelectorEventLoop.sock_connect
+
+    def resolve(host: str, *args: Any, **kwargs: Any) -> Any:
+        answers = names.get(host.lower())
+        if answers is None and not _is_numeric(host):
+            raise socket.gaierror(socket.EAI_NONAME, "no such name")
+        network.resolved.append(host)
+        addresses = (host,) if answers is None else answers if isinstance(answers, tuple) else next(answers)
+        return [row for address in addresses for row in getaddrinfo(address, *args, **kwargs)]
+
+    async def dial(loop: asyncio.SelectorEventLoop, sock: socket.socket, address: tuple[str, int]) -> None:
+        network.dialled.append(address[0])
+        if address[0] not in ("127.0.0.1", "::1"):
+            raise ConnectionRefusedError
+        await connect(loop, sock, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", resolve)
+        patch.setattr(asyncio.SelectorEventLoop, "sock_connect", dial)
+        yield network
+
+
+def _is_numeric(host: str) -> bool:
+    """Whether the C library takes this for an address."""
+    try:
+        socket.inet_aton(host)
+    except OSError:
+        return ":" in host
+    return True

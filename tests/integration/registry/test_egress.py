@@ -1,0 +1,290 @@
+"""Nothing that a pod author or a registry writes makes us connect to a place inside.
+
+The sockets that listen there count who comes, and every connection that is tried is recorded.
+"""
+
+import functools
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from extender.demo.images import build_index
+from extender.demo.registry import EmbeddedRegistry
+from extender.errors import AddressRefused, RegistryError, RegistryUnavailable
+from extender.images.reference import parse_reference
+from extender.metrics import REGISTRY
+from extender.placement.facts import RETRYABLE, Cause
+from extender.registry.addresses import AddressGuard
+from extender.registry.auth import Authenticator
+from extender.registry.client import RegistryClient
+from extender.registry.keyring import ANONYMOUS
+from extender.registry.session import open_session
+from extender.resolver.failures import failure_of
+from tests.integration.registry.faulty import FaultyRegistry, GuardedRegistry
+from tests.integration.registry.hostile import IMAGES, NAMES, NO_URLS, URLS, Network, Trap, open_trap, watched_network
+
+# The images that show by themselves where they lead; the others' names have to be resolved.
+LITERALS = [image for image in IMAGES if ".example" not in image.replace(".example.com", "")]
+DENY = ("denied.example.com",)
+INDEX = build_index(["linux/amd64", "linux/arm64"])
+APP = "team/app"
+
+
+@pytest.fixture(autouse=True)
+def _trust_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test opens sessions of its own; reading the system's certificates for each would take most of the time."""
+    monkeypatch.setattr(ssl, "create_default_context", _trust)
+
+
+_trust = functools.cache(ssl.create_default_context)
+
+
+@pytest.fixture
+async def trap() -> AsyncIterator[Trap]:
+    """The sockets that nobody may connect to."""
+    async with open_trap() as opened:
+        yield opened
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    """The network with the hostile names in it."""
+    with watched_network(NAMES) as watched:
+        yield watched
+
+
+def client_over(session: aiohttp.ClientSession, guard: AddressGuard, *plain_http: str) -> RegistryClient:
+    """A client that is guarded as the service's is."""
+    authenticator = Authenticator(session, timeout_seconds=5, clock=lambda: 0.0, wall_clock=lambda: 0.0)
+    return RegistryClient(
+        session,
+        authenticator=authenticator,
+        timeout_seconds=5,
+        concurrency_per_host=8,
+        plain_http=frozenset(plain_http),
+        guard=guard,
+    )
+
+
+async def refusal_over(client: RegistryClient, reference: str) -> RegistryError:
+    """What a lookup by this image string ends with, by HEAD and by GET alike."""
+    errors = []
+    for ask in (client.head_manifest, client.fetch_manifest):
+        with pytest.raises(RegistryError) as caught:
+            await ask(parse_reference(reference), ANONYMOUS)
+        errors.append(caught.value)
+    assert type(errors[0]) is type(errors[1])
+    return errors[0]
+
+
+async def refusal(reference: str, guard: AddressGuard, *plain_http: str) -> RegistryError:
+    """The same over a session of its own."""
+    async with open_session(guard=guard) as session:
+        return await refusal_over(client_over(session, guard, *plain_http), reference)
+
+
+@pytest.mark.parametrize("image", IMAGES)
+async def test_hostile_image_reaches_nothing(trap: Trap, network: Network, image: str) -> None:
+    """No connection, with TLS or without; the lookup ends for good, with a reason and without an address."""
+    reference = image.format(port=trap.port)
+    guard = AddressGuard(deny=DENY)
+    async with open_session(guard=guard) as session:
+        for plain in ([], [parse_reference(reference).domain]):
+            error = await refusal_over(client_over(session, guard, *plain), reference)
+            assert type(error) is AddressRefused
+            failure = failure_of(error)
+            assert (failure.cause, failure.cause in RETRYABLE) == (Cause.NOT_ALLOWED, False)
+            assert "rules keep us from its registry" in failure.detail
+    assert network.dialled == []
+    assert trap.connections == 0
+
+
+def names_token_server(url: str) -> FaultyRegistry:
+    """A registry whose token server is at `url`."""
+    registry = GuardedRegistry("")
+    registry.challenges = [f'Bearer realm="{url}",service="desk"']
+    return registry
+
+
+def leads_to(url: str) -> FaultyRegistry:
+    """A registry that redirects to `url`."""
+
+    async def fault(request: web.BaseRequest) -> web.StreamResponse:
+        del request
+        return web.Response(status=307, headers={"Location": url})
+
+    return FaultyRegistry(fault)
+
+
+def token_server_leads_to(url: str) -> FaultyRegistry:
+    """A registry whose token server redirects to `url`."""
+
+    async def fault(request: web.BaseRequest) -> web.StreamResponse:
+        del request
+        return web.Response(status=307, headers={"Location": url})
+
+    return GuardedRegistry("", token_fault=fault)
+
+
+def detour_leads_to(url: str) -> FaultyRegistry:
+    """A registry that redirects to itself, and then to `url`."""
+
+    async def fault(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=307, headers={"Location": url if "again" in request.path else "/again"})
+
+    return FaultyRegistry(fault)
+
+
+WAYS = [names_token_server, leads_to, token_server_leads_to, detour_leads_to]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["realm", "redirect", "realm-redirect", "second-redirect"])
+@pytest.mark.parametrize("url", [*URLS, *NO_URLS])
+async def test_registry_leads_nowhere(
+    trap: Trap, network: Network, way: Callable[[str], FaultyRegistry], url: str
+) -> None:
+    """A registry that the operator named does not take us to what is beside it, in any spelling, by any way."""
+    async with way(url.format(port=trap.port)) as registry:
+        guard = AddressGuard(allow=["*", registry.host], deny=DENY)
+        error = await refusal(f"{registry.host}/{APP}:1", guard, registry.host)
+    assert isinstance(error, AddressRefused) == (url in URLS)
+    assert set(network.dialled) == {"127.0.0.1"}  # the registry
+    assert trap.connections == 0
+
+
+async def test_registry_with_tls_is_not_taken_for_its_plain_token_server() -> None:
+    """From https there is no way to http, whatever the address: see `resolve_url`, which realms and redirects share."""
+    async with FaultyRegistry() as registry:
+        guard = AddressGuard(allow=["*", registry.host])
+        error = await refusal(f"{registry.host}/{APP}:1", guard)
+    assert isinstance(error, RegistryUnavailable)  # a TLS handshake with a server that has none
+    assert registry.shown == []
+
+
+async def test_address_that_was_checked_is_the_one_that_is_dialled() -> None:
+    """A name that means another address a moment later gains nothing."""
+    turns = iter([("10.1.2.3",), ("127.0.0.1",), ("127.0.0.1",)])
+    async with open_trap() as trap:
+        with watched_network({"rebind.example": turns}) as network:
+            error = await refusal(f"rebind.example:{trap.port}/x", AddressGuard(), f"rebind.example:{trap.port}")
+        assert isinstance(error, RegistryUnavailable | AddressRefused)
+        assert network.resolved
+        assert set(network.dialled) == {"10.1.2.3"}
+        assert trap.connections == 0
+
+
+async def test_inner_addresses_among_others_are_not_dialled() -> None:
+    """A name with two kinds of addresses has one kind for us."""
+    with watched_network({"mixed.example": ("127.0.0.1", "10.1.2.3", "::1")}) as network:
+        error = await refusal("mixed.example:80/x", AddressGuard(), "mixed.example:80")
+    assert isinstance(error, RegistryUnavailable)
+    assert set(network.dialled) == {"10.1.2.3"}
+
+
+async def test_private_addresses_can_be_closed() -> None:
+    """Written out or behind a name."""
+    with watched_network({"inner.example": ("10.1.2.3",)}) as network:
+        for image in ("10.1.2.3/x", "inner.example/x", "[fd12::1]/x"):
+            assert isinstance(await refusal(image, AddressGuard(private_addresses=False)), AddressRefused)
+    assert network.dialled == []
+
+
+async def test_registry_that_is_not_allowed_is_not_asked() -> None:
+    """Its name decides, before it is resolved."""
+    with watched_network({"a.example": ("10.1.2.3",)}) as network:
+        assert isinstance(await refusal("a.example/x", AddressGuard(allow=["quay.io"])), AddressRefused)
+        assert isinstance(await refusal("redis:7", AddressGuard(deny=["docker.io"])), AddressRefused)
+    assert network.resolved == []
+
+
+async def test_registry_that_allow_names_is_asked_on_loopback() -> None:
+    """By address or by name; being asked without TLS is not being named."""
+    async with EmbeddedRegistry() as registry:
+        registry.add(APP, "1", INDEX)
+        port = registry.host.partition(":")[2]
+        with watched_network({"registry.example": ("127.0.0.1",)}):
+            for host in (registry.host, f"registry.example:{port}"):
+                guard = AddressGuard(allow=["*", host])
+                async with open_session(guard=guard) as session:
+                    client = client_over(session, guard, host)
+                    assert await client.head_manifest(parse_reference(f"{host}/{APP}:1"), ANONYMOUS) == INDEX.digest
+                assert isinstance(await refusal(f"{host}/{APP}:1", AddressGuard(), host), AddressRefused)
+        assert registry.requests == {"HEAD manifests": 2}
+
+
+async def test_token_server_need_not_be_allowed() -> None:
+    """`allow` is for registries; Docker Hub's token server has another name than Docker Hub."""
+    async with GuardedRegistry("") as desk, GuardedRegistry("") as registry:
+        registry.add(APP, "1", INDEX)
+        registry.valid = desk.valid
+        registry.challenges = [f'Bearer realm="http://desk.example:{desk.host.partition(":")[2]}/token"']
+        with watched_network({"desk.example": ("127.0.0.1",)}):
+            guard = AddressGuard(allow=[registry.host, "*.example"])
+            async with open_session(guard=guard) as session:
+                client = client_over(session, guard, registry.host)
+                assert await client.head_manifest(parse_reference(f"{registry.host}/{APP}:1"), ANONYMOUS)
+            closed = AddressGuard(allow=[registry.host])
+            error = await refusal(f"{registry.host}/{APP}:1", closed, registry.host)
+        assert str(error) == "desk.example is at an address that is not asked"  # which is all there is against it
+
+
+@pytest.fixture
+async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FaultyRegistry]:
+    """A proxy for plain HTTP at a name that leads to loopback, as a sidecar's does; it plays every registry itself."""
+    async with FaultyRegistry() as opened:
+        opened.add(APP, "1", INDEX)
+        monkeypatch.setenv("HTTP_PROXY", f"http://proxy.example:{opened.host.partition(':')[2]}")
+        yield opened
+
+
+async def test_proxy_is_reached_wherever_it_is(proxy: FaultyRegistry) -> None:
+    """It is the operator's own, and resolves the names of registries itself."""
+    guard = AddressGuard()
+    with watched_network({"proxy.example": ("127.0.0.1",)}) as network:
+        async with open_session(guard=guard) as session:
+            client = client_over(session, guard, "registry.example.com")
+            assert await client.head_manifest(parse_reference(f"registry.example.com/{APP}:1"), ANONYMOUS)
+    assert network.resolved == ["proxy.example"]
+
+
+async def test_hostile_images_are_not_shown_to_a_proxy(proxy: FaultyRegistry) -> None:
+    """Names and literal addresses are checked, though we do not resolve them."""
+    guard = AddressGuard(deny=DENY)
+    with watched_network({"proxy.example": ("127.0.0.1",)}) as network:
+        async with open_session(guard=guard) as session:
+            for image in LITERALS:
+                reference = image.format(port=5000)
+                client = client_over(session, guard, parse_reference(reference).domain)
+                assert type(await refusal_over(client, reference)) is AddressRefused, image
+    assert network.dialled == []
+    assert proxy.shown == []
+
+
+async def test_proxy_is_no_registry(proxy: FaultyRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody gets to speak to it as to a registry, where it is not used for itself."""
+    monkeypatch.setenv("NO_PROXY", "proxy.example")
+    host = f"proxy.example:{proxy.host.partition(':')[2]}"
+    with watched_network({"proxy.example": ("127.0.0.1",)}) as network:
+        assert isinstance(await refusal(f"{host}/{APP}:1", AddressGuard(), host), AddressRefused)
+    assert network.dialled == []
+
+
+async def test_refusal_is_counted_and_costs_no_request() -> None:
+    """As what it is, under its rule, and not as a request that failed."""
+
+    def count(name: str, **labels: str) -> float:
+        return REGISTRY.get_sample_value(name, labels) or 0.0
+
+    before = count("multiarch_registry_refused_total", rule="address")
+    errors = count("multiarch_registry_requests_total", code="error")
+    await refusal("127.0.0.1:1/x", AddressGuard())
+    assert count("multiarch_registry_refused_total", rule="address") == before + 2
+    assert count("multiarch_registry_requests_total", code="error") == errors
+
+
+def test_table_is_long_enough() -> None:
+    """Each row is a way of its own."""
+    assert len(set(IMAGES)) + len(set(URLS)) + len(set(NO_URLS)) >= 110

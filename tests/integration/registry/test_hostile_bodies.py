@@ -1,0 +1,360 @@
+"""Whatever a registry or token server sends: bounded memory, an end, and a reason.
+
+The servers write bytes as they come to mind, so that they can say what no honest HTTP library lets one say.
+"""
+
+import asyncio
+import contextlib
+import gzip
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import pytest
+
+from extender.demo.images import OCI
+from extender.errors import ExtenderError
+from extender.images.digest import digest_of
+from extender.images.manifest import Image
+from extender.images.reference import parse_reference
+from extender.placement.facts import Cause, Failure
+from extender.registry.addresses import AddressGuard
+from extender.registry.auth import Authenticator
+from extender.registry.client import RegistryClient
+from extender.registry.exchange import MAX_DOCUMENT_BYTES
+from extender.registry.image import MAX_PLATFORMS, MAX_SKIPPED, describe_image
+from extender.registry.keyring import ANONYMOUS
+from extender.registry.session import open_session
+from extender.resolver.failures import failure_of
+
+Script = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+MIB = 2**20
+CHUNK_BYTES = 65536
+DIGEST = digest_of(b"a child")
+ENDLESS = 64 * MIB  # as good as endless: sixteen times what is read
+# A document (4 MiB), its copy as bytes, a chunk on its way, the same at the server, and what it is decoded to.
+PEAK_BYTES = 24 * MIB
+
+
+def head(*headers: str, status: str = "200 OK") -> bytes:
+    """The head of an answer, by itself that of an index; the connection is closed after it."""
+    kind = [] if any(header.startswith("Content-Type") for header in headers) else [f"Content-Type: {OCI.index}"]
+    lines = [f"HTTP/1.1 {status}", "Connection: close", *kind, *headers, "", ""]
+    return "\r\n".join(lines).encode()
+
+
+def says(*chunks: bytes) -> Script:
+    """Writes these bytes and hangs up."""
+
+    async def script(writer: asyncio.StreamWriter) -> None:
+        for chunk in chunks:
+            for start in range(0, len(chunk), CHUNK_BYTES):
+                writer.write(chunk[start : start + CHUNK_BYTES])
+                await writer.drain()
+
+    return script
+
+
+def sends(body: bytes, *headers: str) -> Script:
+    """A proper answer with this body."""
+    return says(head(f"Content-Length: {len(body)}", *headers), body)
+
+
+def repeats(*start: bytes, chunk: bytes) -> Script:
+    """Goes on and on with the same chunk."""
+    return says(*start, *(chunk for _ in range(ENDLESS // len(chunk))))
+
+
+async def drip(writer: asyncio.StreamWriter) -> None:
+    """A byte now and then, as long as anybody listens."""
+    writer.write(head("Content-Length: 1000000"))
+    while not writer.is_closing():
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.002)
+
+
+async def drip_headers(writer: asyncio.StreamWriter) -> None:
+    """The same before the body has begun."""
+    writer.write(b"HTTP/1.1 200 OK\r\nX-")
+    while not writer.is_closing():
+        writer.write(b"a")
+        await writer.drain()
+        await asyncio.sleep(0.002)
+
+
+def filled(start: bytes, middle: bytes, end: bytes = b"") -> bytes:
+    """A document as long as is read at all."""
+    times = (MAX_DOCUMENT_BYTES - len(start) - len(end)) // len(middle)
+    return start + middle * times + end
+
+
+def entries(count: int, entry: str) -> bytes:
+    """An index of `count` entries; `%d` in one is its number."""
+    return b'{"manifests":[%s]}' % ",".join([entry.replace("%d", str(number)) for number in range(count)]).encode()
+
+
+PLATFORM = f'{{"mediaType":"{OCI.manifest}","digest":"{DIGEST}","platform":{{"os":"linux","architecture":"fake%d"}}}}'
+SKIPPED = f'{{"mediaType":"x/y","digest":"{DIGEST}"}}'
+MANIFEST = f'{{"mediaType":"{OCI.manifest}","config":{{"mediaType":"{OCI.config}","digest":"%s","size":1}}}}'
+ZEROS = gzip.compress(bytes(ENDLESS), compresslevel=1)
+MEMBERS = gzip.compress(b"") * 50_000
+JSON_BOMB = gzip.compress(b'{"manifests":[' + b"{}," * (ENDLESS // 3), compresslevel=1)
+
+HOSTILE = [
+    pytest.param(sends(ZEROS, "Content-Encoding: gzip"), Cause.INVALID, id="gzip-bomb"),
+    pytest.param(sends(JSON_BOMB, "Content-Encoding: gzip"), Cause.INVALID, id="gzip-bomb-of-json"),
+    pytest.param(sends(zlib.compress(bytes(ENDLESS), 1), "Content-Encoding: deflate"), Cause.INVALID, id="zlib-bomb"),
+    pytest.param(sends(MEMBERS, "Content-Encoding: gzip"), Cause.UNAVAILABLE, id="gzip-of-many-members"),
+    pytest.param(sends(gzip.compress(ZEROS), "Content-Encoding: gzip, gzip"), Cause.INVALID, id="gzip-in-gzip"),
+    pytest.param(sends(b"{}", "Content-Encoding: br"), Cause.UNAVAILABLE, id="encoding-not-asked-for"),
+    pytest.param(sends(b"{}", "Content-Encoding: gzip"), Cause.UNAVAILABLE, id="encoding-that-it-is-not"),
+    pytest.param(repeats(head(), chunk=bytes(MIB)), Cause.INVALID, id="endless-body"),
+    pytest.param(
+        repeats(head("Transfer-Encoding: chunked"), chunk=b"10000\r\n" + bytes(CHUNK_BYTES) + b"\r\n"),
+        Cause.INVALID,
+        id="endless-chunks",
+    ),
+    pytest.param(
+        repeats(head("Transfer-Encoding: chunked"), b"1;", chunk=b"a" * CHUNK_BYTES),
+        Cause.UNAVAILABLE,
+        id="endless-chunk-size",
+    ),
+    pytest.param(
+        says(head("Transfer-Encoding: chunked"), b"1\r\na\r\n" * 20_000, b"0\r\n\r\n"), Cause.INVALID, id="tiny-chunks"
+    ),
+    pytest.param(
+        repeats(head("Transfer-Encoding: chunked"), b"0\r\n", chunk=b"X-Trailer: a\r\n" * 5000),
+        Cause.UNAVAILABLE,
+        id="endless-trailers",
+    ),
+    pytest.param(repeats(b"HTTP/1.1 200 OK\r\n", chunk=b"X-A: b\r\n" * 8192), Cause.UNAVAILABLE, id="endless-headers"),
+    pytest.param(
+        repeats(b"HTTP/1.1 200 OK\r\nX-A: ", chunk=b"a" * CHUNK_BYTES), Cause.UNAVAILABLE, id="endless-header"
+    ),
+    pytest.param(repeats(b"HTTP/1.1 200 ", chunk=b"a" * CHUNK_BYTES), Cause.UNAVAILABLE, id="endless-status-line"),
+    pytest.param(says(head("Content-Length: 10"), b"{}"), Cause.UNAVAILABLE, id="length-too-long"),
+    pytest.param(says(head("Content-Length: 2"), b'{}"manifests":[]}'), Cause.UNAVAILABLE, id="length-too-short"),
+    pytest.param(says(head("Content-Length: -1"), b"{}"), Cause.UNAVAILABLE, id="length-negative"),
+    pytest.param(says(head("Content-Length: 2", "Content-Length: 3"), b"{} "), Cause.UNAVAILABLE, id="lengths-differ"),
+    pytest.param(says(head(f"Content-Length: {10**30}"), b"{}"), Cause.UNAVAILABLE, id="length-beyond-measure"),
+    pytest.param(says(head("Content-Length: 2e9"), b"{}"), Cause.UNAVAILABLE, id="length-no-number"),
+    pytest.param(
+        says(head("Content-Length: 2", "Transfer-Encoding: chunked"), b"2\r\n{}\r\n0\r\n\r\n"),
+        Cause.UNAVAILABLE,
+        id="length-and-chunks",
+    ),
+    pytest.param(sends(b"[" * MAX_DOCUMENT_BYTES), Cause.INVALID, id="nested-lists"),
+    pytest.param(sends(filled(b'{"other":', b"[")), Cause.INVALID, id="nested-lists-nobody-reads"),
+    pytest.param(sends(b'{"manifests":' * 9_000), Cause.INVALID, id="nested-indexes"),
+    pytest.param(sends(filled(b"", b'{"a":')), Cause.UNSUPPORTED, id="nested-objects"),
+    pytest.param(sends(entries(100_000, "{}")), Cause.UNSUPPORTED, id="entries-100000"),
+    pytest.param(sends(entries(100_000, PLATFORM)), Cause.INVALID, id="entries-100000-with-platforms"),
+    pytest.param(sends(entries(MAX_PLATFORMS + 1, PLATFORM)), Cause.UNSUPPORTED, id="platforms"),
+    pytest.param(sends(entries(MAX_SKIPPED + 1, SKIPPED)), Cause.UNSUPPORTED, id="nothing-to-run"),
+    pytest.param(sends(filled(b'{"manifests":[', b"1,", b"1]}")), Cause.INVALID, id="entries-that-are-none"),
+    pytest.param(
+        sends(filled(b'{"x":[', b"1,", b"1]}"), "Content-Type: application/json"),
+        Cause.INVALID,
+        id="numbers-nobody-reads",
+    ),
+    pytest.param(sends(b'{"manifests":[],"manifests":1}'), Cause.INVALID, id="key-twice-the-last-is-wrong"),
+    pytest.param(sends(b'{"manifests":[],"config":{},"config":{}}'), Cause.INVALID, id="key-twice-two-in-one"),
+    pytest.param(
+        sends(b'{"mediaType":"%s","mediaType":"%s","manifests":[]}' % (OCI.index.encode(), OCI.manifest.encode())),
+        Cause.INVALID,
+        id="media-type-twice",
+    ),
+    pytest.param(sends(filled(b"{", b'"layers":[],', b'"manifests":[]}')), Cause.INVALID, id="key-300000-times"),
+    pytest.param(sends(filled(b'{"manifests":[{"size":', b"9", b"}]}")), Cause.INVALID, id="endless-number"),
+    pytest.param(sends(b'{"manifests":[{"size":1e999999999}]}'), Cause.INVALID, id="number-beyond-measure"),
+    pytest.param(sends(filled(b'{"mediaType":"', b"a", b'"}'), "Content-Type: x/y"), Cause.INVALID, id="endless-type"),
+    pytest.param(sends(b'{"mediaType":"\xff\xfe","manifests":[]}'), Cause.INVALID, id="no-utf-8"),
+    pytest.param(sends(b'{"mediaType":"\xc0\xaf","manifests":[]}'), Cause.INVALID, id="overlong-utf-8"),
+    pytest.param(sends(b'{"mediaType":"\\ud800","manifests":[]}'), Cause.INVALID, id="half-a-surrogate"),
+    pytest.param(sends('{"manifests":[]}'.encode("utf-16")), Cause.INVALID, id="utf-16"),
+    pytest.param(sends(bytes(MAX_DOCUMENT_BYTES)), Cause.INVALID, id="zeros"),
+    pytest.param(sends(b""), Cause.INVALID, id="nothing"),
+    pytest.param(sends(MANIFEST.encode() % b"../../../etc/passwd"), Cause.INVALID, id="digest-that-is-a-path"),
+    pytest.param(repeats(head(status="404 Not Found"), chunk=bytes(MIB)), Cause.MISSING, id="endless-404"),
+    pytest.param(repeats(head(status="401 Unauthorized"), chunk=bytes(MIB)), Cause.DENIED, id="endless-401"),
+    pytest.param(repeats(head(status="429 Too Many"), chunk=bytes(MIB)), Cause.THROTTLED, id="endless-429"),
+    pytest.param(repeats(head(status="500 Error"), chunk=bytes(MIB)), Cause.UNAVAILABLE, id="endless-500"),
+    pytest.param(
+        repeats(head("Location: /v2/", status="307 There"), chunk=bytes(MIB)), Cause.UNAVAILABLE, id="endless-redirect"
+    ),
+    pytest.param(
+        says(head("Location: /" + "a" * 8000, status="307 There"), b""), Cause.UNAVAILABLE, id="redirects-that-are-long"
+    ),
+    pytest.param(
+        says(head("WWW-Authenticate: Bearer " + "a=" * 3900, status="401 Unauthorized"), b""),
+        Cause.UNAVAILABLE,
+        id="challenge-that-is-long",
+    ),
+]
+
+
+class Server:
+    """Speaks HTTP by script: by that whose name is a part of the path, else by that of `manifests`."""
+
+    def __init__(self, **scripts: Script) -> None:
+        self.scripts = scripts
+        self.host = ""
+        self._talks: set[asyncio.Task[None]] = set()
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection: a request, the script, the end."""
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            request = await reader.readuntil(b"\r\n\r\n")
+            path = request.split(b" ", 2)[1].decode()
+            name = next((name for name in self.scripts if f"/{name}" in path), "manifests")
+            await self.scripts[name](writer)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    def begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """As `talk`, in a task that ends with the server."""
+        talk = asyncio.create_task(self.talk(reader, writer))
+        self._talks.add(talk)
+        talk.add_done_callback(self._talks.discard)
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Open until the context is left, and until every script has noticed that nobody listens any more."""
+        async with await asyncio.start_server(self.begin, "127.0.0.1", 0) as server:
+            self.host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            yield
+            await asyncio.gather(*self._talks)
+
+
+@contextlib.contextmanager
+def little_memory() -> Iterator[None]:
+    """Fails what needs more at any moment than a few documents do."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < PEAK_BYTES
+
+
+async def learn(server: Server, timeout_seconds: float = 30.0) -> Image:
+    """All about an image of this server."""
+    guard = AddressGuard(allow=[server.host])
+    reference = parse_reference(f"{server.host}/team/app:1")
+    async with open_session(guard=guard) as session:
+        authenticator = Authenticator(
+            session, timeout_seconds=timeout_seconds, clock=lambda: 0.0, wall_clock=lambda: 0.0
+        )
+        client = RegistryClient(
+            session,
+            authenticator=authenticator,
+            timeout_seconds=timeout_seconds,
+            concurrency_per_host=8,
+            plain_http=frozenset({server.host}),
+            guard=guard,
+        )
+        manifest = await client.fetch_manifest(reference, ANONYMOUS)
+        return await describe_image(client, reference.with_digest(manifest.digest), manifest, ANONYMOUS)
+
+
+async def failure(server: Server, timeout_seconds: float = 30.0) -> Failure:
+    """How that ends, with little memory, for the pod's author."""
+    with little_memory():
+        async with server.listening():
+            with pytest.raises(ExtenderError) as caught:
+                await learn(server, timeout_seconds)
+    assert len(str(caught.value)) < 300
+    return failure_of(caught.value)
+
+
+@pytest.mark.parametrize(("script", "cause"), HOSTILE)
+async def test_hostile_manifest(script: Script, cause: Cause) -> None:
+    """It ends, with little memory, and with a reason."""
+    assert (await failure(Server(manifests=script))).cause is cause
+
+
+CONTINUES = repeats(b"", chunk=b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
+
+
+@pytest.mark.parametrize("script", [drip, drip_headers, CONTINUES], ids=["body", "headers", "continue"])
+async def test_slow_drip(script: Script) -> None:
+    """What never ends is given up when its time is over, however much comes."""
+    assert (await failure(Server(manifests=script), timeout_seconds=0.1)).cause is Cause.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        pytest.param(filled(b'{"os":"linux","rootfs":', b"["), Cause.INVALID, id="nested-lists"),
+        pytest.param(filled(b"", b'{"a":'), Cause.INVALID, id="nested-objects"),
+        pytest.param(filled(b'{"os":"', b"a", b'"}'), Cause.INVALID, id="endless-word"),
+        pytest.param(filled(b"{", b'"os":"linux",', b'"os":1}'), Cause.INVALID, id="key-300000-times"),
+        pytest.param(b'{"os":"linux","architecture":"\xff"}', Cause.INVALID, id="no-utf-8"),
+        pytest.param(b'{"os":"linux"}', Cause.INVALID, id="half-a-platform"),
+        pytest.param(bytes(MAX_DOCUMENT_BYTES + 1), Cause.INVALID, id="too-long"),
+    ],
+)
+async def test_hostile_config(body: bytes, cause: Cause) -> None:
+    """The same, one document further on: its digest is right, its content is not."""
+    manifest = sends((MANIFEST % digest_of(body)).encode(), f"Content-Type: {OCI.manifest}")
+    assert (await failure(Server(manifests=manifest, blobs=sends(body)))).cause is cause
+
+
+def guarded(token: Script) -> Server:
+    """A server that wants a token, which is to be had by this script."""
+
+    async def asks(writer: asyncio.StreamWriter) -> None:
+        challenge = f'WWW-Authenticate: Bearer realm="http://{server.host}/token"'
+        await says(head(challenge, "Content-Length: 0", status="401 Unauthorized"))(writer)
+
+    server = Server(manifests=asks, token=token)
+    return server
+
+
+async def test_child_that_is_not_its_digest() -> None:
+    """What a digest does not vouch for is not read."""
+    manifest = sends((MANIFEST % DIGEST).encode(), f"Content-Type: {OCI.manifest}")
+    server = Server(manifests=manifest, blobs=sends(b'{"os":"linux","architecture":"amd64"}'))
+    assert (await failure(server)).cause is Cause.INVALID
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(sends(ZEROS, "Content-Encoding: gzip"), id="gzip-bomb"),
+        pytest.param(repeats(head(), chunk=bytes(MIB)), id="endless-body"),
+        pytest.param(repeats(head(status="403 Forbidden"), chunk=bytes(MIB)), id="endless-403"),
+        pytest.param(says(head("Content-Length: 100"), b'{"token":"a"}'), id="length-too-long"),
+        pytest.param(sends(b'{"x":' + b"[" * 500_000), id="nested-lists"),
+        pytest.param(sends(b'{"x":' * 100_000), id="nested-objects"),
+        pytest.param(sends(b'{"token":"a","token":1}'), id="key-twice"),
+        pytest.param(sends(b'{"token":"\xff"}'), id="no-utf-8"),
+        pytest.param(sends(b'{"token":"a\\r\\nX-Evil: 1"}'), id="token-with-a-header"),
+        pytest.param(sends(b'{"token":"' + b"a" * 20_000 + b'"}'), id="token-that-is-long"),
+        pytest.param(sends(b'{"token":"a","expires_in":1e999}'), id="life-beyond-measure"),
+        pytest.param(sends(b""), id="nothing"),
+    ],
+)
+async def test_hostile_token(script: Script) -> None:
+    """The same, for a token server: there is no token, and so no answer."""
+
+    server = guarded(token=script)
+    assert (await failure(server)).cause in (Cause.UNAVAILABLE, Cause.DENIED)
+
+
+async def test_token_server_that_drips() -> None:
+    """Its time is a part of the registry's."""
+    assert (await failure(guarded(token=drip), timeout_seconds=0.1)).cause is Cause.UNAVAILABLE
+
+
+async def test_documents_of_honest_size_are_read() -> None:
+    """The bounds are beyond what anybody needs: as many platforms as are kept, and as much that does not run."""
+    body = entries(MAX_PLATFORMS, PLATFORM)[:-2] + b"," + entries(MAX_SKIPPED, SKIPPED).partition(b"[")[2]
+    server = Server(manifests=sends(body))
+    async with server.listening():
+        image = await learn(server)
+    assert (len(image.entries), len(image.skipped)) == (MAX_PLATFORMS, MAX_SKIPPED)

@@ -1,0 +1,277 @@
+"""Which hosts and addresses a lookup may lead to."""
+
+import socket
+
+import pytest
+from aiohttp.abc import ResolveResult
+from yarl import URL
+
+from extender.errors import AddressRefused, ConfigError
+from extender.metrics import REGISTRY
+from extender.registry.addresses import AddressGuard, literal_address
+
+INSIDE = [
+    pytest.param("127.0.0.1", id="loopback"),
+    pytest.param("127.255.255.254", id="loopback-end"),
+    pytest.param("0.0.0.0", id="unspecified"),
+    pytest.param("0.1.2.3", id="this-network"),
+    pytest.param("169.254.169.254", id="metadata"),
+    pytest.param("169.254.170.2", id="metadata-ecs"),
+    pytest.param("168.63.129.16", id="metadata-azure"),
+    pytest.param("100.100.100.200", id="metadata-alibaba"),
+    pytest.param("192.0.0.192", id="metadata-oracle"),
+    pytest.param("192.0.2.1", id="documentation"),
+    pytest.param("198.19.0.1", id="benchmarks"),
+    pytest.param("224.0.0.251", id="multicast"),
+    pytest.param("240.0.0.1", id="reserved"),
+    pytest.param("255.255.255.255", id="broadcast"),
+    pytest.param("::1", id="loopback-6"),
+    pytest.param("::", id="unspecified-6"),
+    pytest.param("::7f00:1", id="compatible"),
+    pytest.param("::ffff:127.0.0.1", id="mapped"),
+    pytest.param("::ffff:a9fe:a9fe", id="mapped-metadata"),
+    pytest.param("::ffff:0:7f00:1", id="translated"),
+    pytest.param("64:ff9b::7f00:1", id="nat64"),
+    pytest.param("64:ff9b::a83f:8110", id="nat64-azure"),
+    pytest.param("64:ff9b:1::7f00:1", id="nat64-local"),
+    pytest.param("2002:7f00:1::1", id="6to4"),
+    pytest.param("2002:a9fe:a9fe::", id="6to4-metadata"),
+    pytest.param("2001:0:808:808:0:0:80ff:fffe", id="teredo-client"),
+    pytest.param("2001:0:7f00:1:0:0:f7f7:f7f7", id="teredo-server"),
+    pytest.param("2001:20::1", id="orchid"),
+    pytest.param("2001:db8::1", id="documentation-6"),
+    pytest.param("fe80::a9fe:a9fe", id="link-local-6"),
+    pytest.param("fe80::1%lo", id="link-local-zone"),
+    pytest.param("fec0::1", id="site-local"),
+    pytest.param("ff02::1", id="multicast-6"),
+    pytest.param("100::1", id="discard"),
+    pytest.param("fd00:ec2::254", id="metadata-aws-6"),
+    pytest.param("fd00:ec2::23", id="pod-identity-aws-6"),
+    pytest.param("fd20:ce::254", id="metadata-google-6"),
+    pytest.param("fd00:a9fe:a9fe::1", id="metadata-linode-6"),
+]
+PRIVATE = ["10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "100.64.0.1", "fd12:3456::1", "fc00::1"]
+PRIVATE += ["::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:c0a8:101::1"]
+PUBLIC = ["1.1.1.1", "172.32.0.1", "100.63.255.255", "100.128.0.1", "168.63.129.15", "169.253.0.1", "223.255.255.255"]
+PUBLIC += ["2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1", "2a00:1450::1"]
+
+
+def url(host: str) -> URL:
+    """A registry at this host, which may be a bare IPv6 address."""
+    return URL(f"https://[{host}]/v2/" if host.count(":") > 1 and "[" not in host else f"https://{host}/v2/")
+
+
+def found(*addresses: str) -> list[ResolveResult]:
+    """What a resolver answers."""
+    return [
+        ResolveResult(hostname="x", host=address, port=443, family=socket.AF_UNSPEC, proto=0, flags=0)
+        for address in addresses
+    ]
+
+
+def reaches(guard: AddressGuard, host: str) -> bool:
+    """Whether the registry of this host may be asked."""
+    try:
+        guard.check_registry(url(host))
+        guard.check_host(url(host))
+    except AddressRefused:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("address", INSIDE)
+def test_inner_address_is_not_reached(address: str) -> None:
+    """Neither written in an image nor behind a name, whatever `allow` says of every host."""
+    guard = AddressGuard(allow=["*", "*:*", "*.*", "*:443"])
+    assert not reaches(guard, address)
+    with pytest.raises(AddressRefused):
+        guard.keep_reachable("evil.example.com", 443, found(address))
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_private_address_is_reached_by_setting(address: str) -> None:
+    """Registries of a company have such addresses; an operator who has none can close them."""
+    assert reaches(AddressGuard(), address)
+    assert AddressGuard().keep_reachable("a.example", 443, found(address)) == found(address)
+    closed = AddressGuard(private_addresses=False)
+    assert not reaches(closed, address)
+    with pytest.raises(AddressRefused):
+        closed.keep_reachable("a.example", 443, found(address))
+    named = AddressGuard(allow=["*", "a.example"], private_addresses=False)
+    assert named.keep_reachable("a.example", 443, found(address)) == found(address)
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_public_address_is_reached(address: str) -> None:
+    """The neighbours of what is closed are open."""
+    assert reaches(AddressGuard(private_addresses=False), address)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "address"),
+    [
+        ("127.1", "127.0.0.1"),
+        ("127.0.1", "127.0.0.1"),
+        ("2130706433", "127.0.0.1"),
+        ("017700000001", "127.0.0.1"),
+        ("0177.0.0.01", "127.0.0.1"),
+        ("0x7f.1", "127.0.0.1"),
+        ("0x7F000001", "127.0.0.1"),
+        ("0", "0.0.0.0"),
+        ("169.254.43518", "169.254.169.254"),
+        ("0xa9.0xfe.0251.254", "169.254.169.254"),
+        ("::ffff:7f00:1", "127.0.0.1"),
+        ("0:0::0:1", "::1"),
+        ("1.2.3.4.5", None),
+        ("127.0.0.256", None),
+        ("example.com", None),
+        ("", None),
+        ("１２７.1", None),
+        ("127.0.0.1\0", None),
+    ],
+)
+def test_address_in_every_spelling(spelling: str, address: str | None) -> None:
+    """What the C library would connect to is what is judged."""
+    assert str(literal_address(spelling) or "") == (address or "")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.1",
+        "0x7f.1",
+        "127.0.0.1.",
+        "１２７.０.０.１",
+        "127。0。0。1",
+        "①②⑦.⓪.⓪.①",
+        "%31%32%37.0.0.1",
+        "LOCALHOST",
+        "localhost.",
+        "a.b.localhost",
+        "metadata.google.internal",
+        "Metadata.Goog.",
+        "instance-data.ec2.internal",
+        "kubernetes",
+        "kubernetes.default.svc.cluster.local",
+    ],
+)
+def test_inner_host_is_known_by_its_name(host: str) -> None:
+    """Before any name is resolved, since a proxy may be who resolves it."""
+    with pytest.raises(AddressRefused):
+        AddressGuard().check_host(url(host))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "host", "matches"),
+    [
+        ("*", "registry.example.com", True),
+        ("*", "registry.example.com:5000", True),
+        ("registry.example.com", "registry.example.com", True),
+        ("registry.example.com", "registry.example.com:5000", True),
+        ("registry.example.com", "Registry.Example.COM.", True),
+        ("Registry.example.com", "registry.example.com", True),
+        ("registry.example.com:5000", "registry.example.com:5000", True),
+        ("registry.example.com:5000", "registry.example.com", False),
+        ("registry.example.com:443", "registry.example.com", True),
+        ("registry.example.com:*", "registry.example.com:5000", True),
+        ("*:5000", "registry.example.com:5000", True),
+        ("*:5000", "registry.example.com", False),
+        ("*.example.com", "a.b.example.com", True),
+        ("*.example.com", "example.com", False),
+        ("*.example.com", "a.example.com.evil.org", False),
+        ("example.com", "aexample.com", False),
+        ("a.example", "axexample", False),
+        ("docker.io", "registry-1.docker.io", True),
+        ("registry-1.docker.io", "index.docker.io", True),
+        ("docker.io", "auth.docker.io", False),
+        ("10.0.0.*", "10.0.0.7:5000", True),
+        ("10.0.0.7", "0xa.7", True),
+        ("10.0.0.7", "[::ffff:a00:7]", True),
+        ("[fd00::1]:5000", "[fd00:0::1]:5000", True),
+        ("[fd00::1]", "[fd00::2]", False),
+    ],
+)
+def test_pattern_matches_a_host(pattern: str, host: str, matches: bool) -> None:
+    """`*` stands for any characters, case and spelling do not count, and a pattern without a port is for every port."""
+    assert reaches(AddressGuard(allow=[pattern]), host) == matches
+    assert reaches(AddressGuard(deny=[pattern]), host) != matches
+    assert not reaches(AddressGuard(allow=[pattern], deny=[pattern]), host) or not matches
+
+
+@pytest.mark.parametrize("allow", ["127.0.0.1", "127.0.0.1:443", "127.0.0.*", "127.*:443", "0x7f.1"])
+def test_host_that_allow_names_may_be_anywhere(allow: str) -> None:
+    """The operator knows that a registry is at such an address."""
+    assert reaches(AddressGuard(allow=["*", allow]), "127.0.0.1")
+
+
+@pytest.mark.parametrize("allow", ["*", "*.*", "*.*.*.*", "*:443", "127.0.0.1:5000", "localhost"])
+def test_host_that_allow_does_not_name_may_not(allow: str) -> None:
+    """Another port is another service, and another name another host."""
+    assert not reaches(AddressGuard(allow=["*", allow]), "127.0.0.1")
+
+
+def test_name_that_allow_lists_may_lead_inside() -> None:
+    """By its port too, and to no other name's advantage."""
+    guard = AddressGuard(allow=["*", "cache.example.com:5000"])
+    assert guard.keep_reachable("Cache.example.com", 5000, found("127.0.0.1"))
+    for host, port in (("cache.example.com", 443), ("evil.example.com", 5000)):
+        with pytest.raises(AddressRefused):
+            guard.keep_reachable(host, port, found("127.0.0.1"))
+
+
+def test_inner_addresses_of_a_host_are_passed_over() -> None:
+    """What is left is what may be connected to."""
+    kept = AddressGuard().keep_reachable("a.example", 443, found("127.0.0.1", "1.1.1.1", "::1", "2606:4700::1"))
+    assert [result["host"] for result in kept] == ["1.1.1.1", "2606:4700::1"]
+
+
+def test_deny_holds_for_addresses_behind_names() -> None:
+    """An address is denied by whatever name it is asked for, even one that `allow` names."""
+    guard = AddressGuard(allow=["*", "a.example"], deny=["10.0.0.*"])
+    kept = guard.keep_reachable("a.example", 443, found("10.0.0.1", "10.0.1.1"))
+    assert [result["host"] for result in kept] == ["10.0.1.1"]
+
+
+def test_nothing_allowed_is_nothing_asked() -> None:
+    """An empty `allow` closes every registry, and leaves token servers to their names and addresses."""
+    guard = AddressGuard(allow=[])
+    assert not reaches(guard, "registry.example.com")
+    guard.check_host(url("auth.example.com"))
+
+
+@pytest.mark.parametrize(
+    ("guard", "host", "rule", "words"),
+    [
+        (AddressGuard(allow=["quay.io"]), "ghcr.io", "allow", "ghcr.io is not in registry.allow"),
+        (AddressGuard(deny=["*.io"]), "ghcr.io", "deny", "ghcr.io is denied by registry.deny"),
+        (AddressGuard(), "localhost", "address", "localhost is at an address that is not asked"),
+    ],
+)
+def test_refusal_says_whose_rule_it_is(guard: AddressGuard, host: str, rule: str, words: str) -> None:
+    """In the error and in the metric."""
+    before = REGISTRY.get_sample_value("multiarch_registry_refused_total", {"rule": rule})
+    assert before is not None
+    check = guard.check_host if rule == "address" else guard.check_registry
+    with pytest.raises(AddressRefused) as caught:
+        check(url(host))
+    assert str(caught.value) == words
+    assert REGISTRY.get_sample_value("multiarch_registry_refused_total", {"rule": rule}) == before + 1
+
+
+def test_refusal_does_not_tell_the_address() -> None:
+    """Else names could be mapped to the network behind them by creating pods."""
+    with pytest.raises(AddressRefused) as caught:
+        AddressGuard(private_addresses=False).keep_reachable("a.example", 443, found("10.1.2.3"))
+    assert "10.1.2.3" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["", "https://quay.io", "quay.io/team", "quay .io", "quay.io:", "quay.io:http", "[::1", "::1", "bücher.example"],
+)
+def test_pattern_that_is_none_is_refused(pattern: str) -> None:
+    """At the start, and with the setting's name."""
+    with pytest.raises(ConfigError, match=r"registry\.allow: "):
+        AddressGuard(allow=[pattern])
+    with pytest.raises(ConfigError, match=r"registry\.deny: "):
+        AddressGuard(deny=[pattern])
