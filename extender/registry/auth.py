@@ -16,6 +16,7 @@ from yarl import URL
 
 from extender.errors import RegistryDenied, RegistryError, RegistryUnavailable
 from extender.registry.challenge import Challenge, MalformedChallenge, parse_challenges
+from extender.registry.endpoint import SYSTEM_TRUST, Trust
 from extender.registry.keyring import ANONYMOUS, Credential, Scope
 from extender.registry.transport import Reply, deadline, follow, host_of, resolve_url, send, throttled
 
@@ -77,8 +78,12 @@ class Authenticator:
         self._tokens: dict[_TokenKey, _Token] = {}
         self._flights: dict[_TokenKey, _Flight] = {}
 
-    async def authorization(self, url: URL, repository: str, credential: Credential) -> str | None:
+    async def authorization(
+        self, url: URL, repository: str, credential: Credential, trust: Trust = SYSTEM_TRUST
+    ) -> str | None:
         """The header value that `url`'s host asked for when last asked about `repository`; None if it never did.
+
+        `trust` is how the token server's TLS is checked.
 
         Raises:
             RegistryError: as `answer`.
@@ -88,12 +93,19 @@ class Authenticator:
         if challenge is None:
             return None
         try:
-            return await self._respond(challenge, url, repository, credential)
+            return await self._respond(challenge, url, repository, credential, trust)
         except RegistryError:
             self._challenges.pop(place, None)  # so that the next request hears of a token server that has moved
             raise
 
-    async def answer(self, reply: Reply, repository: str, credential: Credential, sent: str | None) -> str | None:
+    async def answer(
+        self,
+        reply: Reply,
+        repository: str,
+        credential: Credential,
+        sent: str | None,
+        trust: Trust = SYSTEM_TRUST,
+    ) -> str | None:
         """The header value that answers a 401; None where there is nothing to show that was not `sent` already.
 
         Raises:
@@ -106,7 +118,7 @@ class Authenticator:
             return None
         if challenge.scheme == "bearer":
             self._forget(_token_key(challenge, reply.url, repository, credential), sent)
-        authorization = await self._respond(challenge, reply.url, repository, credential)
+        authorization = await self._respond(challenge, reply.url, repository, credential, trust)
         _remember(self._challenges, (reply.url.origin(), repository), challenge)
         return authorization if authorization != sent else None
 
@@ -116,12 +128,14 @@ class Authenticator:
         if token and sent == f"Bearer {token.text}":
             del self._tokens[key]
 
-    async def _respond(self, challenge: Challenge, url: URL, repository: str, credential: Credential) -> str | None:
+    async def _respond(
+        self, challenge: Challenge, url: URL, repository: str, credential: Credential, trust: Trust
+    ) -> str | None:
         if challenge.scheme == "bearer":
-            return f"Bearer {await self._token(_token_key(challenge, url, repository, credential), credential)}"
+            return f"Bearer {await self._token(_token_key(challenge, url, repository, credential), credential, trust)}"
         return _basic(credential) if credential != ANONYMOUS else None
 
-    async def _token(self, key: _TokenKey, credential: Credential) -> str:
+    async def _token(self, key: _TokenKey, credential: Credential, trust: Trust) -> str:
         """The remembered token, or a new one from a request that all who want it share.
 
         A waiter that is cancelled leaves the request to the others; the last one takes it along.
@@ -131,7 +145,7 @@ class Authenticator:
             return token.text
         flight = self._flights.get(key)
         if flight is None:
-            flight = self._flights[key] = _Flight(asyncio.create_task(self._fetch_token(key, credential)))
+            flight = self._flights[key] = _Flight(asyncio.create_task(self._fetch_token(key, credential, trust)))
         flight.waiters += 1
         try:
             return await asyncio.shield(flight.task)
@@ -141,13 +155,14 @@ class Authenticator:
                 flight.task.cancel()
                 del self._flights[key]
 
-    async def _fetch_token(self, key: _TokenKey, credential: Credential) -> str:
+    async def _fetch_token(self, key: _TokenKey, credential: Credential, trust: Trust) -> str:
         url = _token_url(key)
         headers = {"Authorization": _basic(credential)} if credential != ANONYMOUS else {}
 
         async def send_to(hop: URL) -> Reply:
             shown = headers if hop.origin() == url.origin() else {}
-            return await send(self._session, "GET", hop, headers=shown, limit_bytes=_MAX_TOKEN_BYTES)
+            tls = trust.context_for(hop)
+            return await send(self._session, "GET", hop, headers=shown, limit_bytes=_MAX_TOKEN_BYTES, tls=tls)
 
         async with deadline(host_of(url), self._timeout_seconds):
             reply = await follow(url, send_to)
@@ -197,7 +212,7 @@ def _read_token(reply: Reply) -> tuple[str, float]:
     """The token, and for how many seconds it is good."""
     try:
         answer = _DECODER.decode(reply.body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise RegistryUnavailable(f"the token server {host_of(reply.url)} sent no token") from exc
     text = answer.token or answer.access_token or ""
     if not _TOKEN.fullmatch(text):

@@ -1,70 +1,44 @@
-"""A registry's manifests and blobs: which address to ask, what each status means, and bytes that are what they claim.
+"""A registry's manifests and blobs: what to ask for, what each answer means, and bytes that are what they claim.
 
-Speaks the distribution-spec's pull part to one host at a time. Knows no mirror, no cache and no platform; which
-credential to try is the caller's decision, what to do with it `auth`'s.
+Speaks the distribution-spec's pull part. Knows no cache and no platform; which credential to try is the caller's
+decision, which mirror `places`', and what to show to whom `exchange`'s and `auth`'s.
 """
 
-import asyncio
-import ssl
+import random as stdlib_random
 import time
 from collections.abc import Callable, Sequence
-from weakref import WeakValueDictionary
 
 import aiohttp
-from yarl import URL
 
-from extender import __version__
 from extender.errors import (
-    ConfigError,
     InvalidManifest,
     ManifestNotFound,
     RegistryDenied,
     RegistryError,
-    RegistryUnavailable,
+    RegistryFailed,
 )
 from extender.images.digest import digest_of, is_digest, matches_digest
-from extender.images.media_type import ACCEPTED, media_type_of
+from extender.images.media_type import media_type_of
 from extender.images.reference import ImageReference
+from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
+from extender.registry.endpoint import Capability, Endpoint, upstream_of
+from extender.registry.exchange import MAX_DOCUMENT_BYTES, Exchange
 from extender.registry.image import FetchedManifest
-from extender.registry.keyring import ANONYMOUS, Credential
-from extender.registry.transport import Reply, deadline, follow, host_of, send, throttled
+from extender.registry.keyring import Credential
+from extender.registry.mirrors import HostsDirectory
+from extender.registry.places import MirrorCredentials, Places, nobody
+from extender.registry.quota import Quotas
+from extender.registry.rests import Rests
+from extender.registry.transport import Reply, throttled
 
-# Registries refuse to store longer manifests and runtimes to read them (distribution, containerd, containers/image);
-# the same limit holds for configs, as in containers/image.
-MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
-_ACCEPT = ", ".join(ACCEPTED)
-_HOSTS = {"docker.io": "registry-1.docker.io"}
 _NO_HEAD = frozenset({405, 501})
-_CONNECTIONS = 256  # over all hosts, so that no reference can use up the file descriptors; each host has its own bound
-
-
-def open_session(*, ca_files: Sequence[str] = ()) -> aiohttp.ClientSession:
-    """A session for `RegistryClient` and `Authenticator`: no cookies, no time-out of its own, nothing from ~/.netrc.
-
-    `ca_files` are PEM bundles trusted besides the system's. Call it with a loop running and close it when done.
-
-    Raises:
-        ConfigError: one of `ca_files` cannot be read or holds no certificate.
-    """
-    context = ssl.create_default_context()
-    for path in ca_files:
-        try:
-            context.load_verify_locations(path)
-        except OSError as exc:  # ssl.SSLError is one
-            raise ConfigError(f"registry.ca_files: {path} holds no certificates: {exc.strerror or exc}") from exc
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(ssl=context, limit=_CONNECTIONS),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None),
-        headers={"User-Agent": f"multiarch-extender/{__version__}"},
-    )
 
 
 class RegistryClient:
     """Asks registries for manifests and blobs. Every method raises only RegistryError leaves and InvalidManifest."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the operator's settings and the room's parts meet here, each by its name
         self,
         session: aiohttp.ClientSession,
         *,
@@ -72,31 +46,50 @@ class RegistryClient:
         timeout_seconds: float,
         concurrency_per_host: int,
         plain_http: frozenset[str],
+        mirrors: HostsDirectory | None = None,
+        mirror_credentials: MirrorCredentials = nobody,
+        guard: AddressGuard | None = None,
+        clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        random: Callable[[], float] = stdlib_random.random,
     ) -> None:
         """`timeout_seconds` bounds a whole exchange (challenge, token, redirects, body) from when its turn has come.
 
-        `plain_http` are the `host[:port]` that are asked without TLS. `wall_clock` reads a Retry-After that is a date.
+        `plain_http` are the `host[:port]` that are asked without TLS, unless `mirrors` says more of them.
+        `mirror_credentials` gives the operator's own credentials for a repository on a mirror, in the order to try
+        them: an image's are for its registry, and no mirror is shown them. `guard` says which registries and mirrors
+        may be asked at all (None: every one). `wall_clock` reads a Retry-After that is a date; `clock` gives monotonic
+        seconds and `random` numbers from 0 up to 1.
         """
-        self._session = session
-        self._authenticator = authenticator
-        self._timeout_seconds = timeout_seconds
-        self._concurrency_per_host = concurrency_per_host
+        self._exchange = Exchange(session, authenticator, timeout_seconds=timeout_seconds)
         self._plain_http = plain_http
+        self._mirrors = mirrors
         self._wall_clock = wall_clock
-        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # hosts in use only
+        self._quotas = Quotas(clock=clock, random=random)
+        self._places = Places(
+            self._endpoints_for,
+            mirror_credentials=mirror_credentials,
+            guard=guard,
+            at_once=concurrency_per_host,
+            rests=Rests(probe_seconds=timeout_seconds, clock=clock, random=random),
+            clock=clock,
+        )
 
     async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
         """The digest the registry states for the reference: a hint that nothing has changed, not a verified digest.
 
         None where it does not say: it knows no HEAD, or sends no digest, or not the one that was asked for.
         """
-        reply = await self._ask("HEAD", reference, f"manifests/{_manifest_name(reference)}", credential)
-        if reply.status in _NO_HEAD:
-            return None
-        self._check(reply, reference)
-        stated = reply.headers.get("Docker-Content-Digest", "")
-        return stated if is_digest(stated) and reference.digest in ("", stated) else None
+
+        async def head(endpoint: Endpoint, shown: Credential) -> str | None:
+            reply = await self._ask_manifest("HEAD", endpoint, reference, shown)
+            if reply.status in _NO_HEAD:
+                return None
+            self._check(reply, endpoint, reference)
+            stated = reply.headers.get("Docker-Content-Digest", "")
+            return stated if is_digest(stated) and reference.digest in ("", stated) else None
+
+        return await self._places.first_answer(_capability(reference), reference, credential, head)
 
     async def fetch_manifest(self, reference: ImageReference, credential: Credential) -> FetchedManifest:
         """The manifest by digest, or by tag where the reference has no digest.
@@ -104,71 +97,69 @@ class RegistryClient:
         The digest is the one asked for, or computed from the body: the header is not trusted, since registries have
         sent wrong ones (google/go-containerregistry: pkg/v1/remote/descriptor.go).
         """
-        reply = await self._ask("GET", reference, f"manifests/{_manifest_name(reference)}", credential)
-        body = self._body_of(reply, reference, reference.digest)
-        media_type = media_type_of(reply.headers.get("Content-Type", ""))
-        return FetchedManifest(reference.digest or digest_of(body), media_type, body)
+
+        async def fetch(endpoint: Endpoint, shown: Credential) -> FetchedManifest:
+            await self._spare_quota(endpoint, reference, shown)
+            reply = await self._ask_manifest("GET", endpoint, reference, shown)
+            body = self._body_of(reply, endpoint, reference, reference.digest)
+            media_type = media_type_of(reply.headers.get("Content-Type", ""))
+            return FetchedManifest(reference.digest or digest_of(body), media_type, body)
+
+        return await self._places.first_answer(_capability(reference), reference, credential, fetch)
 
     async def fetch_blob(self, reference: ImageReference, digest: str, credential: Credential) -> bytes:
         """The blob `digest` of the reference's repository. By GET: public.ecr.aws denies a HEAD where a GET works."""
-        return self._body_of(await self._ask("GET", reference, f"blobs/{digest}", credential), reference, digest)
 
-    async def _ask(self, method: str, reference: ImageReference, what: str, credential: Credential) -> Reply:
-        """The answer about `what` in the repository, after redirects. Other origins are never shown the credential."""
-        url = self._url_of(reference, what)
-        turn = self._turns.setdefault(host_of(url), asyncio.Semaphore(self._concurrency_per_host))
+        async def fetch(endpoint: Endpoint, shown: Credential) -> bytes:
+            reply = await self._exchange.ask("GET", endpoint, reference.path, f"blobs/{digest}", shown)
+            return self._body_of(reply, endpoint, reference, digest)
 
-        async def send_to(hop: URL) -> Reply:
-            own = hop.origin() == url.origin()
-            return await self._send(method, hop, reference.path, credential if own else ANONYMOUS)
+        return await self._places.first_answer("pull", reference, credential, fetch)
 
-        async with turn, deadline(reference.domain, self._timeout_seconds):
-            return await follow(url, send_to)
+    def _endpoints_for(self, domain: str) -> Sequence[Endpoint]:
+        if self._mirrors:
+            return self._mirrors.endpoints_for(domain, self._plain_http)
+        return (upstream_of(domain, self._plain_http),)
 
-    async def _send(self, method: str, url: URL, repository: str, credential: Credential) -> Reply:
-        """The answer to one request, with one more try where a 401 says how to authenticate."""
-        authorization = await self._authenticator.authorization(url, repository, credential)
-        reply = await self._send_once(method, url, authorization)
-        if reply.status == 401:
-            answer = await self._authenticator.answer(reply, repository, credential, authorization)
-            return await self._send_once(method, url, answer) if answer else reply
+    async def _ask_manifest(
+        self, method: str, endpoint: Endpoint, reference: ImageReference, shown: Credential
+    ) -> Reply:
+        what = f"manifests/{_manifest_name(reference)}"
+        reply = await self._exchange.ask(method, endpoint, reference.path, what, shown)
+        if reply.status == 200 or "RateLimit-Remaining" in reply.headers:  # a refusal that is silent on it says nothing
+            self._quotas.note(endpoint.name, endpoint.root.origin(), shown.scope, reply.headers)
         return reply
 
-    async def _send_once(self, method: str, url: URL, authorization: str | None) -> Reply:
-        headers = {"Accept": _ACCEPT} | ({"Authorization": authorization} if authorization else {})
-        return await send(self._session, method, url, headers=headers, limit_bytes=MAX_DOCUMENT_BYTES)
+    async def _spare_quota(self, endpoint: Endpoint, reference: ImageReference, shown: Credential) -> None:
+        """Raise RegistryThrottled while only few more manifests may be had. A HEAD, which is free, tells what is left.
 
-    def _url_of(self, reference: ImageReference, what: str) -> URL:
-        scheme = "http" if reference.domain in self._plain_http else "https"
-        host = _HOSTS.get(reference.domain, reference.domain)
-        try:
-            url = URL(f"{scheme}://{host}/v2/{reference.path}/{what}")
-        except ValueError as exc:
-            raise RegistryUnavailable(f"{reference.domain} is no address to connect to") from exc
-        if not url.raw_host:
-            raise RegistryUnavailable(f"{reference.domain or reference.path} is no address to connect to")
-        return url
+        Where the manifest was asked for by tag, the caller's own HEAD has just told.
+        """
+        asker = (endpoint.root.origin(), shown.scope)
+        if self._quotas.is_low(*asker) and self._quotas.is_old(*asker):
+            await self._ask_manifest("HEAD", endpoint, reference, shown)
+        if self._quotas.is_low(*asker):
+            raise self._quotas.withheld(endpoint.name, *asker)
 
-    def _body_of(self, reply: Reply, reference: ImageReference, digest: str) -> bytes:
+    def _body_of(self, reply: Reply, endpoint: Endpoint, reference: ImageReference, digest: str) -> bytes:
         """The body, if it is all there and hashes to `digest`, where that is not empty."""
-        self._check(reply, reference)
+        self._check(reply, endpoint, reference)
         if reply.truncated:
-            raise InvalidManifest(f"{reference.domain} sent a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB")
+            raise InvalidManifest(f"{endpoint.name} sent a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB")
         if digest and not matches_digest(reply.body, digest):
-            raise InvalidManifest(f"{reference.domain} sent bytes that do not have the digest {digest}")
+            raise InvalidManifest(f"{endpoint.name} sent bytes that do not have the digest {digest}")
         return reply.body
 
-    def _check(self, reply: Reply, reference: ImageReference) -> None:
+    def _check(self, reply: Reply, endpoint: Endpoint, reference: ImageReference) -> None:
         """Raise what the answer's status means, unless it is a 200 that is no web page."""
         if reply.status == 200 and media_type_of(reply.headers.get("Content-Type", "")) != "text/html":
             return
-        raise self._refusal(reply, reference)
+        raise self._refusal(reply, endpoint.name, reference)
 
-    def _refusal(self, reply: Reply, reference: ImageReference) -> RegistryError:
-        host = reference.domain
+    def _refusal(self, reply: Reply, host: str, reference: ImageReference) -> RegistryError:
         match reply.status:
             case 200:
-                return RegistryUnavailable(f"{host} answered with a web page instead of a registry's document")
+                return RegistryFailed(f"{host} answered with a web page instead of a registry's document")
             case 401 | 403:
                 return RegistryDenied(f"{host} denies access to {reference.path} ({reply.status})")
             case 404:
@@ -177,9 +168,14 @@ class RegistryClient:
             case 429:
                 return throttled(reply, self._wall_clock)
             case status:
-                return RegistryUnavailable(f"{host} answered {status}")
+                return RegistryFailed(f"{host} answered {status}")
 
 
 def _manifest_name(reference: ImageReference) -> str:
     """What the manifest is called in its repository: the digest decides, as for the kubelet."""
     return reference.digest or reference.tag
+
+
+def _capability(reference: ImageReference) -> Capability:
+    """What a place must be trusted with: to say what a tag means, or only to give what has a digest."""
+    return "pull" if reference.digest else "resolve"

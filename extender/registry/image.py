@@ -28,6 +28,9 @@ from extender.registry.keyring import Credential
 MAX_REQUESTS = 16
 # Indexes inside each other, the outermost not counted. Nobody is known to nest more than one.
 MAX_DEPTH = 4
+# Platforms of one image, and parts of it that are nothing to run: ten times what is known, so that what is remembered
+# of images stays small, whatever somebody thinks up.
+MAX_PLATFORMS, MAX_SKIPPED = 256, 1000
 
 
 class FetchedManifest(msgspec.Struct, frozen=True):
@@ -64,7 +67,8 @@ async def describe_image(
 
     Raises:
         InvalidManifest: a document is not what it claims to be.
-        UnsupportedManifest: schema1, or more than `MAX_REQUESTS` or `MAX_DEPTH` would be needed.
+        UnsupportedManifest: schema1, or more than `MAX_REQUESTS` or `MAX_DEPTH` would be needed, or it has more than
+            `MAX_PLATFORMS` or `MAX_SKIPPED`.
         RegistryError: something could not be fetched.
     """
     survey = _Survey(client, reference, credential)
@@ -110,6 +114,10 @@ class _Survey:
         self.skipped.extend(index.skipped)
         for entry in index.entries:
             self._add(entry)
+        if len(self.entries) > MAX_PLATFORMS or len(self.skipped) > MAX_SKIPPED:
+            raise UnsupportedManifest(
+                f"it has more than {MAX_PLATFORMS} platforms or {MAX_SKIPPED} parts that do not run"
+            )
         if index.children and depth == MAX_DEPTH:
             raise UnsupportedManifest(f"more than {MAX_DEPTH} indexes are nested in each other")
         for child in index.children:

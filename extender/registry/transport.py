@@ -7,6 +7,7 @@ Knows HTTP and nothing of registries. Whatever aiohttp, the TLS library or the r
 import asyncio
 import contextlib
 import re
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -63,19 +64,34 @@ class Reply(NamedTuple):
 
 
 async def send(
-    session: aiohttp.ClientSession, method: str, url: URL, *, headers: Mapping[str, str], limit_bytes: int
+    session: aiohttp.ClientSession,
+    method: str,
+    url: URL,
+    *,
+    headers: Mapping[str, str],
+    limit_bytes: int,
+    tls: ssl.SSLContext | bool = True,
+    connect_seconds: float | None = None,
 ) -> Reply:
     """The answer to one request, redirects not followed. At most `limit_bytes` of the body, after decompression.
 
-    Name and password in `url` are left out. The proxy is the environment's.
+    Name and password in `url` are left out. The proxy is the environment's. `tls` checks this one host, in the
+    session's own way where it is True; `connect_seconds` bounds the making of a connection.
 
     Raises:
+        AddressRefused: the session's guard does not let us reach the host.
         RegistryUnavailable: there is no complete answer.
     """
     host = host_of(url)
     try:
         async with session.request(
-            method, url.with_user(None), headers=headers, allow_redirects=False, proxy=proxy_for(url)
+            method,
+            url.with_user(None),
+            headers=headers,
+            allow_redirects=False,
+            proxy=proxy_for(url),
+            ssl=tls,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds),
         ) as response:
             body, truncated = await _read(response, limit_bytes) if response.status == 200 else (b"", False)
     except (aiohttp.ClientError, OSError, ValueError) as exc:  # TimeoutError is an OSError, UnicodeError a ValueError
@@ -163,7 +179,12 @@ def proxy_for(url: URL) -> URL | None:
     """
     if not url.raw_host or proxy_bypass(f"{url.raw_host}:{url.port}"):
         return None
-    proxy = getproxies().get(url.scheme)
+    return proxy_of(url.scheme)
+
+
+def proxy_of(scheme: str) -> URL | None:
+    """The proxy that the environment names for a scheme, None for none."""
+    proxy = getproxies().get(scheme)
     if not proxy:
         return None
     return URL(proxy if "://" in proxy else f"http://{proxy}")

@@ -13,12 +13,13 @@ from extender.errors import ConfigError, ManifestNotFound, RegistryDenied, Regis
 from extender.images.manifest import Image, Kind
 from extender.images.reference import parse_reference
 from extender.registry.auth import Authenticator
-from extender.registry.client import RegistryClient, open_session
+from extender.registry.client import RegistryClient
 from extender.registry.image import describe_image
 from extender.registry.keyring import ANONYMOUS, Credential, Scope
+from extender.registry.session import open_session
 from tests.integration.conftest import StartRegistry
 from tests.integration.debian_registry import DebianRegistry
-from tests.integration.registry.conftest import Clock, MakeClient
+from tests.integration.registry.conftest import ON_LOOPBACK, Clock, MakeClient
 from tests.integration.registry.token_issuer import TokenDesk, TokenIssuer
 
 ANN = Credential("ann", "pa:ss", Scope("ann"))
@@ -130,7 +131,7 @@ async def test_tls_needs_an_authority_that_is_trusted(
     registry = start_debian_registry(http={"tls": files})
     trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
     registry.push("team/app", "1", build_index(BOTH), tls=trusting)
-    async with open_session(ca_files=[str(tmp_path / "ca.pem")]) as session:
+    async with open_session(ca_files=[str(tmp_path / "ca.pem")], guard=ON_LOOPBACK) as session:
         authenticator = Authenticator(session, timeout_seconds=10, clock=clock, wall_clock=clock)
         client = RegistryClient(
             session, authenticator=authenticator, timeout_seconds=10, concurrency_per_host=8, plain_http=frozenset()
@@ -153,7 +154,7 @@ async def test_unusable_ca_file_is_the_operators_error(tmp_path: Path, content: 
     if content is not None:
         path.write_text(content)
     with pytest.raises(ConfigError, match=f"registry.ca_files: {path} holds no certificates"):
-        open_session(ca_files=[str(path)])
+        open_session(ca_files=[str(path)], guard=ON_LOOPBACK)
 
 
 async def test_basic_login(start_debian_registry: StartRegistry, make_client: MakeClient, tmp_path: Path) -> None:

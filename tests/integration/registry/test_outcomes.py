@@ -9,11 +9,18 @@ from aiohttp import web
 
 from extender.demo.images import OCI, build_index, build_manifest
 from extender.demo.registry import EmbeddedRegistry
-from extender.errors import InvalidManifest, ManifestNotFound, RegistryDenied, RegistryThrottled, RegistryUnavailable
+from extender.errors import (
+    InvalidManifest,
+    ManifestNotFound,
+    RegistryDenied,
+    RegistryFailed,
+    RegistryThrottled,
+    RegistryUnavailable,
+)
 from extender.images.digest import digest_of
 from extender.images.reference import ImageReference, parse_reference
 from extender.metrics import REGISTRY
-from extender.registry.client import MAX_DOCUMENT_BYTES
+from extender.registry.exchange import MAX_DOCUMENT_BYTES
 from extender.registry.keyring import ANONYMOUS
 from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import Fault, FaultyRegistry
@@ -93,21 +100,21 @@ SECONDS_AFTER = "Tue, 14 Nov 2023 22:15:20 GMT"  # two minutes after the test's 
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
-        pytest.param(sends(400), RegistryUnavailable, "answered 400", id="400"),
+        pytest.param(sends(400), RegistryFailed, "answered 400", id="400"),
         pytest.param(sends(401), RegistryDenied, "denies access to team/app (401)", id="401-without-challenge"),
         pytest.param(sends(403), RegistryDenied, "denies access to team/app (403)", id="403"),
         pytest.param(sends(404), ManifestNotFound, "has no team/app:1", id="404"),
-        pytest.param(sends(406), RegistryUnavailable, "answered 406", id="406"),
-        pytest.param(sends(415), RegistryUnavailable, "answered 415", id="415"),
+        pytest.param(sends(406), RegistryFailed, "answered 406", id="406"),
+        pytest.param(sends(415), RegistryFailed, "answered 415", id="415"),
         pytest.param(sends(429), RegistryThrottled, "come back later (429)", id="429"),
-        pytest.param(sends(500), RegistryUnavailable, "answered 500", id="500"),
-        pytest.param(sends(503), RegistryUnavailable, "answered 503", id="503"),
-        pytest.param(sends(599), RegistryUnavailable, "answered 599", id="599"),
-        pytest.param(sends(204, body=b""), RegistryUnavailable, "answered 204", id="204"),
-        pytest.param(sends(206), RegistryUnavailable, "answered 206", id="206"),
-        pytest.param(sends(304, body=b""), RegistryUnavailable, "answered 304", id="304-unasked-for"),
+        pytest.param(sends(500), RegistryFailed, "answered 500", id="500"),
+        pytest.param(sends(503), RegistryFailed, "answered 503", id="503"),
+        pytest.param(sends(599), RegistryFailed, "answered 599", id="599"),
+        pytest.param(sends(204, body=b""), RegistryFailed, "answered 204", id="204"),
+        pytest.param(sends(206), RegistryFailed, "answered 206", id="206"),
+        pytest.param(sends(304, body=b""), RegistryFailed, "answered 304", id="304-unasked-for"),
         pytest.param(
-            sends(200, {"Content-Type": "text/html; charset=utf-8"}), RegistryUnavailable, "a web page", id="web-page"
+            sends(200, {"Content-Type": "text/html; charset=utf-8"}), RegistryFailed, "a web page", id="web-page"
         ),
         pytest.param(sends(302), RegistryUnavailable, "an address that is none", id="redirect-to-no-place"),
         pytest.param(

@@ -1,0 +1,120 @@
+"""How many requests a registry still allows, and when to keep from spending them: nodes pull from the same quota.
+
+Knows the RateLimit headers (Docker Hub's `76;w=21600`, and plain numbers as in the drafts of the IETF). Asks nothing.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import structlog
+from yarl import URL
+
+from extender.errors import RegistryThrottled
+from extender.metrics import counter, gauge
+from extender.registry.keyring import Scope
+
+log = structlog.get_logger()
+
+# The only registry that is known to say, by name; the others together, the last to speak.
+_NAMES = ("docker.io", "other")
+LIMIT = gauge(
+    "multiarch_registry_quota_limit",
+    "Requests that the registry said it allows in its window, when it last said; 0: it has not said.",
+    "registry",
+    _NAMES,
+)
+REMAINING = gauge(
+    "multiarch_registry_quota_remaining",
+    "Requests that the registry said are left of them, when it last said; means nothing while the limit is 0.",
+    "registry",
+    _NAMES,
+)
+WITHHELD = counter(
+    "multiarch_registry_withheld_total",
+    "Manifests not asked for, so that the rest of the quota is there for nodes to pull with.",
+    "registry",
+    _NAMES,
+)
+
+_NUMBER = re.compile(r"\s*([0-9]{1,15})")
+_WINDOW = re.compile(r";\s*w\s*=\s*([0-9]{1,15})")
+_WINDOW_SECONDS = 60.0  # where none is stated
+_MOST_WAIT_SECONDS = 300.0
+_RESERVE = 0.1  # of the limit: ten pulls of the hundred that Docker Hub gives an address
+_OLD_SECONDS = 60.0
+_REMEMBERED = 4096
+
+
+class _Reading(NamedTuple):
+    limit: int
+    remaining: int
+    window_seconds: float
+    at: float
+
+    @property
+    def is_low(self) -> bool:
+        return self.remaining <= self.limit * _RESERVE
+
+
+class Quotas:
+    """What registries have said, by origin and by who asked: accounts have a quota each, addresses another."""
+
+    def __init__(self, *, clock: Callable[[], float], random: Callable[[], float]) -> None:
+        """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
+        self._clock = clock
+        self._random = random
+        self._readings: dict[tuple[URL, Scope], _Reading] = {}
+
+    def note(self, name: str, origin: URL, scope: Scope, headers: Mapping[str, str]) -> None:
+        """What an answer's headers say; without any, nothing is limited. `name` is the registry's in the metrics."""
+        before = self._readings.pop((origin, scope), None)
+        reading = self._read(headers)
+        if reading is None:
+            return
+        self._readings[origin, scope] = reading
+        if len(self._readings) > _REMEMBERED:
+            del self._readings[next(iter(self._readings))]
+        LIMIT[_label(name)].set(reading.limit)
+        REMAINING[_label(name)].set(reading.remaining)
+        if reading.is_low and not (before and before.is_low):
+            log.warning("quota.ran_low", registry=name, limit=reading.limit, remaining=reading.remaining)
+
+    def is_low(self, origin: URL, scope: Scope) -> bool:
+        """Whether what is left is for others. A window that has passed says nothing any more."""
+        reading = self._readings.get((origin, scope))
+        return reading is not None and reading.is_low and self._age_seconds(reading) < reading.window_seconds
+
+    def is_old(self, origin: URL, scope: Scope) -> bool:
+        """Whether it is worth a HEAD, which costs nothing, to hear what is left now."""
+        reading = self._readings.get((origin, scope))
+        return reading is None or self._age_seconds(reading) >= _OLD_SECONDS
+
+    def withheld(self, name: str, origin: URL, scope: Scope) -> RegistryThrottled:
+        """The error for a request that is not made: it may be worth another try after at most five minutes or so."""
+        WITHHELD[_label(name)].inc()
+        reading = self._readings.get((origin, scope))
+        window_seconds = reading.window_seconds if reading else _WINDOW_SECONDS
+        seconds = min(window_seconds, _MOST_WAIT_SECONDS) * (1 + 0.2 * self._random())
+        error = RegistryThrottled(f"{name} allows few more requests, and they are left to the nodes", seconds)
+        error.host_is_well = True
+        return error
+
+    def _read(self, headers: Mapping[str, str]) -> _Reading | None:
+        """The two headers, their names in whatever case; without a stated limit the last request is the reserve."""
+        remaining = headers.get("RateLimit-Remaining", "")
+        limit = headers.get("RateLimit-Limit", "")
+        left, most = _NUMBER.match(remaining), _NUMBER.match(limit)
+        if left is None:
+            return None
+        window = _WINDOW.search(remaining) or _WINDOW.search(limit)
+        stated = window[1] if window else headers.get("RateLimit-Reset", "")
+        seconds = float(stated) if re.fullmatch(r"[0-9]{1,15}", stated) else _WINDOW_SECONDS
+        return _Reading(int(most[1]) if most else 0, int(left[1]), max(seconds, 1.0), self._clock())
+
+    def _age_seconds(self, reading: _Reading) -> float:
+        return self._clock() - reading.at
+
+
+def _label(name: str) -> str:
+    return name if name in _NAMES else "other"

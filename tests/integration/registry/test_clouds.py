@@ -1,0 +1,379 @@
+"""Cloud identities against stand-ins of the clouds' token endpoints on loopback."""
+
+import base64
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import aiohttp
+import pytest
+import trustme
+from aiohttp import web
+from aiohttp.abc import AbstractResolver, ResolveResult
+from rich.pretty import pretty_repr
+from structlog.testing import capture_logs
+
+from extender.images.reference import parse_reference
+from extender.registry.aws import AwsKeys, EcrProvider, sign
+from extender.registry.clouds import AzureProvider, GoogleProvider
+from extender.registry.keyring import ANONYMOUS
+from extender.registry.operator_keyring import open_operator_keyring
+from extender.registry.providers import CredentialsUnavailable, Reach
+
+KEY = b"k" * 32
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
+ECR = "123456789012.dkr.ecr.eu-central-1.amazonaws.com"
+KEYS = {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "aws-secret"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as it was received."""
+
+    method: str
+    host: str
+    path: str
+    headers: dict[str, str]
+    body: str
+
+    @property
+    def form(self) -> dict[str, str]:
+        """The fields of a form."""
+        return {name: values[0] for name, values in parse_qs(self.body, strict_parsing=True).items()}
+
+
+class Cloud:
+    """A server that answers by path, and notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.tls_port = 0
+        self.asked: list[Asked] = []
+        self.answers: dict[str, tuple[int, str]] = {}
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """What a test has put there."""
+        body = (await request.read()).decode()
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.asked.append(Asked(request.method, request.host, request.path, headers, body))
+        status, text = self.answers.get(request.path, (404, "hunter2"))
+        return web.Response(status=status, text=text, headers={"Location": "/elsewhere"} if status == 307 else {})
+
+
+class Redirected(AbstractResolver):
+    """Every name is the cloud's TLS port on loopback."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[ResolveResult]:
+        found = ResolveResult(hostname=host, host="127.0.0.1", port=self.port, family=2, proto=0, flags=0)
+        return [found]
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    """A certificate authority of the test's own."""
+    return trustme.CA()
+
+
+@pytest.fixture
+async def cloud(authority: trustme.CA) -> AsyncIterator[Cloud]:
+    """A running stand-in, with and without TLS."""
+    stand_in = Cloud()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("team.azurecr.io", "login.test").configure_cert(context)
+    async with AsyncExitStack() as stack:
+        runner = web.ServerRunner(web.Server(stand_in.answer), shutdown_timeout=0)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        stand_in.port, stand_in.tls_port = runner.addresses[0][1], runner.addresses[1][1]
+        yield stand_in
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    """A plain session."""
+    async with aiohttp.ClientSession() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def azure_session(cloud: Cloud, authority: trustme.CA) -> AsyncIterator[aiohttp.ClientSession]:
+    """A session for which the cloud is every host."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    connector = aiohttp.TCPConnector(ssl=context, resolver=Redirected(cloud.tls_port))
+    async with aiohttp.ClientSession(connector=connector) as opened:
+        yield opened
+
+
+# Google
+
+
+async def test_google_s_metadata_server_gives_a_token_for_all_its_registries(
+    cloud: Cloud, session: aiohttp.ClientSession
+) -> None:
+    """Asked with the header that proves it was meant; kept a minute less than it is good for."""
+    path = "/computeMetadata/v1/instance/service-accounts/default/token"
+    cloud.answers[path] = (200, json.dumps({"access_token": "ya29", "expires_in": 3599, "token_type": "Bearer"}))
+    provider = GoogleProvider(session, {"GCE_METADATA_HOST": f"127.0.0.1:{cloud.port}"})
+    given = await provider.provide("eu.gcr.io/project/app")
+    assert cloud.asked[0].headers["metadata-flavor"] == "Google"
+    assert {(login.username, login.password) for login in given.logins} == {("oauth2accesstoken", "ya29")}
+    assert {login.pattern for login in given.logins} == {"gcr.io", "*.gcr.io", "*-docker.pkg.dev"}
+    assert (given.keep_seconds, given.reach) == (3539, Reach.GLOBAL)
+
+
+@pytest.mark.parametrize(
+    ("host", "served"),
+    [
+        ("gcr.io", True), ("eu.gcr.io", True), ("europe-west1-docker.pkg.dev", True),
+        ("gcr.io.example.com", False), ("xgcr.io", False), ("a.b.gcr.io", False), ("pkg.dev", False),
+        ("gcr.io:443", False), ("docker.pkg.dev", False),
+    ],
+)  # fmt: skip
+async def test_google_serves_its_own_hosts(session: aiohttp.ClientSession, host: str, served: bool) -> None:
+    """Nobody else is given the token."""
+    assert GoogleProvider(session, {}).serves(f"{host}/project/app") is served
+
+
+# Azure
+
+
+@pytest.fixture
+def azure(cloud: Cloud, azure_session: aiohttp.ClientSession, tmp_path: Path) -> AzureProvider:
+    """The identity that the workload identity webhook gives a pod."""
+    (tmp_path / "token").write_text("federated\n")
+    cloud.answers["/tenant/oauth2/v2.0/token"] = (200, json.dumps({"access_token": "entra", "expires_in": 3599}))
+    cloud.answers["/oauth2/exchange"] = (200, json.dumps({"refresh_token": "refresh"}))
+    environment = {
+        "AZURE_CLIENT_ID": "client",
+        "AZURE_TENANT_ID": "tenant",
+        "AZURE_FEDERATED_TOKEN_FILE": str(tmp_path / "token"),
+        "AZURE_AUTHORITY_HOST": "https://login.test/",
+    }
+    return AzureProvider(azure_session, environment)
+
+
+async def test_azure_exchanges_the_federated_token_twice(cloud: Cloud, azure: AzureProvider) -> None:
+    """First for one of the tenant's, then for one of the registry's, which is the password of a login."""
+    given = await azure.provide("team.azurecr.io/app")
+    (login,) = given.logins
+    assert (login.pattern, login.username, login.password) == (
+        "team.azurecr.io", "00000000-0000-0000-0000-000000000000", "refresh",
+    )  # fmt: skip
+    first, second = cloud.asked
+    assert (first.host, first.form) == (
+        "login.test",
+        {
+            "grant_type": "client_credentials",
+            "client_id": "client",
+            "scope": "https://containerregistry.azure.net/.default",
+            "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
+            "client_assertion": "federated",
+        },
+    )
+    assert (second.host, second.form) == (
+        "team.azurecr.io",
+        {"grant_type": "access_token", "service": "team.azurecr.io", "tenant": "tenant", "access_token": "entra"},
+    )
+
+
+async def test_azure_without_an_identity_says_what_is_missing(session: aiohttp.ClientSession) -> None:
+    """The variables by name."""
+    with pytest.raises(CredentialsUnavailable, match="AZURE_FEDERATED_TOKEN_FILE are not set"):
+        await AzureProvider(session, {}).provide("team.azurecr.io/app")
+
+
+@pytest.mark.parametrize(
+    ("host", "served"),
+    [
+        ("team.azurecr.io", True), ("team.azurecr.cn", True), ("team.azurecr.us", True),
+        ("azurecr.io", False), ("a.b.azurecr.io", False), ("team.azurecr.io.example.com", False),
+        ("team.azurecr.io:8443", False),
+    ],
+)  # fmt: skip
+async def test_azure_serves_its_own_hosts(session: aiohttp.ClientSession, host: str, served: bool) -> None:
+    """Nobody else is given the token."""
+    assert AzureProvider(session, {}).serves(f"{host}/app") is served
+
+
+# Amazon
+
+
+def ecr(session: aiohttp.ClientSession, cloud: Cloud, **environment: str) -> EcrProvider:
+    """ECR, STS and the agent are all `cloud`; an authorization is ready."""
+    token = base64.b64encode(b"AWS:hunter2").decode()
+    data = [{"authorizationToken": token, "expiresAt": NOW + 43_200, "proxyEndpoint": f"https://{ECR}"}]
+    cloud.answers.setdefault("/", (200, json.dumps({"authorizationData": data})))
+    endpoints = {"AWS_ENDPOINT_URL_ECR": cloud.url, "AWS_ENDPOINT_URL_STS": f"{cloud.url}/sts"}
+    return EcrProvider(session, endpoints | environment, wall_clock=lambda: NOW)
+
+
+def signed_again(asked: Asked, keys: AwsKeys) -> str:
+    """The signature that these keys would have put there."""
+    names = asked.headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+    ours = {"host", "x-amz-date", "x-amz-security-token"}
+    return sign(
+        keys, asked.method, f"http://{asked.host}{asked.path}",
+        {name: asked.headers[name] for name in names if name not in ours}, asked.body.encode(),
+        region="eu-central-1", service="ecr", at=datetime.fromtimestamp(NOW, UTC),
+    )["authorization"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("method", "signature"),
+    [
+        ("GET", "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"),
+        ("POST", "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b"),
+    ],
+)
+def test_signature_is_that_of_amazon_s_own_examples(method: str, signature: str) -> None:
+    """`get-vanilla` and `post-vanilla` of the signature version 4 test suite."""
+    signed = sign(
+        AwsKeys("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"),
+        method, "https://example.amazonaws.com/", {}, b"",
+        region="us-east-1", service="service", at=datetime(2015, 8, 30, 12, 36, tzinfo=UTC),
+    )  # fmt: skip
+    assert signed["authorization"] == (
+        "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, "
+        f"SignedHeaders=host;x-amz-date, Signature={signature}"
+    )
+
+
+async def test_amazon_s_keys_of_the_environment_sign_the_request(cloud: Cloud, session: aiohttp.ClientSession) -> None:
+    """The login is for the registry, and kept for half of its life."""
+    given = await ecr(session, cloud, **KEYS, AWS_SESSION_TOKEN="session").provide(f"{ECR}/team/app")
+    (login,) = given.logins
+    assert (login.pattern, login.username, login.password) == (ECR, "AWS", "hunter2")
+    assert (given.keep_seconds, given.reach) == (21_600, Reach.REGISTRY)
+    (asked,) = cloud.asked
+    assert asked.headers["x-amz-target"] == "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken"
+    assert asked.headers["x-amz-security-token"] == "session"
+    assert asked.headers["authorization"] == signed_again(asked, AwsKeys("AKID", "aws-secret", "session"))
+    assert "/20260301/eu-central-1/ecr/aws4_request" in asked.headers["authorization"]
+
+
+async def test_amazon_s_role_for_a_service_account_is_assumed(
+    cloud: Cloud, session: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    """By the token that is mounted; STS answers in XML."""
+    (tmp_path / "token").write_text("jwt")
+    keys = {"AccessKeyId": "ASIA", "SecretAccessKey": "role-secret", "SessionToken": "role-token"}
+    fields = "\n".join(f"<{name}>{value}</{name}>" for name, value in keys.items())
+    cloud.answers["/sts/"] = (200, f"<AssumeRoleWithWebIdentityResponse>{fields}</AssumeRoleWithWebIdentityResponse>")
+    environment = {"AWS_ROLE_ARN": "arn:aws:iam::1:role/r", "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")}
+    await ecr(session, cloud, **environment).provide(f"{ECR}/team/app")
+    first, second = cloud.asked
+    assert first.form == {
+        "Action": "AssumeRoleWithWebIdentity", "Version": "2011-06-15", "RoleArn": "arn:aws:iam::1:role/r",
+        "RoleSessionName": "multiarch-extender", "WebIdentityToken": "jwt",
+    }  # fmt: skip
+    assert second.headers["authorization"] == signed_again(second, AwsKeys("ASIA", "role-secret", "role-token"))
+
+
+async def test_amazon_s_pod_identity_is_asked_of_its_agent(
+    cloud: Cloud, session: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    """With the token that is mounted."""
+    (tmp_path / "token").write_text("jwt")
+    keys = {"AccessKeyId": "ASIA", "SecretAccessKey": "pod-secret", "Token": "pod-token", "Expiration": "2026-…"}
+    cloud.answers["/v1/credentials"] = (200, json.dumps(keys))
+    environment = {
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{cloud.url}/v1/credentials",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(tmp_path / "token"),
+    }
+    await ecr(session, cloud, **environment).provide(f"{ECR}/team/app")
+    assert cloud.asked[0].headers["authorization"] == "jwt"
+    assert cloud.asked[1].headers["authorization"] == signed_again(
+        cloud.asked[1], AwsKeys("ASIA", "pod-secret", "pod-token")
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "served"),
+    [
+        (ECR, True), ("123456789012.dkr.ecr-fips.us-gov-west-1.amazonaws.com", True),
+        ("123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn", True), ("123456789012.dkr-ecr.us-east-1.on.aws", True),
+        ("public.ecr.aws", False), ("12345.dkr.ecr.eu-central-1.amazonaws.com", False),
+        (f"{ECR}.example.com", False), ("123456789012.dkr.ecr.evil.amazonaws.com", False), (f"{ECR}:443", False),
+    ],
+)  # fmt: skip
+async def test_amazon_serves_its_own_hosts(session: aiohttp.ClientSession, host: str, served: bool) -> None:
+    """Nobody else is given the login."""
+    assert EcrProvider(session, {}, wall_clock=lambda: NOW).serves(f"{host}/team/app") is served
+
+
+async def test_amazon_without_an_identity_says_so(cloud: Cloud, session: aiohttp.ClientSession) -> None:
+    """The node's own role is not asked for."""
+    with pytest.raises(CredentialsUnavailable, match="no AWS identity is in the environment"):
+        await ecr(session, cloud).provide(f"{ECR}/team/app")
+    assert cloud.asked == []
+
+
+def test_amazon_s_keys_do_not_show() -> None:
+    """Neither to a log nor to a traceback."""
+    keys = AwsKeys("AKID", "hunter2", "hunter2")
+    assert "hunter2" not in repr(keys) + pretty_repr([keys])
+
+
+# All of them
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param((403, "hunter2"), id="refused"),
+        pytest.param((307, "hunter2"), id="redirected"),
+        pytest.param((200, "hunter2"), id="no-json"),
+        pytest.param((200, "{}"), id="nothing"),
+        pytest.param((200, '{"authorizationData": [{"authorizationToken": "hunter2", "expiresAt": 1}]}'), id="token"),
+        pytest.param((200, "x" * (2 << 20)), id="endless"),
+    ],
+)
+async def test_what_a_cloud_answers_wrongly_is_unavailable_without_a_word_of_it(
+    cloud: Cloud, session: aiohttp.ClientSession, answer: tuple[int, str]
+) -> None:
+    """And no redirect is followed: it would take a token along."""
+    cloud.answers["/"] = answer
+    with pytest.raises(CredentialsUnavailable) as caught:
+        await ecr(session, cloud, **KEYS).provide(f"{ECR}/team/app")
+    assert "hunter2" not in str(caught.value)
+    assert len(cloud.asked) == 1
+
+
+async def test_a_cloud_that_cannot_be_reached_is_unavailable(session: aiohttp.ClientSession) -> None:
+    """Such as Google's metadata server on a machine of our own."""
+    provider = GoogleProvider(session, {"GCE_METADATA_HOST": "127.0.0.1:1"})
+    with pytest.raises(CredentialsUnavailable, match=r"127\.0\.0\.1:1 cannot be reached: ClientConnector"):
+        await provider.provide("gcr.io/project/app")
+
+
+async def test_a_failing_cloud_costs_its_credentials_only(cloud: Cloud) -> None:
+    """The log says which and why; other registries are none of its business."""
+    environment = KEYS | {"AWS_ENDPOINT_URL_ECR": cloud.url}
+    cloud.answers["/"] = (403, "")
+    settings = open_operator_keyring(
+        docker_config="", plugin_config="", plugin_dir="", clouds=["gcp", "ecr", "gcp"],
+        environment=environment, key=KEY, clock=lambda: 0.0, wall_clock=lambda: NOW,
+    )  # fmt: skip
+    async with settings as keyring:
+        with capture_logs() as lines:
+            assert await keyring.load(parse_reference(f"{ECR}/team/app")) == (ANONYMOUS,)
+    assert [(line["provider"], line["why"]) for line in lines] == [("ecr", f"127.0.0.1:{cloud.port} answered 403")]

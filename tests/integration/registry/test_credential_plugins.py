@@ -1,0 +1,303 @@
+"""Credential-provider plugins as the kubelet runs them: real programs, and the kubelet's configuration file."""
+
+import asyncio
+import json
+import os
+import select
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from structlog.testing import capture_logs
+
+from extender.errors import ConfigError
+from extender.images.reference import parse_reference
+from extender.registry import credential_plugins
+from extender.registry.credential_plugins import load_credential_plugins
+from extender.registry.keyring import JoinedKeyring, Keyring
+from extender.registry.programs import run_program
+from extender.registry.providers import CredentialsUnavailable
+from tests.integration.registry.programs import Program
+
+KEY = b"k" * 32
+V1 = "credentialprovider.kubelet.k8s.io/v1"
+APP = parse_reference("123456789012.dkr.ecr.eu-central-1.amazonaws.com/team/app:1")
+OTHER_APP = parse_reference("123456789012.dkr.ecr.eu-central-1.amazonaws.com/team/other:1")
+ELSEWHERE = parse_reference("210987654321.dkr.ecr.eu-central-1.amazonaws.com/team/app:1")
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def answer(**fields: Any) -> str:
+    """A program that gives this response, with an image's host as the key of `auth` where none is given."""
+    response = {
+        "kind": "CredentialProviderResponse",
+        "apiVersion": V1,
+        "cacheKeyType": "Registry",
+        "cacheDuration": "1h",
+        "auth": {"*.dkr.ecr.*.amazonaws.com": {"username": "AWS", "password": "hunter2"}},
+    } | fields
+    return f"print({json.dumps(json.dumps(response))})"
+
+
+def plugin(name: str = "ecr", **fields: Any) -> dict[str, Any]:
+    """An entry of `providers`."""
+    return {
+        "name": name,
+        "matchImages": ["*.dkr.ecr.*.amazonaws.com"],
+        "defaultCacheDuration": "12h",
+        "apiVersion": V1,
+    } | fields
+
+
+def write(folder: Path, *plugins: dict[str, Any], **fields: Any) -> str:
+    """A configuration file of these plugins."""
+    path = folder / "providers.yaml"
+    document = {"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig", "providers": plugins}
+    path.write_text(json.dumps(document | fields))
+    return str(path)
+
+
+def load(folder: Path, clock: Clock, *plugins: dict[str, Any]) -> Keyring:
+    """The keyring of these plugins, whose programs are in `folder`."""
+    return JoinedKeyring(load_credential_plugins(write(folder, *plugins), str(folder), key=KEY, clock=clock))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that stands still."""
+    return Clock()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """The plugin `ecr`."""
+    return Program(tmp_path / "ecr", answer())
+
+
+async def test_plugin_is_asked_as_the_kubelet_asks_it(
+    tmp_path: Path, clock: Clock, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repository in a v1 request on standard input, with its arguments, and its variables on top of ours."""
+    monkeypatch.setenv("OF_OURS", "kept")
+    monkeypatch.setenv("AWS_PROFILE", "ours")
+    fields: dict[str, Any] = {"args": ["get-credentials", "-v=3"], "env": [{"name": "AWS_PROFILE", "value": "theirs"}]}
+    found = await load(tmp_path, clock, plugin(**fields)).load(APP)
+    assert [(item.username, item.password) for item in found] == [("AWS", "hunter2"), ("", "")]
+    (call,) = program.calls
+    assert json.loads(call["question"]) == {
+        "kind": "CredentialProviderRequest", "apiVersion": V1, "image": APP.repository,
+    }  # fmt: skip
+    assert call["arguments"] == ["get-credentials", "-v=3"]
+    assert {name: call["environment"][name] for name in ("OF_OURS", "AWS_PROFILE")} == {
+        "OF_OURS": "kept",
+        "AWS_PROFILE": "theirs",
+    }
+
+
+async def test_images_that_do_not_match_are_not_asked_about(tmp_path: Path, clock: Clock, program: Program) -> None:
+    """`matchImages` are globs label by label, as in a pull secret."""
+    ring = load(tmp_path, clock, plugin())
+    for image in ("redis", "a.b.dkr.ecr.eu-central-1.amazonaws.com/app", "dkr.ecr.eu.amazonaws.com/app"):
+        assert [item.username for item in await ring.load(parse_reference(image))] == [""]
+    assert program.calls == []
+
+
+@pytest.mark.parametrize(
+    ("reach", "calls"),
+    [pytest.param("Image", 3, id="image"), pytest.param("Registry", 2, id="registry"), pytest.param("Global", 1)],
+)
+async def test_cache_key_type_says_for_what_else_an_answer_holds(
+    tmp_path: Path, clock: Clock, program: Program, reach: str, calls: int
+) -> None:
+    """Two images of one registry and one of another."""
+    program.rewrite(answer(cacheKeyType=reach))
+    ring = load(tmp_path, clock, plugin())
+    for reference in (APP, OTHER_APP, ELSEWHERE, APP):
+        assert len(await ring.load(reference)) == 2
+    assert len(program.calls) == calls
+
+
+@pytest.mark.parametrize(
+    ("said", "default", "seconds"),
+    [
+        pytest.param("1h", "5m", 3600.0, id="the-answers-own"),
+        pytest.param(None, "5m30s", 330.0, id="the-default"),
+        pytest.param("1.5h", "0s", 5400.0, id="fraction"),
+        pytest.param("2500ms", "1h", 2.5, id="milliseconds"),
+    ],
+)
+async def test_answer_is_kept_for_its_cache_duration(
+    tmp_path: Path, clock: Clock, program: Program, said: str | None, default: str, seconds: float
+) -> None:
+    """Null is the default of the configuration; the program runs again when it is over."""
+    program.rewrite(answer(cacheDuration=said))
+    ring = load(tmp_path, clock, plugin(defaultCacheDuration=default))
+    await ring.load(APP)
+    clock.now += seconds - 0.01
+    await ring.load(APP)
+    assert len(program.calls) == 1
+    clock.now += 0.01
+    await ring.load(APP)
+    assert len(program.calls) == 2
+
+
+async def test_zero_keeps_nothing(tmp_path: Path, clock: Clock, program: Program) -> None:
+    """Each lookup runs the program anew."""
+    program.rewrite(answer(cacheDuration="0s"))
+    ring = load(tmp_path, clock, plugin())
+    for _ in range(2):
+        await ring.load(APP)
+        clock.now += 1
+    assert len(program.calls) == 2
+
+
+async def test_images_looked_up_together_run_one_program(tmp_path: Path, clock: Clock, program: Program) -> None:
+    """Single flight per registry."""
+    ring = load(tmp_path, clock, plugin())
+    found = await asyncio.gather(*(ring.load(reference) for reference in (APP, OTHER_APP) for _ in range(10)))
+    assert {len(each) for each in found} == {2}
+    assert len(program.calls) == 1
+
+
+async def test_auth_is_matched_like_a_pull_secret(tmp_path: Path, clock: Clock, program: Program) -> None:
+    """Most specific first; what is for other registries is not tried."""
+    host = APP.domain
+    auth = {
+        name: {"username": name, "password": "p"} for name in (host, f"{host}/team", "quay.io", f"https://{host}/v2/x")
+    }
+    program.rewrite(answer(auth=auth))
+    found = await load(tmp_path, clock, plugin()).load(APP)
+    assert [item.username for item in found] == [f"{host}/team", host, ""]
+
+
+async def test_several_plugins_are_tried_in_their_order(tmp_path: Path, clock: Clock, program: Program) -> None:
+    """A plugin without credentials does not keep the next from being asked."""
+    program.rewrite(answer(auth=None))
+    Program(tmp_path / "second", answer(auth={APP.domain: {"username": "second", "password": "p"}}))
+    found = await load(tmp_path, clock, plugin(), plugin("second")).load(APP)
+    assert [item.username for item in found] == ["second", ""]
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        pytest.param('print("hunter2"); sys.exit(7)', "ecr ended with status 7", id="status"),
+        pytest.param('print("hunter2", file=sys.stderr); sys.exit(1)', "ecr ended with status 1", id="stderr"),
+        pytest.param('print("hunter2")', "ecr gave no CredentialProviderResponse", id="no-json"),
+        pytest.param(answer(kind="Pod"), "ecr gave no CredentialProviderResponse", id="kind"),
+        pytest.param(answer(cacheKeyType="Cluster"), "ecr gave no CredentialProviderResponse", id="cache-key-type"),
+        pytest.param(answer(cacheDuration="soon"), "ecr gave no CredentialProviderResponse", id="duration"),
+        pytest.param(answer(cacheDuration="-1h"), "ecr gave no CredentialProviderResponse", id="negative"),
+        pytest.param(answer(apiVersion="v2"), f"ecr speaks another version than {V1}", id="version"),
+        pytest.param('sys.stdout.write("hunter2" * (1 << 20))', "ecr answered more than 1048576 bytes", id="endless"),
+    ],
+)
+async def test_a_plugin_that_fails_has_no_credentials(
+    tmp_path: Path, clock: Clock, program: Program, body: str, why: str
+) -> None:
+    """The log says why, without a word of what it said."""
+    program.rewrite(body)
+    with capture_logs() as lines:
+        found = await load(tmp_path, clock, plugin()).load(APP)
+    assert [item.username for item in found] == [""]
+    assert [(line["event"], line["why"]) for line in lines] == [("provider.failed", why)]
+    assert "hunter2" not in str(lines)
+
+
+async def test_a_missing_program_has_no_credentials(tmp_path: Path, clock: Clock) -> None:
+    """The kubelet would not start; we look up what we can."""
+    with capture_logs() as lines:
+        await load(tmp_path, clock, plugin("absent")).load(APP)
+    assert [line["why"] for line in lines] == ["absent cannot be started: No such file or directory"]
+
+
+async def test_a_program_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    """At the deadline, so that nothing of it is left; here the deadline comes as soon as its child runs."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    sleeper = f"import subprocess; subprocess.run(['sh', '-c', 'echo $$ > {pipe}; exec sleep 1000'])"
+    program = Program(tmp_path / "ecr", sleeper)
+    run = asyncio.create_task(run_program(str(program.path), [], b"{}", environment={}, timeout_seconds=1000))
+    child = int(await asyncio.to_thread(pipe.read_text))
+    ended = os.pidfd_open(child)  # readable once the process has ended
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    readable, _, _ = await asyncio.to_thread(select.select, [ended], [], [], 30)
+    os.close(ended)
+    assert readable
+
+
+async def test_time_out_is_said(
+    tmp_path: Path, clock: Clock, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet's minute, shortened here to none at all."""
+    program.rewrite("time.sleep(1000)")
+    monkeypatch.setattr(credential_plugins, "_TIMEOUT_SECONDS", 0.001)
+    with capture_logs() as lines:
+        await load(tmp_path, clock, plugin()).load(APP)
+    assert [line["why"] for line in lines] == ["ecr has not answered within 0.001 s"]
+
+
+async def test_a_program_may_answer_without_reading(tmp_path: Path) -> None:
+    """Then its closed pipe is no failure."""
+    path = tmp_path / "deaf"
+    path.write_text("#!/bin/sh\nexec <&-\necho heard\n")
+    path.chmod(0o755)
+    assert await run_program(str(path), [], b"x" * (1 << 20), environment={}, timeout_seconds=60) == b"heard\n"
+
+
+async def test_a_program_that_cannot_be_run_is_unavailable(tmp_path: Path) -> None:
+    """Such as one without the right to execute it."""
+    path = tmp_path / "plain"
+    path.write_text("x")
+    with pytest.raises(CredentialsUnavailable, match="plain cannot be started: Permission denied"):
+        await run_program(str(path), [], b"", environment={}, timeout_seconds=60)
+
+
+@pytest.mark.parametrize(
+    ("document", "complaint"),
+    [
+        pytest.param({"kind": "KubeletConfiguration"}, "kind", id="kind"),
+        pytest.param({"apiVersion": "v1"}, "apiVersion must be kubelet.config.k8s.io/v1", id="api-version"),
+        pytest.param({"providers": []}, "at least one provider", id="none"),
+        pytest.param({"providers": [plugin(), plugin()]}, "each name only once", id="twice"),
+        pytest.param({"providers": [plugin("../sh")]}, "is no name of a program", id="path"),
+        pytest.param({"providers": [plugin("..")]}, "is no name of a program", id="parent"),
+        pytest.param({"providers": [plugin(matchImages=[])]}, "matchImages must be one or more", id="matches-none"),
+        pytest.param({"providers": [plugin(matchImages=["a:b:c"])]}, "matchImages must be", id="no-pattern"),
+        pytest.param({"providers": [plugin(matchImages=[""])]}, "matchImages must be", id="empty-pattern"),
+        pytest.param({"providers": [plugin(defaultCacheDuration="12")]}, "must be a duration", id="duration"),
+        pytest.param({"providers": [plugin(apiVersion="v1")]}, f"apiVersion must be {V1}", id="protocol"),
+        pytest.param(
+            {"providers": [plugin(tokenAttributes={"requireServiceAccount": True})]}, "tokenAttributes", id="tokens"
+        ),
+    ],
+)
+def test_configuration_the_kubelet_refuses_is_refused(
+    tmp_path: Path, clock: Clock, document: dict[str, Any], complaint: str
+) -> None:
+    """At start, with setting and path."""
+    path = write(tmp_path, **({"providers": [plugin()]} | document))
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        load_credential_plugins(path, str(tmp_path), key=KEY, clock=clock)
+    assert str(caught.value).startswith(f"registry.credential_providers.config: {path}")
+
+
+def test_configuration_may_be_yaml(tmp_path: Path, clock: Clock) -> None:
+    """As the kubelet's files usually are; a missing one is an error."""
+    path = Path(write(tmp_path, plugin(tokenAttributes=None)))
+    path.write_text(yaml.safe_dump(json.loads(path.read_text())))
+    assert len(load_credential_plugins(str(path), str(tmp_path), key=KEY, clock=clock)) == 1
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load_credential_plugins(str(tmp_path / "absent"), str(tmp_path), key=KEY, clock=clock)

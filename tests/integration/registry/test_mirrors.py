@@ -1,0 +1,565 @@
+"""Registries behind mirrors, over real HTTP and TLS: what each is asked, shown, and trusted with."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+import aiohttp
+import pytest
+import trustme
+from aiohttp import web
+
+from extender.demo.images import build_index, build_manifest
+from extender.demo.registry import EmbeddedRegistry
+from extender.errors import InvalidManifest, ManifestNotFound, RegistryDenied, RegistryThrottled, RegistryUnavailable
+from extender.images.reference import ImageReference, parse_reference
+from extender.placement.facts import Answer, Cause, Content, Failure
+from extender.registry.addresses import AddressGuard
+from extender.registry.auth import Authenticator
+from extender.registry.client import RegistryClient
+from extender.registry.image import describe_image
+from extender.registry.keyring import ANONYMOUS, Credential, DockerConfigKeyring, Scope
+from extender.registry.logins import Logins
+from extender.registry.mirrors import HostsDirectory
+from extender.resolver.resolver import Lookup, Resolver
+from tests.integration.conftest import StartRegistry
+from tests.integration.debian_registry import DebianRegistry
+from tests.integration.registry.conftest import Clock, MakeClient
+from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegistry, login_of
+
+BOTH = ["linux/amd64", "linux/arm64"]
+IMAGE = build_index(BOTH)
+TENANT = Credential("tenant", "pa:ss", Scope("tenant"))
+OPERATOR = Credential("operator", "word", Scope("operator"))
+MakeMirrored = Callable[..., RegistryClient]
+
+
+class Watched(FaultyRegistry):
+    """A registry that keeps the paths it was asked for, with their queries."""
+
+    def __init__(self, fault: Fault | None = None) -> None:
+        super().__init__(fault)
+        self.paths: list[str] = []
+        self.dialects: list[list[str]] = []
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.paths.append(f"{request.method} {request.path_qs}")
+        self.dialects.append(request.headers.getall("X-Dialect", []))
+        return await super().answer(request)
+
+
+def answers(status: int, **headers: str) -> Fault:
+    """A registry that answers everything so."""
+
+    async def fault(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=status, headers=headers)
+
+    return fault
+
+
+@pytest.fixture
+def make_mirrored(session: aiohttp.ClientSession, clock: Clock, tmp_path: Path) -> MakeMirrored:
+    """Makes a client that goes by the hosts.toml of one registry."""
+
+    def make(
+        domain: str,
+        hosts: str,
+        *,
+        ca_files: Sequence[str] = (),
+        logins: Sequence[Credential] = (ANONYMOUS,),
+        guard: AddressGuard | None = None,
+        timeout_seconds: float = 10.0,
+    ) -> RegistryClient:
+        folder = tmp_path / "hosts" / domain
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "hosts.toml").write_text(hosts)
+
+        async def operators(reference: ImageReference) -> tuple[Credential, ...]:
+            return tuple(logins)
+
+        return RegistryClient(
+            session,
+            authenticator=Authenticator(session, timeout_seconds=timeout_seconds, clock=clock, wall_clock=clock),
+            timeout_seconds=timeout_seconds,
+            concurrency_per_host=8,
+            plain_http=frozenset((domain,)),
+            mirrors=HostsDirectory(str(tmp_path / "hosts"), ca_files=ca_files),
+            mirror_credentials=operators,
+            guard=guard,
+            clock=clock,
+            wall_clock=clock,
+            random=lambda: 0.0,
+        )
+
+    return make
+
+
+async def platforms_of(client: RegistryClient, image: str, credential: Credential = ANONYMOUS) -> list[str]:
+    """What an image runs on, after a HEAD that must agree with the GET."""
+    reference = parse_reference(image)
+    stated = await client.head_manifest(reference, credential)
+    manifest = await client.fetch_manifest(reference, credential)
+    assert stated == manifest.digest
+    described = await describe_image(client, reference, manifest, credential)
+    return [str(entry.platform) for entry in described.entries]
+
+
+async def test_pull_through_cache(
+    debian_registry: DebianRegistry, start_debian_registry: StartRegistry, make_mirrored: MakeMirrored
+) -> None:
+    """A real cache (distribution, proxy.remoteurl) gives indexes, manifests and configs by tag and by digest."""
+    multi = debian_registry.push("cached/multi", "1", IMAGE)
+    debian_registry.push("cached/single", "1", build_manifest("linux/s390x"))
+    cache = start_debian_registry(proxy={"remoteurl": debian_registry.url})
+    # The registry itself is at no address, so whatever is known came by the mirror.
+    client = make_mirrored("upstream.invalid", f'[host."{cache.url}"]\n')
+    assert await platforms_of(client, "upstream.invalid/cached/multi:1") == BOTH
+    assert await platforms_of(client, f"upstream.invalid/cached/multi@{multi}") == BOTH
+    assert await platforms_of(client, "upstream.invalid/cached/single:1") == ["linux/s390x"]
+
+
+async def test_cache_of_a_dead_registry_answers_on(
+    start_debian_registry: StartRegistry, make_mirrored: MakeMirrored
+) -> None:
+    """What a real cache holds it gives without its registry; what it lacks is unknown, and the registry not blamed."""
+    upstream = start_debian_registry()
+    held = upstream.push("cached/app", "1", IMAGE)
+    lacked = upstream.push("other/app", "1", build_index(["linux/arm64"]))
+    cache = start_debian_registry(proxy={"remoteurl": upstream.url})
+    client = make_mirrored(upstream.host, f'[host."{cache.url}"]\n')
+    name = f"{upstream.host}/cached/app"
+    assert await platforms_of(client, f"{name}:1") == BOTH
+    upstream.__exit__(None, None, None)
+    assert await platforms_of(client, f"{name}@{held}") == BOTH
+    for _ in range(2):
+        with pytest.raises(RegistryUnavailable) as raised:
+            await platforms_of(client, f"{upstream.host}/other/app@{lacked}")
+        assert raised.value.host_is_well
+    assert await platforms_of(client, f"{name}@{held}") == BOTH
+
+
+async def test_mirrors_are_asked_in_the_order_of_the_file(make_mirrored: MakeMirrored) -> None:
+    """Each is told whose images it is asked for, but the registry is not."""
+    async with Watched() as first, Watched() as second, Watched() as upstream:
+        digest = upstream.add("team/app", "1", IMAGE)
+        client = make_mirrored(upstream.host, f'[host."{second.url}"]\n[host."{first.url}"]\n')
+        reference = parse_reference(f"{upstream.host}/team/app:1")
+        assert await client.head_manifest(reference, ANONYMOUS) == digest
+        asked = "HEAD /v2/team/app/manifests/1"
+        assert (second.paths, first.paths) == ([f"{asked}?ns={upstream.host}"],) * 2
+        assert upstream.paths == [asked]
+        second.add("team/app", "1", IMAGE)
+        assert await client.head_manifest(reference, ANONYMOUS) == digest
+        assert (len(second.paths), len(first.paths), len(upstream.paths)) == (2, 1, 1)
+
+
+async def lies(request: web.BaseRequest) -> web.StreamResponse:
+    """Another image's manifest under every name."""
+    return web.Response(body=build_index(["linux/riscv64"]).manifests[-1].body)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [answers(404), answers(401), answers(403), answers(429), answers(503), answers(302), lies, answers(200)],
+    ids=["404", "401", "403", "429", "503", "redirect to nowhere", "wrong bytes", "empty"],
+)
+async def test_mirror_that_is_no_use_gives_way(make_mirrored: MakeMirrored, fault: Fault) -> None:
+    """Whatever it answers to a fetch by digest."""
+    async with Watched(fault) as mirror, EmbeddedRegistry() as upstream:
+        digest = upstream.add("team/app", "1", IMAGE)
+        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n')
+        manifest = await client.fetch_manifest(parse_reference(f"{upstream.host}/team/app@{digest}"), ANONYMOUS)
+        assert (manifest.digest, len(mirror.paths)) == (digest, 1)
+
+
+async def break_off(request: web.BaseRequest) -> web.StreamResponse:
+    """Closes the connection instead of answering."""
+    assert request.transport is not None
+    request.transport.close()
+    return web.Response()
+
+
+async def test_mirror_that_is_not_there_gives_way(make_mirrored: MakeMirrored, clock: Clock) -> None:
+    """It is asked once, and again when its rest is over."""
+    async with Watched() as mirror, EmbeddedRegistry() as upstream:
+        upstream.add("team/app", "1", IMAGE)
+        mirror.add("team/app", "1", IMAGE)
+        mirror.fault = break_off
+        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n')
+        assert await platforms_of(client, f"{upstream.host}/team/app:1") == BOTH
+        asked = len(mirror.paths)  # aiohttp asks twice before it believes that a connection is broken
+        assert await platforms_of(client, f"{upstream.host}/team/app:1") == BOTH
+        assert len(mirror.paths) == asked
+        clock.now += 10
+        mirror.fault = None
+        upstream.forget()
+        assert await platforms_of(client, f"{upstream.host}/team/app:1") == BOTH
+        assert not upstream.requests
+
+
+async def test_stalling_mirror_costs_its_own_time_out(make_mirrored: MakeMirrored) -> None:
+    """The registry's time begins when the mirror's is over."""
+
+    async def stall(request: web.BaseRequest) -> web.StreamResponse:
+        await asyncio.Event().wait()  # until the client hangs up, which cancels the handler
+        return web.Response()
+
+    async with Watched(stall) as mirror, EmbeddedRegistry() as upstream:
+        upstream.add("team/app", "1", IMAGE)
+        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n', timeout_seconds=0.3)
+        assert await platforms_of(client, f"{upstream.host}/team/app:1") == BOTH
+        assert len(mirror.paths) == 1
+
+
+async def test_prefix_rewriting(make_mirrored: MakeMirrored) -> None:
+    """A cache with a project per registry, as Harbor's, by override_path: name, token scope and blobs follow."""
+    async with GuardedRegistry("") as harbor, EmbeddedRegistry() as upstream:
+        harbor.challenges = ['Bearer realm="{url}/token",service="harbor"']  # no scope: ours to say
+        harbor.add("hub-proxy/library/app", "1", build_manifest("linux/arm64"))
+        client = make_mirrored(upstream.host, f'[host."{harbor.url}/v2/hub-proxy"]\noverride_path = true\n')
+        assert await platforms_of(client, f"{upstream.host}/library/app:1") == ["linux/arm64"]
+        assert [path for path, _ in harbor.desk] == [
+            "/token?service=harbor&scope=repository:hub-proxy/library/app:pull"
+        ]
+        assert not upstream.requests
+
+
+async def test_tags_and_digests_by_capability(make_mirrored: MakeMirrored) -> None:
+    """A mirror without `resolve` is asked for what has a digest, and its old tag never counts."""
+    async with Watched() as mirror, Watched() as upstream:
+        mirror.add("team/app", "1", build_index(["linux/amd64"]))
+        mirror.add("team/app", "2", IMAGE)
+        digest = upstream.add("team/app", "1", IMAGE)
+        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\ncapabilities = ["pull"]\n')
+        reference = parse_reference(f"{upstream.host}/team/app:1")
+        assert await client.head_manifest(reference, ANONYMOUS) == digest
+        assert (await client.fetch_manifest(reference.with_digest(digest), ANONYMOUS)).digest == digest
+        assert (len(mirror.paths), upstream.paths) == (1, ["HEAD /v2/team/app/manifests/1"])
+
+
+async def test_server_that_is_a_mirror_is_the_end(make_mirrored: MakeMirrored) -> None:
+    """With `server` elsewhere the registry is not asked at all."""
+    async with Watched() as mirror, Watched() as upstream:
+        upstream.add("team/app", "1", IMAGE)
+        client = make_mirrored(upstream.host, f'server = "{mirror.url}"\n')
+        with pytest.raises(ManifestNotFound, match=f"{mirror.host} has no team/app:1"):
+            await platforms_of(client, f"{upstream.host}/team/app:1")
+        assert (len(mirror.paths), upstream.paths) == (1, [])
+
+
+async def test_credentials_go_to_their_own_origins(make_mirrored: MakeMirrored) -> None:
+    """The mirror sees the operator's login for it and the registry the image's, over Basic and at token servers."""
+    tenant, operator = "tenant:pa:ss", "operator:word"
+    async with GuardedRegistry(operator) as mirror, GuardedRegistry(tenant) as upstream:
+        upstream.add("team/app", "1", IMAGE)
+        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n', logins=[OPERATOR, ANONYMOUS])
+        assert await platforms_of(client, f"{upstream.host}/team/app:1", TENANT) == BOTH
+        assert {login for _, login in mirror.desk} == {operator}
+        assert {login for _, login in upstream.desk} == {tenant}
+    async with FaultyRegistry(basic(operator)) as mirror, FaultyRegistry(basic(tenant)) as upstream:
+        upstream.add("team/app", "1", IMAGE)
+        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n', logins=[OPERATOR, ANONYMOUS])
+        assert await platforms_of(client, f"{upstream.host}/team/app:1", TENANT) == BOTH
+        with pytest.raises(RegistryDenied):
+            await platforms_of(client, f"{upstream.host}/team/app:1")
+        assert aiohttp.encode_basic_auth("operator", "word") in mirror.shown
+        assert aiohttp.encode_basic_auth("tenant", "pa:ss") not in mirror.shown
+        assert aiohttp.encode_basic_auth("operator", "word") not in upstream.shown
+
+
+def basic(login: str) -> Fault:
+    """A registry that wants this `name:password`."""
+
+    async def fault(request: web.BaseRequest) -> web.StreamResponse | None:
+        if login_of(request) == login:
+            return None
+        return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="x"'})
+
+    return fault
+
+
+async def test_headers_are_for_the_host_alone(make_mirrored: MakeMirrored) -> None:
+    """Those of a mirror reach neither its redirect's target nor the registry; a login beats a stated Authorization."""
+    async with Watched() as storage, Watched() as mirror, Watched() as upstream:
+        storage.add("team/app", "1", IMAGE)
+
+        async def redirect(request: web.BaseRequest) -> web.StreamResponse:
+            return web.Response(status=307, headers={"Location": f"{storage.url}{request.path}"})
+
+        mirror.fault = redirect
+        header = 'Authorization = "Basic c2V0"\nX-Dialect = ["a", "b"]\n'
+        hosts = f'[host."{mirror.url}"]\n[host."{mirror.url}".header]\n{header}'
+        client = make_mirrored(upstream.host, hosts)
+        assert await platforms_of(client, f"{upstream.host}/team/app:1") == BOTH
+        assert set(map(tuple, mirror.dialects)) == {("a", "b")}
+        assert set(map(tuple, storage.dialects)) == {()}
+        assert (set(mirror.shown), set(storage.shown)) == ({"Basic c2V0"}, {""})
+
+
+class TlsRegistry(Watched):
+    """A registry of a private authority, which may want to see a client's certificate."""
+
+    def __init__(self, authority: trustme.CA, *, clients: trustme.CA | None = None) -> None:
+        super().__init__()
+        self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        authority.issue_cert("127.0.0.1").configure_cert(self._tls)
+        if clients:
+            self._tls.verify_mode = ssl.CERT_REQUIRED
+            clients.configure_trust(self._tls)
+
+    @property
+    def url(self) -> str:
+        return f"https://{self.host}"
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls).start()
+        self._port = self._runner.addresses[0][1]
+        return self
+
+
+class TlsDesk(TlsRegistry):
+    """One that wants a token of its own token server, at `/token`."""
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path == "/token":
+            self.paths.append(request.path)
+            return web.json_response({"token": "open"})
+        if request.headers.get("Authorization") == "Bearer open":
+            return await super().answer(request)
+        challenge = f'Bearer realm="{self.url}/token",service="desk"'
+        return web.Response(status=401, headers={"WWW-Authenticate": challenge})
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> trustme.CA:
+    """A private authority, whose certificate is at `ca.pem`."""
+    made = trustme.CA()
+    made.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    return made
+
+
+async def test_authority_of_one_registry(make_mirrored: MakeMirrored, authority: trustme.CA, tmp_path: Path) -> None:
+    """It is trusted where the file says so, and nowhere else."""
+    async with TlsRegistry(authority) as registry, TlsRegistry(authority) as other:
+        for each in (registry, other):
+            each.add("team/app", "1", IMAGE)
+        client = make_mirrored(registry.host, f'server = "{registry.url}"\nca = "{tmp_path}/ca.pem"\n')
+        assert await platforms_of(client, f"{registry.host}/team/app:1") == BOTH
+        client = make_mirrored(other.host, f'server = "{other.url}"\n')
+        with pytest.raises(RegistryUnavailable, match="certificate that is not trusted"):
+            await platforms_of(client, f"{other.host}/team/app:1")
+
+
+async def test_several_bundles(make_mirrored: MakeMirrored, authority: trustme.CA, tmp_path: Path) -> None:
+    """Those of all registries and the registry's own are trusted together."""
+    general = trustme.CA()
+    general.cert_pem.write_to_path(str(tmp_path / "general.pem"))
+    for issuer in (general, authority):
+        async with TlsRegistry(issuer) as registry:
+            registry.add("team/app", "1", IMAGE)
+            hosts = f'server = "{registry.url}"\nca = "{tmp_path}/ca.pem"\n'
+            client = make_mirrored(registry.host, hosts, ca_files=[str(tmp_path / "general.pem")])
+            assert await platforms_of(client, f"{registry.host}/team/app:1") == BOTH
+
+
+async def test_client_certificate(make_mirrored: MakeMirrored, authority: trustme.CA, tmp_path: Path) -> None:
+    """A registry that wants one sees it; without, there is no connection."""
+    authority.issue_cert("client.example").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "client.pem"))
+    async with TlsRegistry(authority, clients=authority) as registry:
+        registry.add("team/app", "1", IMAGE)
+        trusted = f'server = "{registry.url}"\nca = "{tmp_path}/ca.pem"\n'
+        client = make_mirrored(registry.host, trusted)
+        with pytest.raises(RegistryUnavailable):
+            await platforms_of(client, f"{registry.host}/team/app:1")
+        client = make_mirrored(registry.host, trusted + f'client = "{tmp_path}/client.pem"\n')
+        assert await platforms_of(client, f"{registry.host}/team/app:1") == BOTH
+
+
+async def test_token_server_of_a_private_authority(
+    make_mirrored: MakeMirrored, authority: trustme.CA, tmp_path: Path
+) -> None:
+    """The registry's authority vouches for its token server, which is often the same machine."""
+    async with TlsDesk(authority) as registry:
+        registry.add("team/app", "1", IMAGE)
+        client = make_mirrored(registry.host, f'server = "{registry.url}"\nca = "{tmp_path}/ca.pem"\n')
+        assert await platforms_of(client, f"{registry.host}/team/app:1") == BOTH
+        assert registry.paths.count("/token") == 1
+
+
+async def test_skip_verify(make_mirrored: MakeMirrored, authority: trustme.CA) -> None:
+    """The operator's word is enough for the host itself, not for where it redirects to."""
+    async with TlsRegistry(authority) as registry, TlsRegistry(authority) as storage:
+        registry.add("team/app", "1", IMAGE)
+        client = make_mirrored(registry.host, f'server = "{registry.url}"\nskip_verify = true\n')
+        assert await platforms_of(client, f"{registry.host}/team/app:1") == BOTH
+
+        async def redirect(request: web.BaseRequest) -> web.StreamResponse:
+            return web.Response(status=307, headers={"Location": f"{storage.url}{request.path}"})
+
+        registry.fault = redirect
+        with pytest.raises(RegistryUnavailable, match="certificate that is not trusted"):
+            await platforms_of(client, f"{registry.host}/team/app:1")
+
+
+async def test_mirror_must_be_allowed(make_mirrored: MakeMirrored) -> None:
+    """`deny` and `allow` are for mirrors too: one that is denied is not asked."""
+    async with Watched() as mirror, EmbeddedRegistry() as upstream:
+        for each in (mirror, upstream):
+            each.add("team/app", "1", IMAGE)
+        guard = AddressGuard(allow=["127.0.0.1"], deny=[mirror.host])
+        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n', guard=guard)
+        assert await platforms_of(client, f"{upstream.host}/team/app:1") == BOTH
+        assert mirror.paths == []
+
+
+async def test_wrong_bytes_everywhere_are_said_to_be_wrong(make_mirrored: MakeMirrored) -> None:
+    """A digest is checked whoever sends it."""
+    async with Watched(lies) as mirror, Watched(lies) as upstream:
+        client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n')
+        with pytest.raises(InvalidManifest, match="do not have the digest"):
+            await client.fetch_manifest(parse_reference(f"{upstream.host}/team/app@{IMAGE.digest}"), ANONYMOUS)
+        assert (len(mirror.paths), len(upstream.paths)) == (1, 1)
+
+
+class Metered(Watched):
+    """Docker Hub as far as it counts: `left` of 100 pulls, one less with each GET of a manifest."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self.left = left
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.method == "GET" and "/manifests/" in request.path:
+            self.left -= 1
+        response = await super().answer(request)
+        if response.status == 404:
+            return response
+        response.headers["RateLimit-Limit"] = "100;w=21600"
+        response.headers["RateLimit-Remaining"] = f"{self.left};w=21600"
+        return response
+
+
+async def test_last_tenth_of_the_quota_is_left_to_the_nodes(make_client: MakeClient) -> None:
+    """GETs stop before the registry says no; HEADs go on, and when more is left, so do GETs."""
+    async with Metered(12) as hub:
+        client = make_client(hub.host)
+        digests = [hub.add("team/app", tag, build_index([f"linux/{tag}"])) for tag in ("arm", "amd64", "s390x", "mips")]
+        names = [parse_reference(f"{hub.host}/team/app@{digest}") for digest in digests]
+        for name in names[:2]:
+            await client.fetch_manifest(name, ANONYMOUS)
+        for name in names[2:]:
+            with pytest.raises(RegistryThrottled, match="left to the nodes") as raised:
+                await client.fetch_manifest(name, ANONYMOUS)
+            assert raised.value.host_is_well
+            assert 300 <= (raised.value.retry_after_seconds or 0) <= 360
+        assert hub.left == 10
+        assert await client.head_manifest(names[2], ANONYMOUS) == digests[2]
+        hub.left = 50
+        assert await client.head_manifest(names[2], ANONYMOUS) == digests[2]
+        assert (await client.fetch_manifest(names[2], ANONYMOUS)).digest == digests[2]
+
+
+async def test_silence_on_what_is_missing_is_no_word_on_the_quota(make_client: MakeClient) -> None:
+    """A 404 without the headers does not lift the limit."""
+    async with Metered(5) as hub:
+        client = make_client(hub.host)
+        name = parse_reference(f"{hub.host}/team/app@{hub.add('team/app', '1', IMAGE)}")
+        await client.head_manifest(name, ANONYMOUS)
+        with pytest.raises(ManifestNotFound):
+            await client.head_manifest(parse_reference(f"{hub.host}/team/app:typo"), ANONYMOUS)
+        with pytest.raises(RegistryThrottled):
+            await client.fetch_manifest(name, ANONYMOUS)
+        assert hub.left == 5
+
+
+async def test_old_word_on_the_quota_is_renewed_for_free(make_client: MakeClient, clock: Clock) -> None:
+    """After a minute a HEAD tells, so that images named by digest are not kept waiting for the window's end."""
+    async with Metered(1) as hub:
+        client = make_client(hub.host)
+        digest = hub.add("team/app", "1", IMAGE)
+        name = parse_reference(f"{hub.host}/team/app@{digest}")
+        await client.fetch_manifest(name, ANONYMOUS)
+        hub.left = 100
+        with pytest.raises(RegistryThrottled):
+            await client.fetch_manifest(name, ANONYMOUS)
+        clock.now += 60
+        assert (await client.fetch_manifest(name, ANONYMOUS)).digest == digest
+        assert [path.partition(" ")[0] for path in hub.paths] == ["GET", "HEAD", "GET"]
+
+
+@pytest.fixture
+async def resolve(clock: Clock) -> AsyncIterator[Callable[[RegistryClient], Resolver]]:
+    """Makes resolvers over clients; they end with the test."""
+    async with AsyncExitStack() as stack:
+
+        def make(client: RegistryClient) -> Resolver:
+            resolver = Resolver(
+                client,
+                size=100,
+                tag_seconds=900,
+                always_seconds=60,
+                stale_seconds=86_400,
+                clock=clock,
+                random=lambda: 0.0,
+            )
+            stack.push_async_callback(resolver.close)
+            return resolver
+
+        yield make
+
+
+async def answer_of(resolver: Resolver, image: str) -> Answer:
+    """What is known of an image after waiting for it."""
+    keyring = DockerConfigKeyring(Logins([]), key=b"x")
+    (answer,) = await resolver.resolve_all([Lookup(image)], keyring, 10.0, revalidate=True)
+    return answer
+
+
+async def test_dead_registry_does_not_shut_out_what_its_mirror_has(
+    make_mirrored: MakeMirrored, resolve: Callable[[RegistryClient], Resolver]
+) -> None:
+    """In a cluster that nothing leads out of, names that are misspelt must not stop all other lookups."""
+    async with Watched() as mirror:
+        mirror.add("team/app", "1", IMAGE)
+        resolver = resolve(make_mirrored("127.0.0.1:9", f'[host."{mirror.url}"]\n'))
+        for typo in ("one", "two", "three"):
+            failure = await answer_of(resolver, f"127.0.0.1:9/team/{typo}:1")
+            assert isinstance(failure, Failure)
+            assert failure.cause is Cause.UNAVAILABLE
+        assert isinstance(await answer_of(resolver, "127.0.0.1:9/team/app:1"), Content)
+
+
+async def test_dead_mirror_does_not_give_its_registry_a_rest(
+    make_mirrored: MakeMirrored, resolve: Callable[[RegistryClient], Resolver]
+) -> None:
+    """What the registry answers counts, for any number of images."""
+    async with EmbeddedRegistry() as upstream:
+        resolver = resolve(make_mirrored(upstream.host, '[host."http://127.0.0.1:9"]\n'))
+        for name in ("one", "two", "three"):
+            upstream.add(f"team/{name}", "1", IMAGE)
+            assert isinstance(await answer_of(resolver, f"{upstream.host}/team/{name}:1"), Content)
+
+
+async def test_low_quota_keeps_what_is_known_fresh(
+    make_client: MakeClient, resolve: Callable[[RegistryClient], Resolver], clock: Clock
+) -> None:
+    """New images wait; tags that are known are revalidated on, by HEAD alone."""
+    async with Metered(11) as hub:
+        resolver = resolve(make_client(hub.host))
+        hub.add("team/known", "1", IMAGE)
+        hub.add("team/new", "1", build_index(["linux/arm64"]))
+        assert isinstance(await answer_of(resolver, f"{hub.host}/team/known:1"), Content)
+        failure = await answer_of(resolver, f"{hub.host}/team/new:1")
+        assert isinstance(failure, Failure)
+        assert failure.cause is Cause.THROTTLED
+        clock.now += 1000
+        hub.paths.clear()
+        assert isinstance(await answer_of(resolver, f"{hub.host}/team/known:1"), Content)
+        assert [path.partition(" ")[0] for path in hub.paths] == ["HEAD"]
+        hub.left = 100
+        clock.now += 1000
+        assert isinstance(await answer_of(resolver, f"{hub.host}/team/new:1"), Content)

@@ -1,0 +1,363 @@
+"""What containerd's files say: one row per key and per mistake, folders by registry, and files that change."""
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trustme
+from yarl import URL
+
+from extender.errors import ConfigError, RegistryUnavailable
+from extender.registry.endpoint import Capability, Endpoint
+from extender.registry.mirrors import READS, HostsDirectory
+
+Write = Callable[[str, str], Path]
+HUB = "https://registry-1.docker.io/v2"
+AUTHORITY = trustme.CA()
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a registry's hosts.toml."""
+
+    def write(registry: str, text: str) -> Path:
+        folder = tmp_path / registry
+        folder.mkdir(exist_ok=True)
+        (folder / "hosts.toml").write_text(text)
+        return tmp_path
+
+    return write
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    """A folder with an authority, and client certificates in one file and in two."""
+    folder = tmp_path / "certificates"
+    folder.mkdir()
+    AUTHORITY.cert_pem.write_to_path(str(folder / "ca.pem"))
+    leaf = AUTHORITY.issue_cert("client.example")
+    leaf.private_key_and_cert_chain_pem.write_to_path(str(folder / "both.pem"))
+    leaf.private_key_pem.write_to_path(str(folder / "key.pem"))
+    leaf.cert_chain_pems[0].write_to_path(str(folder / "certificate.pem"))
+    return folder
+
+
+def roots(endpoints: tuple[Endpoint, ...]) -> list[str]:
+    """Where the endpoints are."""
+    return [str(endpoint.root) for endpoint in endpoints]
+
+
+def test_registry_without_a_folder_is_asked_itself(tmp_path: Path) -> None:
+    """Over TLS unless it is listed as plain."""
+    directory = HostsDirectory(str(tmp_path))
+    (upstream,) = directory.endpoints_for("quay.io")
+    assert (str(upstream.root), upstream.name, upstream.namespace) == ("https://quay.io/v2", "quay.io", "")
+    assert roots(directory.endpoints_for("docker.io")) == [HUB]
+    assert roots(directory.endpoints_for("local:5000", {"local:5000"})) == ["http://local:5000/v2"]
+
+
+def test_mirrors_come_in_the_order_of_the_file_and_the_registry_last(write: Write) -> None:
+    """Not in the order of the alphabet, and whether or not the registry is named."""
+    hosts = '[host."https://z.example"]\n[host."https://a.example"]\n[host."http://m.example:5000"]\n'
+    mirrors = ["https://z.example/v2", "https://a.example/v2", "http://m.example:5000/v2"]
+    assert roots(HostsDirectory(str(write("docker.io", hosts))).endpoints_for("docker.io")) == [*mirrors, HUB]
+    with_server = 'server = "https://last.example"\n' + hosts
+    directory = HostsDirectory(str(write("docker.io", with_server)))
+    assert roots(directory.endpoints_for("docker.io")) == [*mirrors, "https://last.example/v2"]
+
+
+@pytest.mark.parametrize(
+    ("address", "keys", "root"),
+    [
+        ("https://mirror.example", "", "https://mirror.example/v2"),
+        ("https://mirror.example/", "", "https://mirror.example/v2"),
+        ("mirror.example:5000", "", "https://mirror.example:5000/v2"),
+        ("http://[fd00::1]:5000", "", "http://[fd00::1]:5000/v2"),
+        ("https://mirror.example/v2", "", "https://mirror.example/v2"),
+        ("https://mirror.example/hub", "", "https://mirror.example/hub/v2"),
+        ("https://mirror.example/v2/hub", "", "https://mirror.example/v2/hub/v2"),
+        ("https://mirror.example/v2/hub", "override_path = true", "https://mirror.example/v2/hub"),
+        ("https://mirror.example//v2///hub/", "override_path = true", "https://mirror.example/v2/hub"),
+        ("https://mirror.example", "override_path = true", "https://mirror.example"),
+    ],
+)
+def test_root_of_the_api(write: Write, address: str, keys: str, root: str) -> None:
+    """`/v2` is put behind the path unless the path is said to be the whole of it."""
+    directory = HostsDirectory(str(write("docker.io", f'[host."{address}"]\n{keys}\n')))
+    assert roots(directory.endpoints_for("docker.io"))[0] == root
+
+
+@pytest.mark.parametrize(
+    ("root", "repository", "url"),
+    [
+        ("https://m.example", "library/app", "https://m.example/v2/library/app/manifests/1?ns=docker.io"),
+        (
+            "https://m.example/v2/hub",
+            "hub/library/app",
+            "https://m.example/v2/hub/library/app/manifests/1?ns=docker.io",
+        ),
+        ("https://m.example/hub", "library/app", "https://m.example/hub/library/app/manifests/1?ns=docker.io"),
+    ],
+)
+def test_prefix_of_a_mirror(write: Write, root: str, repository: str, url: str) -> None:
+    """A path in the address rewrites the repository, as caches that keep a project per registry want it."""
+    directory = HostsDirectory(
+        str(write("docker.io", f'[host."{root}"]\noverride_path = {str("hub" in root).lower()}'))
+    )
+    mirror = directory.endpoints_for("docker.io")[0]
+    assert (mirror.repository_of("library/app"), mirror.url_of("library/app", "manifests/1")) == (repository, URL(url))
+
+
+@pytest.mark.parametrize(
+    ("domain", "server", "namespace"),
+    [
+        ("docker.io", "https://registry-1.docker.io", ""),
+        ("quay.io", "https://quay.io", ""),
+        ("quay.io", "https://quay.io:443", ""),
+        ("quay.io", "https://QUAY.io/", ""),
+        ("reg.example:5000", "http://reg.example:5000", ""),
+        ("quay.io", "https://cdn.quay.io", "quay.io"),
+        ("quay.io", "https://quay.io:8443", "quay.io"),
+        ("reg.example:5000", "https://reg.example", "reg.example:5000"),
+        ("docker.io", "https://docker.io", "docker.io"),
+    ],
+)
+def test_who_is_told_the_namespace(write: Write, domain: str, server: str, namespace: str) -> None:
+    """Everyone but the registry itself, which alone may see the credentials for it."""
+    (endpoint,) = HostsDirectory(str(write(domain, f'server = "{server}"'))).endpoints_for(domain)
+    assert endpoint.namespace == namespace
+    assert dict(endpoint.url_of("a", "blobs/b").query) == ({"ns": namespace} if namespace else {})
+
+
+def test_folder_of_a_registry_with_a_port(write: Write) -> None:
+    """`host_port_` comes before `host:port`, and that before `_default`."""
+    folder = write("_default", 'server = "https://default.example"')
+    domain = "reg.example:5000"
+    assert roots(HostsDirectory(str(folder)).endpoints_for(domain)) == ["https://default.example/v2"]
+    write(domain, 'server = "https://colon.example"')
+    assert roots(HostsDirectory(str(folder)).endpoints_for(domain)) == ["https://colon.example/v2"]
+    write("reg.example_5000_", 'server = "https://underscore.example"')
+    assert roots(HostsDirectory(str(folder)).endpoints_for(domain)) == ["https://underscore.example/v2"]
+    assert roots(HostsDirectory(str(folder)).endpoints_for("reg.example")) == ["https://default.example/v2"]
+
+
+def test_folder_of_its_own_hides_the_default(write: Write) -> None:
+    """An empty folder, or an empty file, keeps a registry from the mirrors of all."""
+    folder = write("_default", '[host."https://default.example"]')
+    write("quay.io", "")
+    (folder / "ghcr.io").mkdir()
+    directory = HostsDirectory(str(folder))
+    assert roots(directory.endpoints_for("quay.io")) == ["https://quay.io/v2"]
+    assert roots(directory.endpoints_for("ghcr.io")) == ["https://ghcr.io/v2"]
+    assert roots(directory.endpoints_for("other.io")) == ["https://default.example/v2", "https://other.io/v2"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "capabilities"),
+    [
+        ("", {"resolve", "pull"}),
+        ('capabilities = ["pull"]', {"pull"}),
+        ('capabilities = ["Pull", "RESOLVE", "push"]', {"resolve", "pull"}),
+        ('capabilities = ["push"]', set()),
+        ("capabilities = []", {"resolve", "pull"}),
+    ],
+)
+def test_capabilities(write: Write, keys: str, capabilities: set[Capability]) -> None:
+    """None stated are all; those of a file without `server` are not the registry's."""
+    hosts = f'{keys}\n[host."https://mirror.example"]\n{keys}\n'
+    mirror, upstream = HostsDirectory(str(write("quay.io", hosts))).endpoints_for("quay.io")
+    assert mirror.capabilities == capabilities
+    assert upstream.capabilities == {"resolve", "pull"}
+    (server,) = HostsDirectory(str(write("quay.io", f'server = "quay.io"\n{keys}'))).endpoints_for("quay.io")
+    assert server.capabilities == capabilities
+
+
+def test_headers_and_dial_timeout(write: Write) -> None:
+    """Values are one or several; a duration is Go's."""
+    keys = 'dial_timeout = "1m1.5s20ms"\n[host."https://m.example".header]\nx-a = "one"\nX-B = ["two", "three"]\n'
+    mirror, upstream = HostsDirectory(str(write("quay.io", f'[host."https://m.example"]\n{keys}'))).endpoints_for(
+        "quay.io"
+    )
+    assert mirror.headers == (("x-a", "one"), ("X-B", "two"), ("X-B", "three"))
+    assert mirror.connect_seconds == pytest.approx(61.52)
+    assert (upstream.headers, upstream.connect_seconds) == ((), None)
+
+
+def test_keys_of_others_are_left_alone(write: Write) -> None:
+    """What a later containerd knows is no mistake."""
+    folder = write("quay.io", 'novelty = 1\n[host."https://m.example"]\nnovelty = 2\n')
+    assert roots(HostsDirectory(str(folder)).endpoints_for("quay.io"))[0] == "https://m.example/v2"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    ['ca = "{0}/ca.pem"', 'ca = ["{0}/ca.pem"]', 'ca = "../certificates/ca.pem"'],
+    ids=["one", "list", "relative"],
+)
+def test_authorities(write: Write, certificates: Path, keys: str) -> None:
+    """They are trusted besides the system's, at the host and where it leads, and there only."""
+    text = f'[host."https://m.example"]\n{keys.format(certificates)}\n'
+    mirror, upstream = HostsDirectory(str(write("quay.io", text))).endpoints_for("quay.io")
+    context = mirror.trust.context_for(URL("https://m.example/v2/"))
+    assert context is mirror.trust.context_for(URL("https://storage.example/"))
+    assert isinstance(context, ssl.SSLContext)
+    assert subject_of(AUTHORITY) in [certificate["serialNumber"] for certificate in context.get_ca_certs()]
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert upstream.trust.context_for(upstream.root) is True
+
+
+def subject_of(authority: trustme.CA) -> str:
+    """The serial number of an authority's certificate, as `get_ca_certs` writes it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=authority.cert_pem.bytes().decode())
+    (certificate,) = context.get_ca_certs()
+    return str(certificate["serialNumber"])
+
+
+@pytest.mark.parametrize(
+    "client",
+    ['"{0}/both.pem"', '["{0}/both.pem"]', '[["{0}/certificate.pem", "{0}/key.pem"]]'],
+    ids=["one file", "list of files", "pairs"],
+)
+def test_client_certificate_is_for_the_host_alone(write: Write, certificates: Path, client: str) -> None:
+    """Where it redirects to, nobody sees it."""
+    text = f'server = "https://quay.io"\nclient = {client.format(certificates)}\n'
+    (endpoint,) = HostsDirectory(str(write("quay.io", text))).endpoints_for("quay.io")
+    assert isinstance(endpoint.trust.context_for(URL("https://quay.io/v2/x")), ssl.SSLContext)
+    assert endpoint.trust.context_for(URL("https://quay.io:8443/v2/x")) is True
+
+
+def test_skip_verify_is_for_the_host_alone(write: Write) -> None:
+    """Its token server and its redirects are checked as ever."""
+    (endpoint,) = HostsDirectory(str(write("quay.io", 'server = "quay.io"\nskip_verify = true'))).endpoints_for(
+        "quay.io"
+    )
+    context = endpoint.trust.context_for(URL("https://quay.io/v2/x"))
+    assert isinstance(context, ssl.SSLContext)
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_NONE, False)
+    assert endpoint.trust.context_for(URL("https://auth.quay.io/token")) is True
+
+
+def test_certificates_without_a_file(certificates: Path, tmp_path: Path) -> None:
+    """A folder as Docker has it: authorities, and client certificates beside their keys."""
+    folder = tmp_path / "quay.io"
+    folder.mkdir()
+    (certificates / "ca.pem").rename(folder / "ca.crt")
+    (certificates / "certificate.pem").rename(folder / "client.cert")
+    (certificates / "key.pem").rename(folder / "client.key")
+    (endpoint,) = HostsDirectory(str(tmp_path)).endpoints_for("quay.io")
+    own, elsewhere = endpoint.trust.own, endpoint.trust.elsewhere
+    assert own is not elsewhere
+    for context in (own, elsewhere):
+        assert isinstance(context, ssl.SSLContext)
+        assert subject_of(AUTHORITY) in [certificate["serialNumber"] for certificate in context.get_ca_certs()]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("server = [", "is no TOML"),
+        ("server = 1", "server: Expected `str`, got `int`"),
+        ('server = "ftp://x"', "server: 'ftp://x' is no http or https address"),
+        ('server = "https://"', "server: 'https://' is no http or https address"),
+        ('server = "https://x:y"', "server: 'https://x:y' is no http or https address"),
+        ('server = "https://[]@"', "server: 'https://[]@' is no http or https address"),
+        ("host = 1", "host: write a table per host"),
+        ('[host]\n"https://m" = 1', 'host."https://m": Expected `object`, got `int`'),
+        ('[host."https://m"]\nskip_verify = "yes"', 'host."https://m".skip_verify: Expected `bool`, got `str`'),
+        ('[host."https://m:x"]', "host.\"https://m:x\": 'https://m:x' is no http or https address"),
+        ('[host."https://m"]\ncapabilities = ["pul"]', "capabilities: 'pul' is none of pull, resolve, push"),
+        ('[host."https://m"]\ndial_timeout = "soon"', "dial_timeout: 'soon' is no duration"),
+        ('[host."https://m"]\nca = "gone.pem"', "gone.pem holds no certificates: No such file"),
+        ('[host."https://m"]\nca = "hosts.toml"', "hosts.toml holds no certificates"),
+        ('[host."https://m"]\nclient = "gone.pem"', "gone.pem and its key cannot be used: No such file"),
+        ('[host."https://m"]\nclient = [["a", "b", "c"]]', "client[0]: Expected `array` of length 2"),
+        ('[host."https://m".header]\n"a b" = "c"', "header.a b: no header can be made of it"),
+        ('[host."https://m".header]\na = "se\\ncret"', "header.a: no header can be made of it"),
+    ],
+)
+def test_malformed_file_is_refused_with_its_key(write: Write, text: str, problem: str) -> None:
+    """At start the operator is told which file and which key, and no secret of it."""
+    folder = write("quay.io", text)
+    with pytest.raises(ConfigError) as refused:
+        HostsDirectory(str(folder))
+    assert str(refused.value).startswith(f"registry.hosts_directory: {folder}/quay.io/hosts.toml")
+    assert problem in str(refused.value)
+    assert "cret" not in str(refused.value)
+
+
+def test_missing_directory_is_refused(tmp_path: Path) -> None:
+    """A typing mistake in the setting would otherwise mean no mirrors."""
+    with pytest.raises(ConfigError, match=r"registry.hosts_directory: .*/gone cannot be read: No such file"):
+        HostsDirectory(str(tmp_path / "gone"))
+
+
+def test_domain_that_is_no_address(write: Write) -> None:
+    """Mirrors of all registries do not make one of it."""
+    directory = HostsDirectory(str(write("_default", '[host."https://m.example"]')))
+    for domain in ("", "[:]", "[::zz]"):
+        with pytest.raises(RegistryUnavailable, match="no address"):
+            directory.endpoints_for(domain)
+
+
+def test_changed_file_is_read_again(write: Write) -> None:
+    """A new file, a changed one, and one taken away; nothing is read while nothing changes."""
+    folder = write("quay.io", 'server = "https://one.example"')
+    directory = HostsDirectory(str(folder))
+    before = READS["loaded"]._value.get()
+    assert not directory.reload_if_changed()
+    write("quay.io", 'server = "https://another.example"')
+    assert directory.reload_if_changed()
+    assert roots(directory.endpoints_for("quay.io")) == ["https://another.example/v2"]
+    write("ghcr.io", 'server = "https://third.example"')
+    assert directory.reload_if_changed()
+    assert roots(directory.endpoints_for("ghcr.io")) == ["https://third.example/v2"]
+    (folder / "quay.io" / "hosts.toml").unlink()
+    assert directory.reload_if_changed()
+    assert roots(directory.endpoints_for("quay.io")) == ["https://quay.io/v2"]
+    assert not directory.reload_if_changed()
+    assert READS["loaded"]._value.get() == before + 3
+
+
+def test_authority_elsewhere_that_changes_is_read_again(write: Write, certificates: Path) -> None:
+    """Certificates are rotated without a word in the file that names them."""
+    folder = write("quay.io", f'ca = "{certificates}/ca.pem"')
+    directory = HostsDirectory(str(folder / "quay.io" / ".."))
+    (before,) = directory.endpoints_for("quay.io")
+    assert not directory.reload_if_changed()
+    trustme.CA().cert_pem.write_to_path(str(certificates / "new.pem"))
+    (certificates / "new.pem").replace(certificates / "ca.pem")
+    assert directory.reload_if_changed()
+    (after,) = directory.endpoints_for("quay.io")
+    assert after.trust.own is not before.trust.own
+
+
+def test_file_that_breaks_keeps_what_was_read_before(write: Write, certificates: Path) -> None:
+    """A warning, no outage; the mended file counts at once, even if what was mended is elsewhere."""
+    folder = write("quay.io", 'server = "https://one.example"')
+    directory = HostsDirectory(str(folder))
+    before = READS["refused"]._value.get()
+    write("quay.io", f'server = "https://two.example"\nca = "{certificates}/later.pem"')
+    assert not directory.reload_if_changed()
+    assert not directory.reload_if_changed()
+    assert roots(directory.endpoints_for("quay.io")) == ["https://one.example/v2"]
+    assert READS["refused"]._value.get() == before + 1
+    AUTHORITY.cert_pem.write_to_path(str(certificates / "later.pem"))
+    assert directory.reload_if_changed()
+    assert roots(directory.endpoints_for("quay.io")) == ["https://two.example/v2"]
+
+
+def test_mounted_config_map(tmp_path: Path) -> None:
+    """The kubelet links folders into a hidden one, and swaps that when something changes."""
+    for version, server in (("..1", "one"), ("..2", "two")):
+        (tmp_path / version / "quay.io").mkdir(parents=True)
+        (tmp_path / version / "quay.io" / "hosts.toml").write_text(f'server = "https://{server}.example"')
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "quay.io").symlink_to("..data/quay.io")
+    directory = HostsDirectory(str(tmp_path))
+    assert roots(directory.endpoints_for("quay.io")) == ["https://one.example/v2"]
+    (tmp_path / "..new").symlink_to("..2")
+    (tmp_path / "..new").replace(tmp_path / "..data")
+    assert directory.reload_if_changed()
+    assert roots(directory.endpoints_for("quay.io")) == ["https://two.example/v2"]

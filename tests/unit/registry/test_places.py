@@ -1,0 +1,280 @@
+"""Mirrors in turn: who is asked, who is shown which credential, and whose word stands."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from yarl import URL
+
+from extender.errors import (
+    AddressRefused,
+    InvalidManifest,
+    ManifestNotFound,
+    RegistryDenied,
+    RegistryFailed,
+    RegistryThrottled,
+    RegistryUnavailable,
+)
+from extender.images.reference import ImageReference, parse_reference
+from extender.registry.addresses import AddressGuard
+from extender.registry.endpoint import Capability, Endpoint
+from extender.registry.keyring import ANONYMOUS, Credential, Scope
+from extender.registry.places import MIRRORS, Places
+from extender.registry.rests import Rests
+
+APP = parse_reference("up.example/team/app:1")
+TENANT = Credential("tenant", "secret", Scope("tenant"))
+OWN = Credential("operator", "secret", Scope("operator"))
+MISSING, DENIED, WRONG = ManifestNotFound("no"), RegistryDenied("no"), InvalidManifest("no")
+DOWN, FAILED, BUSY = RegistryUnavailable("down"), RegistryFailed("500"), RegistryThrottled("busy", 60.0)
+
+
+class Clock:
+    """A monotonic clock that stands still until it is told to go on."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class World:
+    """Places a, b (mirrors) and up, and what each says: an answer, or an error of this kind."""
+
+    def __init__(self, *, at_once: int = 8, guard: AddressGuard | None = None) -> None:
+        self.says: dict[str, str | Exception] = {}
+        self.capabilities: dict[str, frozenset[Capability]] = {}
+        self.asked: list[tuple[str, str]] = []
+        self.clock = Clock()
+        self.mirror_credentials: tuple[Credential, ...] = (ANONYMOUS,)
+        self.keyring_was_asked: list[str] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self.places = Places(
+            self.endpoints_for,
+            mirror_credentials=self.credentials_for,
+            guard=guard,
+            at_once=at_once,
+            rests=Rests(probe_seconds=5, clock=self.clock, random=lambda: 0.0),
+            clock=self.clock,
+        )
+
+    def endpoints_for(self, domain: str) -> Sequence[Endpoint]:
+        names = [name for name in ("a", "b", "up") if name in self.says]
+        return [
+            Endpoint(
+                name=name,
+                root=URL(f"https://{name}.example/v2/hub" if name == "a" else f"https://{name}.example/v2"),
+                namespace="" if name == "up" else domain,
+                capabilities=self.capabilities.get(name, frozenset(("resolve", "pull"))),
+            )
+            for name in names
+        ]
+
+    async def credentials_for(self, reference: ImageReference) -> tuple[Credential, ...]:
+        self.keyring_was_asked.append(reference.repository)
+        return self.mirror_credentials
+
+    async def ask(self, endpoint: Endpoint, credential: Credential) -> str:
+        self.asked.append((endpoint.name, credential.scope))
+        self.clock.now += 0.001
+        await self.open.wait()
+        said = self.says[endpoint.name]
+        if isinstance(said, Exception):
+            raise type(said)(*said.args) if not isinstance(said, RegistryThrottled) else RegistryThrottled("busy", 60.0)
+        return said
+
+    async def look(self, capability: Capability = "resolve") -> str:
+        return await self.places.first_answer(capability, APP, TENANT, self.ask)
+
+    def visited(self) -> list[str]:
+        """Who was asked since the last time."""
+        names = [name for name, _ in self.asked]
+        self.asked.clear()
+        return names
+
+
+@pytest.mark.parametrize("failure", [MISSING, DENIED, WRONG, DOWN, FAILED, BUSY], ids=lambda it: type(it).__name__)
+async def test_mirror_that_fails_gives_way_to_the_next(failure: Exception) -> None:
+    """Whatever is wrong with it: it is never the reason that an image is not found."""
+    world = World()
+    world.says = {"a": failure, "b": failure, "up": "answer"}
+    assert await world.look() == "answer"
+    assert world.visited() == ["a", "b", "up"]
+
+
+async def test_first_answer_ends_the_search() -> None:
+    """The registry is not asked what a mirror has."""
+    world = World()
+    world.says = {"a": MISSING, "b": "answer", "up": MISSING}
+    assert await world.look() == "answer"
+    assert world.visited() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("mirror", "upstream", "verdict", "well"),
+    [
+        (MISSING, MISSING, ManifestNotFound, None),
+        (DENIED, MISSING, ManifestNotFound, None),
+        (MISSING, DENIED, RegistryDenied, None),
+        (DOWN, DENIED, RegistryDenied, None),
+        (DOWN, DOWN, RegistryUnavailable, False),
+        (BUSY, DOWN, RegistryUnavailable, False),
+        (DOWN, BUSY, RegistryThrottled, False),
+        (MISSING, DOWN, RegistryUnavailable, True),
+        (MISSING, BUSY, RegistryThrottled, True),
+        (WRONG, DOWN, RegistryUnavailable, True),
+        (FAILED, DOWN, RegistryUnavailable, True),
+        (DOWN, FAILED, RegistryUnavailable, True),
+        (DOWN, WRONG, InvalidManifest, None),
+    ],
+)
+async def test_last_word_stands(
+    mirror: Exception,
+    upstream: Exception,
+    verdict: type[Exception],
+    well: bool | None,
+) -> None:
+    """The registry's own; its trouble is not held against images that a working mirror has."""
+    world = World()
+    world.says = {"a": mirror, "up": upstream}
+    with pytest.raises(verdict) as raised:
+        await world.look()
+    if well is not None:
+        assert raised.value.host_is_well is well  # type: ignore[attr-defined]  # of RegistryError
+
+
+async def test_mirror_that_the_operator_does_not_allow_is_passed_over() -> None:
+    """So is a registry; only where nobody may be asked is that the reason."""
+    world = World(guard=AddressGuard(allow=["*"], deny=["a.example"]))
+    world.says = {"a": "answer", "up": "other"}
+    assert await world.look() == "other"
+    world = World(guard=AddressGuard(allow=["a.example"]))
+    world.says = {"a": MISSING, "up": "other"}
+    with pytest.raises(ManifestNotFound):
+        await world.look()
+    world = World(guard=AddressGuard(allow=["x.example"]))
+    world.says = {"a": "answer", "up": "other"}
+    with pytest.raises(AddressRefused):
+        await world.look()
+    assert world.visited() == []
+
+
+async def test_mirror_is_never_shown_the_images_credentials() -> None:
+    """It gets the operator's for it, asked for by the name that it knows the repository by."""
+    world = World()
+    world.mirror_credentials = (OWN, ANONYMOUS)
+    world.says = {"a": DENIED, "b": MISSING, "up": "answer"}
+    assert await world.look() == "answer"
+    assert world.asked == [("a", "operator"), ("a", "anonymous"), ("b", "operator"), ("up", "tenant")]
+    assert world.keyring_was_asked == ["a/hub/team/app", "b/team/app"]
+
+
+async def test_mirror_with_no_credentials_at_all_is_asked_as_nobody() -> None:
+    """A keyring that has nothing to say does not end the lookup."""
+    world = World()
+    world.mirror_credentials = ()
+    world.says = {"a": "answer", "up": MISSING}
+    assert await world.look() == "answer"
+    assert world.asked == [("a", "anonymous")]
+
+
+async def test_capabilities_say_who_is_asked() -> None:
+    """A mirror may be trusted with digests and not with tags."""
+    world = World()
+    world.says = {"a": "mirror", "up": "registry"}
+    world.capabilities = {"a": frozenset(("pull",))}
+    assert [await world.look("resolve"), await world.look("pull")] == ["registry", "mirror"]
+    world.capabilities = {"a": frozenset(), "up": frozenset()}
+    with pytest.raises(RegistryUnavailable, match=r"no place .* for tags") as raised:
+        await world.look("resolve")
+    assert raised.value.host_is_well
+
+
+async def test_dead_mirror_is_left_alone_for_a_while() -> None:
+    """It costs a time-out once, not once per lookup; then one lookup goes to see."""
+    world = World()
+    world.says = {"a": DOWN, "up": "answer"}
+    before = {outcome: MIRRORS[outcome]._value.get() for outcome in MIRRORS}
+    for _ in range(3):
+        assert await world.look() == "answer"
+    assert world.visited() == ["a", "up", "up", "up"]
+    world.clock.now += 10
+    world.says["a"] = "mirror"
+    assert [await world.look(), await world.look()] == ["mirror", "mirror"]
+    counted = {outcome: MIRRORS[outcome]._value.get() - before[outcome] for outcome in MIRRORS}
+    assert counted == {"answered": 2, "missing": 0, "failed": 1, "resting": 2}
+
+
+async def test_mirror_that_answers_with_an_error_is_asked_on() -> None:
+    """It may have the next image."""
+    world = World()
+    world.says = {"a": FAILED, "up": DOWN}
+    for _ in range(2):
+        with pytest.raises(RegistryUnavailable):
+            await world.look()
+    world.says["a"] = "answer"
+    assert await world.look() == "answer"
+    assert world.visited() == ["a", "up", "a", "a"]
+
+
+async def test_dead_registry_behind_a_mirror_is_left_alone_too() -> None:
+    """Where nothing leads out of the cluster, each image that the mirror lacks would wait for a time-out."""
+    world = World()
+    world.says = {"a": MISSING, "up": DOWN}
+    for _ in range(3):
+        with pytest.raises(RegistryUnavailable) as raised:
+            await world.look()
+        assert raised.value.host_is_well
+    assert world.visited() == ["a", "up", "a", "a"]
+
+
+async def test_registry_is_asked_where_all_mirrors_rest() -> None:
+    """However ill it was: its own breaker is elsewhere, and somebody has to try."""
+    world = World()
+    world.says = {"a": DOWN, "up": DOWN}
+    for _ in range(3):
+        with pytest.raises(RegistryUnavailable) as raised:
+            await world.look()
+        assert not raised.value.host_is_well
+    assert world.visited() == ["a", "up", "up", "up"]
+
+
+async def test_those_who_queue_for_a_mirror_do_not_wait_for_it_to_fail_them_each() -> None:
+    """The first failure sends all of them on."""
+    world = World(at_once=1)
+    world.says = {"a": DOWN, "up": "answer"}
+    world.open.clear()
+    looking = [asyncio.create_task(world.look()) for _ in range(5)]
+    while not world.asked:
+        await asyncio.sleep(0)
+    world.open.set()
+    assert await asyncio.gather(*looking) == ["answer"] * 5
+    assert world.visited().count("a") == 1
+
+
+async def test_spared_registry_is_not_at_rest() -> None:
+    """What is withheld to save its quota says nothing against it."""
+    world = World()
+    spared = RegistryThrottled("few left", 300.0)
+    spared.host_is_well = True
+
+    async def ask(endpoint: Endpoint, credential: Credential) -> str:
+        if endpoint.name == "up":
+            raise spared
+        return await world.ask(endpoint, credential)
+
+    world.says = {"a": MISSING, "up": "answer"}
+    with pytest.raises(RegistryThrottled):
+        await world.places.first_answer("resolve", APP, TENANT, ask)
+    assert await world.look() == "answer"
+
+
+async def test_single_place_never_rests_here() -> None:
+    """A registry without mirrors has the resolver's breaker, and one is enough."""
+    world = World()
+    world.says = {"up": DOWN}
+    for _ in range(3):
+        with pytest.raises(RegistryUnavailable):
+            await world.look()
+    assert world.visited() == ["up"] * 3
