@@ -1,18 +1,28 @@
 """Which credentials a lookup may use, in the order to try them, and the name by which each may be remembered.
 
 Knows logins and hashes. A password leaves this file only inside a `Credential`; what is logged, counted, stored or
-used as a key is its `Scope`.
+used as a key is its `Scope`. Where credentials come from (a cluster, a program, a cloud) other files know.
 """
 
 import hashlib
-from pathlib import Path
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NewType, Protocol
 
 import msgspec
+import structlog
 
-from extender.errors import ConfigError
 from extender.images.reference import ImageReference
-from extender.registry.logins import InvalidLogins, Logins, decode_docker_config
+from extender.metrics import counters
+from extender.registry.logins import Login, Logins
+
+log = structlog.get_logger()
+
+CREDENTIALS = counters(
+    "multiarch_credentials_total",
+    "Attempts to obtain credentials, by where from and what came of it.",
+    ("source", ("secret", "helper", "provider", "ecr", "gcp", "acr", "keyring")),
+    ("outcome", ("obtained", "none", "refused", "malformed", "error")),
+)
 
 Scope = NewType("Scope", str)
 
@@ -37,46 +47,130 @@ ANONYMOUS = Credential("", "", Scope("anonymous"))
 
 
 class Keyring(Protocol):
-    """Whatever knows credentials: pull secrets, a Docker configuration, a cloud's identity."""
+    """Whatever knows credentials: pull secrets, a Docker configuration, a program, a cloud's identity.
 
-    def credentials_for(self, reference: ImageReference) -> tuple[Credential, ...]:
-        """The credentials to try for this image, most specific first, `ANONYMOUS` last. No I/O."""
-        ...
+    What a lookup needs is obtained by `load`; between lookups only scopes are asked for, which takes no I/O and no
+    password. Nothing here raises: a source that fails has no credentials, and says so in log and metrics.
+    """
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal keyrings give the same credentials, so that who asks with them shares lookups. Holds no secret."""
+
+    @property
+    def tenant(self) -> str:
+        """On whose account lookups go; empty for the operator's own."""
+
+    def scopes_for(self, reference: ImageReference) -> tuple[Scope, ...]:
+        """What stood for the credentials for this image when last loaded, in the order to try them. No I/O."""
+
+    def is_due(self, reference: ImageReference) -> bool:
+        """Whether `load` could bring others than `scopes_for` knows: never loaded, or not lately. No I/O."""
+
+    async def load(self, reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+        """The credentials to try for this image, most specific first, `ANONYMOUS` last.
+
+        `anew`: those given before have been denied, so what may have changed meanwhile is obtained again.
+        """
+
+
+class SecretReader(Protocol):
+    """Where pull secrets are read: a cluster, or what stands for it in a test."""
+
+    async def read_logins(self, namespace: str, name: str) -> tuple[Login, ...]:
+        """The logins in a secret; none if it does not exist, may not be read, or is no pull secret.
+
+        Raises:
+            InvalidLogins: it is a pull secret, and malformed.
+            ClusterError: it could not be read this time.
+        """
 
 
 class DockerConfigKeyring:
     """The logins of a Docker configuration, matched as the kubelet matches them."""
+
+    tenant = ""
 
     def __init__(self, logins: Logins, *, key: bytes) -> None:
         """`key` (up to 64 random bytes) keys the scopes: a login has the same scope only under the same key."""
         self._logins = logins
         self._key = key
 
+    @property
+    def identity(self) -> Hashable:
+        """One file, one keyring."""
+        return id(self)
+
     def credentials_for(self, reference: ImageReference) -> tuple[Credential, ...]:
         """The matching logins without repeats, then `ANONYMOUS`. O(logins)."""
-        found = (
-            Credential(login.username, login.password, scope_of(login.username, login.password, key=self._key))
-            for login in self._logins.matching(reference.repository)
-        )
-        return tuple(dict.fromkeys((*found, ANONYMOUS)))
+        return with_anonymous(credentials_of(self._logins.matching(reference.repository), key=self._key))
+
+    def scopes_for(self, reference: ImageReference) -> tuple[Scope, ...]:
+        """As `load`: everything is at hand."""
+        return tuple(credential.scope for credential in self.credentials_for(reference))
+
+    def is_due(self, _reference: ImageReference) -> bool:
+        """The file is read once."""
+        return False
+
+    async def load(self, reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+        """As `credentials_for`."""
+        del anew
+        return self.credentials_for(reference)
+
+
+class JoinedKeyring:
+    """Several keyrings as one: their credentials one keyring after the other, `ANONYMOUS` at the very end."""
+
+    def __init__(self, parts: Sequence[Keyring], *, tenant: str = "") -> None:
+        self._parts = tuple(parts)
+        self.tenant = tenant
+
+    @property
+    def identity(self) -> Hashable:
+        """The parts', in order."""
+        return tuple(part.identity for part in self._parts)
+
+    def scopes_for(self, reference: ImageReference) -> tuple[Scope, ...]:
+        """The parts' scopes, without repeats."""
+        found = (scope for part in self._parts for scope in part.scopes_for(reference) if scope != ANONYMOUS.scope)
+        return tuple(dict.fromkeys((*found, ANONYMOUS.scope)))
+
+    def is_due(self, reference: ImageReference) -> bool:
+        """Whether a part is."""
+        return any(part.is_due(reference) for part in self._parts)
+
+    async def load(self, reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+        """The parts' credentials, without repeats. A part that breaks is left out, with an event to look into."""
+        found = [credential for part in self._parts for credential in await _load_part(part, reference, anew=anew)]
+        return with_anonymous(found)
+
+
+async def _load_part(part: Keyring, reference: ImageReference, *, anew: bool) -> tuple[Credential, ...]:
+    try:
+        return await part.load(reference, anew=anew)
+    except Exception as exc:  # noqa: BLE001 - a defect of ours in one source must not cost the others' credentials
+        CREDENTIALS["keyring"]["error"].inc()
+        # Neither text nor traceback: an exception may hold what it stumbled over.
+        log.error("keyring.crashed", kind=type(part).__name__, why=type(exc).__name__)  # noqa: TRY400
+        return ()
+
+
+def with_anonymous(credentials: Iterable[Credential]) -> tuple[Credential, ...]:
+    """The credentials without repeats, and `ANONYMOUS` as the last."""
+    found = (credential for credential in credentials if credential != ANONYMOUS)
+    return tuple(dict.fromkeys((*found, ANONYMOUS)))
+
+
+def credentials_of(logins: Iterable[Login], *, key: bytes) -> tuple[Credential, ...]:
+    """Logins as credentials, in their order."""
+    return tuple(
+        Credential(login.username, login.password, scope_of(login.username, login.password, key=key))
+        for login in logins
+    )
 
 
 def scope_of(username: str, password: str, *, key: bytes) -> Scope:
     """The scope of a login: a keyed hash, so that neither name nor password can be guessed from it without `key`."""
     identity = msgspec.json.encode((username, password))
     return Scope(hashlib.blake2b(identity, key=key, digest_size=16).hexdigest())
-
-
-def load_docker_config(path: str, *, key: bytes) -> DockerConfigKeyring:
-    """The keyring of the Docker configuration file at `path` (`docker login` writes one).
-
-    Raises:
-        ConfigError: the file cannot be read or is no Docker configuration; the message names the path and what is
-            wrong, and holds nothing of the file's secrets.
-    """
-    try:
-        return DockerConfigKeyring(decode_docker_config(Path(path).read_bytes()), key=key)
-    except OSError as exc:
-        raise ConfigError(f"registry.docker_config: {path} cannot be read: {exc.strerror}") from exc
-    except InvalidLogins as exc:
-        raise ConfigError(f"registry.docker_config: {path}: {exc}") from exc

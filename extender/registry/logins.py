@@ -7,7 +7,7 @@ what a node may pull. Knows no credential store and no identity token, as the ku
 import base64
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -15,13 +15,14 @@ _DEFAULT_REGISTRY = "index.docker.io"
 _SCHEME = re.compile(r"https?://")
 _ADDRESS = re.compile(r"(?P<host>\[[^][]*\]|[^][:/]*)(?::(?P<port>[0-9]*))?(?P<path>/.*)?", re.ASCII | re.DOTALL)
 _LINE_ENDS = {ord("\r"): None, ord("\n"): None}
+T = TypeVar("T")
 
 
 class InvalidLogins(ValueError):
     """Bytes that are no Docker configuration. The message says what is wrong and quotes no secret."""
 
 
-class Login(NamedTuple):
+class Login(msgspec.Struct, frozen=True):
     """A name and a password for the repositories that `pattern` matches.
 
     `pattern` is a key of `auths` as written: `https://index.docker.io/v1/`, `quay.io/team`, `*.example.com:5000`.
@@ -31,8 +32,16 @@ class Login(NamedTuple):
     username: str
     password: str
 
+    def __repr__(self) -> str:
+        """The pattern alone."""
+        return f"Login(pattern={self.pattern!r})"
 
-class _Pattern(NamedTuple):
+    def __rich_repr__(self) -> list[tuple[str, str]]:
+        """As `repr`: msgspec's own would show the password to a pretty-printer."""
+        return [("pattern", self.pattern)]
+
+
+class Pattern(NamedTuple):
     """A login's pattern, ready to be compared."""
 
     host: re.Pattern[str]
@@ -42,6 +51,10 @@ class _Pattern(NamedTuple):
     def matches(self, host: str, port: str, path: str) -> bool:
         """The path is a plain prefix, as the kubelet has it: /foo matches /foobar."""
         return self.port == port and path.startswith(self.path) and self.host.fullmatch(host) is not None
+
+    def matches_repository(self, repository: str) -> bool:
+        """Whether `repository` (`quay.io/a/b`, without tag) is one of the pattern's."""
+        return self.matches(*_address_of(repository))
 
 
 class _Entry(msgspec.Struct):
@@ -54,44 +67,63 @@ class _DockerConfig(msgspec.Struct):
     auths: dict[str, _Entry] | None = None
 
 
-_DECODER = msgspec.json.Decoder(_DockerConfig)
+_CONFIG = msgspec.json.Decoder(_DockerConfig)
+_AUTHS = msgspec.json.Decoder(dict[str, _Entry] | None)
 
 
-class Logins:
-    """The logins of one or more configurations, in the order in which the kubelet tries them."""
+class ByPattern(Generic[T]):
+    """Things that are for the repositories of a pattern each, in the order in which the kubelet tries them."""
 
-    def __init__(self, logins: Iterable[Login]) -> None:
+    def __init__(self, entries: Iterable[tuple[str, T]]) -> None:
         """A pattern that no repository can match is left out, not refused: the kubelet logs it and goes on."""
-        keyed = [(_key_of(login.pattern), login) for login in logins]
-        # Reverse string order puts quay.io/coreos before quay.io; logins of one key keep the order they came in.
+        keyed = [(_key_of(pattern), thing) for pattern, thing in entries]
+        # Reverse string order puts quay.io/coreos before quay.io; those of one key keep the order they came in.
         keyed.sort(key=lambda pair: pair[0], reverse=True)
-        self._default = tuple(login for key, login in keyed if key == _DEFAULT_REGISTRY)
-        self._entries = [(pattern, login) for key, login in keyed if (pattern := _pattern_of(key))]
+        self._default = tuple(thing for key, thing in keyed if key == _DEFAULT_REGISTRY)
+        self._entries = [(pattern, thing) for key, thing in keyed if (pattern := compile_pattern(key))]
 
-    def matching(self, repository: str) -> tuple[Login, ...]:
-        """Every login for `repository` (`quay.io/a/b`, without tag), most specific first. O(logins).
+    def matching(self, repository: str) -> tuple[T, ...]:
+        """Everything for `repository` (`quay.io/a/b`, without tag), most specific first. O(entries).
 
-        With none, a repository on the default registry gets the login for `index.docker.io`, the name under which
-        `docker login` has always stored it.
+        With nothing, a repository on the default registry gets what is there for `index.docker.io`, the name under
+        which `docker login` has always stored it.
         """
-        address = _ADDRESS.fullmatch(repository)
-        host, port, path = address.groups(default="") if address else ("", "", "")
-        found = tuple(login for pattern, login in self._entries if pattern.matches(host, port, path))
+        host, port, path = _address_of(repository)
+        found = tuple(thing for pattern, thing in self._entries if pattern.matches(host, port, path))
         return found if found or not is_on_default_registry(repository) else self._default
 
 
-def decode_docker_config(raw: bytes) -> Logins:
+class Logins(ByPattern[Login]):
+    """The logins of one or more configurations."""
+
+    def __init__(self, logins: Iterable[Login]) -> None:
+        super().__init__((login.pattern, login) for login in logins)
+
+
+def decode_docker_config(raw: bytes) -> tuple[Login, ...]:
     """The logins under `auths` in a Docker configuration, as in a `kubernetes.io/dockerconfigjson` secret.
 
     Raises:
         InvalidLogins: it is no such JSON, or an `auth` is not base64 of `name:password`.
     """
     try:
-        entries = _DECODER.decode(raw).auths or {}
+        entries = _CONFIG.decode(raw).auths
     except (msgspec.DecodeError, UnicodeDecodeError):  # from None: a decoder's words may hold what it stumbled over
         raise InvalidLogins("it is no Docker configuration: JSON with a map `auths` is expected") from None
-    logins = (_login_of(pattern, entry) for pattern, entry in entries.items())
-    return Logins(login for login in logins if login.username or login.password)
+    return _logins_of(entries)
+
+
+def decode_legacy_config(raw: bytes) -> tuple[Login, ...]:
+    """The logins of a `.dockercfg`, which is the map `auths` alone, as in a `kubernetes.io/dockercfg` secret.
+
+    Raises:
+        InvalidLogins: as `decode_docker_config`.
+    """
+    try:
+        entries = _AUTHS.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise InvalidLogins("it is no .dockercfg: a JSON map of logins is expected") from None
+    return _logins_of(entries)
 
 
 def is_on_default_registry(repository: str) -> bool:
@@ -100,6 +132,11 @@ def is_on_default_registry(repository: str) -> bool:
     if not first or not slash:
         return bool(first)
     return first in ("docker.io", _DEFAULT_REGISTRY) or not ("." in first or ":" in first)
+
+
+def _logins_of(entries: dict[str, _Entry] | None) -> tuple[Login, ...]:
+    logins = (_login_of(pattern, entry) for pattern, entry in (entries or {}).items())
+    return tuple(login for login in logins if login.username or login.password)
 
 
 def _login_of(pattern: str, entry: _Entry) -> Login:
@@ -122,6 +159,12 @@ def _decode_auth(pattern: str, auth: str) -> tuple[str, str]:
     return username, password
 
 
+def _address_of(repository: str) -> tuple[str, str, str]:
+    """Host, port and path; all empty where there is no address in it."""
+    found = _ADDRESS.fullmatch(repository)
+    return (found["host"], found["port"] or "", found["path"] or "") if found else ("", "", "")
+
+
 def _key_of(pattern: str) -> str:
     """Host and path of a pattern, without scheme, user, query, fragment and a leading `/v1/` or `/v2/`."""
     found = _SCHEME.match(pattern)
@@ -133,8 +176,8 @@ def _key_of(pattern: str) -> str:
     return host.rpartition("@")[2] + (path if path != "/" else "")
 
 
-def _pattern_of(key: str) -> _Pattern | None:
-    """The pattern of a key; None where there is no address in it.
+def compile_pattern(key: str) -> Pattern | None:
+    """The pattern `host[:port][/path]`; None where there is no address in it.
 
     A `*` stands for anything within one label. The kubelet finds an IPv6 address only together with a port: without
     one it keeps the brackets and reads them as a set of characters.
@@ -143,4 +186,4 @@ def _pattern_of(key: str) -> _Pattern | None:
     if found is None or (found["host"].startswith("[") and found["port"] is None):
         return None
     host = re.compile(re.escape(found["host"]).replace(r"\*", r"[^.]*"))
-    return _Pattern(host, found["port"] or "", found["path"] or "")
+    return Pattern(host, found["port"] or "", found["path"] or "")

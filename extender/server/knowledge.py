@@ -11,44 +11,68 @@ from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import Mode, Wishes, read_wishes
 from extender.placement.facts import Answer, PodImage, images_of
 from extender.placement.policy import Policy, left_alone
-from extender.registry.keyring import Keyring
+from extender.registry.keyring import JoinedKeyring, Keyring
+from extender.registry.pull_secrets import PullSecrets
 from extender.resolver.resolver import Lookup, Resolver
 
 
 class Knowledge(msgspec.Struct, frozen=True):
-    """Answers about pods. `namespace_annotations` gives a namespace's annotations, None where none are known."""
+    """Answers about pods.
+
+    `keyring` holds the operator's credentials, which serve every pod; `namespace_annotations` gives a namespace's
+    annotations, None where none are known; without `pull_secrets` those that pods name are not read.
+    """
 
     resolver: Resolver
     keyring: Keyring
     policy: Policy
     namespace_annotations: Callable[[str], Mapping[str, str] | None]
+    pull_secrets: PullSecrets | None = None
 
     def wishes_of(self, pod: Pod, namespace: str) -> Wishes:
         """What the pod and its namespace ask for."""
         annotations = pod.metadata.annotations if pod.metadata else None
         return read_wishes(annotations, self.namespace_annotations(namespace))
 
-    def peek(self, images: Sequence[PodImage]) -> list[Answer]:
+    def keyring_of(self, pod: Pod, namespace: str, *, may_read: bool) -> Keyring:
+        """The pod's pull secrets, then the operator's credentials; lookups go on the namespace's account.
+
+        `may_read`: whoever shows us this pod may make us read the secrets it names. Nobody else learns what a secret
+        opens by naming it: without it only what an earlier reading has left behind counts.
+        """
+        namespace = namespace or "default"
+        references = (pod.spec and pod.spec.image_pull_secrets) or ()
+        names = [reference.name for reference in references if reference.name]
+        if self.pull_secrets is None or not names:
+            return JoinedKeyring((self.keyring,), tenant=namespace)
+        secrets = self.pull_secrets.keyring(namespace, names, may_read=may_read)
+        return JoinedKeyring((secrets, self.keyring), tenant=namespace)
+
+    def peek(self, images: Sequence[PodImage], keyring: Keyring) -> list[Answer]:
         """One answer per image from memory; None where no lookup has ended yet."""
-        return [self.resolver.peek(_lookup(image), self.keyring) for image in images]
+        return [self.resolver.peek(_lookup(image), keyring) for image in images]
 
     async def resolve(
-        self, images: Sequence[PodImage], wait_seconds: float, *, revalidate: bool = False
+        self, images: Sequence[PodImage], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
     ) -> list[Answer]:
         """One answer per image after `wait_seconds` at most; lookups that take longer go on.
 
         With `revalidate` a stale answer is confirmed first, within the same time.
         """
         lookups = [_lookup(image) for image in images]
-        return await self.resolver.resolve_all(lookups, self.keyring, wait_seconds, revalidate=revalidate)
+        return await self.resolver.resolve_all(lookups, keyring, wait_seconds, revalidate=revalidate)
 
     def warm(self, pod: Pod) -> None:
-        """Look the pod's images up before the scheduler asks about it; pods that are not looked at are left out."""
+        """Look the pod's images up before the scheduler asks about it; pods that are not looked at are left out.
+
+        It is the cluster's own word that the pod exists, so its pull secrets may be read.
+        """
         namespace = (pod.metadata and pod.metadata.namespace) or ""
         if left_alone(pod, self.policy) or self.wishes_of(pod, namespace).mode is Mode.IGNORE:
             return
+        keyring = self.keyring_of(pod, namespace, may_read=True)
         for image in images_of(pod):
-            self.resolver.start(_lookup(image), self.keyring)
+            self.resolver.start(_lookup(image), keyring)
 
 
 def _lookup(image: PodImage) -> Lookup:

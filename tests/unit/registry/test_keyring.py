@@ -1,20 +1,16 @@
 """Credentials: their order, what stands for them, and that they do not show."""
 
-import json
 import logging
-from pathlib import Path
 
-import pytest
 from rich.pretty import pretty_repr
 
-from extender.errors import ConfigError
 from extender.images.reference import parse_reference
 from extender.registry.keyring import (
     ANONYMOUS,
     Credential,
     DockerConfigKeyring,
+    JoinedKeyring,
     Keyring,
-    load_docker_config,
     scope_of,
 )
 from extender.registry.logins import Login, Logins
@@ -39,7 +35,7 @@ def test_same_login_under_two_patterns_is_tried_once() -> None:
 def test_without_logins_only_anonymous_is_left() -> None:
     """Whoever has no login asks anonymously."""
     keyring: Keyring = DockerConfigKeyring(Logins([]), key=KEY)
-    assert keyring.credentials_for(APP) == (ANONYMOUS,)
+    assert keyring.scopes_for(APP) == (ANONYMOUS.scope,)
 
 
 def test_scope_stands_for_the_login_under_one_key() -> None:
@@ -68,30 +64,14 @@ def test_credential_does_not_show_its_secret() -> None:
         assert "ann" not in text
 
 
-def test_docker_configuration_is_read_from_its_file(tmp_path: Path) -> None:
-    """`docker login` writes such a file."""
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"auths": {"quay.io": {"username": "ann", "password": "p"}}}))
-    found = load_docker_config(str(path), key=KEY).credentials_for(APP)
-    assert found == (Credential("ann", "p", scope_of("ann", "p", key=KEY)), ANONYMOUS)
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        pytest.param(None, "cannot be read: No such file", id="missing"),
-        pytest.param("hunter2", "is no Docker configuration", id="no-json"),
-        pytest.param('{"auths": {"quay.io": {"auth": "hunter2"}}}', "auth of 'quay.io' is not base64", id="auth"),
-    ],
-)
-def test_unusable_docker_configuration_is_the_operators_error(
-    tmp_path: Path, content: str | None, complaint: str
-) -> None:
-    """The message names setting, path and what is wrong, and no secret."""
-    path = tmp_path / "config.json"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(ConfigError, match=complaint) as caught:
-        load_docker_config(str(path), key=KEY)
-    assert str(caught.value).startswith(f"registry.docker_config: {path}")
-    assert "hunter2" not in str(caught.value)
+async def test_joined_keyrings_are_tried_one_after_the_other() -> None:
+    """What is more specific in a later one does not overtake, nothing is tried twice, and anonymous comes last."""
+    first = DockerConfigKeyring(Logins([Login("quay.io", "a", "1")]), key=KEY)
+    second = DockerConfigKeyring(Logins([Login("quay.io/team", "b", "2"), Login("quay.io", "a", "1")]), key=KEY)
+    joined = JoinedKeyring([first, second])
+    found = await joined.load(APP)
+    assert [credential.username for credential in found] == ["a", "b", ""]
+    assert joined.scopes_for(APP) == tuple(credential.scope for credential in found)
+    assert not joined.is_due(APP)
+    assert joined.identity == JoinedKeyring([first, second], tenant="shop").identity
+    assert joined.identity != JoinedKeyring([second, first]).identity

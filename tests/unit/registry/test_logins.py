@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from extender.registry.logins import InvalidLogins, Login, Logins, decode_docker_config, is_on_default_registry
+from extender.registry.logins import (
+    InvalidLogins,
+    Login,
+    Logins,
+    decode_docker_config,
+    decode_legacy_config,
+    is_on_default_registry,
+)
 
 KUBELET_ROWS = Path(__file__).parents[4] / "shared" / "vectors" / "keyring.json"
 
@@ -146,14 +153,32 @@ def auth(text: str) -> str:
 def test_entry_of_a_docker_configuration(entry: dict[str, Any], expected: tuple[str, str] | None) -> None:
     """`auth` is base64 of name:password, padded or not, and overrides the two fields; an empty entry is no login."""
     logins = decode_docker_config(json.dumps({"auths": {"quay.io": entry}, "credsStore": "desktop"}).encode())
-    found = [(login.username, login.password) for login in logins.matching("quay.io/a")]
+    found = [(login.username, login.password) for login in logins]
     assert found == ([] if expected is None else [expected])
+
+
+def test_legacy_configuration_is_the_map_alone() -> None:
+    """A `.dockercfg` has no `auths` around it; `auths` in it would be a registry of that name."""
+    document = json.dumps({"https://index.docker.io/v1/": {"auth": auth("ann:p")}, "quay.io": {"username": "bob"}})
+    assert decode_legacy_config(document.encode()) == (
+        Login("https://index.docker.io/v1/", "ann", "p"),
+        Login("quay.io", "bob", ""),
+    )
+    assert decode_legacy_config(b"null") == decode_legacy_config(b"{}") == ()
+
+
+@pytest.mark.parametrize("document", [b"secret", b'["secret"]', b'{"quay.io": "secret"}', b'{"a": {"auth": "secret"}}'])
+def test_broken_legacy_configuration_is_refused_without_quoting_it(document: bytes) -> None:
+    """As the newer kind."""
+    with pytest.raises(InvalidLogins) as caught:
+        decode_legacy_config(document)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("document", [b"{}", b'{"auths": null}', b'{"auths": {}}', b'{"credHelpers": {"a": "b"}}'])
 def test_configuration_without_logins_is_fine(document: bytes) -> None:
     """A configuration may hold none."""
-    assert decode_docker_config(document).matching("quay.io/a") == ()
+    assert decode_docker_config(document) == ()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,105 @@
+"""Pull secrets by name: the one kind of secret that is read, and the logins in it.
+
+Knows where a secret is in the API and what its two types hold. Keeps nothing, lists nothing, watches nothing, so that
+the right `get` on secrets is all it takes.
+"""
+
+import base64
+import re
+
+import msgspec
+import structlog
+
+from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.errors import ClusterError
+from extender.kubernetes.core_v1 import Wire
+from extender.registry.keyring import CREDENTIALS
+from extender.registry.logins import InvalidLogins, Login, decode_docker_config, decode_legacy_config
+
+log = structlog.get_logger()
+
+_TIMEOUT_SECONDS = 5.0
+_MAX_BODY_BYTES = 2 << 20  # a secret's data may have 1 MiB, a third more in base64
+# Of a Docker configuration; real ones have some hundred bytes per registry, and thousands may be in memory at once.
+_MAX_DOCUMENT_BYTES = 256 << 10
+# RFC 1123 subdomain, as the API server has it for both names: anything else would be another path.
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
+
+_DECODERS = {
+    "kubernetes.io/dockerconfigjson": (".dockerconfigjson", decode_docker_config),
+    "kubernetes.io/dockercfg": (".dockercfg", decode_legacy_config),
+}
+
+
+class _Secret(Wire, frozen=True):
+    type: str | None = None
+    data: dict[str, str | None] | None = None
+
+
+_SECRET = msgspec.json.Decoder(_Secret)
+
+
+class ClusterSecrets:
+    """A `SecretReader` for one cluster."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._is_refused = False
+
+    async def read_logins(self, namespace: str, name: str) -> tuple[Login, ...]:
+        """The logins in a secret; none if it does not exist, may not be read, or is no pull secret.
+
+        That we may not read secrets is said once, until we may.
+
+        Raises:
+            InvalidLogins: it is a pull secret, and malformed.
+            ClusterError: it could not be read this time.
+        """
+        body = await self._get(namespace, name)
+        if body is None:
+            return ()
+        logins = _logins_in(body)
+        CREDENTIALS["secret"]["obtained" if logins else "none"].inc()
+        return logins
+
+    async def _get(self, namespace: str, name: str) -> bytes | None:
+        if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):
+            CREDENTIALS["secret"]["none"].inc()
+            return None
+        path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
+        try:
+            body = await self._client.get(path, timeout_seconds=_TIMEOUT_SECONDS, body_bytes=_MAX_BODY_BYTES)
+        except ClusterRefused as exc:
+            if exc.status not in (403, 404):
+                raise
+            self._note(exc)
+            return None
+        self._is_refused = False
+        return body
+
+    def _note(self, refusal: ClusterRefused) -> None:
+        CREDENTIALS["secret"]["none" if refusal.status == 404 else "refused"].inc()
+        if refusal.status == 404:
+            return
+        if not self._is_refused:
+            log.warning("secret.refused", why=str(refusal), setting="registry.pull_secrets")
+        self._is_refused = True
+
+
+def _logins_in(body: bytes) -> tuple[Login, ...]:
+    """As the kubelet reads it: a secret of another type, or without its key, has none."""
+    try:
+        secret = _SECRET.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # from None: its words may hold what it stumbled over
+        raise ClusterError("a secret came that is none of core/v1") from None
+    key, decode = _DECODERS.get(secret.type or "", ("", None))
+    packed = (secret.data or {}).get(key)
+    if decode is None or not packed:
+        return ()
+    try:
+        document = base64.b64decode(packed, validate=True)
+    except ValueError:
+        raise InvalidLogins("its data is not base64") from None
+    if len(document) > _MAX_DOCUMENT_BYTES:
+        raise InvalidLogins(f"it is longer than {_MAX_DOCUMENT_BYTES} bytes")
+    return decode(document)

@@ -1,0 +1,159 @@
+"""The kubelet's credential-provider plugins: the programs that ECR, Artifact Registry and ACR give to nodes.
+
+Knows their configuration file (kubelet.config.k8s.io/v1 CredentialProviderConfig) and their protocol
+(credentialprovider.kubelet.k8s.io/v1, k8s.io/kubelet/pkg/apis/credentialprovider/v1/types.go). Plugins that want a
+ServiceAccount's token are refused: no pod's identity is ours to use.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from extender.errors import ConfigError
+from extender.registry.keyring import Keyring
+from extender.registry.logins import Login, Pattern, compile_pattern
+from extender.registry.programs import run_program
+from extender.registry.providers import CredentialsUnavailable, ProviderKeyring, Provision, Reach
+
+_TIMEOUT_SECONDS = 60.0  # the kubelet's
+_PROTOCOL = "credentialprovider.kubelet.k8s.io/v1"
+# As Go writes and reads durations: 1h30m, 1.5h, 0s, 0.
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?(?:h|ms|us|µs|ns|m|s))+|0", re.ASCII)
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?)(h|ms|us|µs|ns|m|s)", re.ASCII)
+_UNIT_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+
+class _Variable(msgspec.Struct, frozen=True):
+    name: str
+    value: str = ""
+
+
+class _Plugin(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    match_images: tuple[str, ...]
+    default_cache_duration: str
+    api_version: str
+    args: tuple[str, ...] | None = None
+    env: tuple[_Variable, ...] | None = None
+    token_attributes: dict[str, object] | None = None
+
+
+class _PluginConfig(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str
+    kind: Literal["CredentialProviderConfig"]
+    providers: tuple[_Plugin, ...]
+
+
+class _Auth(msgspec.Struct):
+    username: str = ""
+    password: str = ""
+
+
+class _Response(msgspec.Struct, rename="camel"):
+    api_version: str
+    kind: Literal["CredentialProviderResponse"]
+    cache_key_type: Reach
+    cache_duration: str | None = None
+    auth: dict[str, _Auth] | None = None
+
+
+_RESPONSE = msgspec.json.Decoder(_Response)
+
+
+class CredentialPlugin:
+    """One plugin, asked as the kubelet asks it."""
+
+    source = "provider"
+
+    def __init__(self, plugin: _Plugin, bin_dir: str) -> None:
+        """Raises ConfigError where the kubelet would refuse the plugin, or where it wants what we have not."""
+        self.name = plugin.name
+        self.principal = plugin.name  # the node's own identity: one, however often its passwords change
+        self._program = str(Path(bin_dir) / plugin.name)
+        self._arguments = plugin.args or ()
+        self._environment = {variable.name: variable.value for variable in plugin.env or ()}
+        self._patterns = _patterns_of(plugin)
+        self._default_seconds = _checked_seconds(plugin)
+
+    def serves(self, repository: str) -> bool:
+        """Whether one of `matchImages` matches."""
+        return any(pattern.matches_repository(repository) for pattern in self._patterns)
+
+    async def provide(self, repository: str) -> Provision:
+        """What the plugin answers for the repository.
+
+        Raises:
+            CredentialsUnavailable: it fails, takes longer than a minute, or does not keep to the protocol.
+        """
+        question = {"kind": "CredentialProviderRequest", "apiVersion": _PROTOCOL, "image": repository}
+        answer = await run_program(
+            self._program, self._arguments, msgspec.json.encode(question),
+            environment=self._environment, timeout_seconds=_TIMEOUT_SECONDS,
+        )  # fmt: skip
+        try:
+            response = _RESPONSE.decode(answer)
+            seconds = _seconds(response.cache_duration) if response.cache_duration is not None else None
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+            raise CredentialsUnavailable(f"{self.name} gave no CredentialProviderResponse") from None
+        if response.api_version != _PROTOCOL:
+            raise CredentialsUnavailable(f"{self.name} speaks another version than {_PROTOCOL}")
+        logins = tuple(Login(key, auth.username, auth.password) for key, auth in (response.auth or {}).items())
+        keep_seconds = self._default_seconds if seconds is None else seconds
+        return Provision(logins, keep_seconds, response.cache_key_type)
+
+
+def load_credential_plugins(path: str, bin_dir: str, *, key: bytes, clock: Callable[[], float]) -> tuple[Keyring, ...]:
+    """The keyrings of the plugins in the file at `path`, in its order; the programs are in `bin_dir`.
+
+    Raises:
+        ConfigError: the file cannot be read, or the kubelet would not start with it.
+    """
+    where = f"registry.credential_providers.config: {path}"
+    try:
+        config = msgspec.yaml.decode(Path(path).read_bytes(), type=_PluginConfig)
+    except OSError as exc:
+        raise ConfigError(f"{where} cannot be read: {exc.strerror}") from exc
+    except msgspec.MsgspecError as exc:
+        raise ConfigError(f"{where}: {exc}") from exc
+    if config.api_version not in ("kubelet.config.k8s.io/v1", "kubelet.config.k8s.io/v1beta1"):
+        raise ConfigError(f"{where}: apiVersion must be kubelet.config.k8s.io/v1, not {config.api_version}")
+    names = [plugin.name for plugin in config.providers]
+    if not names or len(set(names)) != len(names):
+        raise ConfigError(f"{where}: at least one provider is needed, and each name only once")
+    try:
+        plugins = [CredentialPlugin(plugin, bin_dir) for plugin in config.providers]
+    except ConfigError as exc:
+        raise ConfigError(f"{where}: {exc}") from exc
+    return tuple(ProviderKeyring(plugin, key=key, clock=clock) for plugin in plugins)
+
+
+def _patterns_of(plugin: _Plugin) -> list[Pattern]:
+    patterns = [compile_pattern(text) for text in plugin.match_images]
+    good = [pattern for pattern in patterns if pattern and pattern.host.pattern]
+    if not good or len(good) < len(patterns):
+        raise ConfigError(f"{plugin.name}: matchImages must be one or more of host[:port][/path]")
+    return good
+
+
+def _checked_seconds(plugin: _Plugin) -> float:
+    """`defaultCacheDuration`, after everything else has been found to be as the kubelet wants it."""
+    if plugin.name in ("", ".", "..") or "/" in plugin.name or " " in plugin.name:
+        raise ConfigError(f"{plugin.name!r} is no name of a program in bin_dir")
+    if plugin.api_version != _PROTOCOL:
+        raise ConfigError(f"{plugin.name}: apiVersion must be {_PROTOCOL}")
+    if plugin.token_attributes is not None:
+        raise ConfigError(f"{plugin.name}: tokenAttributes: tokens of ServiceAccounts are not given to plugins")
+    try:
+        return _seconds(plugin.default_cache_duration)
+    except ValueError:
+        raise ConfigError(f"{plugin.name}: defaultCacheDuration must be a duration such as 12h or 0s") from None
+
+
+def _seconds(duration: str) -> float:
+    """Seconds of a duration as Go writes it, none negative. Raises ValueError."""
+    if not _DURATION.fullmatch(duration):
+        raise ValueError
+    return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION_PART.findall(duration))

@@ -1,0 +1,123 @@
+"""A Docker configuration file as a keyring: the logins in it, and those its credential helpers have.
+
+Knows the file and the helpers' protocol (github.com/docker/docker-credential-helpers). The kubelet knows no helpers,
+so a pull secret that names one gets nothing from it.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from extender.errors import ConfigError
+from extender.registry.keyring import DockerConfigKeyring, JoinedKeyring, Keyring
+from extender.registry.logins import InvalidLogins, Login, Logins, decode_docker_config
+from extender.registry.programs import ProgramFailed, run_program
+from extender.registry.providers import CredentialsUnavailable, ProviderKeyring, Provision
+
+log = structlog.get_logger()
+
+_TIMEOUT_SECONDS = 60.0  # a helper may ask a person to unlock a key store
+_KEEP_SECONDS = 60.0
+_HUB = "https://index.docker.io/v1/"  # under which Docker has always kept the login for docker.io
+_TOKEN_USERNAME = "<token>"  # noqa: S105 - marks an identity token, which is no password
+_NOT_FOUND = (b"credentials not found", b"no credentials server URL", b"no credentials username")
+_HELPER = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+
+
+class _Helpers(msgspec.Struct):
+    cred_helpers: dict[str, str] = msgspec.field(name="credHelpers", default_factory=dict)
+    creds_store: str = msgspec.field(name="credsStore", default="")
+
+
+class _Found(msgspec.Struct, rename="pascal"):
+    username: str = ""
+    secret: str = ""
+
+
+_HELPERS = msgspec.json.Decoder(_Helpers)
+_FOUND = msgspec.json.Decoder(_Found)
+
+
+class CredentialHelpers:
+    """The helpers a configuration names: one per registry in `credHelpers`, `credsStore` for all others."""
+
+    source = "helper"
+    name = "docker-credential-helpers"
+    principal = ""
+
+    def __init__(self, helpers: Mapping[str, str], store: str) -> None:
+        self._helpers = {_host_of(server): helper for server, helper in helpers.items()}
+        self._store = store
+
+    def serves(self, repository: str) -> bool:
+        """Whether there is a helper for the repository's registry."""
+        return bool(self._helpers.get(repository.partition("/")[0], self._store))
+
+    async def provide(self, repository: str) -> Provision:
+        """The login the helper has for the repository's registry, if any; kept for a minute.
+
+        Raises:
+            CredentialsUnavailable: the helper fails otherwise than by having none.
+        """
+        host = repository.partition("/")[0]
+        program = f"docker-credential-{self._helpers.get(host, self._store)}"
+        server = _HUB if host == "docker.io" else host
+        try:
+            answer = await run_program(
+                program, ["get"], server.encode(), environment={}, timeout_seconds=_TIMEOUT_SECONDS
+            )
+        except ProgramFailed as exc:
+            if any(phrase in exc.output for phrase in _NOT_FOUND):
+                return Provision((), _KEEP_SECONDS)
+            raise
+        return Provision(_logins_in(answer, host, program), _KEEP_SECONDS)
+
+
+def load_docker_config(path: str, *, key: bytes, clock: Callable[[], float]) -> Keyring:
+    """The keyring of the Docker configuration file at `path` (`docker login` writes one): helpers before `auths`.
+
+    Raises:
+        ConfigError: the file cannot be read or is no Docker configuration; the message names the path and what is
+            wrong, and holds nothing of the file's secrets.
+    """
+    try:
+        raw = Path(path).read_bytes()
+        logins = DockerConfigKeyring(Logins(decode_docker_config(raw)), key=key)
+        helpers = _helpers_in(raw)
+    except OSError as exc:
+        raise ConfigError(f"registry.docker_config: {path} cannot be read: {exc.strerror}") from exc
+    except InvalidLogins as exc:
+        raise ConfigError(f"registry.docker_config: {path}: {exc}") from exc
+    return JoinedKeyring([ProviderKeyring(helpers, key=key, clock=clock), logins]) if helpers else logins
+
+
+def _helpers_in(raw: bytes) -> CredentialHelpers | None:
+    try:
+        named = _HELPERS.decode(raw)
+    except msgspec.DecodeError:
+        raise InvalidLogins("its credHelpers or credsStore name no helpers") from None
+    for helper in filter(None, [*named.cred_helpers.values(), named.creds_store]):
+        if not _HELPER.fullmatch(helper):
+            raise InvalidLogins(f"{helper!r} is no name of a credential helper")
+    if not (named.cred_helpers or named.creds_store):
+        return None
+    return CredentialHelpers(named.cred_helpers, named.creds_store)
+
+
+def _logins_in(answer: bytes, host: str, program: str) -> tuple[Login, ...]:
+    try:
+        found = _FOUND.decode(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise CredentialsUnavailable(f"{program} gave no login: JSON with Username and Secret is expected") from None
+    if found.username == _TOKEN_USERNAME:
+        raise CredentialsUnavailable(f"{program} gave an identity token for {host}, which is not supported")
+    return (Login(host, found.username, found.secret),) if found.username and found.secret else ()
+
+
+def _host_of(server: str) -> str:
+    """The registry as images name it: `https://index.docker.io/v1/` is docker.io."""
+    host = server.partition("://")[2].partition("/")[0] if "://" in server else server.partition("/")[0]
+    return "docker.io" if host == "index.docker.io" else host

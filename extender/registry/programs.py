@@ -1,0 +1,82 @@
+"""Programs of the operator's that are asked a question on standard input and answer on standard output.
+
+Knows processes. What they say on standard error is dropped: it could hold anything, and our log is read by many.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping, Sequence
+
+from extender.registry.providers import CredentialsUnavailable
+
+MAX_OUTPUT_BYTES = 1 << 20
+
+
+class ProgramFailed(CredentialsUnavailable):
+    """The program ended with another status than 0. `output` is what it said before: to be judged, not to be shown."""
+
+    def __init__(self, message: str, output: bytes) -> None:
+        super().__init__(message)
+        self.output = output
+
+
+async def run_program(
+    path: str, arguments: Sequence[str], question: bytes, *, environment: Mapping[str, str], timeout_seconds: float
+) -> bytes:
+    """What the program answers. It and all it started are ended at the deadline, or when the caller is cancelled.
+
+    `environment` comes on top of ours, as under the kubelet.
+
+    Raises:
+        ProgramFailed: it ended with another status than 0.
+        CredentialsUnavailable: it cannot be started, does not end in time, or says too much.
+    """
+    name = os.path.basename(path)  # noqa: PTH119 - what stands behind the last slash, whatever it is
+    try:
+        process = await asyncio.create_subprocess_exec(
+            path, *arguments,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, **environment}, start_new_session=True,
+        )  # fmt: skip
+    except OSError as exc:
+        raise CredentialsUnavailable(f"{name} cannot be started: {exc.strerror}") from None
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            output = await _converse(process, question)
+            status = await process.wait()
+    except TimeoutError:
+        raise CredentialsUnavailable(f"{name} has not answered within {timeout_seconds:g} s") from None
+    finally:
+        await _end(process)
+    if len(output) > MAX_OUTPUT_BYTES:
+        raise CredentialsUnavailable(f"{name} answered more than {MAX_OUTPUT_BYTES} bytes")
+    if status != 0:
+        raise ProgramFailed(f"{name} ended with status {status}", output)
+    return output
+
+
+async def _converse(process: asyncio.subprocess.Process, question: bytes) -> bytes:
+    assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - both are pipes
+    with contextlib.suppress(ConnectionError):  # it may answer without reading
+        process.stdin.write(question)
+        await process.stdin.drain()
+    process.stdin.close()
+    output = b""
+    while len(output) <= MAX_OUTPUT_BYTES and (chunk := await process.stdout.read(64 << 10)):
+        output += chunk
+    if len(output) > MAX_OUTPUT_BYTES:
+        _kill(process)  # it would wait for ever for its output to be read
+    return output
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Nothing of it is left."""
+    _kill(process)
+    await process.wait()
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

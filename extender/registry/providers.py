@@ -1,0 +1,178 @@
+"""Credentials that someone else hands out for a while: a program, or a cloud. Obtained once, kept until they expire.
+
+Knows lifetimes and who shares what. How a provider is asked is its own business.
+"""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from enum import StrEnum
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+import msgspec
+import structlog
+
+from extender.errors import ExtenderError
+from extender.images.reference import ImageReference
+from extender.registry.keyring import CREDENTIALS, Credential, Scope, scope_of
+from extender.registry.logins import ByPattern, Login, Logins
+
+log = structlog.get_logger()
+
+_RETRY_SECONDS = 10.0  # after a failure
+_SETTLED_SECONDS = 30.0  # after which an image that stays unresolved is reason to ask again, unless all is kept longer
+_LEAST_KEPT_SECONDS = 1.0  # one lookup may need them twice
+_REMEMBERED = 4096
+_AT_ONCE = 8  # questions to one provider
+
+
+class CredentialsUnavailable(ExtenderError):
+    """A provider gave no credentials. The message quotes nothing that it said."""
+
+
+class Reach(StrEnum):
+    """For what else an answer holds: for its image alone, for all of its registry, or for everything."""
+
+    IMAGE = "Image"
+    REGISTRY = "Registry"
+    GLOBAL = "Global"
+
+
+class Provision(msgspec.Struct, frozen=True):
+    """What a provider gave, and for how long it may be kept."""
+
+    logins: tuple[Login, ...]
+    keep_seconds: float
+    reach: Reach = Reach.REGISTRY
+
+
+class CredentialProvider(Protocol):
+    """Someone who hands out credentials.
+
+    `source` is the label under which it counts. `principal` names who its credentials stand for, where that outlives
+    their passwords; empty where another password may be another person.
+    """
+
+    source: str
+    name: str
+    principal: str
+
+    def serves(self, repository: str) -> bool:
+        """Whether it is to be asked about `repository` (`quay.io/a/b`)."""
+
+    async def provide(self, repository: str) -> Provision:
+        """What it has for `repository`.
+
+        Raises:
+            CredentialsUnavailable: nothing could be obtained.
+        """
+
+
+class _Held(msgspec.Struct):
+    """An answer: its scopes for as long as nothing replaces them, its passwords until they expire or fail to renew."""
+
+    scopes: ByPattern[Scope]
+    logins: Logins
+    fresh_until: float
+    due_at: float
+
+
+class ProviderKeyring:
+    """A keyring of what one provider hands out."""
+
+    tenant = ""
+
+    def __init__(self, provider: CredentialProvider, *, key: bytes, clock: Callable[[], float]) -> None:
+        """`key` keys the scopes; `clock` gives monotonic seconds."""
+        self._provider = provider
+        self._key = key
+        self._clock = clock
+        self._held: OrderedDict[tuple[Reach, str], _Held] = OrderedDict()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._room = asyncio.Semaphore(_AT_ONCE)
+
+    @property
+    def identity(self) -> Hashable:
+        """One provider, one keyring."""
+        return id(self)
+
+    def scopes_for(self, reference: ImageReference) -> tuple[Scope, ...]:
+        """What stood for the matching credentials when last obtained."""
+        held = self._find(reference.repository)
+        return held.scopes.matching(reference.repository) if held else ()
+
+    def is_due(self, reference: ImageReference) -> bool:
+        """Whether the provider would be asked, if it serves this image at all."""
+        held = self._find(reference.repository)
+        if held is None:
+            return self._provider.serves(reference.repository)
+        return self._clock() >= held.due_at
+
+    async def load(self, reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+        """The matching credentials. A denial is no reason to ask before they expire, and tenants cause denials."""
+        del anew
+        repository = reference.repository
+        if not self._provider.serves(repository):
+            return ()
+        lock = self._locks.setdefault(reference.domain, asyncio.Lock())
+        async with lock, self._room:
+            held = self._find(repository)
+            if held is None or self._clock() >= held.fresh_until:
+                held = await self._obtain(reference, held)
+        return tuple(
+            Credential(login.username, login.password, self._scope_of(login))
+            for login in held.logins.matching(repository)
+        )
+
+    def _find(self, repository: str) -> _Held | None:
+        """The narrowest answer that holds for the repository, as the kubelet looks them up."""
+        host = repository.partition("/")[0]
+        for key in ((Reach.IMAGE, repository), (Reach.REGISTRY, host), (Reach.GLOBAL, "")):
+            held = self._held.get(key)
+            if held:
+                self._held.move_to_end(key)
+                return held
+        return None
+
+    async def _obtain(self, reference: ImageReference, before: _Held | None) -> _Held:
+        counts = CREDENTIALS[self._provider.source]
+        try:
+            given = await self._provider.provide(reference.repository)
+        except CredentialsUnavailable as exc:
+            counts["error"].inc()
+            log.warning("provider.failed", provider=self._provider.name, registry=reference.domain, why=str(exc))
+            return self._hold_failure(reference, before)
+        counts["obtained" if given.logins else "none"].inc()
+        now = self._clock()
+        fresh_until = now + max(given.keep_seconds, _LEAST_KEPT_SECONDS)
+        scopes = ByPattern((login.pattern, self._scope_of(login)) for login in given.logins)
+        held = _Held(scopes, Logins(given.logins), fresh_until, max(fresh_until, now + _SETTLED_SECONDS))
+        self._hold(given.reach, reference, held)
+        return held
+
+    def _hold_failure(self, reference: ImageReference, before: _Held | None) -> _Held:
+        """Nothing to present until the next try; what was proven before stays known."""
+        retry_at = self._clock() + _RETRY_SECONDS
+        if before is None:
+            before = _Held(ByPattern(()), Logins(()), retry_at, retry_at)
+            self._hold(Reach.REGISTRY, reference, before)
+        before.logins, before.fresh_until, before.due_at = Logins(()), retry_at, retry_at
+        return before
+
+    def _hold(self, reach: Reach, reference: ImageReference, held: _Held) -> None:
+        names = {Reach.IMAGE: reference.repository, Reach.REGISTRY: reference.domain, Reach.GLOBAL: ""}
+        for key in names.items():  # a narrower one would hide it
+            self._held.pop(key, None)
+        self._held[reach, names[reach]] = held
+        if len(self._held) > _REMEMBERED:
+            self._held.popitem(last=False)
+
+    def _scope_of(self, login: Login) -> Scope:
+        """By its principal where there is one, so that what it may read outlives its password."""
+        principal = self._provider.principal
+        if not principal:
+            return scope_of(login.username, login.password, key=self._key)
+        identity = msgspec.json.encode((self._provider.name, principal, login.pattern, login.username))
+        return Scope(hashlib.blake2b(identity, key=self._key, digest_size=16).hexdigest())

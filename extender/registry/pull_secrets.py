@@ -1,0 +1,203 @@
+"""The pull secrets that a pod names, as a keyring: read when a lookup needs them, and forgotten soon.
+
+Knows namespaces, names and how old a reading is; how a secret is read is the `SecretReader`'s business. Passwords stay
+for half a minute; what stays longer are patterns and scopes, by which memory is asked without reading anything.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+
+import msgspec
+import structlog
+
+from extender.errors import ClusterError
+from extender.images.reference import ImageReference
+from extender.registry.keyring import CREDENTIALS, Credential, Keyring, Scope, SecretReader, credentials_of
+from extender.registry.logins import ByPattern, InvalidLogins, Login, Logins
+
+log = structlog.get_logger()
+
+# A corrected secret is used within this time: what an image that stays unresolved rests on is no older.
+KEEP_SECONDS = 30.0
+# After a denial secrets are read at once, but those just read. What could not be read is tried again after it, too.
+_JUST_READ_SECONDS = 5.0
+_KEPT = 1024  # secrets with their passwords
+_REMEMBERED = 8192  # sets of secrets with their scopes: one per namespace and ServiceAccount, and some
+_READS_AT_ONCE = 16  # at the API server, which has other things to do
+# Of one pod, the first so many: nobody has more, and a pod must not make us read for minutes.
+MOST_NAMES = 64
+
+_SecretName = tuple[str, str]  # namespace, name
+
+
+class _Reading(msgspec.Struct, frozen=True):
+    """What a secret said; `problem`: why it says nothing although it should. None where it could not be asked."""
+
+    read_at: float
+    logins: tuple[Login, ...] | None = ()
+    problem: str = ""
+
+
+class _Remembered(msgspec.Struct):
+    scopes: ByPattern[Scope]
+    due_at: float
+    problem: str
+
+
+class PullSecrets:
+    """The pull secrets of a cluster. For one event loop."""
+
+    def __init__(self, reader: SecretReader, *, key: bytes, clock: Callable[[], float]) -> None:
+        """`key` keys the scopes as in `DockerConfigKeyring`; `clock` gives monotonic seconds."""
+        self._reader = reader
+        self._key = key
+        self._clock = clock
+        self._kept: OrderedDict[_SecretName, _Reading] = OrderedDict()
+        self._remembered: OrderedDict[tuple[str, tuple[str, ...]], _Remembered] = OrderedDict()
+        self._reading: dict[_SecretName, asyncio.Task[_Reading]] = {}
+        self._room = asyncio.Semaphore(_READS_AT_ONCE)
+        self._sweep_at: asyncio.TimerHandle | None = None
+
+    def keyring(self, namespace: str, names: Sequence[str], *, may_read: bool) -> Keyring:
+        """The keyring of a pod in `namespace` that names these secrets, empty names left out.
+
+        Unless it `may_read`, it gives what others' reading has left behind and never asks the cluster.
+        """
+        chosen = tuple(dict.fromkeys(filter(None, names)))[:MOST_NAMES]
+        return _PodSecrets(self, namespace, chosen, may_read=may_read)
+
+    def scopes_for(self, namespace: str, names: tuple[str, ...], repository: str) -> tuple[Scope, ...]:
+        """What stood for the matching logins when the secrets were last read together."""
+        remembered = self._remembered.get((namespace, names))
+        if remembered is None:
+            return ()
+        self._remembered.move_to_end((namespace, names))
+        return remembered.scopes.matching(repository)
+
+    def is_due(self, namespace: str, names: tuple[str, ...]) -> bool:
+        """Whether they were never read together, or are old enough to be read again."""
+        remembered = self._remembered.get((namespace, names))
+        return remembered is None or self._clock() >= remembered.due_at
+
+    async def load(self, namespace: str, names: tuple[str, ...], repository: str, *, anew: bool) -> list[Login]:
+        """The matching logins, all secrets' together in the order the kubelet tries them."""
+        most_seconds = _JUST_READ_SECONDS if anew else KEEP_SECONDS
+        readings = [await self._read((namespace, name), most_seconds) for name in names]
+        logins = _logins_of(readings)
+        self._remember(namespace, names, readings, logins)
+        return list(Logins(logins).matching(repository))
+
+    def at_hand(self, namespace: str, names: tuple[str, ...], repository: str) -> list[Login]:
+        """The same from what has been read lately, nothing where one of the secrets has not."""
+        readings = [self._kept.get((namespace, name)) for name in names]
+        found = [reading for reading in readings if reading and self._age_seconds(reading) < KEEP_SECONDS]
+        logins = _logins_of(found) if len(found) == len(names) else ()
+        return list(Logins(logins).matching(repository))
+
+    def credentials_of(self, logins: Sequence[Login]) -> tuple[Credential, ...]:
+        """Logins with their scopes."""
+        return credentials_of(logins, key=self._key)
+
+    async def _read(self, secret: _SecretName, most_seconds: float) -> _Reading:
+        """The reading that is at most so old, or a new one that all who ask share.
+
+        Whoever waits is a lookup in a task of its own, cancelled only when all are: so is the reading then.
+        """
+        kept = self._kept.get(secret)
+        if kept and self._age_seconds(kept) < most_seconds:
+            return kept
+        task = self._reading.get(secret)
+        if task is None:
+            task = self._reading[secret] = asyncio.create_task(self._ask(secret, kept))
+            task.add_done_callback(lambda _: self._reading.pop(secret, None))
+        return await task
+
+    async def _ask(self, secret: _SecretName, before: _Reading | None) -> _Reading:
+        try:
+            async with self._room:
+                reading = _Reading(self._clock(), await self._reader.read_logins(*secret))
+        except InvalidLogins as exc:
+            CREDENTIALS["secret"]["malformed"].inc()
+            reading = _Reading(self._clock(), problem=f"{secret[1]}: {exc}")
+        except ClusterError as exc:
+            CREDENTIALS["secret"]["error"].inc()
+            log.warning("secret.unread", namespace=secret[0], secret=secret[1], why=str(exc))
+            retried_soon = self._clock() - KEEP_SECONDS + _JUST_READ_SECONDS
+            return _Reading(retried_soon, before.logins if before else None, before.problem if before else "")
+        self._keep(secret, reading)
+        return reading
+
+    def _keep(self, secret: _SecretName, reading: _Reading) -> None:
+        self._kept.pop(secret, None)
+        self._kept[secret] = reading
+        if len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        if self._sweep_at is None:
+            self._sweep_at = asyncio.get_running_loop().call_later(KEEP_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        """Passwords that are too old to be used are not held any longer."""
+        self._sweep_at = None
+        for secret in [secret for secret, reading in self._kept.items() if self._age_seconds(reading) >= KEEP_SECONDS]:
+            del self._kept[secret]
+        if self._kept:
+            self._sweep_at = asyncio.get_running_loop().call_later(_JUST_READ_SECONDS, self._sweep)
+
+    def _remember(
+        self, namespace: str, names: tuple[str, ...], readings: Sequence[_Reading], logins: Sequence[Login]
+    ) -> None:
+        """The scopes are known from now on; those known before are kept where a secret could not be read this time."""
+        before = self._remembered.pop((namespace, names), None)
+        problem = _problem_of(readings)
+        if problem and (before is None or before.problem != problem):
+            log.warning("secret.malformed", namespace=namespace, why=problem)
+        if before and any(reading.logins is None for reading in readings):
+            scopes = before.scopes
+        else:
+            pairs = zip(logins, self.credentials_of(logins), strict=True)
+            scopes = ByPattern((login.pattern, credential.scope) for login, credential in pairs)
+        oldest = min((reading.read_at for reading in readings), default=self._clock())
+        self._remembered[namespace, names] = _Remembered(scopes, oldest + KEEP_SECONDS, problem)
+        if len(self._remembered) > _REMEMBERED:
+            self._remembered.popitem(last=False)
+
+    def _age_seconds(self, reading: _Reading) -> float:
+        return self._clock() - reading.read_at
+
+
+def _problem_of(readings: Sequence[_Reading]) -> str:
+    return next((reading.problem for reading in readings if reading.problem), "")
+
+
+def _logins_of(readings: Sequence[_Reading]) -> list[Login]:
+    """All secrets' logins together; none if one is malformed: the kubelet then refuses the pod's whole keyring."""
+    return [] if _problem_of(readings) else [login for reading in readings for login in reading.logins or ()]
+
+
+class _PodSecrets:
+    """One pod's part of `PullSecrets`; pods of a namespace with the same names are alike."""
+
+    def __init__(self, secrets: PullSecrets, namespace: str, names: tuple[str, ...], *, may_read: bool) -> None:
+        self._secrets = secrets
+        self._namespace = namespace
+        self._names = names
+        self._may_read = may_read
+        self.tenant = namespace
+
+    @property
+    def identity(self) -> Hashable:
+        return self._namespace, self._names, self._may_read
+
+    def scopes_for(self, reference: ImageReference) -> tuple[Scope, ...]:
+        return self._secrets.scopes_for(self._namespace, self._names, reference.repository)
+
+    def is_due(self, _reference: ImageReference) -> bool:
+        return self._may_read and self._secrets.is_due(self._namespace, self._names)
+
+    async def load(self, reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+        if self._may_read:
+            found = await self._secrets.load(self._namespace, self._names, reference.repository, anew=anew)
+        else:
+            found = self._secrets.at_hand(self._namespace, self._names, reference.repository)
+        return self._secrets.credentials_of(found)

@@ -1,0 +1,215 @@
+"""What providers hand out: how long it is kept, for what else it holds, and who waits for whom."""
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from extender.images.reference import parse_reference
+from extender.registry.keyring import ANONYMOUS, JoinedKeyring
+from extender.registry.logins import Login
+from extender.registry.providers import CredentialsUnavailable, ProviderKeyring, Provision, Reach
+
+KEY = b"k" * 32
+APP = parse_reference("quay.io/team/app:1")
+OTHER_APP = parse_reference("quay.io/team/other:1")
+ELSEWHERE = parse_reference("ghcr.io/team/app:1")
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Provider:
+    """Gives a new password every time, as a test says for how long and for what."""
+
+    source = "provider"
+    name = "test"
+
+    def __init__(self, reach: Reach = Reach.REGISTRY, keep_seconds: float = 100.0, principal: str = "node") -> None:
+        self.reach = reach
+        self.keep_seconds = keep_seconds
+        self.principal = principal
+        self.asked: list[str] = []
+        self.fails = False
+        self.open = asyncio.Event()
+        self.open.set()
+
+    def serves(self, repository: str) -> bool:
+        return repository.startswith(("quay.io/", "ghcr.io/"))
+
+    async def provide(self, repository: str) -> Provision:
+        self.asked.append(repository)
+        await self.open.wait()
+        if self.fails:
+            raise CredentialsUnavailable("it is down")
+        password = f"password-{len(self.asked)}"
+        logins = tuple(Login(host, "node", password) for host in ("quay.io", "ghcr.io"))
+        return Provision(logins, self.keep_seconds, self.reach)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that stands still."""
+    return Clock()
+
+
+@pytest.mark.parametrize(
+    ("reach", "asked"),
+    [
+        pytest.param(Reach.IMAGE, ["quay.io/team/app", "quay.io/team/other", "ghcr.io/team/app"], id="image"),
+        pytest.param(Reach.REGISTRY, ["quay.io/team/app", "ghcr.io/team/app"], id="registry"),
+        pytest.param(Reach.GLOBAL, ["quay.io/team/app"], id="global"),
+    ],
+)
+async def test_an_answer_serves_as_far_as_it_reaches(clock: Clock, reach: Reach, asked: list[str]) -> None:
+    """The provider says whether its answer is for the image, for the registry, or for everything."""
+    provider = Provider(reach)
+    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    for reference in (APP, APP, OTHER_APP, ELSEWHERE, APP, OTHER_APP):
+        assert await ring.load(reference)
+    assert provider.asked == asked
+
+
+async def test_an_answer_is_kept_until_it_expires(clock: Clock) -> None:
+    """Even if it is denied: who may cause denials must not make programs run."""
+    provider = Provider(keep_seconds=100.0)
+    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    await ring.load(APP)
+    clock.now += 99.9
+    (kept,) = await ring.load(APP, anew=True)
+    assert (kept.password, ring.is_due(APP)) == ("password-1", False)
+    clock.now += 0.1
+    assert ring.is_due(APP)
+    (renewed,) = await ring.load(APP)
+    assert renewed.password == "password-2"
+
+
+async def test_an_answer_that_may_not_be_kept_is_obtained_for_each_lookup(clock: Clock) -> None:
+    """But an image that stays unresolved is no reason to ask more often than twice a minute."""
+    provider = Provider(keep_seconds=0.0)
+    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    for _ in range(3):
+        await ring.load(APP)
+        clock.now += 1
+    assert len(provider.asked) == 3
+    assert not ring.is_due(APP)
+    clock.now += 28
+    assert not ring.is_due(APP)
+    clock.now += 1
+    assert ring.is_due(APP)
+
+
+async def test_those_who_ask_at_the_same_time_share_an_answer(clock: Clock) -> None:
+    """The provider is asked once per registry."""
+    provider = Provider()
+    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    provider.open.clear()
+    loads = [asyncio.create_task(ring.load(reference)) for reference in (APP, OTHER_APP) for _ in range(20)]
+    await asyncio.sleep(0)
+    provider.open.set()
+    assert {found[0].password for found in await asyncio.gather(*loads)} == {"password-1"}
+    assert provider.asked == ["quay.io/team/app"]
+
+
+async def test_a_failure_is_tried_again_after_ten_seconds(clock: Clock) -> None:
+    """Until then there is nothing to present, and the log says why once."""
+    provider = Provider()
+    provider.fails = True
+    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    with capture_logs() as lines:
+        assert await ring.load(APP) == ()
+        assert await ring.load(OTHER_APP) == ()
+    assert [(line["event"], line["provider"], line["why"]) for line in lines] == [
+        ("provider.failed", "test", "it is down")
+    ]
+    provider.fails = False
+    assert not ring.is_due(APP)
+    clock.now += 10
+    assert ring.is_due(APP)
+    assert await ring.load(APP)
+
+
+async def test_a_failure_to_renew_leaves_scopes_and_no_password(clock: Clock) -> None:
+    """What was proven before stays known; an expired password is not presented."""
+    provider = Provider(Reach.GLOBAL)
+    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    await ring.load(APP)
+    scopes = ring.scopes_for(APP)
+    provider.fails = True
+    clock.now += 100
+    assert await ring.load(APP) == ()
+    assert ring.scopes_for(APP) == scopes
+    provider.fails = False
+    clock.now += 10
+    assert len(await ring.load(ELSEWHERE)) == 1
+    assert len(await ring.load(APP)) == 1
+    assert len(provider.asked) == 3
+
+
+async def test_a_failure_before_a_wider_answer_does_not_hide_it(clock: Clock) -> None:
+    """Failures hold for a registry; an answer for everything replaces them."""
+    provider = Provider(Reach.GLOBAL)
+    provider.fails = True
+    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    await ring.load(APP)
+    provider.fails = False
+    clock.now += 10
+    await ring.load(APP)
+    clock.now += 50
+    await ring.load(APP)
+    assert len(provider.asked) == 2
+
+
+async def test_scope_outlives_the_password_of_a_principal(clock: Clock) -> None:
+    """A cloud's password changes every hour; what the node may read does not."""
+    ring = ProviderKeyring(Provider(), key=KEY, clock=clock)
+    (first,) = await ring.load(APP)
+    clock.now += 100
+    (second,) = await ring.load(APP)
+    assert first.password != second.password
+    assert first.scope == second.scope == ring.scopes_for(APP)[0]
+    (other,) = await ProviderKeyring(Provider(), key=b"another", clock=clock).load(APP)
+    assert other.scope != first.scope
+
+
+async def test_without_a_principal_another_password_is_another_scope(clock: Clock) -> None:
+    """It may be another person's."""
+    ring = ProviderKeyring(Provider(principal=""), key=KEY, clock=clock)
+    (first,) = await ring.load(APP)
+    clock.now += 100
+    (second,) = await ring.load(APP)
+    assert first.scope != second.scope
+
+
+async def test_registries_of_others_are_none_of_its_business(clock: Clock) -> None:
+    """It is not asked, and never due."""
+    provider = Provider()
+    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    hub = parse_reference("redis")
+    assert not ring.is_due(hub)
+    assert await ring.load(hub) == ()
+    assert provider.asked == []
+
+
+async def test_a_keyring_that_breaks_does_not_take_the_others_along(clock: Clock) -> None:
+    """A defect is logged by its kind alone: the exception could hold a secret."""
+
+    class Broken(ProviderKeyring):
+        async def load(self, reference: object, *, anew: bool = False) -> tuple[()]:
+            raise RuntimeError("hunter2")
+
+    good = ProviderKeyring(Provider(), key=KEY, clock=clock)
+    joined = JoinedKeyring([Broken(Provider(), key=KEY, clock=clock), good], tenant="shop")
+    with capture_logs() as lines:
+        found = await joined.load(APP)
+    assert [credential.username for credential in found] == ["node", ""]
+    assert found[-1] is ANONYMOUS
+    assert [(line["event"], line["why"]) for line in lines] == [("keyring.crashed", "RuntimeError")]
+    assert "hunter2" not in str(lines)

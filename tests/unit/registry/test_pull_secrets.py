@@ -1,0 +1,307 @@
+"""The secrets a pod names: what they open, how old they may be, and what is left of them in memory."""
+
+import asyncio
+import json
+
+import pytest
+from rich.pretty import pretty_repr
+from structlog.testing import capture_logs
+
+from extender.errors import ClusterError
+from extender.images.reference import parse_reference
+from extender.metrics import REGISTRY
+from extender.registry.keyring import ANONYMOUS, JoinedKeyring, Keyring, scope_of
+from extender.registry.logins import InvalidLogins, Login
+from extender.registry.pull_secrets import KEEP_SECONDS, MOST_NAMES, PullSecrets
+
+KEY = b"k" * 32
+APP = parse_reference("quay.io/team/app:1")
+HUB = parse_reference("redis")
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Cluster:
+    """A `SecretReader` whose secrets a test writes; every reading is counted, and can be held."""
+
+    def __init__(self) -> None:
+        self.secrets: dict[tuple[str, str], tuple[Login, ...] | Exception] = {}
+        self.reads: list[tuple[str, str]] = []
+        self.open = asyncio.Event()
+        self.open.set()
+
+    def write(self, name: str, *logins: tuple[str, str, str], namespace: str = "shop") -> None:
+        """The secret has these logins: pattern, username, password."""
+        self.secrets[namespace, name] = tuple(Login(*login) for login in logins)
+
+    async def read_logins(self, namespace: str, name: str) -> tuple[Login, ...]:
+        self.reads.append((namespace, name))
+        await self.open.wait()
+        found = self.secrets.get((namespace, name), ())
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+@pytest.fixture
+async def cluster() -> Cluster:
+    """No secrets yet."""
+    return Cluster()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that stands still."""
+    return Clock()
+
+
+@pytest.fixture
+def secrets(cluster: Cluster, clock: Clock) -> PullSecrets:
+    """Nothing read yet."""
+    return PullSecrets(cluster, key=KEY, clock=clock)
+
+
+def keyring(secrets: PullSecrets, *names: str, namespace: str = "shop", may_read: bool = True) -> Keyring:
+    """What a pod that names these secrets looks images up with, if there is nothing else."""
+    return JoinedKeyring([secrets.keyring(namespace, names, may_read=may_read)])
+
+
+async def names_for(ring: Keyring, anew: bool = False) -> list[str]:
+    """The user names that are tried for APP, in order."""
+    return [credential.username for credential in await ring.load(APP, anew=anew)]
+
+
+async def test_secrets_are_one_keyring_most_specific_first(secrets: PullSecrets, cluster: Cluster) -> None:
+    """The kubelet sorts all secrets' keys together; logins of one key keep the order of the pod's list."""
+    cluster.write("a", ("quay.io", "wide-a", "x"), ("ghcr.io", "other", "x"))
+    cluster.write("b", ("quay.io/team", "narrow", "x"), ("quay.io", "wide-b", "x"))
+    assert await names_for(keyring(secrets, "a", "b")) == ["narrow", "wide-a", "wide-b", ""]
+    assert await names_for(keyring(secrets, "b", "a")) == ["narrow", "wide-b", "wide-a", ""]
+
+
+async def test_default_registry_login_gives_way_to_one_of_another_secret(
+    secrets: PullSecrets, cluster: Cluster
+) -> None:
+    """The rule of index.docker.io looks at all secrets together, as they are one keyring."""
+    cluster.write("old", ("https://index.docker.io/v1/", "old", "x"))
+    cluster.write("new", ("docker.io", "new", "x"))
+    assert [item.username for item in await keyring(secrets, "old").load(HUB)] == ["old", ""]
+    assert [item.username for item in await keyring(secrets, "old", "new").load(HUB)] == ["new", ""]
+
+
+async def test_missing_and_unnamed_secrets_are_left_out(secrets: PullSecrets, cluster: Cluster) -> None:
+    """As on the node, the others count."""
+    cluster.write("good", ("quay.io", "ann", "x"))
+    assert await names_for(keyring(secrets, "", "gone", "good", "good")) == ["ann", ""]
+    assert cluster.reads == [("shop", "gone"), ("shop", "good")]
+
+
+async def test_a_secret_of_another_namespace_is_another_secret(secrets: PullSecrets, cluster: Cluster) -> None:
+    """A pod's secrets are those of its own namespace."""
+    cluster.write("pull", ("quay.io", "ann", "x"))
+    assert await names_for(keyring(secrets, "pull", namespace="bank")) == [""]
+    assert keyring(secrets, "pull").identity != keyring(secrets, "pull", namespace="bank").identity
+
+
+async def test_a_malformed_secret_costs_the_pod_all_its_secrets_and_is_said_once(
+    secrets: PullSecrets, cluster: Cluster, clock: Clock
+) -> None:
+    """The kubelet makes no keyring of them at all; other pods of the namespace keep theirs."""
+    cluster.write("good", ("quay.io", "ann", "x"))
+    cluster.secrets["shop", "bad"] = InvalidLogins("it is no Docker configuration")
+    with capture_logs() as lines:
+        assert await names_for(keyring(secrets, "good", "bad")) == [""]
+        assert await names_for(keyring(secrets, "good")) == ["ann", ""]
+        clock.now += KEEP_SECONDS
+        assert await names_for(keyring(secrets, "good", "bad")) == [""]
+    assert [(line["event"], line["why"]) for line in lines] == [
+        ("secret.malformed", "bad: it is no Docker configuration")
+    ]
+
+
+async def test_nothing_is_read_before_a_lookup_needs_it(secrets: PullSecrets, cluster: Cluster) -> None:
+    """What a decision asks on its way takes no call: it knows no scope yet, and that loading is due."""
+    ring = keyring(secrets, "pull")
+    assert ring.scopes_for(APP) == (ANONYMOUS.scope,)
+    assert ring.is_due(APP)
+    assert cluster.reads == []
+
+
+async def test_scopes_are_known_after_the_first_loading(secrets: PullSecrets, cluster: Cluster, clock: Clock) -> None:
+    """For every pod with the same secrets, and long after the passwords are forgotten."""
+    cluster.write("pull", ("quay.io", "ann", "secret"))
+    await keyring(secrets, "pull").load(APP)
+    clock.now += 10_000
+    assert keyring(secrets, "pull").scopes_for(APP) == (scope_of("ann", "secret", key=KEY), ANONYMOUS.scope)
+    assert keyring(secrets, "pull").scopes_for(HUB) == (ANONYMOUS.scope,)
+    assert len(cluster.reads) == 1
+
+
+async def test_a_reading_is_used_for_half_a_minute(secrets: PullSecrets, cluster: Cluster, clock: Clock) -> None:
+    """Then it is due, and the next lookup reads again: so a corrected secret is used within that time."""
+    ring = keyring(secrets, "pull")
+    cluster.write("pull", ("quay.io", "wrong", "x"))
+    await ring.load(APP)
+    cluster.write("pull", ("quay.io", "right", "x"))
+    clock.now += KEEP_SECONDS - 0.1
+    assert not ring.is_due(APP)
+    assert await names_for(ring) == ["wrong", ""]
+    clock.now += 0.1
+    assert ring.is_due(APP)
+    assert await names_for(ring) == ["right", ""]
+    assert not ring.is_due(APP)
+
+
+async def test_a_denied_secret_is_read_again_at_once_unless_it_was_just_read(
+    secrets: PullSecrets, cluster: Cluster, clock: Clock
+) -> None:
+    """A hundred denied images of one secret are no hundred readings."""
+    ring = keyring(secrets, "pull")
+    cluster.write("pull", ("quay.io", "old", "x"))
+    await ring.load(APP)
+    clock.now += 6
+    cluster.write("pull", ("quay.io", "new", "x"))
+    assert await names_for(ring) == ["old", ""]
+    assert await names_for(ring, anew=True) == ["new", ""]
+    for _ in range(100):
+        await names_for(ring, anew=True)
+    assert len(cluster.reads) == 2
+
+
+async def test_lookups_at_the_same_time_share_a_reading(secrets: PullSecrets, cluster: Cluster) -> None:
+    """However many images and pods."""
+    cluster.write("pull", ("quay.io", "ann", "x"))
+    cluster.open.clear()
+    loads = [asyncio.create_task(keyring(secrets, "pull").load(APP)) for _ in range(50)]
+    await asyncio.sleep(0)
+    cluster.open.set()
+    assert {len(found) for found in await asyncio.gather(*loads)} == {2}
+    assert len(cluster.reads) == 1
+
+
+async def test_a_deleted_secret_opens_nothing_any_more(secrets: PullSecrets, cluster: Cluster, clock: Clock) -> None:
+    """Once it is read again its scope is gone too."""
+    ring = keyring(secrets, "pull")
+    cluster.write("pull", ("quay.io", "ann", "x"))
+    await ring.load(APP)
+    del cluster.secrets["shop", "pull"]
+    clock.now += KEEP_SECONDS
+    assert await names_for(ring) == [""]
+    assert ring.scopes_for(APP) == (ANONYMOUS.scope,)
+
+
+async def test_an_api_server_that_fails_takes_nothing_away(
+    secrets: PullSecrets, cluster: Cluster, clock: Clock
+) -> None:
+    """Scopes stay, and it is asked again after five seconds; no login is invented."""
+    ring = keyring(secrets, "pull")
+    cluster.write("pull", ("quay.io", "ann", "x"))
+    await ring.load(APP)
+    scopes = ring.scopes_for(APP)
+    secrets._sweep()
+    clock.now += KEEP_SECONDS
+    secrets._sweep()
+    cluster.secrets["shop", "pull"] = ClusterError("HTTP 500")
+    before = counted("error")
+    with capture_logs() as lines:
+        assert await names_for(ring) == [""]
+    assert [line["event"] for line in lines] == ["secret.unread"]
+    assert counted("error") == before + 1
+    assert ring.scopes_for(APP) == scopes
+    assert not ring.is_due(APP)
+    clock.now += 5
+    assert ring.is_due(APP)
+
+
+async def test_passwords_are_dropped_when_they_are_too_old_to_be_used(
+    secrets: PullSecrets, cluster: Cluster, clock: Clock
+) -> None:
+    """Nothing that is kept for longer than half a minute holds one."""
+    cluster.write("pull", ("quay.io", "ann", "hunter2"))
+    await keyring(secrets, "pull").load(APP)
+    assert reaches(secrets, "hunter2")
+    clock.now += KEEP_SECONDS
+    secrets._sweep()
+    assert not reaches(secrets, "hunter2")
+    assert not reaches(secrets, "ann")
+
+
+async def test_who_may_not_read_gets_what_is_at_hand(secrets: PullSecrets, cluster: Cluster, clock: Clock) -> None:
+    """Naming a secret makes nobody read it; what was read lately for those who may is used as long as it is kept."""
+    cluster.write("pull", ("quay.io", "ann", "x"))
+    stranger = keyring(secrets, "pull", may_read=False)
+    assert await names_for(stranger) == [""]
+    assert not stranger.is_due(APP)
+    assert cluster.reads == []
+    await keyring(secrets, "pull").load(APP)
+    assert await names_for(stranger) == ["ann", ""]
+    clock.now += KEEP_SECONDS
+    assert await names_for(stranger, anew=True) == [""]
+    assert len(cluster.reads) == 1
+    assert stranger.identity != keyring(secrets, "pull").identity
+
+
+async def test_who_may_not_read_gets_nothing_of_a_pod_with_a_malformed_secret(
+    secrets: PullSecrets, cluster: Cluster
+) -> None:
+    """The same rule as for those who may."""
+    cluster.write("good", ("quay.io", "ann", "x"))
+    cluster.secrets["shop", "bad"] = InvalidLogins("x")
+    await keyring(secrets, "good", "bad").load(APP)
+    assert await names_for(keyring(secrets, "good", "bad", may_read=False)) == [""]
+
+
+async def test_a_pod_makes_us_read_only_so_many_secrets(secrets: PullSecrets, cluster: Cluster) -> None:
+    """A list of ten thousand names is a pod author's, not ours, to regret."""
+    await keyring(secrets, *(f"s{number}" for number in range(10_000))).load(APP)
+    assert len(cluster.reads) == MOST_NAMES
+
+
+async def test_no_secret_shows(secrets: PullSecrets, cluster: Cluster) -> None:
+    """Neither in what identifies a keyring, nor in scopes, nor in what a debugger prints."""
+    cluster.write("pull", ("quay.io", "ann-the-user", "hunter2"))
+    ring = keyring(secrets, "pull")
+    found = await ring.load(APP)
+    shown = [repr(found), pretty_repr(found), json.dumps(ring.scopes_for(APP)), repr(ring.identity)]
+    shown += [
+        repr(Login("quay.io", "ann-the-user", "hunter2")),
+        pretty_repr(Login("quay.io", "ann-the-user", "hunter2")),
+    ]
+    for text in shown:
+        assert "hunter2" not in text
+        assert "ann-the-user" not in text
+
+
+def counted(outcome: str) -> float:
+    """How many readings ended so."""
+    value = REGISTRY.get_sample_value("multiarch_credentials_total", {"source": "secret", "outcome": outcome})
+    assert value is not None
+    return value
+
+
+def reaches(root: PullSecrets, text: str) -> bool:
+    """Whether the tables hold the text anywhere."""
+    seen: list[object] = []
+
+    def walk(thing: object) -> bool:
+        if any(thing is other for other in seen):
+            return False
+        seen.append(thing)
+        if isinstance(thing, str):
+            return text in thing
+        if isinstance(thing, dict):
+            return any(walk(part) for pair in thing.items() for part in pair)
+        if isinstance(thing, list | tuple):
+            return any(map(walk, thing))
+        fields = getattr(thing, "__struct_fields__", None) or getattr(thing, "__dict__", {})
+        return any(walk(getattr(thing, name)) for name in fields)
+
+    return walk(root._kept) or walk(root._remembered) or walk(root._reading)
