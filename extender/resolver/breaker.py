@@ -81,7 +81,10 @@ class Host:
                 self._recover()
                 raise
             except (RegistryThrottled, RegistryUnavailable) as error:
-                self._suffer(image, error)
+                if error.host_is_well:
+                    self._recover()
+                else:
+                    self._suffer(image, error)
                 raise
             finally:
                 if probe:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from extender.errors import (
+    AddressRefused,
     InvalidManifest,
     InvalidReference,
     ManifestNotFound,
@@ -24,6 +25,7 @@ from extender.resolver.tables import PackedDigest, Table
 _SENTENCES = {
     Cause.MISSING: "its registry has no such image",
     Cause.DENIED: "its registry gives access with none of the credentials at hand",
+    Cause.NOT_ALLOWED: "the operator's rules keep us from its registry, or from where that registry leads",
     Cause.THROTTLED: "its registry has been asked too often and wants us to wait",
     Cause.UNAVAILABLE: "its registry cannot be reached or gives no proper answer",
     Cause.INVALID: "its registry's answer is no valid manifest",
@@ -34,6 +36,7 @@ DENIED = Failure(Cause.DENIED, _SENTENCES[Cause.DENIED])
 _CAUSES: dict[type[BaseException], Cause] = {
     ManifestNotFound: Cause.MISSING,
     RegistryDenied: Cause.DENIED,
+    AddressRefused: Cause.NOT_ALLOWED,
     RegistryThrottled: Cause.THROTTLED,
     InvalidManifest: Cause.INVALID,
     UnsupportedManifest: Cause.UNSUPPORTED,
@@ -43,6 +46,7 @@ _CAUSES: dict[type[BaseException], Cause] = {
 # A secret that is mended has a new scope, and so no failures.
 _LIFETIMES_SECONDS = {
     Cause.DENIED: 300.0,
+    Cause.NOT_ALLOWED: 300.0,
     Cause.INVALID: 3600.0,
     Cause.UNSUPPORTED: 3600.0,
     Cause.INVALID_REFERENCE: 3600.0,

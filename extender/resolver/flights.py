@@ -5,6 +5,7 @@ Knows tasks and keys, and nothing of what the work is.
 
 import asyncio
 import contextvars
+from collections import Counter
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
@@ -13,15 +14,18 @@ V = TypeVar("V")
 
 
 class Flights(Generic[K, V]):
-    """Tasks by key, at most `most` at a time. A task ends by itself or with `close`, never with those who wait.
+    """Tasks by key, at most `most` at a time, and `most_each` for one payer. A task ends by itself or with `close`,
+    never with those who wait.
 
     Wait for one with `asyncio.wait`, which leaves it alone when the waiter is cancelled; awaiting it directly would
     not. Each runs in an empty context, since it works for all who wait and not for the first alone.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_each: int | None = None) -> None:
         self._tasks: dict[K, asyncio.Task[V]] = {}
         self._most = most
+        self._most_each = most if most_each is None else most_each
+        self._paid: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -30,15 +34,25 @@ class Flights(Generic[K, V]):
         """Whether `join` would find a task."""
         return key in self._tasks
 
-    def join(self, key: K, fly: Callable[[], Coroutine[Any, Any, V]]) -> asyncio.Task[V] | None:
-        """The task under way for `key`, or a new one running `fly()`; None where there is no room for another."""
+    def join(self, key: K, fly: Callable[[], Coroutine[Any, Any, V]], *, payer: str = "") -> asyncio.Task[V] | None:
+        """The task under way for `key`, or a new one running `fly()`; None where there is no room for another.
+
+        `payer` is who a new task is counted for; nobody's tasks count in the total alone.
+        """
         task = self._tasks.get(key)
-        if task or len(self._tasks) >= self._most:
+        if task or len(self._tasks) >= self._most or (payer and self._paid[payer] >= self._most_each):
             return task
         task = asyncio.get_running_loop().create_task(fly(), context=contextvars.Context())
         self._tasks[key] = task
-        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        self._paid[payer] += 1
+        task.add_done_callback(lambda _: self._end(key, payer))
         return task
+
+    def _end(self, key: K, payer: str) -> None:
+        del self._tasks[key]
+        self._paid[payer] -= 1
+        if not self._paid[payer]:
+            del self._paid[payer]
 
     async def close(self) -> None:
         """All tasks are cancelled and have ended, and none starts any more."""

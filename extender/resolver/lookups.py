@@ -5,8 +5,8 @@ a lookup was thought needed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 import structlog
 from async_lru import alru_cache
@@ -20,7 +20,9 @@ from extender.registry.keyring import Credential
 from extender.resolver.breaker import HostResting, Hosts
 from extender.resolver.failures import DENIED, NEXT_CREDENTIAL, Failures, summary
 from extender.resolver.memory import Known, Memory
+from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
+from extender.resolver.tables import pack_digest
 
 T = TypeVar("T", Known, Image)
 
@@ -42,6 +44,7 @@ class Lookups:
         self,
         client: ManifestClient,
         memory: Memory,
+        persistence: Persistence,
         failures: Failures,
         *,
         clock: Callable[[], float],
@@ -49,11 +52,13 @@ class Lookups:
     ) -> None:
         self._client = client
         self._memory = memory
+        self._persistence = persistence
         self._failures = failures
         self._clock = clock
         self._random = random
         self._hosts = Hosts(_HOSTS, clock, random)
         self._room = asyncio.Semaphore(_AT_ONCE)
+        self._trying: dict[Hashable, asyncio.Task[Any]] = {}  # of Known or of Image, as what was asked for
         self._fetch = alru_cache(maxsize=_REMEMBERED, key=_flight_of)(self._fetch_image)
 
     def resting(self, target: Target) -> Failure | None:
@@ -68,6 +73,13 @@ class Lookups:
         """The same with all details, which are fetched again where only their gist is remembered."""
         return await self._look_up(target, credentials, self._ask_details)
 
+    def forgive(self, target: Target, before: Sequence[Credential], after: Sequence[Credential]) -> None:
+        """What failed with a password says nothing of the one that has taken its place under the same scope."""
+        scopes = {credential.scope for credential in before}
+        for credential in after:
+            if credential.scope in scopes and credential not in before:
+                self._failures.forget(target, credential.scope)
+
     async def close(self) -> None:
         """No fetch is under way, and none starts any more."""
         await self._fetch.cache_close()
@@ -78,7 +90,7 @@ class Lookups:
         """Tries the credentials in order, but first those by which the target is known: they will most likely do."""
         failures = []
         for credential in sorted(credentials, key=lambda item: not self._is_known(target, item)):
-            outcome = await self._try(target, credential, ask)
+            outcome = await self._share(target, credential, ask)
             if not isinstance(outcome, Failure) or outcome.cause not in NEXT_CREDENTIAL:
                 return outcome
             failures.append(outcome)
@@ -86,6 +98,20 @@ class Lookups:
 
     def _is_known(self, target: Target, credential: Credential) -> bool:
         return self._memory.find(target, credential.scope) is not None
+
+    async def _share(
+        self, target: Target, credential: Credential, ask: Callable[[Target, Credential], Awaitable[T]]
+    ) -> T | Failure:
+        """One try per scope at a time, in however many keyrings it is: what is public is in everybody's.
+
+        Those who wait are flights, cancelled only when all are, so the try need not be guarded against the first.
+        """
+        key = (target.repository, target.name, credential.scope, ask)
+        task: asyncio.Task[T | Failure] | None = self._trying.get(key)
+        if task is None:
+            task = self._trying[key] = asyncio.create_task(self._try(target, credential, ask))
+            task.add_done_callback(lambda _: self._trying.pop(key, None))
+        return await task
 
     async def _try(
         self, target: Target, credential: Credential, ask: Callable[[Target, Credential], Awaitable[T]]
@@ -125,12 +151,14 @@ class Lookups:
         are counted (Docker Hub), and proves this scope's access to what another one fetched.
         """
         reference = target.reference
+        await self._recall_content(target.repository, reference.digest)
         if reference.digest and not self._is_remembered(target, credential):
             return await self._prove(target, credential, reference.digest, None)
         stated = await self._client.head_manifest(reference, credential)
         if stated is None:
             manifest = await self._client.fetch_manifest(reference, credential)
             return await self._prove(target, credential, manifest.digest, manifest)
+        await self._recall_content(target.repository, stated)
         try:
             return await self._prove(target, credential, stated, None)
         except (ManifestNotFound, InvalidManifest):
@@ -139,6 +167,13 @@ class Lookups:
             if manifest.digest == stated:
                 raise
             return await self._prove(target, credential, manifest.digest, manifest)
+
+    async def _recall_content(self, repository: str, digest: str) -> None:
+        """What the store knows of the digest is remembered, which spares the GET but proves nobody's access."""
+        if digest and self._memory.shown(repository, digest) is None:
+            content = await self._persistence.find_content(repository, digest)
+            if content:
+                self._memory.adopt_content(repository, pack_digest(digest), content)
 
     async def _ask_details(self, target: Target, credential: Credential) -> Image:
         known = await self._ask(target, credential)

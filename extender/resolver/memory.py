@@ -4,6 +4,9 @@ Knows what may be told to whom. No clock (times come in as they go out), no task
 its scope.
 """
 
+import sys
+from typing import Protocol
+
 import msgspec
 
 from extender.placement.facts import Content
@@ -16,7 +19,7 @@ _INTERNED = 4096
 # Denials remembered before the rows they void are swept out, which takes 20 ms for 100,000 rows.
 _DENIALS = 4096
 
-_NameKey = tuple[str, PackedDigest, Scope]  # repository, tag or digest, scope
+NameKey = tuple[str, PackedDigest, Scope]  # repository, tag or digest, scope
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
@@ -32,6 +35,16 @@ class Known(msgspec.Struct, frozen=True, gc=False):
         return unpack_digest(self.packed)
 
 
+class Journal(Protocol):
+    """Whoever keeps what memory is told. Neither method waits or raises."""
+
+    def note(self, key: NameKey, known: Known) -> None:
+        """The name is now this."""
+
+    def note_denial(self, repository: str, scope: Scope, at: float) -> None:
+        """The scope knows nothing of the repository any more that was proven up to `at`."""
+
+
 class Memory:
     """Two tables of at most `size` rows each.
 
@@ -42,8 +55,10 @@ class Memory:
     bytes: it could be the digest of someone else's private image. Equal platform sets are one object.
     """
 
-    def __init__(self, size: int) -> None:
-        self._names: Table[_NameKey, Known] = Table(size)
+    def __init__(self, size: int, journal: Journal | None = None) -> None:
+        """`journal` is told what registries say, but not what is adopted."""
+        self._journal = journal
+        self._names: Table[NameKey, Known] = Table(size)
         self._contents: Table[tuple[str, PackedDigest], Content] = Table(size)
         self._interned: Table[Content, Content] = Table(_INTERNED)
         self._denied_at: dict[tuple[str, Scope], float] = {}
@@ -65,8 +80,7 @@ class Memory:
     def learn(self, target: Target, scope: Scope, digest: str, content: Content, at: float) -> Known:
         """The registry gave `scope` at `at` the bytes of `target`, which hash to `digest` and say `content`."""
         packed = pack_digest(digest)
-        content = self._interned.peek(content) or content
-        self._interned.put(content, content)
+        content = self._intern(content)
         self._contents.put((target.repository, packed), content)
         return self._write(target, scope, Known(content, packed, at))
 
@@ -79,9 +93,30 @@ class Memory:
     def revoke(self, repository: str, scope: Scope, at: float) -> None:
         """`scope` knows nothing of `repository` any more that was proven up to `at`. O(1), amortised."""
         self._denied_at[repository, scope] = at
+        if self._journal:
+            self._journal.note_denial(repository, scope, at)
         if len(self._denied_at) > _DENIALS:
             self._names.remove_where(self._is_void)
             self._denied_at.clear()
+
+    def adopt(self, key: NameKey, known: Known) -> None:
+        """What the registry said to us in an earlier life, or to another replica, unless we were told later."""
+        repository, name, scope = key
+        known = Known(self._intern(known.content), known.packed, known.proven_at)
+        self.adopt_content(repository, known.packed, known.content)
+        key = (sys.intern(repository), name, Scope(sys.intern(scope)))
+        before = self._names.peek(key)
+        if not self._is_void(key, known) and (before is None or before.proven_at < known.proven_at):
+            self._names.put(key, known)
+
+    def adopt_content(self, repository: str, packed: PackedDigest, content: Content) -> None:
+        """The repository has shown the bytes of the digest to us earlier, or to another replica."""
+        self._contents.put((sys.intern(repository), packed), self._intern(content))
+
+    def _intern(self, content: Content) -> Content:
+        content = self._interned.peek(content) or content
+        self._interned.put(content, content)
+        return content
 
     def _write(self, target: Target, scope: Scope, known: Known) -> Known:
         key = (target.repository, target.name, scope)
@@ -89,8 +124,10 @@ class Memory:
         if before and before.packed == known.packed:
             known = Known(known.content, before.packed, known.proven_at)  # the bytes object that `contents` has too
         self._names.put(key, known)
+        if self._journal:
+            self._journal.note(key, known)
         return known
 
-    def _is_void(self, key: _NameKey, known: Known) -> bool:
+    def _is_void(self, key: NameKey, known: Known) -> bool:
         denied_at = self._denied_at.get((key[0], key[2]))
         return denied_at is not None and known.proven_at <= denied_at

@@ -7,7 +7,7 @@ business, what may be told to whom is `memory.py`'s.
 import asyncio
 import math
 import random as stdlib_random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -20,10 +20,11 @@ from extender.metrics import REGISTRY, counter, gauge
 from extender.placement.facts import Answer, Cause, Failure
 from extender.registry.image import ManifestClient
 from extender.registry.keyring import ANONYMOUS, Credential, Keyring, Scope
-from extender.resolver.failures import Failures, summary
+from extender.resolver.failures import NEXT_CREDENTIAL, Failures, summary
 from extender.resolver.flights import Flights
 from extender.resolver.lookups import Lookups
 from extender.resolver.memory import Known, Memory
+from extender.resolver.persistence import Persistence
 from extender.resolver.references import References, Target
 from extender.resolver.tables import PackedDigest
 
@@ -54,6 +55,9 @@ IMAGES = gauge(
 # Lookups started and not ended, most of them queueing: some 3 KB each. Beyond that an image stays pending, and is
 # looked up when it is next asked for.
 _MOST_FLIGHTS = 10_000
+# Of them, those that one tenant's pods have started: half of what may ask registries at once, so that no namespace
+# full of images that lead nowhere keeps the others waiting.
+_MOST_FLIGHTS_EACH = 256
 _MOST_TEXTS = 8_192
 _FEWEST_FAILURES = 1_000
 _ENDED = Failure(Cause.LOOKING_UP, "its lookup was ended before it came to anything")
@@ -72,10 +76,9 @@ class _Standing(msgspec.Struct, frozen=True):
     answer: Answer
     result: str
     due: Target | None = None
-    credentials: tuple[Credential, ...] = ()
 
 
-_FlightKey = tuple[str, PackedDigest, tuple[Scope, ...]]  # repository, tag or digest, scopes in the order of trying
+_FlightKey = tuple[str, PackedDigest, Hashable]  # repository, tag or digest, the keyring's identity
 
 
 class Resolver:
@@ -85,7 +88,8 @@ class Resolver:
     refreshed in the background while it serves on; `stale_seconds` after the registry last confirmed it, it is no
     answer any more. The right to know what a digest is ages like a tag, except that what is public stays so.
     Failures stand as long as `failures.py` says, and none displaces an answer but *denied*, which takes it away.
-    `size` bounds each table; `clock` gives monotonic seconds, `random` numbers from 0 up to 1.
+    `size` bounds each table; `clock` gives monotonic seconds, `random` numbers from 0 up to 1. `persistence`, which is
+    asked before a registry is, is closed with the resolver; without it nothing outlives the process.
     """
 
     def __init__(
@@ -98,19 +102,31 @@ class Resolver:
         stale_seconds: float,
         clock: Callable[[], float],
         random: Callable[[], float] = stdlib_random.random,
+        persistence: Persistence | None = None,
     ) -> None:
         self._tag_seconds = tag_seconds
         self._always_seconds = always_seconds
         self._stale_seconds = stale_seconds
         self._clock = clock
         self._references = References(min(size, _MOST_TEXTS))
-        self._memory = Memory(size)
+        self._persistence = persistence or Persistence(None, clock=clock)
+        self._memory = Memory(size, self._persistence)
         self._failures = Failures(max(size // 10, _FEWEST_FAILURES), clock, random)
-        self._lookups = Lookups(client, self._memory, self._failures, clock=clock, random=random)
-        self._finding: Flights[_FlightKey, Known | Failure] = Flights(_MOST_FLIGHTS)
-        self._describing: Flights[_FlightKey, Image | Failure] = Flights(_MOST_FLIGHTS)
+        self._lookups = Lookups(client, self._memory, self._persistence, self._failures, clock=clock, random=random)
+        self._loading: asyncio.Task[None] | None = None
+        self._finding: Flights[_FlightKey, Known | Failure] = Flights(_MOST_FLIGHTS, _MOST_FLIGHTS_EACH)
+        self._describing: Flights[_FlightKey, Image | Failure] = Flights(_MOST_FLIGHTS, _MOST_FLIGHTS_EACH)
         for state, child in IMAGES.items():
             child.set_function(partial(self._count, state))
+
+    async def load(self, wait_seconds: float) -> None:
+        """What the store keeps comes into memory, some 100,000 rows a second; after `wait_seconds` in the background.
+
+        Until then, and where that fails, lookups ask the store for the one name they want.
+        """
+        load = self._persistence.load(self._memory.adopt, self._memory.adopt_content)
+        self._loading = asyncio.get_running_loop().create_task(load)
+        await asyncio.wait([self._loading], timeout=wait_seconds)
 
     def peek(self, lookup: Lookup, keyring: Keyring) -> Answer:
         """What is known now, fresh or stale; None if nothing is. No I/O and no task; a few microseconds."""
@@ -120,7 +136,7 @@ class Resolver:
 
     def start(self, lookup: Lookup, keyring: Keyring) -> None:
         """Sees to it that a lookup is under way, unless what is known is fresh or a failure still stands."""
-        self._fly(self._stand(lookup, keyring))
+        self._fly(lookup, self._stand(lookup, keyring), keyring)
 
     async def resolve_all(
         self, lookups: Sequence[Lookup], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
@@ -134,7 +150,7 @@ class Resolver:
         standings = [self._stand(lookup, keyring) for lookup in lookups]
         for standing in standings:
             _tally(standing)
-        flights = [self._fly(standing) for standing in standings]
+        flights = [self._fly(*each, keyring) for each in zip(lookups, standings, strict=True)]
         awaited = [
             flight
             for standing, flight in zip(standings, flights, strict=True)
@@ -150,9 +166,10 @@ class Resolver:
         if isinstance(target, Failure):
             LOOKUPS["negative"].inc()
             return target
-        credentials = keyring.credentials_for(target.reference)
         flight = self._describing.join(
-            _flight_key(target, credentials), lambda: self._look_up(self._lookups.describe, target, credentials)
+            _flight_key(target, keyring),
+            lambda: self._look_up(self._lookups.describe, target, keyring),
+            payer=keyring.tenant,
         )
         if flight is None:
             LOOKUPS["error"].inc()
@@ -166,9 +183,13 @@ class Resolver:
 
     async def close(self) -> None:
         """No lookup is under way any more and none will start; who waits for one gets what memory has."""
+        if self._loading:
+            self._loading.cancel()
+            await asyncio.gather(self._loading, return_exceptions=True)
         await self._finding.close()
         await self._describing.close()
         await self._lookups.close()
+        await self._persistence.close()
         for child in IMAGES.values():
             child.set_function(float)
 
@@ -185,45 +206,72 @@ class Resolver:
         target = self._references.target_of(lookup.reference)
         if isinstance(target, Failure):
             return _Standing(target, "negative")
-        credentials = keyring.credentials_for(target.reference)
-        for credential in credentials:
-            known = self._memory.find(target, credential.scope)
+        scopes = keyring.scopes_for(target.reference)
+        for scope in scopes:
+            known = self._memory.find(target, scope)
             age_seconds = self._clock() - known.proven_at if known else math.inf
-            if known and age_seconds < self._fresh_seconds(lookup, target, credential):
+            if known and age_seconds < self._fresh_seconds(lookup, target, scope):
                 return _Standing(known.content, "hit")
             if known and age_seconds < self._stale_seconds:
-                may_ask = not (self._failures.standing(target, credential.scope) or self._lookups.resting(target))
-                return _Standing(known.content, "stale", target if may_ask else None, credentials)
-        failure = summary(self._failures.standing(target, credential.scope) for credential in credentials)
-        failure = failure or self._lookups.resting(target)
-        return _Standing(failure, "negative") if failure else _Standing(None, "", target, credentials)
+                may_ask = not (self._failures.standing(target, scope) or self._lookups.resting(target))
+                return _Standing(known.content, "stale", target if may_ask else None)
+        failure = self._standing_failure(target, keyring, scopes)
+        if not failure and not keyring.is_due(target.reference) and not self._persistence.may_know(scopes):
+            failure = self._lookups.resting(target)  # nobody but the registry could tell more
+        return _Standing(failure, "negative") if failure else _Standing(None, "", target)
 
-    def _fresh_seconds(self, lookup: Lookup, target: Target, credential: Credential) -> float:
+    def _standing_failure(self, target: Target, keyring: Keyring, scopes: Sequence[Scope]) -> Failure | None:
+        """Why there is no content, unless that is worth another try: by now there may be another credential."""
+        failure = summary(self._failures.standing(target, scope) for scope in scopes)
+        if failure and failure.cause in NEXT_CREDENTIAL and keyring.is_due(target.reference):
+            return None
+        return failure
+
+    def _fresh_seconds(self, lookup: Lookup, target: Target, scope: Scope) -> float:
         if target.reference.digest:
-            return math.inf if credential.scope == ANONYMOUS.scope else self._tag_seconds
+            return math.inf if scope == ANONYMOUS.scope else self._tag_seconds
         return self._always_seconds if lookup.always or target.name == "latest" else self._tag_seconds
 
-    def _fly(self, standing: _Standing) -> asyncio.Task[Known | Failure] | None:
+    def _fly(self, lookup: Lookup, standing: _Standing, keyring: Keyring) -> asyncio.Task[Known | Failure] | None:
         """The flight in which what is due is looked up; None if nothing is due, or too many are under way."""
-        target, credentials = standing.due, standing.credentials
+        target = standing.due
         if target is None:
             return None
-        key = _flight_key(target, credentials)
+        key = _flight_key(target, keyring)
         if standing.answer is None and self._finding.is_under_way(key):
             LOOKUPS["shared"].inc()
-        flight = self._finding.join(key, lambda: self._look_up(self._lookups.find, target, credentials))
+        flight = self._finding.join(
+            key, lambda: self._look_up(partial(self._find, lookup), target, keyring), payer=keyring.tenant
+        )
         if flight is None:
             LOOKUPS["error"].inc()
         return flight
+
+    async def _find(self, lookup: Lookup, target: Target, credentials: tuple[Credential, ...]) -> Known | Failure:
+        """What is fresh in memory now that the credentials are at hand, or in the store; else what a registry says."""
+        scopes = [credential.scope for credential in credentials]
+        for key, known in await self._persistence.find(target, scopes):
+            self._memory.adopt(key, known)
+        for scope in scopes:
+            found = self._memory.find(target, scope)
+            if found and self._clock() - found.proven_at < self._fresh_seconds(lookup, target, scope):
+                return found
+        return await self._lookups.find(target, credentials)
 
     async def _look_up(
         self,
         ask: Callable[[Target, tuple[Credential, ...]], Awaitable[R | Failure]],
         target: Target,
-        credentials: tuple[Credential, ...],
+        keyring: Keyring,
     ) -> R | Failure:
         started = self._clock()
+        credentials = await keyring.load(target.reference)
         outcome = await ask(target, credentials)
+        if isinstance(outcome, Failure) and outcome.cause in NEXT_CREDENTIAL:
+            renewed = await keyring.load(target.reference, anew=True)
+            if renewed != credentials:
+                self._lookups.forgive(target, credentials, renewed)
+                outcome = await ask(target, renewed)
         DURATION.observe(self._clock() - started)
         LOOKUPS["error" if isinstance(outcome, Failure) else "fetched"].inc()
         return outcome
@@ -231,9 +279,11 @@ class Resolver:
     def _landed(
         self, lookup: Lookup, standing: _Standing, flight: asyncio.Task[Known | Failure] | None, keyring: Keyring
     ) -> Answer:
-        """The answer after the wait. A lookup that failed gives way to what memory still has, unless it was denied."""
-        if flight is None or not flight.done() or flight.cancelled():
+        """The answer after the wait: what the lookup came to, else what memory has by now, unless that was denied."""
+        if flight is None:
             return standing.answer
+        if not flight.done() or flight.cancelled():
+            return standing.answer or self._stand(lookup, keyring).answer
         outcome = flight.result()
         return outcome.content if isinstance(outcome, Known) else self._stand(lookup, keyring).answer or outcome
 
@@ -244,5 +294,5 @@ def _tally(standing: _Standing) -> None:
         LOOKUPS[standing.result].inc()
 
 
-def _flight_key(target: Target, credentials: tuple[Credential, ...]) -> _FlightKey:
-    return target.repository, target.name, tuple(credential.scope for credential in credentials)
+def _flight_key(target: Target, keyring: Keyring) -> _FlightKey:
+    return target.repository, target.name, keyring.identity

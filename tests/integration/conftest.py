@@ -4,7 +4,9 @@ For tests of any room that want a real registry (skipped with one line where Deb
 
 - `debian_registry`: one without TLS or login, shared by the whole run. Push under a repository of your own:
   `debian_registry.push("my-test/app", "1", build_index(["linux/amd64"]))`, then ask `debian_registry.host`.
-- `start_debian_registry(http=…, auth=…)`: another one, for this test alone, with sections of its configuration.
+- `start_debian_registry(http=…, auth=…, proxy=…)`: another one, for this test alone, with parts of its configuration.
+
+Likewise `start_redis(*options)` for a real Redis server.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,9 +16,13 @@ from typing import Any
 
 import pytest
 
-from tests.integration.debian_registry import DebianRegistry, RegistryMissing, find_program
+from tests.integration.debian_package import ProgramMissing
+from tests.integration.debian_redis import DebianRedis
+from tests.integration.debian_redis import find_program as find_redis
+from tests.integration.debian_registry import DebianRegistry, find_program
 
 StartRegistry = Callable[..., DebianRegistry]
+StartRedis = Callable[..., DebianRedis]
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +38,7 @@ def registry_program() -> Path:
     """The docker-registry program, or a skip."""
     try:
         return find_program()
-    except RegistryMissing as exc:
+    except ProgramMissing as exc:
         pytest.skip(str(exc))
 
 
@@ -45,11 +51,31 @@ def debian_registry(registry_program: Path, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def start_debian_registry(registry_program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartRegistry]:
-    """Starts real registries that end with the test; `http` and `auth` as in `DebianRegistry`."""
+    """Starts real registries that end with the test; `http`, `auth` and `proxy` as in `DebianRegistry`."""
     with ExitStack() as stack:
 
-        def start(*, http: dict[str, Any] | None = None, auth: dict[str, Any] | None = None) -> DebianRegistry:
+        def start(**sections: dict[str, Any]) -> DebianRegistry:
             folder = tmp_path_factory.mktemp("registry")
-            return stack.enter_context(DebianRegistry(registry_program, folder, http=http, auth=auth))
+            return stack.enter_context(DebianRegistry(registry_program, folder, **sections))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def redis_program() -> Path:
+    """The redis-server program, or a skip."""
+    try:
+        return find_redis()
+    except ProgramMissing as exc:
+        pytest.skip(str(exc))
+
+
+@pytest.fixture
+def start_redis(redis_program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartRedis]:
+    """Starts real Redis servers that end with the test; options as on redis-server's command line."""
+    with ExitStack() as stack:
+
+        def start(*options: str, tls: bool = False) -> DebianRedis:
+            return stack.enter_context(DebianRedis(redis_program, tmp_path_factory.mktemp("redis"), options, tls=tls))
 
         yield start

@@ -4,11 +4,8 @@ Nothing is installed: the package is unpacked into the cache folder, once. The f
 """
 
 import base64
-import os
 import re
-import shutil
 import subprocess
-import tempfile
 import threading
 from collections import deque
 from pathlib import Path
@@ -22,72 +19,37 @@ import msgspec
 
 from extender.demo.images import Bundle
 from extender.images.digest import digest_of
+from tests.integration.debian_package import find_package
 
 _PACKAGE = "docker-registry"
-_FETCH_SECONDS = 300
 _END_SECONDS = 10
 _LISTENING = re.compile(rb'"listening on (?P<host>127\.0\.0\.1:\d+)')
 
 
-class RegistryMissing(Exception):
-    """The program is not here and cannot be fetched."""
-
-
 def find_program() -> Path:
-    """The docker-registry program in the cache folder, fetched from Debian's archive if it is not there yet.
+    """The docker-registry program.
 
     Raises:
-        RegistryMissing: with the reason in one line.
+        ProgramMissing: it is not here and cannot be fetched.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "multiarch-extender"
-    program = cache / _PACKAGE / "usr" / "bin" / _PACKAGE
-    if not program.exists():
-        if not (shutil.which("apt-get") and shutil.which("dpkg")):
-            raise RegistryMissing(f"{_PACKAGE} is not in {cache}, and there is no apt-get to fetch it with")
-        cache.mkdir(parents=True, exist_ok=True)
-        _fetch(cache)
-    return program
-
-
-def _fetch(cache: Path) -> None:
-    """Unpack Debian's package into `cache`; whoever comes second at the same time finds it there."""
-    with tempfile.TemporaryDirectory(dir=cache) as scratch:
-        folder = Path(scratch)
-        try:
-            _download(folder)
-            (package,) = folder.glob(f"{_PACKAGE}_*.deb")
-            _run(["dpkg", "-x", str(package), str(folder / "unpacked")], folder)
-        except (OSError, ValueError, subprocess.SubprocessError) as exc:
-            raise RegistryMissing(f"{_PACKAGE} is not in {cache} and cannot be fetched: {exc}") from exc
-        if not (cache / _PACKAGE).exists():
-            (folder / "unpacked").rename(cache / _PACKAGE)
-
-
-def _download(folder: Path) -> None:
-    """The package into `folder`, by this machine's package lists, else by fresh ones that need no root."""
-    try:
-        _run(["apt-get", "download", _PACKAGE], folder)
-    except subprocess.CalledProcessError:
-        for name in ("lists/partial", "cache/archives/partial"):
-            (folder / name).mkdir(parents=True)
-        private = ["-o", f"Dir::State::lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
-        _run(["apt-get", *private, "update"], folder)
-        _run(["apt-get", *private, "download", _PACKAGE], folder)
-
-
-def _run(command: list[str], folder: Path) -> None:
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=_FETCH_SECONDS)
+    return find_package(_PACKAGE) / "usr" / "bin" / _PACKAGE
 
 
 class DebianRegistry:
     """`with DebianRegistry(program, folder) as registry:` is a real registry at `registry.host` until the end.
 
-    It keeps images in memory. `http` and `auth` are sections of its configuration file (distribution:
-    docs/configuration.md), for TLS and for who may come in.
+    It keeps images in memory. `http`, `auth` and `proxy` are sections of its configuration file (distribution:
+    docs/configuration.md), for TLS, for who may come in, and to be a cache of another registry.
     """
 
     def __init__(
-        self, program: Path, folder: Path, *, http: dict[str, Any] | None = None, auth: dict[str, Any] | None = None
+        self,
+        program: Path,
+        folder: Path,
+        *,
+        http: dict[str, Any] | None = None,
+        auth: dict[str, Any] | None = None,
+        proxy: dict[str, Any] | None = None,
     ) -> None:
         self.host = ""
         self._scheme = "https" if http and "tls" in http else "http"
@@ -97,7 +59,8 @@ class DebianRegistry:
             "log": {"level": "info", "formatter": "json", "accesslog": {"disabled": True}},
             "storage": {"inmemory": {}},
             "http": {"addr": "127.0.0.1:0"} | (http or {}),
-        } | ({"auth": auth} if auth else {})
+        }
+        configuration |= {name: section for name, section in (("auth", auth), ("proxy", proxy)) if section}
         (folder / "registry.yml").write_bytes(msgspec.yaml.encode(configuration))
 
     @property

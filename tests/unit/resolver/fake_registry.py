@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 
 from extender.errors import ManifestNotFound, RegistryDenied
@@ -36,13 +36,24 @@ class FakeClock:
 
 
 class Keys:
-    """A keyring with the same credentials for every image."""
+    """A keyring with the same credentials for every image, which it has at hand."""
 
-    def __init__(self, *credentials: Credential) -> None:
-        self._credentials = credentials
+    def __init__(self, *credentials: Credential, tenant: str = "") -> None:
+        self.credentials = credentials
+        self.tenant = tenant
 
-    def credentials_for(self, reference: ImageReference) -> tuple[Credential, ...]:
-        return self._credentials
+    @property
+    def identity(self) -> Hashable:
+        return self.credentials
+
+    def scopes_for(self, reference: ImageReference) -> tuple[Scope, ...]:
+        return tuple(credential.scope for credential in self.credentials)
+
+    def is_due(self, reference: ImageReference) -> bool:
+        return False
+
+    async def load(self, reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+        return self.credentials
 
 
 class FakeRegistry:
@@ -52,6 +63,7 @@ class FakeRegistry:
         self.requests: list[tuple[str, str, str]] = []  # method, reference, scope
         self.callers: set[str] = set()
         self.readers: dict[str, set[str]] = {}
+        self.refused_passwords: set[str] = set()
         self.hides = False  # says 404 of what one may not read
         self.fault: Callable[[str, ImageReference], Exception | None] = lambda method, reference: None
         self.knows_head = True
@@ -123,6 +135,8 @@ class FakeRegistry:
         fault = self.fault(method, reference)
         if fault:
             raise fault
+        if credential.password in self.refused_passwords:
+            raise RegistryDenied("expired")
         if credential.scope not in self.readers.get(reference.repository, {credential.scope}):
             raise ManifestNotFound("no such repository") if self.hides else RegistryDenied("no access")
 

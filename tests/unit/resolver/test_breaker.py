@@ -9,6 +9,7 @@ from extender.errors import (
     InvalidManifest,
     ManifestNotFound,
     RegistryDenied,
+    RegistryError,
     RegistryThrottled,
     RegistryUnavailable,
     UnsupportedManifest,
@@ -219,3 +220,12 @@ async def test_hosts_rest_one_by_one(clock: FakeClock) -> None:
     await visit(hosts.host("quay.io"))
     assert hosts.resting("quay.io") is None
     assert hosts.resting("registry.example.com") is None
+
+
+@pytest.mark.parametrize("error", [RegistryThrottled("x", 300.0), RegistryUnavailable("x")], ids=["spared", "mirrored"])
+async def test_trouble_that_is_not_the_hosts_gives_it_no_rest(host: Host, error: RegistryError) -> None:
+    """It was spared to save its quota, or a mirror of it answers well: however many images that happens to."""
+    error.host_is_well = True
+    for image in ("one", "two", "three"):
+        await visit(host, image, error=error)
+    assert host.resting() is None

@@ -83,3 +83,20 @@ async def test_closing_ends_all_flights_and_starts_none() -> None:
     await flights.close()
     assert all(task and task.cancelled() for task in tasks)
     assert flights.join("three", lambda: wait_for(asyncio.Event())) is None
+
+
+async def test_a_payer_has_room_for_so_many_flights() -> None:
+    """Beyond that only others' start, until one of the payer's has landed; joining one under way is free."""
+    flights: Flights[str, str] = Flights(10, 2)
+    event = asyncio.Event()
+    mine = [flights.join(key, lambda: wait_for(event), payer="me") for key in "abc"]
+    assert mine[2] is None
+    assert flights.join("a", lambda: wait_for(event), payer="me") is mine[0]
+    others = [flights.join(key, lambda: wait_for(event)) for key in "def"]
+    assert None not in others
+    event.set()
+    await asyncio.wait([flight for flight in (*mine, *others) if flight])
+    await asyncio.sleep(0)
+    again = flights.join("c", lambda: wait_for(event), payer="me")
+    assert again is not None
+    await again

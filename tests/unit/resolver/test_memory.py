@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from extender.images.digest import digest_of
 from extender.placement.facts import Content
 from extender.registry.keyring import Scope
-from extender.resolver.memory import Memory
+from extender.resolver.memory import Known, Memory, NameKey
 from extender.resolver.references import References, Target
+from extender.resolver.tables import pack_digest
 from tests.unit.resolver.fake_registry import index_of
 
 A, B = Scope("a"), Scope("b")
@@ -155,3 +156,74 @@ def test_memory_tells_what_a_plain_record_of_all_events_tells(steps: list[tuple[
             assert (known and (known.digest, known.proven_at)) == expected
             if known:
                 assert known.content == shown[one.repository, known.digest]
+
+
+class Pages:
+    """A journal to look into."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[object, ...]] = []
+
+    def note(self, key: NameKey, known: Known) -> None:
+        self.lines.append((key, known))
+
+    def note_denial(self, repository: str, scope: Scope, at: float) -> None:
+        self.lines.append((repository, scope, at))
+
+
+def test_what_registries_say_is_noted_and_what_is_adopted_is_not() -> None:
+    """Whoever keeps the journal gave us the latter."""
+    pages = Pages()
+    memory = Memory(10, pages)
+    learned = memory.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
+    proven = memory.prove(SIBLING, A, DIGESTS[0], 6.0)
+    assert memory.prove(SIBLING, A, DIGESTS[1], 6.0) is None
+    memory.revoke(TAG.repository, A, 7.0)
+    memory.adopt((ELSEWHERE.repository, "1", A), learned)
+    memory.adopt_content(ELSEWHERE.repository, pack_digest(DIGESTS[1]), CONTENTS[1])
+    assert pages.lines == [
+        ((TAG.repository, "1", A), learned),
+        ((SIBLING.repository, "2", A), proven),
+        (TAG.repository, A, 7.0),
+    ]
+
+
+def test_what_is_adopted_is_found_by_its_scope_alone() -> None:
+    """And its digest needs no other proof than any that was shown."""
+    memory = Memory(10)
+    memory.adopt((TAG.repository, "1", A), Known(CONTENTS[0], pack_digest(DIGESTS[0]), 5.0))
+    known = memory.find(TAG, A)
+    assert known is not None
+    assert (known.content, known.digest, known.proven_at) == (CONTENTS[0], DIGESTS[0], 5.0)
+    assert memory.find(TAG, B) is None
+    assert memory.prove(TAG, B, DIGESTS[0], 6.0) is not None
+
+
+@pytest.mark.parametrize(("at", "digest"), [(4.0, DIGESTS[0]), (5.0, DIGESTS[0]), (6.0, DIGESTS[1])], ids=str)
+def test_what_is_adopted_gives_way_to_what_was_proven_later(at: float, digest: str) -> None:
+    """Whichever came first: the last word of the registry counts."""
+    memory = Memory(10)
+    memory.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
+    memory.adopt((TAG.repository, "1", A), Known(CONTENTS[1], pack_digest(DIGESTS[1]), at))
+    known = memory.find(TAG, A)
+    assert known is not None
+    assert known.digest == digest
+
+
+def test_what_was_denied_is_not_adopted() -> None:
+    """Unless it was proven again since."""
+    memory = Memory(10)
+    memory.revoke(TAG.repository, A, 6.0)
+    memory.adopt((TAG.repository, "1", A), Known(CONTENTS[0], pack_digest(DIGESTS[0]), 6.0))
+    assert memory.find(TAG, A) is None
+    memory.adopt((TAG.repository, "1", A), Known(CONTENTS[0], pack_digest(DIGESTS[0]), 7.0))
+    assert memory.find(TAG, A) is not None
+
+
+def test_an_adopted_content_proves_nothing_by_itself() -> None:
+    """It is what a digest runs on, for those who prove that they may know."""
+    memory = Memory(10)
+    memory.adopt_content(TAG.repository, pack_digest(DIGESTS[0]), CONTENTS[0])
+    assert memory.find(TAG, A) is None
+    assert memory.shown(TAG.repository, DIGESTS[0]) == CONTENTS[0]
+    assert memory.shown(ELSEWHERE.repository, DIGESTS[0]) is None

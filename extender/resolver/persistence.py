@@ -1,0 +1,264 @@
+"""What survives a restart: the memory's changes, written behind it in batches, and rows read back.
+
+Knows when the store is asked and what a failure of it costs (time, never an answer), which rows may be kept at all,
+and how to tell monotonic time from the time of day. Nothing of how a store keeps them, and nothing of registries.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import islice
+from typing import TypeVar
+
+import structlog
+
+from extender.metrics import counter
+from extender.placement.facts import Content
+from extender.registry.keyring import ANONYMOUS, Scope
+from extender.resolver.health import Doing, Health
+from extender.resolver.memory import Known, NameKey
+from extender.resolver.references import Target
+from extender.resolver.store import Batch, NameRow, Row, Store, StoreError
+from extender.resolver.tables import PackedDigest, pack_digest
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+READS = counter(
+    "multiarch_store_reads_total",
+    "Times the store was asked for what memory did not have, by outcome.",
+    "result",
+    ("hit", "miss", "error"),
+)
+ROWS = counter(
+    "multiarch_store_rows_total",
+    "Rows of the store: loaded at start, written, dropped since it could not be written for long, found damaged.",
+    "event",
+    ("loaded", "written", "dropped", "damaged"),
+)
+
+# A lookup waits no longer for the store than this; a registry's answer takes about as long.
+_READ_SECONDS = 0.2
+_WRITE_SECONDS = 10.0
+_CLOSE_SECONDS = 2.0
+# How long after it was learned a row is on its way: with the batch under way, what a crash loses.
+_GATHER_SECONDS = 0.25
+_BATCH_ROWS = 1_000
+# Rows that wait while the store is away, of some 300 bytes each; then the oldest are dropped.
+_MOST_WAITING = 10_000
+_READS_AT_ONCE = 8
+
+
+class Persistence:
+    """The store as the resolver uses it, if there is one. Nothing here raises for its sake or waits for a write.
+
+    What was learned with a credential is kept only with `persist_private`: unless a file keys the scopes, they mean
+    nothing to the next process. `clock` and `wall_clock` give seconds, monotonic and since the epoch; times come and go
+    by `clock`. A wall clock that was set back makes a row look proven just now, and delays asking again that much.
+    """
+
+    def __init__(
+        self,
+        store: Store | None,
+        *,
+        persist_private: bool = False,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float] = time.time,
+        read_seconds: float = _READ_SECONDS,
+    ) -> None:
+        self._store = store
+        self._persist_private = persist_private
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._read_seconds = read_seconds
+        self._health = Health(store.place if store else "", clock)
+        self._reading = asyncio.Semaphore(_READS_AT_ONCE)
+        self._writing = asyncio.Lock()
+        self._names: dict[NameKey, Known] = {}
+        self._denials: dict[tuple[str, Scope], float] = {}
+        self._changed = asyncio.Event()
+        self._writer: asyncio.Task[None] | None = None
+        self._is_loaded = False
+
+    def note(self, key: NameKey, known: Known) -> None:
+        """The name's row will be written. A microsecond."""
+        if self._store is None or not self._may_keep(key[2]):
+            return
+        self._names.pop(key, None)  # to come last: what was learned first is written, or dropped, first
+        self._names[key] = known
+        self._drop_oldest(self._names)
+        self._wake()
+
+    def note_denial(self, repository: str, scope: Scope, at: float) -> None:
+        """What was proven to the scope up to `at` will be void in the store too."""
+        if self._store is None or not self._may_keep(scope):
+            return
+        self._denials[repository, scope] = at
+        self._drop_oldest(self._denials)
+        self._wake()
+
+    def may_know(self, scopes: Iterable[Scope]) -> bool:
+        """Whether it makes sense to ask for a name that memory does not have, or that others may have confirmed."""
+        store = self._store
+        if store is None or self._health.rest_seconds(Doing.READING) or (self._is_loaded and not store.is_shared):
+            return False
+        return any(map(self._may_keep, scopes))
+
+    async def find(self, target: Target, scopes: Iterable[Scope]) -> list[tuple[NameKey, Known]]:
+        """What the store has of the target for these scopes; nothing if it does not say so soon."""
+        store, kept = self._store, [scope for scope in scopes if self._may_keep(scope)]
+        if store is None or not self.may_know(kept):
+            return []
+        return self._names_in(await self._read(lambda: store.find(target.repository, target.name, kept)))
+
+    async def find_content(self, repository: str, digest: str) -> Content | None:
+        """What the digest runs on, if the store has seen the repository show it. It is no proof of access."""
+        store = self._store
+        if store is None or (self._is_loaded and not store.is_shared):
+            return None
+        rows = await self._read(lambda: store.find_content(repository, pack_digest(digest)))
+        return next((row.content for row in rows if row), None)
+
+    async def load(
+        self, adopt: Callable[[NameKey, Known], None], adopt_content: Callable[[str, PackedDigest, Content], None]
+    ) -> None:
+        """Hands over all that the store of this process alone has, those written last at the end."""
+        store = self._store
+        if store is None or store.is_shared:
+            return
+        slices = store.rows()
+        while self._health.admit(Doing.READING):
+            rows = await self._attempt(Doing.READING, anext(slices, None), _WRITE_SECONDS)
+            if rows is None:  # the end, or a failure, after which names are asked for one by one
+                self._is_loaded = not self._health.rest_seconds(Doing.READING)
+                break
+            for key, known in self._names_in(rows):
+                adopt(key, known)
+            for row in rows:
+                if row and not isinstance(row, NameRow):
+                    adopt_content(row.repository, row.packed, row.content)
+            ROWS["loaded"].inc(len(rows))
+
+    async def flush(self) -> None:
+        """All that waits has been written, unless the store fails or is left alone."""
+        async with self._writing:
+            while (self._names or self._denials) and self._health.admit(Doing.WRITING):
+                if not await self._write_batch():
+                    return
+            if not (self._names or self._denials):
+                self._changed.clear()
+
+    async def close(self) -> None:
+        """What waits is written if that takes no longer than two seconds, and the store is closed."""
+        if self._writer:
+            self._writer.cancel()
+            await asyncio.gather(self._writer, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self.flush()
+        store, self._store = self._store, None
+        if store:
+            await store.close()
+
+    def _may_keep(self, scope: Scope) -> bool:
+        return self._persist_private or scope == ANONYMOUS.scope
+
+    def _drop_oldest(self, waiting: dict[T, Known] | dict[T, float]) -> None:
+        if len(waiting) > _MOST_WAITING:
+            del waiting[next(iter(waiting))]
+            ROWS["dropped"].inc()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        if self._writer is None:
+            context = contextvars.Context()
+            self._writer = asyncio.get_running_loop().create_task(self._write_behind(), context=context)
+
+    async def _write_behind(self) -> None:
+        while True:
+            await self._changed.wait()
+            if not self._denials:  # a crash must not bring back what was taken away
+                await asyncio.sleep(_GATHER_SECONDS)
+            await self.flush()
+            await asyncio.sleep(self._health.rest_seconds(Doing.WRITING))
+
+    async def _write_batch(self) -> bool:
+        """Whether the oldest that waits has been written; else it waits on. Denials stay until they are written."""
+        store, denials = self._store, dict(self._denials)
+        if store is None:
+            return False
+        if denials:
+            self._names = {key: known for key, known in self._names.items() if not self._is_denied(key, known)}
+        taken = dict(islice(self._names.items(), _BATCH_ROWS))
+        for key in taken:
+            del self._names[key]
+        written = False
+        try:
+            work = _write(store, self._batch_of(taken, denials))
+            written = await self._attempt(Doing.WRITING, work, _WRITE_SECONDS) is True
+        finally:
+            if not written:
+                self._names = taken | self._names
+        if written:
+            ROWS["written"].inc(len(taken))
+            for place in [place for place, at in denials.items() if self._denials.get(place) == at]:
+                del self._denials[place]
+        return written
+
+    def _batch_of(self, names: dict[NameKey, Known], denials: dict[tuple[str, Scope], float]) -> Batch:
+        ahead = self._wall_clock() - self._clock()
+        return Batch(
+            [NameRow(*key, known.packed, known.content, known.proven_at + ahead) for key, known in names.items()],
+            {place: at + ahead for place, at in denials.items()},
+        )
+
+    async def _read(self, ask: Callable[[], Awaitable[Sequence[T | None]]]) -> Sequence[T | None]:
+        async with self._reading:
+            if not self._health.admit(Doing.READING):
+                return []
+            found = await self._attempt(Doing.READING, ask(), self._read_seconds)
+        if found is None:
+            READS["error"].inc()
+            return []
+        READS["hit" if any(found) else "miss"].inc()
+        return found
+
+    async def _attempt(self, doing: Doing, work: Awaitable[T], seconds: float) -> T | None:
+        """What `work` comes to; None if it fails or takes too long, which the store's health then shows."""
+        try:
+            async with asyncio.timeout(seconds):
+                outcome = await work
+        except TimeoutError:
+            self._health.failed(doing, StoreError("timeout", "no answer in time"))
+        except StoreError as exc:
+            self._health.failed(doing, exc)
+        except Exception:  # a defect of ours or of a client's must not end a lookup
+            log.exception("store.crashed")
+            self._health.failed(doing, StoreError("unavailable", "it met an error that is none of its own"))
+        else:
+            self._health.succeeded(doing)
+            return outcome
+        return None
+
+    def _names_in(self, rows: Sequence[Row | None]) -> list[tuple[NameKey, Known]]:
+        """Those rows about names that may be told, in the terms of memory."""
+        now, ahead = self._clock(), self._wall_clock() - self._clock()
+        ROWS["damaged"].inc(sum(row is None for row in rows))
+        found = [
+            ((row.repository, row.name, row.scope), Known(row.content, row.packed, min(now, row.proven_at - ahead)))
+            for row in rows
+            if isinstance(row, NameRow) and self._may_keep(row.scope)
+        ]
+        return [(key, known) for key, known in found if not self._is_denied(key, known)]
+
+    def _is_denied(self, key: NameKey, known: Known) -> bool:
+        denied_at = self._denials.get((key[0], key[2]))
+        return denied_at is not None and known.proven_at <= denied_at
+
+
+async def _write(store: Store, batch: Batch) -> bool:
+    await store.write(batch)
+    return True

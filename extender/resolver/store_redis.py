@@ -1,0 +1,190 @@
+"""The store in a server that speaks Redis' protocol (Redis, Valkey and others), shared by replicas.
+
+Knows keys and commands: MGET, GET, and SET with EX, which every such server has; no cluster of them. A row lapses some
+time after it was last written; what the server may hold in all is its own setting (`maxmemory`).
+"""
+
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import msgspec
+from redis.asyncio import BlockingConnectionPool, Redis, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, AuthorizationError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeout
+
+from extender.registry.keyring import Scope
+from extender.resolver.store import (
+    SCHEMA,
+    Batch,
+    ContentRow,
+    NameRow,
+    Row,
+    StoreError,
+    decode_content,
+    decode_name,
+    encode_content,
+    encode_name,
+)
+from extender.resolver.tables import PackedDigest, unpack_digest
+
+T = TypeVar("T")
+
+# Enough for eight readers and a writer.
+_CONNECTIONS = 10
+# Connecting, TLS and login, and then each answer. A lookup waits less; what it gave up waiting for is broken off.
+_ANSWER_SECONDS = 2.0
+
+
+class RedisServer(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the server is and how to be let in. `tls` is None for a plain connection."""
+
+    host: str
+    port: int = 6379
+    database: int = 0
+    username: str = ""
+    password: str = ""
+    prefix: str = "multiarch-extender:"
+    tls: ssl.SSLContext | None = None
+
+    def __repr__(self) -> str:
+        """The address alone."""
+        return f"RedisServer({self.address!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, str]]:
+        """As `repr`: msgspec's own would show the password to a pretty-printer."""
+        return [("address", self.address)]
+
+    @property
+    def address(self) -> str:
+        """`redis://host:port/database`, without login."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'rediss' if self.tls else 'redis'}://{host}:{self.port}/{self.database}"
+
+
+class RedisStore:
+    """Rows as keys, each with its record. Connects when it is first used, and again when a connection broke.
+
+    A denial is a key too, and rows proven before it do not count: a replica that still has some to write cannot bring
+    them back.
+    """
+
+    is_shared = True
+
+    def __init__(self, server: RedisServer, *, keep_seconds: float) -> None:
+        """Rows lapse `keep_seconds` after they were last written: more than they could be of use for."""
+        self.place = server.address
+        self._prefix = f"{server.prefix}{SCHEMA}:"
+        self._keep_seconds = int(keep_seconds)
+        self._client = Redis(connection_pool=_pool_of(server))
+
+    async def rows(self) -> AsyncIterator[Sequence[Row | None]]:
+        """Nothing: what others have looked up is read name by name, where it is wanted."""
+        nothing: tuple[Sequence[Row | None], ...] = ()
+        for rows in nothing:
+            yield rows
+
+    async def find(self, repository: str, name: PackedDigest, scopes: Sequence[Scope]) -> Sequence[NameRow | None]:
+        """One command."""
+        names = [self._name_key(repository, name, scope) for scope in scopes]
+        denials = [self._denial_key(repository, scope) for scope in scopes]
+        values = cast("list[bytes | None]", await _translated(self._client.mget([*names, *denials])))
+        rows = [
+            decode_name(repository, name, scope, record)
+            for scope, record in zip(scopes, values, strict=False)
+            if record is not None
+        ]
+        denied_at = dict(zip(scopes, map(_time, values[len(scopes) :]), strict=True))
+        return [row for row in rows if row is None or row.proven_at > denied_at[row.scope]]
+
+    async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
+        """One command."""
+        record = cast("bytes | None", await _translated(self._client.get(self._content_key(repository, packed))))
+        return [] if record is None else [decode_content(repository, packed, record)]
+
+    async def write(self, batch: Batch) -> None:
+        """One round trip, denials first; what came through before an error stays."""
+        values: dict[str, bytes] = {}
+        for (repository, scope), at in batch.denials.items():
+            values[self._denial_key(repository, scope)] = repr(at).encode()
+        for row in batch.names:
+            values[self._content_key(row.repository, row.packed)] = encode_content(row)
+            values[self._name_key(row.repository, row.name, row.scope)] = encode_name(row)
+        await _translated(self._set(values))
+
+    async def close(self) -> None:
+        """All connections are closed."""
+        try:
+            await self._client.aclose(close_connection_pool=True)
+        except (RedisError, OSError):
+            return  # it was gone already
+
+    async def _set(self, values: Mapping[str, bytes]) -> None:
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for key, value in values.items():
+                pipeline.set(key, value, ex=self._keep_seconds)
+            await pipeline.execute()
+
+    def _name_key(self, repository: str, name: PackedDigest, scope: Scope) -> str:
+        mark = ":" if isinstance(name, str) and ":" not in name else "@"
+        return f"{self._prefix}name:{scope}:{repository}{mark}{unpack_digest(name)}"
+
+    def _denial_key(self, repository: str, scope: Scope) -> str:
+        return f"{self._prefix}denial:{scope}:{repository}"
+
+    def _content_key(self, repository: str, packed: PackedDigest) -> str:
+        return f"{self._prefix}content:{repository}@{unpack_digest(packed)}"
+
+
+def _pool_of(server: RedisServer) -> BlockingConnectionPool:
+    tls: dict[str, Any] = {"connection_class": _TlsConnection, "context": server.tls} if server.tls else {}
+    return BlockingConnectionPool(
+        **tls,
+        host=server.host,
+        port=server.port,
+        db=server.database,
+        username=server.username or None,
+        password=server.password or None,
+        max_connections=_CONNECTIONS,
+        timeout=_ANSWER_SECONDS,
+        socket_timeout=_ANSWER_SECONDS,
+        socket_connect_timeout=_ANSWER_SECONDS,
+        retry=Retry(NoBackoff(), 1),  # at once, over a new connection: the server may have closed an idle one
+        protocol=2,  # what every such server speaks
+    )
+
+
+class _TlsConnection(SSLConnection):
+    """A connection whose certificates were read once, at start."""
+
+    def __init__(self, *, context: ssl.SSLContext, **options: Any) -> None:  # noqa: ANN401 -- the parent's own
+        super().__init__(**options)
+        self.ssl_context.context = context
+
+
+def _time(value: bytes | None) -> float:
+    """When a denial was, in seconds since the epoch; before everything if there was none."""
+    try:
+        return float(value) if value is not None else float("-inf")
+    except ValueError:
+        return float("inf")  # damaged: nothing counts
+
+
+async def _translated(work: Awaitable[T]) -> T:
+    """What `work` comes to.
+
+    Raises:
+        StoreError: the server did not do it. It does not quote what the server said, which may hold what it was sent.
+    """
+    try:
+        return await work
+    except RedisTimeout as exc:
+        raise StoreError("timeout", "the server does not answer in time") from exc
+    except (AuthenticationError, AuthorizationError) as exc:
+        raise StoreError("unavailable", "the server does not accept the login") from exc
+    except ResponseError as exc:
+        raise StoreError("unwritable", f"the server refuses the command ({type(exc).__name__})") from exc
+    except (RedisError, OSError) as exc:
+        raise StoreError("unavailable", f"no connection ({type(exc).__name__})") from exc

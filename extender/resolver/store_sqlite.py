@@ -1,0 +1,242 @@
+"""The store in one SQLite file of this machine, used from one thread of its own.
+
+Knows SQL and files. A file that cannot be used is set aside or left alone, never repaired: it is a cache.
+https://www.sqlite.org/wal.html, https://www.sqlite.org/rescode.html
+"""
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+from extender.registry.keyring import Scope
+from extender.resolver.store import (
+    SCHEMA,
+    Batch,
+    ContentRow,
+    NameRow,
+    Reason,
+    Row,
+    StoreError,
+    decode_content,
+    decode_name,
+    encode_content,
+    encode_name,
+)
+from extender.resolver.tables import PackedDigest
+
+T = TypeVar("T")
+
+# "MarE", so that someone else's database is told from ours, and left alone.
+_APPLICATION = 0x4D617245
+# A row replaced gets a new number, the highest, so the numbers are the order in which rows were last written.
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS names (
+    number INTEGER PRIMARY KEY, repository TEXT NOT NULL, scope TEXT NOT NULL, name NOT NULL, record BLOB NOT NULL,
+    UNIQUE (repository, scope, name));
+CREATE TABLE IF NOT EXISTS contents (
+    number INTEGER PRIMARY KEY, repository TEXT NOT NULL, digest NOT NULL, record BLOB NOT NULL,
+    UNIQUE (repository, digest));
+"""
+# Rows read at once: decoding them takes some two milliseconds, for which the event loop does nothing else.
+_SLICE = 400
+# How long another process may hold the file before it counts as locked; only our thread waits.
+_BUSY_SECONDS = 0.5
+_CLOSE_SECONDS = 2.0
+_REASONS: dict[int, Reason] = {
+    sqlite3.SQLITE_BUSY: "locked",
+    sqlite3.SQLITE_LOCKED: "locked",
+    sqlite3.SQLITE_CORRUPT: "corrupt",
+    sqlite3.SQLITE_NOTADB: "corrupt",
+    # Statements of ours are in order, so it is the tables that are not what they were.
+    sqlite3.SQLITE_ERROR: "corrupt",
+    sqlite3.SQLITE_CONSTRAINT: "corrupt",
+    sqlite3.SQLITE_MISMATCH: "corrupt",
+}
+
+
+class SqliteStore:
+    """A file of at most `size` names and as many contents; beyond that, what was written longest ago goes.
+
+    The file is opened when it is first used, and again after an error. One that is corrupt, or of another schema, is
+    renamed to `….aside` (in the place of an earlier one) and begun anew.
+    """
+
+    is_shared = False
+
+    def __init__(self, path: Path, *, size: int) -> None:
+        self.place = f"sqlite:///{path}"
+        self._path = path
+        self._size = size
+        self._thread = ThreadPoolExecutor(1, "store")
+        self._opened: sqlite3.Connection | None = None
+
+    async def rows(self) -> AsyncIterator[Sequence[Row | None]]:
+        """All names, then all contents. Rows written meanwhile may come twice."""
+        for read in (_read_names, _read_contents):
+            after = 0
+            while found := await self._run(lambda file, read=read, after=after: read(file, after)):  # type: ignore[misc]
+                after = found[-1][0]
+                yield [row for _, row in found]
+
+    async def find(self, repository: str, name: PackedDigest, scopes: Sequence[Scope]) -> Sequence[NameRow | None]:
+        """One query per scope, some 20 µs each."""
+        return await self._run(lambda file: _find_names(file, repository, name, scopes))
+
+    async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
+        """One query."""
+        return await self._run(lambda file: _find_contents(file, repository, packed))
+
+    async def write(self, batch: Batch) -> None:
+        """One transaction, which a cancelled caller does not end half-way."""
+        await self._run(lambda file: self._write(file, batch))
+
+    async def close(self) -> None:
+        """The file is closed, unless the disk keeps it from being; what was asked before is done."""
+        with contextlib.suppress(TimeoutError, RuntimeError):  # a disk that hangs; or it was closed before
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
+
+    # From here on everything runs in the store's thread.
+
+    def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What `work` makes of the open file. After an error it is closed, and opened anew next time."""
+        try:
+            self._opened = self._opened or self._open()
+            return work(self._opened)
+        except (StoreError, sqlite3.Error, OSError, UnicodeDecodeError) as exc:
+            self._close()
+            raise self._consequence(_translate(exc, self._path)) from exc
+
+    def _consequence(self, error: StoreError) -> StoreError:
+        """The error to raise, after a file that will never be of use has been put out of the way."""
+        if error.reason not in ("corrupt", "schema"):
+            return error
+        aside = self._path.with_name(f"{self._path.name}.aside")
+        try:
+            self._path.replace(aside)
+            for suffix in ("-wal", "-shm"):  # they belong to the file that went, and would spoil the next one
+                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        except OSError as exc:
+            return _translate(exc, self._path)
+        return StoreError(error.reason, f"{error}; it is now {aside}, and a new one is begun")
+
+    def _open(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # for our eyes only; SQLite would not say so
+        file = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
+        file.text_factory = _text
+        try:
+            self._prepare(file)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _prepare(self, file: sqlite3.Connection) -> None:
+        file.execute("BEGIN")  # one view of all three: another process may be making the file ours just now
+        ((application,),) = file.execute("PRAGMA application_id")
+        ((version,),) = file.execute("PRAGMA user_version")
+        ((objects,),) = file.execute("SELECT count(*) FROM sqlite_schema")
+        file.execute("COMMIT")
+        if objects and application != _APPLICATION:
+            raise StoreError("unwritable", f"{self._path} is a database of something else")
+        if objects and version != SCHEMA:
+            raise StoreError("schema", f"{self._path} has schema {version}, not {SCHEMA}")
+        # NORMAL: a killed process loses nothing it committed; a machine that loses power may lose the last batches.
+        file.executescript(
+            f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE; {_SCHEMA}"
+            f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {SCHEMA}; COMMIT;"
+        )
+
+    def _write(self, file: sqlite3.Connection, batch: Batch) -> None:
+        file.execute("BEGIN IMMEDIATE")
+        try:
+            file.executemany("DELETE FROM names WHERE repository = ? AND scope = ?", batch.denials)
+            file.executemany("REPLACE INTO contents (repository, digest, record) VALUES (?, ?, ?)", _contents(batch))
+            file.executemany("REPLACE INTO names (repository, scope, name, record) VALUES (?, ?, ?, ?)", _names(batch))
+            for table in ("names", "contents"):
+                file.execute(
+                    f"DELETE FROM {table} WHERE number <= "  # noqa: S608 -- one of two words of ours
+                    f"(SELECT number FROM {table} ORDER BY number DESC LIMIT 1 OFFSET ?)",
+                    (self._size,),
+                )
+            file.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                file.execute("ROLLBACK")
+            raise
+
+    def _close(self) -> None:
+        file, self._opened = self._opened, None
+        if file:
+            with contextlib.suppress(sqlite3.Error):
+                file.close()
+
+
+def _names(batch: Batch) -> Iterable[tuple[str, Scope, PackedDigest, bytes]]:
+    return ((row.repository, row.scope, row.name, encode_name(row)) for row in batch.names)
+
+
+def _contents(batch: Batch) -> Iterable[tuple[str, PackedDigest, bytes]]:
+    return ((row.repository, row.packed, encode_content(row)) for row in batch.names)
+
+
+def _find_names(
+    file: sqlite3.Connection, repository: str, name: PackedDigest, scopes: Sequence[Scope]
+) -> list[NameRow | None]:
+    query = "SELECT record FROM names WHERE repository = ? AND scope = ? AND name = ?"
+    return [
+        decode_name(repository, name, scope, record)
+        for scope in scopes
+        for (record,) in file.execute(query, (repository, scope, name))
+    ]
+
+
+def _find_contents(file: sqlite3.Connection, repository: str, packed: PackedDigest) -> list[ContentRow | None]:
+    query = "SELECT record FROM contents WHERE repository = ? AND digest = ?"
+    return [decode_content(repository, packed, record) for (record,) in file.execute(query, (repository, packed))]
+
+
+def _read_names(file: sqlite3.Connection, after: int) -> list[tuple[int, Row | None]]:
+    query = "SELECT number, repository, name, scope, record FROM names WHERE number > ? ORDER BY number LIMIT ?"
+    return [(number, decode_name(*columns)) for number, *columns in _slice(file, query, after)]
+
+
+def _read_contents(file: sqlite3.Connection, after: int) -> list[tuple[int, Row | None]]:
+    query = "SELECT number, repository, digest, record FROM contents WHERE number > ? ORDER BY number LIMIT ?"
+    return [(number, decode_content(*columns)) for number, *columns in _slice(file, query, after)]
+
+
+def _slice(file: sqlite3.Connection, query: str, after: int) -> list[tuple[Any, ...]]:
+    """The next rows by number. In a damaged file their order may lead back to where we were, time and again."""
+    rows = file.execute(query, (after, _SLICE)).fetchall()
+    numbers = [after, *(number for number, *_ in rows)]
+    if any(one >= next_one for one, next_one in pairwise(numbers)):
+        raise StoreError("corrupt", "its rows are out of order")
+    return rows
+
+
+def _text(raw: bytes) -> str:
+    """A text that is none any more fails its row's checksum, rather than the whole query."""
+    return raw.decode(errors="replace")
+
+
+def _translate(error: StoreError | sqlite3.Error | OSError | UnicodeDecodeError, path: Path) -> StoreError:
+    if isinstance(error, StoreError):
+        return error
+    if isinstance(error, UnicodeDecodeError):  # in a message of SQLite's, which quotes what it cannot read
+        return StoreError("corrupt", f"{path}: a text in it is none")
+    if isinstance(error, OSError):
+        return StoreError("unwritable", f"{path}: {error.strerror}")
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest is detail, https://www.sqlite.org/rescode.html
+    return StoreError(_REASONS.get(code, "unwritable"), f"{path}: {error}")

@@ -1,0 +1,118 @@
+"""Which store a URL means, and which one is meant by none.
+
+Knows URLs, and the folders that an environment names. Opens nothing but certificates and password files.
+"""
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from extender.errors import ConfigError
+from extender.resolver.store import Store
+from extender.resolver.store_sqlite import SqliteStore
+
+_FILE = "images.sqlite"
+# What nobody has asked for in a week may be asked of its registry again.
+_KEEP_SECONDS = 7 * 86_400.0
+_FORMS = "memory:, sqlite:////path, redis://[user:password@]host[:port][/database] or rediss://…"
+_REDIS_OPTIONS = frozenset({"prefix", "password_file", "ca_file", "certificate_file", "key_file"})
+
+
+def default_store_url(environment: Mapping[str, str]) -> str:
+    """SQLite in `$STATE_DIRECTORY` (systemd.exec(5): the first of several), else in the user's cache folder.
+
+    The XDG Base Directory Specification has it that a relative `$XDG_CACHE_HOME` does not count. `memory:` where there
+    is no home either.
+    """
+    state = environment.get("STATE_DIRECTORY", "").partition(":")[0]
+    if state.startswith("/"):
+        return f"sqlite:///{state.rstrip('/')}/{_FILE}"
+    home, cache = environment.get("HOME", ""), environment.get("XDG_CACHE_HOME", "")
+    if not cache.startswith("/"):
+        cache = f"{home.rstrip('/')}/.cache" if home.startswith("/") else ""
+    return f"sqlite:///{cache.rstrip('/')}/multiarch-extender/{_FILE}" if cache else "memory:"
+
+
+def open_store(url: str, *, size: int, stale_seconds: float) -> Store | None:
+    """The store at `url`, None for `memory:`. It connects when it is first used, so one that is dead is no error here.
+
+    `size` bounds a store of our own; in a shared one rows lapse after a week, or `stale_seconds` if that is more.
+
+    Raises:
+        ConfigError: the URL is none of ours, or a file that it names cannot be used. The message holds no password.
+    """
+    scheme = url.partition(":")[0]
+    if url == "memory:":
+        return None
+    if scheme == "sqlite":
+        return SqliteStore(_path_of(url), size=size)
+    if scheme in ("redis", "rediss"):
+        return _redis_store(url, keep_seconds=max(_KEEP_SECONDS, stale_seconds))
+    raise ConfigError(f"cache.url: {_shown(url)} is no store; write {_FORMS}")
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be logged and printed."""
+    scheme, separator, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    username, colon, _ = login.partition(":")
+    return f"{scheme}{separator}{username}{':***' if colon else ''}{at}{place}"
+
+
+def _path_of(url: str) -> Path:
+    path = url.removeprefix("sqlite:///")
+    if path == url or not path.startswith("/") or path.endswith("/"):
+        raise ConfigError(f"cache.url: {_shown(url)} names no file; write sqlite:////path (four slashes)")
+    return Path(path)
+
+
+def _redis_store(url: str, *, keep_seconds: float) -> Store:
+    # Late: most services have no use for the client, which takes 40 ms and 6 MB.
+    from extender.resolver.store_redis import RedisServer, RedisStore
+
+    try:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+        port, database = parts.port or 6379, int(parts.path.strip("/") or 0)
+    except ValueError:  # from None: the exception may quote the login
+        raise ConfigError(f"cache.url: {_shown(url)} cannot be read; write {_FORMS}") from None
+    if not parts.hostname or not options.keys() <= _REDIS_OPTIONS or database < 0:
+        known = ", ".join(sorted(_REDIS_OPTIONS))
+        raise ConfigError(f"cache.url: {_shown(url)} cannot be used; write {_FORMS}, with ?{known} at most")
+    server = RedisServer(
+        host=parts.hostname,
+        port=port,
+        database=database,
+        username=unquote(parts.username or ""),
+        password=_password_of(options.get("password_file", ""), unquote(parts.password or "")),
+        prefix=options.get("prefix", "multiarch-extender:"),
+        tls=_tls_of(options) if parts.scheme == "rediss" else None,
+    )
+    return RedisStore(server, keep_seconds=keep_seconds)
+
+
+def _password_of(path: str, password: str) -> str:
+    """The file's content without white space around it; without a file the URL's own."""
+    if not path:
+        return password
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"cache.url: the password file {path} cannot be read") from exc
+
+
+def _tls_of(options: Mapping[str, str]) -> ssl.SSLContext:
+    """The system's CAs or the one named, and our certificate if there is one."""
+    try:
+        context = ssl.create_default_context(cafile=options.get("ca_file"))
+        if "certificate_file" in options:
+            context.load_cert_chain(options["certificate_file"], options.get("key_file"))
+    except (OSError, ssl.SSLError) as exc:
+        raise ConfigError(f"cache.url: a certificate or key file cannot be used: {exc}") from exc
+    return context
+
+
+def _shown(url: str) -> str:
+    """The URL without anything that could be a login."""
+    return f"{url.partition(':')[0][:20]}:…" if "@" in url or "?" in url else repr(url[:200])

@@ -1,0 +1,58 @@
+"""Programs from Debian's archive: found in the cache folder, or fetched into it once. Nothing is installed."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+_FETCH_SECONDS = 300
+
+
+class ProgramMissing(Exception):
+    """The program is not here and cannot be fetched; the message is one line."""
+
+
+def find_package(package: str, *more: str) -> Path:
+    """The folder in which `package`, with `more` packages that it needs, is unpacked.
+
+    Raises:
+        ProgramMissing: it is not there and cannot be fetched.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "multiarch-extender"
+    if not (cache / package).exists():
+        if not (shutil.which("apt-get") and shutil.which("dpkg")):
+            raise ProgramMissing(f"{package} is not in {cache}, and there is no apt-get to fetch it with")
+        cache.mkdir(parents=True, exist_ok=True)
+        _fetch(cache, package, more)
+    return cache / package
+
+
+def _fetch(cache: Path, package: str, more: tuple[str, ...]) -> None:
+    """Unpack Debian's packages into `cache`; whoever comes second at the same time finds them there."""
+    with tempfile.TemporaryDirectory(dir=cache) as scratch:
+        folder = Path(scratch)
+        try:
+            _download(folder, [package, *more])
+            for archive in folder.glob("*.deb"):
+                _run(["dpkg", "-x", str(archive), str(folder / "unpacked")], folder)
+        except (OSError, subprocess.SubprocessError) as exc:
+            raise ProgramMissing(f"{package} is not in {cache} and cannot be fetched: {exc}") from exc
+        if not (cache / package).exists():
+            (folder / "unpacked").rename(cache / package)
+
+
+def _download(folder: Path, packages: list[str]) -> None:
+    """The packages into `folder`, by this machine's package lists, else by fresh ones that need no root."""
+    try:
+        _run(["apt-get", "download", *packages], folder)
+    except subprocess.CalledProcessError:
+        for name in ("lists/partial", "cache/archives/partial"):
+            (folder / name).mkdir(parents=True)
+        private = ["-o", f"Dir::State::lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
+        _run(["apt-get", *private, "update"], folder)
+        _run(["apt-get", *private, "download", *packages], folder)
+
+
+def _run(command: list[str], folder: Path) -> None:
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=_FETCH_SECONDS)

@@ -1,0 +1,92 @@
+"""Debian's redis-server (7.0) as a process of a test: found or fetched, started, killed, started again, ended."""
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.integration.debian_package import find_package
+
+_LIBRARIES = ("liblzf1", "libjemalloc2", "liblua5.1-0", "lua-cjson", "lua-bitop", "libatomic1", "libsystemd0")
+_END_SECONDS = 10
+
+
+def find_program() -> Path:
+    """The redis-server program.
+
+    Raises:
+        ProgramMissing: it is not here and cannot be fetched.
+    """
+    return find_package("redis-server", "redis-tools", *_LIBRARIES) / "usr" / "bin" / "redis-server"
+
+
+class DebianRedis:
+    """`with DebianRedis(program, folder, options) as redis:` is a server on 127.0.0.1 at `redis.port` until the end.
+
+    It keeps nothing on disk. `tls`: that is what its port speaks, for which `options` name the certificates.
+    """
+
+    def __init__(self, program: Path, folder: Path, options: Sequence[str] = (), *, tls: bool = False) -> None:
+        self.port = _free_port()
+        ports = ("--port", "0", "--tls-port", str(self.port)) if tls else ("--port", str(self.port))
+        quiet = ("--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder))
+        self._command = [str(program), *ports, *quiet, *options]
+        self._libraries = ":".join(sorted({str(path.parent) for path in program.parents[2].glob("usr/lib/**/*.so*")}))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """The server runs (again), empty, and accepts connections."""
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, env=os.environ | {"LD_LIBRARY_PATH": self._libraries}
+        )
+        assert self._process.stdout is not None
+        said = []
+        for line in self._process.stdout:
+            said.append(line)
+            if b"Ready to accept connections" in line:
+                break
+        else:
+            self.kill()
+            raise AssertionError(f"redis-server did not start: {b''.join(said).decode()}")
+        # A pipe that nobody reads fills up and stops the process that writes into it.
+        self._reader = threading.Thread(target=deque, args=(self._process.stdout, 0), daemon=True)
+        self._reader.start()
+
+    def pause(self) -> None:
+        """The server accepts connections, since the kernel does, and says nothing."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """The server answers everything it was sent meanwhile."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """The server is gone without a word (SIGKILL); no matter if it was already."""
+        self._process.kill()
+        self._process.wait(_END_SECONDS)
+        if hasattr(self, "_reader"):
+            self._reader.join()
+        if self._process.stdout:
+            self._process.stdout.close()
+
+
+def _free_port() -> int:
+    """A port that nobody listens on: redis-server takes port 0 to mean none."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port

@@ -1,0 +1,75 @@
+"""A service's process with a full memory: `python -m tests.integration.store.footprint FILE SIZE`.
+
+Imports what the service imports, loads the store in FILE, and prints as JSON how many images it knows and how much
+memory it has needed at most (resident, in kB), before and after.
+"""
+
+import asyncio
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+import extender.server.service  # noqa: F401 -- what the whole service takes counts
+from extender.images.digest import digest_of
+from extender.images.manifest import Kind
+from extender.images.platform import parse_platform
+from extender.placement.facts import Content
+from extender.registry.keyring import ANONYMOUS
+from extender.resolver.persistence import Persistence
+from extender.resolver.resolver import Resolver
+from extender.resolver.store import Batch, NameRow
+from extender.resolver.store_sqlite import SqliteStore
+from extender.resolver.tables import pack_digest
+from tests.unit.resolver.fake_registry import FakeRegistry
+
+_PLATFORMS = ["linux/amd64", "linux/arm64", "linux/arm/v7", "linux/s390x", "linux/ppc64le", "linux/386"]
+_CONTENTS = [
+    Content(Kind.INDEX, frozenset(map(parse_platform, _PLATFORMS[:count])), states_platforms=True)
+    for count in range(1, len(_PLATFORMS) + 1)
+]
+
+
+def row(number: int) -> NameRow:
+    """An image of its own, ten of them in a repository, with names as long as they are in companies."""
+    repository = f"registry.example.com/department-{number // 1000}/team-{number // 100}/application-{number // 10}"
+    packed = pack_digest(digest_of(str(number).encode()))
+    return NameRow(repository, f"v1.{number}.0-4f9a1c2", ANONYMOUS.scope, packed, _CONTENTS[number % 6], time.time())
+
+
+async def fill(path: Path, size: int) -> None:
+    """A file with so many names and contents."""
+    store = SqliteStore(path, size=size)
+    for first in range(0, size, 20_000):
+        await store.write(Batch([row(number) for number in range(first, min(size, first + 20_000))], {}))
+    await store.close()
+
+
+async def load(path: Path, size: int) -> int:
+    """How many images are known after a start with the file."""
+    persistence = Persistence(SqliteStore(path, size=size), clock=time.monotonic)
+    resolver = Resolver(
+        FakeRegistry(), size=size, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=time.monotonic,
+        persistence=persistence,
+    )  # fmt: skip
+    await resolver.load(60)
+    known = resolver.counts()["known"]
+    await resolver.close()
+    return known
+
+
+def most_kilobytes() -> int:
+    found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    assert found
+    return int(found[1])
+
+
+def main(path: Path, size: int) -> None:
+    before = most_kilobytes()
+    known = asyncio.run(load(path, size))
+    print(json.dumps({"known": known, "before": before, "after": most_kilobytes()}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

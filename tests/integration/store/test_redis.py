@@ -1,0 +1,246 @@
+"""The Redis store against Debian's redis-server: rows, logins, TLS, and a server that dies and comes back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import trustme
+
+from extender.images.digest import digest_of
+from extender.placement.facts import Content
+from extender.registry.keyring import ANONYMOUS, Scope
+from extender.resolver.persistence import Persistence
+from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.store import Batch, ContentRow, NameRow, Store, StoreError
+from extender.resolver.store_redis import RedisStore
+from extender.resolver.store_url import open_store
+from extender.resolver.tables import pack_digest
+from tests.integration.debian_redis import DebianRedis
+from tests.unit.resolver.fake_registry import FakeClock, FakeRegistry, Keys, index_of
+
+PUBLIC, TENANT = ANONYMOUS.scope, Scope("tenant")
+NONE: dict[tuple[str, Scope], float] = {}
+KEYS = Keys(ANONYMOUS)
+
+Open = Callable[[str], Store]
+StartRedis = Callable[..., DebianRedis]
+
+
+def row(number: int, scope: Scope = PUBLIC, at: float = 1e9) -> NameRow:
+    packed = pack_digest(digest_of(str(number).encode()))
+    return NameRow("ghcr.io:443/team/app", f"v{number}", scope, packed, index_of("linux/arm64"), at)
+
+
+@pytest.fixture
+async def open_url() -> AsyncIterator[Open]:
+    """Stores by URL, closed at the end."""
+    async with AsyncExitStack() as stack:
+
+        def open_it(url: str) -> Store:
+            store = open_store(url, size=10, stale_seconds=60)
+            assert store is not None
+            stack.push_async_callback(store.close)
+            return store
+
+        yield open_it
+
+
+@pytest.fixture
+def redis(start_redis: StartRedis) -> DebianRedis:
+    """A server open to everybody."""
+    return start_redis()
+
+
+@pytest.fixture
+def store(open_url: Open, redis: DebianRedis) -> Store:
+    """A store in that server."""
+    return open_url(f"redis://127.0.0.1:{redis.port}")
+
+
+async def find(store: Store, item: NameRow, *scopes: Scope) -> list[NameRow | None]:
+    return list(await store.find(item.repository, item.name, scopes or (item.scope,)))
+
+
+async def reason_of(store: Store) -> str:
+    with pytest.raises(StoreError) as caught:
+        await find(store, row(0))
+    return caught.value.reason
+
+
+async def test_what_one_replica_writes_another_reads(open_url: Open, redis: DebianRedis) -> None:
+    """By tag and by digest, for each scope its own, and contents by digest."""
+    url = f"redis://127.0.0.1:{redis.port}/3"
+    by_digest = NameRow(row(1).repository, row(1).packed, PUBLIC, row(1).packed, row(1).content, 5.0)
+    sha512 = NameRow(row(1).repository, f"sha512:{'a' * 128}", PUBLIC, f"sha512:{'a' * 128}", row(1).content, 5.0)
+    await open_url(url).write(Batch([row(0), row(0, TENANT), by_digest, sha512], NONE))
+    other = open_url(url)
+    assert await find(other, row(0), PUBLIC, Scope("other"), TENANT) == [row(0), row(0, TENANT)]
+    assert await find(other, by_digest) == [by_digest]
+    assert await find(other, sha512) == [sha512]
+    assert await find(other, row(1)) == []
+    assert await other.find_content(row(0).repository, row(0).packed) == [
+        ContentRow(row(0).repository, row(0).packed, row(0).content)
+    ]
+    assert await other.find_content("ghcr.io/team/other", row(0).packed) == []
+    assert [rows async for rows in other.rows()] == []
+    assert await find(open_url(f"redis://127.0.0.1:{redis.port}/4"), row(0)) == []
+    assert await find(open_url(f"{url}?prefix=team:"), row(0)) == []
+
+
+async def test_every_key_has_our_prefix_and_lapses(store: Store, redis: DebianRedis) -> None:
+    """Others may use the same server, and what nobody renews goes by itself."""
+    await store.write(Batch([row(0)], {("ghcr.io/team/other", PUBLIC): 1.0}))
+    assert isinstance(store, RedisStore)
+    keys = [key.decode() for key in await store._client.keys("*") if isinstance(key, bytes)]
+    assert len(keys) == 3
+    assert all(key.startswith("multiarch-extender:1:") for key in keys)
+    lifetimes = [await store._client.ttl(key) for key in keys]
+    assert all(6 * 86_400 < seconds <= 7 * 86_400 for seconds in lifetimes)
+
+
+async def test_a_denial_voids_what_was_proven_before_whoever_writes_it_when(open_url: Open, redis: DebianRedis) -> None:
+    """A replica that comes late with an old row does not bring it back; a later proof counts."""
+    first, second = (open_url(f"redis://127.0.0.1:{redis.port}") for _ in range(2))
+    await first.write(Batch([row(0), row(0, TENANT)], NONE))
+    await first.write(Batch([], {(row(0).repository, PUBLIC): 1e9}))
+    assert await find(second, row(0), PUBLIC, TENANT) == [row(0, TENANT)]
+    await second.write(Batch([row(0)], NONE))
+    assert await find(second, row(0)) == []
+    later = row(0, at=1e9 + 1)
+    await second.write(Batch([later], NONE))
+    assert await find(first, row(0)) == [later]
+
+
+async def test_what_somebody_else_put_there_is_no_row(store: Store, redis: DebianRedis) -> None:
+    """Neither another key's record, nor text, nor a damaged denial that might have been one."""
+    assert isinstance(store, RedisStore)
+    await store.write(Batch([row(0), row(1)], NONE))
+    keys = [store._name_key(item.repository, item.name, item.scope) for item in (row(0), row(1))]
+    record = await store._client.get(keys[1])
+    assert record is not None
+    await store._client.set(keys[0], record)
+    assert await find(store, row(0)) == [None]
+    await store._client.set(keys[0], "whatever")
+    assert await find(store, row(0)) == [None]
+    await store._client.set(store._denial_key(row(1).repository, PUBLIC), "whatever")
+    assert await find(store, row(1)) == []
+
+
+async def test_who_has_the_password_is_let_in(open_url: Open, start_redis: StartRedis, tmp_path: Path) -> None:
+    """As a user or with the server's password, from the URL or from a file."""
+    redis = start_redis("--requirepass", "p@ss/word", "--user", "me", "on", ">se:cret", "~*", "+@all")
+    at = f"127.0.0.1:{redis.port}"
+    (tmp_path / "password").write_text("se:cret\n")
+    good = [
+        f"redis://:{quote('p@ss/word', safe='')}@{at}",
+        f"redis://me:{quote('se:cret')}@{at}",
+        f"redis://me@{at}?password_file={tmp_path / 'password'}",
+    ]
+    for url in good:
+        await open_url(url).write(Batch([row(0)], NONE))
+        assert await find(open_url(url), row(0)) == [row(0)]
+    for url in (f"redis://{at}", f"redis://:wrong@{at}", f"redis://me:wrong@{at}"):
+        store = open_url(url)
+        assert await reason_of(store) == "unavailable"
+        with pytest.raises(StoreError) as caught:
+            await store.write(Batch([row(0)], NONE))
+        assert "wrong" not in str(caught.value)
+
+
+async def test_tls_is_verified_both_ways(open_url: Open, start_redis: StartRedis, tmp_path: Path) -> None:
+    """A server that our CA did not sign gets nothing, and one that asks for it is shown our certificate."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    for name in ("server", "client"):
+        leaf = authority.issue_cert("127.0.0.1")
+        leaf.private_key_pem.write_to_path(str(tmp_path / f"{name}.key"))
+        leaf.cert_chain_pems[0].write_to_path(str(tmp_path / f"{name}.pem"))
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    redis = start_redis(
+        "--tls-cert-file", str(tmp_path / "server.pem"), "--tls-key-file", str(tmp_path / "server.key"),
+        "--tls-ca-cert-file", str(tmp_path / "ca.pem"), "--tls-auth-clients", "yes", tls=True,
+    )  # fmt: skip
+    ours = f"certificate_file={tmp_path / 'client.pem'}&key_file={tmp_path / 'client.key'}"
+    at = f"rediss://127.0.0.1:{redis.port}"
+    store = open_url(f"{at}?ca_file={tmp_path / 'ca.pem'}&{ours}")
+    await store.write(Batch([row(0)], NONE))
+    assert await find(store, row(0)) == [row(0)]
+    for url in (
+        f"{at}?ca_file={tmp_path / 'other.pem'}&{ours}",
+        f"{at}?{ours}",
+        f"{at}?ca_file={tmp_path / 'ca.pem'}",
+        f"redis://127.0.0.1:{redis.port}",
+    ):
+        assert await reason_of(open_url(url)) == "unavailable"
+
+
+async def test_a_server_that_is_full_is_not_written_but_read(open_url: Open, start_redis: StartRedis) -> None:
+    """The reason is its own, so that the memory it needs can be given to it."""
+    redis = start_redis("--maxmemory-policy", "noeviction")
+    store = open_url(f"redis://127.0.0.1:{redis.port}")
+    await store.write(Batch([row(0)], NONE))
+    assert isinstance(store, RedisStore)
+    await store._client.config_set("maxmemory", "1")
+    with pytest.raises(StoreError) as caught:
+        await store.write(Batch([row(1)], NONE))
+    assert caught.value.reason == "unwritable"
+    assert await find(store, row(0)) == [row(0)]
+
+
+async def test_a_server_that_hangs_is_given_up(store: Store, redis: DebianRedis) -> None:
+    """It accepts connections and says nothing; when it speaks again, no answer goes to another's question."""
+    await store.write(Batch([row(0), row(1)], NONE))
+    clock = FakeClock()
+    persistence = Persistence(store, clock=clock, wall_clock=lambda: 1e9, read_seconds=0.05)
+    redis.pause()
+    assert await persistence.find_content(row(0).repository, digest_of(b"0")) is None
+    redis.resume()
+    clock.advance(60)
+    for number in (1, 0):
+        assert await store.find_content(row(0).repository, row(number).packed) == [
+            ContentRow(row(0).repository, row(number).packed, row(0).content)
+        ]
+
+
+async def test_a_server_that_dies_and_comes_back_costs_no_answer(
+    redis: DebianRedis, store: Store, open_url: Open
+) -> None:
+    """Under load, warm images and cold ones: every answer comes, before, meanwhile and after; then it is used again."""
+    registry, clock = FakeRegistry(), FakeClock()
+    images = [f"ghcr.io/team/app-{number}:1" for number in range(900)]
+    for image in images:
+        registry.push(image, "linux/arm64")
+
+    def resolver_over(one: Store) -> Resolver:
+        persistence = Persistence(one, clock=clock, wall_clock=lambda: clock() + 1e9, read_seconds=30)
+        return Resolver(
+            registry, size=10_000, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock,
+            persistence=persistence,
+        )  # fmt: skip
+
+    resolver = resolver_over(store)
+
+    async def load(numbers: range, until: Callable[[], None]) -> None:
+        """All of these images, and warm ones between them, while `until` happens in the middle of it."""
+        work = [asyncio.create_task(resolver.resolve_all([Lookup(images[number]), Lookup(images[0])], KEYS, 60))
+                for number in numbers]  # fmt: skip
+        await work[len(work) // 10]
+        until()
+        for answers in await asyncio.gather(*work):
+            assert all(isinstance(answer, Content) for answer in answers)
+
+    await load(range(300), redis.kill)
+    await load(range(300, 600), lambda: None)
+    redis.start()
+    clock.advance(60)
+    await load(range(600, 900), lambda: None)
+    await resolver._persistence.flush()
+    registry.requests.clear()
+    other = resolver_over(open_url(f"redis://127.0.0.1:{redis.port}"))
+    answers = await other.resolve_all([Lookup(image) for image in images[600:]], KEYS, 60)
+    assert all(isinstance(answer, Content) for answer in answers)
+    assert registry.requests == []
+    await asyncio.gather(resolver.close(), other.close())

@@ -1,0 +1,159 @@
+"""What a restart costs: nothing that the store has kept."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from extender.errors import RegistryUnavailable
+from extender.images.reference import ImageReference
+from extender.placement.facts import Answer, Content
+from extender.registry.keyring import ANONYMOUS, Credential, Scope
+from extender.resolver.persistence import Persistence
+from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.store_sqlite import SqliteStore
+from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys
+
+IMAGES = 2_000
+PLATFORMS = ["linux/amd64", "linux/arm64", "linux/s390x", "linux/ppc64le"]
+LOOKUPS = [
+    Lookup(f"ghcr.io/{'private' if number % 2 else 'public'}/app-{number // 10}:v{number}") for number in range(IMAGES)
+]
+
+
+class Matching(Keys):
+    """A login that is for the private half only, as pull secrets are for some repositories."""
+
+    def scopes_for(self, reference: ImageReference) -> tuple[Scope, ...]:
+        return tuple(credential.scope for credential in self._matching(reference))
+
+    async def load(self, reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+        return self._matching(reference)
+
+    def _matching(self, reference: ImageReference) -> tuple[Credential, ...]:
+        return self.credentials if reference.path.startswith("private/") else self.credentials[-1:]
+
+
+KEYS = Matching(TENANT, ANONYMOUS)
+NOW = 1_700_000_000.0
+
+Start = Callable[..., Resolver]
+
+
+@pytest.fixture
+def registry() -> FakeRegistry:
+    """Half of its images are public and half the tenant's alone; their platforms differ."""
+    registry = FakeRegistry()
+    for number, lookup in enumerate(LOOKUPS):
+        registry.push(lookup.reference, *PLATFORMS[: 1 + number % 4])
+        if number % 2:
+            registry.readers[lookup.reference.rpartition(":")[0]] = {"tenant"}
+    return registry
+
+
+@pytest.fixture
+async def start(registry: FakeRegistry, tmp_path: Path) -> AsyncIterator[Start]:
+    """Starts the resolver again over one file, with another monotonic clock each time."""
+    running: list[Resolver] = []
+
+    def start_it(*, private: bool = True, seconds_later: float = 0.0) -> Resolver:
+        booted = 1000.0 * len(running)
+        persistence = Persistence(
+            SqliteStore(tmp_path / "images.sqlite", size=100_000),
+            persist_private=private,
+            clock=lambda: booted,
+            wall_clock=lambda: NOW + seconds_later,
+            read_seconds=60,
+        )
+        running.append(
+            Resolver(
+                registry,
+                size=100_000,
+                tag_seconds=900,
+                always_seconds=60,
+                stale_seconds=86_400,
+                clock=lambda: booted,
+                persistence=persistence,
+            )
+        )
+        return running[-1]
+
+    yield start_it
+    for resolver in running:
+        await resolver.close()
+
+
+async def fill(start: Start, *, private: bool = True) -> list[Answer]:
+    """The first life: everything is looked up, and its answers."""
+    resolver = start(private=private)
+    await resolver.load(60)
+    answers = await resolver.resolve_all(LOOKUPS, KEYS, 60)
+    assert all(isinstance(answer, Content) for answer in answers)
+    await resolver.close()
+    return answers
+
+
+def take_down(registry: FakeRegistry) -> None:
+    registry.requests.clear()
+    registry.fault = lambda method, reference: RegistryUnavailable("the registry is down")
+
+
+async def test_every_answer_is_as_before_with_the_registry_down(start: Start, registry: FakeRegistry) -> None:
+    """2,000 images, private ones too, straight from memory and without a single request."""
+    before = await fill(start)
+    take_down(registry)
+    resolver = start()
+    await resolver.load(60)
+    assert [resolver.peek(lookup, KEYS) for lookup in LOOKUPS] == before
+    assert registry.requests == []
+
+
+async def test_the_same_holds_before_anything_is_loaded(start: Start, registry: FakeRegistry) -> None:
+    """Each lookup then reads its own row."""
+    before = await fill(start)
+    take_down(registry)
+    assert await start().resolve_all(LOOKUPS, KEYS, 60) == before
+    assert registry.requests == []
+
+
+async def test_hours_later_the_answers_are_the_same_though_they_are_stale(start: Start, registry: FakeRegistry) -> None:
+    """The registry is asked in the background, in vain, and none of it is needed."""
+    before = await fill(start)
+    take_down(registry)
+    resolver = start(seconds_later=20 * 3600)
+    await resolver.load(60)
+    assert await resolver.resolve_all(LOOKUPS, KEYS, 0) == before
+
+
+async def test_with_the_registry_up_a_restart_costs_no_get(start: Start, registry: FakeRegistry) -> None:
+    """Hours later every tag is confirmed with a HEAD, which is free where GETs are counted."""
+    before = await fill(start)
+    registry.requests.clear()
+    resolver = start(seconds_later=20 * 3600)
+    await resolver.load(60)
+    assert await resolver.resolve_all(LOOKUPS, KEYS, 60, revalidate=True) == before
+    assert registry.methods() == {"HEAD": IMAGES}
+
+
+async def test_without_a_key_file_the_public_half_survives(start: Start, registry: FakeRegistry) -> None:
+    """Scopes of the private half mean nothing to the next process."""
+    before = await fill(start, private=False)
+    registry.requests.clear()
+    resolver = start(private=False)
+    await resolver.load(60)
+    assert [resolver.peek(lookup, KEYS) for lookup in LOOKUPS] == [
+        None if number % 2 else answer for number, answer in enumerate(before)
+    ]
+    assert await resolver.resolve_all(LOOKUPS, KEYS, 60) == before
+    assert {reference.split("/")[1] for _, reference, _ in registry.requests} == {"private"}
+
+
+async def test_rows_are_on_disk_soon_after_they_were_learned(start: Start, tmp_path: Path) -> None:
+    """Without anybody closing anything."""
+    await start().resolve_all(LOOKUPS[:10], KEYS, 60)
+    store = SqliteStore(tmp_path / "images.sqlite", size=100_000)
+    async with asyncio.timeout(30):
+        while not await store.find("ghcr.io/public/app-0", "v8", [ANONYMOUS.scope]):
+            await asyncio.sleep(0.01)
+    await store.close()

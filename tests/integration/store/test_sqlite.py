@@ -1,0 +1,264 @@
+"""The SQLite store against real files, good and bad."""
+
+import asyncio
+import random
+import sqlite3
+import stat
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from extender.images.digest import digest_of
+from extender.registry.keyring import ANONYMOUS, Scope
+from extender.resolver.store import Batch, ContentRow, NameRow, Row, StoreError
+from extender.resolver.store_sqlite import SqliteStore
+from extender.resolver.tables import pack_digest
+from tests.unit.resolver.fake_registry import index_of
+
+PUBLIC, TENANT = ANONYMOUS.scope, Scope("tenant")
+CONTENTS = [index_of("linux/amd64"), index_of("linux/arm64")]
+NONE: dict[tuple[str, Scope], float] = {}
+
+Open = Callable[..., SqliteStore]
+
+
+def row(number: int, scope: Scope = PUBLIC, repository: str = "ghcr.io/team/app") -> NameRow:
+    packed = pack_digest(digest_of(str(number).encode()))
+    return NameRow(repository, f"v{number}", scope, packed, CONTENTS[number % 2], 1e9 + number)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """In a folder that does not exist yet."""
+    return tmp_path / "cache" / "images.sqlite"
+
+
+@pytest.fixture
+async def open_store(path: Path) -> AsyncIterator[Open]:
+    """Stores over that file, closed at the end."""
+    opened = []
+
+    def open_it(size: int = 1000) -> SqliteStore:
+        opened.append(SqliteStore(path, size=size))
+        return opened[-1]
+
+    yield open_it
+    for store in opened:
+        await store.close()
+
+
+async def everything(store: SqliteStore) -> list[Row | None]:
+    return [row async for rows in store.rows() for row in rows]
+
+
+async def names(store: SqliteStore) -> list[NameRow]:
+    return [row for row in await everything(store) if isinstance(row, NameRow)]
+
+
+async def reason_of(work: AsyncIterator[object] | object) -> str:
+    with pytest.raises(StoreError) as caught:
+        await work  # type: ignore[misc]  # whatever a store's method gives
+    return caught.value.reason
+
+
+async def test_rows_outlive_the_store(open_store: Open) -> None:
+    """By tag and by digest, for each scope its own, and contents by digest."""
+    by_digest = NameRow("ghcr.io/team/app", row(1).packed, TENANT, row(1).packed, CONTENTS[1], 5.0)
+    first = open_store()
+    await first.write(Batch([row(0), row(0, TENANT), by_digest], NONE))
+    await first.close()
+    second = open_store()
+    assert await second.find("ghcr.io/team/app", "v0", [PUBLIC, TENANT, Scope("other")]) == [row(0), row(0, TENANT)]
+    assert await second.find("ghcr.io/team/app", row(1).packed, [PUBLIC, TENANT]) == [by_digest]
+    assert await second.find("ghcr.io/team/other", "v0", [PUBLIC]) == []
+    assert await second.find_content("ghcr.io/team/app", row(0).packed) == [
+        ContentRow("ghcr.io/team/app", row(0).packed, CONTENTS[0])
+    ]
+    assert await second.find_content("ghcr.io/team/other", row(0).packed) == []
+
+
+async def test_all_rows_come_in_the_order_of_their_last_writing(open_store: Open) -> None:
+    """Over as many slices as it takes; a row that was renewed is among the last."""
+    store = open_store(10_000)
+    await store.write(Batch([row(number) for number in range(1000)], NONE))
+    await store.write(Batch([row(3)], NONE))
+    found = await names(store)
+    assert [item.name for item in found] == [f"v{number}" for number in (*range(3), *range(4, 1000), 3)]
+    assert found[-1] == row(3)
+    assert sum(isinstance(item, ContentRow) for item in await everything(store)) == 1000
+
+
+async def test_what_was_written_longest_ago_goes_first(open_store: Open) -> None:
+    """Names and contents are bounded alike."""
+    store = open_store(3)
+    await store.write(Batch([row(number) for number in range(3)], NONE))
+    await store.write(Batch([row(0)], NONE))
+    await store.write(Batch([row(3)], NONE))
+    assert [item.name for item in await names(store)] == ["v2", "v0", "v3"]
+    contents = [item for item in await everything(store) if isinstance(item, ContentRow)]
+    assert [item.packed for item in contents] == [row(2).packed, row(0).packed, row(3).packed]
+
+
+async def test_a_denial_removes_a_scope_s_rows_of_a_repository(open_store: Open) -> None:
+    """Not those that come with it, nor other scopes', nor other repositories'."""
+    store = open_store()
+    others = [row(1, TENANT), row(2, repository="ghcr.io/team/other")]
+    await store.write(Batch([row(0), row(1), *others], NONE))
+    await store.write(Batch([row(5)], {("ghcr.io/team/app", PUBLIC): 1e10}))
+    assert await names(store) == [*others, row(5)]
+
+
+async def test_the_file_is_for_our_eyes_only(open_store: Open, path: Path) -> None:
+    """It tells which private repositories there are."""
+    store = open_store()
+    await store.write(Batch([row(0)], NONE))
+    files = [item for item in path.parent.iterdir() if item.name.startswith(path.name)]
+    assert len(files) == 3  # with the write-ahead log and its index
+    assert {stat.S_IMODE(item.stat().st_mode) for item in files} == {0o600}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+async def test_no_secret_and_no_hash_of_one_is_needed_to_read_it(open_store: Open, path: Path) -> None:
+    """What is in the file is repositories, names, scopes, digests and platforms: nothing else has a column."""
+    await open_store().write(Batch([row(0)], NONE))
+    with sqlite3.connect(path) as file:
+        columns = {
+            table: [column for _, column, *_ in file.execute(f"PRAGMA table_info({table})")]
+            for (table,) in file.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        }
+    file.close()
+    assert columns == {
+        "names": ["number", "repository", "scope", "name", "record"],
+        "contents": ["number", "repository", "digest", "record"],
+    }
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(b"no database at all, but some text" * 100),
+        lambda path: path.write_bytes(path.read_bytes()[:100] + bytes(4096)),
+        lambda path: path.write_bytes(path.read_bytes()[:5000]),
+    ],
+    ids=["text", "zeroes", "cut"],
+)
+async def test_a_corrupt_file_is_set_aside_and_another_begun(
+    open_store: Open, path: Path, damage: Callable[[Path], object]
+) -> None:
+    """The first who meets it is told; who comes next finds an empty store that works."""
+    first = open_store()
+    await first.write(Batch([row(number) for number in range(100)], NONE))
+    await first.close()
+    damage(path)
+    damaged = path.read_bytes()
+    second = open_store()
+    assert await reason_of(second.write(Batch([row(1)], NONE))) == "corrupt"
+    assert path.with_name("images.sqlite.aside").read_bytes() == damaged
+    await second.write(Batch([row(2)], NONE))
+    assert await names(second) == [row(2)]
+
+
+async def test_a_file_damaged_anywhere_never_gives_a_wrong_answer(open_store: Open, path: Path) -> None:
+    """Whatever bytes change: rows are as they were written or are not there, and the store can be used again."""
+    first = open_store()
+    await first.write(Batch([row(number) for number in range(200)], NONE))
+    await first.close()
+    good, written = path.read_bytes(), [row(number) for number in range(200)]
+    chance = random.Random(20)
+    survived = 0
+    for _ in range(60):
+        damaged = bytearray(good)
+        for _ in range(chance.choice([1, 30, 300])):
+            damaged[chance.randrange(len(good))] = chance.randrange(256)
+        path.write_bytes(damaged)
+        store = SqliteStore(path, size=1000)
+        found: list[Row | None] = []
+        try:
+            found = await everything(store)
+        except StoreError as exc:
+            assert exc.reason in ("corrupt", "schema", "unwritable")  # noqa: PT017 -- both ways are right
+        assert all(item in written for item in found if isinstance(item, NameRow))
+        survived += len(found)
+        await store.close()
+        for leftover in path.parent.iterdir():
+            leftover.unlink()
+    assert survived
+
+
+@pytest.mark.parametrize("version", [0, 2, 99])
+async def test_a_file_of_another_schema_is_set_aside(open_store: Open, path: Path, version: int) -> None:
+    """Older or newer: rows are not guessed at."""
+    first = open_store()
+    await first.write(Batch([row(0)], NONE))
+    await first.close()
+    with sqlite3.connect(path) as file:
+        file.execute(f"PRAGMA user_version = {version}")
+    file.close()
+    second = open_store()
+    assert await reason_of(everything(second)) == "schema"
+    assert await everything(second) == []
+    assert path.with_name("images.sqlite.aside").exists()
+
+
+async def test_someone_else_s_database_is_left_alone(open_store: Open, path: Path) -> None:
+    """A wrong path in the configuration must not cost anybody their data."""
+    path.parent.mkdir()
+    with sqlite3.connect(path) as file:
+        file.execute("CREATE TABLE precious (data)")
+    file.close()
+    before = path.read_bytes()
+    for _ in range(2):
+        assert await reason_of(open_store().write(Batch([row(0)], NONE))) == "unwritable"
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+async def test_a_locked_file_is_no_store_until_it_is_free(
+    open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is set aside: it is in use."""
+    monkeypatch.setattr("extender.resolver.store_sqlite._BUSY_SECONDS", 0.01)
+    first = open_store()
+    await first.write(Batch([row(0)], NONE))
+    await first.close()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.executescript("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE")
+    store = open_store()
+    assert await reason_of(everything(store)) == "locked"
+    assert await reason_of(store.write(Batch([row(1)], NONE))) == "locked"
+    other.close()
+    await store.write(Batch([row(1)], NONE))
+    assert await names(store) == [row(0), row(1)]
+
+
+@pytest.mark.parametrize("place", ["file/images.sqlite", "folder"], ids=["no-folder", "no-file"])
+async def test_a_path_that_cannot_be_written_is_no_store(tmp_path: Path, place: str) -> None:
+    """Every use says so, and nothing more happens."""
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "folder").mkdir()
+    store = SqliteStore(tmp_path / place, size=10)
+    for _ in range(2):
+        assert await reason_of(store.find("ghcr.io/team/app", "v0", [PUBLIC])) == "unwritable"
+    await store.close()
+
+
+async def test_a_disk_that_is_full_loses_nothing_that_is_there(open_store: Open, path: Path) -> None:
+    """The batch fails as a whole."""
+    store = open_store()
+    await store.write(Batch([row(0)], NONE))
+    await store._run(lambda file: file.execute("PRAGMA max_page_count = 1").fetchall())
+    many = [row(number) for number in range(1, 1000)]
+    assert await reason_of(store.write(Batch(many, NONE))) == "unwritable"
+    assert await names(store) == [row(0)]
+
+
+async def test_two_processes_may_share_a_file(path: Path) -> None:
+    """Each sees what the other has written."""
+    stores = [SqliteStore(path, size=1000) for _ in range(3)]
+    await stores[0].write(Batch([row(0)], NONE))
+    for number in range(1, 20):
+        await asyncio.gather(*(store.write(Batch([row(number)], NONE)) for store in stores))
+    for store in stores:
+        assert [item.name for item in await names(store)] == [f"v{number}" for number in range(20)]
+        await store.close()

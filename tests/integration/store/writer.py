@@ -1,0 +1,104 @@
+"""A process that writes rows until it is killed: `python -m tests.integration.store.writer FILE ROUNDS SEED`.
+
+It forks a writer per round, kills it with SIGKILL in the middle of its work, and checks what is left in the file: every
+row is as it was written, and every batch that was known to be written is there. Prints what it counted as JSON.
+"""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+from extender.images.digest import digest_of
+from extender.placement.facts import Content
+from extender.registry.keyring import ANONYMOUS
+from extender.resolver.memory import Known
+from extender.resolver.persistence import Persistence
+from extender.resolver.store import ContentRow, NameRow
+from extender.resolver.store_sqlite import SqliteStore
+from extender.resolver.tables import pack_digest
+from tests.unit.resolver.fake_registry import index_of
+
+_ROWS = 20  # in a batch
+_CONTENTS = [index_of("linux/amd64"), index_of("linux/arm64"), index_of("linux/amd64", "linux/arm64")]
+
+
+def known(repository: str, tag: str) -> Known:
+    """What a name means follows from the name, so that a row can be checked without a record of what was written."""
+    return Known(content(repository, tag), pack_digest(digest_of(f"{repository}:{tag}".encode())), 5.0)
+
+
+def content(repository: str, tag: str) -> Content:
+    return _CONTENTS[len(f"{repository}{int(tag) % 7}") % 3 if int(tag) % 2 else int(tag) % 3]
+
+
+async def write(path: Path, number: int, acknowledge: int) -> None:
+    """Write batch after batch, and say of each when it is written."""
+    persistence = Persistence(SqliteStore(path, size=100_000), clock=lambda: 0.0, wall_clock=lambda: 0.0)
+    for batch in range(1_000_000):
+        for row in range(_ROWS):
+            repository, tag = f"ghcr.io/team/app-{number}", str(batch * _ROWS + row)
+            persistence.note((repository, tag, ANONYMOUS.scope), known(repository, tag))
+        await persistence.flush()
+        os.write(acknowledge, b".")
+
+
+def kill_a_writer(path: Path, number: int, chance: random.Random) -> int:
+    """How many batches it said it had written."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        asyncio.run(write(path, number, writing))
+    os.close(writing)
+    os.read(reading, 1)  # it is at work
+    time.sleep(chance.random() * 0.02)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    acknowledged = 1
+    while said := os.read(reading, 4096):
+        acknowledged += len(said)
+    os.close(reading)
+    return acknowledged
+
+
+async def read(path: Path) -> tuple[dict[str, set[int]], int]:
+    """The tags in the file by repository, and how many rows are not what they should be."""
+    tags: dict[str, set[int]] = {}
+    wrong = 0
+    store = SqliteStore(path, size=100_000)
+    async for rows in store.rows():
+        for row in rows:
+            if isinstance(row, NameRow) and isinstance(row.name, str):
+                tags.setdefault(row.repository, set()).add(int(row.name))
+                expected = known(row.repository, row.name)
+                wrong += (row.packed, row.content, row.proven_at) != (expected.packed, expected.content, 5.0)
+            else:
+                wrong += not isinstance(row, ContentRow)
+    await store.close()
+    return tags, wrong
+
+
+def main(path: Path, rounds: int, seed: int) -> None:
+    chance = random.Random(seed)
+    lost = torn = wrong = batches = 0
+    for number in range(rounds):
+        if path.exists() and path.stat().st_size > 2_000_000:
+            path.unlink()
+        acknowledged = kill_a_writer(path, number, chance)
+        tags, bad = asyncio.run(read(path))
+        found = tags.get(f"ghcr.io/team/app-{number}", set())
+        lost += not found >= set(range(acknowledged * _ROWS))
+        torn += len(found) % _ROWS != 0 or len(found) > (acknowledged + 1) * _ROWS
+        wrong += bad
+        batches += acknowledged
+    aside = path.with_name(f"{path.name}.aside").exists()
+    print(json.dumps({"batches": batches, "lost": lost, "torn": torn, "wrong": wrong, "set_aside": aside}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,68 @@
+"""A store under a test's control: rows in a dictionary, batches on record, and any trouble one likes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from extender.registry.keyring import Scope
+from extender.resolver.store import Batch, ContentRow, NameRow, Row, StoreError
+from extender.resolver.tables import PackedDigest
+
+
+class FakeStore:
+    """A `Store` that is `shared`, or of one process alone."""
+
+    place = "fake:"
+
+    def __init__(self, *, shared: bool = False) -> None:
+        self.is_shared = shared
+        self.names: dict[tuple[str, PackedDigest, Scope], NameRow | None] = {}
+        self.contents: dict[tuple[str, PackedDigest], ContentRow] = {}
+        self.batches: list[Batch] = []
+        self.reads = 0
+        self.is_closed = False
+        self.fault: Exception | None = None
+        self.open = asyncio.Event()  # while it is cleared, nothing comes back
+        self.open.set()
+        self.visited = asyncio.Event()
+        self.written = asyncio.Event()
+
+    async def rows(self) -> AsyncIterator[Sequence[Row | None]]:
+        await self._visit()
+        for row in self.names.values():
+            yield [row]
+        yield list(self.contents.values())
+
+    async def find(self, repository: str, name: PackedDigest, scopes: Sequence[Scope]) -> Sequence[NameRow | None]:
+        self.reads += 1
+        await self._visit()
+        keys = [(repository, name, scope) for scope in scopes]
+        return [self.names[key] for key in keys if key in self.names]
+
+    async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
+        self.reads += 1
+        await self._visit()
+        found = self.contents.get((repository, packed))
+        return [found] if found else []
+
+    async def write(self, batch: Batch) -> None:
+        await self._visit()
+        self.batches.append(batch)
+        for place in batch.denials:
+            for key in [key for key in self.names if (key[0], key[2]) == place]:
+                del self.names[key]
+        for row in batch.names:
+            self.names[row.repository, row.name, row.scope] = row
+            self.contents[row.repository, row.packed] = ContentRow(row.repository, row.packed, row.content)
+        self.written.set()
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+    async def _visit(self) -> None:
+        self.visited.set()
+        await self.open.wait()
+        if self.fault:
+            raise self.fault
+
+
+LOCKED = StoreError("locked", "somebody has it")

@@ -1,0 +1,210 @@
+"""Lookups with credentials that have to be loaded first, may have changed, and are on someone's account."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from extender.images.reference import ImageReference
+from extender.placement.facts import Answer, Cause, Failure
+from extender.registry.keyring import ANONYMOUS, Credential, Scope
+from extender.resolver.resolver import Lookup, Resolver
+from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeClock, FakeRegistry, Keys, index_of
+
+APP = "ghcr.io/team/app:1"
+LOOKUP = Lookup(APP)
+CONTENT = index_of("linux/arm64")
+REFERENCE = ImageReference(domain="ghcr.io", path="team/app", tag="1", digest="")
+Landed = Callable[[], Awaitable[None]]
+
+
+class Loaded(Keys):
+    """A keyring whose credentials come from elsewhere: `loads` counts how often, `open` lets loading go on.
+
+    Once loaded it gives what it has until a denial, or until a test says that it is `due`.
+    """
+
+    def __init__(self, name: str, *elsewhere: Credential) -> None:
+        super().__init__(ANONYMOUS, tenant=name)
+        self.elsewhere = elsewhere
+        self.due = True
+        self.loads: list[bool] = []
+        self.open = asyncio.Event()
+        self.open.set()
+
+    @property
+    def identity(self) -> str:
+        return self.tenant
+
+    def is_due(self, reference: ImageReference) -> bool:
+        return self.due
+
+    async def load(self, reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+        self.loads.append(anew)
+        await self.open.wait()
+        if self.due or anew:
+            self.credentials = (*self.elsewhere, ANONYMOUS)
+            self.due = False
+        return self.credentials
+
+
+@pytest.fixture(autouse=True)
+def _private(registry: FakeRegistry) -> None:
+    """An image that only the tenant may read."""
+    registry.readers["ghcr.io/team/app"] = {"tenant"}
+    registry.push(APP, "linux/arm64")
+
+
+async def ask(resolver: Resolver, keys: Keys, wait_seconds: float = 60) -> Answer:
+    return (await resolver.resolve_all([LOOKUP], keys, wait_seconds))[0]
+
+
+def cause_of(answer: Answer) -> Cause | None:
+    return answer.cause if isinstance(answer, Failure) else None
+
+
+async def test_credentials_are_loaded_within_the_lookup(resolver: Resolver, landed: Landed) -> None:
+    """Who asks and does not wait gets no answer yet, and starts the loading."""
+    keys = Loaded("shop", TENANT)
+    assert resolver.peek(LOOKUP, keys) is None
+    assert keys.loads == []
+    assert await ask(resolver, keys, 0) is None
+    await landed()
+    assert resolver.peek(LOOKUP, keys) == CONTENT
+    assert keys.loads == [False]
+
+
+async def test_what_is_known_takes_no_loading(resolver: Resolver, registry: FakeRegistry) -> None:
+    """A public image is looked up once for all: nobody's credentials are loaded for it."""
+    registry.readers.clear()
+    await ask(resolver, Keys(ANONYMOUS))
+    keys = Loaded("shop", TENANT)
+    assert await ask(resolver, keys) == CONTENT
+    assert keys.loads == []
+
+
+async def test_what_others_have_proven_takes_no_request_once_loaded(resolver: Resolver, registry: FakeRegistry) -> None:
+    """The same login in another namespace is the same scope."""
+    await ask(resolver, Loaded("shop", TENANT))
+    registry.requests.clear()
+    assert await ask(resolver, Loaded("bank", TENANT)) == CONTENT
+    assert registry.requests == []
+
+
+async def test_lookups_of_two_tenants_are_not_one_while_they_load(resolver: Resolver) -> None:
+    """Nothing of theirs is known to differ yet, and still neither may get the other's answer."""
+    mine, theirs = Loaded("shop", TENANT), Loaded("bank", OTHER)
+    for keys in (mine, theirs):
+        keys.open.clear()
+    asked = [asyncio.create_task(ask(resolver, keys)) for keys in (mine, theirs)]
+    await asyncio.sleep(0)
+    for keys in (mine, theirs):
+        keys.open.set()
+    allowed, denied = await asyncio.gather(*asked)
+    assert allowed == CONTENT
+    assert cause_of(denied) is Cause.DENIED
+
+
+async def test_pods_alike_share_loading_and_lookup(resolver: Resolver, registry: FakeRegistry) -> None:
+    """As many as there are."""
+    keys = Loaded("shop", TENANT)
+    keys.open.clear()
+    asked = [asyncio.create_task(ask(resolver, keys)) for _ in range(50)]
+    await asyncio.sleep(0)
+    keys.open.set()
+    assert await asyncio.gather(*asked) == [CONTENT] * 50
+    assert keys.loads == [False]
+    assert registry.methods() == {"HEAD": 1, "GET": 1}
+
+
+async def test_tenants_share_what_they_ask_alike(resolver: Resolver, registry: FakeRegistry) -> None:
+    """A public image in fifty namespaces with secrets of their own for other registries is asked for once."""
+    registry.readers.clear()
+    tenants = [Loaded(f"tenant-{number}") for number in range(50)]
+    assert await asyncio.gather(*(ask(resolver, keys) for keys in tenants)) == [CONTENT] * 50
+    assert registry.methods() == {"HEAD": 1, "GET": 1}
+
+
+async def test_a_denial_loads_anew_and_tries_what_has_changed(resolver: Resolver, registry: FakeRegistry) -> None:
+    """In the same lookup: a rotated secret costs one refused request."""
+    keys = Loaded("shop", OTHER)
+    await keys.load(REFERENCE)
+    keys.elsewhere = (TENANT,)
+    keys.loads.clear()
+    assert await ask(resolver, keys) == CONTENT
+    assert keys.loads == [False, True]
+    assert registry.count("HEAD", scope="other") == 1
+
+
+async def test_a_denial_without_a_change_is_the_answer(resolver: Resolver, registry: FakeRegistry) -> None:
+    """Nothing is asked twice, and it stands until loading is due again."""
+    keys = Loaded("shop", OTHER)
+    assert cause_of(await ask(resolver, keys)) is Cause.DENIED
+    assert registry.methods() == {"HEAD": 2}
+    assert cause_of(await ask(resolver, keys)) is Cause.DENIED
+    assert keys.loads == [False, True]
+
+
+async def test_an_unresolved_image_is_looked_up_again_once_loading_is_due(
+    resolver: Resolver, registry: FakeRegistry
+) -> None:
+    """So a corrected secret is found although the failure still stands; an unchanged one costs no request."""
+    keys = Loaded("shop", OTHER)
+    await ask(resolver, keys)
+    registry.requests.clear()
+    keys.due = True
+    assert cause_of(await ask(resolver, keys)) is Cause.DENIED
+    assert registry.requests == []
+    keys.due, keys.elsewhere = True, (TENANT,)
+    assert resolver.peek(LOOKUP, keys) is None
+    assert await ask(resolver, keys) == CONTENT
+
+
+async def test_a_new_password_under_the_same_scope_is_tried(resolver: Resolver, registry: FakeRegistry) -> None:
+    """A cloud's, which has expired and been renewed: the failure was the old password's."""
+    registry.refused_passwords = {"expired"}
+    keys = Loaded("shop", Credential("node", "expired", Scope("tenant")))
+    await keys.load(REFERENCE)
+    keys.elsewhere = (Credential("node", "renewed", Scope("tenant")),)
+    assert await ask(resolver, keys) == CONTENT
+    assert registry.count("HEAD", scope="tenant") == 2
+
+
+async def test_a_tag_is_renewed_with_credentials_loaded_anew(
+    resolver: Resolver, registry: FakeRegistry, clock: FakeClock, landed: Landed
+) -> None:
+    """Stale content serves meanwhile; a secret that is gone takes its scope along."""
+    keys = Loaded("shop", TENANT)
+    await ask(resolver, keys)
+    clock.advance(900)
+    keys.due, keys.elsewhere = True, ()
+    assert await ask(resolver, keys) == CONTENT
+    await landed()
+    assert keys.loads == [False, False, True]
+    assert cause_of(resolver.peek(LOOKUP, keys)) is Cause.DENIED
+
+
+async def test_inspect_loads_too(resolver: Resolver) -> None:
+    """By the same path as the service."""
+    described = await resolver.describe(APP, Loaded("", TENANT))
+    assert not isinstance(described, Failure)
+    denied = await resolver.describe(APP, Loaded("other", OTHER))
+    assert isinstance(denied, Failure)
+    assert denied.cause is Cause.DENIED
+
+
+async def test_one_tenant_s_lookups_leave_room_for_the_others(
+    resolver: Resolver, registry: FakeRegistry, landed: Landed
+) -> None:
+    """A namespace full of images that lead nowhere has so many lookups under way, and no more."""
+    registry.open.clear()
+    greedy, modest = Keys(ANONYMOUS, tenant="greedy"), Keys(ANONYMOUS, tenant="modest")
+    for number in range(1000):
+        resolver.start(Lookup(f"ghcr.io/team/app-{number}:1"), greedy)
+    assert resolver.counts()["in_flight"] == 256
+    resolver.start(Lookup("ghcr.io/other/app:1"), modest)
+    assert resolver.counts()["in_flight"] == 257
+    registry.open.set()
+    await landed()
+    resolver.start(Lookup("ghcr.io/team/app-999:1"), greedy)
+    assert resolver.counts()["in_flight"] == 1

@@ -1,0 +1,267 @@
+"""What a resolver makes of a store: answers of an earlier life, and of other replicas."""
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from extender.errors import RegistryUnavailable
+from extender.placement.facts import Answer, Cause, Failure
+from extender.registry.keyring import ANONYMOUS
+from extender.resolver.persistence import Persistence
+from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.store import StoreError
+from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeClock, FakeRegistry, Keys, index_of
+from tests.unit.resolver.fake_store import FakeStore
+
+APP = "ghcr.io/team/app:1"
+REPOSITORY = "ghcr.io/team/app"
+LOOKUP = Lookup(APP)
+PUBLIC = Keys(ANONYMOUS)
+CONTENT = index_of("linux/arm64")
+
+Replica = Callable[..., Resolver]
+
+
+@pytest.fixture
+async def store() -> FakeStore:
+    """Shared by all replicas."""
+    return FakeStore(shared=True)
+
+
+@pytest.fixture
+async def replica(registry: FakeRegistry, clock: FakeClock, store: FakeStore) -> AsyncIterator[Replica]:
+    """Starts another replica of the service; all are closed at the end."""
+    resolvers = []
+
+    def start(over: FakeStore = store, *, private: bool = True, size: int = 1000) -> Resolver:
+        persistence = Persistence(
+            over, persist_private=private, clock=clock, wall_clock=lambda: clock() + 1e9, read_seconds=60
+        )
+        resolvers.append(
+            Resolver(
+                registry,
+                size=size,
+                tag_seconds=900,
+                always_seconds=60,
+                stale_seconds=86_400,
+                clock=clock,
+                random=lambda: 0.0,
+                persistence=persistence,
+            )
+        )
+        return resolvers[-1]
+
+    yield start
+    store.fault = None
+    store.open.set()
+    for resolver in resolvers:
+        await resolver.close()
+
+
+async def ask(resolver: Resolver, keys: Keys = PUBLIC, lookup: Lookup = LOOKUP, wait_seconds: float = 60) -> Answer:
+    return (await resolver.resolve_all([lookup], keys, wait_seconds))[0]
+
+
+async def learned(resolver: Resolver, keys: Keys = PUBLIC, lookup: Lookup = LOOKUP) -> None:
+    """The resolver has looked it up, and the store knows what came of it."""
+    await ask(resolver, keys, lookup)
+    await resolver._persistence.flush()
+
+
+def down(method: str, reference: object) -> Exception:
+    return RegistryUnavailable("the registry is down")
+
+
+async def test_what_one_replica_knows_costs_the_next_no_request(replica: Replica, registry: FakeRegistry) -> None:
+    """By tag and by digest."""
+    digest = registry.push(APP, "linux/arm64")
+    lookups = [LOOKUP, Lookup(f"{REPOSITORY}@{digest}")]
+    for lookup in lookups:
+        await learned(replica(), lookup=lookup)
+    registry.requests.clear()
+    other = replica()
+    assert other.peek(LOOKUP, PUBLIC) is None
+    assert [await ask(other, lookup=lookup) for lookup in lookups] == [CONTENT, CONTENT]
+    assert other.peek(LOOKUP, PUBLIC) == CONTENT
+    assert registry.requests == []
+
+
+async def test_a_tag_that_one_replica_has_confirmed_is_confirmed_for_all(
+    replica: Replica, registry: FakeRegistry, clock: FakeClock
+) -> None:
+    """Any number of them asks the registry as often as one would."""
+    registry.push(APP, "linux/arm64")
+    replicas = [replica() for _ in range(3)]
+    for one in replicas:
+        await learned(one)
+    registry.requests.clear()
+    for _ in range(4):
+        clock.advance(900)
+        for one in replicas:
+            assert (await one.resolve_all([LOOKUP], PUBLIC, 60, revalidate=True)) == [CONTENT]
+            await one._persistence.flush()
+    assert registry.methods() == {"HEAD": 4}
+
+
+async def test_a_content_that_one_replica_fetched_costs_the_next_a_head(
+    replica: Replica, registry: FakeRegistry
+) -> None:
+    """Another tag of the same digest: the registry says which, the store what that is."""
+    registry.push(APP, "linux/arm64")
+    registry.push("ghcr.io/team/app:2", "linux/arm64")
+    await learned(replica())
+    registry.requests.clear()
+    assert await ask(replica(), lookup=Lookup("ghcr.io/team/app:2")) == CONTENT
+    assert registry.methods() == {"HEAD": 1}
+
+
+async def test_a_stored_content_is_no_way_around_the_registry(replica: Replica, registry: FakeRegistry) -> None:
+    """Who has not proven that they may read a digest has to, and is denied or not."""
+    registry.readers[REPOSITORY] = {"tenant"}
+    digest = registry.push(APP, "linux/arm64")
+    await learned(replica(), Keys(TENANT), Lookup(f"{REPOSITORY}@{digest}"))
+    registry.requests.clear()
+    for lookup in (LOOKUP, Lookup(f"{REPOSITORY}@{digest}")):
+        answer = await ask(replica(), Keys(OTHER, ANONYMOUS), lookup)
+        assert isinstance(answer, Failure)
+        assert answer.cause is Cause.DENIED
+    assert registry.count("GET") == 0
+    assert await ask(replica(), Keys(TENANT), Lookup(f"{REPOSITORY}@{digest}")) == CONTENT
+
+
+async def test_stored_answers_hold_as_long_as_remembered_ones(
+    replica: Replica, registry: FakeRegistry, clock: FakeClock
+) -> None:
+    """With its registry down an image is known until `stale_seconds` are over, then it is not."""
+    registry.push(APP, "linux/arm64")
+    await learned(replica())
+    registry.fault = down
+    clock.advance(86_399)
+    assert await ask(replica()) == CONTENT
+    clock.advance(1)
+    answer = await ask(replica())
+    assert isinstance(answer, Failure)
+    assert answer.cause is Cause.UNAVAILABLE
+
+
+async def test_a_host_that_rests_hides_no_stored_answer(replica: Replica, registry: FakeRegistry) -> None:
+    """What the store knows needs no registry."""
+    registry.push(APP, "linux/arm64")
+    await learned(replica())
+    registry.fault = down
+    fresh = replica()
+    for number in range(3):
+        await ask(fresh, lookup=Lookup(f"ghcr.io/team/unheard-of:{number}"))
+    registry.requests.clear()
+    assert await ask(fresh) == CONTENT
+    assert registry.requests == []
+
+
+async def test_a_stale_stored_answer_need_not_wait_for_a_registry_that_hangs(
+    replica: Replica, registry: FakeRegistry, clock: FakeClock
+) -> None:
+    """When the wait is over, it is there."""
+    registry.push(APP, "linux/arm64")
+    await learned(replica())
+    clock.advance(900)
+    registry.open.clear()
+    assert await ask(replica(), wait_seconds=0.05) == CONTENT
+    registry.open.set()
+
+
+async def test_a_store_that_hangs_holds_up_no_call(replica: Replica, registry: FakeRegistry, store: FakeStore) -> None:
+    """The call ends when its time is over, and the lookup goes on; peeking never asks the store at all."""
+    registry.push(APP, "linux/arm64")
+    store.open.clear()
+    resolver = replica()
+    assert resolver.peek(LOOKUP, PUBLIC) is None
+    assert store.reads == 0
+    assert await ask(resolver, wait_seconds=0) is None
+    store.open.set()
+    assert await ask(resolver) == CONTENT
+
+
+async def test_a_store_that_fails_costs_no_answer(replica: Replica, registry: FakeRegistry, store: FakeStore) -> None:
+    """The registry is asked, as if there were none; while it is left alone, no lookup tries it."""
+    store.fault = StoreError("unavailable", "gone")
+    registry.push(APP, "linux/arm64")
+    registry.push("ghcr.io/team/app:2", "linux/arm64")
+    resolver = replica()
+    assert await ask(resolver) == CONTENT
+    reads = store.reads
+    assert await ask(resolver, lookup=Lookup("ghcr.io/team/app:2")) == CONTENT
+    assert store.reads == reads
+
+
+async def test_what_a_denial_took_away_stays_away_after_a_restart(
+    replica: Replica, registry: FakeRegistry, clock: FakeClock
+) -> None:
+    """The scope's other tags of the repository too; other scopes keep theirs."""
+    registry.push("ghcr.io/team/app:2", "linux/arm64")
+    registry.push(APP, "linux/arm64")
+    registry.readers[REPOSITORY] = {"tenant", "other"}
+    second = Lookup("ghcr.io/team/app:2")
+    first = replica()
+    for keys in (Keys(TENANT), Keys(OTHER)):
+        await learned(first, keys)
+        await learned(first, keys, second)
+    registry.readers[REPOSITORY] = {"other"}
+    clock.advance(900)
+    await first.resolve_all([LOOKUP], Keys(TENANT), 60, revalidate=True)
+    await first._persistence.flush()
+    registry.fault = down
+    for lookup in (LOOKUP, second):
+        assert isinstance(await ask(replica(), Keys(TENANT), lookup), Failure)
+        assert await ask(replica(), Keys(OTHER), lookup) == CONTENT
+
+
+async def test_without_a_key_file_only_what_is_public_is_stored(
+    replica: Replica, registry: FakeRegistry, store: FakeStore
+) -> None:
+    """The private half is asked for again after a restart."""
+    registry.push(APP, "linux/arm64")
+    registry.push("ghcr.io/team/private:1", "linux/arm64")
+    registry.readers["ghcr.io/team/private"] = {"tenant"}
+    private, keys = Lookup("ghcr.io/team/private:1"), Keys(TENANT, ANONYMOUS)
+    resolver = replica(private=False)
+    await learned(resolver, keys, private)
+    await learned(resolver, PUBLIC)
+    assert [repository for repository, _, _ in store.names] == [repository for repository, _ in store.contents]
+    assert [repository for repository, _ in store.contents] == [REPOSITORY]
+
+
+async def test_a_restart_finds_everything_in_memory(replica: Replica, registry: FakeRegistry) -> None:
+    """With a store of our own it is loaded at once, so that even a peek finds it, and the store is not asked again."""
+    own = FakeStore()
+    registry.push(APP, "linux/arm64")
+    await learned(replica(own))
+    registry.fault = down
+    fresh, reads = replica(own), own.reads
+    await fresh.load(60)
+    assert fresh.peek(LOOKUP, PUBLIC) == CONTENT
+    await ask(fresh, lookup=Lookup("ghcr.io/team/unheard-of:1"))
+    assert own.reads == reads
+
+
+async def test_loading_holds_up_no_start(replica: Replica, registry: FakeRegistry) -> None:
+    """After the time it is given it goes on in the background, and a lookup asks for the one row it wants."""
+    own = FakeStore()
+    registry.push(APP, "linux/arm64")
+    await learned(replica(own))
+    registry.requests.clear()
+    own.open.clear()
+    fresh = replica(own)
+    await fresh.load(0)
+    own.open.set()
+    assert await ask(fresh) == CONTENT
+    assert registry.requests == []
+
+
+async def test_a_resolver_that_closes_while_it_loads_leaves_nothing_running(replica: Replica) -> None:
+    """And what the store says afterwards is of no interest."""
+    own = FakeStore()
+    own.open.clear()
+    resolver = replica(own)
+    await resolver.load(0)
+    await resolver.close()
+    assert own.is_closed
