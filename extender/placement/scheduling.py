@@ -7,7 +7,7 @@ operator said, and only the known earns a score. Knows no wire bytes, no registr
 import enum
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Generic, TypeVar
 
 import msgspec
@@ -50,6 +50,28 @@ UNRESOLVED = frozenset({Verdict.RETRY, Verdict.ASSUMED_YES, Verdict.ASSUMED_NO, 
 # A byte per node: beside looking 5,000 names up, counting and selecting bytes costs next to nothing.
 _CODES = {verdict: code for code, verdict in enumerate(Verdict)}
 _IS_REFUSED = bytes(verdict in REFUSED for verdict in Verdict).ljust(256, b"\0")
+
+
+class Alike(Mapping[Verdict, int]):
+    """All asked nodes have one verdict. How many they are is counted when somebody wants to know, after the answer."""
+
+    def __init__(self, verdict: Verdict, count: Callable[[], int]) -> None:
+        self._verdict = verdict
+        self._count = count
+
+    def __getitem__(self, verdict: Verdict) -> int:
+        if verdict is not self._verdict:
+            raise KeyError(verdict)
+        return self._count()
+
+    def __contains__(self, verdict: object) -> bool:
+        return verdict is self._verdict
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return iter((self._verdict,))
+
+    def __len__(self) -> int:
+        return 1
 
 
 class Outcome(msgspec.Struct, Generic[_Answer], frozen=True):
@@ -213,7 +235,7 @@ def _partition(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> 
     """
     possible = {decision.verdict(platform) for platform in nodes.distinct | _USUAL}
     if len(possible) == 1 and possible.isdisjoint({*REFUSED, Verdict.RETRY}):
-        return dict.fromkeys(possible, args.count()), b""
+        return Alike(possible.pop(), args.count), b""
     codes = {platform: _CODES[decision.verdict(platform)] for platform in (None, *nodes.distinct)}
     asked = bytes(map(codes.__getitem__, map(nodes.platforms.get, args.names)))
     verdicts = {verdict: number for verdict, code in _CODES.items() if (number := asked.count(code))}

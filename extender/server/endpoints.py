@@ -128,15 +128,20 @@ async def _read_body(request: web.BaseRequest, limit_bytes: int) -> bytes:
         if len(body) > limit_bytes:
             raise _Unreadable(413, f"the body is larger than {limit_bytes} bytes")
         return body
+    pieces: list[bytes] = []
+    left_bytes = limit_bytes
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            return await request.read()
-    except web.HTTPRequestEntityTooLarge as exc:
-        raise _Unreadable(413, f"the body is larger than {limit_bytes} bytes") from exc
+            while piece := await content.readany():
+                pieces.append(piece)
+                left_bytes -= len(piece)
+                if left_bytes < 0:
+                    raise _Unreadable(413, f"the body is larger than {limit_bytes} bytes")
     except TimeoutError as exc:
         raise _Unreadable(408, f"the body did not arrive within {BODY_SECONDS:g} s") from exc
     except (web.RequestPayloadError, ConnectionError) as exc:
         raise _Unreadable(400, "the body is not what its headers say, or ended early") from exc
+    return b"".join(pieces)
 
 
 def _json(body: bytes) -> web.Response:

@@ -3,6 +3,7 @@
 Knows when to wait and for how long; what is decided is `placement`'s business, what images run on `resolver`'s.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -32,6 +33,7 @@ from extender.placement.scheduling import (
     preempt_nodes,
     prioritize_nodes,
 )
+from extender.registry.keyring import Keyring
 from extender.server.endpoints import Reply
 from extender.server.first_seen import FirstSeen
 from extender.server.knowledge import Knowledge
@@ -66,7 +68,8 @@ class NodeView(NodePlatforms, Protocol):
 class SchedulerVerbs:
     """filter, prioritize and preempt for one scheduler.
 
-    `nodes` is None without a cluster: then only requests with whole nodes can be answered.
+    `nodes` is None without a cluster: then only requests with whole nodes can be answered. `may_read_secrets`: only
+    kube-scheduler can reach us, so a call may make us read the pull secrets its pod names.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class SchedulerVerbs:
         pending_limit_seconds: float,
         level_label: str,
         clock: Callable[[], float],
+        may_read_secrets: bool = False,
     ) -> None:
         self._knowledge = knowledge
         self._policy = knowledge.policy
@@ -85,6 +89,7 @@ class SchedulerVerbs:
         self._wait_seconds = wait_seconds
         self._pending_limit_seconds = pending_limit_seconds
         self._level_label = level_label
+        self._may_read_secrets = may_read_secrets
         self._first_seen = FirstSeen(clock)
         self._seen_nodes = SeenNodes()
 
@@ -117,7 +122,8 @@ class SchedulerVerbs:
         if wishes is None or isinstance(nodes, str):
             return Reply(encode_priorities([]))
         images = images_of(args.pod)
-        outcome = prioritize_nodes(args, nodes, self._decision(args.pod, images, self._knowledge.peek(images), wishes))
+        answers = self._knowledge.peek(images, self._keyring_of(args.pod))
+        outcome = prioritize_nodes(args, nodes, self._decision(args.pod, images, answers, wishes))
         _count("prioritize", outcome.verdicts)
         return Reply(encode_priorities(outcome.answer))
 
@@ -130,7 +136,7 @@ class SchedulerVerbs:
         if self._nodes is not None and not self._nodes.synced:
             return Reply(encode_preemption_result(ExtenderPreemptionResult({})), "error")
         images = images_of(args.pod)
-        answers = await self._knowledge.resolve(images, 0)
+        answers = await self._knowledge.resolve(images, self._keyring_of(args.pod), 0)
         decision = self._decision(args.pod, images, answers, wishes)
         outcome = preempt_nodes(args, self._nodes or self._seen_nodes, decision)
         _count("preempt", outcome.verdicts)
@@ -151,9 +157,12 @@ class SchedulerVerbs:
         """No candidates: nobody is evicted by mistake."""
         return encode_preemption_result(ExtenderPreemptionResult({}))
 
+    def _keyring_of(self, pod: Pod) -> Keyring:
+        return self._knowledge.keyring_of(pod, _namespace_of(pod), may_read=self._may_read_secrets)
+
     def _wishes_of(self, pod: Pod) -> Wishes | None:
         """What pod and namespace ask for; None where the pod is none of our business."""
-        wishes = self._knowledge.wishes_of(pod, (pod.metadata and pod.metadata.namespace) or "")
+        wishes = self._knowledge.wishes_of(pod, _namespace_of(pod))
         for problem in wishes.problems:
             log.info("annotation.refused", pod=_uid(pod), problem=problem)
         return None if wishes.mode is Mode.IGNORE or left_alone(pod, self._policy) else wishes
@@ -182,11 +191,12 @@ class SchedulerVerbs:
     async def _decide_in_time(self, args: ExtenderArgs, nodes: NodePlatforms, wishes: Wishes) -> Decision:
         """The decision from memory, or after waiting for lookups where that could change the answer."""
         images = images_of(args.pod)
-        answers = await self._knowledge.resolve(images, 0)
+        keyring = self._keyring_of(args.pod)
+        answers = await self._knowledge.resolve(images, keyring, 0)
         decision = self._decision(args.pod, images, answers, wishes)
         if None not in answers or not self._wait_seconds or not is_unsettled(args, nodes, decision):
             return decision
-        answers = await self._knowledge.resolve(images, self._wait_seconds)
+        answers = await self._knowledge.resolve(images, keyring, self._wait_seconds)
         return self._decision(args.pod, images, answers, wishes)
 
     def _decision(self, pod: Pod, images: Sequence[PodImage], answers: Sequence[Answer], wishes: Wishes) -> Decision:
@@ -196,6 +206,10 @@ class SchedulerVerbs:
             fact_of(image, answer, may_be_pending=may_be_pending) for image, answer in zip(images, answers, strict=True)
         ]
         return Decision(images, facts, self._policy, wishes)
+
+
+def _namespace_of(pod: Pod) -> str:
+    return (pod.metadata and pod.metadata.namespace) or ""
 
 
 def _uid(pod: Pod) -> PodUid:
@@ -211,6 +225,11 @@ def _filter_reply(result: ExtenderFilterResult) -> Reply:
 
 
 def _count(endpoint: str, verdicts: Mapping[Verdict, int]) -> None:
+    """Count once the answer has been written: the scheduler waits for that, not for our books."""
+    asyncio.get_running_loop().call_soon(_count_now, endpoint, verdicts)
+
+
+def _count_now(endpoint: str, verdicts: Mapping[Verdict, int]) -> None:
     children = NODES[endpoint]
     for verdict, number in verdicts.items():
         children[verdict].inc(number)
