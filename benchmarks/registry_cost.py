@@ -1,0 +1,319 @@
+"""What does it cost your registry? Every request counted where it arrives, over hours of simulated time.
+
+`python -m benchmarks.registry_cost` prints the README's table. The registry is like Docker Hub: whoever asks needs a
+token, also nobody, and a token is good for five minutes and one repository. The resolver, the client and its HTTP are
+the service's own with default settings.
+"""
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from extender.demo.images import build_index
+from extender.demo.registry import EmbeddedRegistry
+from extender.images.reference import ImageReference
+from extender.logs import configure_logs
+from extender.registry.addresses import AddressGuard
+from extender.registry.auth import Authenticator
+from extender.registry.client import RegistryClient
+from extender.registry.keyring import ANONYMOUS, Credential, Scope
+from extender.registry.session import open_session
+from extender.resolver.persistence import Persistence
+from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.store_sqlite import SqliteStore
+
+MINUTE, HOUR = 60.0, 3600.0
+BOTH = ("linux/amd64", "linux/arm64")
+_TOKEN_SECONDS = 300
+_COLUMNS = ("401", "token", "HEAD manifests", "GET manifests", "GET blobs")
+
+
+class Hub(EmbeddedRegistry):
+    """A registry that gives everyone a token for one repository; `costs` counts what it was asked, as it answered."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        super().__init__()
+        self.costs: Counter[str] = Counter()
+        self._now = now
+        self._tokens: dict[str, tuple[str, float]] = {}
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """A token, a challenge, or what was asked for."""
+        if request.path == "/token":
+            return self._give_token(request.query["scope"])
+        kind = "manifests" if "/manifests/" in request.path else "blobs"
+        scope = f"repository:{request.path.removeprefix('/v2/').rpartition(f'/{kind}/')[0]}:pull"
+        shown = self._tokens.get(request.headers.get("Authorization", "").removeprefix("Bearer "))
+        if shown is None or shown[0] != scope or self._now() >= shown[1]:
+            self.costs["401"] += 1
+            challenge = f'Bearer realm="{self.url}/token",service="hub",scope="{scope}"'
+            return web.Response(status=401, headers={"WWW-Authenticate": challenge})
+        self.costs[f"{request.method} {kind}"] += 1
+        return await super().answer(request)
+
+    def _give_token(self, scope: str) -> web.Response:
+        self.costs["token"] += 1
+        token = f"token-{self.costs['token']}"
+        self._tokens[token] = (scope, self._now() + _TOKEN_SECONDS)
+        return web.json_response({"token": token, "expires_in": _TOKEN_SECONDS})
+
+
+class Keys:
+    """A tenant with one login, or nobody."""
+
+    def __init__(self, name: str = "") -> None:
+        self.tenant = name
+        self._credentials = (Credential(name, "secret", Scope(name)), ANONYMOUS) if name else (ANONYMOUS,)
+
+    @property
+    def identity(self) -> Hashable:
+        """One tenant, one keyring."""
+        return self.tenant
+
+    def scopes_for(self, _reference: ImageReference) -> tuple[Scope, ...]:
+        """The login's, and nobody's."""
+        return tuple(credential.scope for credential in self._credentials)
+
+    def is_due(self, _reference: ImageReference) -> bool:
+        """It never changes."""
+        return False
+
+    async def load(self, _reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+        """As ever."""
+        del anew
+        return self._credentials
+
+
+class SharedStore(SqliteStore):
+    """A store of several replicas, as Redis is: each of them asks it for what it has not heard of."""
+
+    is_shared = True
+
+
+class World:
+    """A registry, replicas of the service, and the time they go by."""
+
+    def __init__(self, stack: AsyncExitStack, folder: Path) -> None:
+        self.now = 1_000_000.0
+        self.hub = Hub(lambda: self.now)
+        self.replicas: list[Resolver] = []
+        self._stores: list[Persistence] = []
+        self._stack = stack
+        self._folder = folder
+
+    async def start(self, replicas: int = 1, *, store: type[SqliteStore] | None = None) -> None:
+        """New replicas instead of those there were; with a `store`, at one place."""
+        for _ in range(replicas):
+            kept = store(self._folder / "images.sqlite", size=10_000) if store else None
+            persistence = Persistence(kept, clock=lambda: self.now, wall_clock=lambda: self.now, read_seconds=10.0)
+            resolver = Resolver(
+                await self._client(),
+                size=10_000,
+                tag_seconds=900,
+                always_seconds=60,
+                stale_seconds=86_400,
+                clock=lambda: self.now,
+                persistence=persistence,
+            )
+            self._stack.push_async_callback(resolver.close)
+            await resolver.load(10.0)
+            self._stores.append(persistence)
+            self.replicas.append(resolver)
+
+    async def stop(self) -> None:
+        """No replica is left."""
+        for resolver in self.replicas:
+            await resolver.close()
+        self.replicas.clear()
+        self._stores.clear()
+
+    async def ask(self, image: str, *, keys: Keys | None = None, always: bool = False) -> None:
+        """A pod of this image is decided on by each replica, and what they do in the background is done."""
+        for resolver, store in zip(self.replicas, self._stores, strict=True):
+            await resolver.resolve_all([Lookup(f"{self.hub.host}/{image}", always)], keys or Keys(), 60.0)
+            while resolver.counts()["in_flight"]:
+                await asyncio.sleep(0)
+            await store.flush()
+
+    async def ask_evenly(self, images: Sequence[str], pods: int, seconds: float, *, always: bool = False) -> None:
+        """`pods` of these images, one after the other."""
+        for number in range(pods):
+            await self.ask(images[number % len(images)], always=always)
+            self.now += seconds / pods
+
+    def push(self, count: int) -> list[str]:
+        """So many multi-arch images, no two alike."""
+        names = [f"team/app-{number}" for number in range(count)]
+        for number, name in enumerate(names):
+            self.hub.add(name, "1", build_index([*BOTH, f"linux/arm/v{number + 10}"]))
+        return [f"{name}:1" for name in names]
+
+    async def _client(self) -> RegistryClient:
+        guard = AddressGuard(allow=["127.0.0.1"])
+        session = await self._stack.enter_async_context(open_session(guard=guard))
+        authenticator = Authenticator(session, timeout_seconds=10, clock=lambda: self.now, wall_clock=lambda: self.now)
+        return RegistryClient(
+            session,
+            authenticator=authenticator,
+            timeout_seconds=10,
+            concurrency_per_host=8,
+            plain_http=frozenset((self.hub.host,)),
+            guard=guard,
+            clock=lambda: self.now,
+            wall_clock=lambda: self.now,
+        )
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """A row of the table: what happens, in words, and how."""
+
+    words: str
+    play: Callable[[World], Awaitable[None]]
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What a scenario cost: requests by kind."""
+
+    words: str
+    requests: dict[str, int]
+
+
+async def _first_pod(world: World) -> None:
+    await world.start()
+    await world.ask(world.push(1)[0])
+
+
+async def _single_platform(world: World) -> None:
+    world.hub.add_manifest("team/app", "1", "linux/arm64")
+    await world.start()
+    await world.ask("team/app:1")
+
+
+async def _many_pods_at_first(world: World) -> None:
+    await world.start()
+    await world.ask_evenly(world.push(1), 1000, 15 * MINUTE)
+
+
+async def _pinned(world: World) -> None:
+    digest = world.hub.add_index("team/app", "1", BOTH)
+    await world.start()
+    await world.ask_evenly([f"team/app@{digest}"], 1000, 24 * HOUR)
+
+
+async def _day(world: World) -> None:
+    await world.start()
+    await world.ask_evenly(world.push(10), 1000, 24 * HOUR)
+
+
+async def _day_of_replicas(world: World) -> None:
+    await world.start(3)
+    await world.ask_evenly(world.push(10), 1000, 24 * HOUR)
+
+
+async def _day_of_replicas_with_a_store(world: World) -> None:
+    await world.start(3, store=SharedStore)
+    await world.ask_evenly(world.push(10), 1000, 24 * HOUR)
+
+
+async def _always(world: World) -> None:
+    await world.start()
+    await world.ask_evenly(world.push(1), 720, HOUR, always=True)
+
+
+async def _moved_tag(world: World) -> None:
+    images = world.push(1)
+    await world.start()
+    await world.ask(images[0])
+    world.hub.costs.clear()
+    world.hub.add_index("team/app-0", "1", BOTH)
+    world.now += 15 * MINUTE
+    await world.ask_evenly(images, 100, 15 * MINUTE)
+
+
+async def _tenants(world: World) -> None:
+    images = world.push(1)
+    await world.start()
+    for number in range(5):
+        await world.ask(images[0], keys=Keys(f"tenant-{number}"))
+
+
+async def _missing(world: World) -> None:
+    await world.start()
+    await world.ask_evenly(["team/app:typo"], 720, HOUR)
+
+
+async def _restart_at_once(world: World) -> None:
+    await _fill_and_restart(world, MINUTE)
+
+
+async def _restart_later(world: World) -> None:
+    await _fill_and_restart(world, HOUR)
+
+
+async def _fill_and_restart(world: World, seconds: float) -> None:
+    """2,000 images, known to the store alone after a while."""
+    images = world.push(2000)
+    await world.start(store=SqliteStore)
+    for image in images:
+        await world.ask(image)
+    await world.stop()
+    world.hub.costs.clear()
+    world.now += seconds
+    await world.start(store=SqliteStore)
+    for image in images:
+        await world.ask(image)
+
+
+SCENARIOS = (
+    Scenario("first pod of a multi-arch image", _first_pod),
+    Scenario("first pod of an image for one platform, which its config names", _single_platform),
+    Scenario("1,000 pods of one image within 15 minutes", _many_pods_at_first),
+    Scenario("1,000 pods of one image named by digest, in 24 hours", _pinned),
+    Scenario("10 images, 1,000 pods in 24 hours", _day),
+    Scenario("the same, 3 replicas", _day_of_replicas),
+    Scenario("the same, 3 replicas that share a store", _day_of_replicas_with_a_store),
+    Scenario("one image with `imagePullPolicy: Always`, a pod every 5 s for an hour", _always),
+    Scenario("a tag that has moved, 100 pods in the 15 minutes after it was noticed", _moved_tag),
+    Scenario("5 namespaces with a login each, one image", _tenants),
+    Scenario("an image that is not there, asked for every 5 s for an hour", _missing),
+    Scenario("restart with a store that knows 2,000 images, all asked for a minute later", _restart_at_once),
+    Scenario("the same, asked for an hour later", _restart_later),
+)
+
+
+async def cost_of(scenario: Scenario) -> Cost:
+    """The scenario played from an empty memory on."""
+    async with _world() as world:
+        await scenario.play(world)
+        return Cost(scenario.words, {column: world.hub.costs[column] for column in _COLUMNS})
+
+
+@asynccontextmanager
+async def _world() -> AsyncIterator[World]:
+    with tempfile.TemporaryDirectory() as folder:
+        async with AsyncExitStack() as stack:
+            world = World(stack, Path(folder))
+            await stack.enter_async_context(world.hub)
+            yield world
+
+
+def table_of(costs: Sequence[Cost]) -> str:
+    """The costs as Markdown."""
+    rows = [f"| {cost.words} | {' | '.join(f'{cost.requests[column]:,}' for column in _COLUMNS)} |" for cost in costs]
+    return "\n".join([f"| what happens | {' | '.join(_COLUMNS)} |", f"|---|{'---:|' * len(_COLUMNS)}", *rows, ""])
+
+
+async def main() -> None:
+    """Print the table."""
+    configure_logs("error", "console")
+    print(table_of([await cost_of(scenario) for scenario in SCENARIOS]), end="")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
