@@ -57,7 +57,10 @@ async def serve_service() -> None:
             "admission.listen": "127.0.0.1:0",
             "admission.tls": "null",
             "operations.listen": "",
+            "cluster.mode": "none",
+            "cache.url": "'memory:'",
             "registry.plain_http": f"['{registry.host}']",
+            "registry.allow": f"['{registry.host}']",
             "shutdown.grace_seconds": "1",
         }
         config = load_config(None, [f"{path}={value}" for path, value in settings.items()])

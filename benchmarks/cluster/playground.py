@@ -89,7 +89,12 @@ async def open_playground(cluster: LocalCluster, folder: Path) -> AsyncIterator[
 async def install_service(api: ApiClient, cluster: LocalCluster, folder: Path, registry: str) -> ServiceProcess:
     """The service with the second scheduler's settings and rights, not yet started."""
     account = await write_account(api, cluster.kubeconfig, folder / "service.kubeconfig", Mode.SECOND)
-    settings = [f"registry.plain_http=['{registry}']", "shutdown.grace_seconds=1"]
+    settings = [
+        f"registry.plain_http=['{registry}']",
+        f"registry.allow=['*', '{registry}']",
+        "cache.url='memory:'",
+        "shutdown.grace_seconds=1",
+    ]
     return make_service("service", folder, account, *settings, mode=Mode.SECOND)
 
 

@@ -2,11 +2,13 @@
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from extender.cli.options import Assignments, ConfigFile
 from extender.config.reading import load_config, read_config, to_yaml
-from extender.config.tree import settings
+from extender.config.tree import Config, settings
+from extender.resolver.store_url import without_password
 
 
 def config(
@@ -31,7 +33,12 @@ def config(
         load_config(check, assignments or ())
         typer.echo(f"{check} is right")
     else:
-        typer.echo(to_yaml(read_config(file, assignments or ())), nl=False)
+        typer.echo(to_yaml(_without_secrets(read_config(file, assignments or ()))), nl=False)
+
+
+def _without_secrets(config: Config) -> Config:
+    cache = msgspec.structs.replace(config.cache, url=without_password(config.cache.url))
+    return msgspec.structs.replace(config, cache=cache)
 
 
 def settings_table() -> str:

@@ -58,12 +58,14 @@ async def _run(console: Console, *, keep: bool) -> list[str]:
 def _config(registry_host: str) -> Config:
     settings = {
         "cluster.mode": "none",
+        "cache.url": "'memory:'",
         "log.level": "error",
         "scheduler.listen": "127.0.0.1:0",
         "admission.listen": "127.0.0.1:0",
         "admission.tls": "null",
         "operations.listen": "127.0.0.1:0",
         "registry.plain_http": f"['{registry_host}']",
+        "registry.allow": f"['{registry_host}']",
         "shutdown.grace_seconds": "2",
     }
     return load_config(None, [f"{path}={value}" for path, value in settings.items()])

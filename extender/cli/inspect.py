@@ -57,7 +57,7 @@ def inspect(
 
     Example: multiarch-extender inspect debian:12 quay.io/prometheus/prometheus --require linux/arm64
     """
-    settings = read_config(file, assignments or ())
+    settings = read_config(file, [*(assignments or ()), "cache.url='memory:'"])
     configure_logs("error", "console")
     try:
         required = [parse_platform(text) for text in require or ()]

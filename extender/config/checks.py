@@ -13,6 +13,7 @@ def problems_of(config: Config) -> Iterator[str]:
     """What is wrong with the settings taken together, one sentence each."""
     yield from _listener_problems(config)
     yield from _platform_problems(config)
+    yield from _provider_problems(config)
     if Choice.ASSUME in (config.scheduler.pending, config.scheduler.unknown) and not config.scheduler.assume:
         yield "scheduler.assume: [] names nothing while scheduler.pending or scheduler.unknown is assume; name one"
     for path, seconds in (
@@ -21,6 +22,12 @@ def problems_of(config: Config) -> Iterator[str]:
     ):
         if seconds > config.cache.stale_seconds:
             yield f"{path}: {seconds:g} must not be more than cache.stale_seconds ({config.cache.stale_seconds:g})"
+
+
+def _provider_problems(config: Config) -> Iterator[str]:
+    providers = config.registry.credential_providers
+    if bool(providers.config) != bool(providers.bin_dir):
+        yield "registry.credential_providers: config and bin_dir are needed together; give both or neither"
 
 
 def _listener_problems(config: Config) -> Iterator[str]:
@@ -48,7 +55,7 @@ def _listener_problems(config: Config) -> Iterator[str]:
 
 def _tls_problems(name: str, listen: str, tls: TlsConfig | None, *, plain_allowed: bool) -> Iterator[str]:
     if tls is None:
-        if not plain_allowed and not _is_loopback(listen):
+        if not plain_allowed and not is_loopback(listen):
             insecure = " or set scheduler.insecure" if name == "scheduler" else ""
             where = f"a loopback address only, and {name}.listen is {listen!r}"
             yield f"{name}.tls: null is allowed on {where}; give certificate files{insecure}"
@@ -94,7 +101,8 @@ def parse_listen(listen: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _is_loopback(listen: str) -> bool:
+def is_loopback(listen: str) -> bool:
+    """Whether only this machine reaches the address."""
     try:
         host, _ = parse_listen(listen)
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -78,6 +78,9 @@ class AdmissionConfig(Section, frozen=True):
     """host:port of the webhook; an empty string switches the listener off."""
     tls: TlsConfig | None = TlsConfig()
     """Certificate files, which the API server needs; null is allowed on a loopback address only."""
+    network_policy: bool = False
+    """Only the API server can reach this listener, because a network policy or firewall sees to it. Then, or where
+    client certificates are required, a review may make us read the pull secrets its pod names."""
     wait_seconds: Annotated[float, msgspec.Meta(ge=0, le=29)] = 1.5
     """Longest time one review waits for lookups; keep it below the webhook's timeoutSeconds."""
     tolerations: tuple[TolerationRule, ...] = (
@@ -119,6 +122,13 @@ class OperationsConfig(Section, frozen=True):
     """host:port of /livez, /readyz and /metrics, plain HTTP; an empty string switches the listener off."""
 
 
+class CredentialProvidersConfig(Section, frozen=True):
+    config: str = ""
+    """The kubelet's CredentialProviderConfig file; its plugins are run as on a node."""
+    bin_dir: str = ""
+    """Folder of the plugins' programs."""
+
+
 class RegistryConfig(Section, frozen=True):
     timeout_seconds: Seconds = 10.0
     """Longest time one registry exchange may take, redirects and token included."""
@@ -126,15 +136,38 @@ class RegistryConfig(Section, frozen=True):
     """Requests under way at once to one registry host."""
     plain_http: tuple[str, ...] = ()
     """Registries (host or host:port, as images name them) that are spoken to without TLS."""
+    allow: tuple[str, ...] = ("*",)
+    """Globs of the registries and mirrors that are asked: host or host:port; one named inside is reached there too."""
+    deny: tuple[str, ...] = ()
+    """Globs of hosts that are never asked, not even as a token server or behind a redirect; deny wins over allow."""
+    private_addresses: bool = True
+    """Whether private addresses (RFC 1918, RFC 6598, IPv6 ULA) are reached; those that allow names are in any case."""
     ca_files: tuple[str, ...] = ()
     """PEM bundles trusted for registries, besides the system's."""
     docker_config: str = ""
-    """Docker `config.json` whose `auths` are the credentials for registries; empty: all lookups are anonymous."""
+    """Docker `config.json`: its `auths`, and the `credHelpers` and `credsStore` it names, which are run."""
+    credential_providers: CredentialProvidersConfig = CredentialProvidersConfig()
+    clouds: tuple[Literal["ecr", "gcp", "acr"], ...] = ()
+    """Clouds whose identity of our own pod is used for their registries."""
+    hosts_directory: str = ""
+    """Folder in containerd's `certs.d` layout (`hosts.toml` per registry): mirrors, authorities, client certificates;
+    read again when it changes; empty: registries are asked themselves."""
+    pull_secrets: bool = True
+    """Read the pull secrets that pods name, by name and only when a lookup needs them; this needs the right to get
+    secrets."""
     always_seconds: Seconds = 60.0
     """How long a tag's digest is fresh for imagePullPolicy Always and for the tag latest."""
 
 
 class CacheConfig(Section, frozen=True):
+    url: str = ""
+    """Where what is known outlives a restart: `memory:` (nowhere), `sqlite:////path`, or
+    `redis://[user:password@]host[:port][/database]` and `rediss://…` for several replicas (any server of Redis'
+    protocol, no cluster of them; `?prefix=`, `password_file=`, `ca_file=`, `certificate_file=`, `key_file=`). Empty:
+    SQLite in `$STATE_DIRECTORY`, else in the user's cache folder."""
+    key_file: str = ""
+    """A file of at least 32 random bytes that keys the names under which credentials are remembered. With it what
+    private images run on survives restarts and is shared by replicas; without it only what is public does."""
     size: Count = 100_000
     """Images kept in memory; the least recently used goes first."""
     tag_seconds: Seconds = 900.0

@@ -33,7 +33,9 @@ _POD = msgspec.json.Decoder(Pod)
 class PodAdmission:
     """Reviews of pods that are being created.
 
-    `cluster_platforms` gives the platforms of the cluster's nodes, none where none is watched.
+    `cluster_platforms` gives the platforms of the cluster's nodes, none where none is watched. `may_read_secrets`: only
+    the API server can reach us, so a review may make us read the pull secrets its pod names; anyone else could name
+    another tenant's.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class PodAdmission:
         *,
         cluster_platforms: Callable[[], frozenset[Platform]],
         wait_seconds: float,
+        may_read_secrets: bool = False,
     ) -> None:
         self._knowledge = knowledge
         self._policy = knowledge.policy
@@ -50,6 +53,7 @@ class PodAdmission:
         self._confirms = admission.node_affinity.required
         self._cluster_platforms = cluster_platforms
         self._wait_seconds = wait_seconds
+        self._may_read_secrets = may_read_secrets
 
     async def review(self, body: bytes) -> Reply:
         """AdmissionReview for AdmissionReview. Raises InvalidRequest."""
@@ -83,7 +87,8 @@ class PodAdmission:
         wishes = self._knowledge.wishes_of(pod, request.namespace or "")
         images = () if untouched(pod, wishes, self._policy) else images_of(pod)
         # A required affinity outlives the fact it was made of, so a stale one is confirmed first.
-        answers = await self._knowledge.resolve(images, self._wait_seconds, revalidate=self._confirms)
+        keyring = self._knowledge.keyring_of(pod, request.namespace or "", may_read=self._may_read_secrets)
+        answers = await self._knowledge.resolve(images, keyring, self._wait_seconds, revalidate=self._confirms)
         facts = [
             (image, fact_of(image, answer, may_be_pending=True)) for image, answer in zip(images, answers, strict=True)
         ]

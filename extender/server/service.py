@@ -2,27 +2,36 @@
 
 import asyncio
 import contextlib
+import hashlib
+import os
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from pathlib import Path
 
 import msgspec
 import structlog
 from aiohttp import web
 
 from extender import __version__
-from extender.config.checks import parse_listen
+from extender.config.checks import is_loopback, parse_listen
 from extender.config.tree import Config, TlsConfig
+from extender.errors import ConfigError
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
 from extender.metrics import gauge
 from extender.placement.mutation import AdmissionPolicy
 from extender.placement.policy import Policy
+from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
-from extender.registry.client import RegistryClient, open_session
-from extender.registry.keyring import DockerConfigKeyring, load_docker_config
-from extender.registry.logins import Logins
+from extender.registry.client import RegistryClient
+from extender.registry.mirrors import HostsDirectory
+from extender.registry.operator_keyring import open_operator_keyring
+from extender.registry.pull_secrets import PullSecrets
+from extender.registry.session import open_session
+from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Resolver
+from extender.resolver.store_url import default_store_url, open_store, without_password
 from extender.server.admission import PodAdmission
 from extender.server.endpoints import Endpoint, endpoint_server
 from extender.server.knowledge import Knowledge
@@ -41,7 +50,9 @@ BUILD_INFO = gauge("multiarch_build_info", "Always 1; the version is the label."
 SCHEDULER_BODY_BYTES = 5_000 * 25 * 1024
 # etcd refuses objects over 1.5 MiB by default, a review holds two of them (object and oldObject) and some envelope.
 ADMISSION_BODY_BYTES = 8 * 1024 * 1024
-CERTIFICATE_CHECK_SECONDS = 5.0
+FILE_CHECK_SECONDS = 5.0
+LOAD_SECONDS = 0.5  # of the start that the store may take; the rest is loaded while we answer
+SCOPE_KEY_BYTES = 32
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -67,37 +78,82 @@ async def open_knowledge(config: Config, surroundings: Surroundings) -> AsyncIte
     """What is known of images, over a registry session of its own that is closed at the end.
 
     Raises:
-        ConfigError: a CA file or the Docker configuration cannot be used.
+        ConfigError: a file of the configuration cannot be used, or a value of it is none that it can be.
     """
-    registry = config.registry
-    scope_key = secrets.token_bytes(32)
-    keyring = (
-        load_docker_config(registry.docker_config, key=scope_key)
-        if registry.docker_config
-        else DockerConfigKeyring(Logins([]), key=scope_key)
-    )
+    registry, cache = config.registry, config.cache
+    scope_key = _scope_key(cache.key_file)
+    guard = AddressGuard(allow=registry.allow, deny=registry.deny, private_addresses=registry.private_addresses)
+    mirrors = HostsDirectory(registry.hosts_directory, ca_files=registry.ca_files) if registry.hosts_directory else None
+    url = cache.url or default_store_url(os.environ)
+    store = open_store(url, size=cache.size, stale_seconds=cache.stale_seconds)
     async with contextlib.AsyncExitStack() as stack:
-        session = await stack.enter_async_context(open_session(ca_files=registry.ca_files))
-        authenticator = Authenticator(
-            session, timeout_seconds=registry.timeout_seconds, clock=time.monotonic, wall_clock=time.time
+        session = await stack.enter_async_context(open_session(ca_files=registry.ca_files, guard=guard))
+        keyring = await stack.enter_async_context(
+            open_operator_keyring(
+                docker_config=registry.docker_config,
+                plugin_config=registry.credential_providers.config,
+                plugin_dir=registry.credential_providers.bin_dir,
+                clouds=registry.clouds,
+                environment=os.environ,
+                key=scope_key,
+                clock=time.monotonic,
+                wall_clock=time.time,
+            )
         )
         client = RegistryClient(
             session,
-            authenticator=authenticator,
+            authenticator=Authenticator(
+                session, timeout_seconds=registry.timeout_seconds, clock=time.monotonic, wall_clock=time.time
+            ),
             timeout_seconds=registry.timeout_seconds,
             concurrency_per_host=registry.concurrency_per_host,
             plain_http=frozenset(registry.plain_http),
+            mirrors=mirrors,
+            mirror_credentials=keyring.load,  # the operator's alone: what a mirror shows is shown to every pod
+            guard=guard,
         )
+        if mirrors:
+            await stack.enter_async_context(_in_background(mirrors.watch(FILE_CHECK_SECONDS)))
         resolver = Resolver(
             client,
-            size=config.cache.size,
-            tag_seconds=config.cache.tag_seconds,
+            size=cache.size,
+            tag_seconds=cache.tag_seconds,
             always_seconds=registry.always_seconds,
-            stale_seconds=config.cache.stale_seconds,
+            stale_seconds=cache.stale_seconds,
             clock=time.monotonic,
+            persistence=Persistence(store, persist_private=bool(cache.key_file), clock=time.monotonic),
         )
         stack.push_async_callback(resolver.close)
-        yield Knowledge(resolver, keyring, policy_of(config), surroundings.namespace_annotations)
+        await resolver.load(LOAD_SECONDS)
+        pull_secrets = (
+            PullSecrets(surroundings.secrets, key=scope_key, clock=time.monotonic)
+            if registry.pull_secrets and surroundings.secrets
+            else None
+        )
+        yield Knowledge(resolver, keyring, policy_of(config), surroundings.namespace_annotations, pull_secrets)
+
+
+def _scope_key(file: str) -> bytes:
+    """What keys the names of credentials: the file's bytes as 32, or 32 of this process alone."""
+    if not file:
+        return secrets.token_bytes(SCOPE_KEY_BYTES)
+    try:
+        content = Path(file).read_bytes()
+    except OSError as exc:
+        raise ConfigError(f"cache.key_file: {file}: {exc.strerror}; give a file of random bytes") from exc
+    if len(content) < SCOPE_KEY_BYTES:
+        raise ConfigError(f"cache.key_file: {file} holds {len(content)} bytes; {SCOPE_KEY_BYTES} or more are needed")
+    return hashlib.sha256(content).digest()
+
+
+@contextlib.asynccontextmanager
+async def _in_background(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
@@ -129,7 +185,7 @@ async def open_service(config: Config, surroundings: Surroundings) -> AsyncItera
         opener = _Opener(config, draining)
         try:
             service = await opener.open(knowledge, surroundings)
-            log.info("service.started", version=__version__, config=msgspec.to_builtins(config))
+            log.info("service.started", version=__version__, config=_shown(config))
             yield service
         finally:
             await opener.close()
@@ -193,7 +249,7 @@ class _Opener:
         listener = await open_listener(name, runner, *parse_listen(listen), files.context if files else None)
         self._hot.append(listener)
         if files:
-            self._watchers.append(asyncio.create_task(files.watch(CERTIFICATE_CHECK_SECONDS)))
+            self._watchers.append(asyncio.create_task(files.watch(FILE_CHECK_SECONDS)))
         return f"{'https' if files else 'http'}://{listener.address}"
 
     async def _open_operations(self, surroundings: Surroundings) -> str:
@@ -215,6 +271,13 @@ class _Opener:
         await asyncio.gather(*self._watchers, return_exceptions=True)
         if self._operations:
             await self._operations.close()
+
+
+def _shown(config: Config) -> object:
+    """The settings as they may be logged."""
+    shown = msgspec.to_builtins(config)
+    shown["cache"]["url"] = without_password(config.cache.url)
+    return shown
 
 
 def policy_of(config: Config) -> Policy:
@@ -243,6 +306,7 @@ def scheduler_endpoints(config: Config, knowledge: Knowledge, surroundings: Surr
         pending_limit_seconds=config.scheduler.pending_limit_seconds,
         level_label=config.placement.level_label,
         nodes=surroundings.nodes,
+        may_read_secrets=is_loopback(config.scheduler.listen) or _is_mutual(config.scheduler.tls),
         clock=time.monotonic,
     )
     return {
@@ -263,5 +327,11 @@ def admission_endpoints(config: Config, knowledge: Knowledge, surroundings: Surr
         ),
         cluster_platforms=surroundings.platforms,
         wait_seconds=config.admission.wait_seconds,
+        may_read_secrets=config.admission.network_policy or _is_mutual(config.admission.tls),
     )
     return {"/admission/pods": Endpoint("admission", admission.review, admission.harmless)}
+
+
+def _is_mutual(tls: TlsConfig | None) -> bool:
+    """Whether only callers with a certificate of a known authority come in."""
+    return bool(tls and tls.client_ca)

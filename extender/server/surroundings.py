@@ -17,9 +17,11 @@ from extender.cluster.namespaces import NAMESPACES, NamespaceView
 from extender.cluster.nodes import NODES
 from extender.cluster.nodes import NodeView as WatchedNodes
 from extender.cluster.pods import PENDING_PODS, PendingPods
+from extender.cluster.secrets import ClusterSecrets
 from extender.errors import ClusterError, ConfigError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
+from extender.registry.keyring import SecretReader
 from extender.server.operations import Check, Health
 from extender.server.scheduler import NodeView
 
@@ -30,6 +32,10 @@ class Surroundings(Protocol):
     @property
     def nodes(self) -> NodeView | None:
         """The cluster's nodes; None without a cluster."""
+
+    @property
+    def secrets(self) -> SecretReader | None:
+        """Where the cluster's pull secrets are read; None without a cluster."""
 
     def namespace_annotations(self, namespace: str, /) -> Mapping[str, str] | None:
         """The namespace's annotations; None where they are not known."""
@@ -52,6 +58,7 @@ class NoCluster:
 
     def __init__(self, nodes: NodeView | None = None) -> None:
         self.nodes = nodes
+        self.secrets = None
 
     def namespace_annotations(self, _namespace: str) -> None:
         """No namespaces are watched."""
@@ -106,6 +113,7 @@ class WatchedCluster:
     """Surroundings that three watches keep current while `watching`."""
 
     def __init__(self, client: ClusterClient, *, level_label: str) -> None:
+        self.secrets = ClusterSecrets(client)
         self.nodes = WatchedNodes(client, level_label=level_label, clock=time.monotonic)
         self._namespaces = NamespaceView()
         self._client = client

@@ -197,6 +197,8 @@ class Deployment:
             "cluster.kubeconfig": self.account,
             "operations.listen": f"127.0.0.1:{self.operations}",
             "registry.plain_http": f"['{self._registry.host}']",
+            "registry.allow": f"['*', '{self._registry.host}']",
+            "cache.url": "'memory:'",
             "shutdown.grace_seconds": 1,
         }
         if self.mode != "webhook":

@@ -121,6 +121,8 @@ class World:
             self._folder,
             await self.account(mode),
             f"registry.plain_http=['{self.registry.host}']",
+            f"registry.allow=['*', '{self.registry.host}']",
+            "cache.url='memory:'",
             "shutdown.grace_seconds=2",
             *settings,
             mode=mode,

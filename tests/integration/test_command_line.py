@@ -45,7 +45,8 @@ async def registry() -> AsyncIterator[EmbeddedRegistry]:
 
 def plain(registry: EmbeddedRegistry) -> list[str]:
     """The option that reaches the registry."""
-    return ["--set", f"registry.plain_http=['{registry.host}']"]
+    host = registry.host
+    return ["--set", f"registry.plain_http=['{host}']", "--set", f"registry.allow=['*', '{host}']"]
 
 
 async def test_demo_shows_what_is_true_and_ends_by_itself() -> None:
@@ -150,6 +151,8 @@ async def test_config_prints_and_checks(tmp_path: Path) -> None:
     """`config` prints every default; `--check` says whether `serve` would start."""
     code, out, _ = await run("config", "--set", "scheduler.wait_seconds=0.5")
     assert (code, yaml.safe_load(out)["scheduler"]["wait_seconds"]) == (0, 0.5)
+    code, out, _ = await run("config", "--set", "cache.url=redis://ann:secret@cache")
+    assert yaml.safe_load(out)["cache"]["url"] == "redis://ann:***@cache"
     file = tmp_path / "config.yaml"
     file.write_text("admission: {listen: ''}\n")
     assert (await run("config", "--check", str(file)))[0] == 0
@@ -186,7 +189,13 @@ class Served:
 @asynccontextmanager
 async def serving(*settings: str) -> AsyncIterator[Served]:
     """`serve` without a cluster on free ports, told to stop at the end if it has not."""
-    listen = ["scheduler.listen=127.0.0.1:0", "operations.listen=127.0.0.1:0", "admission.listen=", "cluster.mode=none"]
+    listen = [
+        "scheduler.listen=127.0.0.1:0",
+        "operations.listen=127.0.0.1:0",
+        "admission.listen=",
+        "cluster.mode=none",
+        "cache.url='memory:'",
+    ]
     options = [part for setting in (*listen, *settings) for part in ("--set", setting)]
     process = await asyncio.create_subprocess_exec(*COMMAND, "serve", *options, stderr=subprocess.PIPE)
     assert process.stderr
@@ -238,7 +247,8 @@ async def gated() -> AsyncIterator[GatedRegistry]:
 
 async def test_sigterm_loses_no_request_in_flight(gated: GatedRegistry) -> None:
     """200 filter calls that wait for one lookup are all answered after SIGTERM, and the exit code is 0."""
-    settings = [f"registry.plain_http=['{gated.host}']", "scheduler.wait_seconds=20", "shutdown.grace_seconds=20"]
+    settings = [f"registry.plain_http=['{gated.host}']", f"registry.allow=['{gated.host}']"]
+    settings += ["scheduler.wait_seconds=20", "shutdown.grace_seconds=20"]
     body = json.dumps(arguments_of(pod_of(SCENES[1], gated.host))).encode()
     connector = aiohttp.TCPConnector(limit=IN_FLIGHT + 1)
     async with serving(*settings) as served, aiohttp.ClientSession(connector=connector) as session:

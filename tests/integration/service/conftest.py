@@ -23,6 +23,7 @@ _SETTINGS = (
     "admission.wait_seconds=10",
     "operations.listen=127.0.0.1:0",
     "shutdown.grace_seconds=0.5",
+    "cache.url='memory:'",
 )
 
 
@@ -40,7 +41,9 @@ async def start_service() -> AsyncIterator[StartService]:
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
 
         async def start(*settings: str, plain_http: str = "", nodes: NodeView | None = None) -> Caller:
-            plain = [f"registry.plain_http=['{plain_http}']"] if plain_http else []
+            plain = (
+                [f"registry.plain_http=['{plain_http}']", f"registry.allow=['*', '{plain_http}']"] if plain_http else []
+            )
             config = load_config(None, [*_SETTINGS, *plain, *settings])
             return Caller(session, await stack.enter_async_context(open_service(config, NoCluster(nodes))))
 

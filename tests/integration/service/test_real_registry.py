@@ -85,9 +85,10 @@ async def test_registry_with_tls_of_its_own_authority(
     context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
     registry.push("service/app", "1", build_manifest(AMD64), tls=context)
     image = f"{registry.host}/service/app:1"
-    trusting = await start_service(f"registry.ca_files=['{tmp_path / 'ca.pem'}']")
+    allow = f"registry.allow=['{registry.host}']"
+    trusting = await start_service(f"registry.ca_files=['{tmp_path / 'ca.pem'}']", allow)
     assert await judge(trusting, image) == ([], ["a", "c"], {})
-    doubting = await start_service()
+    doubting = await start_service(allow)
     error = (await doubting.filter(with_nodes(pod(image))))["Error"]
     assert image in error
     assert "unavailable" in error
@@ -124,6 +125,7 @@ async def test_inspect_agrees_with_the_service(debian_registry: DebianRegistry) 
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "extender", "inspect", f"{host}/inspect/multi:1", f"{host}/inspect/arm:1",
         "--output", "json", "--require", ARM64, "--set", f"registry.plain_http=['{host}']",
+        "--set", f"registry.allow=['{host}']",
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, _ = await asyncio.wait_for(process.communicate(), 30)

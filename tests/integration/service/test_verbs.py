@@ -381,7 +381,9 @@ async def test_a_thousand_pods_over_a_hundred_images_cost_a_hundred_manifests(
 
 async def test_pending_ends(images: EmbeddedRegistry) -> None:
     """An image that is missing is pending at first, and unknown once the pod has waited `pending_limit_seconds`."""
-    config = load_config(None, ["admission.listen=", f"registry.plain_http=['{images.host}']"])
+    config = load_config(
+        None, ["admission.listen=", f"registry.plain_http=['{images.host}']", f"registry.allow=['{images.host}']"]
+    )
     now = [0.0]
     body = msgspec.json.encode(with_nodes(pod(f"{images.host}/missing:1")))
     other = msgspec.json.encode(with_nodes(pod(f"{images.host}/missing:1", uid="uid-2")))

@@ -1,0 +1,425 @@
+"""Tenants with secrets of their own, between an API server and a registry that knows its users, all on loopback.
+
+Each case asks the way the service asks about a pod, and then the way `inspect` does, and insists that both agree.
+"""
+
+import base64
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+import yaml
+from aiohttp import web
+
+from extender.cluster.client import open_cluster
+from extender.cluster.secrets import ClusterSecrets
+from extender.config.tree import Config
+from extender.demo.registry import EmbeddedRegistry
+from extender.images.manifest import Image
+from extender.kubernetes.core_v1 import Pod
+from extender.placement.facts import Answer, Content, Failure, images_of
+from extender.placement.mutation import AdmissionPolicy
+from extender.registry.addresses import AddressGuard
+from extender.registry.auth import Authenticator
+from extender.registry.client import RegistryClient
+from extender.registry.docker_config import load_docker_config
+from extender.registry.keyring import DockerConfigKeyring
+from extender.registry.logins import Logins
+from extender.registry.pull_secrets import PullSecrets
+from extender.registry.session import open_session
+from extender.resolver.resolver import Lookup, Resolver
+from extender.server.admission import PodAdmission
+from extender.server.knowledge import Knowledge
+from extender.server.scheduler import SchedulerVerbs
+from extender.server.service import policy_of
+from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api
+from tests.integration.service.caller import NODES, review_of, with_nodes
+
+KEY = b"k" * 32
+ARM64 = "linux/arm64"
+
+
+class TenantRegistry(EmbeddedRegistry):
+    """Everybody may pull what is in no one's `rights`; a wrong password gets no token even for that, as on the Hub."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passwords: dict[str, str] = {}
+        self.rights: dict[str, set[str]] = {}
+        self.users: Counter[str] = Counter()
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        scheme, _, shown = request.headers.get("Authorization", "").partition(" ")
+        if request.path == "/token":
+            user, _, password = base64.b64decode(shown).decode().partition(":")
+            is_known = not user or self.passwords.get(user) == password
+            return web.json_response({"token": f"token-of-{user}"} if is_known else {}, status=200 if is_known else 401)
+        repository = "/".join(request.path.split("/")[2:-2])
+        user = shown.removeprefix("token-of-")
+        self.users[user] += 1
+        if scheme == "Bearer" and user in self.rights.get(repository, {user}):
+            return await super().answer(request)
+        return web.Response(status=401, headers={"WWW-Authenticate": f'Bearer realm="{self.url}/token",service="test"'})
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class World:
+    """A cluster with secrets, a registry with users, and what we know between them."""
+
+    def __init__(self, api: ApiServer, registry: TenantRegistry, knowledge: Knowledge, clock: Clock) -> None:
+        self.api = api
+        self.registry = registry
+        self.knowledge = knowledge
+        self.clock = clock
+
+    @property
+    def secret_reads(self) -> int:
+        """How often a secret was asked for."""
+        return sum("/secrets/" in request.path for request in self.api.requests)
+
+    def write_secret(self, namespace: str, username: str, password: str, name: str = "pull") -> None:
+        """The namespace's secret holds this login for the registry."""
+        self.write_auths(namespace, {self.registry.host: {"username": username, "password": password}}, name)
+
+    def write_auths(self, namespace: str, auths: object, name: str = "pull") -> None:
+        """The namespace's secret holds this under `auths`."""
+        data = base64.b64encode(json.dumps({"auths": auths}).encode()).decode()
+        document = {
+            "metadata": {"name": name, "namespace": namespace},
+            "type": "kubernetes.io/dockerconfigjson",
+            "data": {".dockerconfigjson": data},
+        }
+        self.api.put(f"/api/v1/namespaces/{namespace}/secrets", document)
+
+    def pod(self, namespace: str, *secrets: str, image: str = "team/app:1") -> dict[str, Any]:
+        """A pod as the API server has it, with the secrets its ServiceAccount gave it."""
+        return {
+            "metadata": {"name": "p", "namespace": namespace, "uid": f"uid-{namespace}"},
+            "spec": {
+                "containers": [{"name": "main", "image": f"{self.registry.host}/{image}"}],
+                "imagePullSecrets": [{"name": name} for name in secrets],
+            },
+        }
+
+    async def verdict(self, namespace: str, *secrets: str, image: str = "team/app:1") -> str:
+        """What a pod's image runs on, or the cause why that is not known; the service and `inspect` agree on it."""
+        pod = msgspec.convert(self.pod(namespace, *secrets, image=image), Pod)
+        keyring = self.knowledge.keyring_of(pod, namespace, may_read=True)
+        images = images_of(pod)
+        (answer,) = await self.knowledge.resolve(images, keyring, 60)
+        (peeked,) = self.knowledge.peek(images, keyring)
+        described = await self.knowledge.resolver.describe(images[0].reference, keyring)
+        assert words_of(answer) == words_of(peeked) == words_of(described)
+        return words_of(answer)
+
+
+def words_of(answer: Answer | Image) -> str:
+    """An answer in a word or two."""
+    if isinstance(answer, Failure):
+        return answer.cause.value
+    if isinstance(answer, Content):
+        return " ".join(sorted(map(str, answer.platforms)))
+    return " ".join(sorted({str(entry.platform) for entry in answer.entries})) if answer else "pending"
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """`team/app:1` is private to ann and runs on arm64; bob and cleo are users too; `public/app:1` is everybody's."""
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(serve_api())
+        registry = await stack.enter_async_context(TenantRegistry())
+        registry.passwords = {"ann": "a-secret", "bob": "b-secret", "cleo": "c-secret"}
+        registry.rights["team/app"] = {"ann"}
+        for repository in ("team/app", "public/app"):
+            registry.add_index(repository, "1", [ARM64])
+        (tmp_path / "kubeconfig").write_text(
+            yaml.safe_dump({
+                "current-context": "main",
+                "contexts": [{"name": "main", "context": {"cluster": "c", "user": "u"}}],
+                "clusters": [{"name": "c", "cluster": {"server": api.url}}],
+                "users": [{"name": "u", "user": {"token": "t"}}],
+            })
+        )  # fmt: skip
+        cluster = await open_cluster("kubeconfig", str(tmp_path / "kubeconfig"))
+        stack.push_async_callback(cluster.close)
+        clock = Clock()
+        resolver = await open_resolver(stack, registry.host, clock)
+        secrets = PullSecrets(ClusterSecrets(cluster), key=KEY, clock=clock)
+        nothing = DockerConfigKeyring(Logins([]), key=KEY)
+        yield World(api, registry, Knowledge(resolver, nothing, policy_of(Config()), lambda _: None, secrets), clock)
+
+
+async def open_resolver(stack: AsyncExitStack, plain_http: str, clock: Clock) -> Resolver:
+    """A resolver over a session of its own."""
+    session = await stack.enter_async_context(open_session(guard=AddressGuard(allow=["127.0.0.1"])))
+    client = RegistryClient(
+        session,
+        authenticator=Authenticator(session, timeout_seconds=10, clock=clock, wall_clock=clock),
+        timeout_seconds=10,
+        concurrency_per_host=8,
+        plain_http=frozenset({plain_http}),
+    )
+    resolver = Resolver(
+        client, size=1000, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock, random=lambda: 0.0
+    )
+    stack.push_async_callback(resolver.close)
+    return resolver
+
+
+async def test_private_to_one_tenant(world: World) -> None:
+    """Whoever holds ann's secret knows the image; whoever holds none, or another's, does not."""
+    world.write_secret("a", "ann", "a-secret")
+    world.write_secret("b", "bob", "b-secret")
+    for _ in range(2):
+        assert await world.verdict("a", "pull") == ARM64
+        assert await world.verdict("b", "pull") == "denied"
+        assert await world.verdict("c") == "denied"
+        assert await world.verdict("c", "pull") == "denied"
+
+
+async def test_wrong_secret_of_another_tenant_poisons_nothing(world: World) -> None:
+    """Tried first, it fails for its own namespace alone, even under the same user name."""
+    world.write_secret("b", "ann", "guessed")
+    world.write_secret("a", "ann", "a-secret")
+    assert await world.verdict("b", "pull") == "denied"
+    assert await world.verdict("a", "pull") == ARM64
+    assert await world.verdict("b", "pull") == "denied"
+
+
+async def test_the_same_login_in_another_namespace_is_the_same_right(world: World) -> None:
+    """It costs a reading of that secret, and no request to the registry."""
+    world.write_secret("a", "ann", "a-secret")
+    world.write_secret("twin", "ann", "a-secret")
+    await world.verdict("a", "pull")
+    pod = msgspec.convert(world.pod("twin", "pull"), Pod)
+    world.registry.forget()
+    keyring = world.knowledge.keyring_of(pod, "twin", may_read=True)
+    (answer,) = await world.knowledge.resolve(images_of(pod), keyring, 60)
+    assert words_of(answer) == ARM64
+    assert world.registry.requests == {}
+
+
+async def test_rotated_secret_is_used_at_once_after_a_denial(world: World) -> None:
+    """The registry has a new password: the old one is refused, the secret read again, and the new one tried."""
+    world.write_secret("a", "ann", "a-secret")
+    await world.verdict("a", "pull")
+    world.registry.passwords["ann"] = "rotated"
+    world.write_secret("a", "ann", "rotated")
+    world.clock.now += 900
+    assert await world.verdict("a", "pull") == ARM64
+
+
+async def test_corrected_secret_is_used_within_half_a_minute(world: World) -> None:
+    """Counted from the last reading; before that the denial stands."""
+    world.write_secret("a", "ann", "mistyped")
+    assert await world.verdict("a", "pull") == "denied"
+    world.write_secret("a", "ann", "a-secret")
+    world.clock.now += 30
+    assert await world.verdict("a", "pull") == ARM64
+
+
+async def test_revoked_right_ends_with_the_next_proof(world: World) -> None:
+    """For the tenant whose right it was; the other keeps its own."""
+    world.registry.rights["team/app"] = {"ann", "cleo"}
+    world.write_secret("a", "ann", "a-secret")
+    world.write_secret("c", "cleo", "c-secret")
+    for namespace in ("a", "c"):
+        assert await world.verdict(namespace, "pull") == ARM64
+    world.registry.rights["team/app"] = {"cleo"}
+    world.clock.now += 900
+    pod = msgspec.convert(world.pod("a", "pull"), Pod)
+    keyring = world.knowledge.keyring_of(pod, "a", may_read=True)
+    (answer,) = await world.knowledge.resolver.resolve_all([lookup_of(pod)], keyring, 60, revalidate=True)
+    assert words_of(answer) == "denied"
+    assert await world.verdict("a", "pull") == "denied"
+    assert await world.verdict("c", "pull") == ARM64
+
+
+async def test_deleted_secret_opens_nothing_any_more(world: World) -> None:
+    """From the next proof on; nobody knows what it was."""
+    world.write_secret("a", "ann", "a-secret")
+    await world.verdict("a", "pull")
+    world.api.remove("/api/v1/namespaces/a/secrets", "pull")
+    world.clock.now += 900
+    pod = msgspec.convert(world.pod("a", "pull"), Pod)
+    keyring = world.knowledge.keyring_of(pod, "a", may_read=True)
+    await world.knowledge.resolver.resolve_all([lookup_of(pod)], keyring, 60, revalidate=True)
+    assert await world.verdict("a", "pull") == "denied"
+
+
+async def test_public_image_with_a_stale_secret(world: World) -> None:
+    """The registry refuses the old password even here; anonymous comes last, and its facts are everybody's."""
+    world.write_secret("a", "ann", "expired")
+    assert await world.verdict("a", "pull", image="public/app:1") == ARM64
+    world.registry.forget()
+    world.write_secret("b", "bob", "b-secret")
+    reads = world.secret_reads
+    pod = msgspec.convert(world.pod("b", "pull", image="public/app:1"), Pod)
+    keyring = world.knowledge.keyring_of(pod, "b", may_read=True)
+    (answer,) = await world.knowledge.resolve(images_of(pod), keyring, 60)
+    assert words_of(answer) == ARM64
+    assert (world.registry.requests, world.secret_reads) == ({}, reads)
+
+
+async def test_same_tag_with_different_rights(world: World) -> None:
+    """Two tenants who may both pull share the bytes: the second proves itself with a HEAD, the third is denied."""
+    world.registry.rights["team/app"] = {"ann", "cleo"}
+    for namespace, user, password in (("a", "ann", "a-secret"), ("c", "cleo", "c-secret"), ("b", "bob", "b-secret")):
+        world.write_secret(namespace, user, password)
+    await world.verdict("a", "pull")
+    world.registry.forget()
+    world.registry.users.clear()
+    pod = msgspec.convert(world.pod("c", "pull"), Pod)
+    keyring = world.knowledge.keyring_of(pod, "c", may_read=True)
+    (answer,) = await world.knowledge.resolve(images_of(pod), keyring, 60)
+    assert words_of(answer) == ARM64
+    assert (world.registry.requests["GET manifests"], world.registry.users["cleo"]) == (0, 1)
+    assert await world.verdict("b", "pull") == "denied"
+
+
+async def test_several_secrets_are_tried_until_one_works(world: World) -> None:
+    """In their order; missing ones and wrong ones are passed over."""
+    world.write_secret("a", "bob", "b-secret", name="first")
+    world.write_secret("a", "ann", "a-secret", name="second")
+    assert await world.verdict("a", "gone", "first", "second") == ARM64
+
+
+async def test_malformed_secret_costs_the_pod_its_secrets(world: World) -> None:
+    """As on the node; what is public is known all the same."""
+    world.write_secret("a", "ann", "a-secret")
+    world.write_auths("a", {"x": {"auth": "no base64"}}, name="broken")
+    assert await world.verdict("a", "pull", "broken") == "denied"
+    assert await world.verdict("a", "pull", "broken", image="public/app:1") == ARM64
+    assert await world.verdict("a", "pull") == ARM64
+
+
+async def test_forbidden_secrets_are_none(world: World) -> None:
+    """Without the right to read them, private images are denied and public ones known."""
+    world.write_secret("a", "ann", "a-secret")
+    world.api.refusals.append(("get", Refusal(403)))
+    assert await world.verdict("a", "pull") == "denied"
+    world.clock.now += 30
+    assert await world.verdict("a", "pull") == ARM64
+
+
+async def test_secrets_are_not_read_where_that_is_switched_off(world: World) -> None:
+    """Without a reader a pod is looked up with the operator's credentials alone."""
+    world.write_secret("a", "ann", "a-secret")
+    world.knowledge = msgspec.structs.replace(world.knowledge, pull_secrets=None)
+    assert await world.verdict("a", "pull") == "denied"
+    assert await world.verdict("a", "pull", image="public/app:1") == ARM64
+    assert world.secret_reads == 0
+
+
+async def test_operator_s_credentials_come_after_the_pod_s_own(world: World, tmp_path: Path) -> None:
+    """They serve every pod, and `inspect`, which has no other: it agrees with the service on pods without secrets."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"auths": {world.registry.host: {"username": "ann", "password": "a-secret"}}}))
+    operator = load_docker_config(str(config), key=KEY, clock=world.clock)
+    world.knowledge = msgspec.structs.replace(world.knowledge, keyring=operator)
+    world.write_secret("b", "bob", "b-secret")
+    assert await world.verdict("b", "pull") == await world.verdict("c") == ARM64
+    inspected = await world.knowledge.resolver.describe(f"{world.registry.host}/team/app:1", operator)
+    assert words_of(inspected) == ARM64
+
+
+async def test_hot_path_asks_the_cluster_nothing(world: World) -> None:
+    """A thousand decisions about a known image read no secret."""
+    world.write_secret("a", "ann", "a-secret")
+    await world.verdict("a", "pull")
+    reads = world.secret_reads
+    pod = msgspec.convert(world.pod("a", "pull"), Pod)
+    for _ in range(1000):
+        keyring = world.knowledge.keyring_of(pod, "a", may_read=True)
+        assert words_of(world.knowledge.peek(images_of(pod), keyring)[0]) == ARM64
+        world.clock.now += 0.5
+    assert world.secret_reads == reads
+
+
+@pytest.mark.parametrize(
+    ("may_read", "reads", "words"),
+    [pytest.param(True, 1, "linux/arm64", id="only-the-api-server"), pytest.param(False, 0, "", id="anyone")],
+)
+async def test_review_makes_us_read_a_secret_only_if_nobody_else_could(
+    world: World, may_read: bool, reads: int, words: str
+) -> None:
+    """Anyone who reaches the webhook could otherwise name another tenant's secret."""
+    world.write_secret("a", "ann", "a-secret")
+    admission = PodAdmission(
+        world.knowledge,
+        AdmissionPolicy(tolerations=Config().admission.tolerations),
+        cluster_platforms=frozenset,
+        wait_seconds=10,
+        may_read_secrets=may_read,
+    )
+    document = review_of(world.pod("a", "pull"), namespace="a")
+    reply = await admission.review(msgspec.json.encode(document))
+    response = msgspec.json.decode(reply.body)["response"]
+    patch = base64.b64decode(response.get("patch", "")).decode()
+    assert ("arm64" in patch) == bool(words)
+    assert world.secret_reads == reads
+
+
+@pytest.mark.parametrize(("may_read", "kept"), [(True, ["b", "d"]), (False, ["a", "b", "c", "d"])])
+async def test_scheduler_decides_by_the_pod_s_secrets(world: World, may_read: bool, kept: list[str]) -> None:
+    """A private arm64 image keeps its pod off amd64 nodes, where the secret may be read."""
+    world.write_secret("a", "ann", "a-secret")
+    verbs = SchedulerVerbs(
+        world.knowledge,
+        nodes=None,
+        wait_seconds=10,
+        pending_limit_seconds=30,
+        level_label="",
+        clock=world.clock,
+        may_read_secrets=may_read,
+    )
+    reply = await verbs.filter(msgspec.json.encode(with_nodes(world.pod("a", "pull"), NODES)))
+    found = msgspec.json.decode(reply.body)["Nodes"]["items"]
+    assert [item["metadata"]["name"] for item in found] == kept
+
+
+async def test_pending_pods_warm_up_with_their_secrets(world: World) -> None:
+    """What the watch announces is the cluster's own word."""
+    world.write_secret("a", "ann", "a-secret")
+    pod = msgspec.convert(world.pod("a", "pull"), Pod)
+    world.knowledge.warm(pod)
+    stranger = world.knowledge.keyring_of(pod, "a", may_read=False)
+    keyring = world.knowledge.keyring_of(pod, "a", may_read=True)
+    await world.knowledge.resolve(images_of(pod), keyring, 60)
+    assert world.secret_reads == 1
+    assert words_of(world.knowledge.peek(images_of(pod), stranger)[0]) == ARM64
+
+
+async def test_nothing_that_is_logged_or_counted_holds_a_secret(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither a name nor a password, whatever went wrong."""
+    structlog.reset_defaults()
+    world.write_secret("a", "ann-user", "wrong-secret")
+    world.write_auths("b", {world.registry.host: {"auth": "wrong-secret"}})
+    for namespace in ("a", "b"):
+        assert await world.verdict(namespace, "pull") == "denied"
+    captured = capsys.readouterr()
+    assert "secret.malformed" in captured.out + captured.err
+    for text in ("ann-user", "wrong-secret"):
+        assert text not in captured.out + captured.err
+
+
+def lookup_of(pod: Pod) -> Lookup:
+    """The lookup of its only image."""
+    return Lookup(images_of(pod)[0].reference)
