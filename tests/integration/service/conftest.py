@@ -1,7 +1,7 @@
 """The whole service in this process, and a caller that plays kube-scheduler and kube-apiserver."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
 import pytest
@@ -34,17 +34,24 @@ async def registry() -> AsyncIterator[EmbeddedRegistry]:
         yield opened
 
 
+@asynccontextmanager
+async def running_service(*settings: str, plain_http: str = "", nodes: NodeView | None = None) -> AsyncIterator[Caller]:
+    """A service on loopback; each argument is a `path=value` setting, `plain_http` a registry it may ask."""
+    plain = [f"registry.plain_http=['{plain_http}']", f"registry.allow=['*', '{plain_http}']"] if plain_http else []
+    config = load_config(None, [*_SETTINGS, *plain, *settings])
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
+        open_service(config, NoCluster(nodes)) as service,
+    ):
+        yield Caller(session, service)
+
+
 @pytest.fixture
 async def start_service() -> AsyncIterator[StartService]:
-    """Starts services on loopback that end with the test; each argument is a `path=value` setting."""
+    """Starts services as `running_service` does; they end with the test."""
     async with AsyncExitStack() as stack:
-        session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
 
         async def start(*settings: str, plain_http: str = "", nodes: NodeView | None = None) -> Caller:
-            plain = (
-                [f"registry.plain_http=['{plain_http}']", f"registry.allow=['*', '{plain_http}']"] if plain_http else []
-            )
-            config = load_config(None, [*_SETTINGS, *plain, *settings])
-            return Caller(session, await stack.enter_async_context(open_service(config, NoCluster(nodes))))
+            return await stack.enter_async_context(running_service(*settings, plain_http=plain_http, nodes=nodes))
 
         yield start

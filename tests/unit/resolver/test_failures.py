@@ -73,6 +73,12 @@ def test_missing_is_asked_for_soon_at_first(strikes: int, seconds: float) -> Non
     assert lifetime_seconds(ManifestNotFound("x"), strikes, lambda: 0.0) == seconds
 
 
+def test_jitter_never_comes_back_earlier_than_the_registry_said() -> None:
+    """Replicas that were throttled together come back apart, each after the time it was told."""
+    assert lifetime_seconds(RegistryThrottled("x", 20.0), 1, lambda: 0.0) == 20
+    assert lifetime_seconds(RegistryThrottled("x", 20.0), 1, lambda: 0.5) == pytest.approx(21)
+
+
 def test_jitter_shortens_a_backoff_by_a_fifth_at_most() -> None:
     """What failed together does not come back together."""
     assert lifetime_seconds(RegistryUnavailable("x"), 1, lambda: 0.999) == pytest.approx(8, abs=0.01)
