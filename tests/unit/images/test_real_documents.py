@@ -22,6 +22,7 @@ FACTS: list[dict[str, Any]] = json.loads((VECTORS / "index.json").read_text())["
 
 Blobs = Mapping[str, bytes]
 
+# They lie outside the repository and only some checkouts have them; test_manifest.py and test_index.py cover each rule.
 pytestmark = pytest.mark.skipif(not FACTS, reason="the captured documents are not beside this checkout")
 
 
