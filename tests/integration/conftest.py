@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.debian_package import ProgramMissing
+from benchmarks.debian_package import ProgramMissing
 from tests.integration.debian_redis import DebianRedis
 from tests.integration.debian_redis import find_program as find_redis
 from tests.integration.debian_registry import DebianRegistry, find_program
