@@ -1,19 +1,85 @@
 """The one metrics registry, and how a metric is made so that every labelled series exists at zero from the start.
 
 A metric is defined in the file that counts with it; names and labels are the public contract of the README's table.
+Counting happens on the hot path, so it is a plain addition: prometheus-client, which takes a lock for each, is asked
+for the form in which the sums are told.
 """
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 REGISTRY = CollectorRegistry(auto_describe=True)
 
 
-def counter(name: str, documentation: str, label: str, values: tuple[str, ...]) -> Mapping[str, Counter]:
+class Count:
+    """A sum that grows. Each is added to by one thread."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def inc(self, amount: float = 1) -> None:
+        """Add `amount`, which is not negative."""
+        self.value += amount
+
+
+class Durations:
+    """How many durations were observed below each bound, and their sum. Each is added to by one thread."""
+
+    __slots__ = ("_bounds_seconds", "_counts", "_sum_seconds")
+
+    def __init__(self, bounds_seconds: Sequence[float]) -> None:
+        self._bounds_seconds = bounds_seconds
+        self._counts = [0] * (len(bounds_seconds) + 1)
+        self._sum_seconds = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one that took so long."""
+        self._counts[bisect_left(self._bounds_seconds, seconds)] += 1
+        self._sum_seconds += seconds
+
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
+        """Tell what was counted as the series of `labels`."""
+        total, buckets = 0, list[tuple[str, float]]()
+        for bound, number in zip((*map(str, self._bounds_seconds), "+Inf"), self._counts, strict=True):
+            total += number
+            buckets.append((bound, total))
+        family.add_metric(labels, buckets, self._sum_seconds)
+
+
+class _Collector(Collector):
+    """Tells `REGISTRY` what `tell` gives whenever somebody asks."""
+
+    def __init__(self, tell: Callable[[], Metric]) -> None:
+        self._tell = tell
+        REGISTRY.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        return [self._tell()]
+
+
+def _register_counts(
+    name: str, documentation: str, labels: Sequence[str], children: Mapping[tuple[str, ...], Count]
+) -> None:
+    def tell() -> Metric:
+        family = CounterMetricFamily(name, documentation, labels=labels)
+        for values, child in children.items():
+            family.add_metric(values, child.value)
+        return family
+
+    _Collector(tell)
+
+
+def counter(name: str, documentation: str, label: str, values: tuple[str, ...]) -> Mapping[str, Count]:
     """The children of a counter with one label, by the label's value, all created at zero."""
-    parent = Counter(name, documentation, [label], registry=REGISTRY)
-    return {value: parent.labels(value) for value in values}
+    children = {value: Count() for value in values}
+    _register_counts(name, documentation, [label], {(value,): child for value, child in children.items()})
+    return children
 
 
 def gauge(name: str, documentation: str, label: str, values: tuple[str, ...]) -> Mapping[str, Gauge]:
@@ -24,18 +90,30 @@ def gauge(name: str, documentation: str, label: str, values: tuple[str, ...]) ->
 
 def counters(
     name: str, documentation: str, first: tuple[str, tuple[str, ...]], second: tuple[str, tuple[str, ...]]
-) -> Mapping[str, Mapping[str, Counter]]:
+) -> Mapping[str, Mapping[str, Count]]:
     """The children of a counter with two labels, by the first label's value and then the second's, all at zero.
 
     `first` and `second` are each a label's name and its closed set of values.
     """
-    parent = Counter(name, documentation, [first[0], second[0]], registry=REGISTRY)
-    return {one: {two: parent.labels(one, two) for two in second[1]} for one in first[1]}
+    children = {one: {two: Count() for two in second[1]} for one in first[1]}
+    by_labels: dict[tuple[str, ...], Count] = {
+        (one, two): child for one, seconds in children.items() for two, child in seconds.items()
+    }
+    _register_counts(name, documentation, [first[0], second[0]], by_labels)
+    return children
 
 
 def histogram(
-    name: str, documentation: str, label: str, values: tuple[str, ...], buckets_seconds: tuple[float, ...]
-) -> Mapping[str, Histogram]:
+    name: str, documentation: str, label: str, values: tuple[str, ...], bounds_seconds: tuple[float, ...]
+) -> Mapping[str, Durations]:
     """The children of a histogram of seconds with one label, by the label's value."""
-    parent = Histogram(name, documentation, [label], registry=REGISTRY, buckets=buckets_seconds)
-    return {value: parent.labels(value) for value in values}
+    children = {value: Durations(bounds_seconds) for value in values}
+
+    def tell() -> Metric:
+        family = HistogramMetricFamily(name, documentation, labels=[label])
+        for value, child in children.items():
+            child.add_to(family, [value])
+        return family
+
+    _Collector(tell)
+    return children

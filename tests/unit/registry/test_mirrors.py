@@ -305,7 +305,7 @@ def test_changed_file_is_read_again(write: Write) -> None:
     """A new file, a changed one, and one taken away; nothing is read while nothing changes."""
     folder = write("quay.io", 'server = "https://one.example"')
     directory = HostsDirectory(str(folder))
-    before = READS["loaded"]._value.get()
+    before = READS["loaded"].value
     assert not directory.reload_if_changed()
     write("quay.io", 'server = "https://another.example"')
     assert directory.reload_if_changed()
@@ -317,7 +317,7 @@ def test_changed_file_is_read_again(write: Write) -> None:
     assert directory.reload_if_changed()
     assert roots(directory.endpoints_for("quay.io")) == ["https://quay.io/v2"]
     assert not directory.reload_if_changed()
-    assert READS["loaded"]._value.get() == before + 3
+    assert READS["loaded"].value == before + 3
 
 
 def test_authority_elsewhere_that_changes_is_read_again(write: Write, certificates: Path) -> None:
@@ -337,12 +337,12 @@ def test_file_that_breaks_keeps_what_was_read_before(write: Write, certificates:
     """A warning, no outage; the mended file counts at once, even if what was mended is elsewhere."""
     folder = write("quay.io", 'server = "https://one.example"')
     directory = HostsDirectory(str(folder))
-    before = READS["refused"]._value.get()
+    before = READS["refused"].value
     write("quay.io", f'server = "https://two.example"\nca = "{certificates}/later.pem"')
     assert not directory.reload_if_changed()
     assert not directory.reload_if_changed()
     assert roots(directory.endpoints_for("quay.io")) == ["https://one.example/v2"]
-    assert READS["refused"]._value.get() == before + 1
+    assert READS["refused"].value == before + 1
     AUTHORITY.cert_pem.write_to_path(str(certificates / "later.pem"))
     assert directory.reload_if_changed()
     assert roots(directory.endpoints_for("quay.io")) == ["https://two.example/v2"]

@@ -195,14 +195,14 @@ async def test_dead_mirror_is_left_alone_for_a_while() -> None:
     """It costs a time-out once, not once per lookup; then one lookup goes to see."""
     world = World()
     world.says = {"a": DOWN, "up": "answer"}
-    before = {outcome: MIRRORS[outcome]._value.get() for outcome in MIRRORS}
+    before = {outcome: MIRRORS[outcome].value for outcome in MIRRORS}
     for _ in range(3):
         assert await world.look() == "answer"
     assert world.visited() == ["a", "up", "up", "up"]
     world.clock.now += 10
     world.says["a"] = "mirror"
     assert [await world.look(), await world.look()] == ["mirror", "mirror"]
-    counted = {outcome: MIRRORS[outcome]._value.get() - before[outcome] for outcome in MIRRORS}
+    counted = {outcome: MIRRORS[outcome].value - before[outcome] for outcome in MIRRORS}
     assert counted == {"answered": 2, "missing": 0, "failed": 1, "resting": 2}
 
 

@@ -115,12 +115,12 @@ def test_old_reading_is_worth_a_head(quotas: Quotas, clock: Clock) -> None:
 def test_wait_is_short_and_varies(quotas: Quotas, window: str, seconds: float) -> None:
     """Five minutes at most, and up to a fifth more by chance; the registry is not to blame."""
     note(quotas, f"0;w={window}")
-    before = WITHHELD["docker.io"]._value.get()
+    before = WITHHELD["docker.io"].value
     error = quotas.withheld("docker.io", HUB, NOBODY)
     assert isinstance(error, RegistryThrottled)
     assert error.retry_after_seconds == pytest.approx(seconds)
     assert error.host_is_well
-    assert WITHHELD["docker.io"]._value.get() == before + 1
+    assert WITHHELD["docker.io"].value == before + 1
 
 
 def test_gauges_name_docker_hub_and_no_other(quotas: Quotas) -> None:
