@@ -4,6 +4,7 @@ Whoever can create a pod chooses hosts, and whoever owns a host chooses its addr
 redirects. Knows hosts and addresses; opens no connection and resolves no name.
 """
 
+import functools
 import re
 import socket
 from collections.abc import Iterable, Sequence
@@ -177,6 +178,7 @@ def _addresses_inside(address: Address) -> tuple[IPv4Address, ...]:
     return tuple(inside for inside in found if inside is not None)
 
 
+@functools.lru_cache(maxsize=1024)
 def _canonical(host: str) -> str:
     """One spelling per host: lower case, no final dot, addresses in their usual form, Docker Hub by one name."""
     name = unquote(host).lower().rstrip(".")

@@ -44,6 +44,7 @@ class Credential(msgspec.Struct, frozen=True):
 
 
 ANONYMOUS = Credential("", "", Scope("anonymous"))
+_NO_LOGIN = (ANONYMOUS.scope,)
 
 
 class Keyring(Protocol):
@@ -93,8 +94,8 @@ class DockerConfigKeyring:
 
     def __init__(self, logins: Logins, *, key: bytes) -> None:
         """`key` (up to 64 random bytes) keys the scopes: a login has the same scope only under the same key."""
-        self._logins = logins
-        self._key = key
+        self._credentials = logins.map(lambda login: credentials_of([login], key=key)[0])
+        self._scopes = self._credentials.map(lambda credential: credential.scope)
 
     @property
     def identity(self) -> Hashable:
@@ -103,11 +104,11 @@ class DockerConfigKeyring:
 
     def credentials_for(self, reference: ImageReference) -> tuple[Credential, ...]:
         """The matching logins without repeats, then `ANONYMOUS`. O(logins)."""
-        return with_anonymous(credentials_of(self._logins.matching(reference.repository), key=self._key))
+        return with_anonymous(self._credentials.matching(reference.repository))
 
     def scopes_for(self, reference: ImageReference) -> tuple[Scope, ...]:
         """As `load`: everything is at hand."""
-        return tuple(credential.scope for credential in self.credentials_for(reference))
+        return tuple(dict.fromkeys((*self._scopes.matching(reference.repository), ANONYMOUS.scope)))
 
     def is_due(self, _reference: ImageReference) -> bool:
         """The file is read once."""
@@ -133,8 +134,17 @@ class JoinedKeyring:
 
     def scopes_for(self, reference: ImageReference) -> tuple[Scope, ...]:
         """The parts' scopes, without repeats."""
-        found = (scope for part in self._parts for scope in part.scopes_for(reference) if scope != ANONYMOUS.scope)
-        return tuple(dict.fromkeys((*found, ANONYMOUS.scope)))
+        found: tuple[Scope, ...] = ()
+        for part in self._parts:
+            scopes = part.scopes_for(reference)
+            if scopes and scopes != _NO_LOGIN:
+                found = found + scopes if found else scopes
+        if not found:
+            return _NO_LOGIN
+        if found[-1] == ANONYMOUS.scope and len(set(found)) == len(found):
+            return found
+        logins = (scope for scope in found if scope != ANONYMOUS.scope)
+        return tuple(dict.fromkeys((*logins, ANONYMOUS.scope)))
 
     def is_due(self, reference: ImageReference) -> bool:
         """Whether a part is."""

@@ -5,8 +5,9 @@ what a node may pull. Knows no credential store and no identity token, as the ku
 """
 
 import base64
+import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ _SCHEME = re.compile(r"https?://")
 _ADDRESS = re.compile(r"(?P<host>\[[^][]*\]|[^][:/]*)(?::(?P<port>[0-9]*))?(?P<path>/.*)?", re.ASCII | re.DOTALL)
 _LINE_ENDS = {ord("\r"): None, ord("\n"): None}
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class InvalidLogins(ValueError):
@@ -81,6 +83,13 @@ class ByPattern(Generic[T]):
         keyed.sort(key=lambda pair: pair[0], reverse=True)
         self._default = tuple(thing for key, thing in keyed if key == _DEFAULT_REGISTRY)
         self._entries = [(pattern, thing) for key, thing in keyed if (pattern := compile_pattern(key))]
+
+    def map(self, make: Callable[[T], U]) -> "ByPattern[U]":
+        """For the same repositories, in the same order, what `make` makes of each thing."""
+        made = ByPattern[U](())
+        made._default = tuple(map(make, self._default))
+        made._entries = [(pattern, make(thing)) for pattern, thing in self._entries]
+        return made
 
     def matching(self, repository: str) -> tuple[T, ...]:
         """Everything for `repository` (`quay.io/a/b`, without tag), most specific first. O(entries).
@@ -159,10 +168,14 @@ def _decode_auth(pattern: str, auth: str) -> tuple[str, str]:
     return username, password
 
 
+@functools.lru_cache(maxsize=1024)
 def _address_of(repository: str) -> tuple[str, str, str]:
     """Host, port and path; all empty where there is no address in it."""
     found = _ADDRESS.fullmatch(repository)
-    return (found["host"], found["port"] or "", found["path"] or "") if found else ("", "", "")
+    if found is None:
+        return "", "", ""
+    host, port, path = found.groups("")
+    return host, port, path
 
 
 def _key_of(pattern: str) -> str:

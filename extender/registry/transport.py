@@ -6,6 +6,8 @@ Knows HTTP and nothing of registries. Whatever aiohttp, the TLS library or the r
 
 import asyncio
 import contextlib
+import functools
+import os
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -36,6 +38,10 @@ _CHUNK_BYTES = 65536
 _MAX_REDIRECTS = 5  # registry.k8s.io needs two; aiohttp's own limit is 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 3600.0
+_PROXY_VARIABLES = (
+    "http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY",
+    "REQUEST_METHOD",  # in a CGI script HTTP_PROXY is a caller's header
+)  # fmt: skip
 _SECONDS = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 
 # The first class that an exception belongs to gives the words that follow the host's name.
@@ -177,9 +183,16 @@ def proxy_for(url: URL) -> URL | None:
 
     aiohttp's `trust_env` would do this too, and read ~/.netrc for credentials to send with it.
     """
-    if not url.raw_host or proxy_bypass(f"{url.raw_host}:{url.port}"):
+    if not url.raw_host:
         return None
-    return proxy_of(url.scheme)
+    return _find_proxy(url.scheme, f"{url.raw_host}:{url.port}", tuple(map(os.environ.get, _PROXY_VARIABLES)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _find_proxy(scheme: str, host: str, environment: tuple[str | None, ...]) -> URL | None:
+    """As `proxy_for`; urllib reads the whole environment for it, which takes as long as the rest of a request."""
+    del environment  # what the answer hangs on
+    return None if proxy_bypass(host) else proxy_of(scheme)
 
 
 def proxy_of(scheme: str) -> URL | None:

@@ -12,7 +12,7 @@ import msgspec
 from extender.placement.facts import Content
 from extender.registry.keyring import Scope
 from extender.resolver.references import Target
-from extender.resolver.tables import PackedDigest, Table, pack_digest, unpack_digest
+from extender.resolver.tables import PackedDigest, Shelf, Table, pack_digest, unpack_digest
 
 # Distinct platform sets; a cluster has some dozens. One that falls out is only no longer shared.
 _INTERNED = 4096
@@ -59,7 +59,7 @@ class Memory:
         """`journal` is told what registries say, but not what is adopted."""
         self._journal = journal
         self._names: Table[NameKey, Known] = Table(size)
-        self._contents: Table[tuple[str, PackedDigest], Content] = Table(size)
+        self._contents: Shelf[tuple[str, PackedDigest], Content] = Shelf(size)
         self._interned: Table[Content, Content] = Table(_INTERNED)
         self._denied_at: dict[tuple[str, Scope], float] = {}
 
@@ -71,7 +71,7 @@ class Memory:
         """What `target` is to `scope`, however long ago that was proven. Under a microsecond."""
         key = (target.repository, target.name, scope)
         known = self._names.peek(key)
-        return None if known is None or self._is_void(key, known) else known
+        return None if known is None or (self._denied_at and self._is_void(key, known)) else known
 
     def shown(self, repository: str, digest: str) -> Content | None:
         """What `digest` runs on, if its bytes came from this repository before, to whichever scope."""
@@ -103,8 +103,9 @@ class Memory:
         """What the registry said to us in an earlier life, or to another replica, unless we were told later."""
         repository, name, scope = key
         known = Known(self._intern(known.content), known.packed, known.proven_at)
-        self.adopt_content(repository, known.packed, known.content)
-        key = (sys.intern(repository), name, Scope(sys.intern(scope)))
+        repository = sys.intern(repository)
+        self._contents.put((repository, known.packed), known.content)
+        key = (repository, name, Scope(sys.intern(scope)))
         before = self._names.peek(key)
         if not self._is_void(key, known) and (before is None or before.proven_at < known.proven_at):
             self._names.put(key, known)
@@ -114,9 +115,10 @@ class Memory:
         self._contents.put((sys.intern(repository), packed), self._intern(content))
 
     def _intern(self, content: Content) -> Content:
-        content = self._interned.peek(content) or content
-        self._interned.put(content, content)
-        return content
+        known = self._interned.peek(content)
+        if known is None:
+            self._interned.put(content, content)
+        return known or content
 
     def _write(self, target: Target, scope: Scope, known: Known) -> Known:
         key = (target.repository, target.name, scope)

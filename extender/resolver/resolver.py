@@ -1,17 +1,15 @@
 """From image references to what is known of them: at once from memory, or from lookups that are worth waiting for.
 
-Knows when an answer is fresh, stale or none, and who waits for what. What a lookup asks a registry is `lookups.py`'s
-business, what may be told to whom is `memory.py`'s.
+Knows who waits for what, and counts. What an answer is worth is `recollection.py`'s business, what a lookup asks a
+registry `lookups.py`'s, what may be told to whom `memory.py`'s.
 """
 
 import asyncio
-import math
 import random as stdlib_random
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-import msgspec
 import structlog
 from prometheus_client import Histogram
 
@@ -19,14 +17,17 @@ from extender.images.manifest import Image
 from extender.metrics import REGISTRY, counter, gauge
 from extender.placement.facts import Answer, Cause, Failure
 from extender.registry.image import ManifestClient
-from extender.registry.keyring import ANONYMOUS, Credential, Keyring, Scope
-from extender.resolver.failures import NEXT_CREDENTIAL, Failures, summary
+from extender.registry.keyring import Credential, Keyring
+from extender.resolver.failures import NEXT_CREDENTIAL, Failures
 from extender.resolver.flights import Flights
 from extender.resolver.lookups import Lookups
 from extender.resolver.memory import Known, Memory
 from extender.resolver.persistence import Persistence
+from extender.resolver.recollection import Lifetimes, Lookup, Recollection, Standing
 from extender.resolver.references import References, Target
 from extender.resolver.tables import PackedDigest
+
+__all__ = ["Lookup", "Resolver"]
 
 R = TypeVar("R", Known, Image)
 
@@ -63,21 +64,6 @@ _FEWEST_FAILURES = 1_000
 _ENDED = Failure(Cause.LOOKING_UP, "its lookup was ended before it came to anything")
 
 
-class Lookup(msgspec.Struct, frozen=True):
-    """An image asked for. `always`: its tag is resolved anew whenever a pod starts (imagePullPolicy Always)."""
-
-    reference: str
-    always: bool = False
-
-
-class _Standing(msgspec.Struct, frozen=True):
-    """What memory says of a lookup, the label under which that counts, and what to look up now, if anything."""
-
-    answer: Answer
-    result: str
-    due: Target | None = None
-
-
 _FlightKey = tuple[str, PackedDigest, Hashable]  # repository, tag or digest, the keyring's identity
 
 
@@ -104,15 +90,21 @@ class Resolver:
         random: Callable[[], float] = stdlib_random.random,
         persistence: Persistence | None = None,
     ) -> None:
-        self._tag_seconds = tag_seconds
-        self._always_seconds = always_seconds
-        self._stale_seconds = stale_seconds
         self._clock = clock
         self._references = References(min(size, _MOST_TEXTS))
         self._persistence = persistence or Persistence(None, clock=clock)
         self._memory = Memory(size, self._persistence)
         self._failures = Failures(max(size // 10, _FEWEST_FAILURES), clock, random)
         self._lookups = Lookups(client, self._memory, self._persistence, self._failures, clock=clock, random=random)
+        self._recollection = Recollection(
+            self._references,
+            self._memory,
+            self._failures,
+            self._lookups,
+            self._persistence,
+            Lifetimes(tag_seconds=tag_seconds, always_seconds=always_seconds, stale_seconds=stale_seconds),
+            clock,
+        )
         self._loading: asyncio.Task[None] | None = None
         self._finding: Flights[_FlightKey, Known | Failure] = Flights(_MOST_FLIGHTS, _MOST_FLIGHTS_EACH)
         self._describing: Flights[_FlightKey, Image | Failure] = Flights(_MOST_FLIGHTS, _MOST_FLIGHTS_EACH)
@@ -130,13 +122,31 @@ class Resolver:
 
     def peek(self, lookup: Lookup, keyring: Keyring) -> Answer:
         """What is known now, fresh or stale; None if nothing is. No I/O and no task; a few microseconds."""
-        standing = self._stand(lookup, keyring)
+        answers = self.recall([lookup], keyring)
+        if answers is not None:
+            return answers[0]
+        standing = self._recollection.stand(lookup, keyring)
         _tally(standing)
         return standing.answer
 
+    def peek_all(self, lookups: Sequence[Lookup], keyring: Keyring) -> list[Answer]:
+        """As `peek`, for each lookup in order; less than as many calls of that if all are known and fresh."""
+        answers = self.recall(lookups, keyring)
+        return [self.peek(lookup, keyring) for lookup in lookups] if answers is None else answers
+
+    def recall(self, lookups: Sequence[Lookup], keyring: Keyring) -> list[Answer] | None:
+        """All answers, if memory has every one and none is stale: what `resolve_all` would give, without awaiting.
+
+        None, uncounted and with nothing started, if a single one is not like that.
+        """
+        answers = self._recollection.fresh(lookups, keyring)
+        if answers:
+            LOOKUPS["hit"].inc(len(answers))
+        return answers
+
     def start(self, lookup: Lookup, keyring: Keyring) -> None:
         """Sees to it that a lookup is under way, unless what is known is fresh or a failure still stands."""
-        self._fly(lookup, self._stand(lookup, keyring), keyring)
+        self._fly(lookup, self._recollection.stand(lookup, keyring), keyring)
 
     async def resolve_all(
         self, lookups: Sequence[Lookup], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
@@ -147,7 +157,10 @@ class Resolver:
         refreshed in the background; with `revalidate` refreshing is waited for like any lookup. Cancelling the call
         ends no lookup.
         """
-        standings = [self._stand(lookup, keyring) for lookup in lookups]
+        answers = self.recall(lookups, keyring)
+        if answers is not None:
+            return answers
+        standings = [self._recollection.stand(lookup, keyring) for lookup in lookups]
         for standing in standings:
             _tally(standing)
         flights = [self._fly(*each, keyring) for each in zip(lookups, standings, strict=True)]
@@ -202,37 +215,7 @@ class Resolver:
             case _:
                 return len(self._finding) + len(self._describing)
 
-    def _stand(self, lookup: Lookup, keyring: Keyring) -> _Standing:
-        target = self._references.target_of(lookup.reference)
-        if isinstance(target, Failure):
-            return _Standing(target, "negative")
-        scopes = keyring.scopes_for(target.reference)
-        for scope in scopes:
-            known = self._memory.find(target, scope)
-            age_seconds = self._clock() - known.proven_at if known else math.inf
-            if known and age_seconds < self._fresh_seconds(lookup, target, scope):
-                return _Standing(known.content, "hit")
-            if known and age_seconds < self._stale_seconds:
-                may_ask = not (self._failures.standing(target, scope) or self._lookups.resting(target))
-                return _Standing(known.content, "stale", target if may_ask else None)
-        failure = self._standing_failure(target, keyring, scopes)
-        if not failure and not keyring.is_due(target.reference) and not self._persistence.may_know(scopes):
-            failure = self._lookups.resting(target)  # nobody but the registry could tell more
-        return _Standing(failure, "negative") if failure else _Standing(None, "", target)
-
-    def _standing_failure(self, target: Target, keyring: Keyring, scopes: Sequence[Scope]) -> Failure | None:
-        """Why there is no content, unless that is worth another try: by now there may be another credential."""
-        failure = summary(self._failures.standing(target, scope) for scope in scopes)
-        if failure and failure.cause in NEXT_CREDENTIAL and keyring.is_due(target.reference):
-            return None
-        return failure
-
-    def _fresh_seconds(self, lookup: Lookup, target: Target, scope: Scope) -> float:
-        if target.reference.digest:
-            return math.inf if scope == ANONYMOUS.scope else self._tag_seconds
-        return self._always_seconds if lookup.always or target.name == "latest" else self._tag_seconds
-
-    def _fly(self, lookup: Lookup, standing: _Standing, keyring: Keyring) -> asyncio.Task[Known | Failure] | None:
+    def _fly(self, lookup: Lookup, standing: Standing, keyring: Keyring) -> asyncio.Task[Known | Failure] | None:
         """The flight in which what is due is looked up; None if nothing is due, or too many are under way."""
         target = standing.due
         if target is None:
@@ -254,7 +237,7 @@ class Resolver:
             self._memory.adopt(key, known)
         for scope in scopes:
             found = self._memory.find(target, scope)
-            if found and self._clock() - found.proven_at < self._fresh_seconds(lookup, target, scope):
+            if found and self._clock() - found.proven_at < self._recollection.fresh_seconds(lookup, target, scope):
                 return found
         return await self._lookups.find(target, credentials)
 
@@ -277,18 +260,22 @@ class Resolver:
         return outcome
 
     def _landed(
-        self, lookup: Lookup, standing: _Standing, flight: asyncio.Task[Known | Failure] | None, keyring: Keyring
+        self, lookup: Lookup, standing: Standing, flight: asyncio.Task[Known | Failure] | None, keyring: Keyring
     ) -> Answer:
         """The answer after the wait: what the lookup came to, else what memory has by now, unless that was denied."""
         if flight is None:
             return standing.answer
         if not flight.done() or flight.cancelled():
-            return standing.answer or self._stand(lookup, keyring).answer
+            return standing.answer or self._recollection.stand(lookup, keyring).answer
         outcome = flight.result()
-        return outcome.content if isinstance(outcome, Known) else self._stand(lookup, keyring).answer or outcome
+        return (
+            outcome.content
+            if isinstance(outcome, Known)
+            else self._recollection.stand(lookup, keyring).answer or outcome
+        )
 
 
-def _tally(standing: _Standing) -> None:
+def _tally(standing: Standing) -> None:
     """Counts what memory answered; what it did not is counted by its flight, which may serve several."""
     if standing.answer is not None:
         LOOKUPS[standing.result].inc()

@@ -50,7 +50,7 @@ class Knowledge(msgspec.Struct, frozen=True):
 
     def peek(self, images: Sequence[PodImage], keyring: Keyring) -> list[Answer]:
         """One answer per image from memory; None where no lookup has ended yet."""
-        return [self.resolver.peek(_lookup(image), keyring) for image in images]
+        return self.resolver.peek_all(_lookups(images), keyring)
 
     async def resolve(
         self, images: Sequence[PodImage], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
@@ -59,8 +59,7 @@ class Knowledge(msgspec.Struct, frozen=True):
 
         With `revalidate` a stale answer is confirmed first, within the same time.
         """
-        lookups = [_lookup(image) for image in images]
-        return await self.resolver.resolve_all(lookups, keyring, wait_seconds, revalidate=revalidate)
+        return await self.resolver.resolve_all(_lookups(images), keyring, wait_seconds, revalidate=revalidate)
 
     def warm(self, pod: Pod) -> None:
         """Look the pod's images up before the scheduler asks about it; pods that are not looked at are left out.
@@ -71,9 +70,9 @@ class Knowledge(msgspec.Struct, frozen=True):
         if left_alone(pod, self.policy) or self.wishes_of(pod, namespace).mode is Mode.IGNORE:
             return
         keyring = self.keyring_of(pod, namespace, may_read=True)
-        for image in images_of(pod):
-            self.resolver.start(_lookup(image), keyring)
+        for lookup in _lookups(images_of(pod)):
+            self.resolver.start(lookup, keyring)
 
 
-def _lookup(image: PodImage) -> Lookup:
-    return Lookup(image.reference, image.pull_policy == "Always")
+def _lookups(images: Sequence[PodImage]) -> list[Lookup]:
+    return [Lookup(image.reference, image.pull_policy == "Always") for image in images]

@@ -147,3 +147,14 @@ def test_no_proxy_star_means_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
     monkeypatch.setenv("NO_PROXY", "*")
     assert proxy_for(URL("https://quay.io/")) is None
+
+
+def test_proxy_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found once is not what counts later, in another environment."""
+    url = URL("https://quay.io/v2/")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    for proxy in ("http://one:3128", "http://two:3128"):
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+        assert str(proxy_for(url)) == proxy
+    monkeypatch.setenv("NO_PROXY", "quay.io")
+    assert proxy_for(url) is None

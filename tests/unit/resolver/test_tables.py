@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.images.digest import digest_of
-from extender.resolver.tables import Table, pack_digest, unpack_digest
+from extender.resolver.tables import Shelf, Table, pack_digest, unpack_digest
 
 KEYS = st.integers(0, 7)
 STEPS = st.lists(
@@ -38,6 +38,30 @@ def test_a_table_does_what_a_list_in_order_of_use_does(size: int, steps: list[tu
             model = [row for row in model if not (row[0] % 2 == 0 or row[1] > 5)]
         assert len(table) == len(model)
     assert {key: table.peek(key) for key in range(8)} == {key: dict(model).get(key) for key in range(8)}
+
+
+@given(size=st.integers(1, 6), keys=st.lists(KEYS, max_size=60))
+def test_a_small_shelf_does_what_a_list_in_order_of_arrival_does(size: int, keys: list[int]) -> None:
+    """Reading changes nothing, and what is put again keeps its place."""
+    shelf: Shelf[int, int] = Shelf(size)
+    model: dict[int, int] = {}
+    for value, key in enumerate(keys):
+        shelf.put(key, value)
+        model[key] = value
+        if len(model) > size:
+            del model[next(iter(model))]
+        assert len(shelf) == len(model)
+        assert {key: shelf.peek(key) for key in range(8)} == {key: model.get(key) for key in range(8)}
+
+
+def test_a_large_shelf_lets_go_of_several_rows_at_a_time() -> None:
+    """One in a hundred, those that came first; it is never beyond its size."""
+    shelf: Shelf[int, int] = Shelf(1000)
+    for key in range(1001):
+        shelf.put(key, key)
+    assert len(shelf) == 990
+    assert shelf.peek(10) is None
+    assert shelf.peek(11) == 11
 
 
 @pytest.mark.parametrize(
