@@ -1,7 +1,8 @@
 """A connection to the Kubernetes API: the bytes of a GET, the lines of a watch.
 
-Configuration, credentials and TLS are kubernetes-asyncio's, which is imported here and nowhere else, and only once a
-cluster is used (half a second and 40 MB). Knows HTTP statuses and no resource; decodes nothing but a refusal's Status.
+Configuration, credentials and TLS are kubernetes-asyncio's, which is imported here and nowhere else, once a cluster is
+used, and as little of it as `library.py` can. Knows HTTP statuses and no resource; decodes nothing but a refusal's
+Status.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import aiohttp
 import msgspec
 
+from extender.cluster.library import lighten_library
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import Wire
 
@@ -225,6 +227,7 @@ class _Connection:
 
 
 async def _load(mode: Literal["in-cluster", "kubeconfig"], kubeconfig: str, context: str) -> _Connection:
+    lighten_library()
     from kubernetes_asyncio import client, config
 
     configuration = client.Configuration()
