@@ -4,33 +4,40 @@ Knows which parts of a pod a patch may touch or depend on; what is done about th
 """
 
 from collections.abc import Sequence
-from typing import TypedDict, cast
+from typing import cast
 
 import msgspec
 
 from extender.images.platform import Platform
-from extender.placement.annotations import Wishes
+from extender.placement.annotations import ADDED, REASON, Wishes
 from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown
 from extender.placement.patch import JsonObject
 from extender.placement.reasons import Constraint, refusal_text
 
 
-class _Metadata(TypedDict, total=False):
-    annotations: msgspec.Raw
+class _Annotations(msgspec.Struct, frozen=True):
+    """Ours. Others' are neither read nor changed, but it matters whether there are any to put ours beside."""
+
+    added: msgspec.Raw | msgspec.UnsetType = msgspec.field(name=ADDED, default=msgspec.UNSET)
+    reason: msgspec.Raw | msgspec.UnsetType = msgspec.field(name=REASON, default=msgspec.UNSET)
 
 
-class _Spec(TypedDict, total=False):
-    tolerations: msgspec.Raw
-    affinity: msgspec.Raw
-    schedulerName: msgspec.Raw
-    nodeSelector: msgspec.Raw
+class _Metadata(msgspec.Struct, frozen=True):
+    annotations: _Annotations | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class _Touched(TypedDict, total=False):
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    tolerations: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    affinity: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    scheduler_name: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    node_selector: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Touched(msgspec.Struct, frozen=True):
     """The parts of a pod that a patch depends on; all else is skipped, not read."""
 
-    metadata: _Metadata | None
-    spec: _Spec
+    metadata: _Metadata | msgspec.UnsetType | None = msgspec.UNSET
+    spec: _Spec | msgspec.UnsetType = msgspec.UNSET
 
 
 class Creation(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ from extender.placement.reasons import platforms_text
 from extender.placement.tolerations import TolerationRule, is_covered, parse_platforms
 
 # Pods of one template get one answer, and most pods are one of many. An entry holds what a pod may be patched in, its
-# annotations above all (256 KiB at most): larger than this, an answer is not worth keeping.
+# tolerations and affinity above all: larger than this, an answer is not worth keeping.
 _REMEMBERED = 1024
 _REMEMBERED_BYTES = 8192
 
