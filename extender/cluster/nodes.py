@@ -5,20 +5,19 @@ Knows how to hold 15,000 of them in little memory; which platform a node states 
 
 import asyncio
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import lru_cache, partial
-from types import MappingProxyType
 
 import msgspec
 import structlog
 
+from extender.cluster.client import ClusterRefused
 from extender.cluster.listwatch import Getter, Resource
-from extender.errors import ClusterError
+from extender.errors import ClusterError, ExtenderError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Node, NodeName, Wire
 from extender.metrics import gauge
-from extender.placement.nodes import platform_of_node
+from extender.placement.nodes import NodePlatforms, Sought, platform_of_node
 
 NODES = Resource(name="nodes", path="/api/v1/nodes")
 
@@ -33,6 +32,7 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)  # RFC 1
 _LOOKUPS_AT_ONCE = 16
 _MISSING_SECONDS = 10.0  # how long a name that was not found is not looked up again
 _MISSING_NAMES = 1024
+_REST_SECONDS = 1.0  # without lookups after one that failed: kube-scheduler waits for each
 log = structlog.get_logger()
 
 
@@ -62,8 +62,8 @@ _NODE = msgspec.json.Decoder(TaintedNode)
 class NodeView:
     """What is known of the cluster's nodes. A `Handler` for the watch of `NODES`; reading it costs no I/O.
 
-    `platforms` has an entry per node, None for one that states no platform. `distinct` are the platforms that occur in
-    it. `synced` is false until all nodes have been listed once, and then stays true: an old view beats none.
+    `platforms` has an entry per node, None for one that states no platform. `synced` is false until all nodes have been
+    listed once, and then stays true: an old view beats none.
     """
 
     def __init__(self, reader: Getter, *, level_label: str, clock: Callable[[], float]) -> None:
@@ -71,13 +71,11 @@ class NodeView:
         self._reader = reader
         self._level_label = level_label
         self._clock = clock
-        self._platforms: dict[NodeName, Platform | None] = {}
         self._taints: dict[NodeName, tuple[Taint, ...]] = {}  # of the tainted ones
-        self._counts: Counter[Platform | None] = Counter()
         self._missing: dict[NodeName, float] = {}  # until when, the earliest first
+        self._rests_until = 0.0
         self.synced = False
-        self.distinct: frozenset[Platform] = frozenset()
-        self.platforms: Mapping[NodeName, Platform | None] = MappingProxyType(self._platforms)
+        self.platforms = NodePlatforms()
         for architecture, child in _NODES.items():
             child.set_function(partial(self.count, architecture))
 
@@ -87,7 +85,8 @@ class NodeView:
 
     def count(self, architecture: str) -> int:
         """How many nodes are of `architecture`, with `other` as in the metric. O(distinct platforms)."""
-        return sum(count for platform, count in self._counts.items() if _label_of(platform) == architecture)
+        counted = (None, *self.platforms.distinct)
+        return sum(self.platforms.count(platform) for platform in counted if _label_of(platform) == architecture)
 
     def upsert(self, document: msgspec.Raw | bytes) -> None:
         """Takes in a node as it is now.
@@ -100,11 +99,9 @@ class NodeView:
         if not node.metadata or not node.metadata.name:
             raise ClusterError("a node without a name")
         name = NodeName(node.metadata.name)
-        platform = platform_of_node(node, self._level_label)
-        self._recount(platform, 1)  # first, so that a platform never seems to leave while one of its nodes changes
-        self._forget(name)
+        self.platforms.put(name, platform_of_node(node, self._level_label))
         self._missing.pop(name, None)
-        self._platforms[name] = _shared_platform(platform) if platform else None
+        self._taints.pop(name, None)
         if node.spec and node.spec.taints:
             self._taints[name] = _shared_taints(tuple(node.spec.taints))
 
@@ -114,70 +111,71 @@ class NodeView:
 
     def keep_only(self, names: Set[str]) -> None:
         """All nodes have been listed, and these are their names: the view is synced."""
-        for name in [name for name in self._platforms if name not in names]:
+        for name in [name for name in self.platforms if name not in names]:
             self._forget(name)
         self.synced = True
 
-    async def find(self, names: Iterable[NodeName], wait_seconds: float) -> tuple[NodeName, ...]:
-        """Looks up those of `names` that are not in view, once, and returns the ones that are still missing.
+    async def find(self, names: Iterable[NodeName], wait_seconds: float) -> Sought:
+        """Looks up those of `names` that are not in view, once; what it finds is in view from then on.
 
         For the node that is so new that the scheduler's watch has seen it and ours has not. All lookups together take
-        at most `wait_seconds`; a name that stays missing is not looked up again for ten seconds.
+        at most `wait_seconds`. A name that no node has is not looked up again for ten seconds, and after a lookup that
+        failed none is made for one.
         """
-        absent = [name for name in names if name not in self._platforms]
-        unknown = [name for name in absent if self._may_exist(name)][:_LOOKUPS_AT_ONCE]
-        if unknown and self.synced:
-            try:
-                async with asyncio.timeout(wait_seconds):
-                    await asyncio.gather(*map(self._look_up, unknown))
-            except TimeoutError:
-                log.warning("nodes.lookup_timed_out", nodes=len(unknown), wait_seconds=wait_seconds)
-            self._remember_missing(unknown)
-        return tuple(name for name in absent if name not in self._platforms)
+        absent = [name for name in names if name not in self.platforms]
+        if self.synced and self._rests_until <= self._clock():
+            await self._look_up_all([name for name in absent if self._may_exist(name)][:_LOOKUPS_AT_ONCE], wait_seconds)
+        still = [name for name in absent if name not in self.platforms]
+        return Sought(
+            absent=tuple(name for name in still if not self._may_exist(name)),
+            unasked=tuple(name for name in still if self._may_exist(name)),
+        )
+
+    async def _look_up_all(self, names: Sequence[NodeName], wait_seconds: float) -> None:
+        try:
+            async with asyncio.timeout(wait_seconds):
+                await asyncio.gather(*map(self._look_up, names))
+        except TimeoutError:
+            self._rests_until = self._clock() + _REST_SECONDS
+            log.warning("nodes.lookup_timed_out", nodes=len(names), wait_seconds=wait_seconds)
 
     async def _look_up(self, name: NodeName) -> None:
         try:
             document = await self._reader.get(f"{NODES.path}/{name}")
-            if name not in self._platforms:  # else the watch came first, and knows better
-                self.upsert(document)
-        except (ClusterError, msgspec.DecodeError) as exc:
+        except ClusterError as exc:
+            if isinstance(exc, ClusterRefused) and exc.status == 404:
+                self._remember_missing(name)
+            else:
+                self._rests_until = self._clock() + _REST_SECONDS
+                log.info("nodes.lookup_failed", node=name, error=str(exc))
+            return
+        if name in self.platforms:  # the watch came first, and knows better
+            return
+        try:
+            self.upsert(document)
+        except (ExtenderError, msgspec.DecodeError) as exc:  # it never will be in view, so nobody is to wait for it
+            self._remember_missing(name)
             log.info("nodes.lookup_failed", node=name, error=str(exc))
 
     def _may_exist(self, name: NodeName) -> bool:
         return self._missing.get(name, 0.0) <= self._clock() and _NAME.fullmatch(name) is not None
 
-    def _remember_missing(self, names: Iterable[NodeName]) -> None:
+    def _remember_missing(self, name: NodeName) -> None:
         now = self._clock()
-        for name in names:
-            self._missing.pop(name, None)
-            if name not in self._platforms:
-                self._missing[name] = now + _MISSING_SECONDS
-        for name in list(self._missing):
-            if self._missing[name] > now and len(self._missing) <= _MISSING_NAMES:
+        self._missing.pop(name, None)
+        self._missing[name] = now + _MISSING_SECONDS
+        for each in list(self._missing):
+            if self._missing[each] > now and len(self._missing) <= _MISSING_NAMES:
                 break
-            del self._missing[name]
+            del self._missing[each]
 
     def _forget(self, name: NodeName) -> None:
-        if name in self._platforms:
-            self._recount(self._platforms.pop(name), -1)
-            self._taints.pop(name, None)
-
-    def _recount(self, platform: Platform | None, change: int) -> None:
-        self._counts[platform] += change
-        if not self._counts[platform]:
-            del self._counts[platform]
-        if (platform in self._counts) != (platform in self.distinct):
-            self.distinct = frozenset(filter(None, self._counts))
+        self.platforms.drop(name)
+        self._taints.pop(name, None)
 
 
 def _label_of(platform: Platform | None) -> str:
     return platform.architecture if platform and platform.architecture in _ARCHITECTURES else "other"
-
-
-@lru_cache(maxsize=256)
-def _shared_platform(platform: Platform) -> Platform:
-    """The same object for equal platforms: a cluster has two or three."""
-    return platform
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,7 @@ from the request's bytes, so fields unknown here survive. Knows no platform and 
 """
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from extender.errors import InvalidRequest
 from extender.kubernetes.core_v1 import Node, NodeName, ObjectMeta, Pod
 
 _NULL = msgspec.Raw(b"null")
+_NONE_FAILED = msgspec.Raw(b"{}")
 _NOT = b"\1".ljust(256, b"\0")  # a table for bytes.translate
 _T = TypeVar("_T")
 
@@ -30,15 +31,8 @@ class NodeList(msgspec.Struct, frozen=True):
     items: list[Node] | None = None
 
 
-class HostPriority(GoWire, frozen=True):
-    """The score of one node: an integer (a fraction makes kube-scheduler drop the whole answer), 0-10."""
-
-    host: NodeName
-    score: int
-
-
 class ExtenderFilterResult(GoWire, frozen=True):
-    """Which nodes remain, and why each of the others does not.
+    """Which nodes remain, and why each of the others does not: two objects of reasons by node name.
 
     A null list means *no node* to kube-scheduler, so one of the two is filled unless there is an `error`; with an
     `error` nothing else is looked at.
@@ -46,8 +40,8 @@ class ExtenderFilterResult(GoWire, frozen=True):
 
     nodes: msgspec.Raw | None = None
     node_names: msgspec.Raw | None = None
-    failed_nodes: Mapping[NodeName, str] = {}
-    failed_and_unresolvable_nodes: Mapping[NodeName, str] = {}
+    failed_nodes: msgspec.Raw = _NONE_FAILED
+    failed_and_unresolvable_nodes: msgspec.Raw = _NONE_FAILED
     error: str = ""
 
 
@@ -73,15 +67,15 @@ class ExtenderPreemptionResult(GoWire, frozen=True):
 class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
     """A filter or prioritize request.
 
-    `nodes` is None in the `NodeNames` form, where `node_names` is a JSON array that has not been looked into. Where
-    both are filled (kubernetes/kubernetes#126425) the nodes count: kube-scheduler accepts them whatever its
-    `nodeCacheCapable` says.
+    `nodes` is None in the `NodeNames` form, where `node_names` is a JSON array that has not been looked into; else
+    `raw_nodes` is the NodeList that they were read from. Where both are filled (kubernetes/kubernetes#126425) the nodes
+    count: kube-scheduler accepts them whatever its `nodeCacheCapable` says.
     """
 
     pod: Pod
     nodes: list[Node] | None
     node_names: msgspec.Raw
-    body: bytes
+    raw_nodes: msgspec.Raw
 
     @functools.cached_property
     def names(self) -> list[NodeName]:
@@ -94,6 +88,27 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
             return _decode(_NAMES, self.node_names, "ExtenderArgs.NodeNames")
         return [NodeName((node.metadata and node.metadata.name) or "") for node in self.nodes]
 
+    @functools.cached_property
+    def quoted(self) -> Sequence[bytes]:
+        """The names as `quote` writes them, cut out of the request where it says them so, as kube-scheduler does.
+
+        No JSON is parsed, so of a request that is written otherwise the pieces are no names: see `requoted`. But where
+        every piece is some known node's quoted name, the list is the list of these.
+        """
+        if self.nodes is not None:
+            return self.requoted
+        inside = bytes(self.node_names)[1:-1]
+        return inside.split(b",") if inside else []
+
+    @functools.cached_property
+    def requoted(self) -> Sequence[bytes]:
+        """The names as `quote` writes them, however the request wrote them.
+
+        Raises:
+            InvalidRequest: `NodeNames` holds something but strings.
+        """
+        return [quote(name) for name in self.names]
+
     def count(self) -> int:
         """How many nodes are asked about, without decoding their names: those cannot hold a comma."""
         if self.nodes is not None:
@@ -105,21 +120,22 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
         """The answer that keeps every node, made of the request's own bytes."""
         if self.nodes is None:
             return ExtenderFilterResult(node_names=self.node_names)
-        return ExtenderFilterResult(nodes=_RAW_NODES.decode(self.body).nodes)
+        return ExtenderFilterResult(nodes=self.raw_nodes)
 
-    def without(self, refused: bytes, reason: str) -> ExtenderFilterResult:
+    def without(self, quoted: Sequence[bytes], refused: bytes, reason: str) -> ExtenderFilterResult:
         """The answer that keeps the nodes whose byte in `refused` is 0, in order, and refuses the others for `reason`.
 
-        `refused` has one byte per asked node. Refused is for good (*unresolvable*): evicting pods would not help.
+        `quoted` has the asked nodes' quoted names, `refused` a byte for each. Refused is for good (*unresolvable*):
+        evicting pods would not help.
         """
         kept = refused.translate(_NOT)
-        reasons = dict.fromkeys(compress(self.names, refused), reason)
+        failed = _failed(compress(quoted, refused), reason)
         if self.nodes is None:
-            names = msgspec.Raw(_ENCODER.encode(list(compress(self.names, kept))))
-            return ExtenderFilterResult(node_names=names, failed_and_unresolvable_nodes=reasons)
-        items = compress(_RAW_ITEMS.decode(self.body).nodes.items, kept)
+            names = _joined(compress(quoted, kept), b"[", b",", b"]")
+            return ExtenderFilterResult(node_names=names, failed_and_unresolvable_nodes=failed)
+        items = compress(_RAW_NODE_LIST.decode(self.raw_nodes).items, kept)
         nodes = msgspec.Raw(_ENCODER.encode(_RawNodeList(list(items))))
-        return ExtenderFilterResult(nodes=nodes, failed_and_unresolvable_nodes=reasons)
+        return ExtenderFilterResult(nodes=nodes, failed_and_unresolvable_nodes=failed)
 
 
 class ExtenderPreemptionArgs(msgspec.Struct, frozen=True):
@@ -135,20 +151,16 @@ class ExtenderPreemptionArgs(msgspec.Struct, frozen=True):
 
 class _Args(GoWire, frozen=True):
     pod: Pod | None = None
-    nodes: NodeList | None = None
+    nodes: msgspec.Raw = _NULL
     node_names: msgspec.Raw = _NULL
+
+
+class _Head(GoWire, frozen=True):
+    pod: Pod
 
 
 class _RawNodeList(msgspec.Struct, frozen=True):
     items: list[msgspec.Raw]
-
-
-class _RawNodesArgs(GoWire, frozen=True):
-    nodes: msgspec.Raw
-
-
-class _RawItemsArgs(GoWire, frozen=True):
-    nodes: _RawNodeList
 
 
 class _VictimPod(msgspec.Struct, frozen=True):
@@ -166,14 +178,21 @@ class _PreemptionArgs(GoWire, frozen=True):
     node_name_to_meta_victims: dict[NodeName, msgspec.Raw] | None = None
 
 
-# A body of whole nodes is read twice: once for the fields that decide, once for the raw bytes that are given back. That
-# is faster than cutting it up first and decoding the pieces.
+# Whole nodes are read twice where some are refused: once for the fields that decide, once for the raw bytes that are
+# given back. That is faster than cutting them up first and decoding the pieces.
 _ARGS = msgspec.json.Decoder(_Args)
+_HEAD = msgspec.json.Decoder(_Head)
 _NAMES = msgspec.json.Decoder(list[NodeName])
-_RAW_NODES = msgspec.json.Decoder(_RawNodesArgs)
-_RAW_ITEMS = msgspec.json.Decoder(_RawItemsArgs)
+_NAME = msgspec.json.Decoder(NodeName)
+_NODE_LIST = msgspec.json.Decoder(NodeList)
+_RAW_NODE_LIST = msgspec.json.Decoder(_RawNodeList)
 _PREEMPTION_ARGS = msgspec.json.Decoder(_PreemptionArgs)
 _ENCODER = msgspec.json.Encoder()
+
+# How Go's encoding/json lays a request out: pod, nodes, node names, and no spaces.
+_AFTER_POD = b',"Nodes":'
+_BEFORE_NAMES = b'null,"NodeNames":'
+_AFTER_NODES = b',"NodeNames":null}'
 
 
 def decode_args(body: bytes) -> ExtenderArgs:
@@ -183,17 +202,41 @@ def decode_args(body: bytes) -> ExtenderArgs:
         InvalidRequest: it is no such object, has no pod, or names nodes in neither form, which kube-scheduler never
             does: an answer that is as null as the request would refuse every node without a reason.
     """
-    args = _decode(_ARGS, body, "ExtenderArgs")
+    args = _cut_up(body) or _decode(_ARGS, body, "ExtenderArgs")
     if args.pod is None:
         raise InvalidRequest("ExtenderArgs.Pod is missing")
-    if args.nodes is not None:
-        return ExtenderArgs(args.pod, args.nodes.items or [], _NULL, body)
+    if args.nodes != _NULL:
+        nodes = _decode(_NODE_LIST, args.nodes, "ExtenderArgs.Nodes")
+        return ExtenderArgs(args.pod, nodes.items or [], _NULL, args.nodes)
     first = bytes(memoryview(args.node_names)[:1])
     if first == b"n":
         raise InvalidRequest("ExtenderArgs has neither NodeNames nor Nodes")
     if first != b"[":
         raise InvalidRequest("ExtenderArgs.NodeNames is no array")
-    return ExtenderArgs(args.pod, None, args.node_names, body)
+    return ExtenderArgs(args.pod, None, args.node_names, _NULL)
+
+
+def _cut_up(body: bytes) -> _Args | None:
+    """The request, if it is laid out as Go writes it: then only the pod is parsed here, and the nodes, most of it, are
+    cut out.
+
+    It is the pod's braces that tell where we are: what stands before the nodes and is closed by one brace must be JSON,
+    so their key is the request's own and no deeper one. A list of names has one closing bracket, its own.
+    """
+    end = body.find(_AFTER_POD)
+    start = end + len(_AFTER_POD)
+    names = start + len(_BEFORE_NAMES)
+    parts: dict[str, msgspec.Raw]
+    if body.startswith(_BEFORE_NAMES, start) and body.find(b"]", names) == len(body) - 2 and body.endswith(b"}"):
+        parts = {"node_names": msgspec.Raw(memoryview(body)[names:-1])}
+    elif body.startswith(b"{", start) and body.endswith(_AFTER_NODES):
+        parts = {"nodes": msgspec.Raw(memoryview(body)[start : -len(_AFTER_NODES)])}
+    else:
+        return None
+    try:
+        return _Args(_HEAD.decode(body[:end] + b"}").pod, **parts)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None  # whoever parses all of it will say what is wrong
 
 
 def decode_preemption_args(body: bytes) -> ExtenderPreemptionArgs:
@@ -212,18 +255,65 @@ def decode_preemption_args(body: bytes) -> ExtenderPreemptionArgs:
 
 
 def encode_filter_result(result: ExtenderFilterResult) -> bytes:
-    """The body of a filter answer."""
-    return _ENCODER.encode(result)
+    """The body of a filter answer, as `msgspec` would write it, but for its buffer that grows by being copied."""
+    pieces = (
+        b'{"Nodes":',
+        result.nodes or b"null",
+        b',"NodeNames":',
+        result.node_names or b"null",
+        b',"FailedNodes":',
+        result.failed_nodes,
+        b',"FailedAndUnresolvableNodes":',
+        result.failed_and_unresolvable_nodes,
+        b',"Error":',
+        _ENCODER.encode(result.error),
+        b"}",
+    )
+    return b"".join(pieces)
 
 
-def encode_priorities(priorities: Collection[HostPriority]) -> bytes:
-    """The body of a prioritize answer: a bare array; a node that is not in it scores 0."""
-    return _ENCODER.encode(priorities)
+def encode_priorities(hosts: Mapping[int, Sequence[bytes]]) -> bytes:
+    """The body of a prioritize answer, from quoted names by score: a bare array; a node that is not in it scores 0.
+
+    Scores are integers, 0-10: a fraction makes kube-scheduler drop the whole answer.
+    """
+    entries = (
+        b'{"Host":%b,"Score":%d}' % ((b',"Score":%d},{"Host":' % score).join(quoted), score)
+        for score, quoted in hosts.items()
+        if quoted
+    )
+    return b"[%b]" % b",".join(entries)
 
 
 def encode_preemption_result(result: ExtenderPreemptionResult) -> bytes:
     """The body of a preempt answer."""
     return _ENCODER.encode(result)
+
+
+def quote(name: NodeName) -> bytes:
+    """The name as JSON text, in the one way in which names are compared here."""
+    return _ENCODER.encode(name)
+
+
+def unquote(quoted: bytes) -> NodeName:
+    """The name that `quote` made this of."""
+    return _NAME.decode(quoted)
+
+
+def _failed(quoted: Iterable[bytes], reason: str) -> msgspec.Raw:
+    """An object that gives each name the same reason."""
+    value = b":" + _ENCODER.encode(reason)
+    return _joined(quoted, b"{", value + b",", value + b"}")
+
+
+def _joined(texts: Iterable[bytes], opening: bytes, between: bytes, closing: bytes) -> msgspec.Raw:
+    """The texts between the others, copied once: they may be hundreds of kilobytes."""
+    pieces = list(texts)
+    if not pieces:
+        return msgspec.Raw(opening + closing[-1:])
+    pieces[0] = opening + pieces[0]
+    pieces[-1] += closing
+    return msgspec.Raw(between.join(pieces))
 
 
 def _by_uid(victims: _Victims | None) -> MetaVictims:

@@ -4,42 +4,188 @@ Knows nothing of pods and images.
 """
 
 import re
-from collections.abc import Mapping, Sequence, Set
-from typing import Protocol
+from collections import Counter
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
 
 import msgspec
 
+from extender.errors import ExtenderError, InvalidRequest
 from extender.images.platform import Platform, normalize_platform
 from extender.kubernetes.core_v1 import Node, NodeName, NodeSystemInfo
+from extender.kubernetes.extender_v1 import quote, unquote
+
+UNSEEN = 255
+"""The code of a node that is not in view."""
 
 _OS_LABELS = ("kubernetes.io/os", "beta.kubernetes.io/os")
 _ARCHITECTURE_LABELS = ("kubernetes.io/arch", "beta.kubernetes.io/arch")
 _LEVEL = re.compile(r"(?:(?P<architecture>.+)[/._-])?(?P<variant>[vV]\d+(?:\.\d+)?)", re.ASCII)
 
 
-class NodePlatforms(Protocol):
-    """The platform of each node by name, None for one that states none; and all the platforms that occur in there."""
+class TooManyPlatforms(ExtenderError):
+    """No code is left: a cluster has a handful of platforms, and this one would have more than 254."""
+
+
+class _Codes(dict[bytes, int]):
+    """Codes by quoted name, `UNSEEN` for any other name."""
+
+    __slots__ = ()
+
+    def __missing__(self, _quoted: bytes) -> int:
+        return UNSEEN
+
+
+class NodePlatforms(Mapping[NodeName, Platform | None]):
+    """The platform of each node by name, None for one that states none; thousands of names are looked up in one go.
+
+    A cluster has few platforms, so each has a code of one byte, and names are kept quoted, as requests write them: a
+    request's names become bytes without a Python object for any node but its name.
+    """
+
+    def __init__(self, platforms: Mapping[NodeName, Platform | None] | None = None) -> None:
+        self._codes = _Codes()
+        self._by_code: list[Platform | None] = [None]
+        self._nodes_by_code = [0]
+        self.distinct: frozenset[Platform] = frozenset()
+        if platforms:
+            self._fill(platforms)
+
+    def __getitem__(self, name: NodeName) -> Platform | None:
+        """Raises KeyError for a node that is not in view."""
+        code = self._codes[quote(name)]
+        if code == UNSEEN:
+            raise KeyError(name)
+        return self._by_code[code]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and quote(NodeName(name)) in self._codes
+
+    def __iter__(self) -> Iterator[NodeName]:
+        return map(unquote, self._codes)
+
+    def __len__(self) -> int:
+        return len(self._codes)
 
     @property
-    def platforms(self) -> Mapping[NodeName, Platform | None]:
-        """By name; a node that is not in view has no entry."""
+    def by_code(self) -> Sequence[Platform | None]:
+        """The platform that each code stands for."""
+        return self._by_code
 
-    @property
-    def distinct(self) -> Set[Platform]:
-        """The values of `platforms`, without None."""
+    def coded(self) -> ItemsView[bytes, int]:
+        """Each node's quoted name with its platform's code."""
+        return self._codes.items()
+
+    def codes_of(self, quoted: Iterable[bytes]) -> bytes:
+        """A code for each quoted name, `UNSEEN` for a node that is not in view. 40 ns a name."""
+        return bytes(map(self._codes.__getitem__, quoted))
+
+    def count(self, platform: Platform | None) -> int:
+        """How many nodes are of this platform. O(distinct platforms)."""
+        return sum(
+            number
+            for number, other in zip(self._nodes_by_code, self._by_code, strict=True)
+            if number and other == platform
+        )
+
+    def put(self, name: NodeName, platform: Platform | None) -> None:
+        """The node is there, or is of another platform now; what was put last is last in order.
+
+        Raises:
+            TooManyPlatforms: there are more than 254 platforms.
+        """
+        code = self._hold(platform)  # first, so that a platform never seems to leave while one of its nodes changes
+        self.drop(name)
+        self._codes[quote(name)] = code
+        if platform and platform not in self.distinct:
+            self._recollect()
+
+    def merge(self, others: "NodePlatforms") -> None:
+        """Put all of these."""
+        own = [self._hold(platform if platform in others.distinct else None) for platform in others.by_code]
+        for quoted, code in others.coded():
+            before = self._codes.pop(quoted, UNSEEN)
+            if before != UNSEEN:
+                self._nodes_by_code[before] -= 1
+            self._codes[quoted] = own[code]
+            self._nodes_by_code[own[code]] += 1
+        for code in own:
+            self._nodes_by_code[code] -= 1
+        self._recollect()
+
+    def drop_first(self, number: int) -> None:
+        """Drop as many of the nodes that were put longest ago; none if it is negative."""
+        for name in list(islice(self, max(number, 0))):
+            self.drop(name)
+
+    def drop(self, name: NodeName) -> None:
+        """The node is gone; dropping one not in view changes nothing."""
+        code = self._codes.pop(quote(name), UNSEEN)
+        if code == UNSEEN:
+            return
+        self._nodes_by_code[code] -= 1
+        if not self._nodes_by_code[code]:
+            self._recollect()
+
+    def _fill(self, platforms: Mapping[NodeName, Platform | None]) -> None:
+        codes = {}
+        for platform, number in Counter(platforms.values()).items():
+            codes[platform] = code = self._hold(platform)
+            self._nodes_by_code[code] = number
+        self._codes.update(zip(map(quote, platforms), map(codes.__getitem__, platforms.values()), strict=True))
+        self._recollect()
+
+    def _hold(self, platform: Platform | None) -> int:
+        """The platform's code, counted as if one more node had it, so that no other platform is given it."""
+        code = self._code_of(platform)
+        self._nodes_by_code[code] += 1
+        return code
+
+    def _code_of(self, platform: Platform | None) -> int:
+        """The platform's own code, or one that no node has."""
+        if platform is None:
+            return 0
+        free = 0
+        for code, other in enumerate(self._by_code):
+            if other == platform:
+                return code
+            if code and not self._nodes_by_code[code]:
+                free = code
+        if not free:
+            if len(self._by_code) == UNSEEN:
+                raise TooManyPlatforms(f"nodes of more than {UNSEEN - 1} different platforms")
+            free = len(self._by_code)
+            self._by_code.append(None)
+            self._nodes_by_code.append(0)
+        self._by_code[free] = platform
+        return free
+
+    def _recollect(self) -> None:
+        present = zip(self._nodes_by_code, self._by_code, strict=True)
+        self.distinct = frozenset(platform for number, platform in present if number and platform)
 
 
-class ListedNodes(msgspec.Struct, frozen=True):
-    """`NodePlatforms` that never change."""
+class Sought(msgspec.Struct, frozen=True):
+    """What came of looking for nodes that were not in view, besides those that are by now.
 
-    platforms: Mapping[NodeName, Platform | None]
-    distinct: Set[Platform]
+    `absent`: the cluster has no such node, or none that says what it is. `unasked` may exist, but nobody could say.
+    """
+
+    absent: tuple[NodeName, ...] = ()
+    unasked: tuple[NodeName, ...] = ()
 
 
-def list_nodes(nodes: Sequence[Node], level_label: str) -> ListedNodes:
-    """The platforms of the nodes that came whole with a request; `level_label` as in `platform_of_node`."""
-    platforms = {name_of_node(node): platform_of_node(node, level_label) for node in nodes}
-    return ListedNodes(platforms, frozenset(platform for platform in platforms.values() if platform))
+def list_nodes(nodes: Sequence[Node], level_label: str) -> NodePlatforms:
+    """The platforms of the nodes that came whole with a request; `level_label` as in `platform_of_node`.
+
+    Raises:
+        InvalidRequest: there are more than 254 platforms.
+    """
+    try:
+        return NodePlatforms({name_of_node(node): platform_of_node(node, level_label) for node in nodes})
+    except TooManyPlatforms as exc:
+        raise InvalidRequest(f"ExtenderArgs.Nodes: {exc}") from exc
 
 
 def name_of_node(node: Node) -> NodeName:
@@ -61,9 +207,15 @@ def platform_of_node(node: Node, level_label: str) -> Platform | None:
     architecture = info.architecture or _first(labels, _ARCHITECTURE_LABELS)
     if not os or not architecture:
         return None
+    return _stated(os, architecture, labels.get(level_label, "") if level_label else "")
+
+
+@lru_cache(maxsize=1024)
+def _stated(os: str, architecture: str, level: str) -> Platform:
+    """The platform in these words; the same object for the same words, of which a cluster has few."""
     platform = normalize_platform(os, architecture)
-    level = _LEVEL.fullmatch(labels.get(level_label, "")) if level_label else None
-    return _with_level(platform, level["architecture"], level["variant"]) if level else platform
+    found = _LEVEL.fullmatch(level)
+    return _with_level(platform, found["architecture"], found["variant"]) if found else platform
 
 
 def _first(labels: Mapping[str, str], keys: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import enum
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from itertools import compress
 from typing import Generic, TypeVar
 
 import msgspec
@@ -18,11 +19,10 @@ from extender.kubernetes.extender_v1 import (
     ExtenderFilterResult,
     ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
-    HostPriority,
 )
 from extender.placement.annotations import Choice, Mode, Wishes
 from extender.placement.facts import Cause, Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
-from extender.placement.nodes import NodePlatforms
+from extender.placement.nodes import UNSEEN, NodePlatforms
 from extender.placement.policy import Policy, choice_for, is_multi_arch, preference_for
 from extender.placement.reasons import Constraint, refusal_text, retry_text
 
@@ -42,14 +42,22 @@ class Verdict(enum.StrEnum):
     """The node states no platform, or is not in view: it passes."""
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """The nodes of a request: each one's quoted name, and the code of its platform."""
+
+    quoted: Sequence[bytes]
+    codes: bytes
+
+
 _USUAL = frozenset({Platform("linux", "amd64"), Platform("linux", "arm64")})
 
 REFUSED = frozenset({Verdict.NO, Verdict.ASSUMED_NO})
 UNRESOLVED = frozenset({Verdict.RETRY, Verdict.ASSUMED_YES, Verdict.ASSUMED_NO, Verdict.PASSED})
 
-# A byte per node: beside looking 5,000 names up, counting and selecting bytes costs next to nothing.
-_CODES = {verdict: code for code, verdict in enumerate(Verdict)}
+# A byte per node, and tables for bytes.translate: beside looking 5,000 names up, all else costs next to nothing.
+_NUMBERS = {verdict: number for number, verdict in enumerate(Verdict)}
 _IS_REFUSED = bytes(verdict in REFUSED for verdict in Verdict).ljust(256, b"\0")
+_IS_UNRESOLVED = bytes(verdict in UNRESOLVED for verdict in Verdict).ljust(256, b"\0")
 
 
 class Alike(Mapping[Verdict, int]):
@@ -110,11 +118,7 @@ class Decision:
         self._policy = policy
         self._wishes = wishes
         self._verdicts: dict[Platform | None, Verdict] = {}
-
-    @property
-    def can_refuse(self) -> bool:
-        """Whether there could be a node at all that is refused or retried, so that the nodes' platforms matter."""
-        return bool(self.constraints or self.retried)
+        self._alike: Mapping[frozenset[Platform], Verdict | None] = {}  # for the last platforms asked about
 
     @functools.cached_property
     def refusal(self) -> str:
@@ -134,6 +138,23 @@ class Decision:
         if not is_multi_arch(self._facts, self._policy.compatibility):
             return {}
         return preference_for(self._policy, self._wishes)
+
+    def score(self, platform: Platform | None) -> int:
+        """The score of nodes of `platform`, 0 for those that get none."""
+        score = self.preference.get(platform.architecture, 0) if platform else 0
+        return score if score and self.verdict(platform) is Verdict.YES else 0
+
+    def verdict_on_any(self, platforms: frozenset[Platform]) -> Verdict | None:
+        """The verdict on every node there could be in a cluster of these platforms, if there is one and it lets pass.
+
+        A node that is not in view could be of any of the usual platforms: it may be the first of its kind, seen by the
+        scheduler before us.
+        """
+        if platforms not in self._alike:
+            possible = {self.verdict(platform) for platform in platforms | _USUAL}
+            lets_pass = len(possible) == 1 and possible.isdisjoint({*REFUSED, Verdict.RETRY})
+            self._alike = {platforms: possible.pop() if lets_pass else None}
+        return self._alike[platforms]
 
     def _decide(self, platform: Platform | None) -> Verdict:
         if platform is None:
@@ -159,11 +180,17 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     Raises:
         InvalidRequest: `NodeNames` holds something but strings.
     """
-    verdicts, refused = _partition(args, nodes, decision)
+    alike = decision.verdict_on_any(nodes.distinct)
+    if alike:
+        echo = args.echo()
+        return Outcome(echo, echo, Alike(alike, args.count))
+    asked = look_up(args, nodes)
+    numbers = asked.codes.translate(_verdict_table(nodes, decision))
+    verdicts = {verdict: count for verdict, number in _NUMBERS.items() if (count := numbers.count(number))}
     if Verdict.RETRY in verdicts:
         decided = ExtenderFilterResult(error=retry_text(decision.retried))
     elif not REFUSED.isdisjoint(verdicts):
-        decided = args.without(refused, decision.refusal)
+        decided = args.without(asked.quoted, numbers.translate(_IS_REFUSED), decision.refusal)
     else:
         decided = args.echo()
     return Outcome(decided if decision.enforced else args.echo(), decided, verdicts)
@@ -177,11 +204,15 @@ def is_unsettled(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     """
     if not decision.can_be_learned:
         return False
-    unresolved = {platform for platform in nodes.distinct if decision.verdict(platform) in UNRESOLVED}
-    return bool(unresolved) and any(nodes.platforms.get(name) in unresolved for name in args.names)
+    numbers = look_up(args, nodes).codes.translate(_verdict_table(nodes, decision))
+    return 1 in numbers.translate(_IS_UNRESOLVED)
 
 
-def prioritize_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> Outcome[list[HostPriority]]:
+Scores = Mapping[int, Sequence[bytes]]
+"""The quoted names of the nodes that have a score above zero, by score."""
+
+
+def prioritize_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> Outcome[Scores]:
     """The scores above zero: for a multi-arch pod, each node that is *yes* has the preference for its architecture.
 
     `verdicts` counts the scored nodes only.
@@ -189,15 +220,15 @@ def prioritize_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decisio
     Raises:
         InvalidRequest: `NodeNames` holds something but strings.
     """
-    scores = {
-        platform: score
-        for platform in nodes.distinct
-        if (score := decision.preference.get(platform.architecture, 0)) and decision.verdict(platform) is Verdict.YES
+    scores = bytes(map(decision.score, nodes.by_code))
+    if not any(scores):
+        return Outcome({}, {}, {})
+    asked = look_up(args, nodes)
+    by_node = asked.codes.translate(scores.ljust(256, b"\0"))
+    decided = {
+        score: list(compress(asked.quoted, by_node.translate(_only(score)))) for score in sorted({*scores} - {0})
     }
-    names = args.names if scores else []
-    asked = zip(names, map(nodes.platforms.get, names), strict=True)
-    decided = [HostPriority(name, scores[platform]) for name, platform in asked if platform in scores]
-    return Outcome(decided if decision.enforced else [], decided, {Verdict.YES: len(decided)})
+    return Outcome(decided if decision.enforced else {}, decided, {Verdict.YES: len(by_node) - by_node.count(0)})
 
 
 def preempt_nodes(
@@ -207,7 +238,7 @@ def preempt_nodes(
 
     None at all while an image is to be retried: what was evicted for nothing does not come back.
     """
-    verdicts = {name: decision.verdict(nodes.platforms.get(name)) for name in args.victims}
+    verdicts = {name: decision.verdict(nodes.get(name)) for name in args.victims}
     kept = {
         name: victims
         for name, victims in args.victims.items()
@@ -227,16 +258,25 @@ def _constraints(
             yield Constraint(image.reference, assume, assumed=True)
 
 
-def _partition(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> tuple[Mapping[Verdict, int], bytes]:
-    """How many asked nodes have which verdict, and a byte for each, 1 if it is refused.
+def look_up(args: ExtenderArgs, nodes: NodePlatforms) -> Asked:
+    """The asked nodes and their platforms' codes.
 
-    No names are decoded, and there are no bytes, if no node can be refused and all have one verdict. A node that is not
-    in view could be of any of the usual platforms: it may be the first of its kind, seen by the scheduler before us.
+    Raises:
+        InvalidRequest: `NodeNames` holds something but strings.
     """
-    possible = {decision.verdict(platform) for platform in nodes.distinct | _USUAL}
-    if len(possible) == 1 and possible.isdisjoint({*REFUSED, Verdict.RETRY}):
-        return Alike(possible.pop(), args.count), b""
-    codes = {platform: _CODES[decision.verdict(platform)] for platform in (None, *nodes.distinct)}
-    asked = bytes(map(codes.__getitem__, map(nodes.platforms.get, args.names)))
-    verdicts = {verdict: number for verdict, code in _CODES.items() if (number := asked.count(code))}
-    return verdicts, asked.translate(_IS_REFUSED)
+    codes = nodes.codes_of(args.quoted)
+    if UNSEEN not in codes:
+        return Asked(args.quoted, codes)
+    return Asked(args.requoted, nodes.codes_of(args.requoted))  # a node not in view, or a name in another spelling
+
+
+def _verdict_table(nodes: NodePlatforms, decision: Decision) -> bytes:
+    """From a platform's code to its verdict's number; a node that is not in view states no platform."""
+    numbers = bytes(_NUMBERS[decision.verdict(platform)] for platform in nodes.by_code)
+    return numbers.ljust(256, bytes([_NUMBERS[Verdict.UNSTATED]]))
+
+
+@functools.cache
+def _only(score: int) -> bytes:
+    """A table for bytes.translate that maps this score to 1 and all others to 0."""
+    return bytes(number == score for number in range(256))

@@ -4,6 +4,7 @@ Knows when to wait and for how long; what is decided is `placement`'s business, 
 """
 
 import asyncio
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -21,11 +22,12 @@ from extender.kubernetes.extender_v1 import (
     encode_priorities,
 )
 from extender.metrics import counters
-from extender.placement.annotations import Mode, Wishes
+from extender.placement.annotations import Choice, Mode, Wishes
 from extender.placement.facts import Answer, Content, PodImage, fact_of, images_of
-from extender.placement.nodes import ListedNodes, NodePlatforms, list_nodes
+from extender.placement.nodes import NodePlatforms, Sought, list_nodes
 from extender.placement.policy import left_alone
 from extender.placement.scheduling import (
+    REFUSED,
     Decision,
     Verdict,
     filter_nodes,
@@ -48,21 +50,28 @@ NODES = counters(
     ("verdict", tuple(Verdict)),
 )
 
+# About 1 KB each; a busy cluster creates pods of some hundred templates at a time.
+DECISIONS = 4096
 # A node that a synced view does not know yet is asked for once; kube-scheduler waits meanwhile.
 FIND_SECONDS = 0.05
 NO_VIEW = "the request names its nodes and no cluster is watched: set nodeCacheCapable: false, or watch a cluster"
+NOT_IN_VIEW = "node {node} is not in view, and the API server could not be asked about it; to be tried again"
 NOT_SYNCED = "the nodes of the cluster are not known yet; to be tried again"
 
 
-class NodeView(NodePlatforms, Protocol):
+class NodeView(Protocol):
     """The cluster's nodes as a watch keeps them."""
+
+    @property
+    def platforms(self) -> NodePlatforms:
+        """Of each node in view."""
 
     @property
     def synced(self) -> bool:
         """Whether every node has been seen once."""
 
-    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> Sequence[NodeName]:
-        """Ask the API server once for nodes that are not in view and take them in; those still missing."""
+    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> Sought:
+        """Ask the API server once for nodes that are not in view, take them in, and say which are still missing."""
 
 
 class SchedulerVerbs:
@@ -91,6 +100,8 @@ class SchedulerVerbs:
         self._level_label = level_label
         self._may_read_secrets = may_read_secrets
         self._first_seen = FirstSeen(clock)
+        # Pods of one template are decided about alike, and once all images are known the pod itself says nothing more.
+        self._decide_known = functools.lru_cache(DECISIONS)(self._decide)
         self._seen_nodes = SeenNodes()
 
     async def filter(self, body: bytes) -> Reply:
@@ -104,11 +115,14 @@ class SchedulerVerbs:
             return _filter_reply(ExtenderFilterResult(error=nodes))
         decision = await self._decide_in_time(args, nodes, wishes)
         outcome = filter_nodes(args, nodes, decision)
-        if Verdict.UNSTATED in outcome.verdicts and await self._found_missing(args, nodes):
+        if Verdict.UNSTATED in outcome.verdicts:
+            sought = await self._seek(args, nodes)
+            if sought.unasked and decision.enforced and self._policy.pending is Choice.RETRY:
+                return _filter_reply(ExtenderFilterResult(error=NOT_IN_VIEW.format(node=sought.unasked[0])))
             outcome = filter_nodes(args, nodes, decision)
         _count("filter", outcome.verdicts)
         if outcome.decided is not outcome.answer:
-            refused = len(outcome.decided.failed_and_unresolvable_nodes)
+            refused = sum(number for verdict, number in outcome.verdicts.items() if verdict in REFUSED)
             log.info(
                 "pod.observed", pod=_uid(args.pod), refused=refused, reason=decision.refusal or outcome.decided.error
             )
@@ -120,7 +134,7 @@ class SchedulerVerbs:
         wishes = self._wishes_of(args.pod)
         nodes = self._nodes_for(args)
         if wishes is None or isinstance(nodes, str):
-            return Reply(encode_priorities([]))
+            return Reply(encode_priorities({}))
         images = images_of(args.pod)
         answers = self._knowledge.peek(images, self._keyring_of(args.pod))
         outcome = prioritize_nodes(args, nodes, self._decision(args.pod, images, answers, wishes))
@@ -138,7 +152,7 @@ class SchedulerVerbs:
         images = images_of(args.pod)
         answers = await self._knowledge.resolve(images, self._keyring_of(args.pod), 0)
         decision = self._decision(args.pod, images, answers, wishes)
-        outcome = preempt_nodes(args, self._nodes or self._seen_nodes, decision)
+        outcome = preempt_nodes(args, self._nodes.platforms if self._nodes else self._seen_nodes.platforms, decision)
         _count("preempt", outcome.verdicts)
         return Reply(encode_preemption_result(outcome.answer))
 
@@ -150,7 +164,7 @@ class SchedulerVerbs:
     @staticmethod
     def harmless_prioritize(_body: bytes, _event_id: str) -> bytes:
         """No scores: the scheduler's own decide."""
-        return encode_priorities([])
+        return encode_priorities({})
 
     @staticmethod
     def harmless_preempt(_body: bytes, _event_id: str) -> bytes:
@@ -170,23 +184,30 @@ class SchedulerVerbs:
     def _nodes_for(self, args: ExtenderArgs) -> NodePlatforms | str:
         """Where to look the asked nodes up, or why that cannot be done."""
         if args.nodes is not None:
-            nodes: ListedNodes = list_nodes(args.nodes, self._level_label)
-            self._seen_nodes.remember(nodes)
+            nodes = list_nodes(args.nodes, self._level_label)
+            if self._nodes is None:
+                self._seen_nodes.remember(nodes)
             return nodes
         if self._nodes is None:
             return NO_VIEW
-        return self._nodes if self._nodes.synced else NOT_SYNCED
+        return self._nodes.platforms if self._nodes.synced else NOT_SYNCED
 
-    async def _found_missing(self, args: ExtenderArgs, nodes: NodePlatforms) -> bool:
-        """Whether nodes that should be in view and were not have been asked for; what is still missing passes."""
-        if self._nodes is None or nodes is not self._nodes:
-            return False
-        missing = [name for name in args.names if name not in nodes.platforms]
+    async def _seek(self, args: ExtenderArgs, nodes: NodePlatforms) -> Sought:
+        """Look for asked nodes that should be in view and are not. What does not exist passes."""
+        if self._nodes is None or nodes is not self._nodes.platforms:
+            return Sought()
+        missing = [name for name in args.names if name not in nodes]
         if not missing:
-            return False
-        unknown = await self._nodes.find(missing, FIND_SECONDS)
-        log.info("node.missed", pod=_uid(args.pod), nodes=len(missing), unknown=len(unknown))
-        return len(unknown) < len(missing)
+            return Sought()
+        sought = await self._nodes.find(missing, FIND_SECONDS)
+        log.info(
+            "node.missed",
+            pod=_uid(args.pod),
+            nodes=len(missing),
+            unknown=len(sought.absent) + len(sought.unasked),
+            unasked=len(sought.unasked),
+        )
+        return sought
 
     async def _decide_in_time(self, args: ExtenderArgs, nodes: NodePlatforms, wishes: Wishes) -> Decision:
         """The decision from memory, or after waiting for lookups where that could change the answer."""
@@ -199,9 +220,15 @@ class SchedulerVerbs:
         answers = await self._knowledge.resolve(images, keyring, self._wait_seconds)
         return self._decision(args.pod, images, answers, wishes)
 
-    def _decision(self, pod: Pod, images: Sequence[PodImage], answers: Sequence[Answer], wishes: Wishes) -> Decision:
-        waits = any(not isinstance(answer, Content) for answer in answers)
-        may_be_pending = waits and self._first_seen.seconds(_uid(pod)) < self._pending_limit_seconds
+    def _decision(self, pod: Pod, images: tuple[PodImage, ...], answers: Sequence[Answer], wishes: Wishes) -> Decision:
+        if all(isinstance(answer, Content) for answer in answers):
+            return self._decide_known(images, tuple(answers), wishes)
+        may_be_pending = self._first_seen.seconds(_uid(pod)) < self._pending_limit_seconds
+        return self._decide(images, answers, wishes, may_be_pending=may_be_pending)
+
+    def _decide(
+        self, images: Sequence[PodImage], answers: Sequence[Answer], wishes: Wishes, *, may_be_pending: bool = False
+    ) -> Decision:
         facts = [
             fact_of(image, answer, may_be_pending=may_be_pending) for image, answer in zip(images, answers, strict=True)
         ]

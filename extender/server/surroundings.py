@@ -166,4 +166,4 @@ async def open_cluster_surroundings(kubeconfig: str, context: str, level_label: 
 
 
 def _platforms_of(nodes: NodeView | None) -> frozenset[Platform]:
-    return frozenset(nodes.distinct) if nodes and nodes.synced else frozenset()
+    return nodes.platforms.distinct if nodes and nodes.synced else frozenset()

@@ -1,7 +1,7 @@
 """The scheduler verbs over HTTP: every field of the answers, both request forms, waiting, and who is left alone."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 import pytest
@@ -11,6 +11,7 @@ from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
+from extender.placement.nodes import NodePlatforms, Sought
 from extender.server.scheduler import SchedulerVerbs
 from extender.server.service import open_knowledge
 from extender.server.surroundings import NoCluster
@@ -34,34 +35,28 @@ KEYS = {"Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Erro
 
 
 class View:
-    """A node view of the test's four nodes; `late` are known to the API server but not yet in view."""
+    """A node view of the test's four nodes; `late` are known to the API server but not yet in view.
 
-    def __init__(self, *, synced: bool = True, late: tuple[str, ...] = ()) -> None:
+    With `cut_off` the API server cannot be asked.
+    """
+
+    def __init__(self, *, synced: bool = True, late: tuple[str, ...] = (), cut_off: bool = False) -> None:
+        self._cut_off = cut_off
         self.synced = synced
         self._all = {
             NodeName(name): Platform("linux", "arm64" if name in "bd" else "amd64") for name in ("a", "b", "c", "d")
         }
-        self._seen: dict[NodeName, Platform | None] = {
-            name: platform for name, platform in self._all.items() if name not in late
-        }
+        self.platforms = NodePlatforms({name: self._all[name] for name in self._all if name not in late})
         self.asked: list[Sequence[NodeName]] = []
 
-    @property
-    def platforms(self) -> Mapping[NodeName, Platform | None]:
-        """By name."""
-        return self._seen
-
-    @property
-    def distinct(self) -> frozenset[Platform]:
-        """The platforms in view."""
-        return frozenset(platform for platform in self._seen.values() if platform)
-
-    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> Sequence[NodeName]:
+    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> Sought:
         """Take in those that the API server knows."""
         assert wait_seconds < 1
         self.asked.append(names)
-        self._seen |= {name: self._all[name] for name in names if name in self._all}
-        return [name for name in names if name not in self._all]
+        if self._cut_off:
+            return Sought(unasked=tuple(names))
+        self.platforms.merge(NodePlatforms({name: self._all[name] for name in names if name in self._all}))
+        return Sought(absent=tuple(name for name in names if name not in self._all))
 
 
 @pytest.fixture
@@ -221,6 +216,31 @@ async def test_node_missing_from_the_view_is_asked_for_once(
     result = await caller.filter(with_names(pod(f"{images.host}/amd:1"), ["a", "b", "c", "d", "e"]))
     assert kept(result) == ["a", "c", "e"]
     assert view.asked == [["b", "d", "e"]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "annotations", "errs"),
+    [
+        ((), {}, True),
+        (("scheduler.pending=assume",), {}, False),
+        (("scheduler.pending=pass",), {}, False),
+        ((), {"multiarch-extender.io/mode": "observe"}, False),
+    ],
+    ids=["retry", "assume", "pass", "observed"],
+)
+async def test_node_that_cannot_be_asked_about_is_no_place_to_guess(
+    start_service: StartService, images: EmbeddedRegistry, settings: tuple[str, ...], annotations: Json, *, errs: bool
+) -> None:
+    """Under `retry` the scheduler comes back when it may be known; otherwise it passes, as its setting says."""
+    caller = await start_service(*settings, plain_http=images.host, nodes=View(late=("d",), cut_off=True))
+    created = pod(f"{images.host}/amd:1", annotations=annotations)
+    result = await caller.filter(with_names(created, ["a", "b", "c", "d"]))
+    if errs:
+        assert result["Error"].startswith("node d is not in view, and the API server could not be asked")
+    else:
+        assert "d" in kept(result)
+    anywhere = await caller.filter(with_names(pod(f"{images.host}/multi:1"), ["a", "b", "c", "d"]))
+    assert kept(anywhere) == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from extender.errors import ClusterError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.metrics import REGISTRY
+from extender.placement.nodes import Sought
 
 AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")
 A, B, C = NodeName("a"), NodeName("b"), NodeName("c")
@@ -120,22 +121,22 @@ def test_platforms_cannot_be_changed_from_outside() -> None:
 def test_distinct_platforms_follow_their_first_and_last_node() -> None:
     """A platform occurs as long as one node has it; nodes that state none count for nothing."""
     nodes = View().nodes
-    assert nodes.distinct == {AMD64, ARM64}
+    assert nodes.platforms.distinct == {AMD64, ARM64}
     nodes.upsert(node("c", "arm64"))
     nodes.delete("b")
-    assert nodes.distinct == {AMD64, ARM64}
+    assert nodes.platforms.distinct == {AMD64, ARM64}
     nodes.upsert(node("c", None))
-    assert nodes.distinct == {AMD64}
+    assert nodes.platforms.distinct == {AMD64}
     nodes.upsert(node("c", "s390x"))
-    assert nodes.distinct == {AMD64, Platform("linux", "s390x")}
+    assert nodes.platforms.distinct == {AMD64, Platform("linux", "s390x")}
 
 
 def test_heartbeat_changes_nothing() -> None:
     """The same node again leaves the very same set of platforms, although it was the only one of its kind."""
     nodes = View().nodes
-    before = nodes.distinct
+    before = nodes.platforms.distinct
     nodes.upsert(node("b", "arm64"))
-    assert nodes.distinct is before
+    assert nodes.platforms.distinct is before
     assert nodes.count("arm64") == 1
 
 
@@ -167,7 +168,7 @@ def test_list_removes_what_it_does_not_name() -> None:
     nodes.upsert(node("b", "arm64", [{"key": "x"}]))
     nodes.keep_only({"a"})
     assert dict(nodes.platforms) == {A: AMD64}
-    assert nodes.distinct == {AMD64}
+    assert nodes.platforms.distinct == {AMD64}
     assert nodes.taints(B) == ()
 
 
@@ -175,7 +176,7 @@ def test_unknown_name_is_deleted_without_harm() -> None:
     """A deletion of what was never seen changes nothing."""
     nodes = View().nodes
     nodes.delete("never-seen")
-    assert nodes.distinct == {AMD64, ARM64}
+    assert nodes.platforms.distinct == {AMD64, ARM64}
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_nodes_are_counted_by_architecture() -> None:
 async def test_node_missing_from_the_view_is_looked_up_and_kept() -> None:
     """The scheduler may know a node before we do: one GET brings it into the view."""
     view = View(node("c", "arm64"))
-    assert await view.nodes.find([A, C], 1.0) == ()
+    assert await view.nodes.find([A, C], 1.0) == Sought()
     assert view.lookups.asked == ["c"]
     assert view.nodes.platforms[C] == ARM64
     assert view.nodes.count("arm64") == 2
@@ -217,7 +218,7 @@ async def test_node_that_does_not_exist_is_asked_for_once_in_ten_seconds() -> No
     view = View()
     for elapsed, asked in ((0.0, 1), (9.9, 1), (0.1, 2)):
         view.now += elapsed
-        assert await view.nodes.find([C], 1.0) == (C,)
+        assert await view.nodes.find([C], 1.0) == Sought(absent=(C,))
         assert len(view.lookups.asked) == asked
 
 
@@ -231,36 +232,46 @@ async def test_watch_ends_the_memory_of_a_missing_node() -> None:
     assert view.lookups.asked == ["c", "c"]
 
 
-async def test_slow_lookup_leaves_the_node_missing_and_the_others_found() -> None:
-    """The caller's budget holds for all lookups together."""
+async def test_slow_lookup_leaves_the_node_unasked_and_the_others_found() -> None:
+    """The caller's budget holds for all lookups together, and for a second nobody waits like that again."""
     view = View(node("c"))
-    assert await view.nodes.find([NodeName("slow"), C], 0.01) == ("slow",)
-    assert await view.nodes.find([NodeName("slow")], 60.0) == ("slow",)
+    slow = NodeName("slow")
+    assert await view.nodes.find([slow, C], 0.01) == Sought(unasked=(slow,))
+    view.now += 0.9
+    assert await view.nodes.find([slow], 60.0) == Sought(unasked=(slow,))
     assert sorted(view.lookups.asked) == ["c", "slow"]
+    view.now += 0.1
+    assert await view.nodes.find([slow], 0.01) == Sought(unasked=(slow,))
+    assert sorted(view.lookups.asked) == ["c", "slow", "slow"]
 
 
 @pytest.mark.parametrize(
     "failure", [ClusterRefused("forbidden", 403), ClusterError("connection refused")], ids=["403", "unreachable"]
 )
-async def test_failed_lookup_is_a_missing_node(failure: ClusterError) -> None:
-    """An API server that cannot answer is no error for the scheduler's request."""
+async def test_node_that_cannot_be_asked_about_may_exist(failure: ClusterError) -> None:
+    """An API server that cannot answer has not said that there is no such node; a second later it is asked again."""
     view = View(node("c"))
     view.lookups.failure = failure
-    assert await view.nodes.find([C], 1.0) == (C,)
+    assert await view.nodes.find([C], 1.0) == Sought(unasked=(C,))
+    view.lookups.failure = None
+    assert await view.nodes.find([C], 1.0) == Sought(unasked=(C,))
+    view.now += 1
+    assert await view.nodes.find([C], 1.0) == Sought()
+    assert view.lookups.asked == ["c", "c"]
 
 
-async def test_malformed_node_is_a_missing_node() -> None:
-    """An answer that is no node is none."""
+async def test_malformed_node_is_an_absent_node() -> None:
+    """It never will be in view, so nobody should wait for it."""
     view = View()
     view.lookups.documents["c"] = b'{"metadata":{"name":7}}'
-    assert await view.nodes.find([C], 1.0) == (C,)
+    assert await view.nodes.find([C], 1.0) == Sought(absent=(C,))
 
 
 async def test_watch_beats_a_lookup_under_way() -> None:
     """What the watch said while the GET was out is newer than its answer."""
     view = View(node("c", "amd64"))
     view.lookups.before_answer = lambda: view.nodes.upsert(node("c", "arm64"))
-    assert await view.nodes.find([C], 1.0) == ()
+    assert await view.nodes.find([C], 1.0) == Sought()
     assert view.nodes.platforms[C] == ARM64
 
 
@@ -268,7 +279,7 @@ async def test_nothing_is_looked_up_before_the_view_is_synced() -> None:
     """Without a first list every name is missing, and GETs one by one would be no list."""
     lookups = Lookups(node("c"))
     nodes = NodeView(lookups, level_label="", clock=lambda: 0.0)
-    assert await nodes.find([C], 1.0) == (C,)
+    assert await nodes.find([C], 1.0) == Sought(unasked=(C,))
     assert lookups.asked == []
 
 
@@ -278,7 +289,7 @@ async def test_nothing_is_looked_up_before_the_view_is_synced() -> None:
 async def test_name_that_no_node_can_have_is_not_asked_for(name: str) -> None:
     """A name becomes part of a path: only RFC 1123 subdomains do."""
     view = View()
-    assert await view.nodes.find([NodeName(name)], 1.0) == (name,)
+    assert await view.nodes.find([NodeName(name)], 1.0) == Sought(absent=(NodeName(name),))
     assert view.lookups.asked == []
 
 
@@ -286,7 +297,7 @@ async def test_lookups_of_one_call_are_bounded() -> None:
     """A request full of unknown names does not become thousands of GETs."""
     view = View()
     names = [NodeName(f"n{number}") for number in range(5000)]
-    assert await view.nodes.find(names, 1.0) == tuple(names)
+    assert await view.nodes.find(names, 1.0) == Sought(absent=tuple(names[:16]), unasked=tuple(names[16:]))
     assert len(view.lookups.asked) == 16
 
 

@@ -10,12 +10,13 @@ from extender.errors import InvalidRequest
 from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import (
     ExtenderFilterResult,
-    HostPriority,
     decode_args,
     decode_preemption_args,
     encode_filter_result,
     encode_preemption_result,
     encode_priorities,
+    quote,
+    unquote,
 )
 
 POD = (
@@ -41,6 +42,12 @@ def answer_of(result: ExtenderFilterResult) -> dict[str, Any]:
     decoded = json.loads(encode_filter_result(result))
     assert isinstance(decoded, dict)
     return decoded
+
+
+def refuse(body: bytes, refused: bytes) -> ExtenderFilterResult:
+    """The answer to a request of three nodes, of which those with a 1 are refused."""
+    args = decode_args(body)
+    return args.without(args.quoted, refused, "why")
 
 
 def test_names_request_is_read_with_everything_the_pod_holds() -> None:
@@ -87,17 +94,17 @@ def test_unchanged_nodes_are_given_back_byte_for_byte() -> None:
 
 def test_kept_nodes_are_given_back_byte_for_byte() -> None:
     """Where some are refused, the others keep their bytes: unknown fields and odd numbers survive."""
-    result = decode_args(BY_NODE).without(b"\0\1\0", "why")
+    result = refuse(BY_NODE, b"\0\1\0")
     items = b'{"items":[' + NODE % b"n1" + b"," + NODE % b"n3" + b"]}"
     assert result.nodes is not None
     assert bytes(result.nodes) == items
     assert result.node_names is None
-    assert result.failed_and_unresolvable_nodes == {"n2": "why"}
+    assert bytes(result.failed_and_unresolvable_nodes) == b'{"n2":"why"}'
 
 
 def test_refused_names_leave_the_list_and_get_the_reason() -> None:
     """In the names form the rest keeps its order, and nothing is said of whole nodes."""
-    assert answer_of(decode_args(BY_NAME).without(b"\0\1\0", "why")) == {
+    assert answer_of(refuse(BY_NAME, b"\0\1\0")) == {
         "Nodes": None,
         "NodeNames": ["n1", "n3"],
         "FailedNodes": {},
@@ -109,7 +116,7 @@ def test_refused_names_leave_the_list_and_get_the_reason() -> None:
 @pytest.mark.parametrize(("body", "field", "nothing"), [(BY_NAME, "NodeNames", []), (BY_NODE, "Nodes", {"items": []})])
 def test_no_node_left_is_an_empty_list_not_null(body: bytes, field: str, nothing: object) -> None:
     """A null list would take the reasons' place in what kube-scheduler shows; an empty one does not."""
-    answer = answer_of(decode_args(body).without(b"\1\1\1", "why"))
+    answer = answer_of(refuse(body, b"\1\1\1"))
     assert answer[field] == nothing
     assert answer["FailedAndUnresolvableNodes"] == {"n1": "why", "n2": "why", "n3": "why"}
 
@@ -120,7 +127,7 @@ def test_nodes_count_where_both_forms_are_filled() -> None:
     args = decode_args(body)
     assert args.nodes is not None
     assert answer_of(args.echo())["NodeNames"] is None
-    assert len(answer_of(args.without(b"\1\0\0", "why"))["Nodes"]["items"]) == 2
+    assert len(answer_of(refuse(body, b"\1\0\0"))["Nodes"]["items"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -156,8 +163,8 @@ def test_missing_and_null_fields_are_empty(body: bytes, names: list[str]) -> Non
         (b'{"Pod":{},"Nodes":null,"NodeNames":null}', "neither NodeNames nor Nodes"),
         (b'{"Pod":{},"NodeNames":"n"}', "NodeNames is no array"),
         (b'{"Pod":{},"NodeNames":{}}', "NodeNames is no array"),
-        (b'{"Pod":{},"Nodes":[]}', "$.Nodes"),
-        (b'{"Pod":{},"Nodes":{"items":[null]}}', "$.Nodes.items"),
+        (b'{"Pod":{},"Nodes":[]}', "ExtenderArgs.Nodes: Expected `object`"),
+        (b'{"Pod":{},"Nodes":{"items":[null]}}', "ExtenderArgs.Nodes: Expected `object`"),
         (b'{"Pod":{"spec":{"containers":{}}},"NodeNames":[]}', "$.Pod.spec.containers"),
         (b'{"Pod":{"metadata":{"name":"\xff"}},"NodeNames":[]}', "ExtenderArgs"),
         (b'{"Pod":{"x":' + b"[" * 100_000, "ExtenderArgs"),
@@ -199,9 +206,45 @@ def test_error_is_said_with_every_key_go_would_write() -> None:
 
 def test_priorities_are_a_bare_array_of_integers() -> None:
     """A fraction, or an object around the array, would make kube-scheduler drop the whole answer."""
-    priorities = [HostPriority(NodeName("n1"), 10), HostPriority(NodeName("n2"), 3)]
-    assert encode_priorities(priorities) == b'[{"Host":"n1","Score":10},{"Host":"n2","Score":3}]'
-    assert encode_priorities([]) == b"[]"
+    hosts = {10: [b'"n1"', b'"n3"'], 4: [], 3: [b'"n2"']}
+    assert encode_priorities(hosts) == b'[{"Host":"n1","Score":10},{"Host":"n3","Score":10},{"Host":"n2","Score":3}]'
+    assert encode_priorities({}) == encode_priorities({10: []}) == b"[]"
+
+
+@pytest.mark.parametrize(
+    ("names", "as_written"),
+    [
+        (b'["n1","n2"]', True),
+        (b"[]", True),
+        (b'[ "n1", "n2" ]', False),
+        (b'["n\\u0031"]', False),
+        (b'["n,1"]', False),
+        (b'["n]1"]', True),
+    ],
+    ids=["go", "none", "spaces", "escape", "comma", "bracket"],
+)
+@pytest.mark.parametrize("nodes", [b'"Nodes":null,', b'"Nodes": null,', b""], ids=["go", "spaced", "left-out"])
+def test_quoted_names_are_cut_out_only_where_they_are_written_so(names: bytes, as_written: bool, nodes: bytes) -> None:
+    """The pieces may be no names, but then none of them is any node's; read anew they always are the names."""
+    args = decode_args(b'{"Pod":{"metadata":{"name":"p"}},' + nodes + b'"NodeNames":' + names + b"}")
+    assert args.pod.metadata is not None
+    assert args.pod.metadata.name == "p"
+    assert args.requoted == [quote(NodeName(name)) for name in json.loads(names)]
+    assert (args.quoted == args.requoted) == as_written
+    assert [unquote(quoted) for quoted in args.requoted] == args.names == json.loads(names)
+
+
+DEEPER = b'{"Pod":{"metadata":{"name":"p"},"x":{"y":[],"Nodes":null,"NodeNames":["deep"]}},"NodeNames":["n1"]}'
+LATER = b'{"Pod":{"metadata":{"name":"p"}},"Nodes":null,"NodeNames":["n1"],"Later":["x"]}'
+TEXT = b'{"Pod":{"metadata":{"name":"p","x":",\\"Nodes\\":null,\\"NodeNames\\":["}},"Nodes":null,"NodeNames":["n1"]}'
+
+
+@pytest.mark.parametrize("body", [DEEPER, LATER, TEXT], ids=["deeper", "later-key", "inside-a-string"])
+def test_names_are_found_where_the_request_has_them(body: bytes) -> None:
+    """What looks like the usual layout is taken for it only where it is the request's own."""
+    args = decode_args(body)
+    assert args.names == ["n1"]
+    assert bytes(args.node_names) == b'["n1"]'
 
 
 META = (

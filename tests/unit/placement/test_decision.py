@@ -76,7 +76,16 @@ def test_the_nodes_matter_only_where_one_could_be_refused_or_retried(
     facts: list[ImageFact], policy: Policy, expected: bool
 ) -> None:
     """So that nobody looks a new node up for a pod that may go anywhere."""
-    assert decide(facts, policy).can_refuse is expected
+    assert (decide(facts, policy).verdict_on_any(frozenset({AMD64, S390X})) is None) is expected
+
+
+def test_the_usual_platforms_are_always_possible() -> None:
+    """The first arm64 node may be asked about before it is in view; and a kind of node that has come counts too."""
+    decision = decide([RunsOn(frozenset({AMD64, ARM64}))], Policy())
+    assert decision.verdict_on_any(frozenset({AMD64})) is Verdict.YES
+    assert decision.verdict_on_any(frozenset({AMD64, S390X})) is None
+    assert decision.verdict_on_any(frozenset()) is Verdict.YES
+    assert decide([RunsOn(frozenset({AMD64}))], Policy()).verdict_on_any(frozenset({AMD64})) is None
 
 
 def test_one_known_no_decides_for_its_platform_only() -> None:
@@ -109,7 +118,7 @@ def test_an_unresolved_image_that_is_never_pulled_passes(cause: Cause) -> None:
     fact = fact_of(image, Failure(cause, "…"), may_be_pending=True)
     decision = Decision([image], [fact], Policy(pending=RETRY, unknown=RETRY), Wishes(unknown=ASSUME))
     assert decision.verdict(ARM64) is Verdict.PASSED
-    assert not decision.can_refuse
+    assert decision.verdict_on_any(frozenset({AMD64, S390X})) is Verdict.PASSED
     assert not decision.can_be_learned
 
 

@@ -20,7 +20,7 @@ from extender.kubernetes.extender_v1 import (
 )
 from extender.placement.annotations import Choice, Mode, Wishes
 from extender.placement.facts import Anywhere, Cause, Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
-from extender.placement.nodes import ListedNodes, NodePlatforms, list_nodes
+from extender.placement.nodes import NodePlatforms, list_nodes
 from extender.placement.policy import Policy
 from extender.placement.scheduling import (
     Decision,
@@ -53,10 +53,10 @@ def decide(facts: Sequence[ImageFact], policy: Policy | None = None, wishes: Wis
     return Decision(images, facts, policy or Policy(), wishes or Wishes())
 
 
-def view_of(nodes: Nodes) -> ListedNodes:
+def view_of(nodes: Nodes) -> NodePlatforms:
     """A view of the cluster that has these nodes, by name and platform."""
     platforms = {NodeName(name): parse_platform(text) if text else None for name, text in nodes.items()}
-    return ListedNodes(platforms, frozenset(filter(None, platforms.values())))
+    return NodePlatforms(platforms)
 
 
 def item_of(name: str, text: str | None) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def test_an_observed_pod_is_left_as_it_is(form: str, mode: Mode, facts: list[Ima
     assert encode_filter_result(filtered.decided) == encode_filter_result(would.answer)
     assert filtered.verdicts == would.verdicts
     priorities = prioritize_nodes(args, nodes, observed)
-    assert priorities.answer == []
+    assert priorities.answer == {}
     assert priorities.decided == prioritize_nodes(args, nodes, enforced).answer
     victims = decode_preemption_args(b'{"Pod":{},"NodeNameToMetaVictims":{"a":{},"b":{}}}')
     preempted = preempt_nodes(victims, nodes, observed)

@@ -1,5 +1,6 @@
 """What holds for every pod, every set of nodes and every policy."""
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import compress
 
@@ -12,13 +13,13 @@ from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import (
     ExtenderArgs,
     ExtenderFilterResult,
-    HostPriority,
     decode_args,
     decode_preemption_args,
+    encode_priorities,
 )
 from extender.placement.annotations import Choice, Wishes
 from extender.placement.facts import Anywhere, Cause, ImageFact, Pending, PodImage, RunsOn, Unknown
-from extender.placement.nodes import ListedNodes, NodePlatforms, list_nodes
+from extender.placement.nodes import NodePlatforms, list_nodes
 from extender.placement.policy import Policy
 from extender.placement.reasons import blame
 from extender.placement.scheduling import REFUSED, Decision, Verdict, filter_nodes, preempt_nodes, prioritize_nodes
@@ -70,7 +71,7 @@ quick = settings(max_examples=100, deadline=None)
 def by_name(cluster: Asked) -> tuple[ExtenderArgs, NodePlatforms]:
     """The request for these nodes by name."""
     body = msgspec.json.encode({"Pod": {}, "NodeNames": list(cluster)})
-    return decode_args(body), ListedNodes(cluster, frozenset(filter(None, cluster.values())))
+    return decode_args(body), NodePlatforms(cluster)
 
 
 def by_node(cluster: Asked) -> tuple[ExtenderArgs, NodePlatforms]:
@@ -96,6 +97,11 @@ def names_in(result: ExtenderFilterResult) -> list[str]:
     return [item["metadata"]["name"] for item in msgspec.json.decode(result.nodes)["items"]]
 
 
+def reasons_in(result: ExtenderFilterResult) -> dict[str, str]:
+    """Why each refused node of an answer is refused."""
+    return msgspec.json.decode(result.failed_and_unresolvable_nodes, type=dict[str, str])
+
+
 @given(decisions, clusters)
 @quick
 def test_kept_and_refused_are_the_asked_nodes(decision: Decision, cluster: Asked) -> None:
@@ -106,7 +112,7 @@ def test_kept_and_refused_are_the_asked_nodes(decision: Decision, cluster: Asked
     assert bool(answer.error) == (Verdict.RETRY in outcome.verdicts)
     if answer.error:
         return
-    refused = answer.failed_and_unresolvable_nodes
+    refused = reasons_in(answer)
     assert names_in(answer) == [name for name in cluster if name not in refused]
     assert set(refused) <= set(cluster)
     assert set(refused.values()) <= {decision.refusal}
@@ -132,7 +138,7 @@ def test_both_forms_are_answered_alike(decision: Decision, cluster: Asked) -> No
     named, whole = (filter_nodes(*ask(cluster), decision) for ask in (by_name, by_node))
     assert named.verdicts == whole.verdicts
     assert named.answer.error == whole.answer.error
-    assert named.answer.failed_and_unresolvable_nodes == whole.answer.failed_and_unresolvable_nodes
+    assert reasons_in(named.answer) == reasons_in(whole.answer)
     assert named.answer.error or names_in(named.answer) == names_in(whole.answer)
     scores = [prioritize_nodes(*ask(cluster), decision).answer for ask in (by_name, by_node)]
     assert scores[0] == scores[1]
@@ -147,7 +153,7 @@ def test_the_reason_does_not_depend_on_the_nodes_asked(decision: Decision, clust
     reasons = {
         reason
         for asked in (cluster, part, dict(reversed(list(cluster.items()))))
-        for reason in filter_nodes(*by_name(asked), decision).answer.failed_and_unresolvable_nodes.values()
+        for reason in reasons_in(filter_nodes(*by_name(asked), decision).answer).values()
     }
     assert len(reasons) <= 1
     assert all(len(reason) < 512 for reason in reasons)
@@ -170,12 +176,12 @@ def test_the_reason_is_true_of_every_refused_platform(decision: Decision) -> Non
 @quick
 def test_scores_are_integers_from_one_to_ten_for_nodes_filter_keeps(decision: Decision, cluster: Asked) -> None:
     """And only where every image is known to run there."""
-    scores: Sequence[HostPriority] = prioritize_nodes(*by_name(cluster), decision).answer
-    assert len({item.host for item in scores}) == len(scores)
+    scores = json.loads(encode_priorities(prioritize_nodes(*by_name(cluster), decision).answer))
+    assert len({item["Host"] for item in scores}) == len(scores)
     for item in scores:
-        assert type(item.score) is int
-        assert 1 <= item.score <= 10
-        assert decision.verdict(cluster[item.host]) is Verdict.YES
+        assert type(item["Score"]) is int
+        assert 1 <= item["Score"] <= 10
+        assert decision.verdict(cluster[item["Host"]]) is Verdict.YES
 
 
 @given(decisions, clusters)
