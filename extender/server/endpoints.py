@@ -18,6 +18,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from extender.errors import InvalidRequest
 from extender.metrics import counters, histogram
+from extender.server.json_answer import JsonAnswer
 
 log = structlog.get_logger()
 
@@ -73,7 +74,7 @@ def endpoint_server(
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         endpoint = endpoints.get(request.path)
         if endpoint is None:
-            response = _problem(404, f"there is no {request.path}; there is {', '.join(endpoints)}")
+            response: web.StreamResponse = _problem(404, f"there is no {request.path}; there is {', '.join(endpoints)}")
         elif request.method != "POST":
             response = _problem(405, f"{request.path} takes POST")
             response.headers["Allow"] = "POST"
@@ -95,48 +96,49 @@ def endpoint_server(
     return web.Server(handle, request_factory=make_request, keepalive_timeout=KEEP_ALIVE_SECONDS, access_log=None)
 
 
-async def _answer(endpoint: Endpoint, request: web.BaseRequest, body_limit_bytes: int) -> web.Response:
+async def _answer(endpoint: Endpoint, request: web.BaseRequest, body_limit_bytes: int) -> web.StreamResponse:
     started = time.perf_counter()
-    response, outcome = await _outcome_of(endpoint, request, body_limit_bytes)
+    body = b""
+    response: web.StreamResponse
+    try:
+        body = _whole_body(request, body_limit_bytes) or await _read_body(request, body_limit_bytes)
+        reply = await endpoint.answer(body)
+    except (_Unreadable, InvalidRequest) as exc:
+        status = exc.status if isinstance(exc, _Unreadable) else 400
+        log.warning("request.rejected", endpoint=endpoint.name, status=status, why=str(exc))
+        response, outcome = _problem(status, str(exc)), "bad_request"
+    except Exception:  # whatever it is, the scheduler and the API server must get an answer
+        event_id = secrets.token_hex(8)
+        log.exception("request.failed", endpoint=endpoint.name, id=event_id)
+        response, outcome = JsonAnswer(endpoint.harmless(body, event_id)), "failed"
+    else:
+        response, outcome = JsonAnswer(reply.body), reply.outcome
     REQUESTS[endpoint.name][outcome].inc()
     SECONDS[endpoint.name].observe(time.perf_counter() - started)
     return response
 
 
-async def _outcome_of(endpoint: Endpoint, request: web.BaseRequest, body_limit_bytes: int) -> tuple[web.Response, str]:
-    body = b""
-    try:
-        body = await _read_body(request, body_limit_bytes)
-        reply = await endpoint.answer(body)
-    except _Unreadable as exc:
-        log.warning("request.rejected", endpoint=endpoint.name, status=exc.status, why=str(exc))
-        return _problem(exc.status, str(exc)), "bad_request"
-    except InvalidRequest as exc:
-        log.warning("request.rejected", endpoint=endpoint.name, status=400, why=str(exc))
-        return _problem(400, str(exc)), "bad_request"
-    except Exception:  # whatever it is, the scheduler and the API server must get an answer
-        event_id = secrets.token_hex(8)
-        log.exception("request.failed", endpoint=endpoint.name, id=event_id)
-        return _json(endpoint.harmless(body, event_id)), "failed"
-    return _json(reply.body), reply.outcome
+def _whole_body(request: web.BaseRequest, limit_bytes: int) -> bytes:
+    """The body if all of it came with the headers, the usual case, which needs no timer; empty if it did not."""
+    content = request.content
+    if not content.is_eof():
+        return b""
+    body = content.read_nowait()
+    if len(body) > limit_bytes:
+        raise _too_large(limit_bytes)
+    return body
 
 
 async def _read_body(request: web.BaseRequest, limit_bytes: int) -> bytes:
-    content = request.content
-    if content.is_eof():  # the whole body came with the headers: the usual case, and no timer is needed
-        body = content.read_nowait()
-        if len(body) > limit_bytes:
-            raise _Unreadable(413, f"the body is larger than {limit_bytes} bytes")
-        return body
     pieces: list[bytes] = []
     left_bytes = limit_bytes
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            while piece := await content.readany():
+            while piece := await request.content.readany():
                 pieces.append(piece)
                 left_bytes -= len(piece)
                 if left_bytes < 0:
-                    raise _Unreadable(413, f"the body is larger than {limit_bytes} bytes")
+                    raise _too_large(limit_bytes)
     except TimeoutError as exc:
         raise _Unreadable(408, f"the body did not arrive within {BODY_SECONDS:g} s") from exc
     except (web.RequestPayloadError, ConnectionError) as exc:
@@ -144,12 +146,11 @@ async def _read_body(request: web.BaseRequest, limit_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-def _json(body: bytes) -> web.Response:
-    return web.Response(body=body, headers=_JSON)
+def _too_large(limit_bytes: int) -> _Unreadable:
+    return _Unreadable(413, f"the body is larger than {limit_bytes} bytes")
 
 
 def _problem(status: int, why: str) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode({"error": why}), headers=_JSON)
-
-
-_JSON = {"Content-Type": "application/json"}
+    return web.Response(
+        status=status, body=msgspec.json.encode({"error": why}), headers={"Content-Type": "application/json"}
+    )
