@@ -1,12 +1,11 @@
 """`serve`: the service, until it is told to stop."""
 
-import gc
-
 import uvloop
 
 from extender.cli.options import Assignments, ConfigFile
 from extender.config.reading import load_config
 from extender.logs import configure_logs
+from extender.server.allocator import keep_freed_memory
 from extender.server.service import run_service
 
 
@@ -19,5 +18,5 @@ def serve(file: ConfigFile = None, assignments: Assignments = None) -> None:
     """
     config = load_config(file, assignments or ())
     configure_logs(config.log.level, config.log.format)
-    gc.freeze()  # what start-up made lives as long as the process: collections need not walk it
+    keep_freed_memory()
     uvloop.run(run_service(config))
