@@ -7,7 +7,7 @@ BIN := .venv/bin
 
 .PHONY: help
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # `python3 -m venv` needs Debian's python3-venv; where we may install it we do, elsewhere we say so.
 .venv/bin/python:
@@ -63,8 +63,17 @@ cluster: setup ## A local cluster to play with: control plane, fake nodes, the s
 	@$(BIN)/python -m benchmarks.cluster.playground
 
 .PHONY: bench
-bench: setup ## Print the benchmark table (a few minutes)
+bench: setup ## The benchmarks that need no cluster, against a Go extender (minutes; needs Go; figures go to .bench)
 	@$(BIN)/python -m benchmarks
+
+.PHONY: bench-cluster
+bench-cluster: setup ## Pods a second of a real control plane with and without the extender (longer; needs Go)
+	@$(BIN)/python -m benchmarks.cluster.binaries >/dev/null
+	@$(BIN)/python -m benchmarks throughput readiness
+
+.PHONY: soak
+soak: setup ## Whether memory stays level under hours of load
+	@$(BIN)/python -m benchmarks soak
 
 .PHONY: lock
 lock: ## Resolve the requirements files anew (needs uv)
@@ -73,4 +82,4 @@ lock: ## Resolve the requirements files anew (needs uv)
 
 .PHONY: clean
 clean: ## Remove what these targets made in the checkout
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

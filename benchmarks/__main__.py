@@ -1,22 +1,88 @@
-"""`python -m benchmarks`: every benchmark that needs no cluster, with the machine and versions it ran on."""
+"""`python -m benchmarks`: runs benchmarks, prints what they say, and keeps it as JSON and plots to compare commits by.
 
-import os
-import platform
-from importlib.metadata import version
+Knows their names; each is imported only when it is its turn.
+"""
 
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, cast
+
+import msgspec
+import typer
 from rich.console import Console
 
-from benchmarks import latency
+from benchmarks.cluster.binaries import BinariesMissing
+from benchmarks.cluster.processes import ProcessFailed
+from benchmarks.contenders import Disagreement
+from benchmarks.debian_package import ProgramMissing
+from benchmarks.loopback import UnexpectedStatus
+from benchmarks.report import Report, compared, print_report, read_report, write_report
+from benchmarks.servers import ServerFailed
+from benchmarks.wrk import LoadFailed
+
+USUAL = ("latency", "webhook", "growth", "images", "known_images", "memory", "startup")
+OF_A_CLUSTER = ("throughput", "readiness")
+MODULES = {name: f"benchmarks.{name}" for name in (*USUAL, "soak")} | {
+    name: f"benchmarks.cluster.{name}" for name in OF_A_CLUSTER
+}
+WIDTH = 160  # of what is printed into a file
+FAILURES = (
+    *(BinariesMissing, ProgramMissing, ImportError),  # nothing to measure with
+    *(ProcessFailed, ServerFailed, LoadFailed, UnexpectedStatus, Disagreement),  # nothing that may be measured
+)
 
 
-def main() -> None:
-    """Print the machine, then the tables."""
-    console = Console(width=160)
-    packages = ", ".join(f"{name} {version(name)}" for name in ("aiohttp", "msgspec", "uvloop", "async-lru"))
-    console.print(
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, uvloop; {packages}"
-    )
-    console.print(latency.table_of(latency.run()))
+def main(
+    names: Annotated[
+        list[str] | None, typer.Argument(help=f"Of {', '.join(MODULES)}; without any: {', '.join(USUAL)}.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where JSON and plots go.")] = Path(".bench"),
+    against: Annotated[Path | None, typer.Option(help="Another such folder, to compare with.")] = None,
+    fewer: Annotated[int, typer.Option(min=1, help="Only 1/N of the samples: quick, and good for a look only.")] = 1,
+) -> None:
+    """Run benchmarks; exit status 1 if one of them could not be run."""
+    chosen = names or list(USUAL)
+    if unknown := [name for name in chosen if name not in MODULES]:
+        raise typer.BadParameter(f"{', '.join(unknown)}: there are {', '.join(MODULES)}")
+    ended = [_run(name, out, against, fewer) for name in chosen]
+    if not all(ended):
+        raise typer.Exit(1)
 
 
-main()
+def _run(name: str, out: Path, against: Path | None, fewer: int) -> bool:
+    """Whether the benchmark could be run; if not, one line says why."""
+    print(f"{name} …", file=sys.stderr, flush=True)
+    try:
+        run = cast("Callable[..., Report]", importlib.import_module(MODULES[name]).run)
+        report = run(fewer=fewer)
+    except FAILURES as exc:
+        print(f"{name}: {str(exc) or type(exc).__name__}", file=sys.stderr)
+        return False
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    print_report(console, report)
+    if against:
+        _compare(console, against / f"{report.name}.json", report)
+    write_report(out, report)
+    if report.plots:
+        from benchmarks.plots import draw_plot  # late: importing matplotlib takes as long as some benchmarks
+
+        for plot in report.plots:
+            draw_plot(out, plot)
+    return True
+
+
+def _compare(console: Console, path: Path, report: Report) -> None:
+    """Print the report's figures beside those in the file, if it is there and can be read."""
+    try:
+        before = read_report(path)
+    except (OSError, msgspec.DecodeError) as exc:
+        print(f"{report.name}: nothing to compare with: {exc}", file=sys.stderr)
+        return
+    table = compared(before, report)
+    print_report(console, Report(name=report.name, question=f"What has changed since {path}?", tables=[table]))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,128 +1,163 @@
-"""How long does a warm answer take over loopback, and how much of that is the framework's own floor?
+"""How long does a warm answer of the scheduler verbs take, against a typed Go extender?
 
-One process serves on one core, this one asks on another, one request at a time, as kube-scheduler does.
+kube-scheduler asks one question at a time, so there is one connection. All servers share one core and take turns, the
+load comes from another. `null Go` decodes nothing and refuses nothing (the protocol's own limit); `aiohttp floor`
+reads the body and answers two bytes.
 """
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 
 import msgspec
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
 from benchmarks import payloads
-from benchmarks.loopback import Connection, Measured, measure, request_bytes
+from benchmarks.contenders import FLOOR, NULL, OURS, TYPED, Contenders, contenders
+from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
+from benchmarks.servers import cores
+from benchmarks.wrk import Load, take_turns
+
+QUESTION = "How long does a warm answer of the scheduler verbs take, against a typed Go extender?"
+SECONDS, ROUNDS = 2.0, 3
+FILTER, PRIORITIZE = "/scheduler/filter", "/scheduler/prioritize"
+CONTENDERS = (OURS, TYPED, NULL, FLOOR)
 
 
-class Question(msgspec.Struct, frozen=True):
-    """A kind of request, and the median in milliseconds that a prototype reached on two shared cores, if known."""
+class Row(msgspec.Struct, frozen=True):
+    """A question: `half` of the nodes are refused, or none; `whole` nodes, or their names."""
 
-    name: str
     path: str
-    body: bytes
-    samples: int
-    mark_p50: float | None = None
+    nodes: int
+    half: bool = False
+    whole: bool = False
+
+    @property
+    def name(self) -> str:
+        """As the table has it."""
+        nodes = f"{self.nodes:,} {'whole nodes' if self.whole else 'names'}"
+        refused = f", {'half' if self.half else 'none'} refused" if self.path == FILTER else ""
+        return f"{self.path.rpartition('/')[2]}, {nodes}{refused}"
+
+    def body(self, images: Contenders) -> bytes:
+        """The request's."""
+        build = payloads.by_nodes if self.whole else payloads.by_names
+        return build(images.single if self.half else images.multi, self.nodes)
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A question's figures beside those of the floor for the same body."""
+    """A row's figures by contender."""
 
-    question: Question
-    measured: Measured
-    floor: Measured
+    row: Row
+    loads: Mapping[str, Load]
+    answer_bytes: Mapping[str, int]
+    request_bytes: int
 
-
-def questions(registry: str) -> list[Question]:
-    """Every verb at the sizes that matter."""
-    multi = (f"{registry}/bench/multi:1", f"{registry}/bench/sidecar:1")
-    single = (f"{registry}/bench/single:1",)
-    by_names, by_nodes = payloads.by_names, payloads.by_nodes
-    return [
-        Question("filter, 500 names, none refused", "/scheduler/filter", by_names(multi, 500), 3000),
-        Question("filter, 500 names, half refused", "/scheduler/filter", by_names(single, 500), 3000),
-        Question("filter, 5,000 names, none refused", "/scheduler/filter", by_names(multi, 5000), 2000, 0.27),
-        Question("filter, 5,000 names, half refused", "/scheduler/filter", by_names(single, 5000), 2000),
-        Question("filter, 1,000 whole nodes, none refused", "/scheduler/filter", by_nodes(multi, 1000), 60, 30.0),
-        Question("filter, 1,000 whole nodes, half refused", "/scheduler/filter", by_nodes(single, 1000), 60),
-        Question("prioritize, 5,000 names", "/scheduler/prioritize", by_names(multi, 5000), 2000),
-        Question("webhook, 2 containers, patched", "/admission/pods", payloads.review(multi), 5000),
-        Question("webhook, 1 container, unpatched", "/admission/pods", payloads.review(single), 5000),
-    ]
+    @property
+    def times_faster(self) -> float:
+        """The typed Go extender's median over ours."""
+        return self.loads[TYPED].p50 / self.loads[OURS].p50
 
 
-@contextmanager
-def served(kind: str, core: int) -> Iterator[dict[str, str]]:
-    """A server process on `core` and its addresses; ended at the end."""
-    command = [sys.executable, "-m", "benchmarks.served", kind, str(core)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin
-        assert process.stdout
-        try:
-            yield msgspec.json.decode(process.stdout.readline(), type=dict[str, str])
-        finally:
-            process.stdin.close()
-            process.wait(timeout=30)
-
-
-def ask(url: str, question: Question, *, fewer: int = 1) -> Measured:
-    """The question asked of the server at `url`, with `1/fewer` of its samples."""
-    host, port = url.removeprefix("http://").split(":")
-    connection = Connection(host, int(port))
-    samples = max(question.samples // fewer, 20)
-    try:
-        return measure(
-            connection, request_bytes(question.path, question.body), samples=samples, warm_up=samples // 10 + 3
-        )
-    finally:
-        connection.close()
-
-
-def run(*, fewer: int = 1) -> list[Answer]:
-    """Every question's figures; progress on standard error. The first core serves, the last one asks."""
-    cores = sorted(os.sched_getaffinity(0))
-    answers = []
-    with (
-        served("service", cores[0]) as service,
-        served("floor", cores[0]) as floor,
-        Progress(console=Console(stderr=True)) as bar,
-    ):
-        os.sched_setaffinity(0, {cores[-1]})
-        asked = questions(service["registry"])
-        for question in bar.track(asked, description="latency"):
-            base = service["admission" if "admission" in question.path else "scheduler"]
-            answers.append(
-                Answer(question, ask(base, question, fewer=fewer), ask(floor["floor"], question, fewer=fewer))
-            )
-    os.sched_setaffinity(0, cores)
-    return answers
-
-
-def table_of(answers: list[Answer]) -> Table:
-    """The figures; `× floor` is our median over that of aiohttp reading the same body and answering two bytes."""
-    table = Table(
-        "warm, one connection",
-        "p50 ms",
-        "p99 ms",
-        "× floor",
-        "mark p50",
-        "answer bytes",
-        "samples",
-        box=None,
-        pad_edge=False,
+def run(*, fewer: int = 1, few: int = 500, many: int = 5_000, whole: int = 1_000) -> Report:
+    """The report; `few` and `many` names, and `whole` nodes, are the sizes that are asked about."""
+    rows = [Row(FILTER, nodes, half) for nodes in (few, many) for half in (False, True)]
+    rows += [Row(FILTER, whole, half, whole=True) for half in (False, True)]
+    rows += [Row(PRIORITIZE, nodes) for nodes in (few, many)]
+    with contenders(nodes=max(few, many, whole)) as running:
+        answers = [_measure(row, running, fewer) for row in rows]
+        machine = this_machine(go=running.go_version)
+    few_none, few_half, many_none, many_half, whole_none, whole_half = answers[:6]
+    return Report(
+        name="latency",
+        question=QUESTION,
+        tables=list(_tables(answers)),
+        claims=[
+            _faster(few_none, 1.5),
+            _faster(few_half),
+            _faster(many_none, 4),
+            _faster(many_half, 3),
+            _faster(whole_none, 6, aim=8),
+            _faster(whole_half),
+            _slowest(many_none),
+            _slowest(many_half),
+            _per_name(few_none, many_none),
+        ],
+        plots=[_bars(answer) for answer in answers[:6]],
+        notes=[
+            f"one connection; {max(ROUNDS // fewer, 1)} turns of {SECONDS / fewer:g} s, whole nodes twice as long",
+            "every answer a 200; ours and the typed Go extender agree on every node of every row",
+            "latencies as they were seen by a client that waits for each answer, as kube-scheduler does",
+        ],
+        machine=machine,
     )
-    for answer in answers:
-        mark = answer.question.mark_p50
-        table.add_row(
-            answer.question.name,
-            f"{answer.measured.p50:.3f}",
-            f"{answer.measured.p99:.3f}",
-            f"{answer.measured.p50 / answer.floor.p50:.2f}",
-            "" if mark is None else f"{mark:g}",
-            f"{answer.measured.answer_bytes:,}",
-            f"{answer.measured.samples:,}",
-        )
-    return table
+
+
+def _measure(row: Row, running: Contenders, fewer: int) -> Answer:
+    body = row.body(running)
+    answer_bytes = running.check(row.path, body)
+    loads = take_turns(
+        running.targets(row.path, body),
+        connections=1,
+        seconds=SECONDS / fewer * (2 if row.whole else 1),
+        rounds=max(ROUNDS // fewer, 1),
+        core=cores().load,
+    )
+    return Answer(row, loads, answer_bytes, len(body))
+
+
+def _tables(answers: list[Answer]) -> Iterator[Table]:
+    for figure in ("p50", "p99", "p99.9"):
+        yield Table(
+            f"{figure} in milliseconds, warm, one connection",
+            ["", *CONTENDERS, "typed Go / ours"],
+            [
+                [answer.row.name, *(found := [_percentile(answer.loads[name], figure) for name in CONTENDERS]),
+                 found[1] / found[0]]
+                for answer in answers
+            ],
+        )  # fmt: skip
+    yield Table(
+        "answers measured",
+        ["", *CONTENDERS],
+        [[answer.row.name, *(answer.loads[name].requests for name in CONTENDERS)] for answer in answers],
+    )
+    yield Table(
+        "bytes of requests and answers",
+        ["", "request", *CONTENDERS],
+        [
+            [answer.row.name, answer.request_bytes, *(answer.answer_bytes[name] for name in CONTENDERS)]
+            for answer in answers
+        ],
+    )
+
+
+def _percentile(load: Load, figure: str) -> float:
+    return load.percentile(float(figure.removeprefix("p")))
+
+
+def _faster(answer: Answer, at_least: float | None = None, aim: float | None = None) -> Claim:
+    aimed = f" (aim: {aim:g})" if aim else ""
+    return Claim(what=f"{answer.row.name}: p50 of typed Go / ours{aimed}", value=answer.times_faster, at_least=at_least)
+
+
+def _slowest(answer: Answer) -> Claim:
+    return Claim(what=f"{answer.row.name}: our p99", value=answer.loads[OURS].p99, unit="ms", at_most=1.5)
+
+
+def _per_name(few: Answer, many: Answer) -> Claim:
+    """What a further name costs when nothing is refused: the request is that much longer, and is not looked into."""
+    milliseconds = many.loads[OURS].p50 - few.loads[OURS].p50
+    names = many.row.nodes - few.row.nodes
+    return Claim(
+        what="each further name when nothing is refused", value=milliseconds * 1000 / names, unit="µs", at_most=0.06
+    )
+
+
+def _bars(answer: Answer) -> Plot:
+    kind = "nodes" if answer.row.whole else "names"
+    return Plot(
+        name=f"latency-{answer.row.nodes}-{kind}-{'half' if answer.row.half else 'none'}-refused",
+        title=f"{answer.row.name}: median",
+        x_label="",
+        y_label="milliseconds",
+        lines=[Line(name, [(0, answer.loads[name].p50)]) for name in CONTENDERS],
+        bars=True,
+    )

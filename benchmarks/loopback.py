@@ -1,22 +1,16 @@
-"""A load generator that adds little of its own: prebuilt HTTP requests over one blocking socket.
+"""A client that adds little of its own: prebuilt HTTP requests over one blocking socket, each answer's status checked.
 
-Every answer's status is checked: a quick 413 looks like a splendid benchmark.
+Knows HTTP/1.1 as far as our servers and Go's speak it; what is asked is the caller's business.
 """
 
 import socket
-import statistics
-import time
+import ssl
+from typing import Self
+from urllib.parse import urlsplit
 
-import msgspec
 
-
-class Measured(msgspec.Struct, frozen=True):
-    """Latencies of one kind of request, in milliseconds."""
-
-    samples: int
-    p50: float
-    p99: float
-    answer_bytes: int
+class UnexpectedStatus(RuntimeError):
+    """An answer that is no 200; the message begins with what it is."""
 
 
 def request_bytes(path: str, body: bytes) -> bytes:
@@ -27,49 +21,66 @@ def request_bytes(path: str, body: bytes) -> bytes:
 
 
 class Connection:
-    """One keep-alive connection."""
+    """One keep-alive connection; over TLS, with any certificate, if `tls`."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, tls: bool = False) -> None:
         self._socket = socket.create_connection((host, port), timeout=60)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            self._socket = context.wrap_socket(self._socket)
         self._buffer = bytearray(1 << 20)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def ask(self, request: bytes) -> bytes:
         """The body of the 200 that answers `request`.
 
         Raises:
-            AssertionError: the status is another one.
+            UnexpectedStatus: it is another answer.
+            ConnectionError: the other side hung up.
         """
         self._socket.sendall(request)
-        data = self._socket.recv(1 << 20)
+        data = self._receive()
         while (end := data.find(b"\r\n\r\n")) < 0:
-            data += self._socket.recv(1 << 20)
+            data += self._receive()
         head = data[:end]
         if not head.startswith(b"HTTP/1.1 200 "):
-            raise AssertionError(f"not a 200: {data[:300]!r}")
+            raise UnexpectedStatus(f"not a 200: {data[:300]!r}")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         parts = [data[end + 4 :]]
         missing = length - len(parts[0])
         while missing > 0:
-            received = self._socket.recv_into(self._buffer, min(missing, len(self._buffer)))
-            parts.append(bytes(self._buffer[:received]))
-            missing -= received
+            parts.append(self._receive(missing))
+            missing -= len(parts[-1])
         return b"".join(parts)
 
     def close(self) -> None:
         """Hang up."""
         self._socket.close()
 
+    def _receive(self, most_bytes: int = 1 << 20) -> bytes:
+        received = self._socket.recv_into(self._buffer, min(most_bytes, len(self._buffer)))
+        if not received:
+            raise ConnectionError("the server hung up before the end of its answer")
+        return bytes(self._buffer[:received])
 
-def measure(connection: Connection, request: bytes, *, samples: int, warm_up: int) -> Measured:
-    """Ask `warm_up` times unmeasured, then `samples` times."""
-    answer = b""
-    for _ in range(warm_up):
-        answer = connection.ask(request)
-    milliseconds = []
-    for _ in range(samples):
-        started = time.perf_counter()
-        connection.ask(request)
-        milliseconds.append((time.perf_counter() - started) * 1000)
-    cuts = statistics.quantiles(milliseconds, n=100)
-    return Measured(samples, statistics.median(milliseconds), cuts[98], len(answer))
+
+def connect(url: str) -> Connection:
+    """A connection to the server of `url`."""
+    parts = urlsplit(url)
+    assert parts.hostname
+    assert parts.port
+    return Connection(parts.hostname, parts.port, tls=parts.scheme == "https")
+
+
+def ask_once(url: str, body: bytes) -> bytes:
+    """The body of the 200 that answers a POST of `body`, over a connection of its own. Raises as `Connection.ask`."""
+    with connect(url) as connection:
+        return connection.ask(request_bytes(urlsplit(url).path, body))

@@ -6,6 +6,7 @@ import msgspec
 
 REGISTRY = "registry.example.com"
 ARCHITECTURES = ("amd64", "arm64")
+FIRST = "00000001"
 
 
 def node_name(index: int) -> str:
@@ -18,75 +19,83 @@ def architecture(index: int) -> str:
     return ARCHITECTURES[index % 2]
 
 
-def pod(images: tuple[str, ...]) -> dict[str, Any]:
-    """A pod as an API server holds it, with one container per image."""
-    containers = [
-        {
-            "name": f"container-{index}",
-            "image": image,
-            "args": ["--config=/etc/app/config.yaml", f"--listen=:{8000 + index}", "--log-format=json"],
-            "ports": [{"name": "http", "containerPort": 8000 + index, "protocol": "TCP"}],
-            "env": [{"name": f"SETTING_{number}", "value": f"value-of-setting-{number}"} for number in range(6)],
-            "resources": {"limits": {"cpu": "1", "memory": "512Mi"}, "requests": {"cpu": "250m", "memory": "256Mi"}},
-            "volumeMounts": [
-                {"name": "token", "readOnly": True, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
-            ],
-            "livenessProbe": {"httpGet": {"path": "/livez", "port": "http", "scheme": "HTTP"}, "periodSeconds": 10},
-            "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http", "scheme": "HTTP"}, "periodSeconds": 5},
-            "terminationMessagePath": "/dev/termination-log",
-            "terminationMessagePolicy": "File",
-            "imagePullPolicy": "IfNotPresent",
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        }
-        for index, image in enumerate(images)
-    ]
+def resident_image(index: int) -> str:
+    """A multi-arch image of which a service can be told at its start instead of asking a registry."""
+    return f"{REGISTRY}/team-{index % 97}/service-{index}:1.{index}.0"
+
+
+def pod(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST) -> dict[str, Any]:
+    """A pod as an API server holds it: the first image is that of the app's container, the others are sidecars'.
+
+    `serial`, of eight characters, tells it from its siblings of one Deployment, `template` one Deployment from another.
+    """
+    app = f"checkout-{template}"
+    owner = f"{app}-7c9f8d6b5"
     return {
         "metadata": {
-            "name": "checkout-7c9f8d6b5-x2x4z",
-            "generateName": "checkout-7c9f8d6b5-",
+            "name": f"{owner}-{serial}",
+            "generateName": f"{owner}-",
             "namespace": "shop",
-            "uid": "4d3c2b1a-0000-4000-8000-000000000001",
-            "resourceVersion": "123456789",
+            "uid": f"{template}-0000-4000-8000-0000{serial}",
+            "resourceVersion": serial,
             "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {"app": "checkout", "pod-template-hash": "7c9f8d6b5", "team": "payments"},
-            "annotations": {"prometheus.io/scrape": "true", "checksum/config": "0" * 64},
+            "labels": {"app": app, "pod-template-hash": "7c9f8d6b5", "team": "payments"},
+            "annotations": {"prometheus.io/scrape": "true", "checksum/config": template * 8},
             "ownerReferences": [
-                {
-                    "apiVersion": "apps/v1",
-                    "kind": "ReplicaSet",
-                    "name": "checkout-7c9f8d6b5",
-                    "controller": True,
-                    "uid": "0",
-                }
+                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": owner, "controller": True, "uid": template}
             ],
         },
         "spec": {
             "volumes": [{"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}],
-            "containers": containers,
+            "containers": [
+                _container(app, images[0]),
+                *(_sidecar(index, image) for index, image in enumerate(images[1:], 1)),
+            ],
             "restartPolicy": "Always",
             "dnsPolicy": "ClusterFirst",
+            "nodeSelector": {"example.com/shop": template},
             "serviceAccountName": "checkout",
             "securityContext": {},
             "schedulerName": "default-scheduler",
-            "tolerations": [
-                {
-                    "key": "node.kubernetes.io/not-ready",
-                    "operator": "Exists",
-                    "effect": "NoExecute",
-                    "tolerationSeconds": 300,
-                },
-                {
-                    "key": "node.kubernetes.io/unreachable",
-                    "operator": "Exists",
-                    "effect": "NoExecute",
-                    "tolerationSeconds": 300,
-                },
-            ],
+            "tolerations": [_tolerates("not-ready"), _tolerates("unreachable")],
             "priority": 0,
             "enableServiceLinks": True,
         },
         "status": {"phase": "Pending", "qosClass": "Burstable"},
     }
+
+
+def _container(app: str, image: str) -> dict[str, Any]:
+    return {
+        **_sidecar(0, image),
+        "name": app,
+        "env": [{"name": f"SETTING_{number}", "value": f"{app}-setting-{number}"} for number in range(6)],
+        "livenessProbe": {"httpGet": {"path": "/livez", "port": "http", "scheme": "HTTP"}, "periodSeconds": 10},
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http", "scheme": "HTTP"}, "periodSeconds": 5},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+
+
+def _sidecar(index: int, image: str) -> dict[str, Any]:
+    return {
+        "name": f"sidecar-{index}",
+        "image": image,
+        "args": [f"--listen=:{8000 + index}", "--log-format=json"],
+        "ports": [{"name": "http", "containerPort": 8000 + index, "protocol": "TCP"}],
+        "resources": {"limits": {"cpu": "1", "memory": "512Mi"}, "requests": {"cpu": "250m", "memory": "256Mi"}},
+        "volumeMounts": [
+            {"name": "token", "readOnly": True, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+        ],
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "imagePullPolicy": "IfNotPresent",
+    }
+
+
+def _tolerates(what: str) -> dict[str, Any]:
+    """A toleration that the API server gives every pod."""
+    key = f"node.kubernetes.io/{what}"
+    return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
 
 
 def node(index: int) -> dict[str, Any]:
@@ -128,10 +137,10 @@ def node(index: int) -> dict[str, Any]:
     }
 
 
-def by_names(images: tuple[str, ...], nodes: int) -> bytes:
+def by_names(images: tuple[str, ...], nodes: int, *, serial: str = FIRST) -> bytes:
     """ExtenderArgs with node names (`nodeCacheCapable: true`)."""
     names = [node_name(index) for index in range(nodes)]
-    return msgspec.json.encode({"Pod": pod(images), "Nodes": None, "NodeNames": names})
+    return msgspec.json.encode({"Pod": pod(images, serial=serial), "Nodes": None, "NodeNames": names})
 
 
 def by_nodes(images: tuple[str, ...], nodes: int) -> bytes:
@@ -140,8 +149,8 @@ def by_nodes(images: tuple[str, ...], nodes: int) -> bytes:
     return msgspec.json.encode({"Pod": pod(images), "Nodes": {"metadata": {}, "items": items}, "NodeNames": None})
 
 
-def review(images: tuple[str, ...]) -> bytes:
-    """The AdmissionReview of the pod's creation."""
+def review(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST) -> bytes:
+    """The AdmissionReview of the pod's creation, some 3 KB with two images."""
     kind = {"group": "", "version": "v1", "kind": "Pod"}
     resource = {"group": "", "version": "v1", "resource": "pods"}
     return msgspec.json.encode(
@@ -149,7 +158,7 @@ def review(images: tuple[str, ...]) -> bytes:
             "kind": "AdmissionReview",
             "apiVersion": "admission.k8s.io/v1",
             "request": {
-                "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+                "uid": f"705ab4f5-6393-11e8-b7cc-0000{serial}",
                 "kind": kind,
                 "resource": resource,
                 "requestKind": kind,
@@ -160,7 +169,7 @@ def review(images: tuple[str, ...]) -> bytes:
                     "username": "system:serviceaccount:kube-system:replicaset-controller",
                     "groups": ["system:authenticated"],
                 },
-                "object": {"kind": "Pod", "apiVersion": "v1", **pod(images)},
+                "object": {"kind": "Pod", "apiVersion": "v1", **pod(images, serial=serial, template=template)},
                 "oldObject": None,
                 "dryRun": False,
                 "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},

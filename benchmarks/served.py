@@ -1,81 +1,145 @@
-"""The process that is measured: the real service with its images cached, or aiohttp answering nothing in particular.
+"""The Python processes that are measured: the real service with its images cached, or aiohttp doing next to nothing.
 
-Run as `python -m benchmarks.served service|floor CORE`: pins itself to a core, prints its addresses as one line of
-JSON, and ends when standard input does.
+`python -m benchmarks.served service|floor|application CORE [--nodes N] [--images N] [--certificate FILE --key FILE]`
+pins itself to a core, prints its addresses as one line of JSON, and ends when standard input does. The service's nodes
+are in the view that a watch fills in a cluster, its images beside those of the registry come from a store as after a
+restart: all the code is the service's own.
 """
 
+import argparse
 import asyncio
 import gc
+import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Never
 
 import msgspec
 import uvloop
 from aiohttp import web
 
-from benchmarks.payloads import architecture, node_name
+from benchmarks.payloads import architecture, node_name, resident_image
+from extender.cluster.client import ClusterRefused
+from extender.cluster.nodes import NodeView
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
+from extender.images.digest import digest_of
+from extender.images.manifest import Kind
 from extender.images.platform import Platform
-from extender.kubernetes.core_v1 import NodeName
+from extender.images.reference import parse_reference
 from extender.logs import configure_logs
+from extender.metrics import REGISTRY
+from extender.placement.facts import Content
+from extender.registry.keyring import ANONYMOUS
+from extender.resolver.store import Batch, NameRow
+from extender.resolver.store_sqlite import SqliteStore
+from extender.resolver.tables import pack_digest
+from extender.server.allocator import keep_freed_memory
 from extender.server.listener import open_listener
 from extender.server.service import open_service
 from extender.server.surroundings import NoCluster
 
-NODES = 5_000
 BODY_BYTES = 256 * 1024 * 1024
+DAY_SECONDS = 86_400
+LOAD_SECONDS = 60
+_BATCH_ROWS = 1_000
+_MULTI_ARCH = Content(Kind.INDEX, frozenset({Platform("linux", "amd64"), Platform("linux", "arm64")}), True)
 
 
-class StaticNodes:
-    """A node view of NODES nodes that never changes."""
+class Nowhere:
+    """The API server of a cluster whose nodes are all in view already."""
 
-    synced = True
+    async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "") -> Never:
+        """Nothing.
 
-    def __init__(self) -> None:
-        self.platforms: Mapping[NodeName, Platform | None] = {
-            NodeName(node_name(index)): Platform("linux", architecture(index)) for index in range(NODES)
-        }
-        self.distinct = frozenset(platform for platform in self.platforms.values() if platform)
-
-    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> Sequence[NodeName]:
-        """None of them: every node there is, is known."""
-        del wait_seconds
-        return names
+        Raises:
+            ClusterRefused: always.
+        """
+        del query, accept
+        raise ClusterRefused(f"{path}: not found", status=404)
 
 
-async def serve_service() -> None:
-    """The service beside a registry of one multi-arch and one amd64-only image."""
-    async with EmbeddedRegistry() as registry:
-        registry.add_index("bench/multi", "1", ["linux/amd64", "linux/arm64"])
-        registry.add_index("bench/sidecar", "1", ["linux/amd64", "linux/arm64"])
-        registry.add_index("bench/single", "1", ["linux/amd64"])
-        settings = {
-            "scheduler.listen": "127.0.0.1:0",
-            "scheduler.wait_seconds": "5",
-            "admission.listen": "127.0.0.1:0",
-            "admission.tls": "null",
-            "operations.listen": "",
-            "cluster.mode": "none",
-            "cache.url": "'memory:'",
-            "registry.plain_http": f"['{registry.host}']",
-            "registry.allow": f"['{registry.host}']",
-            "shutdown.grace_seconds": "1",
-        }
-        config = load_config(None, [f"{path}={value}" for path, value in settings.items()])
-        async with open_service(config, NoCluster(StaticNodes())) as service:
-            gc.freeze()
-            print(
-                msgspec.json.encode(
-                    {"scheduler": service.scheduler_url, "admission": service.admission_url, "registry": registry.host}
-                ).decode(),
-                flush=True,
-            )
-            await asyncio.to_thread(sys.stdin.read)
+def node_view(count: int) -> NodeView:
+    """The view of a cluster of `count` nodes, synced."""
+    view = NodeView(Nowhere(), level_label="", clock=time.monotonic)
+    names = [node_name(index) for index in range(count)]
+    for index, name in enumerate(names):
+        info = {"architecture": architecture(index), "operatingSystem": "linux"}
+        view.upsert(msgspec.json.encode({"metadata": {"name": name}, "status": {"nodeInfo": info}}))
+    view.keep_only(set(names))
+    return view
 
 
-async def serve_floor() -> None:
+async def fill_store(path: Path, images: int) -> None:
+    """A store that keeps so many multi-arch images, as a service leaves it that has looked them up just now."""
+    store = SqliteStore(path, size=images)
+    for start in range(0, images, _BATCH_ROWS):
+        await store.write(Batch([_row(index) for index in range(start, min(start + _BATCH_ROWS, images))], {}))
+    await store.close()
+
+
+def _row(index: int) -> NameRow:
+    reference = parse_reference(resident_image(index))
+    packed = pack_digest(digest_of(b"%d" % index))
+    repository = f"{reference.domain}/{reference.path}"
+    return NameRow(repository, reference.tag or "", ANONYMOUS.scope, packed, _MULTI_ARCH, time.time())
+
+
+async def all_loaded(images: int) -> None:
+    """Returns when memory has so many images.
+
+    Raises:
+        TimeoutError: it has fewer after a minute.
+    """
+    async with asyncio.timeout(LOAD_SECONDS):
+        while (REGISTRY.get_sample_value("multiarch_images", {"state": "known"}) or 0) < images:
+            await asyncio.sleep(0.05)
+
+
+async def serve_service(options: argparse.Namespace) -> None:
+    """The service beside a registry of two multi-arch images and one amd64-only image."""
+    with tempfile.TemporaryDirectory() as scratch:
+        store = Path(scratch) / "images.sqlite"
+        if options.images:
+            await fill_store(store, options.images)
+        async with EmbeddedRegistry() as registry:
+            registry.add_index("bench/multi", "1", ["linux/amd64", "linux/arm64"])
+            registry.add_index("bench/sidecar", "1", ["linux/amd64", "linux/arm64"])
+            registry.add_index("bench/single", "1", ["linux/amd64"])
+            settings = _settings(options, registry.host, f"sqlite:///{store}" if options.images else "memory:")
+            config = load_config(None, [f"{path}={value}" for path, value in settings.items()])
+            async with open_service(config, NoCluster(node_view(options.nodes))) as service:
+                await all_loaded(options.images)
+                gc.collect()
+                gc.freeze()
+                _say(scheduler=service.scheduler_url, admission=service.admission_url, registry=registry.host)
+                await asyncio.to_thread(sys.stdin.read)
+
+
+def _settings(options: argparse.Namespace, registry: str, store: str) -> Mapping[str, object]:
+    """What is not the default: where to listen, what to ask, and nothing that could age while we measure."""
+    certificate, key = options.certificate, options.key
+    return {
+        "scheduler.listen": "127.0.0.1:0",
+        "scheduler.wait_seconds": "5",
+        "admission.listen": "127.0.0.1:0",
+        "admission.tls": f"{{certificate: {certificate}, key: {key}}}" if certificate else "null",
+        "operations.listen": "",
+        "cluster.mode": "none",
+        "cache.url": f"'{store}'",
+        "cache.size": options.images + 10_000,
+        "cache.tag_seconds": DAY_SECONDS,
+        "registry.plain_http": f"['{registry}']",
+        "registry.allow": f"['{registry}']",
+        "shutdown.grace_seconds": "1",
+    }
+
+
+async def serve_floor(_: argparse.Namespace) -> None:
     """The framework's own floor: aiohttp's low-level server reads the body and answers two bytes."""
 
     async def handle(request: web.BaseRequest) -> web.Response:
@@ -90,13 +154,54 @@ async def serve_floor() -> None:
         ),
         access_log=None,
     )
-    listener = await open_listener("floor", web.ServerRunner(server, shutdown_timeout=1), "127.0.0.1", 0)
-    print(msgspec.json.encode({"floor": f"http://{listener.address}"}).decode(), flush=True)
+    await _listen("floor", web.ServerRunner(server, shutdown_timeout=1))
+
+
+async def serve_application(_: argparse.Namespace) -> None:
+    """The handler that aiohttp's tutorial begins with: an Application and its router, which answer two bytes too."""
+
+    async def handle(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(body=b"{}", content_type="application/json")
+
+    application = web.Application(client_max_size=BODY_BYTES)
+    application.router.add_post("/admission/pods", handle)
+    await _listen("application", web.AppRunner(application, access_log=None, shutdown_timeout=1))
+
+
+async def _listen(name: str, runner: web.BaseRunner) -> None:
+    listener = await open_listener(name, runner, "127.0.0.1", 0)
+    gc.collect()
+    gc.freeze()
+    _say(url=f"http://{listener.address}")
     await asyncio.to_thread(sys.stdin.read)
     await listener.close()
 
 
-if __name__ == "__main__":
-    os.sched_setaffinity(0, {int(sys.argv[2])})
+def _say(**addresses: str) -> None:
+    print(msgspec.json.encode(addresses).decode(), flush=True)
+
+
+SERVED = {"service": serve_service, "floor": serve_floor, "application": serve_application}
+
+
+def main() -> None:
+    """Serve what the arguments name."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=SERVED)
+    parser.add_argument("core", type=int)
+    parser.add_argument("--nodes", type=int, default=5_000)
+    parser.add_argument("--images", type=int, default=0)
+    parser.add_argument("--certificate", default="")
+    parser.add_argument("--key", default="")
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {options.core})
     configure_logs("error", "json")
-    uvloop.run(serve_service() if sys.argv[1] == "service" else serve_floor())
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # a load ends in the middle of its last requests
+    if options.kind == "service":
+        keep_freed_memory()  # as `serve` does
+    uvloop.run(SERVED[options.kind](options))
+
+
+if __name__ == "__main__":
+    main()

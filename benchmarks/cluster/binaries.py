@@ -38,13 +38,18 @@ class Binaries(NamedTuple):
 
 
 class GoModule(msgspec.Struct, frozen=True, kw_only=True):
-    """One pinned Go module: its folder under `MODULES`, the dependency whose version counts, and what to build."""
+    """One pinned Go module: its folder under `MODULES`, the dependency whose version counts, and what to build.
+
+    `room` is the folder of the cache that it is built into; `instead` says what else a user without Go can do.
+    """
 
     name: str
     dependency: str
     programs: Mapping[str, str]  # file name -> Go package
     release: str = ""  # the folder below, where several releases are kept
     stamps: tuple[str, ...] = ()  # packages whose gitVersion, gitMajor and gitMinor are set as upstream's build does
+    room: str = "controlplane"
+    instead: str = "; or set KUBEBUILDER_ASSETS to a folder that holds etcd, kube-apiserver and kube-scheduler"
 
     @property
     def folder(self) -> Path:
@@ -113,14 +118,14 @@ def find_binaries(environment: Mapping[str, str] = os.environ) -> Binaries:
 
 def build(module: GoModule, environment: Mapping[str, str] = os.environ) -> Path:
     """The cache folder that holds the module's programs, built under a lock if they are not there yet."""
-    folder = _cache(environment) / module.key
+    folder = _cache(environment) / module.room / module.key
     if folder.is_dir():
         return folder
     go = shutil.which("go", path=environment.get("PATH"))
     if go is None:
         raise BinariesMissing(
-            f"{' and '.join(module.programs)} must be built once, which needs Go 1.26 or later on the PATH; or set "
-            "KUBEBUILDER_ASSETS to a folder that holds etcd, kube-apiserver and kube-scheduler"
+            f"{' and '.join(module.programs)} must be built once, which needs Go 1.26 or later on the PATH"
+            + module.instead
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.parent / f"{module.key}.lock"):
@@ -145,7 +150,7 @@ def _from_assets(folder: Path, environment: Mapping[str, str]) -> Binaries:
 
 def _cache(environment: Mapping[str, str]) -> Path:
     home = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "~")).expanduser() / ".cache"
-    return Path(home) / "multiarch-extender" / "controlplane"
+    return Path(home) / "multiarch-extender"
 
 
 @contextmanager
@@ -189,7 +194,7 @@ def _run_go(go: str, module: GoModule, package: str, output: Path, environment: 
 
 
 def _say(text: str) -> None:
-    print(f"control plane: {text}", file=sys.stderr, flush=True)
+    print(f"programs: {text}", file=sys.stderr, flush=True)
 
 
 def main() -> int:

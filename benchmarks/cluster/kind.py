@@ -21,12 +21,13 @@ from typing import Any, Self
 import msgspec
 
 from benchmarks.cluster.objects import KubernetesObject
-from benchmarks.cluster.processes import ProcessFailed
-from benchmarks.cluster.provider import scheduler_configuration
+from benchmarks.cluster.processes import Process, ProcessFailed
+from benchmarks.cluster.provider import OPEN_PATHS, scheduler_configuration
 
 KWOK = "https://github.com/kubernetes-sigs/kwok/releases/download/v0.8.0"
 CONFIGURATIONS = "/etc/kubernetes/multiarch-extender"  # in the node; our folder is mounted there
 KUBECONFIG = "/etc/kubernetes/scheduler.conf"  # system:kube-scheduler's, by kubeadm
+ADMIN = "/etc/kubernetes/admin.conf"  # the administrator's, in the node
 MANIFESTS = "/etc/kubernetes/manifests"  # what the kubelet runs as static pods
 FIRST_PORT = 10300  # of the schedulers' own endpoints, one each, on the node's loopback
 WAIT = "--timeout=180s"
@@ -58,6 +59,7 @@ def scheduler_pod(kubeadm: KubernetesObject, name: str, port: int, arguments: Se
         f"--config={CONFIGURATIONS}/{name}.yaml",
         f"--authentication-kubeconfig={KUBECONFIG}",
         f"--authorization-kubeconfig={KUBECONFIG}",
+        OPEN_PATHS,
         "--bind-address=127.0.0.1",
         f"--secure-port={port}",
         *arguments,
@@ -75,7 +77,7 @@ class KindCluster:
     def __init__(self, name: str = "multiarch-extender", image: str = "") -> None:
         self._name, self._image = name, image
         self._running = ExitStack()
-        self._schedulers: list[str] = []
+        self._ports: dict[str, int] = {}  # of each scheduler that was started
 
     @property
     def kubeconfig(self) -> Path:
@@ -89,10 +91,15 @@ class KindCluster:
         gateways = [str(each.get("Gateway", "")) for each in networks[0]["IPAM"]["Config"]]
         return next(gateway for gateway in gateways if "." in gateway)
 
+    @property
+    def processes(self) -> Sequence[Process]:
+        """None: they run in the containers."""
+        return ()
+
     def up(self) -> None:
         """Creates the cluster, installs kwok, takes kubeadm's scheduler out. Raises ProcessFailed."""
         with ExitStack() as running:
-            self._schedulers.clear()
+            self._ports.clear()
             self._folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="multiarch-kind-")))
             self._configurations = self._folder / "configurations"
             self._configurations.mkdir()
@@ -112,8 +119,8 @@ class KindCluster:
         """See ClusterProvider."""
         complete = scheduler_configuration(configuration, KUBECONFIG)
         (self._configurations / f"{name}.yaml").write_bytes(msgspec.yaml.encode(complete))
-        self._schedulers.append(name)
-        pod = scheduler_pod(self._kubeadm, name, FIRST_PORT + len(self._schedulers), arguments)
+        port = self._ports.setdefault(name, FIRST_PORT + len(self._ports) + 1)
+        pod = scheduler_pod(self._kubeadm, name, port, arguments)
         self._in_node(f"cat > {MANIFESTS}/{name}.yaml", msgspec.yaml.encode(pod).decode())
         self._kubectl("-n", "kube-system", "wait", "--for=create", WAIT, f"pod/{name}-{self._node}")
         self._kubectl("-n", "kube-system", "wait", "--for=condition=Ready", WAIT, f"pod/{name}-{self._node}")
@@ -123,9 +130,15 @@ class KindCluster:
         self._in_node(f"rm {MANIFESTS}/{name}.yaml")
         self._kubectl("-n", "kube-system", "wait", "--for=delete", WAIT, f"pod/{name}-{self._node}")
 
+    def scheduler_metrics(self, name: str = "kube-scheduler") -> str:
+        """What that scheduler's /metrics says, asked with the node's own kubectl: it listens on the node's loopback."""
+        server = f"https://127.0.0.1:{self._ports[name]}"
+        asked = f"--kubeconfig={ADMIN} --server={server} --insecure-skip-tls-verify"  # its certificate is self-signed
+        return self._in_node(f"kubectl {asked} get --raw /metrics")
+
     def logs(self) -> str:
         """The end of each running scheduler's log."""
-        names = [f"{name}-{self._node}" for name in dict.fromkeys(self._schedulers)]
+        names = [f"{name}-{self._node}" for name in self._ports]
         return "\n".join(self._kubectl("-n", "kube-system", "logs", "--tail=50", name) for name in names)
 
     def __enter__(self) -> Self:

@@ -20,7 +20,7 @@ import msgspec
 from benchmarks.cluster.binaries import Binaries
 from benchmarks.cluster.certificates import Authority, KeyPair
 from benchmarks.cluster.processes import Process, free_port
-from benchmarks.cluster.provider import scheduler_configuration
+from benchmarks.cluster.provider import OPEN_PATHS, scheduler_configuration
 
 READY_SECONDS = 60.0  # a busy machine; seconds are the rule
 # kube-apiserver takes a while to let go after SIGTERM; one whose etcd has gone first never ends by itself.
@@ -36,6 +36,7 @@ class LocalCluster:
         self._binaries = binaries
         self._running = ExitStack()
         self._processes: dict[str, Process] = {}
+        self._scheduler_ports: dict[str, int] = {}
 
     @property
     def kubeconfig(self) -> Path:
@@ -81,11 +82,12 @@ class LocalCluster:
         kubeconfig, config = self._folder / f"{name}.kubeconfig", self._folder / f"{name}.yaml"
         self._authority.write_kubeconfig(kubeconfig, self._server, identity)
         config.write_bytes(msgspec.yaml.encode(scheduler_configuration(configuration, str(kubeconfig))))
-        port = free_port()
+        port = self._scheduler_ports[name] = free_port()
         flags = [
             f"--config={config}",
             f"--authentication-kubeconfig={kubeconfig}",
             f"--authorization-kubeconfig={kubeconfig}",
+            OPEN_PATHS,
             *_serving_flags(port, self._serving),
             *arguments,
         ]
@@ -95,6 +97,17 @@ class LocalCluster:
     def stop_scheduler(self, name: str = "kube-scheduler") -> None:
         """Ends that scheduler; its log stays until the cluster goes down."""
         self._stop(name)
+
+    def scheduler_metrics(self, name: str = "kube-scheduler") -> str:
+        """What that scheduler's /metrics says; in any thread. Raises OSError."""
+        port = self._scheduler_ports[name]
+        with closing(http.client.HTTPSConnection(LOOPBACK, port, timeout=5, context=self._tls)) as connection:
+            connection.request("GET", "/metrics")
+            response = connection.getresponse()
+            text = response.read().decode()
+        if response.status != http.HTTPStatus.OK:
+            raise OSError(f"{name} answers /metrics with {response.status}: {text}")
+        return text
 
     def stop_apiserver(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """Ends kube-apiserver, and with it its memory and every watch; etcd and the schedulers go on without it."""

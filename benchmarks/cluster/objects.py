@@ -12,6 +12,8 @@ KubernetesObject = dict[str, Any]
 MADE_HERE = {"multiarch-extender.io/made-for": "tests"}
 """The label of every node and namespace made here: what may be cleared away in a cluster that has others."""
 
+IMAGES_HELD = 50  # a kubelet reports so many at most, unless told otherwise
+
 
 def fake_node(
     name: str,
@@ -48,6 +50,15 @@ def fake_node(
     }
 
 
+def used_node(name: str, architecture: str) -> KubernetesObject:
+    """A fake node of about 11 KB, as large as one becomes that has run for a while: it lists the images it holds."""
+    made = fake_node(name, architecture, cpu="64", memory="256Gi")
+    made["metadata"]["annotations"]["example.com/note"] = "x" * 500
+    made["metadata"]["labels"] |= {"node.kubernetes.io/instance-type": "m7g.16xlarge"}
+    made["status"]["images"] = [_held_image(number) for number in range(IMAGES_HELD)]
+    return made
+
+
 def pod(
     name: str,
     *images: str,
@@ -82,6 +93,12 @@ def namespace(name: str, annotations: Mapping[str, str] | None = None) -> Kubern
     """A namespace."""
     metadata = {"name": name, "labels": dict(MADE_HERE), "annotations": dict(annotations or {})}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
+def _held_image(number: int) -> KubernetesObject:
+    repository = f"registry.example.com/team-{number}/service"
+    names = [f"{repository}@sha256:{number:064x}", f"{repository}:1.{number}.0"]
+    return {"names": names, "sizeBytes": 100_000_000 + number}
 
 
 def _node_info(architecture: str, os: str) -> dict[str, str]:

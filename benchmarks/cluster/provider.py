@@ -12,7 +12,10 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from benchmarks.cluster.objects import KubernetesObject
+from benchmarks.cluster.processes import Process
 
+OPEN_PATHS = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics"
+"""A flag of kube-scheduler: its metrics can be read from the first moment on, before it has learnt whom to trust."""
 TYPE_META = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 
 
@@ -26,6 +29,10 @@ class ClusterProvider(Protocol):
     @property
     def host_address(self) -> str:
         """Where kube-apiserver and kube-scheduler reach a server of this process; it must listen there."""
+
+    @property
+    def processes(self) -> Sequence[Process]:
+        """The control plane's programs, where they are processes of this machine that can be looked at; else none."""
 
     def up(self) -> None:
         """Returns when the API is ready and has its default namespace. A failure leaves nothing behind."""
@@ -43,6 +50,9 @@ class ClusterProvider(Protocol):
 
     def stop_scheduler(self, name: str = "kube-scheduler") -> None:
         """Returns when that scheduler has ended."""
+
+    def scheduler_metrics(self, name: str = "kube-scheduler") -> str:
+        """What that scheduler's /metrics says, in the Prometheus text format."""
 
     def logs(self) -> str:
         """The end of each program's log, for a failure report."""

@@ -37,13 +37,24 @@ class Serving(msgspec.Struct, frozen=True):
 class ServiceProcess:
     """One service on ports of its own, which it keeps when it is started again; get it from `make_service`."""
 
-    def __init__(self, name: str, folder: Path, arguments: Sequence[str], host: str, serving: Serving | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        arguments: Sequence[str],
+        host: str,
+        serving: Serving | None,
+        *,
+        is_asked_by_schedulers: bool = True,
+    ) -> None:
         self.name, self.authority = name, serving.authority if serving else b""
         scheduler, admission, operations = (f"{host}:{port}" for port in _free_ports(3))
-        self.scheduler_url = f"http://{scheduler}"
+        self.scheduler_url = f"http://{scheduler}" if is_asked_by_schedulers else ""
         self.admission_url = f"https://{admission}" if serving else ""
         self.operations_url = f"http://{operations}"
-        listen = {"scheduler.listen": scheduler, "operations.listen": operations, "admission.listen": ""}
+        listen = {"scheduler.listen": "", "operations.listen": operations, "admission.listen": ""}
+        if is_asked_by_schedulers:
+            listen["scheduler.listen"] = scheduler
         if serving:
             listen["admission.listen"] = admission
             listen["admission.tls"] = f"{{certificate: {serving.certificate}, key: {serving.key}}}"
@@ -154,17 +165,20 @@ def make_service(
     *settings: str,
     mode: Mode = Mode.SECOND,
     admission: bool = True,
+    scheduler: bool = True,
     host: str = "127.0.0.1",
 ) -> ServiceProcess:
     """A service not yet started, with the settings that the mode's manifest ships and these (`path=value`) over them.
 
-    Without `admission` there is no webhook listener. Its files go into `folder`.
+    Without `admission` there is no webhook listener, without `scheduler` none for kube-scheduler. Its files go into
+    `folder`.
     """
     configuration = folder / f"{name}.yaml"
     configuration.write_bytes(msgspec.yaml.encode(service_configuration(mode)))
     sets = [f"--set={setting}" for setting in (f"cluster.kubeconfig={kubeconfig}", *settings)]
     serving = _issue(folder, name, host) if admission else None
-    return ServiceProcess(name, folder, [f"--config={configuration}", *sets], host, serving)
+    arguments = [f"--config={configuration}", *sets]
+    return ServiceProcess(name, folder, arguments, host, serving, is_asked_by_schedulers=scheduler)
 
 
 async def write_account(api: ApiClient, admin: Path, path: Path, mode: Mode) -> Path:

@@ -92,6 +92,21 @@ def test_a_cluster_that_cannot_be_made_is_deleted_all_the_same(tools: Path, monk
     assert "kind delete cluster --name lab" in commands(tools).splitlines()[-1]
 
 
+def test_the_metrics_of_kinds_scheduler_are_read_within_the_node(tools: Path) -> None:
+    """It listens on the node's loopback, at the same port however often it is started; none of it is our process."""
+    with KindCluster("lab") as cluster:
+        for name in ("mine", "other", "mine"):
+            with running_scheduler(cluster, name=name):
+                cluster.scheduler_metrics(name)
+        assert cluster.processes == ()
+    asked = [line for line in commands(tools).splitlines() if "get --raw /metrics" in line]
+    ports = [line.split("--server=https://127.0.0.1:")[1].split()[0] for line in asked]
+    assert ports == ["10301", "10302", "10301"]
+    assert all(
+        "exec -i lab-control-plane sh -c kubectl --kubeconfig=/etc/kubernetes/admin.conf" in line for line in asked
+    )
+
+
 def test_a_missing_tool_is_named(tools: Path) -> None:
     """The first thing that most machines lack."""
     (tools / "kind").unlink()

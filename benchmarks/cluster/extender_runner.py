@@ -1,0 +1,139 @@
+"""Starts whom a variant asks: a Go reference, our service, or our service as a webhook; each ready and warm.
+
+Knows what each needs to answer as it would in a real cluster, and the images whose platforms are known. Must not know
+what is measured.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from benchmarks.cluster.api import ApiClient
+from benchmarks.cluster.deployed import SECOND_SCHEDULER, Mode, webhook_configuration
+from benchmarks.cluster.extenders import Extender, ReferenceExtender, ServiceExtender
+from benchmarks.cluster.objects import KubernetesObject, pod
+from benchmarks.cluster.provider import ClusterProvider
+from benchmarks.cluster.service import ServiceProcess, make_service, write_account
+from benchmarks.cluster.variants import BOTH, Asked, Pods, Variant
+from benchmarks.reference.programs import Programs
+from extender.demo.registry import EmbeddedRegistry
+
+ARCHITECTURES = ("amd64", "arm64")
+WHERE = "default"  # the namespace: where controllers run, it has its service account from the beginning
+WEBHOOKS = "admissionregistration.k8s.io/v1"
+
+
+class ExtenderRunner:
+    """Starts extenders for one cluster; `images` has one for each kind of pod."""
+
+    def __init__(
+        self, cluster: ClusterProvider, api: ApiClient, registry: EmbeddedRegistry, programs: Programs, folder: Path
+    ) -> None:
+        self._cluster, self._api, self._registry = cluster, api, registry
+        self._programs, self._folder = programs, folder
+        self._runs = itertools.count()
+        self._accounts: dict[Mode, Path] = {}
+        self._nodes: Mapping[str, str] = {}
+        registry.add_index("bench/multi", "1.0", [f"linux/{each}" for each in ARCHITECTURES])
+        registry.add_manifest("bench/single", "1.0", "linux/amd64")
+        self.images = {Pods.MULTI: f"{registry.host}/bench/multi:1.0", Pods.SINGLE: f"{registry.host}/bench/single:1.0"}
+
+    async def set_up(self, nodes: Mapping[str, str]) -> None:
+        """Gives the service its accounts; `nodes` are the architectures by which `typed` decides."""
+        self._nodes = nodes
+        for mode in (Mode.SECOND, Mode.WEBHOOK):
+            path = self._folder / f"{mode}.kubeconfig"
+            self._accounts[mode] = await write_account(self._api, self._cluster.kubeconfig, path, mode)
+
+    @asynccontextmanager
+    async def asked(self, variant: Variant) -> AsyncIterator[Extender | None]:
+        """Whoever is asked in this variant, ready and warm; None if nobody is."""
+        match variant.asked:
+            case Asked.NULL | Asked.TYPED:
+                with self._reference(variant.asked) as reference:
+                    yield reference
+            case Asked.OURS:
+                async with self._service(Mode.SECOND, admission=False) as service:
+                    yield ServiceExtender(service, BOTH)
+            case _ if variant.affinity and not variant.by_hand:
+                async with self._webhook(variant) as service:
+                    yield ServiceExtender(service, ["admission"])
+            case _:
+                yield None
+
+    async def spec(self, variant: Variant) -> KubernetesObject:
+        """What the pods say beside their container."""
+        spec: KubernetesObject = {"schedulerName": SECOND_SCHEDULER}
+        if not variant.by_hand:
+            return spec
+        async with self._webhook(variant):
+            reviewed = (await self._review(variant.pods))["spec"]
+        return {**spec, "affinity": reviewed["affinity"], "tolerations": reviewed["tolerations"]}
+
+    @contextmanager
+    def _reference(self, which: Asked) -> Iterator[ReferenceExtender]:
+        program = self._programs.null if which is Asked.NULL else self._programs.typed
+        images = {self.images[Pods.MULTI]: list(ARCHITECTURES), self.images[Pods.SINGLE]: ["amd64"]}
+        table = {"nodes": self._nodes, "images": images}
+        reference = ReferenceExtender(which, program, self._folder, self._cluster.host_address, table)
+        try:
+            yield reference
+        finally:
+            reference.stop()
+
+    @asynccontextmanager
+    async def _service(
+        self, mode: Mode, *settings: str, admission: bool = True, scheduler: bool = True
+    ) -> AsyncIterator[ServiceProcess]:
+        service = make_service(
+            f"service-{next(self._runs)}",
+            self._folder,
+            self._accounts[mode],
+            f"registry.plain_http=['{self._registry.host}']",
+            f"registry.allow=['*', '{self._registry.host}']",
+            "cache.url='memory:'",
+            "shutdown.grace_seconds=1",
+            *settings,
+            mode=mode,
+            admission=admission,
+            scheduler=scheduler,
+            host=self._cluster.host_address,
+        )
+        try:
+            await service.start()
+            await self._warm(service)
+            yield service
+        finally:
+            service.terminate()
+
+    async def _warm(self, service: ServiceProcess) -> None:
+        """Returns when the service knows the images: it sees a pod of them, which a gate keeps from schedulers."""
+        gated = {"schedulingGates": [{"name": "example.com/never"}]}
+        await self._api.create(pod("warm", *self.images.values(), namespace=WHERE, spec=gated))
+        async with asyncio.timeout(30):
+            while await service.metric("multiarch_images", state="known") < len(self.images):
+                await asyncio.sleep(0.02)
+        await self._api.delete("Pod", "warm", WHERE)
+
+    @asynccontextmanager
+    async def _webhook(self, variant: Variant) -> AsyncIterator[ServiceProcess]:
+        """The API server calls the service for pods inside the block."""
+        affinity = f"admission.node_affinity={variant.affinity}"
+        async with self._service(Mode.WEBHOOK, affinity, scheduler=False) as service:
+            configuration = webhook_configuration(Mode.WEBHOOK, service.admission_url, service.authority)
+            await self._api.apply(configuration)
+            try:
+                async with asyncio.timeout(30):
+                    while not await service.calls("admission"):
+                        await self._review(Pods.MULTI)
+                yield service
+            finally:
+                name = configuration["metadata"]["name"]
+                await self._api.delete("MutatingWebhookConfiguration", name, api_version=WEBHOOKS)
+
+    async def _review(self, pods: Pods) -> KubernetesObject:
+        """A pod of this kind as it would be created: a dry run, webhooks included."""
+        manifest = pod("probe", self.images[pods], namespace=WHERE)
+        return await self._api.request("POST", f"/api/v1/namespaces/{WHERE}/pods?dryRun=All", manifest)

@@ -1,0 +1,125 @@
+"""From samples taken while pods were placed to figures: pods a second, processor time per pod, durations.
+
+Pure. Knows which samples count; must not know how they were taken, nor what is claimed of the figures.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import msgspec
+
+from benchmarks.cluster.scheduler_metrics import Quantiles
+
+_ENOUGH = 0.5  # the share of all pods that must be bound between the first and the last sample that count
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """At this moment, of any clock: pods bound so far, and processor seconds of each process so far, by its name.
+
+    `machine_seconds` are those of everything on the machine.
+    """
+
+    at_seconds: float
+    bound: int
+    cpu_seconds: Mapping[str, float]
+    machine_seconds: float = 0.0
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How fast pods were bound, and what one of them cost; `is_steady` if starting and ending are not in it.
+
+    `other_cores` is how many cores were busy with none of the processes looked at: disturbance, if it is not small.
+    """
+
+    pods_per_second: float
+    cpu_milliseconds: Mapping[str, float]
+    is_steady: bool
+    other_cores: float = 0.0
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant, measured once. `calls_per_pod`: of each verb, where the extender counts them."""
+
+    variant: str
+    nodes: int
+    pods: int
+    pace: Pace
+    created_per_second: float
+    algorithm: Quantiles | None
+    attempt: Quantiles | None
+    calls_per_pod: Mapping[str, float] = {}
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant over all rounds: medians, the slowest and the fastest round, and the most disturbance of any."""
+
+    variant: str
+    nodes: int
+    pods: int
+    rounds: int
+    pods_per_second: float
+    slowest: float
+    fastest: float
+    created_per_second: float
+    algorithm: Quantiles | None
+    attempt: Quantiles | None
+    cpu_milliseconds: Mapping[str, float]
+    calls_per_pod: Mapping[str, float]
+    other_cores: float
+
+
+def pace_of(samples: Sequence[Sample]) -> Pace:
+    """The pace between the first and the last sample at which some pods were bound and others not.
+
+    If less than half of the pods lie between them, as in a run of a second, the samples at both ends count too, and
+    with them kube-scheduler's start: the pace is a lower bound then. Raises ValueError if nothing was bound.
+    """
+    first, last = samples[0].bound, samples[-1].bound
+    amid = [sample for sample in samples if first < sample.bound < last]
+    is_steady = len(amid) > 1 and amid[-1].bound - amid[0].bound >= _ENOUGH * (last - first)
+    counted = amid if is_steady else samples
+    begin, end = counted[0], counted[-1]
+    bound, seconds = end.bound - begin.bound, end.at_seconds - begin.at_seconds
+    if not bound:
+        raise ValueError("no pod was bound between the samples")
+    names = begin.cpu_seconds.keys() & end.cpu_seconds.keys()
+    spent = {name: (end.cpu_seconds[name] - begin.cpu_seconds[name]) * 1000 / bound for name in names}
+    other = end.machine_seconds - begin.machine_seconds - sum(spent.values()) * bound / 1000
+    return Pace(bound / seconds, spent, is_steady, max(0.0, other) / seconds)
+
+
+def summarize(measurements: Sequence[Measurement]) -> list[Summary]:
+    """One summary for each variant and number of nodes, in the order in which they are first met."""
+    groups: dict[tuple[str, int], list[Measurement]] = {}
+    for each in measurements:
+        groups.setdefault((each.variant, each.nodes), []).append(each)
+    return [_summary(group) for group in groups.values()]
+
+
+def _summary(group: Sequence[Measurement]) -> Summary:
+    paces = [each.pace.pods_per_second for each in group]
+    return Summary(
+        variant=group[0].variant,
+        nodes=group[0].nodes,
+        pods=group[0].pods,
+        rounds=len(group),
+        pods_per_second=median(paces),
+        slowest=min(paces),
+        fastest=max(paces),
+        created_per_second=median(each.created_per_second for each in group),
+        algorithm=_medians([each.algorithm for each in group]),
+        attempt=_medians([each.attempt for each in group]),
+        cpu_milliseconds=_by_name([each.pace.cpu_milliseconds for each in group]),
+        calls_per_pod=_by_name([each.calls_per_pod for each in group]),
+        other_cores=max(each.pace.other_cores for each in group),
+    )
+
+
+def _medians(found: Sequence[Quantiles | None]) -> Quantiles | None:
+    there = [each for each in found if each]
+    return Quantiles(median(each.p50 for each in there), median(each.p99 for each in there)) if there else None
+
+
+def _by_name(maps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = sorted(set[str]().union(*maps))
+    return {name: median(each[name] for each in maps if name in each) for name in names}

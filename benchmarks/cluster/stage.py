@@ -1,0 +1,181 @@
+"""A cluster set up for measuring kube-scheduler: its nodes, images of known platforms, and one variant after the other.
+
+Knows how a variant is played and judged: every pod bound, none where its image does not run, every extender asked. Must
+not know which variants are compared, nor how figures are shown.
+"""
+
+import asyncio
+import itertools
+import os
+import random
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.cluster.api import ApiClient
+from benchmarks.cluster.deployed import (
+    Mode,
+    scheduler_configuration,
+    scheduler_flags,
+)
+from benchmarks.cluster.extender_runner import ARCHITECTURES, WHERE, ExtenderRunner
+from benchmarks.cluster.extenders import Extender
+from benchmarks.cluster.measurements import Measurement, Sample, pace_of
+from benchmarks.cluster.objects import KubernetesObject, pod, used_node
+from benchmarks.cluster.process_costs import cpu_seconds, machine_seconds
+from benchmarks.cluster.provider import ClusterProvider, running_scheduler
+from benchmarks.cluster.scheduler_metrics import ALGORITHM, ATTEMPT, quantiles, scheduled
+from benchmarks.cluster.variants import FILTER, Asked, Pods, Variant
+from benchmarks.reference.programs import Programs
+from extender.demo.registry import EmbeddedRegistry
+
+FAST = {"qps": 5000, "burst": 5000}
+"""kube-scheduler's own limit of 50 requests a second would be all that is measured."""
+SAMPLE_SECONDS = 0.25
+BOUND_SECONDS = 900.0
+NODES_AT_ONCE = 1000
+DELETERS = 4
+"""The API server deletes a collection one object after the other; this many parts of one go side by side."""
+QUIET_SHARE, QUIET_SECONDS, QUIETED_SECONDS = 0.15, 0.5, 30.0
+SCHEDULER = "kube-scheduler"
+
+
+class Misplaced(RuntimeError):
+    """Pods stand where their image does not run, or were not changed as they should have been: the run is void."""
+
+
+class Stage:
+    """A cluster with its nodes; `set_up` makes them."""
+
+    def __init__(
+        self, cluster: ClusterProvider, api: ApiClient, registry: EmbeddedRegistry, programs: Programs, folder: Path
+    ) -> None:
+        self._cluster, self._api = cluster, api
+        self._extenders = ExtenderRunner(cluster, api, registry, programs, folder)
+        self._architectures: dict[str, str] = {}
+
+    async def set_up(self, nodes: int) -> None:
+        """Creates so many nodes, half of each architecture in a fixed random order; others take no pods any more."""
+        for found in await self._api.list("Node"):
+            await self._api.patch("Node", found["metadata"]["name"], {"spec": {"unschedulable": True}})
+        architectures = [ARCHITECTURES[index % 2] for index in range(nodes)]
+        random.Random(nodes).shuffle(architectures)
+        self._architectures = {f"production-pool-4f3a2b1c-{index:05}": each for index, each in enumerate(architectures)}
+        made = (used_node(name, architecture) for name, architecture in self._architectures.items())
+        while some := list(itertools.islice(made, NODES_AT_ONCE)):
+            await self._api.create_all(some)
+        await self._extenders.set_up(self._architectures)
+
+    async def measure(self, variant: Variant, pods: int) -> tuple[Measurement, str]:
+        """The variant with so many pods, and the end of kube-scheduler's metrics; the pods are gone afterwards.
+
+        Raises NotAsked, Misplaced, TimeoutError, ProcessFailed.
+        """
+        count, spec = variant.count(pods), await self._extenders.spec(variant)
+        try:
+            async with self._extenders.asked(variant) as asked:
+                created_per_second = await self._create(variant, asked, count, spec)
+                await self._quiet()
+                samples, text, calls = await self._schedule(variant, asked, count)
+            await self._judge(variant, count)
+        finally:
+            await self._clear(count)
+        measured = Measurement(
+            variant=variant.name,
+            nodes=len(self._architectures),
+            pods=count,
+            pace=pace_of(samples),
+            created_per_second=created_per_second,
+            algorithm=quantiles(text, ALGORITHM),
+            attempt=quantiles(text, ATTEMPT, label='result="scheduled"'),
+            calls_per_pod=calls,
+        )
+        return measured, text
+
+    async def _create(self, variant: Variant, asked: Extender | None, count: int, spec: KubernetesObject) -> float:
+        """How many pods a second were created; nobody schedules them yet."""
+        if asked:
+            await asked.begin()
+        image = self._extenders.images[variant.pods]
+        pods = [
+            pod(f"pod-{index}", image, namespace=WHERE, labels={"part": str(index % DELETERS)}, spec=spec)
+            for index in range(count)
+        ]
+        began = time.perf_counter()
+        await self._api.create_all(pods)
+        seconds = time.perf_counter() - began
+        if asked and variant.affinity:
+            await asked.check(count, ["admission"])
+        return count / seconds
+
+    async def _schedule(
+        self, variant: Variant, asked: Extender | None, count: int
+    ) -> tuple[list[Sample], str, Mapping[str, float]]:
+        """Samples from before kube-scheduler's start until all are bound, its last metrics, calls per pod."""
+        url = asked.url if asked else ""
+        configuration = scheduler_configuration(Mode.SECOND, url, variant.entry(), clientConnection=dict(FAST))
+        samples = [self._sample(0, asked)]
+        with running_scheduler(self._cluster, configuration, SCHEDULER, scheduler_flags(Mode.SECOND)):
+            text = await self._read_until_bound(samples, asked, count)
+            calls = await asked.check(count, variant.verbs) if asked else {}
+        return samples, text, calls
+
+    async def _read_until_bound(self, samples: list[Sample], asked: Extender | None, count: int) -> str:
+        """The metrics that say that so many are bound; a sample is added for each reading. Raises TimeoutError."""
+        try:
+            async with asyncio.timeout(BOUND_SECONDS):
+                while True:
+                    text = await asyncio.to_thread(self._cluster.scheduler_metrics, SCHEDULER)
+                    samples.append(self._sample(scheduled(text), asked))
+                    if samples[-1].bound >= count:
+                        return text
+                    await asyncio.sleep(SAMPLE_SECONDS)
+        except TimeoutError:
+            raise TimeoutError(f"{samples[-1].bound} of {count} pods bound in {BOUND_SECONDS:g} s") from None
+
+    def _sample(self, bound: int, asked: Extender | None) -> Sample:
+        """Now; kube-scheduler has spent nothing before its start, so that the one of the run before does not count."""
+        pids = {process.name: process.pid for process in self._cluster.processes if process.is_running}
+        spent = {SCHEDULER: 0.0} if pids else {}
+        spent |= {name: cpu_seconds(pid) for name, pid in pids.items()}
+        if asked:
+            spent["asked"] = cpu_seconds(asked.pid)
+        if pids:
+            spent["reader"] = cpu_seconds(os.getpid())
+        return Sample(time.perf_counter(), bound, spent, machine_seconds() if pids else 0.0)
+
+    async def _judge(self, variant: Variant, count: int) -> None:
+        """Raises Misplaced, unless every pod stands where it may and has what the webhook gives it."""
+        pods = await self._api.list("Pod", WHERE)
+        is_kept_off = variant.asked in (Asked.OURS, Asked.TYPED) and FILTER in variant.verbs
+        is_single = variant.pods is Pods.SINGLE and (is_kept_off or variant.affinity == "required")
+        allowed = ("amd64",) if is_single else ARCHITECTURES
+        placed = [self._architectures.get(each["spec"].get("nodeName", ""), "nowhere") for each in pods]
+        if len(placed) != count or not set(placed) <= set(allowed):
+            there = {each: placed.count(each) for each in set(placed)}
+            raise Misplaced(f"{variant.name}: {count:,} pods may stand on {' and '.join(allowed)}, but: {there}")
+        if variant.affinity and (missed := sum(not _has_affinity(each, variant.affinity) for each in pods)):
+            raise Misplaced(f"{variant.name}: {missed} of {count} pods have no such affinity")
+
+    async def _clear(self, count: int) -> None:
+        """Deletes the pods, and returns when the control plane has nothing to do any more."""
+        parts = range(min(DELETERS, count))
+        await asyncio.gather(*(self._api.delete_all("Pod", WHERE, labelSelector=f"part={part}") for part in parts))
+        await self._api.delete_all("Pod", WHERE)
+        await self._quiet()
+
+    async def _quiet(self) -> None:
+        """Returns when etcd and kube-apiserver take little of a core, after a while in any case."""
+        for _ in range(int(QUIETED_SECONDS / QUIET_SECONDS)):
+            before = self._control_plane_seconds()
+            await asyncio.sleep(QUIET_SECONDS)
+            if self._control_plane_seconds() - before < QUIET_SHARE * QUIET_SECONDS:
+                return
+
+    def _control_plane_seconds(self) -> float:
+        return sum(cpu_seconds(process.pid) for process in self._cluster.processes if process.is_running)
+
+
+def _has_affinity(found: KubernetesObject, strength: str) -> bool:
+    affinity = found["spec"].get("affinity", {}).get("nodeAffinity", {})
+    return any(key.startswith(strength) for key in affinity)

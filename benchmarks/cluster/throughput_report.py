@@ -1,0 +1,114 @@
+"""The throughput benchmark's answer: a table and a plot per number of nodes, and the claims.
+
+Pure. Knows which variants are held against which; must not know how they were measured.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from benchmarks.cluster.measurements import Measurement, Summary, summarize
+from benchmarks.cluster.scheduler_metrics import Quantiles
+from benchmarks.cluster.variants import BOTH, Pods
+from benchmarks.report import Cell, Claim, Line, Machine, Plot, Report, Table
+
+NAME = "throughput"
+QUESTION = "How many pods a second does a real kube-scheduler place, with and without an extender?"
+PROCESSES = ("etcd", "kube-apiserver", "kube-scheduler", "asked")
+PACES = ("asked", "pods/s", "slowest", "fastest", "created/s", "pods", "rounds", "other cores")
+COSTS = (
+    "asked",
+    *(f"{part} {quantile} ms" for part in ("algorithm", "attempt") for quantile in ("p50", "p99")),
+    *(f"{name.removeprefix('kube-')} CPU ms" for name in PROCESSES),
+    *(f"{verb} calls" for verb in BOTH),
+)
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """A variant's pods a second over those of another; `pods` says for which, without a mark it is only told."""
+
+    variant: str
+    over: str
+    at_least: float | None
+    pods: Pods
+
+
+COMPARISONS = (
+    Comparison("ours", "null", 0.85, Pods.MULTI),
+    Comparison("ours", "typed", 1.1, Pods.MULTI),
+    Comparison("ours single", "null single", 0.85, Pods.SINGLE),
+    Comparison("ours single", "typed single", 1.1, Pods.SINGLE),
+    Comparison("webhook required", "affinity by hand", 0.97, Pods.MULTI),
+    Comparison("webhook required", "none", None, Pods.MULTI),
+)
+
+
+def report_of(measurements: Sequence[Measurement], machine: Machine, notes: Sequence[str]) -> Report:
+    """Tables, claims and plots for every number of nodes measured."""
+    by_nodes: dict[int, list[Summary]] = {}
+    for summary in summarize(measurements):
+        by_nodes.setdefault(summary.nodes, []).append(summary)
+    return Report(
+        name=NAME,
+        question=QUESTION,
+        tables=[table for nodes, summaries in by_nodes.items() for table in _tables(nodes, summaries)],
+        claims=[claim for nodes, summaries in by_nodes.items() for claim in claims_of(nodes, summaries)],
+        plots=[_plot(nodes, summaries) for nodes, summaries in by_nodes.items()],
+        notes=[*notes, *_unsteady(measurements)],
+        machine=machine,
+    )
+
+
+def claims_of(nodes: int, summaries: Sequence[Summary]) -> Iterator[Claim]:
+    """Every comparison whose both sides were measured."""
+    paces = {summary.variant: summary.pods_per_second for summary in summaries}
+    for each in COMPARISONS:
+        if {each.variant, each.over} <= paces.keys():
+            what = f"{nodes:,} nodes, {each.pods} pods: pods/s of {each.variant} / {each.over}"
+            yield Claim(what=what, value=paces[each.variant] / paces[each.over], at_least=each.at_least)
+
+
+def _tables(nodes: int, summaries: Sequence[Summary]) -> list[Table]:
+    return [
+        Table(f"{nodes:,} nodes", PACES, [_pace(summary) for summary in summaries]),
+        Table(f"{nodes:,} nodes, what a pod costs", COSTS, [_cost(summary) for summary in summaries]),
+    ]
+
+
+def _pace(found: Summary) -> list[Cell]:
+    paces: list[Cell] = [found.pods_per_second, found.slowest, found.fastest]
+    return [found.variant, *paces, found.created_per_second, found.pods, found.rounds, found.other_cores]
+
+
+def _cost(found: Summary) -> list[Cell]:
+    return [
+        found.variant,
+        *_quantiles(found.algorithm),
+        *_quantiles(found.attempt),
+        *_cells(found.cpu_milliseconds, PROCESSES),
+        *_cells(found.calls_per_pod, BOTH),
+    ]
+
+
+def _quantiles(found: Quantiles | None) -> list[Cell]:
+    return [found.p50, found.p99] if found else [None, None]
+
+
+def _cells(figures: Mapping[str, float], names: Sequence[str]) -> list[Cell]:
+    return [figures.get(name) for name in names]
+
+
+def _plot(nodes: int, summaries: Sequence[Summary]) -> Plot:
+    return Plot(
+        name=f"{NAME}-{nodes}",
+        title=f"kube-scheduler among {nodes:,} nodes",
+        x_label="",
+        y_label="pods/s",
+        lines=[Line(summary.variant, [(0.0, summary.pods_per_second)]) for summary in summaries],
+        bars=True,
+    )
+
+
+def _unsteady(measurements: Sequence[Measurement]) -> list[str]:
+    found = dict.fromkeys(f"{each.variant} ({each.nodes:,})" for each in measurements if not each.pace.is_steady)
+    return [f"too short a run, so that starting counts (a lower bound): {', '.join(found)}"] if found else []

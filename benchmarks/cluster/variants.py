@@ -1,0 +1,114 @@
+"""What the throughput benchmark compares: who kube-scheduler asks, what about, and for which pods.
+
+Pure. Knows the variants and how each changes the shipped KubeSchedulerConfiguration; must not know how they are run.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+FILTER, PRIORITIZE = "filter", "prioritize"
+BOTH = (FILTER, PRIORITIZE)
+WHOLE_PODS_SHARE = 10
+"""A call with whole nodes carries megabytes: so many times fewer pods are placed then."""
+
+
+class Asked(StrEnum):
+    """Whose extender kube-scheduler asks."""
+
+    NOBODY = "none"
+    NULL = "null"
+    TYPED = "typed"
+    OURS = "ours"
+
+
+class Pods(StrEnum):
+    """What the pods' one image runs on: both architectures, or amd64 alone."""
+
+    MULTI = "multi-arch"
+    SINGLE = "amd64-only"
+
+
+class Variant(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to run the cluster. `claimed`: a claim is made of it, so that it is measured in every round.
+
+    `verbs` are those that the extender is asked, `by_names` is nodeCacheCapable. With `affinity` the webhook is called
+    at creation, with that `admission.node_affinity`; with `by_hand` the pods come with what it would have added, and
+    there is no webhook and no service.
+    """
+
+    name: str
+    asked: Asked
+    pods: Pods = Pods.MULTI
+    verbs: tuple[str, ...] = ()
+    by_names: bool = True
+    affinity: str = ""
+    by_hand: bool = False
+    claimed: bool = False
+
+    def entry(self) -> Mapping[str, Any]:
+        """What this changes in the extender's entry; None takes a field away."""
+        absent = {f"{verb}Verb": None for verb in BOTH if verb not in self.verbs}
+        return {**absent, "nodeCacheCapable": self.by_names}
+
+    def count(self, pods: int) -> int:
+        """How many of so many pods are placed in this variant."""
+        return pods if self.by_names else max(1, pods // WHOLE_PODS_SHARE)
+
+
+def _asking(name: str, asked: Asked, pods: Pods) -> Variant:
+    return Variant(name=name, asked=asked, pods=pods, verbs=BOTH, claimed=True)
+
+
+VARIANTS: tuple[Variant, ...] = (
+    Variant(name="none", asked=Asked.NOBODY, claimed=True),
+    Variant(name="affinity by hand", asked=Asked.NOBODY, affinity="required", by_hand=True, claimed=True),
+    Variant(name="webhook required", asked=Asked.NOBODY, affinity="required", claimed=True),
+    Variant(name="webhook preferred", asked=Asked.NOBODY, affinity="preferred"),
+    _asking("null", Asked.NULL, Pods.MULTI),
+    _asking("ours", Asked.OURS, Pods.MULTI),
+    _asking("typed", Asked.TYPED, Pods.MULTI),
+    _asking("null single", Asked.NULL, Pods.SINGLE),
+    _asking("ours single", Asked.OURS, Pods.SINGLE),
+    _asking("typed single", Asked.TYPED, Pods.SINGLE),
+    Variant(name="none single", asked=Asked.NOBODY, pods=Pods.SINGLE),
+    Variant(name="webhook required single", asked=Asked.NOBODY, pods=Pods.SINGLE, affinity="required"),
+    Variant(name="ours filter", asked=Asked.OURS, verbs=(FILTER,)),
+    Variant(name="ours filter single", asked=Asked.OURS, pods=Pods.SINGLE, verbs=(FILTER,)),
+    Variant(name="ours prioritize", asked=Asked.OURS, verbs=(PRIORITIZE,)),
+    Variant(name="ours prioritize single", asked=Asked.OURS, pods=Pods.SINGLE, verbs=(PRIORITIZE,)),
+    Variant(name="null whole", asked=Asked.NULL, verbs=BOTH, by_names=False),
+    Variant(name="ours whole", asked=Asked.OURS, verbs=BOTH, by_names=False),
+    Variant(name="typed whole", asked=Asked.TYPED, verbs=BOTH, by_names=False),
+)
+"""Those that are compared stand beside each other, so that what drifts in a cluster drifts for both."""
+
+QUICK = (
+    "none",
+    "affinity by hand",
+    "webhook required",
+    "null",
+    "ours",
+    "typed",
+    "null single",
+    "ours single",
+    "typed single",
+)
+"""What the claims take."""
+
+
+def chosen(names: Iterable[str]) -> list[Variant]:
+    """The variants of these names, in their order of measurement; all of them for no names. Raises ValueError."""
+    wanted = set(names)
+    if unknown := wanted - {variant.name for variant in VARIANTS}:
+        known = ", ".join(variant.name for variant in VARIANTS)
+        raise ValueError(f"no such variant: {', '.join(sorted(unknown))}; there are {known}")
+    return [variant for variant in VARIANTS if not wanted or variant.name in wanted]
+
+
+def in_round(variants: Iterable[Variant], number: int) -> list[Variant]:
+    """What the round measures: the claimed, and in the first one the others too; every second round goes backwards."""
+    wanted = [variant for variant in variants if variant.claimed or number == 0]
+    return wanted[::-1] if number % 2 else wanted

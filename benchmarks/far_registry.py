@@ -1,0 +1,162 @@
+"""A registry that is far away: any image there could be, made up from its name, each answer a while in coming.
+
+`python -m benchmarks.far_registry CORE DELAY_SECONDS` pins itself to a core, prints its hosts as one line of JSON, and
+ends when standard input does. Everything is there except what names say: images under `missing/` are not, and asking
+for one under `broken/` is answered with 503. Those under `single/` are images for one platform.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from zlib import crc32
+
+import msgspec
+import uvloop
+from aiohttp import web
+
+from benchmarks.child import child
+from extender.demo.images import Bundle, Manifest, build_index, build_manifest
+from extender.images.digest import digest_of
+
+HOSTS = 16
+ASK_SECONDS = 10
+_PATH = re.compile(r"/v2/(?P<repository>.+)/(?P<kind>manifests|blobs)/(?P<name>[^/]+)")
+_PLATFORMS = ("linux/amd64", "linux/arm64", "linux/arm/v7", "linux/s390x", "linux/ppc64le", "linux/386")
+
+
+class Counts(msgspec.Struct):
+    """What the registry has been asked since it was last told to forget, and how much at the same time."""
+
+    requests: dict[str, int]
+    connections: int
+    peak_in_flight: Mapping[str, int]
+
+    def of(self, kind: str) -> int:
+        """So many requests of a kind: `HEAD manifests`, `GET manifests`, `GET blobs`."""
+        return self.requests.get(kind, 0)
+
+
+class FarRegistry(msgspec.Struct, frozen=True):
+    """A running registry, which answers at each of `hosts`."""
+
+    hosts: Sequence[str]
+
+    def counts(self) -> Counts:
+        """What it has been asked so far."""
+        return msgspec.json.decode(self._ask("counts"), type=Counts)
+
+    def forget(self) -> None:
+        """Count from zero."""
+        self._ask("forget")
+
+    def _ask(self, path: str) -> bytes:
+        with urllib.request.urlopen(f"http://{self.hosts[0]}/{path}", timeout=ASK_SECONDS) as answer:
+            return bytes(answer.read())
+
+
+def is_multi_arch(repository: str) -> bool:
+    """Whether the images of a repository, without its host, are for amd64 and arm64."""
+    return not repository.startswith(("single/", "missing/", "broken/")) and _platforms_of(repository) > 1
+
+
+@contextlib.contextmanager
+def far_registry(*, core: int, delay_seconds: float) -> Iterator[FarRegistry]:
+    """A registry in a process of its own, on that core."""
+    with child("benchmarks.far_registry", core, delay_seconds) as process:
+        yield FarRegistry(msgspec.json.decode(process.said, type=list[str]))
+
+
+class _Server(web.Server):
+    """Answers by formula, and counts."""
+
+    def __init__(self, delay_seconds: float) -> None:
+        super().__init__(self._answer, access_log=None)
+        self._delay_seconds = delay_seconds
+        self._manifests: dict[str, Manifest] = {}
+        self._blobs: dict[str, bytes] = {}
+        self._counts = Counts({}, 0, {})
+        self._in_flight = Counter[str]()
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Another one is open."""
+        self._counts.connections += 1
+        super().connection_made(handler, transport)
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        found = _PATH.fullmatch(request.path)
+        if found is None:
+            return self._answer_the_benchmark(request.path)
+        kind, host, counts = f"{request.method} {found['kind']}", request.host, self._counts
+        counts.requests[kind] = counts.requests.get(kind, 0) + 1
+        self._in_flight[host] += 1
+        counts.peak_in_flight = {
+            **counts.peak_in_flight, host: max(counts.peak_in_flight.get(host, 0), self._in_flight[host])
+        }  # fmt: skip
+        await asyncio.sleep(self._delay_seconds)
+        self._in_flight[host] -= 1
+        return (
+            self._answer_blob(found["name"]) if found["kind"] == "blobs" else self._answer_manifest(*found.group(1, 3))
+        )
+
+    def _answer_the_benchmark(self, path: str) -> web.Response:
+        self._counts.connections -= 1  # its own
+        if path == "/forget":
+            self._counts = Counts({}, 0, {})
+        return web.Response(body=msgspec.json.encode(self._counts), content_type="application/json")
+
+    def _answer_manifest(self, repository: str, name: str) -> web.Response:
+        if repository.startswith("missing/"):
+            return web.Response(status=404)
+        if repository.startswith("broken/"):
+            return web.Response(status=503)
+        manifest = self._manifests.get(name) or self._make(repository, name)
+        headers = {"Docker-Content-Digest": manifest.digest}
+        return web.Response(body=manifest.body, content_type=manifest.media_type, headers=headers)
+
+    def _make(self, repository: str, tag: str) -> Manifest:
+        """The manifest of a tag, which is there by its digest from now on, with what it refers to."""
+        bundle = _bundle_of(repository)
+        outermost = bundle.manifests[-1]
+        body = outermost.body[:-1] + f',"annotations":{{"tag":"{repository}:{tag}"}}}}'.encode()
+        manifest = Manifest(outermost.media_type, body)
+        self._manifests[manifest.digest] = manifest
+        self._blobs.update((digest_of(blob), blob) for blob in bundle.blobs)
+        return manifest
+
+    def _answer_blob(self, digest: str) -> web.Response:
+        blob = self._blobs.get(digest)
+        return web.Response(status=404) if blob is None else web.Response(body=blob)
+
+
+def _bundle_of(repository: str) -> Bundle:
+    if repository.startswith("single/"):
+        return build_manifest(_PLATFORMS[crc32(repository.encode()) % 2])
+    return build_index(_PLATFORMS[: _platforms_of(repository)])
+
+
+def _platforms_of(repository: str) -> int:
+    return 1 + crc32(repository.encode()) % len(_PLATFORMS)
+
+
+async def _serve(delay_seconds: float) -> None:
+    """On the same port of so many loopback addresses, which are so many hosts to a client."""
+    runner = web.ServerRunner(_Server(delay_seconds), shutdown_timeout=1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
+    port = runner.addresses[0][1]
+    for number in range(2, HOSTS + 1):
+        await web.TCPSite(runner, f"127.0.0.{number}", port, backlog=1024).start()
+    hosts = [f"127.0.0.{number}:{port}" for number in range(1, HOSTS + 1)]
+    print(msgspec.json.encode(hosts).decode(), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await runner.cleanup()
+
+
+if __name__ == "__main__":
+    os.sched_setaffinity(0, {int(sys.argv[1])})
+    uvloop.run(_serve(float(sys.argv[2])))

@@ -1,0 +1,237 @@
+"""What does it take to get to know images: one that many want at the same time, and many at once?
+
+Against aiohttp asking the same registry the same and making nothing of it, and against one lookup after the other. The
+registry is a process of its own on the other core, answers after 50 ms, and counts.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import aiohttp
+import msgspec
+import uvloop
+
+from benchmarks.far_registry import Counts, FarRegistry, far_registry
+from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
+from benchmarks.servers import cores, pinned
+from extender.placement.facts import Content
+from extender.registry.addresses import AddressGuard
+from extender.registry.auth import Authenticator
+from extender.registry.client import RegistryClient
+from extender.registry.keyring import JoinedKeyring
+from extender.registry.session import open_session
+from extender.resolver.resolver import Lookup, Resolver
+
+QUESTION = "What does it take to get to know images: one that many want at the same time, and many at once?"
+DELAY_SECONDS = 0.05
+BURST = 500
+KINDS = ("multi-arch", "single")
+COLD, COLD_ONE_HOST, ONE_BY_ONE = 10_000, 1_000, 100
+PER_HOST = 8  # as shipped: registry.concurrency_per_host
+KEYRING = JoinedKeyring(())
+_BURST_COLUMNS = ("image", "callers", "HEAD manifests", "GET manifests", "GET blobs", "all, ms", "one alone, ms")
+_COLD_COLUMNS = ("", "images", "seconds", "images/s", "requests", "connections", "most at one host")
+
+
+class Cold(msgspec.Struct, frozen=True):
+    """How many images were looked up in which time, and what the registry saw of it."""
+
+    images: int
+    seconds: float
+    counts: Counts
+
+    @property
+    def per_second(self) -> float:
+        """Images."""
+        return self.images / self.seconds
+
+    @property
+    def peak(self) -> int:
+        """Requests that one host was dealing with at a time."""
+        return max(self.counts.peak_in_flight.values(), default=0)
+
+    def row(self, name: str) -> list[str | int | float]:
+        """As the table has it."""
+        asked = sum(self.counts.requests.values())
+        return [name, self.images, self.seconds, self.per_second, asked, self.counts.connections, self.peak]
+
+
+class Burst(msgspec.Struct, frozen=True):
+    """So many who asked for one image at the same moment, and how long one takes who asks for another."""
+
+    callers: int
+    seconds: float
+    alone_seconds: float
+    counts: Counts
+
+
+def run(*, fewer: int = 1) -> Report:
+    """The answer. About half a minute, most of it the registry's."""
+    place = cores()
+    with far_registry(core=place.load, delay_seconds=DELAY_SECONDS) as registry, pinned(place.server):
+        return uvloop.run(_measure(registry, fewer))
+
+
+async def _measure(registry: FarRegistry, fewer: int) -> Report:
+    bursts = {kind: await _burst(registry, kind, max(BURST // fewer, 2)) for kind in KINDS}
+    one = await _cold(registry, names_at(registry.hosts[:1], max(COLD_ONE_HOST // fewer, 4)), "one")
+    many = await _cold(registry, names_at(registry.hosts, max(COLD // fewer, 4)), "many")
+    floor = await _floor(registry, names_at(registry.hosts, max(COLD // fewer, 4)))
+    naive = await _one_by_one(registry, names_at(registry.hosts, max(ONE_BY_ONE // fewer, 2)))
+    return Report(
+        name="images",
+        question=QUESTION,
+        tables=[
+            Table("One cold image, many callers", _BURST_COLUMNS, [_burst_row(*each) for each in bursts.items()]),
+            Table(
+                "Cold images, all asked for at once",
+                _COLD_COLUMNS,
+                [
+                    one.row("one registry host"),
+                    many.row(f"{len(registry.hosts)} hosts"),
+                    floor.row("bare aiohttp, as many hosts"),
+                    naive.row("bare aiohttp, one by one"),
+                ],
+            ),
+        ],
+        claims=[
+            *(claim for kind, burst in bursts.items() for claim in _burst_claims(kind, burst)),
+            _claim("cold images a second over bare aiohttp's", many.per_second / floor.per_second, at_least=0.5),
+            _claim("cold images a second over one by one", many.per_second / naive.per_second, at_least=8 / fewer),
+            Claim(
+                what="most requests to one host at a time", value=max(one.peak, many.peak), unit="", at_most=PER_HOST
+            ),
+        ],
+        plots=[_plot(one, many, floor, naive)],
+        notes=[
+            f"The registry answers after {DELAY_SECONDS * 1000:g} ms. An image takes a HEAD, then a GET.",
+            f"At most {PER_HOST} requests at a time to one host, as shipped, bare aiohttp's too.",
+        ],
+        machine=this_machine(),
+    )
+
+
+@contextlib.asynccontextmanager
+async def open_resolver(registry: FarRegistry) -> AsyncIterator[Resolver]:
+    """The service's own resolver and client, with nothing in memory and settings as shipped."""
+    guard = AddressGuard(allow=[host.partition(":")[0] for host in registry.hosts])
+    async with open_session(guard=guard) as session:
+        client = RegistryClient(
+            session,
+            authenticator=Authenticator(session, timeout_seconds=10, clock=time.monotonic, wall_clock=time.time),
+            timeout_seconds=10,
+            concurrency_per_host=PER_HOST,
+            plain_http=frozenset(registry.hosts),
+            guard=guard,
+        )
+        resolver = Resolver(
+            client, size=100_000, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=time.monotonic
+        )
+        yield resolver
+        await resolver.close()
+
+
+async def _burst(registry: FarRegistry, kind: str, callers: int) -> Burst:
+    async with open_resolver(registry) as resolver:
+        alone, shared = (f"{registry.hosts[0]}/{kind}/{name}:1" for name in ("alone", "burst"))
+        alone_seconds = await _timed(lambda: learn([Lookup(alone)], resolver))
+        registry.forget()
+        seconds = await _timed(lambda: asyncio.gather(*(learn([Lookup(shared)], resolver) for _ in range(callers))))
+        return Burst(callers, seconds, alone_seconds, registry.counts())
+
+
+async def _cold(registry: FarRegistry, names: Sequence[str], generation: str) -> Cold:
+    """All at once, each by its own caller."""
+    registry.forget()
+    async with open_resolver(registry) as resolver:
+        lookups = [Lookup(f"{name}:{generation}") for name in names]
+        seconds = await _timed(lambda: asyncio.gather(*(learn([lookup], resolver) for lookup in lookups)))
+    return Cold(len(names), seconds, registry.counts())
+
+
+async def _floor(registry: FarRegistry, names: Sequence[str]) -> Cold:
+    """The same requests within the same bounds, and nothing made of the answers."""
+    registry.forget()
+    room = {host: asyncio.Semaphore(PER_HOST) for host in registry.hosts}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256)) as session:
+
+        async def fetch(name: str) -> None:
+            async with room[name.partition("/")[0]]:
+                await _fetch(session, name)
+
+        seconds = await _timed(lambda: asyncio.gather(*map(fetch, names)))
+    return Cold(len(names), seconds, registry.counts())
+
+
+async def _one_by_one(registry: FarRegistry, names: Sequence[str]) -> Cold:
+    """As a script would: the next image when one is known."""
+    registry.forget()
+    started = time.perf_counter()
+    async with aiohttp.ClientSession() as session:
+        for name in names:
+            await _fetch(session, name)
+    return Cold(len(names), time.perf_counter() - started, registry.counts())
+
+
+async def _fetch(session: aiohttp.ClientSession, name: str) -> None:
+    host, _, repository = name.partition("/")
+    url = f"http://{host}/v2/{repository}/manifests/"
+    async with session.head(f"{url}bare") as stated:
+        digest = stated.headers["Docker-Content-Digest"]
+    async with session.get(url + digest) as answer:
+        assert answer.status == 200
+        await answer.read()
+
+
+async def learn(lookups: Sequence[Lookup], resolver: Resolver) -> None:
+    """All are known. Raises AssertionError if one cannot be."""
+    answers = await resolver.resolve_all(lookups, KEYRING, 600)
+    assert all(isinstance(answer, Content) for answer in answers), answers
+
+
+async def _timed(work: Callable[[], Awaitable[Any]]) -> float:
+    started = time.perf_counter()
+    await work()
+    return time.perf_counter() - started
+
+
+def names_at(hosts: Sequence[str], count: int) -> list[str]:
+    """So many repositories, turn by turn at each of the hosts."""
+    return [f"{hosts[number % len(hosts)]}/team-{number % 97}/service-{number}/component" for number in range(count)]
+
+
+def _burst_row(kind: str, burst: Burst) -> list[str | int | float]:
+    asked = [burst.counts.of(each) for each in _BURST_COLUMNS[2:5]]
+    return [kind, burst.callers, *asked, burst.seconds * 1000, burst.alone_seconds * 1000]
+
+
+def _burst_claims(kind: str, burst: Burst) -> list[Claim]:
+    expected = {"HEAD manifests": 1, "GET manifests": 1, "GET blobs": int(kind == "single")}
+    return [
+        *(
+            Claim(
+                what=f"{asked} for one {kind} image", value=burst.counts.of(asked), unit="", at_least=one, at_most=one
+            )
+            for asked, one in expected.items()
+        ),
+        _claim(f"time of all over that of one alone, {kind}", burst.seconds / burst.alone_seconds, at_most=2),
+    ]
+
+
+def _claim(what: str, value: float, *, at_least: float | None = None, at_most: float | None = None) -> Claim:
+    return Claim(what=what, value=value, at_least=at_least, at_most=at_most)
+
+
+def _plot(one: Cold, many: Cold, floor: Cold, naive: Cold) -> Plot:
+    told = {"one host": one, "16 hosts": many, "bare aiohttp, 16 hosts": floor, "one by one": naive}
+    return Plot(
+        name="images",
+        title=f"Cold images, from a registry {DELAY_SECONDS * 1000:g} ms away",
+        x_label="",
+        y_label="images/s",
+        lines=[Line(name, [(0, cold.per_second)]) for name, cold in told.items()],
+        bars=True,
+    )

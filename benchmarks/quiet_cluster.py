@@ -1,0 +1,95 @@
+"""A cluster in which nothing happens: an API server with so many nodes, whose watches bring bookmarks alone.
+
+`python -m benchmarks.quiet_cluster CORE NODES` pins itself to a core, prints its address as one line of JSON, and ends
+when standard input does. Whole nodes of about 11 KB, in pages of one version, as a real API server lists them.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import uvloop
+from aiohttp import web
+
+from benchmarks.child import child
+from benchmarks.payloads import node
+
+_KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: quiet
+contexts: [{{name: quiet, context: {{cluster: quiet, user: nobody}}}}]
+clusters: [{{name: quiet, cluster: {{server: "{url}"}}}}]
+users: [{{name: nobody, user: {{token: none}}}}]
+"""
+
+
+BOOKMARK_SECONDS = 60.0
+_BOOKMARK = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1"}}}\n'
+
+
+class QuietCluster(msgspec.Struct, frozen=True):
+    """A running API server, and a kubeconfig file that leads there."""
+
+    kubeconfig: Path
+
+
+@contextlib.contextmanager
+def quiet_cluster(*, core: int, nodes: int) -> Iterator[QuietCluster]:
+    """A cluster of so many nodes, in a process of its own on that core."""
+    with child("benchmarks.quiet_cluster", core, nodes) as process, tempfile.TemporaryDirectory() as scratch:
+        kubeconfig = Path(scratch) / "kubeconfig"
+        kubeconfig.write_text(_KUBECONFIG.format(url=msgspec.json.decode(process.said, type=str)))
+        yield QuietCluster(kubeconfig)
+
+
+class _Collections:
+    """Lists and watches: nodes there are, of everything else nothing."""
+
+    def __init__(self, nodes: int) -> None:
+        self._nodes = [msgspec.Raw(msgspec.json.encode(node(index))) for index in range(nodes)]
+        self.ended = asyncio.Event()
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """A page, or a watch that says nothing until the end."""
+        if request.query.get("watch") == "true":
+            return await self._watch(request)
+        items = self._nodes if request.path == "/api/v1/nodes" else []
+        first, limit = int(request.query.get("continue") or 0), int(request.query.get("limit") or len(items) or 1)
+        following = first + limit
+        metadata = {"resourceVersion": "1", "continue": str(following) if following < len(items) else ""}
+        body = msgspec.json.encode({"kind": "List", "metadata": metadata, "items": items[first:following]})
+        return web.Response(body=body, content_type="application/json")
+
+    async def _watch(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Bookmarks now and then, and an end when the client asked for one."""
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(float(request.query.get("timeoutSeconds") or BOOKMARK_SECONDS)):
+                while not self.ended.is_set():
+                    await response.write(_BOOKMARK)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self.ended.wait(), BOOKMARK_SECONDS)
+        return response
+
+
+async def _serve(nodes: int) -> None:
+    collections = _Collections(nodes)
+    runner = web.ServerRunner(web.Server(collections.answer, access_log=None), shutdown_timeout=1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(msgspec.json.encode(f"http://127.0.0.1:{runner.addresses[0][1]}").decode(), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    collections.ended.set()
+    await runner.cleanup()
+
+
+if __name__ == "__main__":
+    os.sched_setaffinity(0, {int(sys.argv[1])})
+    uvloop.run(_serve(int(sys.argv[2])))

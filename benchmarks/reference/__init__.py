@@ -1,0 +1,1 @@
+"""The baseline: scheduler extenders in Go."""

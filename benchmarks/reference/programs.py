@@ -1,0 +1,79 @@
+"""The Go extenders that ours is measured against, built from the sources beside this file once and kept in the cache.
+
+`typed` is written as published extenders are, `null` is the protocol's own limit. Knows how they are built; must not
+know how they are run, nor what is asked of them. `python -m benchmarks.reference.programs` prints their paths.
+"""
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.cluster.binaries import BinariesMissing, GoModule, build
+
+_BUILD_INFO = b"\xff Go buildinf:"
+_BUILD_INFO_BYTES = 32  # of header, before the length and the text of the version; see Go's package debug/buildinfo
+
+
+class Programs(NamedTuple):
+    """Paths of the two programs, and the Go that built them, such as go1.26.0."""
+
+    null: Path
+    typed: Path
+    go_version: str
+
+
+class SourceModule(GoModule, frozen=True, kw_only=True):
+    """A Go module of our own, beside this file: a changed source is another folder in the cache too."""
+
+    @property
+    def folder(self) -> Path:
+        """Where go.mod and the sources are."""
+        return Path(__file__).parent
+
+    @property
+    def key(self) -> str:
+        """Name of its folder in the cache."""
+        digest = hashlib.sha256()
+        for source in sorted(self.folder.rglob("*.go")):
+            digest.update(f"{source.relative_to(self.folder)}\0".encode() + source.read_bytes())
+        return f"{super().key}-{digest.hexdigest()[:12]}"
+
+
+REFERENCE = SourceModule(
+    name="extenders",
+    dependency="k8s.io/kube-scheduler",
+    programs={"typed": "./typed", "null": "./null"},
+    room="reference",
+    instead="",
+)
+
+
+def find_programs(environment: Mapping[str, str] = os.environ) -> Programs:
+    """Both programs, built if need be. Raises BinariesMissing; a first build says on stderr that it takes its time."""
+    folder = build(REFERENCE, environment)
+    return Programs(folder / "null", folder / "typed", _go_version(folder / "typed"))
+
+
+def _go_version(program: Path) -> str:
+    """The Go that built the program, as its build information says."""
+    data = program.read_bytes()
+    at = data.index(_BUILD_INFO) + _BUILD_INFO_BYTES
+    return data[at + 1 : at + 1 + data[at]].decode()
+
+
+def main() -> int:
+    """Builds what is missing, prints the paths and the version."""
+    try:
+        programs = find_programs()
+    except BinariesMissing as exc:
+        print(exc, file=sys.stderr)
+        return 1
+    print("\n".join(map(str, programs)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""Does a million requests leave anything behind: memory, file descriptors, connections, tasks, errors in the log?
+
+The service as users start it, in a cluster of 5,000 nodes, beside a registry of 2,000 images of which some are missing
+and some cannot be had. Asked over keep-alive connections, a request at a time on each, which now and then hang up and
+come again: filter by 500 and 5,000 names and with whole nodes, prioritize, preempt, the webhook, and requests that are
+none. Pods have ever-new names and uids. `make soak` asks a million times, in some minutes.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from benchmarks.far_registry import FarRegistry, far_registry
+from benchmarks.quiet_cluster import QuietCluster, quiet_cluster
+from benchmarks.report import Claim, Line, Plot, Report, Table, print_report, this_machine
+from benchmarks.servers import cores, pinned
+from benchmarks.soak_requests import FEW_NODES, MIX, NONSENSE, Asker, Questions
+from benchmarks.whole_service import Process, WholeService, whole_service
+
+QUESTION = "Does a million requests leave anything behind?"
+REQUESTS = 1_000_000
+NODES, IMAGES = 5_000, 2_000
+CONNECTIONS = 8
+LOOKS = 50  # at the process, evenly over the requests
+RECONNECT = 0.001  # of the requests: their connection hangs up afterwards
+MOST_GROWTH = 1.05
+SETTLE_SECONDS = 30.0  # a connection to a registry is kept for 15
+REJECTED = ("warning", "request.rejected")
+
+
+class Look(msgspec.Struct, frozen=True):
+    """The process after so many requests, and how many tasks its lookups are."""
+
+    requests: int
+    process: Process
+    in_flight: float
+
+
+class Soaked(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked, what came of it, and what the process was made of meanwhile."""
+
+    seconds: float
+    asked: Mapping[str, int]
+    wrong: Mapping[str, int]
+    reconnects: int
+    looks: Sequence[Look]
+    idle: Look
+    events: Mapping[tuple[str, str], int]
+
+
+def run(*, fewer: int = 1, requests: int = REQUESTS, settle_seconds: float = SETTLE_SECONDS) -> Report:
+    """The answer. Some minutes for a million requests; afterwards what is left over has `settle_seconds` to go."""
+    place, requests = cores(), max(requests // fewer, 20 * CONNECTIONS)
+    nodes, images = max(NODES // fewer, 2 * FEW_NODES), max(IMAGES // fewer, 20)
+    with (
+        far_registry(core=place.load, delay_seconds=0.02) as registry,
+        quiet_cluster(core=place.load, nodes=nodes) as cluster,
+        whole_service(core=place.server, settings=_settings(registry, cluster)) as service,
+        pinned(place.load),
+    ):
+        questions = Questions(registry.hosts, nodes=nodes, images=images)
+        return _report(_soak(service, questions, requests, settle_seconds))
+
+
+def _settings(registry: FarRegistry, cluster: QuietCluster) -> dict[str, object]:
+    """What is not the default: whom to ask, and tags that age while we look on, as they do over days."""
+    return {
+        "cluster.kubeconfig": cluster.kubeconfig,
+        "registry.allow": msgspec.json.encode([host.partition(":")[0] for host in registry.hosts]).decode(),
+        "registry.plain_http": msgspec.json.encode(registry.hosts).decode(),
+        "cache.url": "'memory:'",
+        "cache.tag_seconds": 60,
+        "scheduler.pending": "pass",
+    }
+
+
+def _soak(service: WholeService, questions: Questions, requests: int, settle_seconds: float) -> Soaked:
+    """So many requests, one under way on each connection, every answer checked, and looks at the process meanwhile."""
+    chance = random.Random(2)
+    askers = [Asker(service.addresses) for _ in range(CONNECTIONS)]
+    asked, wrong, reconnects = Counter[str](), Counter[str](), 0
+    begin = _look(service, 0)
+    looks, every = [begin], max(requests // LOOKS, 1)
+    started = time.perf_counter()
+    for number in _counted(requests):
+        asker = askers[number % CONNECTIONS]
+        if number >= CONNECTIONS:
+            wrong[asker.read(checked=questions.is_checked())] += 1
+            if chance.random() < RECONNECT:
+                reconnects += 1
+                asker.hang_up()
+        question = questions.draw(number)
+        asked[question.kind] += 1
+        asker.ask(question)
+        if number % every == every - 1:
+            looks.append(_look(service, number + 1))
+    for asker in askers:
+        wrong[asker.read(checked=True)] += 1
+    seconds = time.perf_counter() - started
+    for asker in askers:
+        asker.hang_up()
+    del wrong[""]
+    idle = _settled(service, begin, settle_seconds)
+    return Soaked(
+        seconds=seconds, asked=asked, wrong=wrong, reconnects=reconnects, looks=looks, idle=idle, events=service.events
+    )
+
+
+def _look(service: WholeService, requests: int) -> Look:
+    return Look(requests, service.look(), service.metric('multiarch_images{state="in_flight"}'))
+
+
+def _settled(service: WholeService, begin: Look, most_seconds: float) -> Look:
+    """The process once it holds no more files than at the beginning and looks nothing up, or `most_seconds` later."""
+    deadline = time.monotonic() + most_seconds
+    while True:
+        idle = _look(service, 0)
+        if time.monotonic() > deadline or (idle.process.files <= begin.process.files and not idle.in_flight):
+            return idle
+        time.sleep(0.2)
+
+
+def _report(soaked: Soaked) -> Report:
+    return Report(
+        name="soak",
+        question=QUESTION,
+        tables=[
+            Table(
+                "The process, by requests asked",
+                ["requests", "MB resident", "threads", "file descriptors", "sockets", "lookups under way"],
+                [_row(f"{look.requests:,}", look) for look in _spread(soaked.looks)]
+                + [_row("all hung up", soaked.idle)],
+            ),
+            Table("What was asked", ["kind", "requests"], [[kind, soaked.asked.get(kind, 0)] for kind in MIX]),
+            Table(
+                "What was logged",
+                ["event", "times"],
+                [[" ".join(event), count] for event, count in sorted(soaked.events.items())],
+            ),
+        ],
+        claims=_claims(soaked),
+        plots=[
+            Plot(
+                name="soak",
+                title="Memory of the service while it is asked",
+                x_label="requests",
+                y_label="MB resident",
+                lines=[Line("service", [(look.requests, look.process.megabytes) for look in soaked.looks])],
+            )
+        ],
+        notes=[
+            f"{CONNECTIONS} connections to each listener, of which {soaked.reconnects} hung up and came again.",
+            "Sockets beyond those are the registry's and the API server's. Tags were fresh for a minute.",
+            *(f"{count} times {fault}" for fault, count in soaked.wrong.items()),
+        ],
+        machine=this_machine(),
+    )
+
+
+def _claims(soaked: Soaked) -> list[Claim]:
+    """A speed and a size, and then everything that must not be left behind."""
+    begin, last, tenth = soaked.looks[0].process, soaked.looks[-1].process, _after_a_tenth(soaked.looks).process
+    total = sum(soaked.asked.values())
+    nonsense = sum(soaked.asked.get(kind, 0) for kind in NONSENSE)
+    complaints = sum(count for (level, _), count in soaked.events.items() if level not in ("debug", "info"))
+    left_over = {
+        "answers that were not right": sum(soaked.wrong.values()),
+        "file descriptors": soaked.idle.process.files - begin.files,
+        "connections": soaked.idle.process.sockets - begin.sockets,
+        "lookups under way": soaked.idle.in_flight,
+        "requests that were none and not logged": abs(nonsense - soaked.events.get(REJECTED, 0)),
+        "other warnings and errors logged": complaints - soaked.events.get(REJECTED, 0),
+    }
+    return [
+        Claim(what="requests", value=total, unit=""),
+        Claim(what="requests a second, each answer checked", value=total / soaked.seconds, unit="/s"),
+        Claim(what="of a core", value=(last.cpu_seconds - begin.cpu_seconds) / soaked.seconds, unit=""),
+        Claim(what="memory at the end over after a tenth", value=last.megabytes / tenth.megabytes, at_most=MOST_GROWTH),
+        *(Claim(what=what, value=count, unit="", at_most=0) for what, count in left_over.items()),
+    ]
+
+
+def _after_a_tenth(looks: Sequence[Look]) -> Look:
+    return next(look for look in looks if look.requests >= looks[-1].requests / 10)
+
+
+def _spread(looks: Sequence[Look]) -> Sequence[Look]:
+    """Some ten of the looks, the first and the last among them."""
+    return [*looks[:-1][:: max(len(looks) // 10, 1)], looks[-1]]
+
+
+def _row(name: str, look: Look) -> list[str | int | float]:
+    process = look.process
+    return [name, process.megabytes, process.threads, process.files, process.sockets, int(look.in_flight)]
+
+
+def _counted(requests: int) -> Iterator[int]:
+    """0, 1, 2 …, with a bar on standard error where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.fields[rate]}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=requests, rate="")
+        started = time.perf_counter()
+        for number in range(requests):
+            yield number
+            if number % 1000 == 999:
+                rate = f"{number / (time.perf_counter() - started):,.0f} requests/s"
+                progress.update(task, completed=number + 1, rate=rate)
+
+
+if __name__ == "__main__":
+    print_report(Console(width=160), run())

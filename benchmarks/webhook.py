@@ -1,0 +1,193 @@
+"""How many pods a second does the webhook admit on one core?
+
+Against aiohttp doing next to nothing: `application` is the Application with router and handler that its tutorial begins
+with, `aiohttp floor` its low-level server; both read the body and answer two bytes. No pod comes twice. They come as in
+a cluster, many of few templates, and once each of a template of its own, where nothing could be remembered.
+"""
+
+import base64
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from benchmarks import payloads
+from benchmarks.loopback import ask_once
+from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
+from benchmarks.servers import Serving, cores, serve
+from benchmarks.wrk import SERIAL, Load, LoadFailed, Target, take_turns
+
+QUESTION = "How many pods a second does the webhook admit on one core?"
+SECONDS, ROUNDS = 2.0, 3
+CONNECTIONS = 16
+TEMPLATES = 64
+PATH = "/admission/pods"
+OURS, TLS, APPLICATION, FLOOR = "ours", "ours, TLS", "application", "aiohttp floor"
+CONTENDERS = (OURS, TLS, APPLICATION, FLOOR)
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of pods: with `patched` ones every image is multi-arch; `repeated` are their templates, or not."""
+
+    patched: bool
+    repeated: bool = True
+
+    @property
+    def name(self) -> str:
+        """As the table has it."""
+        templates = f"{TEMPLATES} templates" if self.repeated else "all templates differ"
+        return f"{'patched' if self.patched else 'unpatched'}, {templates}"
+
+    def bodies(self, registry: str) -> list[bytes]:
+        """Reviews of pods with two containers, whose images are in the registry."""
+        images = (f"{registry}/bench/{'multi' if self.patched else 'single'}:1", f"{registry}/bench/sidecar:1")
+        templates = [f"{number:08}" for number in range(TEMPLATES)] if self.repeated else [SERIAL]
+        return [payloads.review(images, serial=SERIAL, template=template) for template in templates]
+
+
+KINDS = (
+    Kind(patched=True),
+    Kind(patched=False),
+    Kind(patched=True, repeated=False),
+    Kind(patched=False, repeated=False),
+)
+
+
+class Running(msgspec.Struct, frozen=True):
+    """What is measured, by contender; the two services have a registry each."""
+
+    servers: Mapping[str, Serving]
+
+    def targets(self, kind: Kind) -> dict[str, Target]:
+        """Pods of that kind for each contender."""
+        plain, secure = (kind.bodies(self.servers[name]["registry"]) for name in (OURS, TLS))
+        urls = {OURS: self.servers[OURS]["admission"], TLS: self.servers[TLS]["admission"]}
+        urls |= {name: self.servers[name]["url"] for name in (APPLICATION, FLOOR)}
+        return {name: Target(url + PATH, secure if name == TLS else plain) for name, url in urls.items()}
+
+
+def run(*, fewer: int = 1) -> Report:
+    """The report: throughput over 16 connections, latency over one."""
+    with _running() as running:
+        targets = {kind: running.targets(kind) for kind in KINDS}
+        for kind, found in targets.items():
+            _check(kind, found)
+        many = {kind: _measure(found, CONNECTIONS, fewer) for kind, found in targets.items()}
+        one = {kind: _measure(found, 1, fewer) for kind, found in targets.items() if kind.repeated}
+    return Report(
+        name="webhook",
+        question=QUESTION,
+        tables=[
+            _throughput(many),
+            _latency(f"milliseconds over {CONNECTIONS} connections", many),
+            _latency("milliseconds over one connection", one),
+        ],
+        claims=[*_ratios(many), *_latencies(one)],
+        plots=[_bars(many)],
+        notes=_notes(len(targets[KINDS[0]][OURS].bodies[0]), fewer),
+        machine=this_machine(),
+    )
+
+
+def _notes(body_bytes: int, fewer: int) -> list[str]:
+    turns = f"{max(ROUNDS // fewer, 1)} turns of {SECONDS / fewer:g} s each, one server after another"
+    return [
+        f"reviews of {body_bytes:,} bytes, two containers each, name and uid of every pod its own",
+        f"{turns}; every answer a 200",
+    ]
+
+
+@contextlib.contextmanager
+def _running() -> Iterator[Running]:
+    core = cores().server
+    with (
+        serve("service", core=core) as ours,
+        serve("service", core=core, tls=True) as secure,
+        serve("application", core=core) as application,
+        serve("floor", core=core) as floor,
+    ):
+        yield Running({OURS: ours, TLS: secure, APPLICATION: application, FLOOR: floor})
+
+
+def _check(kind: Kind, targets: Mapping[str, Target]) -> None:
+    """Both services allow the pod, with a patch that tolerates something if and only if its images are multi-arch."""
+    for name in (OURS, TLS):
+        answer: Any = msgspec.json.decode(ask_once(targets[name].url, targets[name].bodies[-1]))
+        patch = base64.b64decode(answer["response"].get("patch", ""))
+        if not answer["response"]["allowed"] or (b"toleration" in patch) is not kind.patched:
+            raise LoadFailed(f"{name}, {kind.name}: not what should be measured: {answer}")
+
+
+def _measure(targets: Mapping[str, Target], connections: int, fewer: int) -> dict[str, Load]:
+    return take_turns(
+        targets,
+        connections=connections,
+        seconds=SECONDS / fewer,
+        rounds=max(ROUNDS // fewer, 1),
+        core=cores().load,
+    )
+
+
+def _throughput(measured: Mapping[Kind, Mapping[str, Load]]) -> Table:
+    return Table(
+        f"requests per second over {CONNECTIONS} connections",
+        ["pods", *CONTENDERS, "ours / application", "ours / floor", "TLS / plain"],
+        [
+            [
+                kind.name,
+                *(round(loads[name].requests_per_second) for name in CONTENDERS),
+                _times(loads, OURS, APPLICATION),
+                _times(loads, OURS, FLOOR),
+                _times(loads, TLS, OURS),
+            ]
+            for kind, loads in measured.items()
+        ],
+    )
+
+
+def _latency(title: str, measured: Mapping[Kind, Mapping[str, Load]]) -> Table:
+    return Table(
+        title,
+        ["pods", "p50", "p99", "p99.9", "answers"],
+        [
+            [f"{kind.name}: {name}", loads[name].p50, loads[name].p99, loads[name].p999, loads[name].requests]
+            for kind, loads in measured.items()
+            for name in CONTENDERS
+        ],
+    )
+
+
+def _ratios(measured: Mapping[Kind, Mapping[str, Load]]) -> Iterator[Claim]:
+    for kind, loads in measured.items():
+        mark = 0.6 if kind.repeated else None
+        what = f"{kind.name}: requests per second of ours"
+        yield Claim(what=f"{what} / application", value=_times(loads, OURS, APPLICATION), at_least=mark)
+        yield Claim(what=f"{what} / aiohttp floor", value=_times(loads, OURS, FLOOR))
+
+
+def _latencies(measured: Mapping[Kind, Mapping[str, Load]]) -> Iterator[Claim]:
+    for kind, loads in measured.items():
+        what = f"{kind.name}: one connection"
+        yield Claim(what=f"{what}, p50", value=loads[OURS].p50, unit="ms", at_most=0.2)
+        yield Claim(what=f"{what}, p99", value=loads[OURS].p99, unit="ms", at_most=0.6)
+
+
+def _times(loads: Mapping[str, Load], one: str, other: str) -> float:
+    return loads[one].requests_per_second / loads[other].requests_per_second
+
+
+def _bars(measured: Mapping[Kind, Mapping[str, Load]]) -> Plot:
+    loads = measured[KINDS[0]]
+    return Plot(
+        name="webhook-throughput",
+        title=f"webhook on one core, {CONNECTIONS} connections ({KINDS[0].name})",
+        x_label="",
+        y_label="requests per second",
+        lines=_points(loads),
+        bars=True,
+    )
+
+
+def _points(loads: Mapping[str, Load]) -> Sequence[Line]:
+    return [Line(name, [(0, round(loads[name].requests_per_second))]) for name in CONTENDERS]

@@ -1,0 +1,146 @@
+"""The service as users start it, `multiarch-extender serve`, and what the kernel and its log say of it meanwhile.
+
+Knows how it is started, when it is ready and what a process is made of; must not know what is asked of it.
+"""
+
+import contextlib
+import http.client
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from benchmarks.servers import ServerFailed, pinned
+
+READY_SECONDS = 60
+END_SECONDS = 30
+_POLL_SECONDS = 0.002
+_SETTINGS: Mapping[str, object] = {
+    "scheduler.listen": "127.0.0.1:0",
+    "admission.listen": "127.0.0.1:0",
+    "admission.tls": "null",
+    "operations.listen": "127.0.0.1:0",
+    "shutdown.grace_seconds": 1,
+}
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kernel says of a process. A megabyte is 10^6 bytes; `peak_megabytes` is the most there ever was."""
+
+    megabytes: float
+    peak_megabytes: float
+    threads: int
+    files: int
+    sockets: int
+    cpu_seconds: float
+
+
+class WholeService:
+    """A running service: addresses `host:port` by listener, and the seconds from its start until it was ready."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self.pid = process.pid
+        self.addresses: dict[str, str] = {}
+        self.events: Counter[tuple[str, str]] = Counter()  # level and event, so many times
+        self.ready_seconds = 0.0
+        self._process = process
+        self._listening = threading.Event()
+
+    def read_log(self, lines: IO[bytes]) -> None:
+        """Counts its events until it ends; the listeners' say where it listens."""
+        for line in lines:
+            try:
+                said: dict[str, Any] = msgspec.json.decode(line)
+            except msgspec.DecodeError:
+                said = {"level": "error", "event": line.decode(errors="replace").strip()}
+            self.events[said["level"], said["event"]] += 1
+            if said["event"] == "listener.opened":
+                self.addresses[said["listener"]] = said["address"]
+            if said["event"] == "service.started":
+                self._listening.set()
+        self._listening.set()
+
+    def wait_until_ready(self, started: float) -> None:
+        """Ready since `started` of `time.perf_counter`, which `ready_seconds` is about. Raises ServerFailed."""
+        self._listening.wait(READY_SECONDS)
+        while time.perf_counter() - started < READY_SECONDS and self._process.poll() is None and self.addresses:
+            if self.get("/readyz")[0] == 200:
+                self.ready_seconds = time.perf_counter() - started
+                return
+            time.sleep(_POLL_SECONDS)
+        raise ServerFailed(f"it is not ready: {dict(self.events)}")
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Status and body of an operations endpoint."""
+        connection = http.client.HTTPConnection(self.addresses["operations"], timeout=END_SECONDS)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+    def metric(self, sample: str) -> float:
+        """A sample of /metrics, by its name with its labels; 0 where there is none."""
+        lines = self.get("/metrics")[1].decode().splitlines()
+        return next((float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == sample), 0.0)
+
+    def look(self) -> Process:
+        """What it is made of now. Raises ServerFailed if it has ended."""
+        place = Path(f"/proc/{self.pid}")
+        try:
+            status = dict(line.split(":", 1) for line in (place / "status").read_text().splitlines())
+            ends = [_target(path) for path in (place / "fd").iterdir()]
+            cpu = (place / "stat").read_text().rpartition(")")[2].split()
+        except OSError as exc:
+            raise ServerFailed("it has ended") from exc
+        return Process(
+            megabytes=int(status["VmRSS"].split()[0]) * 1024 / 1e6,
+            peak_megabytes=int(status["VmHWM"].split()[0]) * 1024 / 1e6,
+            threads=int(status["Threads"]),
+            files=len(ends),
+            sockets=sum(end.startswith("socket:") for end in ends),
+            cpu_seconds=(int(cpu[11]) + int(cpu[12])) / 100,
+        )
+
+
+@contextlib.contextmanager
+def whole_service(*, core: int, settings: Mapping[str, object]) -> Iterator[WholeService]:
+    """The service on that core, ready, with these settings over those that make it listen on free ports of loopback.
+
+    Raises:
+        ServerFailed: it does not become ready.
+    """
+    options = [part for path, value in {**_SETTINGS, **settings}.items() for part in ("--set", f"{path}={value}")]
+    started = time.perf_counter()
+    with pinned(core):
+        process = subprocess.Popen([sys.executable, "-m", "extender", "serve", *options], stderr=subprocess.PIPE)
+    assert process.stderr
+    service = WholeService(process)
+    reader = threading.Thread(target=service.read_log, args=(process.stderr,), daemon=True)
+    reader.start()
+    try:
+        service.wait_until_ready(started)
+        yield service
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        reader.join(END_SECONDS)
+        process.stderr.close()
+
+
+def _target(descriptor: Path) -> str:
+    """What a file descriptor leads to; empty where it has been closed meanwhile."""
+    try:
+        return str(descriptor.readlink())
+    except OSError:
+        return ""

@@ -1,0 +1,59 @@
+"""The cluster benchmarks at their smallest, on a real control plane: they run, and every figure is there.
+
+Nothing is asserted of how large a figure is. The benchmarks bring up control planes of their own.
+"""
+
+import pytest
+
+from benchmarks.cluster import readiness, throughput
+from benchmarks.report import Table
+
+pytestmark = pytest.mark.e2e
+
+VARIANTS = ("none", "affinity by hand", "webhook required", "null", "ours", "typed", "ours single", "ours whole")
+
+
+def column(table: Table, name: str) -> dict[str, float]:
+    """The numbers of this column, by the names of their rows."""
+    index = table.columns.index(name)
+    cells = {str(row[0]): row[index] for row in table.rows}
+    return {row: cell for row, cell in cells.items() if isinstance(cell, int | float)}
+
+
+@pytest.mark.usefixtures("binaries")
+def test_every_kind_of_variant_is_measured() -> None:
+    """Whom kube-scheduler asks is asked for each pod, and all pods stand rightly: the benchmark itself sees to that."""
+    report = throughput.run(nodes=(20,), pods=60, rounds=1, only=VARIANTS)
+    paces, costs = report.tables
+    assert set(column(paces, "pods/s")) == set(VARIANTS)
+    assert min(column(paces, "pods/s").values()) > 0
+    assert min(column(paces, "created/s").values()) > 0
+    assert column(paces, "pods") == {**dict.fromkeys(VARIANTS, 60), "ours whole": 6}
+    for name in ("algorithm p50 ms", "algorithm p99 ms", "attempt p50 ms", "attempt p99 ms", "scheduler CPU ms"):
+        assert set(column(costs, name)) == set(VARIANTS)
+        assert min(column(costs, name).values()) > 0
+    asked = {"ours", "ours single", "ours whole"}
+    assert column(costs, "filter calls").keys() == column(costs, "prioritize calls").keys() == asked
+    assert min(column(costs, "filter calls").values()) >= 1
+    assert {claim.what.rpartition("of ")[2] for claim in report.claims} == {
+        "ours / null",
+        "ours / typed",
+        "webhook required / affinity by hand",
+        "webhook required / none",
+    }
+    assert [len(plot.lines) for plot in report.plots] == [len(VARIANTS)]
+    assert report.machine
+    assert report.machine.others["kube-scheduler"].startswith("v1.")
+    assert report.machine.others["Go (extenders)"].startswith("go1.")
+
+
+@pytest.mark.usefixtures("binaries")
+def test_readiness_is_measured_among_few_and_many_nodes() -> None:
+    """Every start is timed; memory is told for each size, idling for one."""
+    report = readiness.run(nodes=20, more_nodes=30, starts=2, idle_seconds=1.0)
+    [table] = report.tables
+    assert column(table, "starts") == {"10": 1, "20": 2, "30": 1}
+    for name in ("ready s", "resident MB", "most MB"):
+        assert min(column(table, name).values()) > 0
+    assert set(column(table, "idle % of a core")) == set(column(table, "living %")) == {"20"}
+    assert [claim.what.split()[0].rstrip(",") for claim in report.claims] == ["ready", "idle", "memory"]
