@@ -38,7 +38,6 @@ from extender.registry.keyring import ANONYMOUS
 from extender.resolver.store import Batch, NameRow
 from extender.resolver.store_sqlite import SqliteStore
 from extender.resolver.tables import pack_digest
-from extender.server.allocator import keep_freed_memory
 from extender.server.listener import open_listener
 from extender.server.service import open_service
 from extender.server.surroundings import NoCluster
@@ -198,8 +197,6 @@ def main() -> None:
     os.sched_setaffinity(0, {options.core})
     configure_logs("error", "json")
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # a load ends in the middle of its last requests
-    if options.kind == "service":
-        keep_freed_memory()  # as `serve` does
     uvloop.run(SERVED[options.kind](options))
 
 

@@ -5,7 +5,6 @@ import uvloop
 from extender.cli.options import Assignments, ConfigFile
 from extender.config.reading import load_config
 from extender.logs import configure_logs
-from extender.server.allocator import keep_freed_memory
 from extender.server.service import run_service
 
 
@@ -18,5 +17,4 @@ def serve(file: ConfigFile = None, assignments: Assignments = None) -> None:
     """
     config = load_config(file, assignments or ())
     configure_logs(config.log.level, config.log.format)
-    keep_freed_memory()
     uvloop.run(run_service(config))

@@ -46,19 +46,11 @@ class AdmissionReview(Wire, frozen=True):
     kind: str | None = None
 
 
-class _Response(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    uid: str
-    allowed: bool
+class _Fields(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     patch_type: str | None = None
     patch: bytes | None = None
     warnings: Sequence[str] | None = None
     audit_annotations: Mapping[str, str] | None = None
-
-
-class _Answer(msgspec.Struct, frozen=True, rename="camel"):
-    api_version: str
-    kind: str
-    response: _Response
 
 
 _DECODER = msgspec.json.Decoder(AdmissionReview)
@@ -100,21 +92,33 @@ def encode_response(
     warnings: Sequence[str] = (),
     audit_annotations: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The answer that allows what was asked, in the review's own version.
+    """The answer that allows what was asked, in the review's own version; its fields as `encode_fields` has them."""
+    return complete_response(review, encode_fields(patch, warnings, audit_annotations or {}))
+
+
+def encode_fields(patch: bytes, warnings: Sequence[str], audit_annotations: Mapping[str, str]) -> bytes:
+    """What an answer says beside allowing: the same for all pods alike, and for `complete_response` to complete.
 
     `patch` is a JSON Patch document (RFC 6902), empty for no change. Warnings are made fit for an HTTP header: one line
     of at most 256 characters each. Audit annotations have one-word keys; kube-apiserver puts the webhook's name before.
     """
-    response = _Response(
-        uid=review.request.uid,
-        allowed=True,
+    fields = _Fields(
         patch_type="JSONPatch" if patch else None,
         patch=patch or None,
         warnings=[_header_text(warning) for warning in warnings] or None,
         audit_annotations=audit_annotations or None,
     )
-    return _ENCODER.encode(
-        _Answer(review.api_version or "admission.k8s.io/v1", review.kind or "AdmissionReview", response)
+    return _ENCODER.encode(fields)
+
+
+def complete_response(review: AdmissionReview, fields: bytes) -> bytes:
+    """The answer that allows what was asked, in the review's own version, and says `fields`."""
+    return b'{"apiVersion":%b,"kind":%b,"response":{"uid":%b,"allowed":true%b%b}' % (
+        _ENCODER.encode(review.api_version or "admission.k8s.io/v1"),
+        _ENCODER.encode(review.kind or "AdmissionReview"),
+        _ENCODER.encode(review.request.uid),
+        b"" if fields == b"{}" else b",",
+        fields[1:],
     )
 
 

@@ -31,7 +31,6 @@ class ObjectMeta(Wire, frozen=True):
     generate_name: str | None = None
     namespace: str | None = None
     uid: str | None = None
-    labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: list[OwnerReference] | None = None
 
@@ -80,10 +79,7 @@ class PodSpec(Wire, frozen=True):
     init_containers: list[Container] | None = None
     ephemeral_containers: list[Container] | None = None
     volumes: list[Volume] | None = None
-    tolerations: list[Toleration] | None = None
-    node_selector: dict[str, str] | None = None
     node_name: str | None = None
-    scheduler_name: str | None = None
     runtime_class_name: str | None = None
     image_pull_secrets: list[LocalObjectReference] | None = None
 

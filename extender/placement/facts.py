@@ -114,13 +114,15 @@ def images_of(pod: Pod) -> tuple[PodImage, ...]:
     spec = pod.spec
     if spec is None:
         return ()
-    containers = (*(spec.containers or ()), *(spec.init_containers or ()), *(spec.ephemeral_containers or ()))
-    found = [PodImage(item.image or "", Role.CONTAINER, item.image_pull_policy or "") for item in containers]
-    sources = (volume.image for volume in spec.volumes or ())
+    found = [
+        PodImage(item.image or "", Role.CONTAINER, item.image_pull_policy or "")
+        for items in (spec.containers, spec.init_containers, spec.ephemeral_containers)
+        for item in items or ()
+    ]
     found += [
-        PodImage(source.reference, Role.VOLUME, source.pull_policy or "")
-        for source in sources
-        if source and source.reference
+        PodImage(volume.image.reference, Role.VOLUME, volume.image.pull_policy or "")
+        for volume in spec.volumes or ()
+        if volume.image and volume.image.reference
     ]
     return tuple(dict.fromkeys(found))
 

@@ -12,6 +12,7 @@ from typing import cast
 import msgspec
 
 from extender.images.platform import Platform
+from extender.kubernetes.admission_v1 import encode_fields
 from extender.kubernetes.core_v1 import Pod, Toleration
 from extender.placement.additions import (
     ADDED_PATH,
@@ -69,13 +70,18 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     scheduler_name: str = ""
 
 
-class Mutation(msgspec.Struct, frozen=True, kw_only=True):
+class Mutation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The answer for one pod; `patch` is a JSON Patch document, empty for no change."""
 
     outcome: Outcome
     patch: bytes = b""
     warnings: tuple[str, ...] = ()
     audit_annotations: Mapping[str, str] = {}
+
+    @functools.cached_property
+    def fields(self) -> bytes:
+        """All this for `complete_response`; many pods get one mutation."""
+        return encode_fields(self.patch, self.warnings, self.audit_annotations)
 
 
 def untouched(pod: Pod, wishes: Wishes, policy: Policy) -> Outcome | None:
@@ -111,24 +117,27 @@ class Mutator:
         self._admission = admission
         self._remembered = functools.lru_cache(_REMEMBERED)(self._decide)
 
+    def leave(self, pod: Pod, wishes: Wishes) -> Mutation | None:
+        """The answer for a pod that is `untouched`, whatever its images are; None if they must be looked up."""
+        outcome = untouched(pod, wishes, self._policy)
+        if outcome is None:
+            return None
+        audit = {"verdict": f"{outcome.replace('_', ' ')}, so the images were not looked up"}
+        return Mutation(outcome=outcome, warnings=wishes.problems, audit_annotations=audit)
+
     def mutate(
         self,
         raw: bytes | msgspec.Raw,
-        pod: Pod,
         images: Sequence[tuple[PodImage, ImageFact]],
         wishes: Wishes,
         cluster: frozenset[Platform] = frozenset(),
     ) -> Mutation:
-        """What to answer about `pod`, whose JSON is `raw`, given what is known of its images.
+        """What to answer about the pod whose JSON is `raw` and which is not to be left, given what its images are.
 
         Tolerations and affinity come from known images only: an unresolved one earns nothing and refuses nothing here.
         `cluster` has the platforms of the nodes there are, nothing if they are not watched; it gives warnings only.
         Under `observe` the audit annotation `would-add` stands for the patch.
         """
-        left = untouched(pod, wishes, self._policy)
-        if left:
-            audit = {"verdict": f"{left.replace('_', ' ')}, so the images were not looked up"}
-            return Mutation(outcome=left, warnings=wishes.problems, audit_annotations=audit)
         creation = read_creation(raw, images, wishes, cluster)
         return self._remembered(creation) if len(creation.touched) <= _REMEMBERED_BYTES else self._decide(creation)
 

@@ -9,11 +9,17 @@ import msgspec
 import structlog
 
 from extender.images.platform import Platform
-from extender.kubernetes.admission_v1 import AdmissionRequest, decode_review, encode_response, is_pod_creation
+from extender.kubernetes.admission_v1 import (
+    AdmissionRequest,
+    complete_response,
+    decode_review,
+    encode_response,
+    is_pod_creation,
+)
 from extender.kubernetes.core_v1 import Pod
 from extender.metrics import counter
 from extender.placement.facts import fact_of, images_of
-from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator, Outcome, untouched
+from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator, Outcome
 from extender.server.endpoints import Reply
 from extender.server.knowledge import Knowledge
 
@@ -48,7 +54,6 @@ class PodAdmission:
         may_read_secrets: bool = False,
     ) -> None:
         self._knowledge = knowledge
-        self._policy = knowledge.policy
         self._mutator = Mutator(knowledge.policy, admission)
         self._confirms = admission.node_affinity.required
         self._cluster_platforms = cluster_platforms
@@ -62,21 +67,13 @@ class PodAdmission:
             ADMISSIONS[_SKIPPED].inc()
             return Reply(encode_response(review))
         try:
-            pod = _POD.decode(review.request.object)
+            mutation = await self._mutate(review.request, _POD.decode(review.request.object))
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:  # the API server knows better what a Pod is
             ADMISSIONS[_UNREADABLE].inc()
             log.warning("pod.unreadable", namespace=review.request.namespace, why=str(exc))
             return Reply(encode_response(review, warnings=[f"multiarch-extender cannot read this pod: {exc}"]))
-        mutation = await self._mutate(review.request, pod)
         ADMISSIONS[mutation.outcome].inc()
-        return Reply(
-            encode_response(
-                review,
-                patch=mutation.patch,
-                warnings=mutation.warnings,
-                audit_annotations=mutation.audit_annotations,
-            )
-        )
+        return Reply(complete_response(review, mutation.fields))
 
     @staticmethod
     def harmless(body: bytes, event_id: str) -> bytes:
@@ -84,12 +81,18 @@ class PodAdmission:
         return encode_response(decode_review(body), audit_annotations={"internal-error": event_id})
 
     async def _mutate(self, request: AdmissionRequest, pod: Pod) -> Mutation:
-        wishes = self._knowledge.wishes_of(pod, request.namespace or "")
-        images = () if untouched(pod, wishes, self._policy) else images_of(pod)
+        namespace = request.namespace or ""
+        wishes = self._knowledge.wishes_of(pod, namespace)
+        left = self._mutator.leave(pod, wishes)
+        if left:
+            return left
+        images = images_of(pod)
+        keyring = self._knowledge.keyring_of(pod, namespace, may_read=self._may_read_secrets)
         # A required affinity outlives the fact it was made of, so a stale one is confirmed first.
-        keyring = self._knowledge.keyring_of(pod, request.namespace or "", may_read=self._may_read_secrets)
-        answers = await self._knowledge.resolve(images, keyring, self._wait_seconds, revalidate=self._confirms)
+        answers = self._knowledge.recall(images, keyring) or await self._knowledge.resolve(
+            images, keyring, self._wait_seconds, revalidate=self._confirms
+        )
         facts = [
             (image, fact_of(image, answer, may_be_pending=True)) for image, answer in zip(images, answers, strict=True)
         ]
-        return self._mutator.mutate(request.object, pod, facts, wishes, self._cluster_platforms())
+        return self._mutator.mutate(request.object, facts, wishes, self._cluster_platforms())

@@ -52,6 +52,10 @@ class Knowledge(msgspec.Struct, frozen=True):
         """One answer per image from memory; None where no lookup has ended yet."""
         return self.resolver.peek_all(_lookups(images), keyring)
 
+    def recall(self, images: Sequence[PodImage], keyring: Keyring) -> list[Answer] | None:
+        """What `resolve` would answer, if memory has it all and it is fresh, without awaiting."""
+        return self.resolver.recall(_lookups(images), keyring)
+
     async def resolve(
         self, images: Sequence[PodImage], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
     ) -> list[Answer]:

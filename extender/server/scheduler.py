@@ -213,6 +213,9 @@ class SchedulerVerbs:
         """The decision from memory, or after waiting for lookups where that could change the answer."""
         images = images_of(args.pod)
         keyring = self._keyring_of(args.pod)
+        answers = self._knowledge.recall(images, keyring)
+        if answers is not None:
+            return self._decision(args.pod, images, answers, wishes)
         answers = await self._knowledge.resolve(images, keyring, 0)
         decision = self._decision(args.pod, images, answers, wishes)
         if None not in answers or not self._wait_seconds or not is_unsettled(args, nodes, decision):

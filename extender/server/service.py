@@ -34,6 +34,7 @@ from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Resolver
 from extender.resolver.store_url import default_store_url, open_store, without_password
 from extender.server.admission import PodAdmission
+from extender.server.allocator import keep_freed_memory
 from extender.server.endpoints import Endpoint, endpoint_server
 from extender.server.knowledge import Knowledge
 from extender.server.listener import Listener, open_listener
@@ -186,6 +187,7 @@ async def open_service(config: Config, surroundings: Surroundings) -> AsyncItera
         opener = _Opener(config, draining)
         try:
             service = await opener.open(knowledge, surroundings)
+            keep_freed_memory()  # from here on: what start-up needed for itself is given back
             log.info("service.started", version=__version__, config=_shown(config))
             yield service
         finally:

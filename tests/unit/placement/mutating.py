@@ -72,7 +72,8 @@ def mutate(
     decoded = msgspec.json.decode(raw, type=Pod)
     wishes = read_wishes(decoded.metadata.annotations if decoded.metadata else None, namespace)
     images = tuple(zip(images_of(decoded), facts, strict=True))
-    return Mutator(policy, admission or settings()).mutate(raw, decoded, images, wishes, cluster)
+    mutator = Mutator(policy, admission or settings())
+    return mutator.leave(decoded, wishes) or mutator.mutate(raw, images, wishes, cluster)
 
 
 def after(document: Any, *facts: ImageFact, **arguments: Any) -> Any:

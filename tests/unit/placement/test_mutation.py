@@ -348,7 +348,7 @@ def test_bad_annotation_is_a_warning_and_changes_nothing_else() -> None:
     assert PREFER in mutation.warnings[0]
 
 
-LARGE = pod(metadata={"annotations": {"large": "x" * 10_000}})
+LARGE = pod(nodeSelector={"large": "x" * 10_000})
 
 
 def test_same_pod_gets_the_same_answer_and_another_its_own() -> None:
@@ -365,14 +365,23 @@ def test_same_pod_gets_the_same_answer_and_another_its_own() -> None:
         (pod(), MULTI, Wishes(prefer="amd64"), LINUX_ARM64),
         (pod(metadata={"annotations": None}), MULTI, Wishes(), LINUX_ARM64),
     ]:
-        raw, decoded = msgspec.json.encode(document), msgspec.convert(document, Pod)
         images = [(PodImage("app-0:1"), fact)]
-        first, second = (mutator.mutate(raw, decoded, images, wishes, cluster) for _ in range(2))
+        first, second = (mutator.mutate(msgspec.json.encode(document), images, wishes, cluster) for _ in range(2))
         assert first == second
         answers.append(first)
     assert len({(answer.patch, answer.warnings) for answer in answers}) == len(answers)
 
 
-def test_pod_of_large_annotations_is_patched_like_any_other() -> None:
+def test_annotations_of_others_make_no_other_pod() -> None:
+    """Pods that differ in nothing else get the very same answer, whatever theirs are."""
+    mutator = Mutator(POLICY, settings("both", "multiarch"))
+    others: list[dict[str, str]] = [{"a": "1"}, {"b": "x" * 10_000}, {}]
+    pods = [msgspec.json.encode(pod(metadata={"annotations": annotations})) for annotations in others]
+    answers = [mutator.mutate(raw, [(PodImage("app-0:1"), MULTI)], Wishes()) for raw in pods]
+    assert answers[0] is answers[1] is answers[2]
+    assert answers[0].patch
+
+
+def test_pod_of_large_parts_is_patched_like_any_other() -> None:
     """Its answer is not remembered, which nobody can see."""
     assert mutate(LARGE, MULTI).patch == mutate(pod(), MULTI).patch
