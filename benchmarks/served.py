@@ -39,7 +39,7 @@ from extender.resolver.store import Batch, NameRow
 from extender.resolver.store_sqlite import SqliteStore
 from extender.resolver.tables import pack_digest
 from extender.server.listener import open_listener
-from extender.server.service import open_service
+from extender.server.service import open_service, settle_down
 from extender.server.surroundings import NoCluster
 
 BODY_BYTES = 256 * 1024 * 1024
@@ -111,10 +111,11 @@ async def serve_service(options: argparse.Namespace) -> None:
             registry.add_index("bench/single", "1", ["linux/amd64"])
             settings = _settings(options, registry.host, f"sqlite:///{store}" if options.images else "memory:")
             config = load_config(None, [f"{path}={value}" for path, value in settings.items()])
-            async with open_service(config, NoCluster(node_view(options.nodes))) as service:
+            surroundings = NoCluster(node_view(options.nodes))
+            async with open_service(config, surroundings) as service:
                 await all_loaded(options.images)
                 gc.collect()
-                gc.freeze()
+                await settle_down(surroundings)
                 _say(scheduler=service.scheduler_url, admission=service.admission_url, registry=registry.host)
                 await asyncio.to_thread(sys.stdin.read)
 

@@ -25,13 +25,13 @@ class OwnerReference(Wire, frozen=True):
 
 
 class ObjectMeta(Wire, frozen=True):
-    """metav1.ObjectMeta."""
+    """metav1.ObjectMeta. Who puts annotations back as they were asks whether they were missing or null."""
 
     name: str | None = None
     generate_name: str | None = None
     namespace: str | None = None
     uid: str | None = None
-    annotations: dict[str, str] | None = None
+    annotations: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
     owner_references: list[OwnerReference] | None = None
 
 

@@ -61,8 +61,11 @@ _QUOTED_CHARACTERS = 40  # of a refused value: annotations may be 256 KiB long, 
 _Word = TypeVar("_Word", Mode, Choice)
 
 
-def read_wishes(pod: Mapping[str, str] | None, namespace: Mapping[str, str] | None) -> Wishes:
-    """The wishes in the annotations of a pod and of its namespace; either may be None or lack ours."""
+Annotations = Mapping[str, str] | msgspec.UnsetType | None
+
+
+def read_wishes(pod: Annotations, namespace: Annotations) -> Wishes:
+    """The wishes in the annotations of a pod and of its namespace; either may be missing, null or lack ours."""
     if not _has_wishes(pod) and not _has_wishes(namespace):
         return _DEFAULTS
     wishes = _DEFAULTS
@@ -71,8 +74,10 @@ def read_wishes(pod: Mapping[str, str] | None, namespace: Mapping[str, str] | No
     return wishes
 
 
-def _has_wishes(annotations: Mapping[str, str] | None) -> bool:
-    return annotations is not None and not annotations.keys().isdisjoint((MODE, PREFER, UNKNOWN))
+def _has_wishes(annotations: Annotations) -> bool:
+    if not annotations:
+        return False
+    return not annotations.keys().isdisjoint((MODE, PREFER, UNKNOWN))
 
 
 def _override(default: Wishes, owner: str, annotations: Mapping[str, str]) -> Wishes:

@@ -3,41 +3,50 @@
 Knows which parts of a pod a patch may touch or depend on; what is done about them is `mutation`'s.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import msgspec
 
 from extender.images.platform import Platform
+from extender.kubernetes.core_v1 import Pod, PodSpec
 from extender.placement.annotations import ADDED, REASON, Wishes
 from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown
 from extender.placement.patch import JsonObject
 from extender.placement.reasons import Constraint, refusal_text
 
 
-class _Annotations(msgspec.Struct, frozen=True):
-    """Ours. Others' are neither read nor changed, but it matters whether there are any to put ours beside."""
+class CreatedSpec(PodSpec, frozen=True):
+    """core/v1 PodSpec with the parts that a patch touches or depends on, as they came; `UNSET` where they did not."""
 
-    added: msgspec.Raw | msgspec.UnsetType = msgspec.field(name=ADDED, default=msgspec.UNSET)
-    reason: msgspec.Raw | msgspec.UnsetType = msgspec.field(name=REASON, default=msgspec.UNSET)
-
-
-class _Metadata(msgspec.Struct, frozen=True):
-    annotations: _Annotations | msgspec.UnsetType | None = msgspec.UNSET
-
-
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
     tolerations: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     affinity: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     scheduler_name: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     node_selector: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class _Touched(msgspec.Struct, frozen=True):
-    """The parts of a pod that a patch depends on; all else is skipped, not read."""
+class CreatedPod(Pod, frozen=True):
+    """core/v1 Pod as a mutation reads it."""
 
-    metadata: _Metadata | msgspec.UnsetType | None = msgspec.UNSET
-    spec: _Spec | msgspec.UnsetType = msgspec.UNSET
+    spec: CreatedSpec | None = None
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    annotations: Mapping[str, str] | msgspec.UnsetType | None
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    tolerations: msgspec.Raw | msgspec.UnsetType
+    affinity: msgspec.Raw | msgspec.UnsetType
+    scheduler_name: msgspec.Raw | msgspec.UnsetType
+    node_selector: msgspec.Raw | msgspec.UnsetType
+
+
+class _Touched(msgspec.Struct, frozen=True):
+    """The parts of a pod that a patch depends on. Of the annotations ours, and whether there are any to put them by."""
+
+    metadata: _Metadata | msgspec.UnsetType
+    spec: _Spec
 
 
 class Creation(msgspec.Struct, frozen=True):
@@ -76,21 +85,28 @@ class Creation(msgspec.Struct, frozen=True):
         return [(image, fact) for image, fact in pairs if isinstance(fact, Pending | Unknown)]
 
 
-_TOUCHED = msgspec.json.Decoder(_Touched)
 _ENCODER = msgspec.json.Encoder()
 
 
 def read_creation(
-    raw: bytes | msgspec.Raw,
-    images: Sequence[tuple[PodImage, ImageFact]],
-    wishes: Wishes,
-    cluster: frozenset[Platform],
+    pod: CreatedPod, images: Sequence[tuple[PodImage, ImageFact]], wishes: Wishes, cluster: frozenset[Platform]
 ) -> Creation:
-    """The creation of the pod whose JSON is `raw`. O(its length), and little else."""
+    """The creation of the pod."""
+    spec = pod.spec or CreatedSpec()
+    touched = _Touched(
+        _Metadata(_ours(pod.metadata.annotations)) if pod.metadata else msgspec.UNSET,
+        _Spec(spec.tolerations, spec.affinity, spec.scheduler_name, spec.node_selector),
+    )
     return Creation(
-        _ENCODER.encode(_TOUCHED.decode(raw)),
+        _ENCODER.encode(touched),
         tuple(image for image, _ in images),
         tuple(fact for _, fact in images),
         wishes,
         cluster,
     )
+
+
+def _ours(annotations: Mapping[str, str] | msgspec.UnsetType | None) -> Mapping[str, str] | msgspec.UnsetType | None:
+    if not annotations:
+        return annotations
+    return {key: annotations[key] for key in (ADDED, REASON) if key in annotations}

@@ -1,6 +1,6 @@
 """The decision about a pod that is being created: what it is given so that it lands where its images run.
 
-Answers with a JSON Patch on the raw object, so that fields unknown here survive, with warnings for the pod's author and
+Answers with a JSON Patch on the object, so that fields unknown here survive, with warnings for the pod's author and
 with annotations for the audit log. Knows no HTTP and no clock: a dry run is a run.
 """
 
@@ -39,7 +39,7 @@ from extender.placement.affinity import (
     plan_required,
 )
 from extender.placement.annotations import Mode, Wishes
-from extender.placement.creation import Creation, read_creation
+from extender.placement.creation import CreatedPod, Creation, read_creation
 from extender.placement.facts import Fit, ImageFact, PodImage, fit
 from extender.placement.patch import Json, JsonObject, Operation, diff, look
 from extender.placement.policy import Policy, common_platforms, is_multi_arch, left_alone, preference_for
@@ -127,18 +127,18 @@ class Mutator:
 
     def mutate(
         self,
-        raw: bytes | msgspec.Raw,
+        pod: CreatedPod,
         images: Sequence[tuple[PodImage, ImageFact]],
         wishes: Wishes,
         cluster: frozenset[Platform] = frozenset(),
     ) -> Mutation:
-        """What to answer about the pod whose JSON is `raw` and which is not to be left, given what its images are.
+        """What to answer about a pod that is not to be left, given what is known of its images.
 
         Tolerations and affinity come from known images only: an unresolved one earns nothing and refuses nothing here.
         `cluster` has the platforms of the nodes there are, nothing if they are not watched; it gives warnings only.
         Under `observe` the audit annotation `would-add` stands for the patch.
         """
-        creation = read_creation(raw, images, wishes, cluster)
+        creation = read_creation(pod, images, wishes, cluster)
         return self._remembered(creation) if len(creation.touched) <= _REMEMBERED_BYTES else self._decide(creation)
 
     def _decide(self, creation: Creation) -> Mutation:

@@ -16,8 +16,8 @@ from extender.kubernetes.admission_v1 import (
     encode_response,
     is_pod_creation,
 )
-from extender.kubernetes.core_v1 import Pod
 from extender.metrics import counter
+from extender.placement.creation import CreatedPod
 from extender.placement.facts import fact_of, images_of
 from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator, Outcome
 from extender.server.endpoints import Reply
@@ -33,7 +33,7 @@ ADMISSIONS = counter(
     (*Outcome, _SKIPPED, _UNREADABLE),
 )
 
-_POD = msgspec.json.Decoder(Pod)
+_POD = msgspec.json.Decoder(CreatedPod)
 
 
 class PodAdmission:
@@ -80,7 +80,7 @@ class PodAdmission:
         """Allowed without a patch; the event's id is in the audit log."""
         return encode_response(decode_review(body), audit_annotations={"internal-error": event_id})
 
-    async def _mutate(self, request: AdmissionRequest, pod: Pod) -> Mutation:
+    async def _mutate(self, request: AdmissionRequest, pod: CreatedPod) -> Mutation:
         namespace = request.namespace or ""
         wishes = self._knowledge.wishes_of(pod, namespace)
         left = self._mutator.leave(pod, wishes)
@@ -95,4 +95,4 @@ class PodAdmission:
         facts = [
             (image, fact_of(image, answer, may_be_pending=True)) for image, answer in zip(images, answers, strict=True)
         ]
-        return self._mutator.mutate(request.object, facts, wishes, self._cluster_platforms())
+        return self._mutator.mutate(pod, facts, wishes, self._cluster_platforms())

@@ -55,6 +55,7 @@ ADMISSION_BODY_BYTES = 8 * 1024 * 1024
 FILE_CHECK_SECONDS = 5.0
 LOAD_SECONDS = 0.5  # of the start that the store may take; the rest is loaded while we answer
 SCOPE_KEY_BYTES = 32
+SETTLE_SECONDS = 0.1
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -187,7 +188,6 @@ async def open_service(config: Config, surroundings: Surroundings) -> AsyncItera
         opener = _Opener(config, draining)
         try:
             service = await opener.open(knowledge, surroundings)
-            keep_freed_memory()  # from here on: what start-up needed for itself is given back
             log.info("service.started", version=__version__, config=_shown(config))
             yield service
         finally:
@@ -196,11 +196,23 @@ async def open_service(config: Config, surroundings: Surroundings) -> AsyncItera
 
 async def run_service(config: Config) -> None:
     """Serve until SIGTERM or SIGINT, then drain."""
-    async with open_surroundings(config) as surroundings, open_service(config, surroundings):
-        gc.freeze()  # what start-up made and loaded stays: no collection need walk it, which would be a pause
+    async with (
+        open_surroundings(config) as surroundings,
+        open_service(config, surroundings),
+        _in_background(settle_down(surroundings)),
+    ):
         await wait_for_stop()
         log.info("service.stopping", grace_seconds=config.shutdown.grace_seconds)
     log.info("service.stopped")
+
+
+async def settle_down(surroundings: Surroundings) -> None:
+    """Once all that must be known is: what start-up needed has been given back, and what it made will stay."""
+    ready = surroundings.ready_checks().values()
+    while not all(check().ok for check in ready):  # noqa: ASYNC110  # a check is asked, it does not tell
+        await asyncio.sleep(SETTLE_SECONDS)
+    gc.freeze()  # no collection need walk it from here on, which would be a pause
+    keep_freed_memory()
 
 
 async def wait_for_stop() -> None:

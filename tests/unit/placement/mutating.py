@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from extender.images.platform import Platform, parse_platform
-from extender.kubernetes.core_v1 import Pod
 from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import ADDED, read_wishes
+from extender.placement.creation import CreatedPod
 from extender.placement.facts import ImageFact, RunsOn, images_of
 from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator
 from extender.placement.policy import Policy
@@ -59,6 +59,11 @@ def pod(images: int = 1, metadata: dict[str, Any] | None = None, **spec: Any) ->
     }
 
 
+def created(document: Any) -> CreatedPod:
+    """The pod as the webhook reads it."""
+    return msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
+
+
 def mutate(
     document: Any,
     *facts: ImageFact,
@@ -68,12 +73,11 @@ def mutate(
     cluster: frozenset[Platform] = frozenset(),
 ) -> Mutation:
     """What is decided about the pod, given what is known of each of its images in order."""
-    raw = msgspec.json.encode(document)
-    decoded = msgspec.json.decode(raw, type=Pod)
+    decoded = created(document)
     wishes = read_wishes(decoded.metadata.annotations if decoded.metadata else None, namespace)
     images = tuple(zip(images_of(decoded), facts, strict=True))
     mutator = Mutator(policy, admission or settings())
-    return mutator.leave(decoded, wishes) or mutator.mutate(raw, images, wishes, cluster)
+    return mutator.leave(decoded, wishes) or mutator.mutate(decoded, images, wishes, cluster)
 
 
 def after(document: Any, *facts: ImageFact, **arguments: Any) -> Any:

@@ -22,6 +22,7 @@ from tests.unit.placement.mutating import (
     POLICY,
     after,
     built_for,
+    created,
     mutate,
     pod,
     record_of,
@@ -366,7 +367,7 @@ def test_same_pod_gets_the_same_answer_and_another_its_own() -> None:
         (pod(metadata={"annotations": None}), MULTI, Wishes(), LINUX_ARM64),
     ]:
         images = [(PodImage("app-0:1"), fact)]
-        first, second = (mutator.mutate(msgspec.json.encode(document), images, wishes, cluster) for _ in range(2))
+        first, second = (mutator.mutate(created(document), images, wishes, cluster) for _ in range(2))
         assert first == second
         answers.append(first)
     assert len({(answer.patch, answer.warnings) for answer in answers}) == len(answers)
@@ -376,8 +377,8 @@ def test_annotations_of_others_make_no_other_pod() -> None:
     """Pods that differ in nothing else get the very same answer, whatever theirs are."""
     mutator = Mutator(POLICY, settings("both", "multiarch"))
     others: list[dict[str, str]] = [{"a": "1"}, {"b": "x" * 10_000}, {}]
-    pods = [msgspec.json.encode(pod(metadata={"annotations": annotations})) for annotations in others]
-    answers = [mutator.mutate(raw, [(PodImage("app-0:1"), MULTI)], Wishes()) for raw in pods]
+    pods = [created(pod(metadata={"annotations": annotations})) for annotations in others]
+    answers = [mutator.mutate(each, [(PodImage("app-0:1"), MULTI)], Wishes()) for each in pods]
     assert answers[0] is answers[1] is answers[2]
     assert answers[0].patch
 
