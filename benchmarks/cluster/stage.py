@@ -154,8 +154,8 @@ class Stage:
         if len(placed) != count or not set(placed) <= set(allowed):
             there = {each: placed.count(each) for each in set(placed)}
             raise Misplaced(f"{variant.name}: {count:,} pods may stand on {' and '.join(allowed)}, but: {there}")
-        if variant.affinity and (missed := sum(not _has_affinity(each, variant.affinity) for each in pods)):
-            raise Misplaced(f"{variant.name}: {missed} of {count} pods have no such affinity")
+        if variant.affinity and (missed := sum(not _is_patched(each, variant.affinity) for each in pods)):
+            raise Misplaced(f"{variant.name}: {missed} of {count} pods lack what the webhook adds")
 
     async def _clear(self, count: int) -> None:
         """Deletes the pods, and returns when the control plane has nothing to do any more."""
@@ -176,6 +176,8 @@ class Stage:
         return sum(cpu_seconds(process.pid) for process in self._cluster.processes if process.is_running)
 
 
-def _has_affinity(found: KubernetesObject, strength: str) -> bool:
-    affinity = found["spec"].get("affinity", {}).get("nodeAffinity", {})
-    return any(key.startswith(strength) for key in affinity)
+def _is_patched(found: KubernetesObject, affinity: str) -> bool:
+    """Whether the pod has what the webhook adds under that `node_affinity`; with `none` it is tolerations alone."""
+    if affinity == "none":
+        return any(not each["key"].startswith("node.kubernetes.io/") for each in found["spec"].get("tolerations", []))
+    return any(key.startswith(affinity) for key in found["spec"].get("affinity", {}).get("nodeAffinity", {}))

@@ -35,8 +35,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """One way to run the cluster. `claimed`: a claim is made of it, so that it is measured in every round.
 
     `verbs` are those that the extender is asked, `by_names` is nodeCacheCapable. With `affinity` the webhook is called
-    at creation, with that `admission.node_affinity`; with `by_hand` the pods come with what it would have added, and
-    there is no webhook and no service.
+    at creation, with that `admission.node_affinity`; `none` leaves it the tolerations. With `by_hand` the pods come
+    with what it would have added, and there is no webhook and no service.
     """
 
     name: str
@@ -66,7 +66,8 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(name="none", asked=Asked.NOBODY, claimed=True),
     Variant(name="affinity by hand", asked=Asked.NOBODY, affinity="required", by_hand=True, claimed=True),
     Variant(name="webhook required", asked=Asked.NOBODY, affinity="required", claimed=True),
-    Variant(name="webhook preferred", asked=Asked.NOBODY, affinity="preferred"),
+    Variant(name="webhook preferred", asked=Asked.NOBODY, affinity="preferred", claimed=True),
+    Variant(name="webhook tolerations", asked=Asked.NOBODY, affinity="none", claimed=True),
     _asking("null", Asked.NULL, Pods.MULTI),
     _asking("ours", Asked.OURS, Pods.MULTI),
     _asking("typed", Asked.TYPED, Pods.MULTI),
@@ -89,6 +90,8 @@ QUICK = (
     "none",
     "affinity by hand",
     "webhook required",
+    "webhook preferred",
+    "webhook tolerations",
     "null",
     "ours",
     "typed",

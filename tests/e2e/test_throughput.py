@@ -10,7 +10,17 @@ from benchmarks.report import Table
 
 pytestmark = pytest.mark.e2e
 
-VARIANTS = ("none", "affinity by hand", "webhook required", "null", "ours", "typed", "ours single", "ours whole")
+VARIANTS = (
+    "none",
+    "affinity by hand",
+    "webhook required",
+    "webhook tolerations",
+    "null",
+    "ours",
+    "typed",
+    "ours single",
+    "ours whole",
+)
 
 
 def column(table: Table, name: str) -> dict[str, float]:
@@ -40,6 +50,7 @@ def test_every_kind_of_variant_is_measured() -> None:
         "ours / typed",
         "webhook required / affinity by hand",
         "webhook required / none",
+        "webhook tolerations / none",
     }
     assert [len(plot.lines) for plot in report.plots] == [len(VARIANTS)]
     assert report.machine
