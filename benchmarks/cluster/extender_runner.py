@@ -51,7 +51,7 @@ class ExtenderRunner:
     async def asked(self, variant: Variant) -> AsyncIterator[Extender | None]:
         """Whoever is asked in this variant, ready and warm; None if nobody is."""
         match variant.asked:
-            case Asked.NULL | Asked.TYPED:
+            case Asked.NULL | Asked.SCORING | Asked.TYPED:
                 with self._reference(variant.asked) as reference:
                     yield reference
             case Asked.OURS:
@@ -74,7 +74,7 @@ class ExtenderRunner:
 
     @contextmanager
     def _reference(self, which: Asked) -> Iterator[ReferenceExtender]:
-        program = self._programs.null if which is Asked.NULL else self._programs.typed
+        program = self._programs.typed if which is Asked.TYPED else self._programs.null
         images = {self.images[Pods.MULTI]: list(ARCHITECTURES), self.images[Pods.SINGLE]: ["amd64"]}
         table = {"nodes": self._nodes, "images": images}
         reference = ReferenceExtender(which, program, self._folder, self._cluster.host_address, table)

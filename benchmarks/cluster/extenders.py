@@ -13,6 +13,7 @@ import msgspec
 from benchmarks.cluster.process_costs import bytes_read
 from benchmarks.cluster.processes import Process
 from benchmarks.cluster.service import ServiceProcess
+from benchmarks.cluster.variants import Asked
 
 _READY_SECONDS = 30.0
 _GRACE_SECONDS = 10.0
@@ -44,13 +45,17 @@ class Extender(Protocol):
 class ReferenceExtender:
     """One of the Go programs; it does not count, so what it has read is held against the least there can be."""
 
-    def __init__(self, name: str, program: Path, folder: Path, host: str, table: Mapping[str, object]) -> None:
+    def __init__(self, which: Asked, program: Path, folder: Path, host: str, table: Mapping[str, object]) -> None:
         """Returns when it listens; `table` is what `typed` decides by. Raises ProcessFailed."""
+        name = which.replace(" ", "-")
         command = [str(program), "-listen", f"{host}:0"]
-        if name == "typed":
-            path = folder / "table.json"
-            path.write_bytes(msgspec.json.encode(table))
-            command += ["-table", str(path)]
+        match which:
+            case Asked.TYPED:
+                path = folder / "table.json"
+                path.write_bytes(msgspec.json.encode(table))
+                command += ["-table", str(path)]
+            case Asked.SCORING:
+                command.append("-score")
         self._process = Process(name, command, folder / f"{name}.log")
         self._process.wait_until(lambda: b"\n" in self._process.log.read_bytes(), _READY_SECONDS)
         first_line = self._process.log.read_bytes().splitlines()[0]

@@ -38,6 +38,8 @@ COMPARISONS = (
     Comparison("ours", "typed", 1.1, Pods.MULTI),
     Comparison("ours single", "null single", 0.85, Pods.SINGLE),
     Comparison("ours single", "typed single", 1.1, Pods.SINGLE),
+    # kube-scheduler reads scores with reflection, whoever gives them; `null` gives none.
+    Comparison("ours", "null scoring", 0.85, Pods.MULTI),
     Comparison("webhook tolerations", "none", 0.97, Pods.MULTI),
     Comparison("webhook preferred", "none", 0.97, Pods.MULTI),
     Comparison("webhook required", "none", 0.97, Pods.MULTI),

@@ -20,6 +20,7 @@ class Asked(StrEnum):
 
     NOBODY = "none"
     NULL = "null"
+    SCORING = "null scoring"
     TYPED = "typed"
     OURS = "ours"
 
@@ -69,6 +70,7 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(name="webhook preferred", asked=Asked.NOBODY, affinity="preferred", claimed=True),
     Variant(name="webhook tolerations", asked=Asked.NOBODY, affinity="none", claimed=True),
     _asking("null", Asked.NULL, Pods.MULTI),
+    _asking("null scoring", Asked.SCORING, Pods.MULTI),
     _asking("ours", Asked.OURS, Pods.MULTI),
     _asking("typed", Asked.TYPED, Pods.MULTI),
     _asking("null single", Asked.NULL, Pods.SINGLE),
@@ -93,6 +95,7 @@ QUICK = (
     "webhook preferred",
     "webhook tolerations",
     "null",
+    "null scoring",
     "ours",
     "typed",
     "null single",

@@ -1,7 +1,8 @@
 """The Go extenders that ours is measured against, built from the sources beside this file once and kept in the cache.
 
-`typed` is written as published extenders are, `null` is the protocol's own limit. Knows how they are built; must not
-know how they are run, nor what is asked of them. `python -m benchmarks.reference.programs` prints their paths.
+`typed` is written as published extenders are, `null` is the protocol's own limit; with `-score` its answers have scores.
+Knows how they are built; must not know how they are run, nor what is asked of them.
+`python -m benchmarks.reference.programs` prints their paths.
 """
 
 import hashlib

@@ -16,6 +16,7 @@ VARIANTS = (
     "webhook required",
     "webhook tolerations",
     "null",
+    "null scoring",
     "ours",
     "typed",
     "ours single",
@@ -47,6 +48,7 @@ def test_every_kind_of_variant_is_measured() -> None:
     assert min(column(costs, "filter calls").values()) >= 1
     assert {claim.what.rpartition("of ")[2] for claim in report.claims} == {
         "ours / null",
+        "ours / null scoring",
         "ours / typed",
         "webhook required / affinity by hand",
         "webhook required / none",
