@@ -1,6 +1,6 @@
 """The Go extenders that ours is measured against, built from the sources beside this file once and kept in the cache.
 
-`typed` is written as published extenders are, `null` is the protocol's own limit; with `-score` its answers have scores.
+`typed` is written as published extenders are; `null` is the protocol's own limit, with `-score` of answers with scores.
 Knows how they are built; must not know how they are run, nor what is asked of them.
 `python -m benchmarks.reference.programs` prints their paths.
 """
