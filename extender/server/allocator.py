@@ -15,7 +15,7 @@ def keep_freed_memory() -> None:
     """From now on freed blocks up to 32 MiB stay with the process, 64 MiB of them at most at the top of its heap.
 
     Left to itself glibc maps blocks from 128 KiB on and gives them back one by one, so that every page of every body
-    and answer is faulted in anew: two thirds of the time that 1,000 whole nodes take. Without glibc nothing changes.
+    and answer is faulted in anew: half of the time that 1,000 whole nodes take. Without glibc nothing changes.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
