@@ -13,13 +13,13 @@ import msgspec
 import typer
 from rich.console import Console
 
+from benchmarks.child import ServerFailed
 from benchmarks.cluster.binaries import BinariesMissing
 from benchmarks.cluster.processes import ProcessFailed
 from benchmarks.contenders import Disagreement
 from benchmarks.debian_package import ProgramMissing
 from benchmarks.loopback import UnexpectedStatus
 from benchmarks.report import Report, compared, print_report, read_report, write_report
-from benchmarks.servers import ServerFailed
 from benchmarks.wrk import LoadFailed
 
 USUAL = ("latency", "webhook", "growth", "images", "known_images", "memory", "startup")

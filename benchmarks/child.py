@@ -1,4 +1,4 @@
-"""A program of ours in a process of its own, for as long as it is needed.
+"""A program in a process of its own, for as long as it is needed.
 
 Knows how one is started, how it says that it is up, and how it ends: with its standard input. Nothing of what it does.
 """
@@ -6,13 +6,16 @@ Knows how one is started, how it says that it is up, and how it ends: with its s
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import msgspec
 
-from benchmarks.servers import ServerFailed
+END_SECONDS = 30
 
-END_SECONDS = 10
+
+class ServerFailed(RuntimeError):
+    """A program ended before it listened."""
 
 
 class Child(msgspec.Struct, frozen=True):
@@ -22,21 +25,25 @@ class Child(msgspec.Struct, frozen=True):
     pid: int
 
 
+def child(module: str, *arguments: object) -> AbstractContextManager[Child]:
+    """The Python module, run as a program until the context is left; as `run_program`."""
+    return run_program([sys.executable, "-m", module, *map(str, arguments)])
+
+
 @contextlib.contextmanager
-def child(module: str, *arguments: object) -> Iterator[Child]:
-    """The module, run as a program until the context is left.
+def run_program(command: Sequence[str]) -> Iterator[Child]:
+    """The program, running until the context is left.
 
     Raises:
-        ServerFailed: it ended before it was up.
+        ServerFailed: it ended before it listened.
     """
-    command = [sys.executable, "-m", module, *map(str, arguments)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin
     assert process.stdout
     try:
         line = process.stdout.readline()
         if not line:
-            raise ServerFailed(f"{module} ended with status {process.wait(END_SECONDS)} before it was up")
+            raise ServerFailed(f"{' '.join(command)} ended with status {process.wait(END_SECONDS)} before it listened")
         yield Child(msgspec.Raw(line), process.pid)
     finally:
         process.stdin.close()

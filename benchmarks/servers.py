@@ -6,7 +6,6 @@ of them.
 
 import contextlib
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import trustme
 
-END_SECONDS = 30
+from benchmarks.child import run_program
 
 Kind = Literal["service", "floor", "application"]
 
@@ -36,10 +35,6 @@ class Serving(msgspec.Struct, frozen=True):
 
     def __getitem__(self, name: str) -> str:
         return self.addresses[name]
-
-
-class ServerFailed(RuntimeError):
-    """A server did not come up."""
 
 
 def cores() -> Cores:
@@ -95,28 +90,10 @@ def serve_go(
 
 @contextlib.contextmanager
 def _running(command: Sequence[str], core: int) -> Iterator[Serving]:
-    with pinned(core):
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin
-    assert process.stdout
-    try:
-        line = process.stdout.readline()
-        if not line:
-            raise ServerFailed(f"{' '.join(command)} ended with status {process.wait(END_SECONDS)} before it listened")
-        yield Serving(msgspec.json.decode(line, type=dict[str, str]), process.pid)
-    finally:
-        process.stdin.close()
-        _end(process)
-        process.stdout.close()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """It ends by itself now that its standard input is closed; if not, it is killed."""
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    with contextlib.ExitStack() as ending:
+        with pinned(core):
+            started = ending.enter_context(run_program(command))
+        yield Serving(msgspec.json.decode(started.said, type=dict[str, str]), started.pid)
 
 
 def _certificates(folder: Path) -> list[str]:

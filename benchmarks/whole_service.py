@@ -17,7 +17,8 @@ from typing import IO, Any
 
 import msgspec
 
-from benchmarks.servers import ServerFailed, pinned
+from benchmarks.child import ServerFailed
+from benchmarks.servers import pinned
 
 READY_SECONDS = 60
 END_SECONDS = 30
