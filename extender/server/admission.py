@@ -3,23 +3,25 @@
 Knows when to wait and for how long; what a pod is given is `placement.mutation`'s business.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import structlog
 
 from extender.images.platform import Platform
 from extender.kubernetes.admission_v1 import (
-    AdmissionRequest,
+    AdmissionReview,
     complete_response,
     decode_review,
     encode_response,
     is_pod_creation,
 )
 from extender.metrics import counter
+from extender.placement.annotations import Wishes
 from extender.placement.creation import CreatedPod
-from extender.placement.facts import fact_of, images_of
+from extender.placement.facts import Answer, PodImage, fact_of, images_of
 from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator, Outcome
+from extender.registry.keyring import Keyring
 from extender.server.endpoints import Reply
 from extender.server.knowledge import Knowledge
 
@@ -33,7 +35,18 @@ ADMISSIONS = counter(
     (*Outcome, _SKIPPED, _UNREADABLE),
 )
 
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError)
 _POD = msgspec.json.Decoder(CreatedPod)
+
+
+class _Question(msgspec.Struct, frozen=True):
+    """The creation of a pod that is our business."""
+
+    review: AdmissionReview
+    pod: CreatedPod
+    wishes: Wishes
+    images: tuple[PodImage, ...]
+    keyring: Keyring
 
 
 class PodAdmission:
@@ -62,37 +75,65 @@ class PodAdmission:
 
     async def review(self, body: bytes) -> Reply:
         """AdmissionReview for AdmissionReview. Raises InvalidRequest."""
-        review = decode_review(body)
-        if not is_pod_creation(review.request):
-            ADMISSIONS[_SKIPPED].inc()
-            return Reply(encode_response(review))
-        try:
-            mutation = await self._mutate(review.request, _POD.decode(review.request.object))
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:  # the API server knows better what a Pod is
-            ADMISSIONS[_UNREADABLE].inc()
-            log.warning("pod.unreadable", namespace=review.request.namespace, why=str(exc))
-            return Reply(encode_response(review, warnings=[f"multiarch-extender cannot read this pod: {exc}"]))
-        ADMISSIONS[mutation.outcome].inc()
-        return Reply(complete_response(review, mutation.fields))
+        question = self._read(body)
+        if isinstance(question, Reply):
+            return question
+        # A required affinity outlives the fact it was made of, so a stale one is confirmed first.
+        answers = await self._knowledge.resolve(
+            question.images, question.keyring, self._wait_seconds, revalidate=self._confirms
+        )
+        return self._conclude(question, answers)
+
+    def review_at_once(self, body: bytes) -> Reply | None:
+        """What `review` answers, or None if it has to look something up first. Raises InvalidRequest."""
+        question = self._read(body)
+        if isinstance(question, Reply):
+            return question
+        answers = self._knowledge.recall(question.images, question.keyring)
+        return None if answers is None else self._conclude(question, answers)
 
     @staticmethod
     def harmless(body: bytes, event_id: str) -> bytes:
         """Allowed without a patch; the event's id is in the audit log."""
         return encode_response(decode_review(body), audit_annotations={"internal-error": event_id})
 
-    async def _mutate(self, request: AdmissionRequest, pod: CreatedPod) -> Mutation:
-        namespace = request.namespace or ""
-        wishes = self._knowledge.wishes_of(pod, namespace)
-        left = self._mutator.leave(pod, wishes)
+    def _read(self, body: bytes) -> "_Question | Reply":
+        """What there is to decide, or the answer where there is nothing."""
+        review = decode_review(body)
+        if not is_pod_creation(review.request):
+            ADMISSIONS[_SKIPPED].inc()
+            return Reply(encode_response(review))
+        namespace = review.request.namespace or ""
+        try:
+            pod = _POD.decode(review.request.object)
+            wishes = self._knowledge.wishes_of(pod, namespace)
+            left = self._mutator.leave(pod, wishes)
+        except _UNDECODABLE as exc:
+            return _unreadable(review, exc)
         if left:
-            return left
-        images = images_of(pod)
+            return _reply(review, left)
         keyring = self._knowledge.keyring_of(pod, namespace, may_read=self._may_read_secrets)
-        # A required affinity outlives the fact it was made of, so a stale one is confirmed first.
-        answers = self._knowledge.recall(images, keyring) or await self._knowledge.resolve(
-            images, keyring, self._wait_seconds, revalidate=self._confirms
-        )
+        return _Question(review, pod, wishes, images_of(pod), keyring)
+
+    def _conclude(self, question: "_Question", answers: Sequence[Answer]) -> Reply:
         facts = [
-            (image, fact_of(image, answer, may_be_pending=True)) for image, answer in zip(images, answers, strict=True)
+            (image, fact_of(image, answer, may_be_pending=True))
+            for image, answer in zip(question.images, answers, strict=True)
         ]
-        return self._mutator.mutate(pod, facts, wishes, self._cluster_platforms())
+        try:
+            mutation = self._mutator.mutate(question.pod, facts, question.wishes, self._cluster_platforms())
+        except _UNDECODABLE as exc:
+            return _unreadable(question.review, exc)
+        return _reply(question.review, mutation)
+
+
+def _reply(review: AdmissionReview, mutation: Mutation) -> Reply:
+    ADMISSIONS[mutation.outcome].inc()
+    return Reply(complete_response(review, mutation.fields))
+
+
+def _unreadable(review: AdmissionReview, exc: Exception) -> Reply:
+    """The API server knows better what a Pod is."""
+    ADMISSIONS[_UNREADABLE].inc()
+    log.warning("pod.unreadable", namespace=review.request.namespace, why=str(exc))
+    return Reply(encode_response(review, warnings=[f"multiarch-extender cannot read this pod: {exc}"]))

@@ -1,7 +1,7 @@
-"""The hot paths' HTTP: path to endpoint over aiohttp's low-level server, and what holds for every such request.
+"""The hot paths' HTTP: path to endpoint, and what holds for every such request.
 
 Body limit, method, the answers to a bad body and to a mistake of ours, and request metrics live here; what an answer
-says is the endpoint's business.
+says is the endpoint's business, and how one is sent without delay is `connection.py`'s.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from extender.errors import InvalidRequest
 from extender.metrics import counters, histogram
-from extender.server.json_answer import JsonAnswer
+from extender.server.connection import DirectServer
 
 log = structlog.get_logger()
 
@@ -52,11 +52,16 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """One path. `harmless` gives, for the id of a logged mistake of ours, the answer that does least harm."""
+    """One path. `harmless` gives, for the id of a logged mistake of ours, the answer that does least harm.
+
+    `at_once` gives the answer if it takes no waiting, else None: then `answer` is asked. Whatever it raises, `answer`
+    is expected to raise too.
+    """
 
     name: str
     answer: Callable[[bytes], Awaitable[Reply]]
     harmless: Callable[[bytes, str], bytes]
+    at_once: Callable[[bytes], Reply | None] = lambda _body: None
 
 
 class _Unreadable(Exception):
@@ -67,14 +72,18 @@ class _Unreadable(Exception):
 
 def endpoint_server(
     endpoints: Mapping[str, Endpoint], *, body_limit_bytes: int, draining: Callable[[], bool]
-) -> web.Server:
+) -> DirectServer:
     """A server that answers `endpoints` by path, nothing else; while `draining()` each answer ends its connection."""
     loop = asyncio.get_running_loop()
+
+    def at_once(path: str, body: bytes) -> bytes | None:
+        endpoint = endpoints.get(path)
+        return _answer_at_once(endpoint, body) if endpoint else None
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         endpoint = endpoints.get(request.path)
         if endpoint is None:
-            response: web.StreamResponse = _problem(404, f"there is no {request.path}; there is {', '.join(endpoints)}")
+            response = _problem(404, f"there is no {request.path}; there is {', '.join(endpoints)}")
         elif request.method != "POST":
             response = _problem(405, f"{request.path} takes POST")
             response.headers["Allow"] = "POST"
@@ -93,40 +102,56 @@ def endpoint_server(
     ) -> web.BaseRequest:
         return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=body_limit_bytes)
 
-    return web.Server(handle, request_factory=make_request, keepalive_timeout=KEEP_ALIVE_SECONDS, access_log=None)
+    return DirectServer(
+        handle,
+        at_once=at_once,
+        body_limit_bytes=body_limit_bytes,
+        closing=draining,
+        request_factory=make_request,
+        keep_alive_seconds=KEEP_ALIVE_SECONDS,
+    )
 
 
-async def _answer(endpoint: Endpoint, request: web.BaseRequest, body_limit_bytes: int) -> web.StreamResponse:
+def _answer_at_once(endpoint: Endpoint, body: bytes) -> bytes | None:
+    started = time.perf_counter()
+    try:
+        reply = endpoint.at_once(body)
+    except InvalidRequest:  # which `_answer` meets again, and says so
+        return None
+    except Exception as exc:  # noqa: BLE001  # it is logged there
+        reply = _failed(endpoint, body, exc)
+    if reply is None:
+        return None
+    REQUESTS[endpoint.name][reply.outcome].inc()
+    SECONDS[endpoint.name].observe(time.perf_counter() - started)
+    return reply.body
+
+
+async def _answer(endpoint: Endpoint, request: web.BaseRequest, body_limit_bytes: int) -> web.Response:
     started = time.perf_counter()
     body = b""
-    response: web.StreamResponse
     try:
-        body = _whole_body(request, body_limit_bytes) or await _read_body(request, body_limit_bytes)
+        body = await _read_body(request, body_limit_bytes)
         reply = await endpoint.answer(body)
     except (_Unreadable, InvalidRequest) as exc:
         status = exc.status if isinstance(exc, _Unreadable) else 400
         log.warning("request.rejected", endpoint=endpoint.name, status=status, why=str(exc))
         response, outcome = _problem(status, str(exc)), "bad_request"
-    except Exception:  # whatever it is, the scheduler and the API server must get an answer
-        event_id = secrets.token_hex(8)
-        log.exception("request.failed", endpoint=endpoint.name, id=event_id)
-        response, outcome = JsonAnswer(endpoint.harmless(body, event_id)), "failed"
+    except Exception as exc:  # noqa: BLE001  # it is logged there
+        reply = _failed(endpoint, body, exc)
+        response, outcome = _json(200, reply.body), reply.outcome
     else:
-        response, outcome = JsonAnswer(reply.body), reply.outcome
+        response, outcome = _json(200, reply.body), reply.outcome
     REQUESTS[endpoint.name][outcome].inc()
     SECONDS[endpoint.name].observe(time.perf_counter() - started)
     return response
 
 
-def _whole_body(request: web.BaseRequest, limit_bytes: int) -> bytes:
-    """The body if all of it came with the headers, the usual case, which needs no timer; empty if it did not."""
-    content = request.content
-    if not content.is_eof():
-        return b""
-    body = content.read_nowait()
-    if len(body) > limit_bytes:
-        raise _too_large(limit_bytes)
-    return body
+def _failed(endpoint: Endpoint, body: bytes, exc: Exception) -> Reply:
+    """Whatever went wrong, the scheduler and the API server must get an answer."""
+    event_id = secrets.token_hex(8)
+    log.error("request.failed", endpoint=endpoint.name, id=event_id, exc_info=exc)
+    return Reply(endpoint.harmless(body, event_id), "failed")
 
 
 async def _read_body(request: web.BaseRequest, limit_bytes: int) -> bytes:
@@ -151,6 +176,9 @@ def _too_large(limit_bytes: int) -> _Unreadable:
 
 
 def _problem(status: int, why: str) -> web.Response:
-    return web.Response(
-        status=status, body=msgspec.json.encode({"error": why}), headers={"Content-Type": "application/json"}
-    )
+    return _json(status, msgspec.json.encode({"error": why}))
+
+
+def _json(status: int, text: bytes) -> web.Response:
+    headers = {"Content-Type": "application/json", "Server": "multiarch-extender"}  # aiohttp would say its version
+    return web.Response(status=status, body=text, headers=headers)

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
 import structlog
 
 from extender.kubernetes.core_v1 import NodeName, Pod, PodUid
@@ -29,6 +30,7 @@ from extender.placement.policy import left_alone
 from extender.placement.scheduling import (
     REFUSED,
     Decision,
+    Outcome,
     Verdict,
     filter_nodes,
     is_unsettled,
@@ -74,6 +76,23 @@ class NodeView(Protocol):
         """Ask the API server once for nodes that are not in view, take them in, and say which are still missing."""
 
 
+class _Question(msgspec.Struct, frozen=True):
+    """A filter request about a pod that is our business."""
+
+    args: ExtenderArgs
+    wishes: Wishes
+    nodes: NodePlatforms
+    images: tuple[PodImage, ...]
+    keyring: Keyring
+
+
+class _Scores(msgspec.Struct, frozen=True):
+    """A prioritize answer, and how many nodes of which verdict it scores."""
+
+    text: bytes
+    verdicts: Mapping[Verdict, int]
+
+
 class SchedulerVerbs:
     """filter, prioritize and preempt for one scheduler.
 
@@ -106,40 +125,42 @@ class SchedulerVerbs:
 
     async def filter(self, body: bytes) -> Reply:
         """ExtenderFilterResult for ExtenderArgs. Raises InvalidRequest."""
-        args = decode_args(body)
-        wishes = self._wishes_of(args.pod)
-        if wishes is None:
-            return _filter_reply(args.echo())
-        nodes = self._nodes_for(args)
-        if isinstance(nodes, str):
-            return _filter_reply(ExtenderFilterResult(error=nodes))
-        decision = await self._decide_in_time(args, nodes, wishes)
+        question = self._read_filter(body)
+        if isinstance(question, Reply):
+            return question
+        args, nodes = question.args, question.nodes
+        decision = await self._decide_in_time(question)
         outcome = filter_nodes(args, nodes, decision)
         if Verdict.UNSTATED in outcome.verdicts:
             sought = await self._seek(args, nodes)
             if sought.unasked and decision.enforced and self._policy.pending is Choice.RETRY:
                 return _filter_reply(ExtenderFilterResult(error=NOT_IN_VIEW.format(node=sought.unasked[0])))
             outcome = filter_nodes(args, nodes, decision)
-        _count("filter", outcome.verdicts)
-        if outcome.decided is not outcome.answer:
-            refused = sum(number for verdict, number in outcome.verdicts.items() if verdict in REFUSED)
-            log.info(
-                "pod.observed", pod=_uid(args.pod), refused=refused, reason=decision.refusal or outcome.decided.error
-            )
-        return _filter_reply(outcome.answer)
+        return self._conclude(question, decision, outcome)
+
+    def filter_at_once(self, body: bytes) -> Reply | None:
+        """What `filter` answers, or None if it has to look something up first. Raises InvalidRequest."""
+        question = self._read_filter(body)
+        if isinstance(question, Reply):
+            return question
+        answers = self._knowledge.recall(question.images, question.keyring)
+        if answers is None:
+            return None
+        decision = self._decision(question.args.pod, question.images, answers, question.wishes)
+        outcome = filter_nodes(question.args, question.nodes, decision)
+        if Verdict.UNSTATED in outcome.verdicts:
+            return None
+        return self._conclude(question, decision, outcome)
 
     async def prioritize(self, body: bytes) -> Reply:
         """HostPriorityList for ExtenderArgs, from memory only. Raises InvalidRequest."""
-        args = decode_args(body)
-        wishes = self._wishes_of(args.pod)
-        nodes = self._nodes_for(args)
-        if wishes is None or isinstance(nodes, str):
-            return Reply(encode_priorities({}))
-        images = images_of(args.pod)
-        answers = self._knowledge.peek(images, self._keyring_of(args.pod))
-        outcome = prioritize_nodes(args, nodes, self._decision(args.pod, images, answers, wishes))
-        _count("prioritize", outcome.verdicts)
-        return Reply(encode_priorities(outcome.answer))
+        return self.prioritize_at_once(body)
+
+    def prioritize_at_once(self, body: bytes) -> Reply:
+        """What `prioritize` answers. Raises InvalidRequest."""
+        scores = self._score(decode_args(body))
+        _count("prioritize", scores.verdicts)
+        return Reply(scores.text)
 
     async def preempt(self, body: bytes) -> Reply:
         """ExtenderPreemptionResult for ExtenderPreemptionArgs, from memory; starts lookups. Raises InvalidRequest."""
@@ -170,6 +191,34 @@ class SchedulerVerbs:
     def harmless_preempt(_body: bytes, _event_id: str) -> bytes:
         """No candidates: nobody is evicted by mistake."""
         return encode_preemption_result(ExtenderPreemptionResult({}))
+
+    def _read_filter(self, body: bytes) -> "_Question | Reply":
+        """What there is to decide, or the answer where there is nothing."""
+        args = decode_args(body)
+        wishes = self._wishes_of(args.pod)
+        if wishes is None:
+            return _filter_reply(args.echo())
+        nodes = self._nodes_for(args)
+        if isinstance(nodes, str):
+            return _filter_reply(ExtenderFilterResult(error=nodes))
+        return _Question(args, wishes, nodes, images_of(args.pod), self._keyring_of(args.pod))
+
+    def _conclude(self, question: "_Question", decision: Decision, outcome: Outcome[ExtenderFilterResult]) -> Reply:
+        _count("filter", outcome.verdicts)
+        if outcome.decided is not outcome.answer:
+            pod = _uid(question.args.pod)
+            refused = sum(number for verdict, number in outcome.verdicts.items() if verdict in REFUSED)
+            log.info("pod.observed", pod=pod, refused=refused, reason=decision.refusal or outcome.decided.error)
+        return _filter_reply(outcome.answer)
+
+    def _score(self, args: ExtenderArgs) -> "_Scores":
+        wishes = self._wishes_of(args.pod)
+        nodes = self._nodes_for(args)
+        if wishes is None or isinstance(nodes, str):
+            return _Scores(encode_priorities({}), {})
+        images = images_of(args.pod)
+        answers = self._knowledge.peek(images, self._keyring_of(args.pod))
+        return _scores(args, nodes, self._decision(args.pod, images, answers, wishes))
 
     def _keyring_of(self, pod: Pod) -> Keyring:
         return self._knowledge.keyring_of(pod, _namespace_of(pod), may_read=self._may_read_secrets)
@@ -209,19 +258,15 @@ class SchedulerVerbs:
         )
         return sought
 
-    async def _decide_in_time(self, args: ExtenderArgs, nodes: NodePlatforms, wishes: Wishes) -> Decision:
+    async def _decide_in_time(self, question: "_Question") -> Decision:
         """The decision from memory, or after waiting for lookups where that could change the answer."""
-        images = images_of(args.pod)
-        keyring = self._keyring_of(args.pod)
-        answers = self._knowledge.recall(images, keyring)
-        if answers is not None:
-            return self._decision(args.pod, images, answers, wishes)
+        args, nodes, images, keyring = question.args, question.nodes, question.images, question.keyring
         answers = await self._knowledge.resolve(images, keyring, 0)
-        decision = self._decision(args.pod, images, answers, wishes)
+        decision = self._decision(args.pod, images, answers, question.wishes)
         if None not in answers or not self._wait_seconds or not is_unsettled(args, nodes, decision):
             return decision
         answers = await self._knowledge.resolve(images, keyring, self._wait_seconds)
-        return self._decision(args.pod, images, answers, wishes)
+        return self._decision(args.pod, images, answers, question.wishes)
 
     def _decision(self, pod: Pod, images: tuple[PodImage, ...], answers: Sequence[Answer], wishes: Wishes) -> Decision:
         if all(isinstance(answer, Content) for answer in answers):
@@ -252,6 +297,11 @@ def _uid(pod: Pod) -> PodUid:
 
 def _filter_reply(result: ExtenderFilterResult) -> Reply:
     return Reply(encode_filter_result(result), "error" if result.error else "answered")
+
+
+def _scores(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> _Scores:
+    outcome = prioritize_nodes(args, nodes, decision)
+    return _Scores(encode_priorities(outcome.answer), outcome.verdicts)
 
 
 def _count(endpoint: str, verdicts: Mapping[Verdict, int]) -> None:

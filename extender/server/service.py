@@ -326,8 +326,10 @@ def scheduler_endpoints(config: Config, knowledge: Knowledge, surroundings: Surr
         clock=time.monotonic,
     )
     return {
-        "/scheduler/filter": Endpoint("filter", verbs.filter, verbs.harmless_filter),
-        "/scheduler/prioritize": Endpoint("prioritize", verbs.prioritize, verbs.harmless_prioritize),
+        "/scheduler/filter": Endpoint("filter", verbs.filter, verbs.harmless_filter, verbs.filter_at_once),
+        "/scheduler/prioritize": Endpoint(
+            "prioritize", verbs.prioritize, verbs.harmless_prioritize, verbs.prioritize_at_once
+        ),
         "/scheduler/preempt": Endpoint("preempt", verbs.preempt, verbs.harmless_preempt),
     }
 
@@ -345,7 +347,9 @@ def admission_endpoints(config: Config, knowledge: Knowledge, surroundings: Surr
         wait_seconds=config.admission.wait_seconds,
         may_read_secrets=config.admission.network_policy or _is_mutual(config.admission.tls),
     )
-    return {"/admission/pods": Endpoint("admission", admission.review, admission.harmless)}
+    return {
+        "/admission/pods": Endpoint("admission", admission.review, admission.harmless, admission.review_at_once),
+    }
 
 
 def _is_mutual(tls: TlsConfig | None) -> bool:

@@ -1,0 +1,189 @@
+"""A connection of the hot paths: a usual request is answered as its last byte arrives, any other is aiohttp's.
+
+Usual is a POST as Go's and aiohttp's clients write it, whose answer takes no waiting. It then costs no task, no parser
+and no response object, which together cost more than most decisions do. Knows HTTP/1.1's framing (RFC 9112) and when to
+leave a request to aiohttp; what is answered it must not know.
+"""
+
+import asyncio
+import functools
+import re
+import time
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+AnswerAtOnce = Callable[[str, bytes], bytes | None]
+"""The JSON text that answers 200 to this body at this path, or None: then aiohttp is given the request."""
+
+# A body that takes longer is aiohttp's to wait for: both callers are on a cluster's own network.
+PATIENCE_SECONDS = 1.0
+
+_END = b"\r\n\r\n"
+_HEAD_BYTES = 2048  # Go's are some 200; as many as are remembered must not matter
+# A head is understood here if it has nothing but these fields, each on one line; whatever could frame a body otherwise,
+# end the connection or ask for more than an answer (Transfer-Encoding, Connection, Expect, Upgrade) is not among them.
+_HEAD = re.compile(
+    rb"POST (?P<path>/[!-~]*) HTTP/1\.1\r\n"
+    rb"(?:(?:Host|User-Agent|Accept|Accept-Encoding|Content-Type|Traceparent|Tracestate): ?[ -~]*\r\n)*"
+    rb"Content-Length: ?(?P<length>[0-9]{1,12})\r\n"
+    rb"(?:(?:Host|User-Agent|Accept|Accept-Encoding|Content-Type|Traceparent|Tracestate): ?[ -~]*\r\n)*"
+    rb"\r\n",
+    re.IGNORECASE,
+)
+# A longer body is handed over beside its head instead of being copied behind it.
+_COPIED_BYTES = 16 * 1024
+# What of aiohttp's own state is looked at; should a release of it name these otherwise, it answers everything itself.
+_NEEDED = {"_close", "_force_close", "_next_keepalive_close_time", "_paused", "_waiter"}
+FITS = {slot for each in RequestHandler.__mro__ for slot in getattr(each, "__slots__", ())} >= _NEEDED
+
+
+class DirectServer(web.Server):
+    """aiohttp's low-level server, whose connections ask `at_once` first.
+
+    `closing` tells whether each answer is to be the last one of its connection.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        *,
+        at_once: AnswerAtOnce,
+        body_limit_bytes: int,
+        closing: Callable[[], bool],
+        request_factory: Callable[..., web.BaseRequest],
+        keep_alive_seconds: float,
+    ) -> None:
+        super().__init__(
+            handler, request_factory=request_factory, keepalive_timeout=keep_alive_seconds, access_log=None
+        )
+        self.at_once = at_once
+        self.body_limit_bytes = body_limit_bytes
+        self.closing = closing
+        self.keep_alive_seconds = keep_alive_seconds
+
+    def __call__(self) -> RequestHandler:
+        """A protocol for a new connection."""
+        return Connection(self, self._loop) if FITS else super().__call__()
+
+
+class Connection(RequestHandler):
+    """One connection.
+
+    aiohttp is given whole requests one by one, and so stands between two of them whenever we go on; once it was given
+    anything else, it has the connection for good.
+    """
+
+    __slots__ = ("_awaited_bytes", "_body_timer", "_is_aiohttps", "_pieces", "_server", "_was_shared")
+
+    def __init__(self, server: DirectServer, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(server, loop=loop, keepalive_timeout=server.keep_alive_seconds, access_log=None)  # type: ignore[arg-type]  # None is no log
+        self._server = server
+        self._pieces: list[bytes] = []  # of a request whose end has not come yet
+        self._awaited_bytes = 0
+        self._body_timer: asyncio.TimerHandle | None = None
+        self._is_aiohttps = False
+        self._was_shared = False
+
+    def data_received(self, data: bytes) -> None:
+        """Answer, keep for later, or hand over. aiohttp too calls this, without data, to go on itself."""
+        if self._awaited_bytes and data:
+            self._pieces.append(data)
+            self._awaited_bytes -= len(data)
+            if self._awaited_bytes > 0:
+                return
+            data = self._collected()
+        if self._is_aiohttps or not data:
+            super().data_received(data)
+            return
+        end = data.find(_END, 0, _HEAD_BYTES) + len(_END)
+        read = _read_head(data[:end]) if end >= len(_END) else None
+        if read is None or read[1] > self._server.body_limit_bytes or len(data) > end + read[1]:
+            self._is_aiohttps = True
+            super().data_received(data)
+        elif len(data) < end + read[1]:
+            self._await(data, end + read[1] - len(data))
+        else:
+            self._respond(data, read[0], end)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """What was kept for later is dropped."""
+        self._collected()
+        super().connection_lost(exc)
+
+    def _respond(self, data: bytes, path: str, body_start: int) -> None:
+        """To one whole request."""
+        text = self._server.at_once(path, data[body_start:]) if self._is_idle() else None
+        if text is None or self.transport is None:
+            self._was_shared = True
+            super().data_received(data)
+            return
+        closing = self._server.closing()
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b%b\r\n" % (
+            len(text),
+            _CLOCK.line(),
+            b"Connection: close\r\n" if closing else b"",
+        )
+        if len(text) < _COPIED_BYTES:
+            self.transport.write(head + text)
+        else:
+            self.transport.writelines((head, text))
+        if closing:
+            self.force_close()
+        else:
+            self._next_keepalive_close_time = self._loop.time() + self._server.keep_alive_seconds
+
+    def _is_idle(self) -> bool:
+        """Whether aiohttp has answered all it was given, and the peer reads what is sent."""
+        if self._close or self._force_close or self._paused:
+            return False
+        return not self._was_shared or (self._waiter is not None and not self._waiter.done())
+
+    def _await(self, data: bytes, awaited_bytes: int) -> None:
+        self._pieces.append(data)
+        self._awaited_bytes = awaited_bytes
+        self._body_timer = self._loop.call_later(PATIENCE_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        """The body is late: aiohttp may wait for it."""
+        self._is_aiohttps = True
+        super().data_received(self._collected())
+
+    def _collected(self) -> bytes:
+        """What was kept for later, which is so no more."""
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._awaited_bytes = 0
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+        return data
+
+
+class _Clock:
+    """The Date header's line, which changes once a second (RFC 9110, section 6.6.1)."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._line = b""
+
+    def line(self) -> bytes:
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self._line = b"Date: %b\r\n" % formatdate(second, usegmt=True).encode()
+        return self._line
+
+
+_CLOCK = _Clock()
+
+
+@functools.lru_cache(1024)  # a client's heads differ in their bodies' lengths alone
+def _read_head(head: bytes) -> tuple[str, int] | None:
+    """Path and body length of a request that can be answered here; None for any other."""
+    found = _HEAD.fullmatch(head)
+    if not found:
+        return None
+    return found["path"].partition(b"?")[0].decode(), int(found["length"])
