@@ -40,6 +40,7 @@ from extender.placement.scheduling import (
 from extender.registry.keyring import Keyring
 from extender.server.endpoints import Reply
 from extender.server.first_seen import FirstSeen
+from extender.server.foresight import Foresight
 from extender.server.knowledge import Knowledge
 from extender.server.seen_nodes import SeenNodes
 
@@ -122,6 +123,7 @@ class SchedulerVerbs:
         # Pods of one template are decided about alike, and once all images are known the pod itself says nothing more.
         self._decide_known = functools.lru_cache(DECISIONS)(self._decide)
         self._seen_nodes = SeenNodes()
+        self._foresight = Foresight[_Scores](clock)
 
     async def filter(self, body: bytes) -> Reply:
         """ExtenderFilterResult for ExtenderArgs. Raises InvalidRequest."""
@@ -150,6 +152,8 @@ class SchedulerVerbs:
         outcome = filter_nodes(question.args, question.nodes, decision)
         if Verdict.UNSTATED in outcome.verdicts:
             return None
+        if decision.preference and REFUSED.isdisjoint(outcome.verdicts):
+            self._foresight.expect(body, functools.partial(_scores, question.args, question.nodes, decision))
         return self._conclude(question, decision, outcome)
 
     async def prioritize(self, body: bytes) -> Reply:
@@ -158,7 +162,7 @@ class SchedulerVerbs:
 
     def prioritize_at_once(self, body: bytes) -> Reply:
         """What `prioritize` answers. Raises InvalidRequest."""
-        scores = self._score(decode_args(body))
+        scores = self._foresight.take(body) or self._score(decode_args(body))
         _count("prioritize", scores.verdicts)
         return Reply(scores.text)
 

@@ -31,6 +31,7 @@ from tests.integration.service.conftest import StartService
 
 Form = Callable[[Json], Json]
 FORMS = pytest.mark.parametrize("form", [with_nodes, with_names], ids=["whole nodes", "node names"])
+MODE_ANNOTATION = "multiarch-extender.io/mode"
 KEYS = {"Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Error"}
 
 
@@ -424,6 +425,24 @@ async def test_pending_ends(images: EmbeddedRegistry) -> None:
         ):
             now[0] = at
             assert (await verbs.filter(asked)).outcome == outcome
+
+
+@FORMS
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+async def test_scores_worked_out_ahead_are_those_of_a_request_by_itself(
+    caller: Caller, images: EmbeddedRegistry, form: Form, mode: str
+) -> None:
+    """kube-scheduler asks about each pod twice with the same bytes; that changes neither answer nor counts."""
+    series = 'multiarch_nodes_total{endpoint="prioritize",verdict="yes"}'
+    before = await caller.metric(series)
+    for number in range(6):
+        image = "multi:1" if number != 3 else "arm:1"  # one of them is refused by some nodes
+        asked = form(pod(f"{images.host}/{image}", uid=f"uid-{number}", annotations={MODE_ANNOTATION: mode}))
+        await caller.filter(asked)
+        scores = await caller.prioritize(asked)
+        assert scores == ({"b": 10, "d": 10} if number != 3 and mode == "enforce" else {})
+    await caller.prioritize(form(pod(f"{images.host}/multi:1", annotations={MODE_ANNOTATION: mode})))
+    assert await caller.metric(series) == before + 6 * 2
 
 
 async def test_what_was_decided_is_counted(start_service: StartService, images: EmbeddedRegistry) -> None:
