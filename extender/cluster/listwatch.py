@@ -25,7 +25,8 @@ _TRIES_PER_VERSION = 5  # then list: a server restored from a backup never gets 
 
 AGE = gauge(
     "multiarch_watch_age_seconds",
-    "Time since the API server last proved (by list, event or bookmark) that our view of the resource is current.",
+    "Time since the API server last proved (by list, event or bookmark) that our view of the resource is current; "
+    "0: it is not watched.",
     "resource",
     ("nodes", "pods", "namespaces"),
 )

@@ -184,7 +184,10 @@ async def open_service(config: Config, surroundings: Surroundings) -> AsyncItera
     """
     draining = _Draining()
     BUILD_INFO[__version__].set(1)
-    async with open_knowledge(config, surroundings) as knowledge, surroundings.watching(knowledge.warm):
+    async with (
+        open_knowledge(config, surroundings) as knowledge,
+        surroundings.watching(knowledge.warm if _needs_pending_pods(config) else None),
+    ):
         opener = _Opener(config, draining)
         try:
             service = await opener.open(knowledge, surroundings)
@@ -345,11 +348,21 @@ def admission_endpoints(config: Config, knowledge: Knowledge, surroundings: Surr
         ),
         cluster_platforms=surroundings.platforms,
         wait_seconds=config.admission.wait_seconds,
-        may_read_secrets=config.admission.network_policy or _is_mutual(config.admission.tls),
+        may_read_secrets=_may_read_for_reviews(config),
     )
     return {
         "/admission/pods": Endpoint("admission", admission.review, admission.harmless, admission.review_at_once),
     }
+
+
+def _needs_pending_pods(config: Config) -> bool:
+    """Whether a scheduler will ask about them, or nothing else tells which pull secrets may be read."""
+    return bool(config.scheduler.listen) or (config.registry.pull_secrets and not _may_read_for_reviews(config))
+
+
+def _may_read_for_reviews(config: Config) -> bool:
+    """Whether only the API server reaches the webhook, so that a review may make us read the secrets it names."""
+    return config.admission.network_policy or _is_mutual(config.admission.tls)
 
 
 def _is_mutual(tls: TlsConfig | None) -> bool:

@@ -43,8 +43,11 @@ class Surroundings(Protocol):
     def platforms(self) -> frozenset[Platform]:
         """The platforms of the cluster's nodes; empty while they are not known."""
 
-    def watching(self, on_pending_pod: Callable[[Pod], None]) -> AbstractAsyncContextManager[None]:
-        """While the context lasts, all this is kept current and pods that wait for a node are announced."""
+    def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AbstractAsyncContextManager[None]:
+        """While the context lasts, all this is kept current and pods that wait for a node are announced.
+
+        None: nobody wants to know of such pods, and they are not watched.
+        """
 
     def ready_checks(self) -> Mapping[str, Check]:
         """By name, what must be well before we are ready."""
@@ -68,7 +71,7 @@ class NoCluster:
         return _platforms_of(self.nodes)
 
     @contextlib.asynccontextmanager
-    async def watching(self, on_pending_pod: Callable[[Pod], None]) -> AsyncIterator[None]:
+    async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
         """Nothing to watch."""
         del on_pending_pod
         yield
@@ -110,7 +113,7 @@ class _Watch:
 
 
 class WatchedCluster:
-    """Surroundings that three watches keep current while `watching`."""
+    """Surroundings that watches keep current while `watching`."""
 
     def __init__(self, client: ClusterClient, *, level_label: str) -> None:
         self.secrets = ClusterSecrets(client)
@@ -128,9 +131,14 @@ class WatchedCluster:
         return _platforms_of(self.nodes)
 
     @contextlib.asynccontextmanager
-    async def watching(self, on_pending_pod: Callable[[Pod], None]) -> AsyncIterator[None]:
-        """Keep nodes and namespaces current, and announce pods that wait for a node, until the context is left."""
-        views = ((NODES, self.nodes), (NAMESPACES, self._namespaces), (PENDING_PODS, PendingPods(on_pending_pod)))
+    async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
+        """Keep nodes and namespaces current, and announce pods that wait for a node, until the context is left.
+
+        The pods only if somebody is to be told: their watch costs the API server two events a pod.
+        """
+        views: list[tuple[Resource, _View]] = [(NODES, self.nodes), (NAMESPACES, self._namespaces)]
+        if on_pending_pod:
+            views.append((PENDING_PODS, PendingPods(on_pending_pod)))
         self._watches = {resource.name: _Watch(self._client, resource, view) for resource, view in views}
         try:
             yield

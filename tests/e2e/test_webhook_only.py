@@ -23,9 +23,9 @@ EACH = 75
 WRONG = {"amd64": "arm64", "arm64": "amd64"}
 
 
-async def start_webhook(world: World) -> ServiceProcess:
-    """The shipped webhook, called for every namespace but the cluster's own."""
-    service = await world.start_service(mode=Mode.WEBHOOK)
+async def start_webhook(world: World, *settings: str) -> ServiceProcess:
+    """The shipped webhook, with these settings over its own, called for every namespace but the cluster's own."""
+    service = await world.start_service(*settings, mode=Mode.WEBHOOK)
     await world.register_webhook(service)
     return service
 
@@ -74,6 +74,13 @@ async def test_hundreds_of_pods_of_every_kind_stand_rightly(world: World) -> Non
         await world.wait_all_bound(where, 6 * EACH)
     await world.assert_placed_rightly(MODE, where, 6 * EACH)
     assert await service.filter_calls() == 0
+
+
+async def test_pending_pods_are_not_watched_where_only_the_api_server_reaches_us(world: World) -> None:
+    """The service is ready without them, and reports no age of a view that it has not."""
+    service = await start_webhook(world, "admission.network_policy=true")
+    assert "]pods" not in await service.readiness()
+    assert await service.metric("multiarch_watch_age_seconds", resource="pods") == 0
 
 
 EXISTING: Mapping[str, tuple[str, KubernetesObject, set[str]]] = {

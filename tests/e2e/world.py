@@ -113,7 +113,8 @@ class World:
     ) -> ServiceProcess:
         """The service, ready: the mode's shipped configuration and rights, and these settings (`path=value`) over it.
 
-        The shipped settings of the default scheduler have no webhook; here it has one unless `admission` is false.
+        The shipped settings of the default scheduler have no webhook; here it has one unless `admission` is false. With
+        the webhook alone there are no scheduler verbs, as shipped.
         With `start=False` it is not started yet; it is ended with the world in any case.
         """
         service = make_service(
@@ -127,6 +128,7 @@ class World:
             *settings,
             mode=mode,
             admission=admission,
+            scheduler=mode is not Mode.WEBHOOK,
             host=self.cluster.host_address,
         )
         self.services.append(service)

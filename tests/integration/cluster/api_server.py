@@ -10,8 +10,10 @@ import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
+import yaml
 from aiohttp import web
 
 Document = dict[str, Any]
@@ -212,6 +214,18 @@ async def serve_api(ssl_context: ssl.SSLContext | None = None) -> AsyncIterator[
         yield server
     finally:
         await runner.cleanup()
+
+
+def write_kubeconfig(server: ApiServer, folder: Path) -> Path:
+    """A file in `folder` that leads to this server, without credentials."""
+    document = {
+        "current-context": "x",
+        "contexts": [{"name": "x", "context": {"cluster": "x"}}],
+        "clusters": [{"name": "x", "cluster": {"server": server.url}}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(document))
+    return path
 
 
 def kind_of(request: web.BaseRequest) -> Kind:

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.listwatch import Handler, ListWatch, Resource
@@ -16,7 +15,7 @@ from extender.cluster.pods import PENDING_PODS, PendingPods
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName, Pod
 from extender.placement.nodes import Sought
-from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api
+from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api, write_kubeconfig
 
 AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")
 
@@ -33,13 +32,7 @@ async def api() -> AsyncIterator[ApiServer]:
 @pytest.fixture
 async def client(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
     """A client of that cluster."""
-    document = {
-        "current-context": "x",
-        "contexts": [{"name": "x", "context": {"cluster": "x"}}],
-        "clusters": [{"name": "x", "cluster": {"server": api.url}}],
-    }
-    (tmp_path / "config").write_text(yaml.safe_dump(document))
-    opened = await open_cluster("kubeconfig", str(tmp_path / "config"))
+    opened = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
     yield opened
     await opened.close()
 
