@@ -56,6 +56,7 @@ class ExtenderRunner:
                     yield reference
             case Asked.OURS:
                 async with self._service(Mode.SECOND, admission=False) as service:
+                    await self._warm(service)
                     yield ServiceExtender(service, BOTH)
             case _ if variant.affinity and not variant.by_hand:
                 async with self._webhook(variant) as service:
@@ -70,7 +71,7 @@ class ExtenderRunner:
             return spec
         async with self._webhook(variant):
             reviewed = (await self._review(variant.pods))["spec"]
-        return {**spec, "affinity": reviewed["affinity"], "tolerations": reviewed["tolerations"]}
+        return spec | {key: reviewed[key] for key in ("affinity", "tolerations") if key in reviewed}
 
     @contextmanager
     def _reference(self, which: Asked) -> Iterator[ReferenceExtender]:
@@ -103,7 +104,6 @@ class ExtenderRunner:
         )
         try:
             await service.start()
-            await self._warm(service)
             yield service
         finally:
             service.terminate()
@@ -113,21 +113,25 @@ class ExtenderRunner:
         gated = {"schedulingGates": [{"name": "example.com/never"}]}
         await self._api.create(pod("warm", *self.images.values(), namespace=WHERE, spec=gated))
         async with asyncio.timeout(30):
-            while await service.metric("multiarch_images", state="known") < len(self.images):
+            while not await self._is_warm(service):
                 await asyncio.sleep(0.02)
         await self._api.delete("Pod", "warm", WHERE)
+
+    async def _is_warm(self, service: ServiceProcess) -> bool:
+        return await service.metric("multiarch_images", state="known") >= len(self.images)
 
     @asynccontextmanager
     async def _webhook(self, variant: Variant) -> AsyncIterator[ServiceProcess]:
         """The API server calls the service for pods inside the block."""
-        affinity = f"admission.node_affinity={variant.affinity}"
-        async with self._service(Mode.WEBHOOK, affinity, scheduler=False) as service:
+        settings = [f"admission.node_affinity={variant.affinity}", "admission.network_policy=true"]
+        async with self._service(Mode.WEBHOOK, *settings, scheduler=False) as service:
             configuration = webhook_configuration(Mode.WEBHOOK, service.admission_url, service.authority)
             await self._api.apply(configuration)
             try:
                 async with asyncio.timeout(30):
-                    while not await service.calls("admission"):
-                        await self._review(Pods.MULTI)
+                    while not await self._is_warm(service):
+                        for pods in Pods:
+                            await self._review(pods)
                 yield service
             finally:
                 name = configuration["metadata"]["name"]

@@ -14,6 +14,7 @@ VARIANTS = (
     "none",
     "affinity by hand",
     "webhook required",
+    "tolerations by hand",
     "webhook tolerations",
     "null",
     "null scoring",
@@ -53,6 +54,7 @@ def test_every_kind_of_variant_is_measured() -> None:
         "webhook required / affinity by hand",
         "webhook required / none",
         "webhook tolerations / none",
+        "webhook tolerations / tolerations by hand",
     }
     assert [len(plot.lines) for plot in report.plots] == [len(VARIANTS)]
     assert report.machine
