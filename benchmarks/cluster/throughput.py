@@ -132,6 +132,8 @@ def _notes(plan: Plan, provider: str) -> list[str]:
         "  of metrics share all cores as the kernel has it, in every variant alike",
         f"kube-scheduler: the second scheduler's shipped file and flags, with clientConnection {FAST};",
         "  without an extender the same file without its entry",
+        "kube-apiserver: its flow control (API priority and fairness) exempts kube-scheduler, whose bindings it would",
+        "  else refuse now and then for seconds",
         "other cores: how many cores were busy with anything else, in the round with the most of it; a disturbed run",
         "  compares nothing",
         "nodes: some 11 KB each, half amd64 and half arm64 in random order, and they never change. kube-scheduler",
