@@ -100,14 +100,11 @@ class LocalCluster:
 
     def scheduler_metrics(self, name: str = "kube-scheduler") -> str:
         """What that scheduler's /metrics says; in any thread. Raises OSError."""
-        port = self._scheduler_ports[name]
-        with closing(http.client.HTTPSConnection(LOOPBACK, port, timeout=5, context=self._tls)) as connection:
-            connection.request("GET", "/metrics")
-            response = connection.getresponse()
-            text = response.read().decode()
-        if response.status != http.HTTPStatus.OK:
-            raise OSError(f"{name} answers /metrics with {response.status}: {text}")
-        return text
+        return self._ask_scheduler(name, "/metrics", 5).decode()
+
+    def scheduler_profile(self, name: str, seconds: int) -> bytes:
+        """Where that scheduler spends its processor time from now on, for `go tool pprof`. As `scheduler_metrics`."""
+        return self._ask_scheduler(name, f"/debug/pprof/profile?seconds={seconds}", seconds + 30)
 
     def stop_apiserver(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """Ends kube-apiserver, and with it its memory and every watch; etcd and the schedulers go on without it."""
@@ -176,6 +173,17 @@ class LocalCluster:
         if response.status != http.HTTPStatus.OK:
             raise OSError(f"etcd answers {question} with {response.status}: {answer.decode(errors='replace')}")
         return msgspec.json.decode(answer, type=dict[str, Any])
+
+    def _ask_scheduler(self, name: str, path: str, timeout_seconds: float) -> bytes:
+        port = self._scheduler_ports[name]
+        connection = http.client.HTTPSConnection(LOOPBACK, port, timeout=timeout_seconds, context=self._tls)
+        with closing(connection):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            answer = response.read()
+        if response.status != http.HTTPStatus.OK:
+            raise OSError(f"{name} answers {path} with {response.status}: {answer.decode(errors='replace')}")
+        return answer
 
     def _start_apiserver(self, running: ExitStack) -> None:
         flags = [

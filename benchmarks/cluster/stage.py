@@ -9,7 +9,7 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks.cluster.api import ApiClient
@@ -64,12 +64,21 @@ class Misplaced(RuntimeError):
 
 
 class Stage:
-    """A cluster with its nodes; `set_up` makes them."""
+    """A cluster with its nodes; `set_up` makes them.
+
+    `profile` is called in a thread of its own while the pods of a variant are being bound, with the variant's name.
+    """
 
     def __init__(
-        self, cluster: ClusterProvider, api: ApiClient, registry: EmbeddedRegistry, programs: Programs, folder: Path
+        self,
+        cluster: ClusterProvider,
+        api: ApiClient,
+        registry: EmbeddedRegistry,
+        programs: Programs,
+        folder: Path,
+        profile: Callable[[str], None] | None = None,
     ) -> None:
-        self._cluster, self._api = cluster, api
+        self._cluster, self._api, self._profile = cluster, api, profile
         self._extenders = ExtenderRunner(cluster, api, registry, programs, folder)
         self._architectures: dict[str, str] = {}
 
@@ -136,7 +145,10 @@ class Stage:
         configuration = scheduler_configuration(Mode.SECOND, url, variant.entry(), clientConnection=dict(FAST))
         samples = [self._sample(0, asked)]
         with running_scheduler(self._cluster, configuration, SCHEDULER, scheduler_flags(Mode.SECOND)):
+            profiling = asyncio.create_task(asyncio.to_thread(self._profile, variant.name)) if self._profile else None
             text = await self._read_until_bound(samples, asked, count)
+            if profiling:
+                await profiling
             calls = await asked.check(count, variant.verbs) if asked else {}
         return samples, text, calls
 

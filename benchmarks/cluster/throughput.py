@@ -26,7 +26,7 @@ from benchmarks.cluster.local import LocalCluster
 from benchmarks.cluster.measurements import Measurement
 from benchmarks.cluster.processes import ProcessFailed
 from benchmarks.cluster.provider import ClusterProvider
-from benchmarks.cluster.stage import FAST, SAMPLE_SECONDS, Stage
+from benchmarks.cluster.stage import FAST, SAMPLE_SECONDS, SCHEDULER, Stage
 from benchmarks.cluster.throughput_report import report_of
 from benchmarks.cluster.variants import QUICK, Variant, chosen, in_round
 from benchmarks.reference.programs import Programs, find_programs
@@ -35,6 +35,7 @@ from extender.demo.registry import EmbeddedRegistry
 
 PROVIDERS = ("local", "kind")
 _SEEN_SECONDS = 25.0  # a run of 3,000 pods from one to the next, on two cores
+PROFILE_SECONDS = 4  # a run of 3,000 pods takes twice as long
 _BUILD = re.compile(r'^kubernetes_build_info\{.*git_version="([^"]+)"', re.MULTILINE)
 
 
@@ -45,6 +46,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     pods: int
     rounds: int
     variants: Sequence[Variant]
+    profiles: Path | None = None
 
     @property
     def runs(self) -> int:
@@ -60,8 +62,11 @@ def run(
     rounds: int = 3,
     only: Sequence[str] = (),
     provider: str = "local",
+    profiles: Path | None = None,
 ) -> Report:
     """The report; `only` names variants, all of them if it is empty. From the main thread (see tether.py).
+
+    `profiles`: a folder for a profile of kube-scheduler in each run, which takes a little of its time.
 
     Raises ValueError, BinariesMissing, ProcessFailed, NotAsked, Misplaced, TimeoutError.
     """
@@ -70,6 +75,7 @@ def run(
         pods=max(10, pods // fewer),
         rounds=max(1, rounds // fewer),
         variants=chosen(only),
+        profiles=profiles,
     )
     programs = find_programs()
     measurements, scheduler = _measure(plan, provider, programs, Console(stderr=True).print)
@@ -101,7 +107,8 @@ async def _play(
     text = ""
     with tempfile.TemporaryDirectory(prefix="multiarch-throughput-") as folder:
         async with connect(cluster.kubeconfig) as api, EmbeddedRegistry() as registry:
-            stage = Stage(cluster, api, registry, programs, Path(folder))
+            profile = _profiler(cluster, plan.profiles, f"{nodes}-nodes-round-{number + 1}")
+            stage = Stage(cluster, api, registry, programs, Path(folder), profile)
             await stage.set_up(nodes)
             for variant in in_round(plan.variants, number):
                 measured, text = await stage.measure(variant, plan.pods)
@@ -110,6 +117,19 @@ async def _play(
                 say(f"round {number + 1} of {plan.rounds}, {nodes:,} nodes, {variant.name}: {pace}")
     found = _BUILD.search(text)
     return measurements, found[1] if found else "?"
+
+
+def _profiler(cluster: ClusterProvider, folder: Path | None, run: str) -> Callable[[str], None] | None:
+    """Writes kube-scheduler's profile of a variant into the folder, if there is one and the scheduler is a process."""
+    if folder is None or not isinstance(cluster, LocalCluster):
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def write(variant: str) -> None:
+        profile = cluster.scheduler_profile(SCHEDULER, PROFILE_SECONDS)
+        (folder / f"{variant.replace(' ', '-')}-{run}.pprof").write_bytes(profile)
+
+    return write
 
 
 @contextmanager
@@ -154,6 +174,9 @@ def main(
     rounds: Annotated[int, typer.Option(help="Rounds.")] = 3,
     provider: Annotated[str, typer.Option(help="local (processes) or kind (containers; not yet run).")] = "local",
     out: Annotated[Path | None, typer.Option(help="Folder to write the report into, as JSON.")] = None,
+    profiles: Annotated[
+        Path | None, typer.Option(help="Folder for profiles of kube-scheduler, for `go tool pprof` (local only).")
+    ] = None,
 ) -> None:
     """How many pods a second does a real kube-scheduler place, with and without an extender?"""
     if provider not in PROVIDERS:
@@ -164,7 +187,9 @@ def main(
     except ValueError as exc:
         raise typer.BadParameter(str(exc)) from None
     try:
-        report = run(nodes=nodes or (1000, 5000), pods=pods, rounds=rounds, only=only, provider=provider)
+        report = run(
+            nodes=nodes or (1000, 5000), pods=pods, rounds=rounds, only=only, provider=provider, profiles=profiles
+        )
     except (BinariesMissing, ProcessFailed) as exc:
         print(exc, file=sys.stderr)
         raise typer.Exit(1) from None
