@@ -5,8 +5,11 @@ request is the first, byte for byte, and the time in between is ours to use. Kno
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from extender.errors import InvalidRequest
 
 _Answer = TypeVar("_Answer")
 
@@ -47,4 +50,5 @@ class Foresight(Generic[_Answer]):
 
     def _do(self, body: bytes, work: Callable[[], _Answer]) -> None:
         if body is self._body:
-            self._answer = work()
+            with contextlib.suppress(InvalidRequest):  # whoever comes back is told so
+                self._answer = work()

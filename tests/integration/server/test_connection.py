@@ -223,6 +223,38 @@ async def test_any_requests_in_any_pieces_are_each_answered_in_order(listener: L
 
 
 @direct
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "User-Agent: Go-http-client/1.1|Content-Length: 1|Content-Type: application/json|Accept-Encoding: gzip",
+        "User-Agent: kube-apiserver-admission|Content-Length: 1|Accept: application/json, */*|Accept-Encoding: gzip",
+        "Accept: */*|Accept-Encoding: gzip, deflate|Content-Length: 1|Content-Type: application/octet-stream",
+    ],
+    ids=["scheduler", "API server", "aiohttp"],
+)
+async def test_what_the_callers_write_is_usual(peer: Peer, letters: Letters, fields: str) -> None:
+    """Whatever the order of the fields."""
+    peer.writer.write(
+        "\r\n".join([f"POST {PATH} HTTP/1.1", "Host: 127.0.0.1:8880", *fields.split("|"), "", "3"]).encode()
+    )
+    assert (await peer.read())[2] == b'"xxx"'
+    assert (letters.at_once, letters.later) == (1, 0)
+
+
+@direct
+async def test_an_aiohttp_that_cannot_be_gone_round_answers_everything(
+    listener: Listener, letters: Letters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slower, but rightly."""
+    monkeypatch.setattr(connection, "FITS", False)
+    peer = await connect(listener)
+    assert (await peer.ask(1))[2] == b'"x"'
+    assert (await peer.ask("wait2"))[2] == b'"xx"'
+    assert (letters.at_once, letters.later) == (0, 2)
+    await peer.close()
+
+
+@direct
 async def test_what_has_to_wait_is_aiohttps_and_the_next_request_is_not(peer: Peer, letters: Letters) -> None:
     """kube-scheduler keeps its connections, and a cold image must not make a slow one of one."""
     for _ in range(10):

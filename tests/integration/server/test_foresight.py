@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from extender.errors import InvalidRequest
 from extender.server.foresight import FRESH_SECONDS, Foresight
 
 
@@ -108,6 +109,22 @@ async def test_work_that_nobody_fetches_is_not_done_again_until_somebody_would_h
     foresight.expect(b"5", work.giving("y"))
     await passed()
     assert foresight.take(b"5") == "y"
+
+
+async def test_a_request_that_turns_out_to_be_invalid_is_left_to_who_comes_back() -> None:
+    """No mistake of a caller's ends up in the event loop."""
+    foresight, work = Foresight[str](Clock()), Work()
+    await learned(foresight, work)
+    unhandled: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unhandled.append(context))
+
+    def invalid() -> str:
+        raise InvalidRequest("no names")
+
+    foresight.expect(b"second", invalid)
+    await passed()
+    assert foresight.take(b"second") is None
+    assert not unhandled
 
 
 async def test_megabytes_are_not_kept() -> None:
