@@ -18,6 +18,7 @@ from benchmarks.cluster.provider import ClusterProvider
 from benchmarks.cluster.service import ServiceProcess, make_service, write_account
 from benchmarks.cluster.variants import BOTH, Asked, Pods, Variant
 from benchmarks.reference.programs import Programs
+from extender.cluster.pods import LINGER_SECONDS
 from extender.demo.registry import EmbeddedRegistry
 
 ARCHITECTURES = ("amd64", "arm64")
@@ -109,13 +110,15 @@ class ExtenderRunner:
             service.terminate()
 
     async def _warm(self, service: ServiceProcess) -> None:
-        """Returns when the service knows the images: it sees a pod of them, which a gate keeps from schedulers."""
-        gated = {"schedulingGates": [{"name": "example.com/never"}]}
-        await self._api.create(pod("warm", *self.images.values(), namespace=WHERE, spec=gated))
+        """Returns when the service knows the images, since it has been asked about an earlier pod of them.
+
+        And when it no longer looks at pending pods, as it does for some seconds after it has met such images.
+        """
+        asked = {"Pod": pod("warm", *self.images.values(), namespace=WHERE), "NodeNames": list(self._nodes)[:1]}
         async with asyncio.timeout(30):
             while not await self._is_warm(service):
-                await asyncio.sleep(0.02)
-        await self._api.delete("Pod", "warm", WHERE)
+                await service.ask("filter", asked)
+        await asyncio.sleep(LINGER_SECONDS + 1)
 
     async def _is_warm(self, service: ServiceProcess) -> bool:
         return await service.metric("multiarch_images", state="known") >= len(self.images)

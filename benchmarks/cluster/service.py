@@ -115,6 +115,12 @@ class ServiceProcess:
         """How many times kube-scheduler has asked it to filter."""
         return await self.calls("filter")
 
+    async def ask(self, verb: str, arguments: object) -> None:
+        """Asks a scheduler verb once, as kube-scheduler would; the answer is left unread but for its status."""
+        body = msgspec.json.encode(arguments)
+        async with _session() as session, session.post(f"{self.scheduler_url}/scheduler/{verb}", data=body) as response:
+            response.raise_for_status()
+
     def kill(self) -> None:
         """SIGKILL: no request is finished, nothing is said. Returns when it is gone."""
         os.kill(self._process.pid, signal.SIGKILL)

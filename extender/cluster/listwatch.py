@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from extender.cluster.client import JSON, ClusterRefused
+from extender.cluster.events import Event, Head, Streamer, watch_events
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import Wire
 from extender.metrics import gauge
@@ -28,17 +29,16 @@ AGE = gauge(
     "Time since the API server last proved (by list, event or bookmark) that our view of the resource is current; "
     "0: it is not watched.",
     "resource",
-    ("nodes", "pods", "namespaces"),
+    ("nodes", "namespaces"),
 )
 log = structlog.get_logger()
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """What to list and watch. `field_selector` must be one the API server supports for the resource."""
+    """What to list and watch."""
 
     name: str
     path: str
-    field_selector: str = ""
     list_accept: str = JSON
     watch_accept: str = JSON
 
@@ -49,12 +49,8 @@ class Getter(Protocol):
     async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON) -> bytes: ...
 
 
-class Reader(Getter, Protocol):
-    """What is needed of a ClusterClient to watch as well."""
-
-    def stream(
-        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON, stall_seconds: float
-    ) -> AsyncGenerator[bytes, None]: ...
+class Reader(Getter, Streamer, Protocol):
+    """What is needed of a ClusterClient to list, then watch."""
 
 
 class Handler(Protocol):
@@ -84,27 +80,8 @@ class Page(Wire, frozen=True):
     items: list[msgspec.Raw] | None = None
 
 
-class _Meta(Wire, frozen=True):
-    name: str = ""
-    resource_version: str = ""
-
-
-class _Head(Wire, frozen=True):
-    """Of an object or bookmark its metadata, of an ERROR's Status the rest."""
-
-    metadata: _Meta = _Meta()
-    code: int = 0
-    message: str | None = None
-
-
-class _Event(Wire, frozen=True):
-    type: str
-    object: msgspec.Raw
-
-
 _PAGE = msgspec.json.Decoder(Page)
-_HEAD = msgspec.json.Decoder(_Head)
-_EVENT = msgspec.json.Decoder(_Event)
+_HEAD = msgspec.json.Decoder(Head)
 T = TypeVar("T")
 
 
@@ -115,7 +92,7 @@ async def fetch_pages(reader: Getter, resource: Resource) -> AsyncGenerator[Page
         ClusterRefused: also with 410, when the list took so long that its version is history: begin anew.
         ClusterError: the server cannot be reached, or its answer is no list.
     """
-    query = {"limit": str(PAGE_OBJECTS)} | _selection(resource)
+    query = {"limit": str(PAGE_OBJECTS)}
     while True:
         page = _decode(_PAGE, await reader.get(resource.path, query, accept=resource.list_accept))
         yield page
@@ -175,7 +152,10 @@ class ListWatch:
         version = ""
         async with aclosing(fetch_pages(self._reader, self._resource)) as pages:
             async for page in pages:
-                names.update(self._upsert(_decode(_HEAD, document), document) for document in page.items or ())
+                for document in page.items or ():
+                    name = _decode(_HEAD, document).metadata.name
+                    self._upsert(name, document)
+                    names.add(name)
                 version = page.metadata.resource_version
                 self._proven_at = self._clock()
         self._handler.keep_only(names)
@@ -186,37 +166,35 @@ class ListWatch:
 
     async def _watch(self) -> None:
         query = {
-            "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
             # replicas that started together must not all come back together
             "timeoutSeconds": str(int(WATCH_SECONDS * (1 - self._random() / 4))),
-        } | _selection(self._resource)
-        stream = self._reader.stream(
-            self._resource.path, query, accept=self._resource.watch_accept, stall_seconds=self._stall_seconds
+        }
+        stream = watch_events(
+            self._reader,
+            self._resource.path,
+            query,
+            accept=self._resource.watch_accept,
+            stall_seconds=self._stall_seconds,
         )
-        async with aclosing(stream) as lines:
-            async for line in lines:
-                self._apply(_decode(_EVENT, line))
+        async with aclosing(stream) as events:
+            async for event in events:
+                self._apply(event)
                 self._prove()
 
-    def _apply(self, event: _Event) -> None:
-        head = _decode(_HEAD, event.object)
-        match event.type:
-            case "ADDED" | "MODIFIED":
-                self._upsert(head, event.object)
-            case "DELETED":
-                self._handler.delete(head.metadata.name)
-            case "ERROR":
-                raise ClusterRefused(f"the watch ended: {head.code} {(head.message or '')[:200]}", head.code)
-        self._version = head.metadata.resource_version or self._version
+    def _apply(self, event: Event) -> None:
+        if event.has_object:
+            self._upsert(event.meta.name, event.object)
+        elif event.type == "DELETED":
+            self._handler.delete(event.meta.name)
+        self._version = event.meta.resource_version or self._version
 
-    def _upsert(self, head: _Head, document: msgspec.Raw) -> str:
+    def _upsert(self, name: str, document: msgspec.Raw) -> None:
         try:
             self._handler.upsert(document)
         except Exception:
-            log.exception("watch.object_skipped", resource=self._resource.name, name=head.metadata.name)
-        return head.metadata.name
+            log.exception("watch.object_skipped", resource=self._resource.name, name=name)
 
     def _prove(self) -> None:
         self._proven_at = self._clock()
@@ -241,10 +219,6 @@ class ListWatch:
         doublings = min(self._tries, 10)  # beyond which only the number would grow, and one day overflow
         delay = min(_FIRST_DELAY_SECONDS * (1 << doublings), _LAST_DELAY_SECONDS)
         return delay * (1 + self._random()) / 2
-
-
-def _selection(resource: Resource) -> dict[str, str]:
-    return {"fieldSelector": resource.field_selector} if resource.field_selector else {}
 
 
 def _decode(decoder: msgspec.json.Decoder[T], document: bytes | msgspec.Raw) -> T:

@@ -35,9 +35,8 @@ class LogConfig(Section, frozen=True):
 
 class ClusterConfig(Section, frozen=True):
     mode: Literal["auto", "none"] = "auto"
-    """`auto`: the cluster we run in, else the one of the kubeconfig; nodes, namespaces and, where a scheduler asks or
-    reviews may not read pull secrets, pending pods are watched. `none`: no cluster, so kube-scheduler must send whole
-    nodes (`nodeCacheCapable: false`)."""
+    """`auto`: the cluster we run in, else the one of the kubeconfig; nodes and namespaces are watched. `none`: no
+    cluster, so kube-scheduler must send whole nodes (`nodeCacheCapable: false`)."""
     kubeconfig: str = ""
     """Path of a kubeconfig file; empty: $KUBECONFIG, else ~/.kube/config, where we run outside a cluster."""
     context: str = ""

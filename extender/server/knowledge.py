@@ -9,7 +9,7 @@ import msgspec
 
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import Mode, Wishes, read_wishes
-from extender.placement.facts import Answer, PodImage, images_of
+from extender.placement.facts import Answer, Content, PodImage, images_of
 from extender.placement.policy import Policy, left_alone
 from extender.registry.keyring import JoinedKeyring, Keyring
 from extender.registry.pull_secrets import PullSecrets
@@ -20,13 +20,15 @@ class Knowledge(msgspec.Struct, frozen=True):
     """Answers about pods.
 
     `keyring` holds the operator's credentials, which serve every pod; `namespace_annotations` gives a namespace's
-    annotations, None where none are known; without `pull_secrets` those that pods name are not read.
+    annotations, None where none are known; `look_at_pending_pods` has `warm` called for the pods that wait; without
+    `pull_secrets` those that pods name are not read.
     """
 
     resolver: Resolver
     keyring: Keyring
     policy: Policy
     namespace_annotations: Callable[[str], Mapping[str, str] | None]
+    look_at_pending_pods: Callable[[], None]
     pull_secrets: PullSecrets | None = None
 
     def wishes_of(self, pod: Pod, namespace: str) -> Wishes:
@@ -61,9 +63,13 @@ class Knowledge(msgspec.Struct, frozen=True):
     ) -> list[Answer]:
         """One answer per image after `wait_seconds` at most; lookups that take longer go on.
 
-        With `revalidate` a stale answer is confirmed first, within the same time.
+        With `revalidate` a stale answer is confirmed first, within the same time. Where an image is not known, others
+        that wait for a node may not be known either, or show what this one needs to be read.
         """
-        return await self.resolver.resolve_all(_lookups(images), keyring, wait_seconds, revalidate=revalidate)
+        answers = await self.resolver.resolve_all(_lookups(images), keyring, wait_seconds, revalidate=revalidate)
+        if not all(isinstance(answer, Content) for answer in answers):
+            self.look_at_pending_pods()
+        return answers
 
     def warm(self, pod: Pod) -> None:
         """Look the pod's images up before the scheduler asks about it; pods that are not looked at are left out.

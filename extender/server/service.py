@@ -133,7 +133,14 @@ async def open_knowledge(config: Config, surroundings: Surroundings) -> AsyncIte
             if registry.pull_secrets and surroundings.secrets
             else None
         )
-        yield Knowledge(resolver, keyring, policy_of(config), surroundings.namespace_annotations, pull_secrets)
+        yield Knowledge(
+            resolver,
+            keyring,
+            policy_of(config),
+            surroundings.namespace_annotations,
+            surroundings.look_at_pending_pods,
+            pull_secrets,
+        )
 
 
 def _scope_key(file: str) -> bytes:

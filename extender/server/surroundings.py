@@ -5,6 +5,7 @@ Knows which watches run and whether they are well; what is done about a pending 
 
 import asyncio
 import contextlib
+import functools
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -16,7 +17,7 @@ from extender.cluster.listwatch import Handler, ListWatch, Resource
 from extender.cluster.namespaces import NAMESPACES, NamespaceView
 from extender.cluster.nodes import NODES
 from extender.cluster.nodes import NodeView as WatchedNodes
-from extender.cluster.pods import PENDING_PODS, PendingPods
+from extender.cluster.pods import PendingPods
 from extender.cluster.secrets import ClusterSecrets
 from extender.errors import ClusterError, ConfigError
 from extender.images.platform import Platform
@@ -44,10 +45,13 @@ class Surroundings(Protocol):
         """The platforms of the cluster's nodes; empty while they are not known."""
 
     def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AbstractAsyncContextManager[None]:
-        """While the context lasts, all this is kept current and pods that wait for a node are announced.
+        """While the context lasts, all this is kept current, and pending pods are announced when they are looked at.
 
-        None: nobody wants to know of such pods, and they are not watched.
+        None: nobody wants to know of them.
         """
+
+    def look_at_pending_pods(self) -> None:
+        """Have them announced, those that wait now and those of the next seconds. Takes no time."""
 
     def ready_checks(self) -> Mapping[str, Check]:
         """By name, what must be well before we are ready."""
@@ -76,6 +80,9 @@ class NoCluster:
         del on_pending_pod
         yield
 
+    def look_at_pending_pods(self) -> None:
+        """There are none to be seen."""
+
     def ready_checks(self) -> Mapping[str, Check]:
         """None."""
         return {}
@@ -93,23 +100,16 @@ class _View(Handler, Protocol):
         """Whether everything has been seen once."""
 
 
-class _Watch:
-    """A running watch, and whether it is well."""
+def _readiness(watch: ListWatch, view: _View) -> Health:
+    """Fails until the first sync; afterwards an old view is still better than none, and says how old it is."""
+    if not view.synced:
+        return Health(ok=False, detail="never synced")
+    return Health(detail=f"{watch.age_seconds():.0f} s old")
 
-    def __init__(self, client: ClusterClient, resource: Resource, view: _View) -> None:
-        self._view = view
-        self._watch = ListWatch(client, resource, view, clock=time.monotonic, random=random.random)
-        self.task = asyncio.create_task(self._watch.run())
 
-    def readiness(self) -> Health:
-        """Fails until the first sync; afterwards an old view is still better than none, and says how old it is."""
-        if not self._view.synced:
-            return Health(ok=False, detail="never synced")
-        return Health(detail=f"{self._watch.age_seconds():.0f} s old")
-
-    def liveness(self) -> Health:
-        """Fails if the watch has ended, which only a mistake of ours can do."""
-        return Health(ok=not self.task.done(), detail="ended" if self.task.done() else "")
+def _liveness(task: asyncio.Task[None]) -> Health:
+    """Fails if a watch has ended, which only a mistake of ours can do."""
+    return Health(ok=not task.done(), detail="ended" if task.done() else "")
 
 
 class WatchedCluster:
@@ -119,8 +119,10 @@ class WatchedCluster:
         self.secrets = ClusterSecrets(client)
         self.nodes = WatchedNodes(client, level_label=level_label, clock=time.monotonic)
         self._namespaces = NamespaceView()
+        self._pending_pods = PendingPods(client)
         self._client = client
-        self._watches: dict[str, _Watch] = {}
+        self._ready_checks: Mapping[str, Check] = {}
+        self._live_checks: Mapping[str, Check] = {}
 
     def namespace_annotations(self, namespace: str) -> Mapping[str, str]:
         """The namespace's annotations; not synced means none."""
@@ -132,28 +134,36 @@ class WatchedCluster:
 
     @contextlib.asynccontextmanager
     async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
-        """Keep nodes and namespaces current, and announce pods that wait for a node, until the context is left.
-
-        The pods only if somebody is to be told: their watch costs the API server two events a pod.
-        """
+        """Keep nodes and namespaces current, and announce pending pods when asked to, until the context is left."""
         views: list[tuple[Resource, _View]] = [(NODES, self.nodes), (NAMESPACES, self._namespaces)]
+        ready_checks: dict[str, Check] = {}
+        tasks: dict[str, asyncio.Task[None]] = {}
+        for resource, view in views:
+            watch = ListWatch(self._client, resource, view, clock=time.monotonic, random=random.random)
+            ready_checks[resource.name] = functools.partial(_readiness, watch, view)
+            tasks[resource.name] = asyncio.create_task(watch.run())
         if on_pending_pod:
-            views.append((PENDING_PODS, PendingPods(on_pending_pod)))
-        self._watches = {resource.name: _Watch(self._client, resource, view) for resource, view in views}
+            tasks["pods"] = asyncio.create_task(self._pending_pods.run(on_pending_pod))
+        self._ready_checks = ready_checks
+        self._live_checks = {f"watch-{name}": functools.partial(_liveness, task) for name, task in tasks.items()}
         try:
             yield
         finally:
-            for watch in self._watches.values():
-                watch.task.cancel()
-            await asyncio.gather(*(watch.task for watch in self._watches.values()), return_exceptions=True)
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    def look_at_pending_pods(self) -> None:
+        """Have them announced, those that wait now and those of the next seconds. Takes no time."""
+        self._pending_pods.look()
 
     def ready_checks(self) -> Mapping[str, Check]:
-        """One per watch."""
-        return {name: watch.readiness for name, watch in self._watches.items()}
+        """One per view."""
+        return self._ready_checks
 
     def live_checks(self) -> Mapping[str, Check]:
-        """One per watch."""
-        return {f"watch-{name}": watch.liveness for name, watch in self._watches.items()}
+        """One per watch, for that of the pods too where it may be wanted."""
+        return self._live_checks
 
 
 @contextlib.asynccontextmanager

@@ -76,13 +76,6 @@ async def test_hundreds_of_pods_of_every_kind_stand_rightly(world: World) -> Non
     assert await service.filter_calls() == 0
 
 
-async def test_pending_pods_are_not_watched_where_only_the_api_server_reaches_us(world: World) -> None:
-    """The service is ready without them, and reports no age of a view that it has not."""
-    service = await start_webhook(world, "admission.network_policy=true")
-    assert "]pods" not in await service.readiness()
-    assert await service.metric("multiarch_watch_age_seconds", resource="pods") == 0
-
-
 EXISTING: Mapping[str, tuple[str, KubernetesObject, set[str]]] = {
     "two-zones": (
         "amd64",

@@ -17,7 +17,6 @@ from aiohttp import web
 
 from extender.demo.registry import EmbeddedRegistry
 from extender.demo.story import SCENES, arguments_of, fill_registry, pod_of
-from tests.integration.cluster.api_server import serve_api, write_kubeconfig
 
 COMMAND = [sys.executable, "-m", "extender"]
 IN_FLIGHT = 200
@@ -223,22 +222,6 @@ async def test_serve_is_ready_and_stops_when_told() -> None:
         assert served.process.stderr
         await served.process.stderr.read()
         assert await asyncio.wait_for(served.process.wait(), 30) == 0
-
-
-@pytest.mark.parametrize("listen", ["127.0.0.1:0", ""], ids=["scheduler", "webhook only"])
-async def test_the_age_of_a_watch_that_does_not_run_stays_zero(tmp_path: Path, listen: str) -> None:
-    """Those that run have one; without the scheduler listener that of the pods never grows."""
-    async with serve_api() as api, aiohttp.ClientSession() as session:
-        settings = ["cluster.mode=auto", f"cluster.kubeconfig={write_kubeconfig(api, tmp_path)}"]
-        settings += [f"scheduler.listen={listen}", "admission.listen=127.0.0.1:0", "admission.tls=null"]
-        settings += ["admission.network_policy=true"]
-        async with serving(*settings) as served, session.get(f"{served.operations}/metrics") as response:
-            lines = (await response.text()).splitlines()
-    name = "multiarch_watch_age_seconds"
-    ages = {line.split()[0]: float(line.split()[1]) for line in lines if line.startswith(name)}
-    growing = {"nodes", "namespaces", *(["pods"] if listen else [])}
-    assert ages.keys() == {f'{name}{{resource="{resource}"}}' for resource in ("nodes", "namespaces", "pods")}
-    assert {series for series, age in ages.items() if age} == {f'{name}{{resource="{each}"}}' for each in growing}
 
 
 class GatedRegistry(EmbeddedRegistry):

@@ -185,6 +185,11 @@ class ApiServer:
     def _watching(self, request: Request) -> Iterator[Watcher]:
         watcher = Watcher(request.path, request.query.get("fieldSelector", ""))
         since = int(request.query["resourceVersion"])
+        if since == 0:  # any version: all there is, then what changes
+            for (path, _), document in self._objects.items():
+                if path == request.path and is_selected(document, watcher.selector):
+                    watcher.outgoing.put_nowait(event("ADDED", document))
+            since = self._version
         if since < self._oldest:
             status = {"kind": "Status", "code": 410, "reason": "Expired", "message": f"too old version: {since}"}
             watcher.outgoing.put_nowait(event("ERROR", status))

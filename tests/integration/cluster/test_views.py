@@ -11,7 +11,7 @@ from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.listwatch import Handler, ListWatch, Resource
 from extender.cluster.namespaces import NAMESPACES, NamespaceView
 from extender.cluster.nodes import NODES, NodeView
-from extender.cluster.pods import PENDING_PODS, PendingPods
+from extender.cluster.pods import PODS, PendingPods
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName, Pod
 from extender.placement.nodes import Sought
@@ -155,7 +155,7 @@ async def test_bookmark_saves_the_list(api: ApiServer, client: ClusterClient) ->
     nodes = node_view(client)
     async with watching(client, NODES, nodes):
         await until(lambda: api.watchers(NODES.path))
-        api.put(PENDING_PODS.path, pod("elsewhere"))  # the version rises without a node changing
+        api.put(PODS, pod("elsewhere"))  # the version rises without a node changing
         api.bookmark(NODES.path)
         api.compact()
         api.send(NODES.path, None)
@@ -253,10 +253,9 @@ async def test_slow_api_server_costs_a_lookup_its_budget_only(api: ApiServer, cl
 
 async def test_pods_are_announced_until_they_are_bound(api: ApiServer, client: ClusterClient) -> None:
     """Waiting pods are announced, bound and finished ones are not, and binding announces nothing."""
-    path = PENDING_PODS.path
-    api.put(path, pod("waits", "a:1"))
-    api.put(path, pod("runs", "b:1", node_name="n1", phase="Running"))
-    api.put(path, pod("failed", "c:1", phase="Failed"))
+    api.put(PODS, pod("waits", "a:1"))
+    api.put(PODS, pod("runs", "b:1", node_name="n1", phase="Running"))
+    api.put(PODS, pod("failed", "c:1", phase="Failed"))
     announced: list[str] = []
 
     def note(seen: Pod) -> None:
@@ -264,14 +263,16 @@ async def test_pods_are_announced_until_they_are_bound(api: ApiServer, client: C
         assert seen.spec.containers is not None
         announced.append(seen.spec.containers[0].image or "")
 
-    pods = PendingPods(note)
-    async with watching(client, PENDING_PODS, pods):
-        await until(lambda: api.watchers(path))
-        assert pods.synced
-        api.put(path, pod("waits", "a:1", node_name="n1"))
-        api.put(path, pod("new", "d:1"))
-        api.put(path, pod("new", "d:2"))
-        await until(lambda: "d:2" in announced)
+    pods = PendingPods(client)
+    running = asyncio.create_task(pods.run(note))
+    pods.look()
+    await until(lambda: api.watchers(PODS))
+    api.put(PODS, pod("waits", "a:1", node_name="n1"))
+    api.put(PODS, pod("new", "d:1"))
+    api.put(PODS, pod("new", "d:2"))
+    await until(lambda: "d:2" in announced)
+    running.cancel()
+    await until(lambda: not api.watchers(PODS))
     assert announced == ["a:1", "d:1", "d:2"]
 
 

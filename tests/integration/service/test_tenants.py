@@ -161,7 +161,12 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         resolver = await open_resolver(stack, registry.host, clock)
         secrets = PullSecrets(ClusterSecrets(cluster), key=KEY, clock=clock)
         nothing = DockerConfigKeyring(Logins([]), key=KEY)
-        yield World(api, registry, Knowledge(resolver, nothing, policy_of(Config()), lambda _: None, secrets), clock)
+        yield World(
+            api,
+            registry,
+            Knowledge(resolver, nothing, policy_of(Config()), lambda _: None, lambda: None, secrets),
+            clock,
+        )
 
 
 async def open_resolver(stack: AsyncExitStack, plain_http: str, clock: Clock) -> Resolver:

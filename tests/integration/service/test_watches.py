@@ -1,4 +1,4 @@
-"""What the service asks of the cluster: pending pods only for a scheduler or for their secrets."""
+"""What the service asks of the cluster: for pending pods only when an image is not known."""
 
 import asyncio
 import base64
@@ -12,7 +12,7 @@ import pytest
 
 from extender.cluster.namespaces import NAMESPACES
 from extender.cluster.nodes import NODES
-from extender.cluster.pods import PENDING_PODS
+from extender.cluster.pods import PODS
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.server.service import open_service, open_surroundings
@@ -22,12 +22,12 @@ from tests.integration.service.caller import AMD64, ARM64, Caller
 
 ALWAYS = {NODES.path, NAMESPACES.path}
 MODES = pytest.mark.parametrize(
-    ("listen", "setting", "more"),
+    ("listen", "setting", "wants_pods"),
     [
-        ("127.0.0.1:0", "admission.network_policy=true", {PENDING_PODS.path}),
-        ("", "admission.network_policy=true", set()),
-        ("", "admission.network_policy=false", {PENDING_PODS.path}),
-        ("", "registry.pull_secrets=false", set()),
+        ("127.0.0.1:0", "admission.network_policy=true", True),
+        ("", "admission.network_policy=true", False),
+        ("", "admission.network_policy=false", True),
+        ("", "registry.pull_secrets=false", False),
     ],
     ids=["scheduler", "webhook only", "webhook that anyone may reach", "webhook without secrets"],
 )
@@ -88,42 +88,79 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def ask(caller: Caller, listen: str, image: str) -> None:
+    """Asks about a pod of that image, at the filter verb where there is one, else at the webhook."""
+    asked = pod("asked", image=image)
+    if listen:
+        await caller.filter({"Pod": asked, "NodeNames": ["a"]})
+    else:
+        await caller.review(asked, namespace="default")
+
+
 @MODES
-async def test_pending_pods_are_asked_for_only_where_they_tell_something(
-    api: ApiServer, tmp_path: Path, listen: str, setting: str, more: set[str]
+async def test_pending_pods_are_looked_at_only_where_they_tell_something(
+    api: ApiServer, tmp_path: Path, listen: str, setting: str, *, wants_pods: bool
 ) -> None:
-    """Elsewhere not one request for pods is made, from the start to the end."""
-    async with service_in(api, tmp_path, listen, setting) as caller:
-        await until_ready(caller)
-        await until(lambda: all(map(api.watchers, ALWAYS | more)))
-        api.put(PENDING_PODS.path, pod("web"))
-    assert {request.path for request in api.requests} == ALWAYS | more
+    """No request for pods before an image is not known, and none at all where each review reads what it needs."""
+    async with EmbeddedRegistry() as registry:
+        registry.add_manifest("app", "1", AMD64)
+        async with service_in(api, tmp_path, listen, setting, registry=registry.host) as caller:
+            await until_ready(caller)
+            await ask(caller, listen, f"{registry.host}/app:1")
+            await until(lambda: registry.requests["GET manifests"])
+            await ask(caller, listen, f"{registry.host}/app:1")
+            watched = {request.path for request in api.requests}
+            await ask(caller, listen, f"{registry.host}/app:2")
+            if wants_pods:
+                await until(lambda: api.watchers(PODS))
+    assert PODS not in watched or listen
+    assert {request.path for request in api.requests} == ALWAYS | ({PODS} if wants_pods else set())
 
 
 @MODES
 async def test_ready_and_live_checks_are_those_of_the_watches_that_run(
-    api: ApiServer, tmp_path: Path, listen: str, setting: str, more: set[str]
+    api: ApiServer, tmp_path: Path, listen: str, setting: str, *, wants_pods: bool
 ) -> None:
-    """A service without the watch does not wait for it, and still waits for the others."""
-    watched = {path.rpartition("/")[2] for path in ALWAYS | more}
+    """Readiness waits for the views alone; a watch that could not be opened any more shows in liveness."""
+    views = {path.rpartition("/")[2] for path in ALWAYS}
+    live = {"ping", *(f"watch-{name}" for name in views | ({"pods"} if wants_pods else set()))}
     api.is_open.clear()
     async with service_in(api, tmp_path, listen, setting) as caller:
-        assert await checks(caller, "/readyz") == (503, {"shutdown": "[+]"} | dict.fromkeys(watched, "[-]"))
-        assert await checks(caller, "/livez") == (
-            200,
-            dict.fromkeys(["ping", *(f"watch-{name}" for name in watched)], "[+]"),
-        )
+        assert await checks(caller, "/readyz") == (503, {"shutdown": "[+]"} | dict.fromkeys(views, "[-]"))
+        assert await checks(caller, "/livez") == (200, dict.fromkeys(live, "[+]"))
         api.is_open.set()
-        assert await until_ready(caller) == dict.fromkeys(["shutdown", *watched], "[+]")
+        assert await until_ready(caller) == dict.fromkeys(["shutdown", *views], "[+]")
 
 
-async def test_a_pending_pods_image_is_looked_up_before_a_scheduler_asks(api: ApiServer, tmp_path: Path) -> None:
-    """Whom the watch tells is what fetches: no verb is called here."""
+async def test_what_waits_behind_a_cold_image_is_looked_up_before_a_scheduler_asks(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    """One filter call meets an image nobody knows: those of all pods that wait are looked up, and of the next ones."""
+    async with EmbeddedRegistry() as registry:
+        for name in ("first", "second", "third"):
+            registry.add_manifest(name, "1", AMD64)
+        api.put(PODS, pod("second", image=f"{registry.host}/second:1"))
+        async with service_in(api, tmp_path, "127.0.0.1:0", registry=registry.host) as caller:
+            await until_ready(caller)
+            await ask(caller, "127.0.0.1:0", f"{registry.host}/first:1")
+            await until(lambda: registry.requests["GET manifests"] == 2)
+            api.put(PODS, pod("third", image=f"{registry.host}/third:1"))
+            await until(lambda: registry.requests["GET manifests"] == 3)
+
+
+async def test_known_images_are_answered_without_looking_at_pods(api: ApiServer, tmp_path: Path) -> None:
+    """The usual day: every image is known, and the API server is asked for nothing."""
     async with EmbeddedRegistry() as registry:
         registry.add_manifest("app", "1", AMD64)
-        api.put(PENDING_PODS.path, pod("web", image=f"{registry.host}/app:1"))
-        async with service_in(api, tmp_path, "127.0.0.1:0", registry=registry.host):
-            await until(lambda: registry.requests["GET manifests"])
+        settings = [f"cache.url=sqlite:///{tmp_path}/images.sqlite"]
+        for _ in range(2):
+            api.requests.clear()
+            async with service_in(api, tmp_path, "127.0.0.1:0", *settings, registry=registry.host) as caller:
+                await until_ready(caller)
+                for _ in range(10):
+                    await ask(caller, "127.0.0.1:0", f"{registry.host}/app:1")
+    assert registry.requests["GET manifests"] == 1
+    assert {request.path for request in api.requests} == ALWAYS
 
 
 @pytest.mark.parametrize("listen", ["", "127.0.0.1:0"], ids=["webhook only", "scheduler"])
@@ -131,7 +168,7 @@ async def test_a_pending_pods_image_is_looked_up_before_a_scheduler_asks(api: Ap
 async def test_a_private_image_is_known_to_the_webhook(
     api: ApiServer, tmp_path: Path, listen: str, network_policy: str
 ) -> None:
-    """The review itself reads the pod's secret where the setting says so, else the watch did for an earlier pod."""
+    """The review itself reads the pod's secret where the setting says so, else an earlier pod of it has had it read."""
     async with GuardedRegistry("ann:secret") as registry:
         registry.add_index("app", "1", [AMD64, ARM64])
         login = {"auths": {registry.host: {"auth": base64.b64encode(b"ann:secret").decode()}}}
@@ -149,8 +186,9 @@ async def test_a_private_image_is_known_to_the_webhook(
             api, tmp_path, listen, f"admission.network_policy={network_policy}", registry=registry.host
         ) as caller:
             await until_ready(caller)
-            api.put(PENDING_PODS.path, created)
+            api.put(PODS, created)
             if listen or network_policy == "false":
+                await caller.review(created, namespace="default")
                 await until(lambda: registry.requests["GET manifests"])
             answer = await caller.review(created, namespace="default")
         assert answer["patch"]

@@ -13,7 +13,7 @@ from extender.cluster.listwatch import WATCH_SECONDS, ListWatch, Resource
 from extender.errors import ClusterError
 from extender.metrics import REGISTRY
 
-PODS = Resource(name="pods", path="/api/v1/pods", field_selector="spec.nodeName=", list_accept="a", watch_accept="b")
+NAMESPACES = Resource(name="namespaces", path="/api/v1/namespaces", list_accept="a", watch_accept="b")
 LOST = ClusterError("connection reset")
 GONE = ClusterRefused("too old", 410)
 
@@ -52,7 +52,7 @@ class ScriptedReader:
         self._watches = iter(watches)
 
     async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON) -> bytes:
-        assert path == PODS.path
+        assert path == NAMESPACES.path
         self.lists.append(dict(query or {}))
         self.accepted.append(accept)
         answer = next(self._pages, LOST)
@@ -63,7 +63,7 @@ class ScriptedReader:
     async def stream(
         self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON, stall_seconds: float
     ) -> AsyncGenerator[bytes, None]:
-        assert path == PODS.path
+        assert path == NAMESPACES.path
         self.watches.append(dict(query or {}))
         self.accepted.append(accept)
         self.stalls.append(stall_seconds)
@@ -106,7 +106,7 @@ class Run:
         self.now = 1000.0
         self._pauses = pauses
         self.watch = ListWatch(
-            reader, PODS, self.handler, clock=lambda: self.now, random=lambda: chance, sleep=self._sleep
+            reader, NAMESPACES, self.handler, clock=lambda: self.now, random=lambda: chance, sleep=self._sleep
         )
 
     async def _sleep(self, seconds: float) -> None:
@@ -125,14 +125,13 @@ async def test_list_is_read_in_pages_and_then_watched_from_its_version() -> None
     """Every page is asked for with the token of the one before, and the watch begins at the list's version."""
     reader = ScriptedReader([page("a", "b", more="T1"), page("c", more="T2"), page("d")], [[]])
     run = await Run(reader).to_the_end()
-    selection = {"fieldSelector": "spec.nodeName="}
     assert reader.lists == [
-        {"limit": "500"} | selection,
-        {"limit": "500", "continue": "T1"} | selection,
-        {"limit": "500", "continue": "T2"} | selection,
+        {"limit": "500"},
+        {"limit": "500", "continue": "T1"},
+        {"limit": "500", "continue": "T2"},
     ]
     assert reader.watches == [
-        {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": "10", "timeoutSeconds": "240"} | selection
+        {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": "10", "timeoutSeconds": "240"}
     ]
     assert run.handler.calls == [*(("upsert", name) for name in "abcd"), ("keep_only", {"a", "b", "c", "d"})]
 
@@ -242,7 +241,7 @@ async def test_odd_object_is_passed_over_and_said_so() -> None:
         run = await Run(reader).to_the_end()
     assert run.handler.calls == [("upsert", "a"), ("keep_only", {"odd", "a"}), ("upsert", "b")]
     assert [(entry["resource"], entry["name"]) for entry in logs if entry["event"] == "watch.object_skipped"] == [
-        ("pods", "odd")
+        ("namespaces", "odd")
     ] * 2
 
 
@@ -307,7 +306,7 @@ async def test_age_is_measured_at_the_scrape() -> None:
     """The metric is computed when it is asked for."""
     run = Run(ScriptedReader([]))
     run.now += 42
-    assert REGISTRY.get_sample_value("multiarch_watch_age_seconds", {"resource": "pods"}) == 42.0
+    assert REGISTRY.get_sample_value("multiarch_watch_age_seconds", {"resource": "namespaces"}) == 42.0
 
 
 async def test_loss_and_recovery_are_logged_once_each() -> None:
@@ -328,7 +327,7 @@ async def test_loss_and_recovery_are_logged_once_each() -> None:
     assert logs[1] == {
         "event": "watch.lost",
         "log_level": "warning",
-        "resource": "pods",
+        "resource": "namespaces",
         "error": "connection reset",
         "retry_in_seconds": 0.25,
     }

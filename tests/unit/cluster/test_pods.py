@@ -1,53 +1,189 @@
-"""Pending pods: each one is announced, and none is kept."""
+"""Pending pods: announced while somebody wants to know of them, and none is kept."""
 
-import msgspec
-import pytest
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
-from extender.cluster.pods import PENDING_PODS, PendingPods
+from structlog.testing import capture_logs
+
+from extender.cluster.client import JSON, ClusterRefused
+from extender.cluster.pods import PODS, PendingPods
+from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.facts import images_of
 
-POD = msgspec.Raw(
+POD = (
     b'{"metadata":{"name":"web","namespace":"shop","uid":"u1","managedFields":[{}]},"status":{"phase":"Pending"},'
     b'"spec":{"containers":[{"image":"web:1","resources":{}}],"volumes":[{"image":{"reference":"models:2"}},{}]}}'
 )
+ODD = b'{"metadata":{"name":"odd"},"spec":{"containers":"none"}}'
+REFUSED = ClusterRefused("/api/v1/pods: HTTP 403", 403)
+FOREVER = 60.0
+
+Script = Sequence[bytes | ClusterError | None]
 
 
-def test_only_unbound_pods_are_selected() -> None:
-    """The API server sends the pods without a node that still wait, by fields it supports."""
-    assert PENDING_PODS.field_selector == "spec.nodeName=,status.phase=Pending"
+def event(kind: str, document: bytes = POD) -> bytes:
+    """A line of a watch."""
+    return b'{"type":"%s","object":%s}' % (kind.encode(), document)
 
 
-def test_pod_is_announced_as_it_appears_and_as_it_changes() -> None:
-    """Images may change while a pod waits, so every state of it is announced, decoded as the scheduler's pods are."""
-    announced: list[Pod] = []
-    pods = PendingPods(announced.append)
-    pods.upsert(POD)
-    pods.upsert(POD)
-    assert [[image.reference for image in images_of(pod)] for pod in announced] == [["web:1", "models:2"]] * 2
-    assert announced[0].metadata is not None
-    assert announced[0].metadata.uid == "u1"
+class Cluster:
+    """An API server that says what the test wrote; None keeps a watch open, and so does the end of all scripts."""
+
+    def __init__(self, *scripts: Script) -> None:
+        self.watches: list[tuple[str, dict[str, str]]] = []
+        self.stalls: list[float] = []
+        self.open = 0
+        self._scripts = iter(scripts)
+
+    async def stream(
+        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON, stall_seconds: float
+    ) -> AsyncGenerator[bytes, None]:
+        assert accept == JSON
+        self.watches.append((path, dict(query or {})))
+        self.stalls.append(stall_seconds)
+        self.open += 1
+        try:
+            for line in next(self._scripts, (None,)):
+                if isinstance(line, ClusterError):
+                    raise line
+                if line is None:
+                    await asyncio.Event().wait()
+                else:
+                    yield line
+        finally:
+            self.open -= 1
 
 
-def test_pod_that_leaves_is_not_announced() -> None:
-    """Bound or deleted: there is nothing to look up any more."""
-    announced: list[Pod] = []
-    PendingPods(announced.append).delete("web")
-    assert announced == []
+class Running:
+    """Pending pods of that cluster as they are announced; `delays` are the pauses that were made."""
+
+    def __init__(self, cluster: Cluster, linger_seconds: float) -> None:
+        self.announced: list[Pod] = []
+        self.delays: list[float] = []
+        self.pods = PendingPods(cluster, linger_seconds=linger_seconds, sleep=self._sleep)
+        self.task = asyncio.create_task(self.pods.run(self.announced.append))
+
+    async def _sleep(self, seconds: float) -> None:
+        self.delays.append(seconds)
 
 
-def test_pods_are_synced_after_the_first_whole_list() -> None:
-    """Once every pod that waits has been announced."""
-    pods = PendingPods(lambda _: None)
-    pods.upsert(POD)
-    assert not pods.synced
-    pods.keep_only({"web"})
-    assert pods.synced
+@asynccontextmanager
+async def running(cluster: Cluster, linger_seconds: float = FOREVER) -> AsyncIterator[Running]:
+    """Runs them inside the block."""
+    run = Running(cluster, linger_seconds)
+    try:
+        yield run
+    finally:
+        run.task.cancel()
+        await asyncio.wait([run.task])
 
 
-def test_pod_of_another_shape_is_refused() -> None:
-    """A field of the wrong type is the watch's to report."""
-    announced: list[Pod] = []
-    with pytest.raises(msgspec.ValidationError):
-        PendingPods(announced.append).upsert(msgspec.Raw(b'{"spec":{"containers":"none"}}'))
-    assert announced == []
+async def until(condition: Callable[[], object]) -> None:
+    """Lets the loop turn until the condition holds."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_nothing_is_asked_before_somebody_wants_to_know() -> None:
+    """A watch costs the API server two events for every pod."""
+    cluster = Cluster()
+    async with running(cluster) as run:
+        await asyncio.sleep(0.02)
+        assert cluster.watches == []
+        run.pods.look()
+        await until(lambda: cluster.open)
+    assert cluster.open == 0
+
+
+async def test_pods_that_wait_are_asked_of_the_cache_of_the_api_server() -> None:
+    """Those without a node, by fields it supports, at whatever version it has; a watch that hangs ends later."""
+    cluster = Cluster()
+    async with running(cluster) as run:
+        run.pods.look()
+        await until(lambda: cluster.open)
+    query = {"watch": "true", "resourceVersion": "0", "timeoutSeconds": "60"}
+    assert cluster.watches == [(PODS, query | {"fieldSelector": "spec.nodeName=,status.phase=Pending"})]
+    assert cluster.stalls[0] > 60
+
+
+async def test_pod_is_announced_as_it_appears_and_as_it_changes() -> None:
+    """Images may change while a pod waits; one that is bound or gone is left alone."""
+    cluster = Cluster([event("ADDED"), event("MODIFIED"), event("DELETED"), event("BOOKMARK"), None])
+    async with running(cluster) as run:
+        run.pods.look()
+        await until(lambda: len(run.announced) == 2)
+        await asyncio.sleep(0.01)
+    assert [[image.reference for image in images_of(pod)] for pod in run.announced] == [["web:1", "models:2"]] * 2
+    assert run.announced[0].metadata is not None
+    assert run.announced[0].metadata.uid == "u1"
+
+
+async def test_pod_of_another_shape_hides_no_other() -> None:
+    """It is said which one is passed over."""
+    cluster = Cluster([event("ADDED", ODD), event("ADDED"), None])
+    with capture_logs() as logs:
+        async with running(cluster) as run:
+            run.pods.look()
+            await until(lambda: run.announced)
+    assert [(entry["event"], entry["resource"], entry["name"]) for entry in logs] == [
+        ("watch.object_skipped", "pods", "odd")
+    ]
+
+
+async def test_watch_ends_when_nobody_has_wanted_to_know_for_a_while() -> None:
+    """And the next look begins anew, with all that wait."""
+    cluster = Cluster([event("ADDED"), None], [event("ADDED"), None])
+    async with running(cluster, linger_seconds=0.01) as run:
+        for looks in (1, 2):
+            run.pods.look()
+            await until(lambda looks=looks: len(run.announced) == looks)  # type: ignore[misc]
+            await until(lambda: not cluster.open)
+        await asyncio.sleep(0.03)
+    assert len(cluster.watches) == 2
+    assert run.delays == []
+
+
+async def test_watch_goes_on_while_somebody_wants_to_know() -> None:
+    """Looking again keeps it, and asks for nothing twice."""
+    cluster = Cluster()
+    async with running(cluster, linger_seconds=0.05) as run:
+        for _ in range(20):
+            run.pods.look()
+            await asyncio.sleep(0.01)
+        assert cluster.open == len(cluster.watches) == 1
+
+
+async def test_watch_that_the_server_ends_is_begun_anew_when_wanted() -> None:
+    """After a pause, in case the server ends all of them at once."""
+    cluster = Cluster([event("ADDED")], [event("ADDED"), None])
+    async with running(cluster) as run:
+        run.pods.look()
+        await until(lambda: run.delays)
+        await asyncio.sleep(0.01)
+        assert len(cluster.watches) == 1
+        run.pods.look()
+        await until(lambda: len(run.announced) == 2)
+    assert run.delays == [1]
+
+
+async def test_pauses_double_from_failure_to_failure() -> None:
+    """Refused, unreachable, ended with an error or garbled: said each time, and asked for more seldom."""
+    failures: list[Script] = [
+        [REFUSED],
+        [ClusterError("connection reset")],
+        [b'{"type":"ERROR","object":{"code":500,"message":"etcd"}}'],
+        [b"nonsense"],
+        *[[REFUSED]] * 3,
+    ]
+    cluster = Cluster(*failures, [event("ADDED"), REFUSED])
+    with capture_logs() as logs:
+        async with running(cluster) as run:
+            for count in range(1, 9):
+                run.pods.look()
+                await until(lambda count=count: len(run.delays) == count)  # type: ignore[misc]
+    assert run.delays == [2, 4, 8, 16, 30, 30, 30, 2]
+    assert [entry["retry_in_seconds"] for entry in logs if entry["event"] == "watch.lost"] == run.delays
+    assert "etcd" in logs[2]["error"]
