@@ -73,15 +73,15 @@ class LocalObjectReference(Wire, frozen=True):
 
 
 class PodSpec(Wire, frozen=True):
-    """core/v1 PodSpec."""
+    """core/v1 PodSpec; hashable, and equal for pods of one template."""
 
-    containers: list[Container] | None = None
-    init_containers: list[Container] | None = None
-    ephemeral_containers: list[Container] | None = None
-    volumes: list[Volume] | None = None
+    containers: tuple[Container, ...] | None = None
+    init_containers: tuple[Container, ...] | None = None
+    ephemeral_containers: tuple[Container, ...] | None = None
+    volumes: tuple[Volume, ...] | None = None
     node_name: str | None = None
     runtime_class_name: str | None = None
-    image_pull_secrets: list[LocalObjectReference] | None = None
+    image_pull_secrets: tuple[LocalObjectReference, ...] | None = None
 
 
 class Pod(Wire, frozen=True):

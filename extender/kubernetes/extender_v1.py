@@ -192,6 +192,7 @@ _ENCODER = msgspec.json.Encoder()
 # How Go's encoding/json lays a request out: pod, nodes, node names, and no spaces.
 _AFTER_POD = b',"Nodes":'
 _BEFORE_NAMES = b'null,"NodeNames":'
+_BEFORE_LIST = _BEFORE_NAMES + b"["
 _AFTER_NODES = b',"NodeNames":null}'
 
 
@@ -202,21 +203,23 @@ def decode_args(body: bytes) -> ExtenderArgs:
         InvalidRequest: it is no such object, has no pod, or names nodes in neither form, which kube-scheduler never
             does: an answer that is as null as the request would refuse every node without a reason.
     """
-    args = _cut_up(body) or _decode(_ARGS, body, "ExtenderArgs")
-    if args.pod is None:
+    args = _cut_up(body)
+    if args is not None:
+        return args
+    read = _decode(_ARGS, body, "ExtenderArgs")
+    if read.pod is None:
         raise InvalidRequest("ExtenderArgs.Pod is missing")
-    if args.nodes != _NULL:
-        nodes = _decode(_NODE_LIST, args.nodes, "ExtenderArgs.Nodes")
-        return ExtenderArgs(args.pod, nodes.items or [], _NULL, args.nodes)
-    first = bytes(memoryview(args.node_names)[:1])
+    if read.nodes != _NULL:
+        return _with_nodes(read.pod, read.nodes)
+    first = bytes(memoryview(read.node_names)[:1])
     if first == b"n":
         raise InvalidRequest("ExtenderArgs has neither NodeNames nor Nodes")
     if first != b"[":
         raise InvalidRequest("ExtenderArgs.NodeNames is no array")
-    return ExtenderArgs(args.pod, None, args.node_names, _NULL)
+    return ExtenderArgs(read.pod, None, read.node_names, _NULL)
 
 
-def _cut_up(body: bytes) -> _Args | None:
+def _cut_up(body: bytes) -> ExtenderArgs | None:
     """The request, if it is laid out as Go writes it: then only the pod is parsed here, and the nodes, most of it, are
     cut out.
 
@@ -226,17 +229,20 @@ def _cut_up(body: bytes) -> _Args | None:
     end = body.find(_AFTER_POD)
     start = end + len(_AFTER_POD)
     names = start + len(_BEFORE_NAMES)
-    parts: dict[str, msgspec.Raw]
-    if body.startswith(_BEFORE_NAMES, start) and body.find(b"]", names) == len(body) - 2 and body.endswith(b"}"):
-        parts = {"node_names": msgspec.Raw(memoryview(body)[names:-1])}
-    elif body.startswith(b"{", start) and body.endswith(_AFTER_NODES):
-        parts = {"nodes": msgspec.Raw(memoryview(body)[start : -len(_AFTER_NODES)])}
-    else:
+    is_named = body.startswith(_BEFORE_LIST, start) and body.find(b"]", names) == len(body) - 2 and body.endswith(b"}")
+    if not is_named and not (body.startswith(b"{", start) and body.endswith(_AFTER_NODES)):
         return None
     try:
-        return _Args(_HEAD.decode(body[:end] + b"}").pod, **parts)
+        pod = _HEAD.decode(body[:end] + b"}").pod
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # whoever parses all of it will say what is wrong
+    if is_named:
+        return ExtenderArgs(pod, None, msgspec.Raw(memoryview(body)[names:-1]), _NULL)
+    return _with_nodes(pod, msgspec.Raw(memoryview(body)[start : -len(_AFTER_NODES)]))
+
+
+def _with_nodes(pod: Pod, nodes: msgspec.Raw) -> ExtenderArgs:
+    return ExtenderArgs(pod, _decode(_NODE_LIST, nodes, "ExtenderArgs.Nodes").items or [], _NULL, nodes)
 
 
 def decode_preemption_args(body: bytes) -> ExtenderPreemptionArgs:
@@ -266,7 +272,7 @@ def encode_filter_result(result: ExtenderFilterResult) -> bytes:
         b',"FailedAndUnresolvableNodes":',
         result.failed_and_unresolvable_nodes,
         b',"Error":',
-        _ENCODER.encode(result.error),
+        _ENCODER.encode(result.error) if result.error else b'""',
         b"}",
     )
     return b"".join(pieces)

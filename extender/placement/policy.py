@@ -3,13 +3,13 @@
 Knows no node and writes nothing: scheduling and mutation both build on it, so that they cannot disagree.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import msgspec
 
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import NO_PREFERENCE, Choice, Wishes
+from extender.placement.annotations import MODE, NO_PREFERENCE, PREFER, UNKNOWN, Choice, Wishes
 from extender.placement.facts import Cause, ImageFact, Pending, RunsOn, Unknown
 
 HIGHEST_PREFERENCE = 10
@@ -17,6 +17,8 @@ HIGHEST_PREFERENCE = 10
 
 _MIRROR = "kubernetes.io/config.mirror"  # on the API object that mirrors a static pod
 _SOURCE = "kubernetes.io/config.source"  # on what a kubelet read from a file or URL instead of the API
+_HEARD = (MODE, PREFER, UNKNOWN, _MIRROR, _SOURCE)
+"""Every annotation of a pod that anything here depends on."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +44,17 @@ def left_alone(pod: Pod, policy: Policy) -> bool:
     return pod.spec is not None and (
         bool(pod.spec.node_name) or pod.spec.runtime_class_name in policy.ignore_runtime_classes
     )
+
+
+def kind_of(pod: Pod) -> Hashable | None:
+    """What pods have in common that are decided about alike, as long as images and namespaces stay what they are: their
+    namespace and all that is read of their spec, as pods of one template have. None for a pod whose own annotations
+    have a say.
+    """
+    metadata = pod.metadata
+    if metadata is None or (metadata.annotations and not metadata.annotations.keys().isdisjoint(_HEARD)):
+        return None
+    return metadata.namespace, pod.spec
 
 
 def choice_for(fact: Pending | Unknown, policy: Policy, wishes: Wishes) -> Choice:

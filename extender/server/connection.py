@@ -63,10 +63,29 @@ class DirectServer(web.Server):
         self.body_limit_bytes = body_limit_bytes
         self.closing = closing
         self.keep_alive_seconds = keep_alive_seconds
+        self._patience: dict[Connection, float] = {}  # whose body has begun and not ended, and since when
+        self._look_again: asyncio.TimerHandle | None = None
 
     def __call__(self) -> RequestHandler:
         """A protocol for a new connection."""
         return Connection(self, self._loop) if FITS else super().__call__()
+
+    def be_patient(self, connection: "Connection") -> None:
+        """With this connection's body for `PATIENCE_SECONDS`, or up to twice that: one timer serves all of them."""
+        self._patience[connection] = self._loop.time()
+        if self._look_again is None:
+            self._look_again = self._loop.call_later(PATIENCE_SECONDS, self._lose_patience)
+
+    def be_done(self, connection: "Connection") -> None:
+        """The body has come, or never will."""
+        self._patience.pop(connection, None)
+
+    def _lose_patience(self) -> None:
+        late = self._loop.time() - PATIENCE_SECONDS
+        for connection in [connection for connection, since in self._patience.items() if since <= late]:
+            connection.give_up()
+        again = self._loop.call_later(PATIENCE_SECONDS, self._lose_patience) if self._patience else None
+        self._look_again = again
 
 
 class Connection(RequestHandler):
@@ -76,14 +95,14 @@ class Connection(RequestHandler):
     anything else, it has the connection for good.
     """
 
-    __slots__ = ("_awaited_bytes", "_body_timer", "_is_aiohttps", "_pieces", "_server", "_was_shared")
+    __slots__ = ("_awaited_bytes", "_head", "_is_aiohttps", "_pieces", "_server", "_was_shared")
 
     def __init__(self, server: DirectServer, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(server, loop=loop, keepalive_timeout=server.keep_alive_seconds, access_log=None)  # type: ignore[arg-type]  # None is no log
         self._server = server
         self._pieces: list[bytes] = []  # of a request whose end has not come yet
         self._awaited_bytes = 0
-        self._body_timer: asyncio.TimerHandle | None = None
+        self._head = ("", 0)  # of that request: its path, and where its body starts
         self._is_aiohttps = False
         self._was_shared = False
 
@@ -94,7 +113,11 @@ class Connection(RequestHandler):
             self._awaited_bytes -= len(data)
             if self._awaited_bytes > 0:
                 return
+            is_whole = self._awaited_bytes == 0
             data = self._collected()
+            if is_whole:
+                self._respond(data, *self._head)
+                return
         if self._is_aiohttps or not data:
             super().data_received(data)
             return
@@ -104,7 +127,10 @@ class Connection(RequestHandler):
             self._is_aiohttps = True
             super().data_received(data)
         elif len(data) < end + read[1]:
-            self._await(data, end + read[1] - len(data))
+            self._pieces.append(data)
+            self._awaited_bytes = end + read[1] - len(data)
+            self._head = (read[0], end)
+            self._server.be_patient(self)
         else:
             self._respond(data, read[0], end)
 
@@ -141,12 +167,7 @@ class Connection(RequestHandler):
             return False
         return not self._was_shared or (self._waiter is not None and not self._waiter.done())
 
-    def _await(self, data: bytes, awaited_bytes: int) -> None:
-        self._pieces.append(data)
-        self._awaited_bytes = awaited_bytes
-        self._body_timer = self._loop.call_later(PATIENCE_SECONDS, self._give_up)
-
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
         """The body is late: aiohttp may wait for it."""
         self._is_aiohttps = True
         super().data_received(self._collected())
@@ -156,9 +177,7 @@ class Connection(RequestHandler):
         data = b"".join(self._pieces)
         self._pieces.clear()
         self._awaited_bytes = 0
-        if self._body_timer is not None:
-            self._body_timer.cancel()
-            self._body_timer = None
+        self._server.be_done(self)
         return data
 
 

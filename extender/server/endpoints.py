@@ -78,7 +78,14 @@ def endpoint_server(
 
     def at_once(path: str, body: bytes) -> bytes | None:
         endpoint = endpoints.get(path)
-        return _answer_at_once(endpoint, body) if endpoint else None
+        if endpoint is None:
+            return None
+        started = time.perf_counter()
+        reply = _reply_at_once(endpoint, body)
+        if reply is None:
+            return None
+        loop.call_soon(_book, endpoint.name, reply.outcome, time.perf_counter() - started)  # the answer goes first
+        return reply.body
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         endpoint = endpoints.get(request.path)
@@ -112,19 +119,13 @@ def endpoint_server(
     )
 
 
-def _answer_at_once(endpoint: Endpoint, body: bytes) -> bytes | None:
-    started = time.perf_counter()
+def _reply_at_once(endpoint: Endpoint, body: bytes) -> Reply | None:
     try:
-        reply = endpoint.at_once(body)
+        return endpoint.at_once(body)
     except InvalidRequest:  # which `_answer` meets again, and says so
         return None
     except Exception as exc:  # noqa: BLE001  # it is logged there
-        reply = _failed(endpoint, body, exc)
-    if reply is None:
-        return None
-    REQUESTS[endpoint.name][reply.outcome].inc()
-    SECONDS[endpoint.name].observe(time.perf_counter() - started)
-    return reply.body
+        return _failed(endpoint, body, exc)
 
 
 async def _answer(endpoint: Endpoint, request: web.BaseRequest, body_limit_bytes: int) -> web.Response:
@@ -142,9 +143,13 @@ async def _answer(endpoint: Endpoint, request: web.BaseRequest, body_limit_bytes
         response, outcome = _json(200, reply.body), reply.outcome
     else:
         response, outcome = _json(200, reply.body), reply.outcome
-    REQUESTS[endpoint.name][outcome].inc()
-    SECONDS[endpoint.name].observe(time.perf_counter() - started)
+    _book(endpoint.name, outcome, time.perf_counter() - started)
     return response
+
+
+def _book(endpoint: str, outcome: str, seconds: float) -> None:
+    REQUESTS[endpoint][outcome].inc()
+    SECONDS[endpoint].observe(seconds)
 
 
 def _failed(endpoint: Endpoint, body: bytes, exc: Exception) -> Reply:

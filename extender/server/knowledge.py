@@ -58,6 +58,10 @@ class Knowledge(msgspec.Struct, frozen=True):
         """What `resolve` would answer, if memory has it all and it is fresh, without awaiting."""
         return self.resolver.recall(_lookups(images), keyring)
 
+    def count_recalled(self, images: int) -> None:
+        """What was recalled for so many images has been of use once more."""
+        self.resolver.count_hits(images)
+
     async def resolve(
         self, images: Sequence[PodImage], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
     ) -> list[Answer]:

@@ -5,7 +5,7 @@ Knows when to wait and for how long; what is decided is `placement`'s business, 
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -26,7 +26,7 @@ from extender.metrics import counters
 from extender.placement.annotations import Choice, Mode, Wishes
 from extender.placement.facts import Answer, Content, PodImage, fact_of, images_of
 from extender.placement.nodes import NodePlatforms, Sought, list_nodes
-from extender.placement.policy import left_alone
+from extender.placement.policy import kind_of, left_alone
 from extender.placement.scheduling import (
     REFUSED,
     Decision,
@@ -42,6 +42,7 @@ from extender.server.endpoints import Reply
 from extender.server.first_seen import FirstSeen
 from extender.server.foresight import Foresight
 from extender.server.knowledge import Knowledge
+from extender.server.recent import RecentDecisions
 from extender.server.seen_nodes import SeenNodes
 
 log = structlog.get_logger()
@@ -94,6 +95,9 @@ class _Scores(msgspec.Struct, frozen=True):
     verdicts: Mapping[Verdict, int]
 
 
+_NO_SCORES = _Scores(encode_priorities({}), {})
+
+
 class SchedulerVerbs:
     """filter, prioritize and preempt for one scheduler.
 
@@ -123,11 +127,12 @@ class SchedulerVerbs:
         # Pods of one template are decided about alike, and once all images are known the pod itself says nothing more.
         self._decide_known = functools.lru_cache(DECISIONS)(self._decide)
         self._seen_nodes = SeenNodes()
+        self._recent = RecentDecisions[tuple[Decision, int]](clock)  # each with the number of its images
         self._foresight = Foresight[_Scores](clock)
 
     async def filter(self, body: bytes) -> Reply:
         """ExtenderFilterResult for ExtenderArgs. Raises InvalidRequest."""
-        question = self._read_filter(body)
+        question = self._question(decode_args(body))
         if isinstance(question, Reply):
             return question
         args, nodes = question.args, question.nodes
@@ -138,23 +143,21 @@ class SchedulerVerbs:
             if sought.unasked and decision.enforced and self._policy.pending is Choice.RETRY:
                 return _filter_reply(ExtenderFilterResult(error=NOT_IN_VIEW.format(node=sought.unasked[0])))
             outcome = filter_nodes(args, nodes, decision)
-        return self._conclude(question, decision, outcome)
+        return _conclude(args, decision, outcome)
 
     def filter_at_once(self, body: bytes) -> Reply | None:
         """What `filter` answers, or None if it has to look something up first. Raises InvalidRequest."""
-        question = self._read_filter(body)
-        if isinstance(question, Reply):
-            return question
-        answers = self._knowledge.recall(question.images, question.keyring)
-        if answers is None:
-            return None
-        decision = self._decision(question.args.pod, question.images, answers, question.wishes)
-        outcome = filter_nodes(question.args, question.nodes, decision)
+        args = decode_args(body)
+        known = self._decide_at_once(args)
+        if known is None or isinstance(known, Reply):
+            return known
+        nodes, decision = known
+        outcome = filter_nodes(args, nodes, decision)
         if Verdict.UNSTATED in outcome.verdicts:
             return None
         if decision.preference and REFUSED.isdisjoint(outcome.verdicts):
-            self._foresight.expect(body, functools.partial(_scores, question.args, question.nodes, decision))
-        return self._conclude(question, decision, outcome)
+            self._foresight.expect(body, functools.partial(_scores, args, nodes, decision))
+        return _conclude(args, decision, outcome)
 
     async def prioritize(self, body: bytes) -> Reply:
         """HostPriorityList for ExtenderArgs, from memory only. Raises InvalidRequest."""
@@ -196,9 +199,37 @@ class SchedulerVerbs:
         """No candidates: nobody is evicted by mistake."""
         return encode_preemption_result(ExtenderPreemptionResult({}))
 
-    def _read_filter(self, body: bytes) -> "_Question | Reply":
+    def _decide_at_once(self, args: ExtenderArgs) -> tuple[NodePlatforms, Decision] | Reply | None:
+        """Where to look the nodes up, and the decision; the answer where there is nothing to decide; None if an image
+        is not known.
+        """
+        kind = kind_of(args.pod)
+        decision = self._recall(kind)
+        if decision:
+            nodes = self._nodes_for(args)
+            return _filter_reply(ExtenderFilterResult(error=nodes)) if isinstance(nodes, str) else (nodes, decision)
+        question = self._question(args)
+        if isinstance(question, Reply):
+            return question
+        answers = self._knowledge.recall(question.images, question.keyring)
+        if answers is None:
+            return None
+        decision = self._decision(args.pod, question.images, answers, question.wishes)
+        if kind is not None and not question.wishes.problems:  # which are told to the log for every pod
+            self._recent.keep(kind, (decision, len(answers)))
+        return question.nodes, decision
+
+    def _recall(self, kind: Hashable | None) -> Decision | None:
+        """What was decided of known images lately, about another pod of this kind."""
+        found = self._recent.find(kind)
+        if found is None:
+            return None
+        decision, images = found
+        self._knowledge.count_recalled(images)
+        return decision
+
+    def _question(self, args: ExtenderArgs) -> "_Question | Reply":
         """What there is to decide, or the answer where there is nothing."""
-        args = decode_args(body)
         wishes = self._wishes_of(args.pod)
         if wishes is None:
             return _filter_reply(args.echo())
@@ -207,19 +238,16 @@ class SchedulerVerbs:
             return _filter_reply(ExtenderFilterResult(error=nodes))
         return _Question(args, wishes, nodes, images_of(args.pod), self._keyring_of(args.pod))
 
-    def _conclude(self, question: "_Question", decision: Decision, outcome: Outcome[ExtenderFilterResult]) -> Reply:
-        _count("filter", outcome.verdicts)
-        if outcome.decided is not outcome.answer:
-            pod = _uid(question.args.pod)
-            refused = sum(number for verdict, number in outcome.verdicts.items() if verdict in REFUSED)
-            log.info("pod.observed", pod=pod, refused=refused, reason=decision.refusal or outcome.decided.error)
-        return _filter_reply(outcome.answer)
-
     def _score(self, args: ExtenderArgs) -> "_Scores":
-        wishes = self._wishes_of(args.pod)
         nodes = self._nodes_for(args)
-        if wishes is None or isinstance(nodes, str):
-            return _Scores(encode_priorities({}), {})
+        if isinstance(nodes, str):
+            return _NO_SCORES
+        decision = self._recall(kind_of(args.pod))
+        if decision:
+            return _scores(args, nodes, decision)
+        wishes = self._wishes_of(args.pod)
+        if wishes is None:
+            return _NO_SCORES
         images = images_of(args.pod)
         answers = self._knowledge.peek(images, self._keyring_of(args.pod))
         return _scores(args, nodes, self._decision(args.pod, images, answers, wishes))
@@ -297,6 +325,14 @@ def _uid(pod: Pod) -> PodUid:
     if metadata is None:
         return PodUid("")
     return PodUid(metadata.uid or f"{metadata.namespace}/{metadata.name or metadata.generate_name}")
+
+
+def _conclude(args: ExtenderArgs, decision: Decision, outcome: Outcome[ExtenderFilterResult]) -> Reply:
+    _count("filter", outcome.verdicts)
+    if outcome.decided is not outcome.answer:
+        refused = sum(number for verdict, number in outcome.verdicts.items() if verdict in REFUSED)
+        log.info("pod.observed", pod=_uid(args.pod), refused=refused, reason=decision.refusal or outcome.decided.error)
+    return _filter_reply(outcome.answer)
 
 
 def _filter_reply(result: ExtenderFilterResult) -> Reply:

@@ -33,7 +33,7 @@ from extender.registry.keyring import DockerConfigKeyring
 from extender.registry.logins import Logins
 from extender.registry.pull_secrets import PullSecrets
 from extender.registry.session import open_session
-from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.resolver import LOOKUPS, Lookup, Resolver
 from extender.server.admission import PodAdmission
 from extender.server.knowledge import Knowledge
 from extender.server.scheduler import SchedulerVerbs
@@ -396,6 +396,45 @@ async def test_scheduler_decides_by_the_pod_s_secrets(world: World, may_read: bo
     reply = await verbs.filter(msgspec.json.encode(with_nodes(world.pod("a", "pull"), NODES)))
     found = msgspec.json.decode(reply.body)["Nodes"]["items"]
     assert [item["metadata"]["name"] for item in found] == kept
+
+
+async def test_a_decision_that_is_used_again_is_the_namespace_s_own_and_a_second_old(world: World) -> None:
+    """Pods of one template share it; the same pod elsewhere does not, nor one that comes after a denial is known."""
+    world.write_secret("a", "ann", "a-secret")
+    verbs = SchedulerVerbs(
+        world.knowledge,
+        nodes=None,
+        wait_seconds=10,
+        pending_limit_seconds=30,
+        level_label="",
+        clock=world.clock,
+        may_read_secrets=True,
+    )
+
+    def asked(namespace: str, name: str) -> bytes:
+        document = world.pod(namespace, "pull")
+        document["metadata"] |= {"name": name, "uid": name}
+        return msgspec.json.encode(with_nodes(document, NODES))
+
+    hits = LOOKUPS["hit"].value
+    assert verbs.filter_at_once(asked("a", "one")) is None
+    await verbs.filter(asked("a", "one"))
+    answers = [verbs.filter_at_once(asked("a", name)) for name in ("one", "two", "three")]
+    kept = [msgspec.json.decode(answer.body)["Nodes"]["items"] for answer in answers if answer]
+    assert [[item["metadata"]["name"] for item in items] for items in kept] == [["b", "d"]] * 3
+    assert LOOKUPS["hit"].value == hits + 3
+    assert verbs.filter_at_once(asked("b", "one")) is None
+    world.registry.rights["team/app"] = set()
+    world.clock.now += 899.5
+    assert verbs.filter_at_once(asked("a", "four"))
+    world.clock.now += 0.9
+    pod = msgspec.convert(world.pod("a", "pull"), Pod)
+    keyring = world.knowledge.keyring_of(pod, "a", may_read=True)
+    (answer,) = await world.knowledge.resolver.resolve_all([lookup_of(pod)], keyring, 60, revalidate=True)
+    assert words_of(answer) == "denied"
+    assert verbs.filter_at_once(asked("a", "five"))
+    world.clock.now += 0.1
+    assert verbs.filter_at_once(asked("a", "six")) is None
 
 
 async def test_pending_pods_warm_up_with_their_secrets(world: World) -> None:

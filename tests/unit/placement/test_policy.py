@@ -12,6 +12,7 @@ from extender.placement.policy import (
     choice_for,
     common_platforms,
     is_multi_arch,
+    kind_of,
     left_alone,
     preference_for,
 )
@@ -41,6 +42,55 @@ def built_for(*platforms: str) -> RunsOn:
 def test_pods_that_are_none_of_our_business_are_left_alone(pod: bytes, expected: bool) -> None:
     """Bound, static and mirror pods and those of ignored RuntimeClasses; a DaemonSet's pod is like any other."""
     assert left_alone(msgspec.json.decode(pod, type=Pod), POLICY) is expected
+
+
+ONE = (
+    b'{"metadata":{"name":"web-1","namespace":"shop","uid":"u1","annotations":{"example.com/ip":"10.0.0.1"}},"spec":{'
+    b'"containers":[{"name":"web","image":"web:1"}],"imagePullSecrets":[{"name":"pull"}],"runtimeClassName":"gvisor",'
+    b'"volumes":[{"name":"kube-api-access-x7q4z"},{"name":"models","image":{"reference":"models:2"}}]}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "alike"),
+    [
+        (b'"web-1"', b'"web-2"', True),
+        (b'"u1"', b'"u2"', True),
+        (b"10.0.0.1", b"10.0.0.2", True),
+        (b"x7q4z", b"p9f2k", True),
+        (b'"shop"', b'"bank"', False),
+        (b"web:1", b"web:2", False),
+        (b'"image":"web:1"', b'"image":"web:1","imagePullPolicy":"Always"', False),
+        (b'"containers"', b'"initContainers"', False),
+        (b"models:2", b"models:3", False),
+        (b'"pull"', b'"push"', False),
+        (b"gvisor", b"wasm", False),
+        (b'"volumes"', b'"nodeName":"n1","volumes"', False),
+    ],
+)
+def test_pods_of_one_kind_differ_in_nothing_that_is_read(before: bytes, after: bytes, alike: bool) -> None:
+    """Names, identifiers and what is none of our business may differ; whatever may change a decision may not."""
+    assert before in ONE
+    one, other = (kind_of(msgspec.json.decode(pod, type=Pod)) for pod in (ONE, ONE.replace(before, after, 1)))
+    assert one is not None
+    assert (one == other) is alike
+    assert not alike or hash(one) == hash(other)
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        "multiarch-extender.io/mode",
+        "multiarch-extender.io/prefer",
+        "multiarch-extender.io/unknown",
+        "kubernetes.io/config.mirror",
+        "kubernetes.io/config.source",
+    ],
+)
+def test_a_pod_that_speaks_for_itself_is_of_no_kind(annotation: str) -> None:
+    """Nor is one without metadata, of which the namespace is not known."""
+    assert kind_of(msgspec.json.decode(ONE.replace(b"example.com/ip", annotation.encode()), type=Pod)) is None
+    assert kind_of(Pod()) is None
 
 
 PENDING, UNKNOWN = Pending(Cause.THROTTLED, "…"), Unknown(Cause.THROTTLED, "…")

@@ -1,0 +1,45 @@
+"""Decisions of the last second, since pods of one template come by the hundred.
+
+Knows how long one holds, and no pod.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+import msgspec
+
+_Decision = TypeVar("_Decision")
+
+# What a registry, a secret or a namespace's annotations have said meanwhile counts after this time.
+FRESH_SECONDS = 1.0
+# Some 2 KB each; a scheduler works on few templates at a time.
+ROWS = 512
+
+
+class _Row(msgspec.Struct, Generic[_Decision], frozen=True):
+    decision: _Decision
+    until: float
+
+
+class RecentDecisions(Generic[_Decision]):
+    """What was decided lately, by what it was decided of; `clock` gives monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._rows: dict[Hashable, _Row[_Decision]] = {}
+
+    def __len__(self) -> int:
+        """How many are held, old ones included: at most `ROWS`."""
+        return len(self._rows)
+
+    def find(self, kind: Hashable) -> _Decision | None:
+        """What was kept for this kind within the last second."""
+        row = self._rows.get(kind)
+        return row.decision if row and self._clock() < row.until else None
+
+    def keep(self, kind: Hashable, decision: _Decision) -> None:
+        """The decision holds for a second from now; the oldest is forgotten first."""
+        self._rows.pop(kind, None)
+        self._rows[kind] = _Row(decision, self._clock() + FRESH_SECONDS)
+        if len(self._rows) > ROWS:
+            del self._rows[next(iter(self._rows))]

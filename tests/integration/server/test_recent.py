@@ -1,0 +1,39 @@
+"""Decisions that are used again: for how long, and how many are held."""
+
+from extender.server.recent import FRESH_SECONDS, ROWS, RecentDecisions
+
+
+class Clock:
+    """A clock that stands still."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return self.now
+
+
+def test_a_decision_is_found_for_its_own_kind_and_a_second() -> None:
+    """Counted from when it was kept, however often it has been of use."""
+    clock = Clock()
+    recent = RecentDecisions[str](clock)
+    assert recent.find("web") is None
+    recent.keep("web", "yes")
+    assert (recent.find("web"), recent.find("db")) == ("yes", None)
+    clock.now = FRESH_SECONDS - 0.01
+    assert recent.find("web") == "yes"
+    clock.now = FRESH_SECONDS
+    assert recent.find("web") is None
+    recent.keep("web", "no")
+    assert recent.find("web") == "no"
+
+
+def test_the_oldest_is_forgotten_first() -> None:
+    """Pods of which no two are alike must not fill memory."""
+    recent = RecentDecisions[int](Clock())
+    for number in range(ROWS):
+        recent.keep(number, number)
+    recent.keep(0, 0)
+    recent.keep("one more", -1)
+    assert len(recent) == ROWS
+    assert (recent.find(0), recent.find(1), recent.find(2)) == (0, None, 2)
