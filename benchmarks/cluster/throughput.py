@@ -59,7 +59,7 @@ def run(
     fewer: int = 1,
     nodes: Sequence[int] = (1000, 5000),
     pods: int = 3000,
-    rounds: int = 3,
+    rounds: int = 4,
     only: Sequence[str] = (),
     provider: str = "local",
     profiles: Path | None = None,
@@ -171,7 +171,7 @@ def main(
     variant: Annotated[list[str] | None, typer.Option(help="Only this variant; repeat it for several.")] = None,
     quick: Annotated[bool, typer.Option(help="Only the variants that a claim is made of.")] = False,
     pods: Annotated[int, typer.Option(help="Pods a run.")] = 3000,
-    rounds: Annotated[int, typer.Option(help="Rounds.")] = 3,
+    rounds: Annotated[int, typer.Option(help="Rounds; every second one goes backwards.")] = 4,
     provider: Annotated[str, typer.Option(help="local (processes) or kind (containers; not yet run).")] = "local",
     out: Annotated[Path | None, typer.Option(help="Folder to write the report into, as JSON.")] = None,
     profiles: Annotated[

@@ -9,7 +9,7 @@ import msgspec
 
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import Mode, Wishes, read_wishes
-from extender.placement.facts import Answer, Content, PodImage, images_of
+from extender.placement.facts import Answer, Cause, Content, Failure, PodImage, images_of
 from extender.placement.policy import Policy, left_alone
 from extender.registry.keyring import JoinedKeyring, Keyring
 from extender.registry.pull_secrets import PullSecrets
@@ -67,11 +67,12 @@ class Knowledge(msgspec.Struct, frozen=True):
     ) -> list[Answer]:
         """One answer per image after `wait_seconds` at most; lookups that take longer go on.
 
-        With `revalidate` a stale answer is confirmed first, within the same time. Where an image is not known, others
-        that wait for a node may not be known either, or show what this one needs to be read.
+        With `revalidate` a stale answer is confirmed first, within the same time. Where an image is looked up, those of
+        other pods that wait for a node may not be known either; where it was denied, a secret may open it that only
+        such a pod lets us read.
         """
         answers = await self.resolver.resolve_all(_lookups(images), keyring, wait_seconds, revalidate=revalidate)
-        if not all(isinstance(answer, Content) for answer in answers):
+        if any(answer is None or _is_denied(answer) for answer in answers):
             self.look_at_pending_pods()
         return answers
 
@@ -86,6 +87,10 @@ class Knowledge(msgspec.Struct, frozen=True):
         keyring = self.keyring_of(pod, namespace, may_read=True)
         for lookup in _lookups(images_of(pod)):
             self.resolver.start(lookup, keyring)
+
+
+def _is_denied(answer: Content | Failure) -> bool:
+    return isinstance(answer, Failure) and answer.cause is Cause.DENIED
 
 
 def _lookups(images: Sequence[PodImage]) -> list[Lookup]:

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,7 +15,9 @@ from extender.cluster.nodes import NODES
 from extender.cluster.pods import PODS
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
-from extender.server.service import open_service, open_surroundings
+from extender.placement.facts import PodImage
+from extender.server.service import open_knowledge, open_service, open_surroundings
+from extender.server.surroundings import NoCluster
 from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api, write_kubeconfig
 from tests.integration.registry.faulty import GuardedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller
@@ -44,7 +46,7 @@ async def api() -> AsyncIterator[ApiServer]:
 
 @asynccontextmanager
 async def service_in(
-    api: ApiServer, folder: Path, listen: str, *more: str, registry: str = ""
+    api: ApiServer, folder: Path, listen: str, *more: str, registries: Sequence[str] = ()
 ) -> AsyncIterator[Caller]:
     """The whole service on that cluster, with `scheduler.listen` and more settings as given."""
     settings = [
@@ -56,7 +58,7 @@ async def service_in(
         "shutdown.grace_seconds=0.5",
         "cache.url='memory:'",
     ]
-    plain = [f"registry.plain_http=['{registry}']", f"registry.allow=['{registry}']"] if registry else []
+    plain = [f"registry.plain_http={list(registries)}", f"registry.allow={list(registries)}"] if registries else []
     config = load_config(None, [*settings, *plain, *more])
     async with (
         aiohttp.ClientSession() as session,
@@ -101,16 +103,17 @@ async def ask(caller: Caller, listen: str, image: str) -> None:
 async def test_pending_pods_are_looked_at_only_where_they_tell_something(
     api: ApiServer, tmp_path: Path, listen: str, setting: str, *, wants_pods: bool
 ) -> None:
-    """No request for pods before an image is not known, and none at all where each review reads what it needs."""
-    async with EmbeddedRegistry() as registry:
+    """No request for pods before an image is not known or denied, and none where each review reads what it needs."""
+    async with EmbeddedRegistry() as registry, GuardedRegistry("ann:secret") as private:
         registry.add_manifest("app", "1", AMD64)
-        async with service_in(api, tmp_path, listen, setting, registry=registry.host) as caller:
+        registries = [registry.host, private.host]
+        async with service_in(api, tmp_path, listen, setting, registries=registries) as caller:
             await until_ready(caller)
             await ask(caller, listen, f"{registry.host}/app:1")
             await until(lambda: registry.requests["GET manifests"])
             await ask(caller, listen, f"{registry.host}/app:1")
             watched = {request.path for request in api.requests}
-            await ask(caller, listen, f"{registry.host}/app:2")
+            await ask(caller, listen, f"{private.host}/app:1")
             if wants_pods:
                 await until(lambda: api.watchers(PODS))
     assert PODS not in watched or listen
@@ -140,12 +143,40 @@ async def test_what_waits_behind_a_cold_image_is_looked_up_before_a_scheduler_as
         for name in ("first", "second", "third"):
             registry.add_manifest(name, "1", AMD64)
         api.put(PODS, pod("second", image=f"{registry.host}/second:1"))
-        async with service_in(api, tmp_path, "127.0.0.1:0", registry=registry.host) as caller:
+        async with service_in(api, tmp_path, "127.0.0.1:0", registries=[registry.host]) as caller:
             await until_ready(caller)
             await ask(caller, "127.0.0.1:0", f"{registry.host}/first:1")
             await until(lambda: registry.requests["GET manifests"] == 2)
             api.put(PODS, pod("third", image=f"{registry.host}/third:1"))
             await until(lambda: registry.requests["GET manifests"] == 3)
+
+
+async def test_an_image_that_stays_unknown_has_nobody_looked_at_for_long(tmp_path: Path) -> None:
+    """While a lookup is under way, yes; not for a failure that stands, unless a secret of another pod might help."""
+    looks: list[str] = []
+
+    class Watched(NoCluster):
+        def look_at_pending_pods(self) -> None:
+            looks.append("look")
+
+    async with EmbeddedRegistry() as registry, GuardedRegistry("ann:secret") as private:
+        hosts = [registry.host, private.host]
+        settings = ["admission.listen=", f"registry.plain_http={hosts}", f"registry.allow={hosts}"]
+        config = load_config(None, [*settings, f"cache.url=sqlite:///{tmp_path}/images.sqlite"])
+        registry.add_manifest("app", "1", AMD64)
+        async with open_knowledge(config, Watched()) as knowledge:
+            for image, wait_seconds, looked in [
+                (f"{registry.host}/app:1", 5, 0),
+                (f"{registry.host}/app:1", 0, 0),
+                (f"{registry.host}/app:2", 0, 1),
+                (f"{registry.host}/app:2", 5, 0),
+                (f"{registry.host}/app:2", 0, 0),
+                (f"{private.host}/app:1", 5, 1),
+                (f"{private.host}/app:1", 0, 1),
+            ]:
+                looks.clear()
+                await knowledge.resolve([PodImage(image)], knowledge.keyring, wait_seconds)
+                assert len(looks) == looked, (image, wait_seconds)
 
 
 async def test_known_images_are_answered_without_looking_at_pods(api: ApiServer, tmp_path: Path) -> None:
@@ -155,7 +186,7 @@ async def test_known_images_are_answered_without_looking_at_pods(api: ApiServer,
         settings = [f"cache.url=sqlite:///{tmp_path}/images.sqlite"]
         for _ in range(2):
             api.requests.clear()
-            async with service_in(api, tmp_path, "127.0.0.1:0", *settings, registry=registry.host) as caller:
+            async with service_in(api, tmp_path, "127.0.0.1:0", *settings, registries=[registry.host]) as caller:
                 await until_ready(caller)
                 for _ in range(10):
                     await ask(caller, "127.0.0.1:0", f"{registry.host}/app:1")
@@ -183,7 +214,7 @@ async def test_a_private_image_is_known_to_the_webhook(
         created = pod("web", image=f"{registry.host}/app:1")
         created["spec"]["imagePullSecrets"] = [{"name": "pull"}]
         async with service_in(
-            api, tmp_path, listen, f"admission.network_policy={network_policy}", registry=registry.host
+            api, tmp_path, listen, f"admission.network_policy={network_policy}", registries=[registry.host]
         ) as caller:
             await until_ready(caller)
             api.put(PODS, created)
