@@ -128,6 +128,19 @@ class World:
         return words_of(answer)
 
 
+def verbs_of(world: World, *, may_read: bool) -> SchedulerVerbs:
+    """The scheduler verbs without a cluster; whether calls of theirs may make us read secrets."""
+    return SchedulerVerbs(
+        world.knowledge,
+        nodes=None,
+        wait_seconds=10,
+        pending_limit_seconds=30,
+        level_label="",
+        clock=world.clock,
+        may_read_secrets=may_read,
+    )
+
+
 def words_of(answer: Answer | Image) -> str:
     """An answer in a word or two."""
     if isinstance(answer, Failure):
@@ -384,15 +397,7 @@ async def test_review_makes_us_read_a_secret_only_if_nobody_else_could(
 async def test_scheduler_decides_by_the_pod_s_secrets(world: World, may_read: bool, kept: list[str]) -> None:
     """A private arm64 image keeps its pod off amd64 nodes, where the secret may be read."""
     world.write_secret("a", "ann", "a-secret")
-    verbs = SchedulerVerbs(
-        world.knowledge,
-        nodes=None,
-        wait_seconds=10,
-        pending_limit_seconds=30,
-        level_label="",
-        clock=world.clock,
-        may_read_secrets=may_read,
-    )
+    verbs = verbs_of(world, may_read=may_read)
     reply = await verbs.filter(msgspec.json.encode(with_nodes(world.pod("a", "pull"), NODES)))
     found = msgspec.json.decode(reply.body)["Nodes"]["items"]
     assert [item["metadata"]["name"] for item in found] == kept
@@ -401,15 +406,7 @@ async def test_scheduler_decides_by_the_pod_s_secrets(world: World, may_read: bo
 async def test_a_decision_that_is_used_again_is_the_namespace_s_own_and_a_second_old(world: World) -> None:
     """Pods of one template share it; the same pod elsewhere does not, nor one that comes after a denial is known."""
     world.write_secret("a", "ann", "a-secret")
-    verbs = SchedulerVerbs(
-        world.knowledge,
-        nodes=None,
-        wait_seconds=10,
-        pending_limit_seconds=30,
-        level_label="",
-        clock=world.clock,
-        may_read_secrets=True,
-    )
+    verbs = verbs_of(world, may_read=True)
 
     def asked(namespace: str, name: str) -> bytes:
         document = world.pod(namespace, "pull")
