@@ -115,7 +115,7 @@ async def serve_service(options: argparse.Namespace) -> None:
             async with open_service(config, surroundings) as service:
                 await all_loaded(options.images)
                 gc.collect()
-                await settle_down(surroundings)
+                await settle_down(surroundings, service.is_loaded)
                 _say(scheduler=service.scheduler_url, admission=service.admission_url, registry=registry.host)
                 await asyncio.to_thread(sys.stdin.read)
 

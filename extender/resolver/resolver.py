@@ -120,6 +120,10 @@ class Resolver:
         self._loading = asyncio.get_running_loop().create_task(load)
         await asyncio.wait([self._loading], timeout=wait_seconds)
 
+    def is_loaded(self) -> bool:
+        """Whether `load` has ended, in whatever way, or was never begun."""
+        return self._loading is None or self._loading.done()
+
     def peek(self, lookup: Lookup, keyring: Keyring) -> Answer:
         """What is known now, fresh or stale; None if nothing is. No I/O and no task; a few microseconds."""
         answers = self.recall([lookup], keyring)

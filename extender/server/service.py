@@ -59,11 +59,15 @@ SETTLE_SECONDS = 0.1
 
 
 class Service(msgspec.Struct, frozen=True):
-    """A running service: the base URLs that are served, empty for a listener that is off."""
+    """A running service: the base URLs that are served, empty for a listener that is off.
+
+    `is_loaded` tells whether all that the store keeps is in memory.
+    """
 
     scheduler_url: str
     admission_url: str
     operations_url: str
+    is_loaded: Callable[[], bool] = lambda: True
 
 
 class _Draining:
@@ -208,18 +212,18 @@ async def run_service(config: Config) -> None:
     """Serve until SIGTERM or SIGINT, then drain."""
     async with (
         open_surroundings(config) as surroundings,
-        open_service(config, surroundings),
-        _in_background(settle_down(surroundings)),
+        open_service(config, surroundings) as service,
+        _in_background(settle_down(surroundings, service.is_loaded)),
     ):
         await wait_for_stop()
         log.info("service.stopping", grace_seconds=config.shutdown.grace_seconds)
     log.info("service.stopped")
 
 
-async def settle_down(surroundings: Surroundings) -> None:
+async def settle_down(surroundings: Surroundings, is_loaded: Callable[[], bool]) -> None:
     """Once all that must be known is: what start-up needed has been given back, and what it made will stay."""
     ready = surroundings.ready_checks().values()
-    while not all(check().ok for check in ready):  # noqa: ASYNC110  # a check is asked, it does not tell
+    while not (is_loaded() and all(check().ok for check in ready)):  # noqa: ASYNC110  # asked, they do not tell
         await asyncio.sleep(SETTLE_SECONDS)
     gc.freeze()  # no collection need walk it from here on, which would be a pause
     keep_freed_memory()
@@ -257,7 +261,8 @@ class _Opener:
             "admission", self._config.admission.listen, self._config.admission.tls, ADMISSION_BODY_BYTES,
             lambda: admission_endpoints(self._config, knowledge, surroundings),
         )  # fmt: skip
-        return Service(scheduler, admission, await self._open_operations(surroundings))
+        operations = await self._open_operations(surroundings)
+        return Service(scheduler, admission, operations, knowledge.resolver.is_loaded)
 
     async def _open_hot(
         self,
