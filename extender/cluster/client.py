@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 JSON = "application/json"
 TIMEOUT_SECONDS = 30.0
-MAX_BODY_BYTES = 64 << 20  # a page of 500 nodes with 50 images each is 6 to 20 MB
+MAX_BODY_BYTES = 64 << 20  # a page of 250 nodes with 50 images each is 3 to 10 MB
 _MAX_LINE_BYTES = 16 << 20  # etcd's objects end at 1.5 MiB, as JSON they are a few times that
 _MAX_STATUS_BYTES = 64 << 10
 _QUOTED_CHARACTERS = 200  # of what the API server or a credential plugin says

@@ -18,7 +18,7 @@ from tests.integration.cluster.api_server import ApiServer, Refusal, node, serve
 
 NODES = "/api/v1/nodes"
 NODE = f"{NODES}/a"
-LIST = {"limit": "500"}
+LIST = {"limit": "250"}
 WATCH = {"watch": "true", "resourceVersion": "100"}
 SECRET = "s3cr3t-t0ken"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from extender.cluster.client import ClusterClient, open_cluster
-from extender.cluster.listwatch import Handler, ListWatch, Resource
+from extender.cluster.listwatch import PAGE_OBJECTS, Handler, ListWatch, Resource
 from extender.cluster.namespaces import NAMESPACES, NamespaceView
 from extender.cluster.nodes import NODES, NodeView
 from extender.cluster.pods import PODS, PendingPods
@@ -96,19 +96,19 @@ async def test_node_view_follows_the_cluster(api: ApiServer, client: ClusterClie
 
 
 async def test_large_cluster_is_listed_in_pages(api: ApiServer, client: ClusterClient) -> None:
-    """1,203 nodes are three pages of one version, and one sync."""
-    for number in range(1200):
+    """Three more nodes than fill two pages are three pages of one version, and one sync."""
+    for number in range(2 * PAGE_OBJECTS):
         api.put(NODES.path, node(f"n{number}", "arm64"))
     nodes = node_view(client)
     async with watching(client, NODES, nodes):
         await until(lambda: nodes.synced)
-    assert len(nodes.platforms) == 1203
+    assert len(nodes.platforms) == 2 * PAGE_OBJECTS + 3
     assert len(api.asked("list")) == 3
 
 
 async def test_history_lost_between_pages_restarts_the_list(api: ApiServer, client: ClusterClient) -> None:
     """410 on a continue token: nodes that went away during the slow list are not in the view."""
-    for number in range(600):
+    for number in range(PAGE_OBJECTS):
         api.put(NODES.path, node(f"n{number}"))
     nodes = node_view(client)
 
@@ -120,13 +120,13 @@ async def test_history_lost_between_pages_restarts_the_list(api: ApiServer, clie
     async with watching(client, NODES, nodes):
         await until(lambda: api.asked("list"))
         api.is_open.set()
-        await until(lambda: len(nodes.platforms) >= 500)
+        await until(lambda: len(nodes.platforms) >= PAGE_OBJECTS)
         lose_history()
         await until(lambda: nodes.synced)
     asked = ["continue" in request.query for request in api.asked("list")]
     assert asked[:3] == [False, True, False]
     assert NodeName("n0") not in nodes.platforms
-    assert len(nodes.platforms) == 602
+    assert len(nodes.platforms) == PAGE_OBJECTS + 2
 
 
 @pytest.mark.parametrize("refusal", [None, Refusal(410)], ids=["error event", "HTTP status"])

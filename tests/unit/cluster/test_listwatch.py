@@ -126,9 +126,9 @@ async def test_list_is_read_in_pages_and_then_watched_from_its_version() -> None
     reader = ScriptedReader([page("a", "b", more="T1"), page("c", more="T2"), page("d")], [[]])
     run = await Run(reader).to_the_end()
     assert reader.lists == [
-        {"limit": "500"},
-        {"limit": "500", "continue": "T1"},
-        {"limit": "500", "continue": "T2"},
+        {"limit": "250"},
+        {"limit": "250", "continue": "T1"},
+        {"limit": "250", "continue": "T2"},
     ]
     assert reader.watches == [
         {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": "10", "timeoutSeconds": "240"}
