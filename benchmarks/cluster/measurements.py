@@ -51,21 +51,30 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant over all rounds: medians, the slowest and the fastest round, and the most disturbance of any."""
+    """One variant over all rounds: medians, and the most disturbance of any. `paces`: pods a second in each round."""
 
     variant: str
     nodes: int
     pods: int
-    rounds: int
-    pods_per_second: float
-    slowest: float
-    fastest: float
+    paces: tuple[float, ...]
     created_per_second: float
     algorithm: Quantiles | None
     attempt: Quantiles | None
     cpu_milliseconds: Mapping[str, float]
     calls_per_pod: Mapping[str, float]
     other_cores: float
+
+    @property
+    def pods_per_second(self) -> float:
+        """The median of the rounds."""
+        return median(self.paces)
+
+    def over(self, other: "Summary") -> float:
+        """The pace over that of another variant in the same round, and of these ratios the median.
+
+        Not the ratio of the medians: each round has a cluster of its own, and some are slower for all variants alike.
+        """
+        return median(pace / others for pace, others in zip(self.paces, other.paces, strict=True))
 
 
 def pace_of(samples: Sequence[Sample]) -> Pace:
@@ -97,15 +106,11 @@ def summarize(measurements: Sequence[Measurement]) -> list[Summary]:
 
 
 def _summary(group: Sequence[Measurement]) -> Summary:
-    paces = [each.pace.pods_per_second for each in group]
     return Summary(
         variant=group[0].variant,
         nodes=group[0].nodes,
         pods=group[0].pods,
-        rounds=len(group),
-        pods_per_second=median(paces),
-        slowest=min(paces),
-        fastest=max(paces),
+        paces=tuple(each.pace.pods_per_second for each in group),
         created_per_second=median(each.created_per_second for each in group),
         algorithm=_medians([each.algorithm for each in group]),
         attempt=_medians([each.attempt for each in group]),

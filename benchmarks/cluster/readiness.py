@@ -84,7 +84,7 @@ def report_of(found: Sequence[Footprint], idle_seconds: float) -> Report:
         notes=[
             "ready: from the start of the process (through a launcher, some 20 ms) to the first 200 of /readyz, asked",
             f"  every {_PAUSE_SECONDS * 1000:g} ms; median. The first start in a cluster warms the disk's cache",
-            f"idle: {idle_seconds:g} s with three watches open and no request; living: as long, each node's status",
+            f"idle: {idle_seconds:g} s with two watches open and no request; living: as long, each node's status",
             f"  changed every {_REPORT_SECONDS:g} s, as kubelets do",
             f"resident: {_SETTLED_SECONDS:g} s after it was ready, idling included; most: the peak since its start",
             "nodes: some 11 KB each, half amd64 and half arm64; etcd and kube-apiserver share the cores",

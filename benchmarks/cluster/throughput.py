@@ -146,6 +146,7 @@ def _notes(plan: Plan, provider: str) -> list[str]:
         f"provider {provider}; {plan.pods:,} pods a run (a tenth where whole nodes are sent), created before the start",
         f"pods/s: kube-scheduler's schedule_attempts_total, read every {SAMPLE_SECONDS:g} s, from the first to",
         "  the last reading with some pods bound and others not; the median of the rounds, the slowest and the fastest",
+        "ratios: of two variants in the same round, on the same cluster; the median of the rounds",
         f"rounds: {plan.rounds}, each on a fresh control plane, every second one in reverse order; what no claim is",
         "  made of is measured in the first round only",
         "cores: nothing is pinned; etcd (without fsync), kube-apiserver, kube-scheduler, the extender and the reader",

@@ -25,7 +25,7 @@ COSTS = (
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """A variant's pods a second over those of another; `pods` says for which, without a mark it is only told."""
+    """A variant's pods a second over another's in the same round; `pods` says for which, without a mark it is told."""
 
     variant: str
     over: str
@@ -67,11 +67,11 @@ def report_of(measurements: Sequence[Measurement], machine: Machine, notes: Sequ
 
 def claims_of(nodes: int, summaries: Sequence[Summary]) -> Iterator[Claim]:
     """Every comparison whose both sides were measured."""
-    paces = {summary.variant: summary.pods_per_second for summary in summaries}
+    found = {summary.variant: summary for summary in summaries}
     for each in COMPARISONS:
-        if {each.variant, each.over} <= paces.keys():
+        if {each.variant, each.over} <= found.keys():
             what = f"{nodes:,} nodes, {each.pods} pods: pods/s of {each.variant} / {each.over}"
-            yield Claim(what=what, value=paces[each.variant] / paces[each.over], at_least=each.at_least)
+            yield Claim(what=what, value=found[each.variant].over(found[each.over]), at_least=each.at_least)
 
 
 def _tables(nodes: int, summaries: Sequence[Summary]) -> list[Table]:
@@ -82,8 +82,8 @@ def _tables(nodes: int, summaries: Sequence[Summary]) -> list[Table]:
 
 
 def _pace(found: Summary) -> list[Cell]:
-    paces: list[Cell] = [found.pods_per_second, found.slowest, found.fastest]
-    return [found.variant, *paces, found.created_per_second, found.pods, found.rounds, found.other_cores]
+    paces: list[Cell] = [found.pods_per_second, min(found.paces), max(found.paces)]
+    return [found.variant, *paces, found.created_per_second, found.pods, len(found.paces), found.other_cores]
 
 
 def _cost(found: Summary) -> list[Cell]:

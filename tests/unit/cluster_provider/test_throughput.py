@@ -107,12 +107,20 @@ def test_rounds_become_medians_with_their_spread() -> None:
     """Of each variant and size; what was not measured stays away."""
     found = [measured("none", pace) for pace in (400.0, 500.0, 440.0)]
     [small, large] = summarize([*found, measured("none", 90.0, nodes=5000)])
-    assert (small.pods_per_second, small.slowest, small.fastest, small.rounds) == (440.0, 400.0, 500.0, 3)
+    assert (small.pods_per_second, small.paces) == (440.0, (400.0, 500.0, 440.0))
     assert (small.algorithm, small.attempt) == (Quantiles(1.0, 4.0), None)
     assert (large.nodes, large.pods_per_second) == (5000, 90.0)
 
 
-def test_claims_are_ratios_of_medians_against_their_marks() -> None:
+def test_ratios_are_of_one_round() -> None:
+    """A cluster that is slow for both variants says nothing about either: 0.9, 2 and 3, though both medians are 100."""
+    ours = [measured("ours", pace) for pace in (90.0, 100.0, 300.0)]
+    null = [measured("null", pace) for pace in (100.0, 50.0, 100.0)]
+    one, other = summarize(ours + null)
+    assert one.over(other) == 2.0
+
+
+def test_claims_are_ratios_against_their_marks() -> None:
     """0.85 of an extender that does nothing, 1.1 of the typed one; what was not measured is not claimed."""
     found = [measured("null", 300.0), measured("typed", 200.0), measured("ours", 250.0), measured("none", 500.0)]
     claims = {claim.what: claim for claim in claims_of(1000, summarize(found))}
