@@ -152,6 +152,31 @@ async def test_history_is_compacted_while_the_service_is_cut_off(
     await world.assert_placed_rightly("second scheduler, node_affinity: none", where, len(load) + 9)
 
 
+async def test_a_node_that_joins_while_the_service_is_cut_off_takes_no_pod_until_it_can_be_asked_about(
+    world: World, tmp_path: Path
+) -> None:
+    """Under `pending: retry` its pods wait, told why, whatever they run on; then each gets its due."""
+    await add_nodes(world)
+    where, label = await world.namespace(), {"example.com/joined": "unseen"}
+    async with open_cable(urlsplit(world.api.server).port or 443) as cable:
+        service = await cabled_service(world, cable, tmp_path)
+        await world.warm(service, where, world.images.amd, world.images.arm)
+        with world.second_scheduler(service):
+            cable.sever()
+            await world.api.create(fake_node("unseen", "arm64", labels=label))
+            for prefix, image in (("amd", world.images.amd), ("arm", world.images.arm)):
+                there: KubernetesObject = {"nodeSelector": label}
+                await world.create_pods(where, 1, image, prefix=prefix, scheduler=SECOND_SCHEDULER, spec=there)
+            for name in ("amd-0", "arm-0"):
+                waiting = await world.wait_refused(where, name, "the API server could not be asked about it")
+                assert waiting["reason"] == "SchedulerError"
+            cable.mend()
+            assert await world.wait_all_bound(where, 1) == {"arm-0": "unseen"}
+            refused = await world.wait_refused(where, "amd-0", "nodes are available")
+    assert refused["reason"] == "Unschedulable"
+    await world.assert_placed_rightly("second scheduler, node_affinity: none", where, 1)
+
+
 async def test_the_service_is_killed_again_and_again_while_pods_are_created(world: World) -> None:
     """SIGKILL, three times: the second scheduler's pods wait for it to come back, and none is placed without it."""
     await add_nodes(world)
