@@ -54,13 +54,13 @@ check: lint test ## Everything a commit must pass
 
 .PHONY: e2e
 e2e: setup ## The end-to-end tests on a real control plane (needs Go the first time, some five minutes)
-	@$(BIN)/python -m benchmarks.cluster.binaries >/dev/null
+	@$(BIN)/python -m testbed.binaries >/dev/null
 	@$(BIN)/python -m pytest tests/e2e
 
 .PHONY: cluster
 cluster: setup ## A local cluster to play with: control plane, fake nodes, the service and the webhook
-	@$(BIN)/python -m benchmarks.cluster.binaries >/dev/null
-	@$(BIN)/python -m benchmarks.cluster.playground
+	@$(BIN)/python -m testbed.binaries >/dev/null
+	@$(BIN)/python -m testbed.playground
 
 .PHONY: bench
 bench: setup ## The benchmarks that need no cluster, against a Go extender (minutes; needs Go; figures go to .bench)
@@ -68,7 +68,7 @@ bench: setup ## The benchmarks that need no cluster, against a Go extender (minu
 
 .PHONY: bench-cluster
 bench-cluster: setup ## Pods a second of a real control plane with and without the extender (longer; needs Go)
-	@$(BIN)/python -m benchmarks.cluster.binaries >/dev/null
+	@$(BIN)/python -m testbed.binaries >/dev/null
 	@$(BIN)/python -m benchmarks throughput readiness
 
 .PHONY: soak

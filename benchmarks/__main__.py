@@ -13,14 +13,14 @@ import msgspec
 import typer
 from rich.console import Console
 
-from benchmarks.child import ServerFailed
-from benchmarks.cluster.binaries import BinariesMissing
-from benchmarks.cluster.processes import ProcessFailed
 from benchmarks.contenders import Disagreement
-from benchmarks.debian_package import ProgramMissing
 from benchmarks.loopback import UnexpectedStatus
 from benchmarks.report import Report, compared, print_report, read_report, write_report
 from benchmarks.wrk import LoadFailed
+from testbed.binaries import BinariesMissing
+from testbed.child import ServerFailed
+from testbed.debian_package import ProgramMissing
+from testbed.processes import ProcessFailed
 
 USUAL = ("latency", "webhook", "growth", "images", "known_images", "memory", "startup")
 OF_A_CLUSTER = ("throughput", "readiness")

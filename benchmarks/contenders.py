@@ -11,8 +11,8 @@ import msgspec
 
 from benchmarks import payloads
 from benchmarks.loopback import ask_once
+from benchmarks.measured_servers import cores, serve, serve_go
 from benchmarks.reference.programs import find_programs
-from benchmarks.servers import cores, serve, serve_go
 from benchmarks.wrk import Target
 
 OURS, TYPED, NULL, FLOOR = "ours", "typed Go", "null Go", "aiohttp floor"

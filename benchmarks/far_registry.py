@@ -19,9 +19,9 @@ import msgspec
 import uvloop
 from aiohttp import web
 
-from benchmarks.child import child
 from extender.demo.images import Bundle, Manifest, build_index, build_manifest
 from extender.images.digest import digest_of
+from testbed.child import child
 
 HOSTS = 16
 ASK_SECONDS = 10

@@ -11,8 +11,8 @@ import msgspec
 
 from benchmarks import payloads
 from benchmarks.contenders import OURS, TYPED, Contenders, contenders
+from benchmarks.measured_servers import Serving, cores, serve
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
-from benchmarks.servers import Serving, cores, serve
 from benchmarks.wrk import SERIAL, Load, Target, take_turns
 
 QUESTION = "How do cost and latency grow with nodes and images?"

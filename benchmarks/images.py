@@ -15,8 +15,8 @@ import msgspec
 import uvloop
 
 from benchmarks.far_registry import Counts, FarRegistry, far_registry
+from benchmarks.measured_servers import cores, pinned
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
-from benchmarks.servers import cores, pinned
 from extender.placement.facts import Content
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator

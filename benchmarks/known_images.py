@@ -14,8 +14,8 @@ from async_lru import alru_cache
 
 from benchmarks.far_registry import FarRegistry, far_registry
 from benchmarks.images import KEYRING, learn, names_at, open_resolver
+from benchmarks.measured_servers import cores, pinned
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
-from benchmarks.servers import cores, pinned
 from extender.placement.facts import Answer
 from extender.registry.keyring import JoinedKeyring
 from extender.resolver.resolver import Lookup, Resolver

@@ -11,8 +11,8 @@ import msgspec
 
 from benchmarks import payloads
 from benchmarks.contenders import FLOOR, NULL, OURS, TYPED, Contenders, contenders
+from benchmarks.measured_servers import cores
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
-from benchmarks.servers import cores
 from benchmarks.wrk import Load, take_turns
 
 QUESTION = "How long does a warm answer of the scheduler verbs take, against a typed Go extender?"

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.measured_servers import cores
+from benchmarks.observed_process import Process, WholeService, whole_service
 from benchmarks.payloads import resident_image
 from benchmarks.quiet_cluster import quiet_cluster
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
-from benchmarks.servers import cores
-from benchmarks.whole_service import Process, WholeService, whole_service
 from extender.images.digest import digest_of
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform

@@ -16,8 +16,8 @@ import msgspec
 import uvloop
 from aiohttp import web
 
-from benchmarks.child import child
 from benchmarks.payloads import node
+from testbed.child import child
 
 _KUBECONFIG = """
 apiVersion: v1

@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks.far_registry import FarRegistry, far_registry
+from benchmarks.measured_servers import cores, pinned
+from benchmarks.observed_process import Process, WholeService, whole_service
 from benchmarks.quiet_cluster import QuietCluster, quiet_cluster
 from benchmarks.report import Claim, Line, Plot, Report, Table, print_report, this_machine
-from benchmarks.servers import cores, pinned
 from benchmarks.soak_requests import FEW_NODES, MIX, NONSENSE, Asker, Questions
-from benchmarks.whole_service import Process, WholeService, whole_service
 
 QUESTION = "Does a million requests leave anything behind?"
 REQUESTS = 1_000_000

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.measured_servers import cores, pinned
 from benchmarks.memory import fill_store, wait_until_known
+from benchmarks.observed_process import whole_service
 from benchmarks.quiet_cluster import quiet_cluster
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
-from benchmarks.servers import cores, pinned
-from benchmarks.whole_service import whole_service
 
 QUESTION = "How long until the service is ready, and what of that are imports?"
 IMAGES, NODES = 100_000, 5_000

@@ -14,8 +14,8 @@ import msgspec
 
 from benchmarks import payloads
 from benchmarks.loopback import ask_once
+from benchmarks.measured_servers import Serving, cores, serve
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
-from benchmarks.servers import Serving, cores, serve
 from benchmarks.wrk import SERIAL, Load, LoadFailed, Target, take_turns
 
 QUESTION = "How many pods a second does the webhook admit on one core?"

@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from benchmarks.debian_package import find_package
 from benchmarks.loopback import connect, request_bytes
-from benchmarks.servers import pinned
+from benchmarks.measured_servers import pinned
+from testbed.debian_package import find_package
 
 SERIAL = "@serial@"  # in a body: eight digits, of every request its own
 TIMEOUT_SECONDS = 10

@@ -1,1 +1,1 @@
-"""Clusters for the benchmarks and the end-to-end tests: one interface, `local` processes or `kind` containers."""
+"""Questions whose answers take a real control plane: how fast kube-scheduler places pods, what the service costs."""

@@ -10,16 +10,16 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from benchmarks.cluster.api import ApiClient
-from benchmarks.cluster.deployed import SECOND_SCHEDULER, Mode, webhook_configuration
 from benchmarks.cluster.extenders import Extender, ReferenceExtender, ServiceExtender
-from benchmarks.cluster.objects import KubernetesObject, pod
-from benchmarks.cluster.provider import ClusterProvider
-from benchmarks.cluster.service import ServiceProcess, make_service, write_account
 from benchmarks.cluster.variants import BOTH, Asked, Pods, Variant
 from benchmarks.reference.programs import Programs
 from extender.cluster.pods import LINGER_SECONDS
 from extender.demo.registry import EmbeddedRegistry
+from testbed.api_client import ApiClient
+from testbed.cluster_provider import ClusterProvider
+from testbed.extender_process import ServiceProcess, make_service, write_account
+from testbed.objects import KubernetesObject, pod
+from testbed.shipped_files import SECOND_SCHEDULER, Mode, webhook_configuration
 
 ARCHITECTURES = ("amd64", "arm64")
 WHERE = "default"  # the namespace: where controllers run, it has its service account from the beginning

@@ -10,10 +10,10 @@ from typing import Protocol
 
 import msgspec
 
-from benchmarks.cluster.process_costs import bytes_read
-from benchmarks.cluster.processes import Process
-from benchmarks.cluster.service import ServiceProcess
 from benchmarks.cluster.variants import Asked
+from benchmarks.process_costs import bytes_read
+from testbed.extender_process import ServiceProcess
+from testbed.processes import Process
 
 _READY_SECONDS = 30.0
 _GRACE_SECONDS = 10.0

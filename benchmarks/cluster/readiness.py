@@ -19,14 +19,14 @@ import msgspec
 import typer
 from rich.console import Console
 
-from benchmarks.cluster.api import ApiClient, connect
-from benchmarks.cluster.binaries import chosen_kubernetes, find_binaries
-from benchmarks.cluster.deployed import Mode
-from benchmarks.cluster.local import LocalCluster
-from benchmarks.cluster.objects import KubernetesObject, used_node
-from benchmarks.cluster.process_costs import cpu_seconds, memory
-from benchmarks.cluster.service import ServiceProcess, make_service, write_account
+from benchmarks.process_costs import cpu_seconds, memory
 from benchmarks.report import Cell, Claim, Report, Table, print_report, this_machine
+from testbed.api_client import ApiClient, connect
+from testbed.binaries import chosen_kubernetes, find_binaries
+from testbed.control_plane import LocalCluster
+from testbed.extender_process import ServiceProcess, make_service, write_account
+from testbed.objects import KubernetesObject, used_node
+from testbed.shipped_files import Mode
 
 NAME = "readiness"
 QUESTION = "How soon is the service ready in a cluster of 5,000 nodes, and what does it cost to keep it there?"
@@ -67,7 +67,7 @@ def run(
     starts: int = STARTS,
     idle_seconds: float = IDLE_SECONDS,
 ) -> Report:
-    """The report. From the main thread (see tether.py). Raises BinariesMissing, ProcessFailed, TimeoutError."""
+    """The report. From the main thread (see parent_death.py). Raises BinariesMissing, ProcessFailed, TimeoutError."""
     few, some, many = (max(2, count // fewer) for count in (FEW_NODES, nodes, more_nodes))
     with LocalCluster(find_binaries()) as cluster:
         found = asyncio.run(_measure(cluster, (few, some, many), max(1, starts // fewer), idle_seconds / fewer))

@@ -19,19 +19,19 @@ import msgspec
 import typer
 from rich.console import Console
 
-from benchmarks.cluster.api import connect
-from benchmarks.cluster.binaries import BinariesMissing, find_binaries
-from benchmarks.cluster.kind import KindCluster
-from benchmarks.cluster.local import LocalCluster
 from benchmarks.cluster.measurements import Measurement
-from benchmarks.cluster.processes import ProcessFailed
-from benchmarks.cluster.provider import ClusterProvider
-from benchmarks.cluster.stage import FAST, SAMPLE_SECONDS, SCHEDULER, Stage
+from benchmarks.cluster.scheduler_run import FAST, SAMPLE_SECONDS, SCHEDULER, Stage
 from benchmarks.cluster.throughput_report import report_of
 from benchmarks.cluster.variants import QUICK, Variant, chosen, in_round
 from benchmarks.reference.programs import Programs, find_programs
 from benchmarks.report import Report, print_report, this_machine, write_report
 from extender.demo.registry import EmbeddedRegistry
+from testbed.api_client import connect
+from testbed.binaries import BinariesMissing, find_binaries
+from testbed.cluster_provider import ClusterProvider
+from testbed.control_plane import LocalCluster
+from testbed.kind_cluster import KindCluster
+from testbed.processes import ProcessFailed
 
 PROVIDERS = ("local", "kind")
 _SEEN_SECONDS = 25.0  # a run of 3,000 pods from one to the next, on two cores
@@ -64,7 +64,7 @@ def run(
     provider: str = "local",
     profiles: Path | None = None,
 ) -> Report:
-    """The report; `only` names variants, all of them if it is empty. From the main thread (see tether.py).
+    """The report; `only` names variants, all of them if it is empty. From the main thread (see parent_death.py).
 
     `profiles`: a folder for a profile of kube-scheduler in each run, which takes a little of its time.
 

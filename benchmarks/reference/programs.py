@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.cluster.binaries import BinariesMissing, GoModule, build
+from testbed.binaries import BinariesMissing, GoModule, build
 
 _BUILD_INFO = b"\xff Go buildinf:"
 _BUILD_INFO_BYTES = 32  # of header, before the length and the text of the version; see Go's package debug/buildinfo

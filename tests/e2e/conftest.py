@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster.api import ApiClient, connect, empty
-from benchmarks.cluster.binaries import Binaries, BinariesMissing, find_binaries
-from benchmarks.cluster.local import LocalCluster
+from testbed.api_client import ApiClient, connect, empty
+from testbed.binaries import Binaries, BinariesMissing, find_binaries
+from testbed.control_plane import LocalCluster
 from tests.e2e.world import Tally, World, open_world
 
 TALLY = pytest.StashKey[Tally]()

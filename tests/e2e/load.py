@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from benchmarks.cluster.api import ApiError
-from benchmarks.cluster.objects import KubernetesObject, pod
+from testbed.api_client import ApiError
+from testbed.objects import KubernetesObject, pod
 from tests.e2e.world import World
 
 SOME = 15  # pods that are bound before anything is broken

@@ -18,13 +18,13 @@ import msgspec
 import pytest
 
 from benchmarks import growth, latency, payloads, webhook
-from benchmarks.child import ServerFailed
 from benchmarks.contenders import NULL, OURS, TYPED, Contenders, Disagreement, chosen, contenders
 from benchmarks.loopback import UnexpectedStatus, ask_once
+from benchmarks.measured_servers import cores, pinned, serve, serve_go
 from benchmarks.reference.programs import Programs, find_programs
 from benchmarks.report import Table
-from benchmarks.servers import cores, pinned, serve, serve_go
 from benchmarks.wrk import SERIAL, LoadFailed, find_wrk, load
+from testbed.child import ServerFailed
 
 NODES = 40
 FEWER = 40  # a twentieth of a second for each server and question

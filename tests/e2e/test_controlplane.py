@@ -9,13 +9,13 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from benchmarks.cluster.api import ApiClient, ApiError
-from benchmarks.cluster.binaries import Binaries, chosen_kubernetes
-from benchmarks.cluster.kind import scheduler_pod
-from benchmarks.cluster.local import LocalCluster
-from benchmarks.cluster.objects import KubernetesObject, fake_node, namespace, pod
-from benchmarks.cluster.processes import ProcessFailed
-from benchmarks.cluster.provider import running_scheduler
+from testbed.api_client import ApiClient, ApiError
+from testbed.binaries import Binaries, chosen_kubernetes
+from testbed.cluster_provider import running_scheduler
+from testbed.control_plane import LocalCluster
+from testbed.kind_cluster import scheduler_pod
+from testbed.objects import KubernetesObject, fake_node, namespace, pod
+from testbed.processes import ProcessFailed
 
 pytestmark = pytest.mark.e2e
 

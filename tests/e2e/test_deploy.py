@@ -19,19 +19,19 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from benchmarks.cluster.api import ApiClient, ApiError
-from benchmarks.cluster.binaries import Binaries
-from benchmarks.cluster.deployed import Mode
-from benchmarks.cluster.local import LocalCluster
-from benchmarks.cluster.objects import KubernetesObject, fake_node, namespace, pod
-from benchmarks.cluster.processes import Process, free_port
-from benchmarks.cluster.provider import running_scheduler
-from benchmarks.cluster.service import write_account
 from extender.demo.registry import EmbeddedRegistry
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import read_wishes
 from extender.placement.mutation import untouched
 from extender.placement.policy import Policy
+from testbed.api_client import ApiClient, ApiError
+from testbed.binaries import Binaries
+from testbed.cluster_provider import running_scheduler
+from testbed.control_plane import LocalCluster
+from testbed.extender_process import write_account
+from testbed.objects import KubernetesObject, fake_node, namespace, pod
+from testbed.processes import Process, free_port
+from testbed.shipped_files import Mode
 
 pytestmark = pytest.mark.e2e
 

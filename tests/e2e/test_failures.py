@@ -14,9 +14,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 
-from benchmarks.cluster.deployed import SECOND_SCHEDULER, Mode
-from benchmarks.cluster.objects import KubernetesObject
-from benchmarks.cluster.service import ServiceProcess
+from testbed.extender_process import ServiceProcess
+from testbed.objects import KubernetesObject
+from testbed.shipped_files import SECOND_SCHEDULER, Mode
 from tests.e2e.load import leaning_to
 from tests.e2e.world import World
 

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from benchmarks.cluster.deployed import SECOND_SCHEDULER, Mode
-from benchmarks.cluster.local import LocalCluster
-from benchmarks.cluster.objects import KubernetesObject, fake_node
-from benchmarks.cluster.service import ServiceProcess
-from tests.e2e.cable import Cable, open_cable
+from testbed.control_plane import LocalCluster
+from testbed.extender_process import ServiceProcess
+from testbed.objects import KubernetesObject, fake_node
+from testbed.shipped_files import SECOND_SCHEDULER, Mode
+from testbed.tcp_proxy import Cable, open_cable
 from tests.e2e.load import leaning_to, steady_load, until
 from tests.e2e.world import World, refusal_of
 

@@ -10,9 +10,9 @@ from urllib.request import urlopen
 import pytest
 
 import extender
-from benchmarks.cluster.processes import Process, free_port
 from extender.config.reading import to_yaml
 from extender.config.tree import Config
+from testbed.processes import Process, free_port
 from tests.e2e.buildah import BuildahMissing, Image, built_image
 
 PROJECT = Path(__file__).parents[2]

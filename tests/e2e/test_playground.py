@@ -1,4 +1,4 @@
-"""`python -m benchmarks.cluster.playground`: it says how to reach it, places pods as promised, and leaves nothing."""
+"""`python -m testbed.playground`: it says how to reach it, places pods as promised, and leaves nothing."""
 
 import asyncio
 import os
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster.api import connect
-from benchmarks.cluster.binaries import Binaries
-from benchmarks.cluster.objects import pod
+from testbed.api_client import connect
+from testbed.binaries import Binaries
+from testbed.objects import pod
 
 pytestmark = pytest.mark.e2e
 
@@ -31,7 +31,7 @@ async def test_the_playground_does_what_it_says_and_leaves_nothing_behind(binari
     playground = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "benchmarks.cluster.playground",
+        "testbed.playground",
         stdout=subprocess.PIPE,
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )

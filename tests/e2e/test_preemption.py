@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.cluster.deployed import Mode
-from benchmarks.cluster.objects import pod
+from testbed.objects import pod
+from testbed.shipped_files import Mode
 from tests.e2e.world import SCHEDULER_NAMES, World
 
 pytestmark = pytest.mark.e2e

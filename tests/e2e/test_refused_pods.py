@@ -17,9 +17,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 
-from benchmarks.cluster.deployed import Mode
-from benchmarks.cluster.objects import KubernetesObject, fake_node, pod
-from benchmarks.cluster.service import ServiceProcess
+from testbed.extender_process import ServiceProcess
+from testbed.objects import KubernetesObject, fake_node, pod
+from testbed.shipped_files import Mode
 from tests.e2e.world import SCHEDULER_NAMES, World
 
 pytestmark = pytest.mark.e2e

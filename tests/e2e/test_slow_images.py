@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from benchmarks.cluster.deployed import SECOND_SCHEDULER, Mode
 from extender.cluster.pods import LINGER_SECONDS
+from testbed.shipped_files import SECOND_SCHEDULER, Mode
 from tests.e2e.world import World
 
 pytestmark = pytest.mark.e2e

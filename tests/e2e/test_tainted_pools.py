@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.cluster.deployed import Mode
+from testbed.shipped_files import Mode
 from tests.e2e.world import SCHEDULER_NAMES, World
 
 pytestmark = pytest.mark.e2e

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cluster.deployed import Mode
-from benchmarks.cluster.objects import KubernetesObject, fake_node, pod
-from benchmarks.cluster.service import ServiceProcess
+from testbed.extender_process import ServiceProcess
+from testbed.objects import KubernetesObject, fake_node, pod
+from testbed.shipped_files import Mode
 from tests.e2e.load import leaning_to
 from tests.e2e.world import World
 

@@ -13,8 +13,12 @@ from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asyncco
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cluster.api import ApiClient, ApiError
-from benchmarks.cluster.deployed import (
+from extender.demo.registry import EmbeddedRegistry
+from testbed.api_client import ApiClient, ApiError
+from testbed.cluster_provider import ClusterProvider, running_scheduler
+from testbed.extender_process import ServiceProcess, make_service, write_account
+from testbed.objects import KubernetesObject, fake_node, namespace, pod
+from testbed.shipped_files import (
     SECOND_SCHEDULER,
     Mode,
     scheduler_configuration,
@@ -22,10 +26,6 @@ from benchmarks.cluster.deployed import (
     selected_labels,
     webhook_configuration,
 )
-from benchmarks.cluster.objects import KubernetesObject, fake_node, namespace, pod
-from benchmarks.cluster.provider import ClusterProvider, running_scheduler
-from benchmarks.cluster.service import ServiceProcess, make_service, write_account
-from extender.demo.registry import EmbeddedRegistry
 
 ADMISSIONREGISTRATION = "admissionregistration.k8s.io/v1"
 # kube-scheduler's own limit of 50 requests a second would only make the tests longer.

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.debian_package import ProgramMissing
-from tests.integration.debian_redis import DebianRedis
-from tests.integration.debian_redis import find_program as find_redis
-from tests.integration.debian_registry import DebianRegistry, find_program
+from testbed.debian_package import ProgramMissing
+from testbed.debian_redis import DebianRedis
+from testbed.debian_redis import find_program as find_redis
+from testbed.debian_registry import DebianRegistry, find_program
 
 StartRegistry = Callable[..., DebianRegistry]
 StartRedis = Callable[..., DebianRedis]

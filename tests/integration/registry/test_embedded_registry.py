@@ -9,7 +9,7 @@ from extender.demo.images import DOCKER, OCI, Bundle, build_artifact, build_inde
 from extender.demo.registry import EmbeddedRegistry
 from extender.images.digest import digest_of
 from extender.images.media_type import ACCEPTED
-from tests.integration.debian_registry import DebianRegistry
+from testbed.debian_registry import DebianRegistry
 
 BOTH = ["linux/amd64", "linux/arm64"]
 IMAGES = {

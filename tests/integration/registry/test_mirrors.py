@@ -25,8 +25,8 @@ from extender.registry.keyring import ANONYMOUS, Credential, DockerConfigKeyring
 from extender.registry.logins import Logins
 from extender.registry.mirrors import HostsDirectory
 from extender.resolver.resolver import Lookup, Resolver
+from testbed.debian_registry import DebianRegistry
 from tests.integration.conftest import StartRegistry
-from tests.integration.debian_registry import DebianRegistry
 from tests.integration.registry.conftest import Clock, MakeClient
 from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegistry, login_of
 

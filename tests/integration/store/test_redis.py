@@ -18,7 +18,7 @@ from extender.resolver.store import Batch, ContentRow, NameRow, Store, StoreErro
 from extender.resolver.store_redis import RedisStore
 from extender.resolver.store_url import open_store
 from extender.resolver.tables import pack_digest
-from tests.integration.debian_redis import DebianRedis
+from testbed.debian_redis import DebianRedis
 from tests.unit.resolver.fake_registry import FakeClock, FakeRegistry, Keys, index_of
 
 PUBLIC, TENANT = ANONYMOUS.scope, Scope("tenant")

@@ -8,8 +8,8 @@ import pytest
 import typer
 
 from benchmarks import __main__ as command
-from benchmarks.debian_package import ProgramMissing
 from benchmarks.report import Line, Plot, Report, Table, read_report
+from testbed.debian_package import ProgramMissing
 
 PLOT = Plot(name="drawn", title="t", x_label="x", y_label="y", lines=[Line("ours", [(0.0, 1.0)])], bars=True)
 

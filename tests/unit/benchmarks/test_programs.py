@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster.binaries import BinariesMissing
 from benchmarks.reference.programs import REFERENCE, SourceModule, find_programs
+from testbed.binaries import BinariesMissing
 
 
 class Elsewhere(SourceModule, frozen=True, kw_only=True):

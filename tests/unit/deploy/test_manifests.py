@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 import extender
-from benchmarks.cluster.binaries import NEWEST
 from extender.cluster.namespaces import NAMESPACES
 from extender.cluster.nodes import NODES
 from extender.config.checks import parse_listen
 from extender.config.reading import load_config
 from extender.config.tree import Config
+from testbed.binaries import NEWEST
 
 Document = dict[str, Any]
 

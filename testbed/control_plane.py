@@ -17,10 +17,10 @@ from typing import Any, Self
 
 import msgspec
 
-from benchmarks.cluster.binaries import Binaries
-from benchmarks.cluster.certificates import Authority, KeyPair
-from benchmarks.cluster.processes import Process, free_port
-from benchmarks.cluster.provider import OPEN_PATHS, scheduler_configuration
+from testbed.binaries import Binaries
+from testbed.certificates import Authority, KeyPair
+from testbed.cluster_provider import OPEN_PATHS, scheduler_configuration
+from testbed.processes import Process, free_port
 
 READY_SECONDS = 60.0  # a busy machine; seconds are the rule
 # kube-apiserver takes a while to let go after SIGTERM; one whose etcd has gone first never ends by itself.
@@ -113,7 +113,7 @@ class LocalCluster:
     def start_apiserver(self) -> None:
         """Starts kube-apiserver anew, at its old address and on what etcd holds, and does not wait.
 
-        From the main thread, as every process (see tether.py).
+        From the main thread, as every process (see parent_death.py).
         """
         self._start_apiserver(self._running)
 

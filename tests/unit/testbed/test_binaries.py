@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.cluster import binaries
-from benchmarks.cluster.binaries import (
+from testbed import binaries
+from testbed.binaries import (
     ETCD,
     KUBERNETES,
     NEWEST,

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import trustme
 
-from benchmarks.child import run_program
+from testbed.child import run_program
 
 Kind = Literal["service", "floor", "application"]
 
@@ -61,7 +61,15 @@ def serve(kind: Kind, *, core: int, tls: bool = False, nodes: int = 5_000, image
     The service knows so many nodes, and besides those of its registry so many images (payloads.resident_image). With
     `tls` its webhook speaks that.
     """
-    command = [sys.executable, "-m", "benchmarks.served", kind, str(core), f"--nodes={nodes}", f"--images={images}"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.python_servers",
+        kind,
+        str(core),
+        f"--nodes={nodes}",
+        f"--images={images}",
+    ]
     with (
         tempfile.TemporaryDirectory() as scratch,
         _running([*command, *(_certificates(Path(scratch)) if tls else [])], core) as serving,

@@ -20,9 +20,9 @@ from typing import Any, Self
 
 import msgspec
 
-from benchmarks.cluster.objects import KubernetesObject
-from benchmarks.cluster.processes import Process, ProcessFailed
-from benchmarks.cluster.provider import OPEN_PATHS, scheduler_configuration
+from testbed.cluster_provider import OPEN_PATHS, scheduler_configuration
+from testbed.objects import KubernetesObject
+from testbed.processes import Process, ProcessFailed
 
 KWOK = "https://github.com/kubernetes-sigs/kwok/releases/download/v0.8.0"
 CONFIGURATIONS = "/etc/kubernetes/multiarch-extender"  # in the node; our folder is mounted there

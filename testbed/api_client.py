@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 import aiohttp
 import msgspec
 
-from benchmarks.cluster.objects import MADE_HERE, KubernetesObject
+from testbed.objects import MADE_HERE, KubernetesObject
 
 CONNECTIONS = 32  # also how many of create_all's requests are under way at once
 REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=30)

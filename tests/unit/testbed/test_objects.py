@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from benchmarks.cluster.objects import fake_node, namespace, pod
-from benchmarks.cluster.provider import scheduler_configuration
 from extender.kubernetes.core_v1 import Node
+from testbed.cluster_provider import scheduler_configuration
+from testbed.objects import fake_node, namespace, pod
 
 
 def test_a_fake_node_states_its_platform_twice() -> None:

@@ -1,7 +1,7 @@
 """etcd, kube-apiserver and kube-scheduler of known versions, built from their Go modules once and kept in a cache.
 
-Knows the modules pinned in `tests/e2e/controlplane` and how Go builds them; must not know how the programs are run.
-`python -m benchmarks.cluster.binaries` builds what is missing and prints the paths. Kubernetes is the newest release
+Knows the modules pinned in `testbed/pins` and how Go builds them; must not know how the programs are run.
+`python -m testbed.binaries` builds what is missing and prints the paths. Kubernetes is the newest release
 pinned, or the one that the environment variable K8S names (`K8S=1.34`); one etcd serves them all.
 """
 
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-MODULES = Path(__file__).resolve().parents[2] / "tests" / "e2e" / "controlplane"
+MODULES = Path(__file__).with_name("pins")
 
 
 class BinariesMissing(RuntimeError):

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.cluster.process_costs import bytes_read, cpu_seconds, machine_seconds, memory
 from benchmarks.cluster.readiness import Footprint, claims_of, report_of
+from benchmarks.process_costs import bytes_read, cpu_seconds, machine_seconds, memory
 
 FEW = Footprint(nodes=10, ready_seconds=[0.9], resident_megabytes=60.0, most_megabytes=61.0)
 SOME = Footprint(

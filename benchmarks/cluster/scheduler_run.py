@@ -12,22 +12,22 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.cluster.api import ApiClient
-from benchmarks.cluster.deployed import (
+from benchmarks.cluster.extender_runner import ARCHITECTURES, WHERE, ExtenderRunner
+from benchmarks.cluster.extenders import Extender
+from benchmarks.cluster.measurements import Measurement, Sample, pace_of
+from benchmarks.cluster.scheduler_metrics import ALGORITHM, ATTEMPT, quantiles, scheduled
+from benchmarks.cluster.variants import FILTER, Asked, Pods, Variant
+from benchmarks.process_costs import cpu_seconds, machine_seconds
+from benchmarks.reference.programs import Programs
+from extender.demo.registry import EmbeddedRegistry
+from testbed.api_client import ApiClient
+from testbed.cluster_provider import ClusterProvider, running_scheduler
+from testbed.objects import KubernetesObject, pod, used_node
+from testbed.shipped_files import (
     Mode,
     scheduler_configuration,
     scheduler_flags,
 )
-from benchmarks.cluster.extender_runner import ARCHITECTURES, WHERE, ExtenderRunner
-from benchmarks.cluster.extenders import Extender
-from benchmarks.cluster.measurements import Measurement, Sample, pace_of
-from benchmarks.cluster.objects import KubernetesObject, pod, used_node
-from benchmarks.cluster.process_costs import cpu_seconds, machine_seconds
-from benchmarks.cluster.provider import ClusterProvider, running_scheduler
-from benchmarks.cluster.scheduler_metrics import ALGORITHM, ATTEMPT, quantiles, scheduled
-from benchmarks.cluster.variants import FILTER, Asked, Pods, Variant
-from benchmarks.reference.programs import Programs
-from extender.demo.registry import EmbeddedRegistry
 
 FAST = {"qps": 5000, "burst": 5000}
 """kube-scheduler's own limit of 50 requests a second would be all that is measured."""

@@ -17,8 +17,8 @@ from typing import IO, Any
 
 import msgspec
 
-from benchmarks.child import ServerFailed
-from benchmarks.servers import pinned
+from benchmarks.measured_servers import pinned
+from testbed.child import ServerFailed
 
 READY_SECONDS = 60
 END_SECONDS = 30

@@ -1,4 +1,4 @@
-"""A cluster to try things in: `python -m benchmarks.cluster.playground` runs until Ctrl-C and says what to type.
+"""A cluster to try things in: `python -m testbed.playground` runs until Ctrl-C and says what to type.
 
 A control plane with fake nodes of both architectures, the service and its webhook as the second scheduler's files ship
 them, that scheduler and the default one, and a registry with a few images. Nothing is run on the nodes.
@@ -13,22 +13,22 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from benchmarks.cluster.api import ApiClient, connect
-from benchmarks.cluster.binaries import BinariesMissing, find_binaries
-from benchmarks.cluster.deployed import (
+from extender.demo.registry import EmbeddedRegistry
+from extender.demo.story import fill_registry
+from testbed.api_client import ApiClient, connect
+from testbed.binaries import BinariesMissing, find_binaries
+from testbed.cluster_provider import running_scheduler
+from testbed.control_plane import LocalCluster
+from testbed.extender_process import ServiceProcess, make_service, write_account
+from testbed.objects import KubernetesObject, fake_node
+from testbed.processes import ProcessFailed
+from testbed.shipped_files import (
     SECOND_SCHEDULER,
     Mode,
     scheduler_configuration,
     scheduler_flags,
     webhook_configuration,
 )
-from benchmarks.cluster.local import LocalCluster
-from benchmarks.cluster.objects import KubernetesObject, fake_node
-from benchmarks.cluster.processes import ProcessFailed
-from benchmarks.cluster.provider import running_scheduler
-from benchmarks.cluster.service import ServiceProcess, make_service, write_account
-from extender.demo.registry import EmbeddedRegistry
-from extender.demo.story import fill_registry
 
 GKE_TAINT = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
 CONTRADICTION = '{"spec": {"nodeSelector": {"kubernetes.io/arch": "arm64"}}}'

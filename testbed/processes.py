@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-TETHER = Path(__file__).with_name("tether.py")
+TETHER = Path(__file__).with_name("parent_death.py")
 LOG_TAIL_BYTES = 6000
 PAUSE_SECONDS = 0.05
 
@@ -23,7 +23,7 @@ class ProcessFailed(RuntimeError):
 
 
 class Process:
-    """A running program whose output goes to `log`. Start it from the main thread (see tether.py)."""
+    """A running program whose output goes to `log`. Start it from the main thread (see parent_death.py)."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name, self.log = name, log

@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from benchmarks.cluster.objects import KubernetesObject
+from testbed.objects import KubernetesObject
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 ROLE = "multiarch-extender"
 SECOND_SCHEDULER = "multiarch-scheduler"
 """The schedulerName of the second scheduler's pods."""

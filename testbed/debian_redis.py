@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from benchmarks.debian_package import find_package
+from testbed.debian_package import find_package
 
 _LIBRARIES = ("liblzf1", "libjemalloc2", "liblua5.1-0", "lua-cjson", "lua-bitop", "libatomic1", "libsystemd0")
 _END_SECONDS = 10

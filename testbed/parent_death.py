@@ -1,4 +1,4 @@
-"""Runs a command that the kernel kills as soon as its parent is gone: `python tether.py PARENT_PID COMMAND…`.
+"""Runs a command that the kernel kills as soon as its parent is gone: `python parent_death.py PARENT_PID COMMAND…`.
 
 A file of its own, run with `-I -S`, since forking a threaded test run to call prctl in the child is not safe.
 Linux only; see prctl(2), PR_SET_PDEATHSIG: the parent is the *thread* that started us, so start us from one that stays.

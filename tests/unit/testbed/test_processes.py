@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster.processes import Process, ProcessFailed, free_port
+from testbed.processes import Process, ProcessFailed, free_port
 
 SHELL = "/bin/sh"
 
@@ -69,7 +69,7 @@ def test_a_child_does_not_get_our_ctrl_c(tmp_path: Path) -> None:
 def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     """SIGKILL leaves the parent no chance to clean up; the kernel does it."""
     script = (
-        "import sys; from pathlib import Path; from benchmarks.cluster.processes import Process\n"
+        "import sys; from pathlib import Path; from testbed.processes import Process\n"
         "child = Process('sleep', ['/bin/sleep', '60'], Path(sys.argv[1]) / 'log')\n"
         "print(child.pid, flush=True); sys.stdin.read()"
     )

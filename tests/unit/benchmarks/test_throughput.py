@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from benchmarks.cluster.deployed import Mode, scheduler_configuration
 from benchmarks.cluster.measurements import Measurement, Pace, Sample, pace_of, summarize
 from benchmarks.cluster.scheduler_metrics import ATTEMPT, Quantiles, quantile, quantiles, scheduled
 from benchmarks.cluster.throughput import Plan
 from benchmarks.cluster.throughput_report import COMPARISONS, claims_of, report_of
 from benchmarks.cluster.variants import QUICK, VARIANTS, Asked, chosen, in_round
 from benchmarks.report import Machine
+from testbed.shipped_files import Mode, scheduler_configuration
 
 METRICS = """
 # TYPE scheduler_schedule_attempts_total counter

@@ -1,9 +1,9 @@
 """The Python processes that are measured: the real service with its images cached, or aiohttp doing next to nothing.
 
-`python -m benchmarks.served service|floor|application CORE [--nodes N] [--images N] [--certificate FILE --key FILE]`
-pins itself to a core, prints its addresses as one line of JSON, and ends when standard input does. The service's nodes
-are in the view that a watch fills in a cluster, its images beside those of the registry come from a store as after a
-restart: all the code is the service's own.
+`python -m benchmarks.python_servers service|floor|application CORE [--nodes N] [--images N]
+[--certificate FILE --key FILE]` pins itself to a core, prints its addresses as one line of JSON, and ends when standard
+input does. The service's nodes are in the view that a watch fills in a cluster, its images beside those of the registry
+come from a store as after a restart: all the code is the service's own.
 """
 
 import argparse

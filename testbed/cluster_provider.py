@@ -1,6 +1,6 @@
 """What the benchmarks and the end-to-end tests ask of a cluster, whatever it is made of.
 
-Knows no provider. A cluster is brought up by synchronous calls, and spoken to through `benchmarks.cluster.api`.
+Knows no provider. A cluster is brought up by synchronous calls, and spoken to through `testbed.api_client`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +11,8 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from benchmarks.cluster.objects import KubernetesObject
-from benchmarks.cluster.processes import Process
+from testbed.objects import KubernetesObject
+from testbed.processes import Process
 
 OPEN_PATHS = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics"
 """A flag of kube-scheduler: its metrics can be read from the first moment on, before it has learnt whom to trust."""

@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.cluster.kind import CONFIGURATIONS, KindCluster, cluster_configuration, scheduler_pod
-from benchmarks.cluster.objects import KubernetesObject
-from benchmarks.cluster.processes import ProcessFailed
-from benchmarks.cluster.provider import ClusterProvider, running_scheduler
+from testbed.cluster_provider import ClusterProvider, running_scheduler
+from testbed.kind_cluster import CONFIGURATIONS, KindCluster, cluster_configuration, scheduler_pod
+from testbed.objects import KubernetesObject
+from testbed.processes import ProcessFailed
 
 KUBEADM = """
 apiVersion: v1

@@ -17,9 +17,9 @@ from urllib.request import Request, urlopen
 
 import msgspec
 
-from benchmarks.debian_package import find_package
 from extender.demo.images import Bundle
 from extender.images.digest import digest_of
+from testbed.debian_package import find_package
 
 _PACKAGE = "docker-registry"
 _END_SECONDS = 10

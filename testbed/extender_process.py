@@ -17,9 +17,9 @@ import msgspec
 import trustme
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.cluster.api import ApiClient
-from benchmarks.cluster.deployed import Mode, identity_manifests, service_configuration
-from benchmarks.cluster.processes import Process, ProcessFailed, free_port
+from testbed.api_client import ApiClient
+from testbed.processes import Process, ProcessFailed, free_port
+from testbed.shipped_files import Mode, identity_manifests, service_configuration
 
 READY_SECONDS = 60.0  # a busy machine; two seconds are the rule
 GRACE_SECONDS = 30.0  # as the manifests' terminationGracePeriodSeconds

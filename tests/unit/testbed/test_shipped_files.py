@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.cluster.deployed import (
+from testbed.shipped_files import (
     DEPLOY,
     Mode,
     identity_manifests,
