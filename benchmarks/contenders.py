@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from benchmarks import payloads
+from benchmarks.cores import cores
 from benchmarks.loopback import ask_once
-from benchmarks.measured_servers import cores, serve, serve_go
+from benchmarks.measured_servers import serve, serve_go
 from benchmarks.reference.programs import find_programs
 from benchmarks.wrk import Target
 

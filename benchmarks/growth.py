@@ -11,7 +11,8 @@ import msgspec
 
 from benchmarks import payloads
 from benchmarks.contenders import OURS, TYPED, Contenders, contenders
-from benchmarks.measured_servers import Serving, cores, serve
+from benchmarks.cores import cores
+from benchmarks.measured_servers import MeasuredServer, serve
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
 from benchmarks.wrk import SERIAL, Load, Target, take_turns
 
@@ -99,7 +100,7 @@ def _with_resident(size: int, fewer: int) -> Step:
         return Step(size, _measure(_drawn(serving, size, max(PODS // fewer, 10)), fewer))
 
 
-def _drawn(serving: Serving, images: int, pods: int) -> dict[str, Target]:
+def _drawn(serving: MeasuredServer, images: int, pods: int) -> dict[str, Target]:
     pairs = [tuple(map(payloads.resident_image, pair)) for pair in spread(images, pods)]
     return {
         FILTERED: Target(

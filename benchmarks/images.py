@@ -14,8 +14,8 @@ import aiohttp
 import msgspec
 import uvloop
 
+from benchmarks.cores import cores, pinned
 from benchmarks.far_registry import Counts, FarRegistry, far_registry
-from benchmarks.measured_servers import cores, pinned
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
 from extender.placement.facts import Content
 from extender.registry.addresses import AddressGuard

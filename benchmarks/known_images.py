@@ -12,9 +12,9 @@ import msgspec
 import uvloop
 from async_lru import alru_cache
 
+from benchmarks.cores import cores, pinned
 from benchmarks.far_registry import FarRegistry, far_registry
 from benchmarks.images import KEYRING, learn, names_at, open_resolver
-from benchmarks.measured_servers import cores, pinned
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
 from extender.placement.facts import Answer
 from extender.registry.keyring import JoinedKeyring

@@ -11,7 +11,7 @@ import msgspec
 
 from benchmarks import payloads
 from benchmarks.contenders import FLOOR, NULL, OURS, TYPED, Contenders, contenders
-from benchmarks.measured_servers import cores
+from benchmarks.cores import cores
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
 from benchmarks.wrk import Load, take_turns
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.measured_servers import cores
-from benchmarks.observed_process import Process, WholeService, whole_service
+from benchmarks.cores import cores
+from benchmarks.observed_process import ObservedProcess, ProcessFigures, observed_process
 from benchmarks.payloads import resident_image
 from benchmarks.quiet_cluster import quiet_cluster
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
@@ -43,7 +43,7 @@ class Taken(msgspec.Struct, frozen=True):
     """The memory with so many images known."""
 
     images: int
-    process: Process
+    process: ProcessFigures
 
 
 def run(*, fewer: int = 1, nodes: int = NODES) -> Report:
@@ -102,7 +102,7 @@ def fill_store(path: Path, images: int) -> None:
     asyncio.run(fill())
 
 
-def wait_until_known(service: WholeService, images: int) -> None:
+def wait_until_known(service: ObservedProcess, images: int) -> None:
     """Returns when the service has so many in memory. Raises TimeoutError."""
     deadline = time.monotonic() + LOAD_SECONDS
     while service.metric('multiarch_images{state="known"}') < images:
@@ -116,7 +116,7 @@ def _measure(core: int, kubeconfig: Path, images: int) -> Taken:
         store = Path(scratch) / "images.sqlite"
         fill_store(store, images)
         settings = {"cluster.kubeconfig": kubeconfig, "cache.url": f"sqlite:///{store}"}
-        with whole_service(core=core, settings=settings) as service:
+        with observed_process(core=core, settings=settings) as service:
             wait_until_known(service, images)
             return Taken(images, service.look())
 

@@ -1,4 +1,4 @@
-"""The service as users start it, `multiarch-extender serve`, and what the kernel and its log say of it meanwhile.
+"""The service as users start it, `multiarch-extender serve`, with what its log and the kernel say of it as it runs.
 
 Knows how it is started, when it is ready and what a process is made of; must not know what is asked of it.
 """
@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import msgspec
 
-from benchmarks.measured_servers import pinned
+from benchmarks.cores import pinned
 from testbed.child import ServerFailed
 
 READY_SECONDS = 60
@@ -32,7 +32,7 @@ _SETTINGS: Mapping[str, object] = {
 }
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What the kernel says of a process. A megabyte is 10^6 bytes; `peak_megabytes` is the most there ever was."""
 
     megabytes: float
@@ -43,8 +43,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     cpu_seconds: float
 
 
-class WholeService:
-    """A running service: addresses `host:port` by listener, and the seconds from its start until it was ready."""
+class ObservedProcess:
+    """A running service, with addresses `host:port` by listener, and the seconds from its start until it was ready."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.pid = process.pid
@@ -91,7 +91,7 @@ class WholeService:
         lines = self.get("/metrics")[1].decode().splitlines()
         return next((float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == sample), 0.0)
 
-    def look(self) -> Process:
+    def look(self) -> ProcessFigures:
         """What it is made of now. Raises ServerFailed if it has ended."""
         place = Path(f"/proc/{self.pid}")
         try:
@@ -100,7 +100,7 @@ class WholeService:
             cpu = (place / "stat").read_text().rpartition(")")[2].split()
         except OSError as exc:
             raise ServerFailed("it has ended") from exc
-        return Process(
+        return ProcessFigures(
             megabytes=int(status["VmRSS"].split()[0]) * 1024 / 1e6,
             peak_megabytes=int(status["VmHWM"].split()[0]) * 1024 / 1e6,
             threads=int(status["Threads"]),
@@ -111,7 +111,7 @@ class WholeService:
 
 
 @contextlib.contextmanager
-def whole_service(*, core: int, settings: Mapping[str, object]) -> Iterator[WholeService]:
+def observed_process(*, core: int, settings: Mapping[str, object]) -> Iterator[ObservedProcess]:
     """The service on that core, ready, with these settings over those that make it listen on free ports of loopback.
 
     Raises:
@@ -122,7 +122,7 @@ def whole_service(*, core: int, settings: Mapping[str, object]) -> Iterator[Whol
     with pinned(core):
         process = subprocess.Popen([sys.executable, "-m", "extender", "serve", *options], stderr=subprocess.PIPE)
     assert process.stderr
-    service = WholeService(process)
+    service = ObservedProcess(process)
     reader = threading.Thread(target=service.read_log, args=(process.stderr,), daemon=True)
     reader.start()
     try:

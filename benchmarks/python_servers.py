@@ -1,4 +1,4 @@
-"""The Python processes that are measured: the real service with its images cached, or aiohttp doing next to nothing.
+"""The Python servers that measured_servers.py starts: the service with its images cached, or aiohttp next to idle.
 
 `python -m benchmarks.python_servers service|floor|application CORE [--nodes N] [--images N]
 [--certificate FILE --key FILE]` pins itself to a core, prints its addresses as one line of JSON, and ends when standard

@@ -15,9 +15,9 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from benchmarks.cores import cores, pinned
 from benchmarks.far_registry import FarRegistry, far_registry
-from benchmarks.measured_servers import cores, pinned
-from benchmarks.observed_process import Process, WholeService, whole_service
+from benchmarks.observed_process import ObservedProcess, ProcessFigures, observed_process
 from benchmarks.quiet_cluster import QuietCluster, quiet_cluster
 from benchmarks.report import Claim, Line, Plot, Report, Table, print_report, this_machine
 from benchmarks.soak_requests import FEW_NODES, MIX, NONSENSE, Asker, Questions
@@ -37,7 +37,7 @@ class Look(msgspec.Struct, frozen=True):
     """The process after so many requests, and how many tasks its lookups are."""
 
     requests: int
-    process: Process
+    process: ProcessFigures
     in_flight: float
 
 
@@ -60,7 +60,7 @@ def run(*, fewer: int = 1, requests: int = REQUESTS, settle_seconds: float = SET
     with (
         far_registry(core=place.load, delay_seconds=0.02) as registry,
         quiet_cluster(core=place.load, nodes=nodes) as cluster,
-        whole_service(core=place.server, settings=_settings(registry, cluster)) as service,
+        observed_process(core=place.server, settings=_settings(registry, cluster)) as service,
         pinned(place.load),
     ):
         questions = Questions(registry.hosts, nodes=nodes, images=images)
@@ -79,7 +79,7 @@ def _settings(registry: FarRegistry, cluster: QuietCluster) -> dict[str, object]
     }
 
 
-def _soak(service: WholeService, questions: Questions, requests: int, settle_seconds: float) -> Soaked:
+def _soak(service: ObservedProcess, questions: Questions, requests: int, settle_seconds: float) -> Soaked:
     """So many requests, one under way on each connection, every answer checked, and looks at the process meanwhile."""
     chance = random.Random(2)
     askers = [Asker(service.addresses) for _ in range(CONNECTIONS)]
@@ -111,11 +111,11 @@ def _soak(service: WholeService, questions: Questions, requests: int, settle_sec
     )
 
 
-def _look(service: WholeService, requests: int) -> Look:
+def _look(service: ObservedProcess, requests: int) -> Look:
     return Look(requests, service.look(), service.metric('multiarch_images{state="in_flight"}'))
 
 
-def _settled(service: WholeService, begin: Look, most_seconds: float) -> Look:
+def _settled(service: ObservedProcess, begin: Look, most_seconds: float) -> Look:
     """The process once it holds no more files than at the beginning and looks nothing up, or `most_seconds` later."""
     deadline = time.monotonic() + most_seconds
     while True:

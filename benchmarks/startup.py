@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.measured_servers import cores, pinned
+from benchmarks.cores import cores, pinned
 from benchmarks.memory import fill_store, wait_until_known
-from benchmarks.observed_process import whole_service
+from benchmarks.observed_process import observed_process
 from benchmarks.quiet_cluster import quiet_cluster
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
 
@@ -121,12 +121,12 @@ def _run(program: str) -> float:
 
 
 def _ready(core: int, settings: Mapping[str, object]) -> float:
-    with whole_service(core=core, settings=settings) as service:
+    with observed_process(core=core, settings=settings) as service:
         return service.ready_seconds
 
 
 def _known(core: int, settings: Mapping[str, object], images: int) -> float:
     started = time.perf_counter()
-    with whole_service(core=core, settings=settings) as service:
+    with observed_process(core=core, settings=settings) as service:
         wait_until_known(service, images)
         return time.perf_counter() - started

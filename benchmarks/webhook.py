@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from benchmarks import payloads
+from benchmarks.cores import cores
 from benchmarks.loopback import ask_once
-from benchmarks.measured_servers import Serving, cores, serve
+from benchmarks.measured_servers import MeasuredServer, serve
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
 from benchmarks.wrk import SERIAL, Load, LoadFailed, Target, take_turns
 
@@ -57,7 +58,7 @@ KINDS = (
 class Running(msgspec.Struct, frozen=True):
     """What is measured, by contender; the two services have a registry each."""
 
-    servers: Mapping[str, Serving]
+    servers: Mapping[str, MeasuredServer]
 
     def targets(self, kind: Kind) -> dict[str, Target]:
         """Pods of that kind for each contender."""

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from benchmarks.cores import pinned
 from benchmarks.loopback import connect, request_bytes
-from benchmarks.measured_servers import pinned
 from testbed.debian_package import find_package
 
 SERIAL = "@serial@"  # in a body: eight digits, of every request its own

@@ -26,7 +26,7 @@ GRACE_SECONDS = 30.0  # as the manifests' terminationGracePeriodSeconds
 TOKEN_SECONDS = 24 * 3600
 
 
-class Serving(msgspec.Struct, frozen=True):
+class ServingCertificate(msgspec.Struct, frozen=True):
     """The webhook's certificate and key, and the authority behind it (PEM)."""
 
     certificate: Path
@@ -34,8 +34,8 @@ class Serving(msgspec.Struct, frozen=True):
     authority: bytes
 
 
-class ServiceProcess:
-    """One service on ports of its own, which it keeps when it is started again; get it from `make_service`."""
+class ExtenderProcess:
+    """One service on ports of its own, which it keeps when it is started again; get it from `make_extender_process`."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ServiceProcess:
         folder: Path,
         arguments: Sequence[str],
         host: str,
-        serving: Serving | None,
+        serving: ServingCertificate | None,
         *,
         is_asked_by_schedulers: bool = True,
     ) -> None:
@@ -164,7 +164,7 @@ class ServiceProcess:
         return "\n".join(process.tail() for process in self._processes)
 
 
-def make_service(
+def make_extender_process(
     name: str,
     folder: Path,
     kubeconfig: Path,
@@ -173,7 +173,7 @@ def make_service(
     admission: bool = True,
     scheduler: bool = True,
     host: str = "127.0.0.1",
-) -> ServiceProcess:
+) -> ExtenderProcess:
     """A service not yet started, with the settings that the mode's manifest ships and these (`path=value`) over them.
 
     Without `admission` there is no webhook listener, without `scheduler` none for kube-scheduler. Its files go into
@@ -184,7 +184,7 @@ def make_service(
     sets = [f"--set={setting}" for setting in (f"cluster.kubeconfig={kubeconfig}", *settings)]
     serving = _issue(folder, name, host) if admission else None
     arguments = [f"--config={configuration}", *sets]
-    return ServiceProcess(name, folder, arguments, host, serving, is_asked_by_schedulers=scheduler)
+    return ExtenderProcess(name, folder, arguments, host, serving, is_asked_by_schedulers=scheduler)
 
 
 async def write_account(api: ApiClient, admin: Path, path: Path, mode: Mode) -> Path:
@@ -215,10 +215,10 @@ def _token(answer: Mapping[str, Any]) -> dict[str, str]:
     return {"token": answer["status"]["token"]}
 
 
-def _issue(folder: Path, name: str, host: str) -> Serving:
+def _issue(folder: Path, name: str, host: str) -> ServingCertificate:
     authority = trustme.CA(organization_name="multiarch-extender tests")
     issued = authority.issue_cert(host)
-    serving = Serving(folder / f"{name}.crt", folder / f"{name}.key", authority.cert_pem.bytes())
+    serving = ServingCertificate(folder / f"{name}.crt", folder / f"{name}.key", authority.cert_pem.bytes())
     issued.cert_chain_pems[0].write_to_path(serving.certificate)
     issued.private_key_pem.write_to_path(serving.key)
     return serving

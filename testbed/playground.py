@@ -19,7 +19,7 @@ from testbed.api_client import ApiClient, connect
 from testbed.binaries import BinariesMissing, find_binaries
 from testbed.cluster_provider import running_scheduler
 from testbed.control_plane import LocalCluster
-from testbed.extender_process import ServiceProcess, make_service, write_account
+from testbed.extender_process import ExtenderProcess, make_extender_process, write_account
 from testbed.objects import KubernetesObject, fake_node
 from testbed.processes import ProcessFailed
 from testbed.shipped_files import (
@@ -86,7 +86,7 @@ async def open_playground(cluster: LocalCluster, folder: Path) -> AsyncIterator[
         )
 
 
-async def install_service(api: ApiClient, cluster: LocalCluster, folder: Path, registry: str) -> ServiceProcess:
+async def install_service(api: ApiClient, cluster: LocalCluster, folder: Path, registry: str) -> ExtenderProcess:
     """The service with the second scheduler's settings and rights, not yet started."""
     account = await write_account(api, cluster.kubeconfig, folder / "service.kubeconfig", Mode.SECOND)
     settings = [
@@ -95,7 +95,7 @@ async def install_service(api: ApiClient, cluster: LocalCluster, folder: Path, r
         "cache.url='memory:'",
         "shutdown.grace_seconds=1",
     ]
-    return make_service("service", folder, account, *settings, mode=Mode.SECOND)
+    return make_extender_process("service", folder, account, *settings, mode=Mode.SECOND)
 
 
 async def play(cluster: LocalCluster, folder: Path, say: Callable[[str], None]) -> None:

@@ -1,7 +1,7 @@
 """One program of the control plane as a child process: its log file, its readiness, its bounded end.
 
 Knows nothing of Kubernetes. A child gets a session of its own, so that Ctrl-C reaches only us, who stop the children
-in their order, and a tether, so that none outlives us however we end.
+in their order, and is killed by the kernel when we are gone (parent_death.py), so that none outlives us.
 """
 
 import os
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-TETHER = Path(__file__).with_name("parent_death.py")
+PARENT_DEATH = Path(__file__).with_name("parent_death.py")
 LOG_TAIL_BYTES = 6000
 PAUSE_SECONDS = 0.05
 
@@ -27,10 +27,10 @@ class Process:
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name, self.log = name, log
-        tethered = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), *command]
+        wrapped = [sys.executable, "-I", "-S", str(PARENT_DEATH), str(os.getpid()), *command]
         with log.open("wb") as output:
             self._child = subprocess.Popen(
-                tethered,
+                wrapped,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

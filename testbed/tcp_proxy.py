@@ -1,6 +1,7 @@
-"""A cable between a client and the API server that can be cut: TCP passed on byte by byte, so that TLS does not notice.
+"""A TCP proxy between a client and a server on loopback, whose connections a test resets or refuses.
 
-Knows no protocol. It stands for everything between the two that can break: a load balancer, a router, a node.
+It passes bytes on and knows no protocol, so TLS does not notice it. It plays everything between the two that can break:
+a load balancer, a router, a node.
 """
 
 import asyncio
@@ -11,13 +12,13 @@ LOOPBACK = "127.0.0.1"
 CHUNK_BYTES = 1 << 16
 
 
-class Cable:
-    """Get it from `open_cable`; `port` is its near end."""
+class TcpProxy:
+    """The proxy, which listens on `port`; get it from `open_tcp_proxy`."""
 
-    def __init__(self, far_port: int) -> None:
+    def __init__(self, server_port: int) -> None:
         self.port = 0
-        self._far_port = far_port
-        self._is_severed = False
+        self._server_port = server_port
+        self._is_refusing = False
         self._ends: set[asyncio.StreamWriter] = set()
 
     @property
@@ -25,33 +26,33 @@ class Cable:
         """How many connections it carries."""
         return sum(not end.is_closing() for end in self._ends) // 2
 
-    def cut(self) -> None:
+    def reset(self) -> None:
         """Resets every connection of this moment; new ones are let through."""
         for end in self._ends:
             end.transport.abort()
 
-    def sever(self) -> None:
-        """Resets every connection, and every new one until `mend`."""
-        self._is_severed = True
-        self.cut()
+    def refuse(self) -> None:
+        """Resets every connection, and every new one until `accept`."""
+        self._is_refusing = True
+        self.reset()
 
-    def mend(self) -> None:
+    def accept(self) -> None:
         """Lets connections through again."""
-        self._is_severed = False
+        self._is_refusing = False
 
-    async def carry(self, near_in: asyncio.StreamReader, near_out: asyncio.StreamWriter) -> None:
+    async def carry(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
         """One connection, from its first byte to its end."""
         try:
-            if self._is_severed:
+            if self._is_refusing:
                 raise ConnectionAbortedError
-            far_in, far_out = await asyncio.open_connection(LOOPBACK, self._far_port)
+            server_in, server_out = await asyncio.open_connection(LOOPBACK, self._server_port)
         except OSError:
-            near_out.transport.abort()
+            client_out.transport.abort()
             return
-        ends = {near_out, far_out}
+        ends = {client_out, server_out}
         self._ends |= ends
         try:
-            await asyncio.gather(_pump(near_in, far_out), _pump(far_in, near_out))
+            await asyncio.gather(_pump(client_in, server_out), _pump(server_in, client_out))
         finally:
             self._ends -= ends
 
@@ -65,22 +66,22 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 
 
 @asynccontextmanager
-async def open_cable(far_port: int) -> AsyncIterator[Cable]:
-    """A cable to that port on loopback; everything is cut at the end."""
-    cable = Cable(far_port)
+async def open_tcp_proxy(server_port: int) -> AsyncIterator[TcpProxy]:
+    """A proxy to that port on loopback; every connection is reset at the end."""
+    proxy = TcpProxy(server_port)
     carried: set[asyncio.Task[None]] = set()
 
-    def begin(near_in: asyncio.StreamReader, near_out: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(cable.carry(near_in, near_out))
+    def begin(client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(proxy.carry(client_in, client_out))
         carried.add(task)
         task.add_done_callback(carried.discard)
 
     server = await asyncio.start_server(begin, LOOPBACK, 0)
-    cable.port = server.sockets[0].getsockname()[1]
+    proxy.port = server.sockets[0].getsockname()[1]
     try:
-        yield cable
+        yield proxy
     finally:
         server.close()
-        cable.sever()
+        proxy.refuse()
         await asyncio.gather(*carried)
         await server.wait_closed()

@@ -17,7 +17,7 @@ from extender.cluster.pods import LINGER_SECONDS
 from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient
 from testbed.cluster_provider import ClusterProvider
-from testbed.extender_process import ServiceProcess, make_service, write_account
+from testbed.extender_process import ExtenderProcess, make_extender_process, write_account
 from testbed.objects import KubernetesObject, pod
 from testbed.shipped_files import SECOND_SCHEDULER, Mode, webhook_configuration
 
@@ -88,8 +88,8 @@ class ExtenderRunner:
     @asynccontextmanager
     async def _service(
         self, mode: Mode, *settings: str, admission: bool = True, scheduler: bool = True
-    ) -> AsyncIterator[ServiceProcess]:
-        service = make_service(
+    ) -> AsyncIterator[ExtenderProcess]:
+        service = make_extender_process(
             f"service-{next(self._runs)}",
             self._folder,
             self._accounts[mode],
@@ -109,7 +109,7 @@ class ExtenderRunner:
         finally:
             service.terminate()
 
-    async def _warm(self, service: ServiceProcess) -> None:
+    async def _warm(self, service: ExtenderProcess) -> None:
         """Returns when the service knows the images, since it has been asked about an earlier pod of them.
 
         And when it no longer looks at pending pods, as it does for some seconds after it has met such images.
@@ -120,11 +120,11 @@ class ExtenderRunner:
                 await service.ask("filter", asked)
         await asyncio.sleep(LINGER_SECONDS + 1)
 
-    async def _is_warm(self, service: ServiceProcess) -> bool:
+    async def _is_warm(self, service: ExtenderProcess) -> bool:
         return await service.metric("multiarch_images", state="known") >= len(self.images)
 
     @asynccontextmanager
-    async def _webhook(self, variant: Variant) -> AsyncIterator[ServiceProcess]:
+    async def _webhook(self, variant: Variant) -> AsyncIterator[ExtenderProcess]:
         """The API server calls the service for pods inside the block."""
         settings = [f"admission.node_affinity={variant.affinity}", "admission.network_policy=true"]
         async with self._service(Mode.WEBHOOK, *settings, scheduler=False) as service:

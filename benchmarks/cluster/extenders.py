@@ -12,7 +12,7 @@ import msgspec
 
 from benchmarks.cluster.variants import Asked
 from benchmarks.process_costs import bytes_read
-from testbed.extender_process import ServiceProcess
+from testbed.extender_process import ExtenderProcess
 from testbed.processes import Process
 
 _READY_SECONDS = 30.0
@@ -86,7 +86,7 @@ class ReferenceExtender:
 class ServiceExtender:
     """Our service, which counts its calls and their outcomes. `verbs` are those it may be asked, the webhook's too."""
 
-    def __init__(self, service: ServiceProcess, verbs: Sequence[str]) -> None:
+    def __init__(self, service: ExtenderProcess, verbs: Sequence[str]) -> None:
         self._service, self._verbs = service, verbs
         self._before: dict[str, int] = {}
 

@@ -24,7 +24,7 @@ from benchmarks.report import Cell, Claim, Report, Table, print_report, this_mac
 from testbed.api_client import ApiClient, connect
 from testbed.binaries import chosen_kubernetes, find_binaries
 from testbed.control_plane import LocalCluster
-from testbed.extender_process import ServiceProcess, make_service, write_account
+from testbed.extender_process import ExtenderProcess, make_extender_process, write_account
 from testbed.objects import KubernetesObject, used_node
 from testbed.shipped_files import Mode
 
@@ -177,11 +177,11 @@ class _Bench:
             await asyncio.sleep(began + (index + 1) * pause - time.perf_counter())
 
     @asynccontextmanager
-    async def _service(self) -> AsyncIterator[tuple[ServiceProcess, float]]:
+    async def _service(self) -> AsyncIterator[tuple[ExtenderProcess, float]]:
         """A running service, and how many seconds it took to be ready."""
         settings = ("cache.url='memory:'", "shutdown.grace_seconds=1")
         name = f"service-{next(self._runs)}"
-        service = make_service(name, self._folder, self._kubeconfig, *settings, admission=False)
+        service = make_extender_process(name, self._folder, self._kubeconfig, *settings, admission=False)
         began = time.perf_counter()
         service.launch()
         try:
@@ -190,7 +190,7 @@ class _Bench:
             service.terminate()
 
 
-def _wait_until_ready(service: ServiceProcess) -> float:
+def _wait_until_ready(service: ExtenderProcess) -> float:
     """The moment of the first 200 of /readyz, on the clock of time.perf_counter; nothing else runs meanwhile."""
     host, _, port = service.operations_url.removeprefix("http://").rpartition(":")
     deadline = time.perf_counter() + _GIVEN_UP_SECONDS

@@ -63,7 +63,7 @@ class Misplaced(RuntimeError):
     """Pods stand where their image does not run, or were not changed as they should have been: the run is void."""
 
 
-class Stage:
+class SchedulerRun:
     """A cluster with its nodes; `set_up` makes them.
 
     `profile` is called in a thread of its own while the pods of a variant are being bound, with the variant's name.

@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.cluster.measurements import Measurement
-from benchmarks.cluster.scheduler_run import FAST, SAMPLE_SECONDS, SCHEDULER, Stage
+from benchmarks.cluster.scheduler_run import FAST, SAMPLE_SECONDS, SCHEDULER, SchedulerRun
 from benchmarks.cluster.throughput_report import report_of
 from benchmarks.cluster.variants import QUICK, Variant, chosen, in_round
 from benchmarks.reference.programs import Programs, find_programs
@@ -108,10 +108,10 @@ async def _play(
     with tempfile.TemporaryDirectory(prefix="multiarch-throughput-") as folder:
         async with connect(cluster.kubeconfig) as api, EmbeddedRegistry() as registry:
             profile = _profiler(cluster, plan.profiles, f"{nodes}-nodes-round-{number + 1}")
-            stage = Stage(cluster, api, registry, programs, Path(folder), profile)
-            await stage.set_up(nodes)
+            run = SchedulerRun(cluster, api, registry, programs, Path(folder), profile)
+            await run.set_up(nodes)
             for variant in in_round(plan.variants, number):
-                measured, text = await stage.measure(variant, plan.pods)
+                measured, text = await run.measure(variant, plan.pods)
                 measurements.append(measured)
                 pace = f"{measured.pace.pods_per_second:.0f} pods/s, created {measured.created_per_second:.0f}/s"
                 say(f"round {number + 1} of {plan.rounds}, {nodes:,} nodes, {variant.name}: {pace}")

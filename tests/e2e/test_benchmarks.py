@@ -19,8 +19,9 @@ import pytest
 
 from benchmarks import growth, latency, payloads, webhook
 from benchmarks.contenders import NULL, OURS, TYPED, Contenders, Disagreement, chosen, contenders
+from benchmarks.cores import cores, pinned
 from benchmarks.loopback import UnexpectedStatus, ask_once
-from benchmarks.measured_servers import cores, pinned, serve, serve_go
+from benchmarks.measured_servers import serve, serve_go
 from benchmarks.reference.programs import Programs, find_programs
 from benchmarks.report import Table
 from benchmarks.wrk import SERIAL, LoadFailed, find_wrk, load

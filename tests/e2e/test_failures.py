@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 
-from testbed.extender_process import ServiceProcess
+from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject
 from testbed.shipped_files import SECOND_SCHEDULER, Mode
 from tests.e2e.load import leaning_to
@@ -82,7 +82,7 @@ def asked_fault(path: str, body: bytes) -> str:
 
 
 @asynccontextmanager
-async def faulty(service: ServiceProcess) -> AsyncIterator[tuple[FaultyExtender, str]]:
+async def faulty(service: ExtenderProcess) -> AsyncIterator[tuple[FaultyExtender, str]]:
     """The stand-in before the service, and the address where it listens."""
     async with aiohttp.ClientSession(service.scheduler_url) as session:
         extender = FaultyExtender(session)
@@ -204,9 +204,9 @@ async def test_a_failing_prioritize_call_costs_the_preference_and_nothing_else(w
     await world.assert_placed_rightly("second scheduler, node_affinity: none", where, len(unlucky) + 1)
 
 
-OUTAGES: Mapping[str, tuple[Callable[[ServiceProcess], None], Callable[[ServiceProcess], None], str]] = {
-    "down": (ServiceProcess.kill, ServiceProcess.launch, "connect: connection refused"),
-    "hanging": (ServiceProcess.freeze, ServiceProcess.thaw, "Client.Timeout exceeded while awaiting headers"),
+OUTAGES: Mapping[str, tuple[Callable[[ExtenderProcess], None], Callable[[ExtenderProcess], None], str]] = {
+    "down": (ExtenderProcess.kill, ExtenderProcess.launch, "connect: connection refused"),
+    "hanging": (ExtenderProcess.freeze, ExtenderProcess.thaw, "Client.Timeout exceeded while awaiting headers"),
 }
 
 

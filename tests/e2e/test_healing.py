@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 from testbed.control_plane import LocalCluster
-from testbed.extender_process import ServiceProcess
+from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, fake_node
 from testbed.shipped_files import SECOND_SCHEDULER, Mode
-from testbed.tcp_proxy import Cable, open_cable
+from testbed.tcp_proxy import TcpProxy, open_tcp_proxy
 from tests.e2e.load import leaning_to, steady_load, until
 from tests.e2e.world import World, refusal_of
 
@@ -35,12 +35,12 @@ async def add_nodes(world: World) -> None:
         await world.create_nodes(architecture, 4, cpu="64")
 
 
-async def cabled_service(world: World, cable: Cable, folder: Path) -> ServiceProcess:
-    """The second scheduler's service, which reaches the API server over the cable only."""
+async def proxied_service(world: World, proxy: TcpProxy, folder: Path) -> ExtenderProcess:
+    """The second scheduler's service, which reaches the API server through the proxy only."""
     kubeconfig = msgspec.yaml.decode((await world.account(Mode.SECOND)).read_bytes(), type=KubernetesObject)
     for cluster in kubeconfig["clusters"]:
-        cluster["cluster"]["server"] = f"https://127.0.0.1:{cable.port}"
-    path = folder / "cabled.kubeconfig"
+        cluster["cluster"]["server"] = f"https://127.0.0.1:{proxy.port}"
+    path = folder / "proxied.kubeconfig"
     path.touch(mode=0o600)
     path.write_bytes(msgspec.yaml.encode(kubeconfig))
     return await world.start_service(
@@ -57,7 +57,7 @@ async def restart_apiserver(cluster: LocalCluster, *, forgetting: bool = False) 
     await asyncio.to_thread(cluster.wait_for_apiserver)
 
 
-async def assert_new_nodes_are_known(world: World, service: ServiceProcess, where: str) -> None:
+async def assert_new_nodes_are_known(world: World, service: ExtenderProcess, where: str) -> None:
     """Nodes that join now, arm64 first, are seen by the service, and pods for them alone are placed rightly."""
     label = {"example.com/joined": "now"}
     for architecture in ("arm64", "amd64"):
@@ -71,12 +71,12 @@ async def assert_new_nodes_are_known(world: World, service: ServiceProcess, wher
         await world.create_pods(where, 3, image, prefix=prefix, scheduler=SECOND_SCHEDULER, spec=spec)
 
 
-async def has_nodes(service: ServiceProcess, architecture: str, count: int) -> bool:
+async def has_nodes(service: ExtenderProcess, architecture: str, count: int) -> bool:
     """Whether the service sees so many nodes of that architecture."""
     return await service.metric("multiarch_cluster_nodes", architecture=architecture) == count
 
 
-def said(service: ServiceProcess, event: str, word: str = "") -> list[str]:
+def said(service: ExtenderProcess, event: str, word: str = "") -> list[str]:
     """The lines of the service's log with that event and that word."""
     return [line for line in service.log().splitlines() if f'"{event}"' in line and word in line]
 
@@ -101,17 +101,17 @@ async def test_the_watches_are_cut_again_and_again(world: World, tmp_path: Path)
     """Each time both come back; no answer is wrong meanwhile, and nodes that join later are known."""
     await add_nodes(world)
     where = await world.namespace()
-    async with open_cable(urlsplit(world.api.server).port or 443) as cable:
-        service = await cabled_service(world, cable, tmp_path)
+    async with open_tcp_proxy(urlsplit(world.api.server).port or 443) as proxy:
+        service = await proxied_service(world, proxy, tmp_path)
 
         async def watches_are_back() -> bool:
-            return cable.connections >= WATCHES
+            return proxy.connections >= WATCHES
 
         with world.second_scheduler(service):
             async with steady_load(world, where, SECOND_SCHEDULER) as load:
                 for _ in range(3):
                     await until(watches_are_back)
-                    cable.cut()
+                    proxy.reset()
             await assert_new_nodes_are_known(world, service, where)
             await world.wait_all_bound(where, len(load) + 6)
         for resource in ("nodes", "namespaces"):
@@ -127,20 +127,20 @@ async def test_history_is_compacted_while_the_service_is_cut_off(
     for prefix in ("changing", "leaving"):  # before anything is placed there
         await world.create_nodes("amd64", 1, prefix=prefix, taints=[NOT_READY])
     where = await world.namespace()
-    async with open_cable(urlsplit(world.api.server).port or 443) as cable:
-        service = await cabled_service(world, cable, tmp_path)
+    async with open_tcp_proxy(urlsplit(world.api.server).port or 443) as proxy:
+        service = await proxied_service(world, proxy, tmp_path)
 
         async def changes_are_known() -> bool:
             return await has_nodes(service, "amd64", 4) and await has_nodes(service, "arm64", 5)
 
         with world.second_scheduler(service):
             async with steady_load(world, where, SECOND_SCHEDULER) as load:
-                cable.sever()
+                proxy.refuse()
                 for name in ("leaving-0", "changing-0"):
                     await world.api.delete("Node", name)
                 await world.create_nodes("arm64", 1, prefix="changing", taints=[NOT_READY])
                 await restart_apiserver(control_plane, forgetting=True)
-                cable.mend()
+                proxy.accept()
             await until(changes_are_known)
             await world.api.patch("Node", "changing-0", {"spec": {"taints": None}})
             there = {"nodeSelector": {"kubernetes.io/hostname": "changing-0"}}
@@ -158,11 +158,11 @@ async def test_a_node_that_joins_while_the_service_is_cut_off_takes_no_pod_until
     """Under `pending: retry` its pods wait, told why, whatever they run on; then each gets its due."""
     await add_nodes(world)
     where, label = await world.namespace(), {"example.com/joined": "unseen"}
-    async with open_cable(urlsplit(world.api.server).port or 443) as cable:
-        service = await cabled_service(world, cable, tmp_path)
+    async with open_tcp_proxy(urlsplit(world.api.server).port or 443) as proxy:
+        service = await proxied_service(world, proxy, tmp_path)
         await world.warm(service, where, world.images.amd, world.images.arm)
         with world.second_scheduler(service):
-            cable.sever()
+            proxy.refuse()
             await world.api.create(fake_node("unseen", "arm64", labels=label))
             for prefix, image in (("amd", world.images.amd), ("arm", world.images.arm)):
                 there: KubernetesObject = {"nodeSelector": label}
@@ -170,7 +170,7 @@ async def test_a_node_that_joins_while_the_service_is_cut_off_takes_no_pod_until
             for name in ("amd-0", "arm-0"):
                 waiting = await world.wait_refused(where, name, "the API server could not be asked about it")
                 assert waiting["reason"] == "SchedulerError"
-            cable.mend()
+            proxy.accept()
             assert await world.wait_all_bound(where, 1) == {"arm-0": "unseen"}
             refused = await world.wait_refused(where, "amd-0", "nodes are available")
     assert refused["reason"] == "Unschedulable"

@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 
-from testbed.extender_process import ServiceProcess
+from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, fake_node, pod
 from testbed.shipped_files import Mode
 from tests.e2e.world import SCHEDULER_NAMES, World
@@ -72,7 +72,7 @@ class Counting:
 
 
 @asynccontextmanager
-async def counting(service: ServiceProcess) -> AsyncIterator[tuple[Counting, str]]:
+async def counting(service: ExtenderProcess) -> AsyncIterator[tuple[Counting, str]]:
     """The counter before the service, and where it listens."""
     async with aiohttp.ClientSession(service.scheduler_url) as session:
         counter = Counting(session)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from testbed.extender_process import ServiceProcess
+from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, fake_node, pod
 from testbed.shipped_files import Mode
 from tests.e2e.load import leaning_to
@@ -23,7 +23,7 @@ EACH = 75
 WRONG = {"amd64": "arm64", "arm64": "amd64"}
 
 
-async def start_webhook(world: World, *settings: str) -> ServiceProcess:
+async def start_webhook(world: World, *settings: str) -> ExtenderProcess:
     """The shipped webhook, with these settings over its own, called for every namespace but the cluster's own."""
     service = await world.start_service(*settings, mode=Mode.WEBHOOK)
     await world.register_webhook(service)

@@ -16,7 +16,7 @@ from typing import Any
 from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
 from testbed.cluster_provider import ClusterProvider, running_scheduler
-from testbed.extender_process import ServiceProcess, make_service, write_account
+from testbed.extender_process import ExtenderProcess, make_extender_process, write_account
 from testbed.objects import KubernetesObject, fake_node, namespace, pod
 from testbed.shipped_files import (
     SECOND_SCHEDULER,
@@ -102,7 +102,7 @@ class World:
     ) -> None:
         self.cluster, self.api, self.registry = cluster, api, registry
         self.images = Images(registry)
-        self.services: list[ServiceProcess] = []
+        self.services: list[ExtenderProcess] = []
         self._folder, self._tally, self._ending = folder, tally, ending
         self._accounts: dict[Mode, Path] = {}
 
@@ -110,14 +110,14 @@ class World:
 
     async def start_service(
         self, *settings: str, mode: Mode = Mode.SECOND, admission: bool = True, start: bool = True
-    ) -> ServiceProcess:
+    ) -> ExtenderProcess:
         """The service, ready: the mode's shipped configuration and rights, and these settings (`path=value`) over it.
 
         The shipped settings of the default scheduler have no webhook; here it has one unless `admission` is false. With
         the webhook alone there are no scheduler verbs, as shipped.
         With `start=False` it is not started yet; it is ended with the world in any case.
         """
-        service = make_service(
+        service = make_extender_process(
             f"service-{len(self.services)}",
             self._folder,
             await self.account(mode),
@@ -145,7 +145,7 @@ class World:
         return self._accounts[mode]
 
     async def register_webhook(
-        self, service: ServiceProcess, namespace_selector: Mapping[str, Any] | None = None, mode: Mode = Mode.WEBHOOK
+        self, service: ExtenderProcess, namespace_selector: Mapping[str, Any] | None = None, mode: Mode = Mode.WEBHOOK
     ) -> None:
         """Returns when the API server calls the service for pods of namespaces chosen by the selector.
 
@@ -177,27 +177,27 @@ class World:
         return await self.api.request("POST", f"/api/v1/namespaces/{where}/pods?dryRun=All", manifest)
 
     def second_scheduler(
-        self, asked: ServiceProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
+        self, asked: ExtenderProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
     ) -> AbstractContextManager[None]:
         """kube-scheduler for pods of `multiarch-scheduler`, with the shipped file and flags; see `scheduler`."""
         return self.scheduler(Mode.SECOND, asked, flags=flags, **entry)
 
     def default_scheduler(
-        self, asked: ServiceProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
+        self, asked: ExtenderProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
     ) -> AbstractContextManager[None]:
         """kube-scheduler for pods that name none; asking None, as if there were no extender; see `scheduler`."""
         return self.scheduler(Mode.DEFAULT, asked, flags=flags, **entry)
 
     @contextmanager
     def scheduler(
-        self, mode: Mode, asked: ServiceProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
+        self, mode: Mode, asked: ExtenderProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
     ) -> Iterator[None]:
         """That mode's kube-scheduler, ready inside the block, asking that service, or a server at that address.
 
         `entry` overrides fields of the extender's entry, such as `httpTimeout="500ms"`; None takes one away. `flags`
         replace the shipped ones.
         """
-        url = asked.scheduler_url if isinstance(asked, ServiceProcess) else asked or ""
+        url = asked.scheduler_url if isinstance(asked, ExtenderProcess) else asked or ""
         shipped = Mode.SECOND if mode is Mode.SECOND else Mode.DEFAULT
         configuration = scheduler_configuration(shipped, url, entry, clientConnection=dict(FAST))
         arguments = scheduler_flags(shipped) if flags is None else flags
@@ -259,7 +259,7 @@ class World:
         )
         return names
 
-    async def warm(self, service: ServiceProcess, where: str, *images: str) -> None:
+    async def warm(self, service: ExtenderProcess, where: str, *images: str) -> None:
         """Returns when the service knows these images, since its filter verb has been asked about a pod of them."""
         known = await service.metric("multiarch_images", state="known")
         asked = {"Pod": pod("warm", *images, namespace=where), "NodeNames": ["nowhere"]}
