@@ -14,6 +14,7 @@ import yaml
 
 from extender.cluster.client import ClusterClient, ClusterRefused, open_cluster
 from extender.errors import ClusterError
+from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, node, serve_api
 
 NODES = "/api/v1/nodes"
@@ -21,16 +22,6 @@ NODE = f"{NODES}/a"
 LIST = {"limit": "250"}
 WATCH = {"watch": "true", "resourceVersion": "100"}
 SECRET = "s3cr3t-t0ken"
-
-
-class Clock:
-    """Monotonic seconds that pass when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -256,10 +247,10 @@ async def test_wrong_token_is_401_and_not_loaded_again_at_once(api: ApiServer, t
             await client.get(NODE)
         assert caught.value.status == 401
     write_kubeconfig(tmp_path / "config", api.url, {"token": "right"})
-    clock.now += 9
+    clock.advance(9)
     with pytest.raises(ClusterRefused):
         await client.get(NODE)
-    clock.now += 1
+    clock.advance(1)
     assert await client.get(NODE)
     await client.close()
 
@@ -273,7 +264,7 @@ async def test_reload_that_fails_is_tried_again_later(api: ApiServer, tmp_path: 
     with pytest.raises(ClusterError, match="cannot use the kubeconfig"):
         await client.get(NODE)
     write_kubeconfig(tmp_path / "config", api.url, {"token": "second"})
-    clock.now += 10
+    clock.advance(10)
     assert await client.get(NODE)
     await client.close()
 

@@ -9,20 +9,11 @@ from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.session import open_session
+from testbed.clock import Clock
 
 MakeClient = Callable[..., RegistryClient]
 # The registries of these tests, and what they lead to, are on this host by the operator's word.
 ON_LOOPBACK = AddressGuard(allow=["*", "127.0.0.1", "localhost"])
-
-
-class Clock:
-    """A monotonic clock that stands still until it is told to go on."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

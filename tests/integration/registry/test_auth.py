@@ -16,7 +16,8 @@ from extender.images.reference import ImageReference, parse_reference
 from extender.registry.auth import Authenticator
 from extender.registry.keyring import ANONYMOUS, Credential, Scope
 from extender.registry.transport import Reply
-from tests.integration.registry.conftest import Clock, MakeClient
+from testbed.clock import Clock
+from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegistry, login_of
 
 ANN = Credential("ann", "pa:ss", Scope("ann"))
@@ -208,7 +209,7 @@ async def test_token_server_that_has_moved_is_found_again(make_client: MakeClien
     async with GuardedRegistry("") as registry:
         app, client = app_at(registry), make_client(registry.host)
         await client.head_manifest(app, ANONYMOUS)
-        clock.now += 1000
+        clock.advance(1000)
         registry.token_fault = gives(503)
         for _ in range(2):
             with pytest.raises(RegistryUnavailable):

@@ -18,6 +18,7 @@ from extender.registry.credential_plugins import load_credential_plugins
 from extender.registry.keyring import JoinedKeyring, Keyring
 from extender.registry.programs import run_program
 from extender.registry.providers import CredentialsUnavailable
+from testbed.clock import Clock
 from tests.integration.registry.programs import Program
 
 KEY = b"k" * 32
@@ -25,16 +26,6 @@ V1 = "credentialprovider.kubelet.k8s.io/v1"
 APP = parse_reference("123456789012.dkr.ecr.eu-central-1.amazonaws.com/team/app:1")
 OTHER_APP = parse_reference("123456789012.dkr.ecr.eu-central-1.amazonaws.com/team/other:1")
 ELSEWHERE = parse_reference("210987654321.dkr.ecr.eu-central-1.amazonaws.com/team/app:1")
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def answer(**fields: Any) -> str:
@@ -143,10 +134,10 @@ async def test_answer_is_kept_for_its_cache_duration(
     program.rewrite(answer(cacheDuration=said))
     ring = load(tmp_path, clock, plugin(defaultCacheDuration=default))
     await ring.load(APP)
-    clock.now += seconds - 0.01
+    clock.advance(seconds - 0.01)
     await ring.load(APP)
     assert len(program.calls) == 1
-    clock.now += 0.01
+    clock.advance(0.01)
     await ring.load(APP)
     assert len(program.calls) == 2
 
@@ -157,7 +148,7 @@ async def test_zero_keeps_nothing(tmp_path: Path, clock: Clock, program: Program
     ring = load(tmp_path, clock, plugin())
     for _ in range(2):
         await ring.load(APP)
-        clock.now += 1
+        clock.advance(1)
     assert len(program.calls) == 2
 
 

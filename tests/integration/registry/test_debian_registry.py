@@ -17,9 +17,10 @@ from extender.registry.client import RegistryClient
 from extender.registry.image import describe_image
 from extender.registry.keyring import ANONYMOUS, Credential, Scope
 from extender.registry.session import open_session
+from testbed.clock import Clock
 from testbed.debian_registry import DebianRegistry
 from tests.integration.conftest import StartRegistry
-from tests.integration.registry.conftest import ON_LOOPBACK, Clock, MakeClient
+from tests.integration.registry.conftest import ON_LOOPBACK, MakeClient
 from tests.integration.registry.token_issuer import TokenDesk, TokenIssuer
 
 ANN = Credential("ann", "pa:ss", Scope("ann"))

@@ -12,6 +12,7 @@ from extender.errors import ConfigError
 from extender.images.reference import parse_reference
 from extender.registry.docker_config import load_docker_config
 from extender.registry.keyring import ANONYMOUS, Credential, Keyring, scope_of
+from testbed.clock import Clock
 from tests.integration.registry.programs import Program
 
 KEY = b"k" * 32
@@ -73,12 +74,12 @@ async def test_store_is_asked_for_every_other_registry(tmp_path: Path, helper: P
 
 async def test_helper_is_asked_once_a_minute(tmp_path: Path, helper: Program) -> None:
     """However many images."""
-    now = 1000.0
-    keyring = load_docker_config(write(tmp_path, credsStore="test"), key=KEY, clock=lambda: now)
+    clock = Clock()
+    keyring = load_docker_config(write(tmp_path, credsStore="test"), key=KEY, clock=clock)
     for name in ("a", "b", "a"):
         await keyring.load(parse_reference(f"quay.io/team/{name}"))
     assert len(helper.calls) == 1
-    now += 60
+    clock.advance(60)
     await keyring.load(APP)
     assert len(helper.calls) == 2
 

@@ -25,9 +25,10 @@ from extender.registry.keyring import ANONYMOUS, Credential, DockerConfigKeyring
 from extender.registry.logins import Logins
 from extender.registry.mirrors import HostsDirectory
 from extender.resolver.resolver import Lookup, Resolver
+from testbed.clock import Clock
 from testbed.debian_registry import DebianRegistry
 from tests.integration.conftest import StartRegistry
-from tests.integration.registry.conftest import Clock, MakeClient
+from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegistry, login_of
 
 BOTH = ["linux/amd64", "linux/arm64"]
@@ -193,7 +194,7 @@ async def test_mirror_that_is_not_there_gives_way(make_mirrored: MakeMirrored, c
         asked = len(mirror.paths)  # aiohttp asks twice before it believes that a connection is broken
         assert await platforms_of(client, f"{upstream.host}/team/app:1") == BOTH
         assert len(mirror.paths) == asked
-        clock.now += 10
+        clock.advance(10)
         mirror.fault = None
         upstream.forget()
         assert await platforms_of(client, f"{upstream.host}/team/app:1") == BOTH
@@ -486,7 +487,7 @@ async def test_old_word_on_the_quota_is_renewed_for_free(make_client: MakeClient
         hub.left = 100
         with pytest.raises(RegistryThrottled):
             await client.fetch_manifest(name, ANONYMOUS)
-        clock.now += 60
+        clock.advance(60)
         assert (await client.fetch_manifest(name, ANONYMOUS)).digest == digest
         assert [path.partition(" ")[0] for path in hub.paths] == ["GET", "HEAD", "GET"]
 
@@ -556,10 +557,10 @@ async def test_low_quota_keeps_what_is_known_fresh(
         failure = await answer_of(resolver, f"{hub.host}/team/new:1")
         assert isinstance(failure, Failure)
         assert failure.cause is Cause.THROTTLED
-        clock.now += 1000
+        clock.advance(1000)
         hub.paths.clear()
         assert isinstance(await answer_of(resolver, f"{hub.host}/team/known:1"), Content)
         assert [path.partition(" ")[0] for path in hub.paths] == ["HEAD"]
         hub.left = 100
-        clock.now += 1000
+        clock.advance(1000)
         assert isinstance(await answer_of(resolver, f"{hub.host}/team/new:1"), Content)

@@ -5,16 +5,7 @@ from collections.abc import Callable
 
 from extender.errors import InvalidRequest
 from extender.server.foresight import FRESH_SECONDS, Foresight
-
-
-class Clock:
-    """A clock that stands still."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        """Seconds."""
-        return self.now
+from testbed.clock import Clock
 
 
 class Work:
@@ -88,7 +79,7 @@ async def test_who_comes_back_at_once_is_not_kept_waiting() -> None:
 
 async def test_old_answers_are_not_given() -> None:
     """The nodes may have changed since."""
-    clock = Clock()
+    clock = Clock(0.0)
     foresight, work = Foresight[str](clock), Work()
     await learned(foresight, work)
     foresight.expect(b"second", work.giving("answer"))

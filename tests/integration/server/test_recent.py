@@ -1,21 +1,12 @@
 """Decisions that are used again: for how long, and how many are held."""
 
 from extender.server.recent import FRESH_SECONDS, ROWS, RecentDecisions
-
-
-class Clock:
-    """A clock that stands still."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        """Seconds."""
-        return self.now
+from testbed.clock import Clock
 
 
 def test_a_decision_is_found_for_its_own_kind_and_a_second() -> None:
     """Counted from when it was kept, however often it has been of use."""
-    clock = Clock()
+    clock = Clock(0.0)
     recent = RecentDecisions[str](clock)
     assert recent.find("web") is None
     recent.keep("web", "yes")

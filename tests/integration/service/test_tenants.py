@@ -38,6 +38,7 @@ from extender.server.admission import PodAdmission
 from extender.server.knowledge import Knowledge
 from extender.server.scheduler import SchedulerVerbs
 from extender.server.service import policy_of
+from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api
 from tests.integration.service.caller import NODES, review_of, with_nodes
 
@@ -66,16 +67,6 @@ class TenantRegistry(EmbeddedRegistry):
         if scheme == "Bearer" and user in self.rights.get(repository, {user}):
             return await super().answer(request)
         return web.Response(status=401, headers={"WWW-Authenticate": f'Bearer realm="{self.url}/token",service="test"'})
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class World:
@@ -238,7 +229,7 @@ async def test_rotated_secret_is_used_at_once_after_a_denial(world: World) -> No
     await world.verdict("a", "pull")
     world.registry.passwords["ann"] = "rotated"
     world.write_secret("a", "ann", "rotated")
-    world.clock.now += 900
+    world.clock.advance(900)
     assert await world.verdict("a", "pull") == ARM64
 
 
@@ -247,7 +238,7 @@ async def test_corrected_secret_is_used_within_half_a_minute(world: World) -> No
     world.write_secret("a", "ann", "mistyped")
     assert await world.verdict("a", "pull") == "denied"
     world.write_secret("a", "ann", "a-secret")
-    world.clock.now += 30
+    world.clock.advance(30)
     assert await world.verdict("a", "pull") == ARM64
 
 
@@ -259,7 +250,7 @@ async def test_revoked_right_ends_with_the_next_proof(world: World) -> None:
     for namespace in ("a", "c"):
         assert await world.verdict(namespace, "pull") == ARM64
     world.registry.rights["team/app"] = {"cleo"}
-    world.clock.now += 900
+    world.clock.advance(900)
     pod = msgspec.convert(world.pod("a", "pull"), Pod)
     keyring = world.knowledge.keyring_of(pod, "a", may_read=True)
     (answer,) = await world.knowledge.resolver.resolve_all([lookup_of(pod)], keyring, 60, revalidate=True)
@@ -273,7 +264,7 @@ async def test_deleted_secret_opens_nothing_any_more(world: World) -> None:
     world.write_secret("a", "ann", "a-secret")
     await world.verdict("a", "pull")
     world.api.remove("/api/v1/namespaces/a/secrets", "pull")
-    world.clock.now += 900
+    world.clock.advance(900)
     pod = msgspec.convert(world.pod("a", "pull"), Pod)
     keyring = world.knowledge.keyring_of(pod, "a", may_read=True)
     await world.knowledge.resolver.resolve_all([lookup_of(pod)], keyring, 60, revalidate=True)
@@ -331,7 +322,7 @@ async def test_forbidden_secrets_are_none(world: World) -> None:
     world.write_secret("a", "ann", "a-secret")
     world.api.refusals.append(("get", Refusal(403)))
     assert await world.verdict("a", "pull") == "denied"
-    world.clock.now += 30
+    world.clock.advance(30)
     assert await world.verdict("a", "pull") == ARM64
 
 
@@ -365,7 +356,7 @@ async def test_hot_path_asks_the_cluster_nothing(world: World) -> None:
     for _ in range(1000):
         keyring = world.knowledge.keyring_of(pod, "a", may_read=True)
         assert words_of(world.knowledge.peek(images_of(pod), keyring)[0]) == ARM64
-        world.clock.now += 0.5
+        world.clock.advance(0.5)
     assert world.secret_reads == reads
 
 
@@ -422,15 +413,15 @@ async def test_a_decision_that_is_used_again_is_the_namespace_s_own_and_a_second
     assert LOOKUPS["hit"].value == hits + 3
     assert verbs.filter_at_once(asked("b", "one")) is None
     world.registry.rights["team/app"] = set()
-    world.clock.now += 899.5
+    world.clock.advance(899.5)
     assert verbs.filter_at_once(asked("a", "four"))
-    world.clock.now += 0.9
+    world.clock.advance(0.9)
     pod = msgspec.convert(world.pod("a", "pull"), Pod)
     keyring = world.knowledge.keyring_of(pod, "a", may_read=True)
     (answer,) = await world.knowledge.resolver.resolve_all([lookup_of(pod)], keyring, 60, revalidate=True)
     assert words_of(answer) == "denied"
     assert verbs.filter_at_once(asked("a", "five"))
-    world.clock.now += 0.1
+    world.clock.advance(0.1)
     assert verbs.filter_at_once(asked("a", "six")) is None
 
 

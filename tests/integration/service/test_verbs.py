@@ -15,6 +15,7 @@ from extender.placement.nodes import NodePlatforms, Sought
 from extender.server.scheduler import SchedulerVerbs
 from extender.server.service import open_knowledge
 from extender.server.surroundings import NoCluster
+from testbed.clock import Clock
 from tests.integration.service.caller import (
     AMD64,
     ARM64,
@@ -405,7 +406,7 @@ async def test_pending_ends(images: EmbeddedRegistry) -> None:
     config = load_config(
         None, ["admission.listen=", f"registry.plain_http=['{images.host}']", f"registry.allow=['{images.host}']"]
     )
-    now = [0.0]
+    clock = Clock(0.0)
     body = msgspec.json.encode(with_nodes(pod(f"{images.host}/missing:1")))
     other = msgspec.json.encode(with_nodes(pod(f"{images.host}/missing:1", uid="uid-2")))
     async with open_knowledge(config, NoCluster()) as knowledge:
@@ -415,7 +416,7 @@ async def test_pending_ends(images: EmbeddedRegistry) -> None:
             wait_seconds=10,
             pending_limit_seconds=30,
             level_label="",
-            clock=lambda: now[0],
+            clock=clock,
         )
         for at, asked, outcome in (
             (0, body, "error"),
@@ -423,7 +424,7 @@ async def test_pending_ends(images: EmbeddedRegistry) -> None:
             (30, body, "answered"),
             (30, other, "error"),
         ):
-            now[0] = at
+            clock.now = at
             assert (await verbs.filter(asked)).outcome == outcome
 
 

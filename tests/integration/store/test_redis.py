@@ -18,8 +18,9 @@ from extender.resolver.store import Batch, ContentRow, NameRow, Store, StoreErro
 from extender.resolver.store_redis import RedisStore
 from extender.resolver.store_url import open_store
 from extender.resolver.tables import pack_digest
+from testbed.clock import Clock
 from testbed.debian_redis import DebianRedis
-from tests.unit.resolver.fake_registry import FakeClock, FakeRegistry, Keys, index_of
+from tests.unit.resolver.fake_registry import FakeRegistry, Keys, index_of
 
 PUBLIC, TENANT = ANONYMOUS.scope, Scope("tenant")
 NONE: dict[tuple[str, Scope], float] = {}
@@ -193,7 +194,7 @@ async def test_a_server_that_is_full_is_not_written_but_read(open_url: Open, sta
 async def test_a_server_that_hangs_is_given_up(store: Store, redis: DebianRedis) -> None:
     """It accepts connections and says nothing; when it speaks again, no answer goes to another's question."""
     await store.write(Batch([row(0), row(1)], NONE))
-    clock = FakeClock()
+    clock = Clock()
     persistence = Persistence(store, clock=clock, wall_clock=lambda: 1e9, read_seconds=0.05)
     redis.pause()
     assert await persistence.find_content(row(0).repository, digest_of(b"0")) is None
@@ -209,13 +210,13 @@ async def test_a_server_that_dies_and_comes_back_costs_no_answer(
     redis: DebianRedis, store: Store, open_url: Open
 ) -> None:
     """Under load, warm images and cold ones: every answer comes, before, meanwhile and after; then it is used again."""
-    registry, clock = FakeRegistry(), FakeClock()
+    registry, clock = FakeRegistry(), Clock()
     images = [f"ghcr.io/team/app-{number}:1" for number in range(900)]
     for image in images:
         registry.push(image, "linux/arm64")
 
     def resolver_over(one: Store) -> Resolver:
-        persistence = Persistence(one, clock=clock, wall_clock=lambda: clock() + 1e9, read_seconds=30)
+        persistence = Persistence(one, clock=clock, wall_clock=clock.ahead(1e9), read_seconds=30)
         return Resolver(
             registry, size=10_000, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock,
             persistence=persistence,

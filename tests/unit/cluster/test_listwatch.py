@@ -12,6 +12,7 @@ from extender.cluster.client import JSON, ClusterRefused
 from extender.cluster.listwatch import WATCH_SECONDS, ListWatch, Resource
 from extender.errors import ClusterError
 from extender.metrics import REGISTRY
+from testbed.clock import Clock
 
 NAMESPACES = Resource(name="namespaces", path="/api/v1/namespaces", list_accept="a", watch_accept="b")
 LOST = ClusterError("connection reset")
@@ -103,15 +104,15 @@ class Run:
         self.reader = reader
         self.handler = RecordingHandler()
         self.delays: list[float] = []
-        self.now = 1000.0
+        self.clock = Clock()
         self._pauses = pauses
         self.watch = ListWatch(
-            reader, NAMESPACES, self.handler, clock=lambda: self.now, random=lambda: chance, sleep=self._sleep
+            reader, NAMESPACES, self.handler, clock=self.clock, random=lambda: chance, sleep=self._sleep
         )
 
     async def _sleep(self, seconds: float) -> None:
         self.delays.append(seconds)
-        self.now += seconds
+        self.clock.advance(seconds)
         if len(self.delays) == self._pauses:
             raise EnoughPauses
 
@@ -292,7 +293,7 @@ async def test_age_counts_from_the_last_proof() -> None:
     await run.to_the_end()
     assert run.delays == [0.5, 1.0, 0.25]
     assert run.watch.age_seconds() == 0.25
-    run.now += 100
+    run.clock.advance(100)
     assert run.watch.age_seconds() == 100.25
 
 
@@ -305,7 +306,7 @@ async def test_age_without_any_proof_is_the_time_since_the_start() -> None:
 async def test_age_is_measured_at_the_scrape() -> None:
     """The metric is computed when it is asked for."""
     run = Run(ScriptedReader([]))
-    run.now += 42
+    run.clock.advance(42)
     assert REGISTRY.get_sample_value("multiarch_watch_age_seconds", {"resource": "namespaces"}) == 42.0
 
 

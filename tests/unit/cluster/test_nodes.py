@@ -15,6 +15,7 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.metrics import REGISTRY
 from extender.placement.nodes import Sought
+from testbed.clock import Clock
 
 AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")
 A, B, C = NodeName("a"), NodeName("b"), NodeName("c")
@@ -58,9 +59,9 @@ class View:
     """A node view with its clock and API server; synced, with nodes `a` (amd64) and `b` (arm64)."""
 
     def __init__(self, *others: bytes, level_label: str = "") -> None:
-        self.now = 1000.0
+        self.clock = Clock()
         self.lookups = Lookups(*others)
-        self.nodes = NodeView(self.lookups, level_label=level_label, clock=lambda: self.now)
+        self.nodes = NodeView(self.lookups, level_label=level_label, clock=self.clock)
         self.nodes.upsert(node("a"))
         self.nodes.upsert(node("b", "arm64"))
         self.nodes.keep_only({"a", "b"})
@@ -217,7 +218,7 @@ async def test_node_that_does_not_exist_is_asked_for_once_in_ten_seconds() -> No
     """A wrong name costs one GET, not one per scheduling attempt."""
     view = View()
     for elapsed, asked in ((0.0, 1), (9.9, 1), (0.1, 2)):
-        view.now += elapsed
+        view.clock.advance(elapsed)
         assert await view.nodes.find([C], 1.0) == Sought(absent=(C,))
         assert len(view.lookups.asked) == asked
 
@@ -237,10 +238,10 @@ async def test_slow_lookup_leaves_the_node_unasked_and_the_others_found() -> Non
     view = View(node("c"))
     slow = NodeName("slow")
     assert await view.nodes.find([slow, C], 0.01) == Sought(unasked=(slow,))
-    view.now += 0.9
+    view.clock.advance(0.9)
     assert await view.nodes.find([slow], 60.0) == Sought(unasked=(slow,))
     assert sorted(view.lookups.asked) == ["c", "slow"]
-    view.now += 0.1
+    view.clock.advance(0.1)
     assert await view.nodes.find([slow], 0.01) == Sought(unasked=(slow,))
     assert sorted(view.lookups.asked) == ["c", "slow", "slow"]
 
@@ -255,7 +256,7 @@ async def test_node_that_cannot_be_asked_about_may_exist(failure: ClusterError) 
     assert await view.nodes.find([C], 1.0) == Sought(unasked=(C,))
     view.lookups.failure = None
     assert await view.nodes.find([C], 1.0) == Sought(unasked=(C,))
-    view.now += 1
+    view.clock.advance(1)
     assert await view.nodes.find([C], 1.0) == Sought()
     assert view.lookups.asked == ["c", "c"]
 
@@ -307,7 +308,7 @@ async def test_memory_of_missing_names_is_bounded_and_expires() -> None:
     for number in range(2000):
         await view.nodes.find([NodeName(f"n{number}")], 1.0)
     assert len(view.nodes._missing) == 1024
-    view.now += 11
+    view.clock.advance(11)
     await view.nodes.find([C], 1.0)
     assert set(view.nodes._missing) == {C}
 

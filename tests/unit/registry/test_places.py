@@ -21,21 +21,13 @@ from extender.registry.endpoint import Capability, Endpoint
 from extender.registry.keyring import ANONYMOUS, Credential, Scope
 from extender.registry.places import MIRRORS, Places
 from extender.registry.rests import Rests
+from testbed.clock import Clock
 
 APP = parse_reference("up.example/team/app:1")
 TENANT = Credential("tenant", "secret", Scope("tenant"))
 OWN = Credential("operator", "secret", Scope("operator"))
 MISSING, DENIED, WRONG = ManifestNotFound("no"), RegistryDenied("no"), InvalidManifest("no")
 DOWN, FAILED, BUSY = RegistryUnavailable("down"), RegistryFailed("500"), RegistryThrottled("busy", 60.0)
-
-
-class Clock:
-    """A monotonic clock that stands still until it is told to go on."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class World:
@@ -77,7 +69,7 @@ class World:
 
     async def ask(self, endpoint: Endpoint, credential: Credential) -> str:
         self.asked.append((endpoint.name, credential.scope))
-        self.clock.now += 0.001
+        self.clock.advance(0.001)
         await self.open.wait()
         said = self.says[endpoint.name]
         if isinstance(said, Exception):
@@ -199,7 +191,7 @@ async def test_dead_mirror_is_left_alone_for_a_while() -> None:
     for _ in range(3):
         assert await world.look() == "answer"
     assert world.visited() == ["a", "up", "up", "up"]
-    world.clock.now += 10
+    world.clock.advance(10)
     world.says["a"] = "mirror"
     assert [await world.look(), await world.look()] == ["mirror", "mirror"]
     counted = {outcome: MIRRORS[outcome].value - before[outcome] for outcome in MIRRORS}

@@ -9,21 +9,12 @@ from extender.images.reference import parse_reference
 from extender.registry.keyring import ANONYMOUS, JoinedKeyring
 from extender.registry.logins import Login
 from extender.registry.providers import CredentialsUnavailable, ProviderKeyring, Provision, Reach
+from testbed.clock import Clock
 
 KEY = b"k" * 32
 APP = parse_reference("quay.io/team/app:1")
 OTHER_APP = parse_reference("quay.io/team/other:1")
 ELSEWHERE = parse_reference("ghcr.io/team/app:1")
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Provider:
@@ -82,10 +73,10 @@ async def test_an_answer_is_kept_until_it_expires(clock: Clock) -> None:
     provider = Provider(keep_seconds=100.0)
     ring = ProviderKeyring(provider, key=KEY, clock=clock)
     await ring.load(APP)
-    clock.now += 99.9
+    clock.advance(99.9)
     (kept,) = await ring.load(APP, anew=True)
     assert (kept.password, ring.is_due(APP)) == ("password-1", False)
-    clock.now += 0.1
+    clock.advance(0.1)
     assert ring.is_due(APP)
     (renewed,) = await ring.load(APP)
     assert renewed.password == "password-2"
@@ -97,12 +88,12 @@ async def test_an_answer_that_may_not_be_kept_is_obtained_for_each_lookup(clock:
     ring = ProviderKeyring(provider, key=KEY, clock=clock)
     for _ in range(3):
         await ring.load(APP)
-        clock.now += 1
+        clock.advance(1)
     assert len(provider.asked) == 3
     assert not ring.is_due(APP)
-    clock.now += 28
+    clock.advance(28)
     assert not ring.is_due(APP)
-    clock.now += 1
+    clock.advance(1)
     assert ring.is_due(APP)
 
 
@@ -131,7 +122,7 @@ async def test_a_failure_is_tried_again_after_ten_seconds(clock: Clock) -> None:
     ]
     provider.fails = False
     assert not ring.is_due(APP)
-    clock.now += 10
+    clock.advance(10)
     assert ring.is_due(APP)
     assert await ring.load(APP)
 
@@ -143,11 +134,11 @@ async def test_a_failure_to_renew_leaves_scopes_and_no_password(clock: Clock) ->
     await ring.load(APP)
     scopes = ring.scopes_for(APP)
     provider.fails = True
-    clock.now += 100
+    clock.advance(100)
     assert await ring.load(APP) == ()
     assert ring.scopes_for(APP) == scopes
     provider.fails = False
-    clock.now += 10
+    clock.advance(10)
     assert len(await ring.load(ELSEWHERE)) == 1
     assert len(await ring.load(APP)) == 1
     assert len(provider.asked) == 3
@@ -160,9 +151,9 @@ async def test_a_failure_before_a_wider_answer_does_not_hide_it(clock: Clock) ->
     ring = ProviderKeyring(provider, key=KEY, clock=clock)
     await ring.load(APP)
     provider.fails = False
-    clock.now += 10
+    clock.advance(10)
     await ring.load(APP)
-    clock.now += 50
+    clock.advance(50)
     await ring.load(APP)
     assert len(provider.asked) == 2
 
@@ -171,7 +162,7 @@ async def test_scope_outlives_the_password_of_a_principal(clock: Clock) -> None:
     """A cloud's password changes every hour; what the node may read does not."""
     ring = ProviderKeyring(Provider(), key=KEY, clock=clock)
     (first,) = await ring.load(APP)
-    clock.now += 100
+    clock.advance(100)
     (second,) = await ring.load(APP)
     assert first.password != second.password
     assert first.scope == second.scope == ring.scopes_for(APP)[0]
@@ -183,7 +174,7 @@ async def test_without_a_principal_another_password_is_another_scope(clock: Cloc
     """It may be another person's."""
     ring = ProviderKeyring(Provider(principal=""), key=KEY, clock=clock)
     (first,) = await ring.load(APP)
-    clock.now += 100
+    clock.advance(100)
     (second,) = await ring.load(APP)
     assert first.scope != second.scope
 

@@ -13,20 +13,11 @@ from extender.metrics import REGISTRY
 from extender.registry.keyring import ANONYMOUS, JoinedKeyring, Keyring, scope_of
 from extender.registry.logins import InvalidLogins, Login
 from extender.registry.pull_secrets import KEEP_SECONDS, MOST_NAMES, PullSecrets
+from testbed.clock import Clock
 
 KEY = b"k" * 32
 APP = parse_reference("quay.io/team/app:1")
 HUB = parse_reference("redis")
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Cluster:
@@ -120,7 +111,7 @@ async def test_a_malformed_secret_costs_the_pod_all_its_secrets_and_is_said_once
     with capture_logs() as lines:
         assert await names_for(keyring(secrets, "good", "bad")) == [""]
         assert await names_for(keyring(secrets, "good")) == ["ann", ""]
-        clock.now += KEEP_SECONDS
+        clock.advance(KEEP_SECONDS)
         assert await names_for(keyring(secrets, "good", "bad")) == [""]
     assert [(line["event"], line["why"]) for line in lines] == [
         ("secret.malformed", "bad: it is no Docker configuration")
@@ -139,7 +130,7 @@ async def test_scopes_are_known_after_the_first_loading(secrets: PullSecrets, cl
     """For every pod with the same secrets, and long after the passwords are forgotten."""
     cluster.write("pull", ("quay.io", "ann", "secret"))
     await keyring(secrets, "pull").load(APP)
-    clock.now += 10_000
+    clock.advance(10_000)
     assert keyring(secrets, "pull").scopes_for(APP) == (scope_of("ann", "secret", key=KEY), ANONYMOUS.scope)
     assert keyring(secrets, "pull").scopes_for(HUB) == (ANONYMOUS.scope,)
     assert len(cluster.reads) == 1
@@ -151,10 +142,10 @@ async def test_a_reading_is_used_for_half_a_minute(secrets: PullSecrets, cluster
     cluster.write("pull", ("quay.io", "wrong", "x"))
     await ring.load(APP)
     cluster.write("pull", ("quay.io", "right", "x"))
-    clock.now += KEEP_SECONDS - 0.1
+    clock.advance(KEEP_SECONDS - 0.1)
     assert not ring.is_due(APP)
     assert await names_for(ring) == ["wrong", ""]
-    clock.now += 0.1
+    clock.advance(0.1)
     assert ring.is_due(APP)
     assert await names_for(ring) == ["right", ""]
     assert not ring.is_due(APP)
@@ -167,7 +158,7 @@ async def test_a_denied_secret_is_read_again_at_once_unless_it_was_just_read(
     ring = keyring(secrets, "pull")
     cluster.write("pull", ("quay.io", "old", "x"))
     await ring.load(APP)
-    clock.now += 6
+    clock.advance(6)
     cluster.write("pull", ("quay.io", "new", "x"))
     assert await names_for(ring) == ["old", ""]
     assert await names_for(ring, anew=True) == ["new", ""]
@@ -193,7 +184,7 @@ async def test_a_deleted_secret_opens_nothing_any_more(secrets: PullSecrets, clu
     cluster.write("pull", ("quay.io", "ann", "x"))
     await ring.load(APP)
     del cluster.secrets["shop", "pull"]
-    clock.now += KEEP_SECONDS
+    clock.advance(KEEP_SECONDS)
     assert await names_for(ring) == [""]
     assert ring.scopes_for(APP) == (ANONYMOUS.scope,)
 
@@ -207,7 +198,7 @@ async def test_an_api_server_that_fails_takes_nothing_away(
     await ring.load(APP)
     scopes = ring.scopes_for(APP)
     secrets._sweep()
-    clock.now += KEEP_SECONDS
+    clock.advance(KEEP_SECONDS)
     secrets._sweep()
     cluster.secrets["shop", "pull"] = ClusterError("HTTP 500")
     before = counted("error")
@@ -217,7 +208,7 @@ async def test_an_api_server_that_fails_takes_nothing_away(
     assert counted("error") == before + 1
     assert ring.scopes_for(APP) == scopes
     assert not ring.is_due(APP)
-    clock.now += 5
+    clock.advance(5)
     assert ring.is_due(APP)
 
 
@@ -228,7 +219,7 @@ async def test_passwords_are_dropped_when_they_are_too_old_to_be_used(
     cluster.write("pull", ("quay.io", "ann", "hunter2"))
     await keyring(secrets, "pull").load(APP)
     assert reaches(secrets, "hunter2")
-    clock.now += KEEP_SECONDS
+    clock.advance(KEEP_SECONDS)
     secrets._sweep()
     assert not reaches(secrets, "hunter2")
     assert not reaches(secrets, "ann")
@@ -243,7 +234,7 @@ async def test_who_may_not_read_gets_what_is_at_hand(secrets: PullSecrets, clust
     assert cluster.reads == []
     await keyring(secrets, "pull").load(APP)
     assert await names_for(stranger) == ["ann", ""]
-    clock.now += KEEP_SECONDS
+    clock.advance(KEEP_SECONDS)
     assert await names_for(stranger, anew=True) == [""]
     assert len(cluster.reads) == 1
     assert stranger.identity != keyring(secrets, "pull").identity

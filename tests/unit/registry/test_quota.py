@@ -7,18 +7,10 @@ from yarl import URL
 from extender.errors import RegistryThrottled
 from extender.registry.keyring import ANONYMOUS, Scope
 from extender.registry.quota import LIMIT, REMAINING, WITHHELD, Quotas
+from testbed.clock import Clock
 
 HUB = URL("https://registry-1.docker.io")
 NOBODY = ANONYMOUS.scope
-
-
-class Clock:
-    """A monotonic clock that stands still until it is told to go on."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -96,9 +88,9 @@ def test_window_that_has_passed_says_nothing(
 ) -> None:
     """A limit per second holds us up for a second."""
     note(quotas, remaining, "100", **more)
-    clock.now += seconds - 0.1
+    clock.advance(seconds - 0.1)
     assert quotas.is_low(HUB, NOBODY)
-    clock.now += 0.1
+    clock.advance(0.1)
     assert not quotas.is_low(HUB, NOBODY)
 
 
@@ -107,7 +99,7 @@ def test_old_reading_is_worth_a_head(quotas: Quotas, clock: Clock) -> None:
     assert quotas.is_old(HUB, NOBODY)
     note(quotas, "0")
     assert not quotas.is_old(HUB, NOBODY)
-    clock.now += 60
+    clock.advance(60)
     assert quotas.is_old(HUB, NOBODY)
 
 

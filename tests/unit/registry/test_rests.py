@@ -4,18 +4,10 @@ import pytest
 
 from extender.errors import RegistryThrottled, RegistryUnavailable
 from extender.registry.rests import Rests
+from testbed.clock import Clock
 
 DOWN = RegistryUnavailable("down")
 MIRROR = "https://mirror.example/v2"
-
-
-class Clock:
-    """A monotonic clock that stands still until it is told to go on."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -32,7 +24,7 @@ def rests(clock: Clock) -> Rests:
 
 def fail(rests: Rests, clock: Clock, error: RegistryThrottled | RegistryUnavailable = DOWN) -> None:
     """The mirror fails one who has asked just now."""
-    clock.now += 0.001
+    clock.advance(0.001)
     rests.begin(MIRROR, error, clock())
 
 
@@ -46,19 +38,19 @@ def test_place_that_never_failed_is_asked(rests: Rests) -> None:
 def test_rests_grow_with_failures_in_a_row(rests: Rests, clock: Clock, strikes: int, seconds: float) -> None:
     """Ten seconds, doubling up to five minutes."""
     for _ in range(strikes):
-        clock.now += 1000
+        clock.advance(1000)
         assert rests.standing(MIRROR) is None
         fail(rests, clock)
-    clock.now += seconds - 0.1
+    clock.advance(seconds - 0.1)
     assert isinstance(rests.standing(MIRROR), RegistryUnavailable)
-    clock.now += 0.2
+    clock.advance(0.2)
     assert rests.standing(MIRROR) is None
 
 
 def test_throttled_place_rests_as_long_as_it_said(rests: Rests, clock: Clock) -> None:
     """And those who would ask are told how long that is still."""
     fail(rests, clock, RegistryThrottled("later", 90.0))
-    clock.now += 30
+    clock.advance(30)
     standing = rests.standing(MIRROR)
     assert isinstance(standing, RegistryThrottled)
     assert standing.retry_after_seconds == pytest.approx(60)
@@ -67,17 +59,17 @@ def test_throttled_place_rests_as_long_as_it_said(rests: Rests, clock: Clock) ->
 def test_throttled_place_that_named_no_time(rests: Rests, clock: Clock) -> None:
     """It rests as one that is down."""
     fail(rests, clock, RegistryThrottled("later", None))
-    clock.now += 10
+    clock.advance(10)
     assert rests.standing(MIRROR) is None
 
 
 def test_one_asker_goes_first(rests: Rests, clock: Clock) -> None:
     """The others find the place at rest until that one is back, or has been away too long."""
     fail(rests, clock)
-    clock.now += 10
+    clock.advance(10)
     assert rests.standing(MIRROR) is None
     assert rests.standing(MIRROR) is not None
-    clock.now += 5
+    clock.advance(5)
     assert rests.standing(MIRROR) is None
     rests.end(MIRROR)
     assert [rests.standing(MIRROR) for _ in range(3)] == [None] * 3
@@ -89,7 +81,7 @@ def test_those_who_asked_before_it_fell_ill_do_not_lengthen_the_rest(rests: Rest
     fail(rests, clock)
     for _ in range(5):
         rests.begin(MIRROR, DOWN, asked_at)
-    clock.now += 10
+    clock.advance(10)
     assert rests.standing(MIRROR) is None
 
 
@@ -97,13 +89,13 @@ def test_rests_vary_by_chance(clock: Clock) -> None:
     """A failure's by up to a fifth less, a stated time by up to a fifth more: never earlier than the place said."""
     rests = Rests(probe_seconds=5, clock=clock, random=lambda: 0.5)
     fail(rests, clock)
-    clock.now += 9
+    clock.advance(9)
     assert rests.standing(MIRROR) is None
     rests.end(MIRROR)
     fail(rests, clock, RegistryThrottled("later", 100.0))
-    clock.now += 109
+    clock.advance(109)
     assert rests.standing(MIRROR) is not None
-    clock.now += 1
+    clock.advance(1)
     assert rests.standing(MIRROR) is None
 
 

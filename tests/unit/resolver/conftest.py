@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from extender.resolver.resolver import Resolver
-from tests.unit.resolver.fake_registry import FakeClock, FakeRegistry
+from testbed.clock import Clock
+from tests.unit.resolver.fake_registry import FakeRegistry
 
 
 @pytest.fixture
-def clock() -> FakeClock:
+def clock() -> Clock:
     """A clock that stands still."""
-    return FakeClock()
+    return Clock()
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ async def registry() -> FakeRegistry:
 
 
 @pytest.fixture
-async def resolver(registry: FakeRegistry, clock: FakeClock) -> AsyncIterator[Resolver]:
+async def resolver(registry: FakeRegistry, clock: Clock) -> AsyncIterator[Resolver]:
     """Tags are fresh for 900 s (60 s if always) and answers for 86,400 s; backoff has no jitter."""
     resolver = Resolver(
         registry,

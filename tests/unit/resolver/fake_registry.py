@@ -1,4 +1,4 @@
-"""A registry, a clock and a keyring under a test's control: every request is counted, and can be held or refused."""
+"""A registry and a keyring under a test's control: every request is counted, and can be held or refused."""
 
 import asyncio
 import json
@@ -20,19 +20,6 @@ TENANT = Credential("tenant", "secret", Scope("tenant"))
 OTHER = Credential("other", "secret", Scope("other"))
 
 CALLER: ContextVar[str] = ContextVar("CALLER", default="nobody")
-
-
-class FakeClock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
 
 
 class Keys:

@@ -16,11 +16,11 @@ from extender.errors import (
 )
 from extender.placement.facts import Cause
 from extender.resolver.breaker import Host, HostResting, Hosts
-from tests.unit.resolver.fake_registry import FakeClock
+from testbed.clock import Clock
 
 
 @pytest.fixture
-async def host(clock: FakeClock) -> Host:
+async def host(clock: Clock) -> Host:
     """A host that nobody has asked yet."""
     return Host("ghcr.io", clock, lambda: 0.0)
 
@@ -49,7 +49,7 @@ def resting_cause(host: Host) -> Cause | None:
     return failure.cause if failure else None
 
 
-async def test_a_throttling_host_rests_until_it_said(host: Host, clock: FakeClock) -> None:
+async def test_a_throttling_host_rests_until_it_said(host: Host, clock: Clock) -> None:
     """The time the registry named is kept to the second, and nothing is asked before it."""
     await visit(host, error=RegistryThrottled("x", 17.0))
     clock.advance(16.999)
@@ -68,7 +68,7 @@ async def test_one_image_s_trouble_is_its_own(host: Host) -> None:
     assert resting_cause(host) is None
 
 
-async def test_two_images_in_a_row_are_the_host_s_trouble(host: Host, clock: FakeClock) -> None:
+async def test_two_images_in_a_row_are_the_host_s_trouble(host: Host, clock: Clock) -> None:
     """After the second the host rests for 10 s."""
     await visit(host, "one", RegistryUnavailable("x"))
     await visit(host, "two", RegistryUnavailable("x"))
@@ -91,7 +91,7 @@ async def test_any_answer_between_two_failures_clears_the_host(host: Host, answe
     assert resting_cause(host) is None
 
 
-async def test_one_probe_goes_through_when_the_rest_ends(host: Host, clock: FakeClock) -> None:
+async def test_one_probe_goes_through_when_the_rest_ends(host: Host, clock: Clock) -> None:
     """While it is under way others are refused; its success opens the host to all."""
     await visit(host, error=RegistryThrottled("x", 5.0))
     clock.advance(5)
@@ -104,7 +104,7 @@ async def test_one_probe_goes_through_when_the_rest_ends(host: Host, clock: Fake
         assert resting_cause(host) is None
 
 
-async def test_a_failed_probe_lengthens_the_rest(host: Host, clock: FakeClock) -> None:
+async def test_a_failed_probe_lengthens_the_rest(host: Host, clock: Clock) -> None:
     """10 s, then 20 s, then 40 s; a success in the end starts anew at 10 s."""
     await visit(host, "one", RegistryUnavailable("x"))
     await visit(host, "two", RegistryUnavailable("x"))
@@ -126,7 +126,7 @@ async def test_a_failed_probe_lengthens_the_rest(host: Host, clock: FakeClock) -
     "error", [asyncio.CancelledError(), KeyError("a defect")], ids=["cancelled", "a-defect-of-ours"]
 )
 async def test_a_probe_that_comes_to_nothing_leaves_the_place_to_the_next(
-    host: Host, clock: FakeClock, error: BaseException
+    host: Host, clock: Clock, error: BaseException
 ) -> None:
     """It says nothing about the host, which would otherwise rest for ever."""
     await visit(host, error=RegistryThrottled("x", 5.0))
@@ -147,7 +147,7 @@ async def test_a_success_begun_before_the_rest_does_not_end_it(host: Host) -> No
     assert resting_cause(host) is Cause.THROTTLED
 
 
-async def test_failures_that_come_in_while_resting_do_not_lengthen_the_rest(host: Host, clock: FakeClock) -> None:
+async def test_failures_that_come_in_while_resting_do_not_lengthen_the_rest(host: Host, clock: Clock) -> None:
     """Sixteen lookups that wait for a dead host are one trouble."""
     soon, late = asyncio.Event(), asyncio.Event()
     first = await visits(host, *[RegistryUnavailable("x")] * 8, until=soon)
@@ -162,7 +162,7 @@ async def test_failures_that_come_in_while_resting_do_not_lengthen_the_rest(host
     assert resting_cause(host) is None
 
 
-async def test_a_lookup_begun_before_the_rest_is_not_taken_for_the_probe(host: Host, clock: FakeClock) -> None:
+async def test_a_lookup_begun_before_the_rest_is_not_taken_for_the_probe(host: Host, clock: Clock) -> None:
     """Its end, which says nothing about the host, does not let a second probe through."""
     soon, late = asyncio.Event(), asyncio.Event()
     earlier = await visits(host, KeyError("a defect"), until=soon)
@@ -177,7 +177,7 @@ async def test_a_lookup_begun_before_the_rest_is_not_taken_for_the_probe(host: H
     assert resting_cause(host) is None
 
 
-async def test_throttling_while_resting_can_only_lengthen_the_rest(host: Host, clock: FakeClock) -> None:
+async def test_throttling_while_resting_can_only_lengthen_the_rest(host: Host, clock: Clock) -> None:
     """Of two lookups throttled together the longer time holds, and they count as one: the next rest is the second."""
     end = asyncio.Event()
     together = await visits(host, RegistryThrottled("x", 60.0), RegistryThrottled("x", 5.0), until=end)
@@ -212,7 +212,7 @@ async def test_those_who_wait_for_room_are_refused_when_the_host_falls_ill(host:
     assert sum(isinstance(outcome, HostResting) for outcome in outcomes) == 34
 
 
-async def test_hosts_rest_one_by_one(clock: FakeClock) -> None:
+async def test_hosts_rest_one_by_one(clock: Clock) -> None:
     """A throttling registry says nothing about another, nor about one that was never asked."""
     hosts = Hosts(10, clock, lambda: 0.0)
     await visit(hosts.host("ghcr.io"), error=RegistryThrottled("x", 5.0))

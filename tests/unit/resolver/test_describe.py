@@ -7,7 +7,8 @@ from extender.images.media_type import OCI_INDEX
 from extender.placement.facts import Cause, Failure
 from extender.registry.keyring import ANONYMOUS
 from extender.resolver.resolver import Lookup, Resolver
-from tests.unit.resolver.fake_registry import TENANT, FakeClock, FakeRegistry, Keys, index_of
+from testbed.clock import Clock
+from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys, index_of
 
 APP = "ghcr.io/team/app:1"
 PUBLIC = Keys(ANONYMOUS)
@@ -88,7 +89,7 @@ async def test_a_description_is_shared_and_outlives_whoever_asked_first(
     assert registry.methods() == {"HEAD": 1, "GET": 1}
 
 
-async def test_a_description_is_never_stale(resolver: Resolver, registry: FakeRegistry, clock: FakeClock) -> None:
+async def test_a_description_is_never_stale(resolver: Resolver, registry: FakeRegistry, clock: Clock) -> None:
     """Whoever inspects an image wants to know what it is now."""
     registry.push(APP, "linux/amd64")
     await resolver.describe(APP, PUBLIC)

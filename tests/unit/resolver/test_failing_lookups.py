@@ -14,7 +14,8 @@ from extender.images.reference import ImageReference
 from extender.placement.facts import Answer, Cause, Failure
 from extender.registry.keyring import ANONYMOUS
 from extender.resolver.resolver import Lookup, Resolver
-from tests.unit.resolver.fake_registry import FakeClock, FakeRegistry, Keys, index_of
+from testbed.clock import Clock
+from tests.unit.resolver.fake_registry import FakeRegistry, Keys, index_of
 
 APP = "ghcr.io/team/app:1"
 PUBLIC = Keys(ANONYMOUS)
@@ -40,7 +41,7 @@ def cause_of(answer: Answer) -> Cause | None:
     ],
 )
 async def test_a_failure_answers_without_a_request_until_its_time_is_over(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock, error: Exception, cause: Cause, seconds: float
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, error: Exception, cause: Cause, seconds: float
 ) -> None:
     """Then nothing is known any more, and the next who asks has the image looked up."""
     registry.push(APP, "linux/arm64")
@@ -60,7 +61,7 @@ async def test_a_failure_answers_without_a_request_until_its_time_is_over(
 
 
 async def test_an_image_that_stays_unavailable_is_asked_for_more_and_more_seldom(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
     """10 s, 20 s, 40 s and so on up to 300 s; a success starts anew."""
     registry.push(APP, "linux/arm64")
@@ -77,7 +78,7 @@ async def test_an_image_that_stays_unavailable_is_asked_for_more_and_more_seldom
 
 
 async def test_lookups_that_make_way_for_a_probe_are_not_failures_of_their_images(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
     """Of two begun when a host's rest is over one is the probe; the other may go as soon as that has an answer."""
     images = [APP, "ghcr.io/team/other:1"]
@@ -95,7 +96,7 @@ async def test_lookups_that_make_way_for_a_probe_are_not_failures_of_their_image
 
 
 async def test_a_throttling_host_is_left_alone_for_all_its_images(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
     """Even for those never asked for, which are throttled without a request or a wait; other hosts are asked."""
     registry.push("ghcr.io/team/other:1", "linux/arm64")
@@ -117,7 +118,7 @@ def throttle_ghcr(method: str, reference: ImageReference) -> Exception | None:
 
 
 async def test_stale_content_of_a_resting_host_serves_without_a_wait(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
     """Not even revalidation is tried while the breaker is open."""
     registry.push(APP, "linux/arm64")
@@ -151,7 +152,7 @@ async def test_an_image_that_fails_alone_leaves_its_host_open(resolver: Resolver
 
 
 async def test_a_defect_of_ours_is_logged_and_answered_as_unavailable(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
     """The event has an id and the traceback; the pod's author reads a sentence without either; the host stays open."""
     registry.push("ghcr.io/team/other:1", "linux/arm64")
@@ -169,7 +170,7 @@ async def test_a_defect_of_ours_is_logged_and_answered_as_unavailable(
     assert resolver.peek(Lookup(APP), PUBLIC) is None
 
 
-async def test_failures_are_bounded_apart_from_what_is_known(registry: FakeRegistry, clock: FakeClock) -> None:
+async def test_failures_are_bounded_apart_from_what_is_known(registry: FakeRegistry, clock: Clock) -> None:
     """Names that do not exist push out neither content nor more than a tenth as many failures."""
     resolver = Resolver(registry, size=20_000, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock)
     registry.push(APP, "linux/arm64")

@@ -15,7 +15,7 @@ from extender.placement.facts import Cause, Failure
 from extender.registry.keyring import Scope
 from extender.resolver.failures import DENIED, Failures, failure_of, lifetime_seconds, summary
 from extender.resolver.references import References, Target
-from tests.unit.resolver.fake_registry import FakeClock
+from testbed.clock import Clock
 
 A, B = Scope("a"), Scope("b")
 MISSING = failure_of(ManifestNotFound("x"))
@@ -49,7 +49,7 @@ def target() -> Target:
     ],
 )
 def test_each_failure_stands_for_its_own_time(
-    error: Exception, cause: Cause, seconds: float, target: Target, clock: FakeClock
+    error: Exception, cause: Cause, seconds: float, target: Target, clock: Clock
 ) -> None:
     """It is there until the moment its lifetime ends, and gone from then on."""
     failures = Failures(10, clock, lambda: 0.0)
@@ -85,7 +85,7 @@ def test_jitter_shortens_a_backoff_by_a_fifth_at_most() -> None:
     assert lifetime_seconds(RegistryUnavailable("x"), 99, lambda: 0.5) == 270
 
 
-def test_failures_in_a_row_are_counted_and_success_ends_the_row(target: Target, clock: FakeClock) -> None:
+def test_failures_in_a_row_are_counted_and_success_ends_the_row(target: Target, clock: Clock) -> None:
     """The second stands for 20 s, the first after a success for 10 s again, and so does one of another kind."""
     failures = Failures(10, clock, lambda: 0.0)
     failures.remember(target, A, RegistryUnavailable("x"))
@@ -102,14 +102,14 @@ def test_failures_in_a_row_are_counted_and_success_ends_the_row(target: Target, 
     assert failures.standing(target, A) is None
 
 
-def test_one_scope_s_failure_is_not_another_s(target: Target, clock: FakeClock) -> None:
+def test_one_scope_s_failure_is_not_another_s(target: Target, clock: Clock) -> None:
     """A tenant with a wrong secret must not keep others from an image."""
     failures = Failures(10, clock, lambda: 0.0)
     failures.remember(target, A, RegistryDenied("x"))
     assert failures.standing(target, B) is None
 
 
-def test_failures_are_bounded(clock: FakeClock) -> None:
+def test_failures_are_bounded(clock: Clock) -> None:
     """Names that do not exist cannot fill the memory."""
     failures, references = Failures(5, clock, lambda: 0.0), References(100)
     for number in range(50):

@@ -9,7 +9,8 @@ from extender.errors import InvalidManifest, RegistryThrottled, RegistryUnavaila
 from extender.placement.facts import Answer, Cause, Failure
 from extender.registry.keyring import ANONYMOUS
 from extender.resolver.resolver import Lookup, Resolver
-from tests.unit.resolver.fake_registry import TENANT, FakeClock, FakeRegistry, Keys, index_of
+from testbed.clock import Clock
+from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys, index_of
 
 APP = "ghcr.io/team/app:1"
 LOOKUP = Lookup(APP)
@@ -32,7 +33,7 @@ async def ask(resolver: Resolver, lookup: Lookup = LOOKUP, wait_seconds: float =
 
 
 @pytest.mark.usefixtures("known")
-async def test_a_tag_is_not_asked_for_while_fresh(resolver: Resolver, registry: FakeRegistry, clock: FakeClock) -> None:
+async def test_a_tag_is_not_asked_for_while_fresh(resolver: Resolver, registry: FakeRegistry, clock: Clock) -> None:
     """Just under 900 s it is still fresh."""
     clock.advance(899)
     assert await ask(resolver, revalidate=True) == OLD
@@ -41,7 +42,7 @@ async def test_a_tag_is_not_asked_for_while_fresh(resolver: Resolver, registry: 
 
 @pytest.mark.usefixtures("known")
 async def test_a_stale_tag_serves_while_it_is_revalidated_by_head(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock, landed: Landed
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, landed: Landed
 ) -> None:
     """The answer comes at once, one HEAD confirms it, and it is fresh for another 900 s."""
     clock.advance(900)
@@ -58,7 +59,7 @@ async def test_a_stale_tag_serves_while_it_is_revalidated_by_head(
 
 @pytest.mark.usefixtures("known")
 async def test_a_tag_that_moved_is_fetched_once_and_swapped(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock, landed: Landed
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, landed: Landed
 ) -> None:
     """Until the new content is there, the old one serves."""
     digest = registry.push(APP, "linux/amd64", "linux/arm64")
@@ -71,7 +72,7 @@ async def test_a_tag_that_moved_is_fetched_once_and_swapped(
 
 @pytest.mark.usefixtures("known")
 async def test_a_tag_that_moves_back_costs_only_a_head(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
     """The repository has shown both contents."""
     for platforms in (("linux/amd64", "linux/arm64"), ("linux/amd64",)):
@@ -82,7 +83,7 @@ async def test_a_tag_that_moves_back_costs_only_a_head(
 
 
 @pytest.mark.usefixtures("known")
-async def test_revalidation_can_be_waited_for(resolver: Resolver, registry: FakeRegistry, clock: FakeClock) -> None:
+async def test_revalidation_can_be_waited_for(resolver: Resolver, registry: FakeRegistry, clock: Clock) -> None:
     """The webhook writes down what outlives the fact, so it wants the newest; up to its deadline."""
     registry.push(APP, "linux/amd64", "linux/arm64")
     clock.advance(900)
@@ -98,7 +99,7 @@ async def test_revalidation_can_be_waited_for(resolver: Resolver, registry: Fake
     ids=["always", "latest", "no-tag"],
 )
 async def test_what_is_resolved_at_every_start_is_stale_after_a_minute(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock, lookup: Lookup
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, lookup: Lookup
 ) -> None:
     """The node will ask the registry anew, so an old answer is worth less."""
     registry.push(APP, "linux/amd64")
@@ -114,7 +115,7 @@ async def test_what_is_resolved_at_every_start_is_stale_after_a_minute(
 
 @pytest.mark.usefixtures("known")
 async def test_peek_gives_stale_content_and_asks_nobody(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock, landed: Landed
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, landed: Landed
 ) -> None:
     """Renewing it is what `start` is for."""
     clock.advance(86_399)
@@ -127,7 +128,7 @@ async def test_peek_gives_stale_content_and_asks_nobody(
 
 @pytest.mark.usefixtures("known")
 async def test_after_a_day_unconfirmed_content_is_no_answer(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
     """The lookup is waited for as if nothing had been known, and costs a HEAD only."""
     clock.advance(86_400)
@@ -143,7 +144,7 @@ async def test_after_a_day_unconfirmed_content_is_no_answer(
 )
 @pytest.mark.usefixtures("known")
 async def test_the_last_good_answer_beats_a_failed_revalidation(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock, error: Exception
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, error: Exception
 ) -> None:
     """Whether or not it is waited for; the failure only keeps us from asking again at once."""
     registry.fault = lambda method, reference: error
@@ -157,7 +158,7 @@ async def test_the_last_good_answer_beats_a_failed_revalidation(
 
 @pytest.mark.usefixtures("known")
 async def test_a_tag_that_was_deleted_serves_on_for_a_day(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
     """Nodes may still have it; after that it is missing."""
     registry.remove(APP)
@@ -171,7 +172,7 @@ async def test_a_tag_that_was_deleted_serves_on_for_a_day(
 
 @pytest.mark.usefixtures("known")
 async def test_a_denied_revalidation_takes_the_answer_away_at_once(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
     """Who may no longer read the image may no longer learn where it runs."""
     registry.readers["ghcr.io/team/app"] = set()
@@ -182,7 +183,7 @@ async def test_a_denied_revalidation_takes_the_answer_away_at_once(
     assert resolver.peek(LOOKUP, PUBLIC) == failure
 
 
-async def test_a_public_digest_is_known_for_ever(resolver: Resolver, registry: FakeRegistry, clock: FakeClock) -> None:
+async def test_a_public_digest_is_known_for_ever(resolver: Resolver, registry: FakeRegistry, clock: Clock) -> None:
     """Its bytes cannot change, and everybody may know them."""
     digest = registry.push(APP, "linux/amd64")
     lookup = Lookup(f"ghcr.io/team/app@{digest}", always=True)
@@ -193,7 +194,7 @@ async def test_a_public_digest_is_known_for_ever(resolver: Resolver, registry: F
 
 
 async def test_a_private_digest_s_access_is_proven_again_like_a_tag(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
     """The content stays true, but the right to know it may end."""
     digest = registry.push(APP, "linux/amd64")
@@ -211,7 +212,7 @@ async def test_a_private_digest_s_access_is_proven_again_like_a_tag(
 
 
 @pytest.mark.usefixtures("known")
-async def test_revalidations_are_shared(resolver: Resolver, registry: FakeRegistry, clock: FakeClock) -> None:
+async def test_revalidations_are_shared(resolver: Resolver, registry: FakeRegistry, clock: Clock) -> None:
     """A thousand pods that meet a stale tag at once cost one HEAD."""
     clock.advance(900)
     await asyncio.gather(*(ask(resolver, revalidate=True) for _ in range(1000)))

@@ -6,14 +6,14 @@ import structlog
 from extender.metrics import REGISTRY
 from extender.resolver.health import Doing, Health
 from extender.resolver.store import StoreError
-from tests.unit.resolver.fake_registry import FakeClock
+from testbed.clock import Clock
 
 READING, WRITING = Doing.READING, Doing.WRITING
 LOCKED = StoreError("locked", "somebody has it")
 
 
 @pytest.fixture
-def health(clock: FakeClock) -> Health:
+def health(clock: Clock) -> Health:
     """Of a store that is well."""
     return Health("sqlite:////file", clock)
 
@@ -25,7 +25,7 @@ def test_a_store_that_is_well_is_asked_as_often_as_one_likes(health: Health) -> 
         health.succeeded(READING)
 
 
-def test_after_failures_it_is_left_alone_for_longer_and_longer(health: Health, clock: FakeClock) -> None:
+def test_after_failures_it_is_left_alone_for_longer_and_longer(health: Health, clock: Clock) -> None:
     """One second doubling to a minute; then a single attempt goes through, and its success ends that."""
     waits = []
     for _ in range(8):
@@ -41,7 +41,7 @@ def test_after_failures_it_is_left_alone_for_longer_and_longer(health: Health, c
     assert health.admit(READING)
 
 
-def test_a_probe_that_never_ends_does_not_keep_others_out_for_ever(health: Health, clock: FakeClock) -> None:
+def test_a_probe_that_never_ends_does_not_keep_others_out_for_ever(health: Health, clock: Clock) -> None:
     """Another one goes through after the same time."""
     health.failed(READING, LOCKED)
     clock.advance(1)

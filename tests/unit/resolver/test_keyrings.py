@@ -9,7 +9,8 @@ from extender.images.reference import ImageReference
 from extender.placement.facts import Answer, Cause, Failure
 from extender.registry.keyring import ANONYMOUS, Credential, Scope
 from extender.resolver.resolver import Lookup, Resolver
-from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeClock, FakeRegistry, Keys, index_of
+from testbed.clock import Clock
+from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
 
 APP = "ghcr.io/team/app:1"
 LOOKUP = Lookup(APP)
@@ -171,7 +172,7 @@ async def test_a_new_password_under_the_same_scope_is_tried(resolver: Resolver, 
 
 
 async def test_a_tag_is_renewed_with_credentials_loaded_anew(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock, landed: Landed
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, landed: Landed
 ) -> None:
     """Stale content serves meanwhile; a secret that is gone takes its scope along."""
     keys = Loaded("shop", TENANT)

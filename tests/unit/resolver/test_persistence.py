@@ -15,7 +15,8 @@ from extender.resolver.persistence import Persistence
 from extender.resolver.references import References, Target
 from extender.resolver.store import ContentRow, NameRow
 from extender.resolver.tables import pack_digest
-from tests.unit.resolver.fake_registry import FakeClock, index_of
+from testbed.clock import Clock
+from tests.unit.resolver.fake_registry import index_of
 from tests.unit.resolver.fake_store import LOCKED, FakeStore
 
 REPOSITORY = "ghcr.io/team/app"
@@ -48,7 +49,7 @@ async def store() -> FakeStore:
 
 
 @pytest.fixture
-async def open_persistence(store: FakeStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Open]:
+async def open_persistence(store: FakeStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Open]:
     """Over that store or another, closed at the end; it writes only when a test says so."""
     monkeypatch.setattr(module, "_GATHER_SECONDS", 3600)
     opened = []
@@ -59,7 +60,7 @@ async def open_persistence(store: FakeStore, clock: FakeClock, monkeypatch: pyte
                 over,
                 persist_private=private,
                 clock=clock,
-                wall_clock=lambda: clock() + AHEAD,
+                wall_clock=clock.ahead(AHEAD),
                 read_seconds=read_seconds,
             )
         )
@@ -90,19 +91,19 @@ def reads() -> dict[str, float]:
 
 
 async def test_what_was_noted_is_found_at_its_time_in_another_life(
-    open_persistence: Open, clock: FakeClock, store: FakeStore
+    open_persistence: Open, clock: Clock, store: FakeStore
 ) -> None:
     """Monotonic clocks start anew with the machine; the time of day tells how old a row is."""
     first = open_persistence()
     first.note(key(), known(clock.now - 5))
     await first.flush()
     assert [row.proven_at for row in store.batches[0].names] == [clock.now - 5 + AHEAD]
-    second = Persistence(store, clock=lambda: 50.0, wall_clock=lambda: clock.now + AHEAD + 60)
+    second = Persistence(store, clock=lambda: 50.0, wall_clock=clock.ahead(AHEAD + 60))
     assert await second.find(target(), [PUBLIC]) == [(key(), known(50.0 - 65))]
     assert await load(second) == {key(): known(50.0 - 65)}
 
 
-async def test_a_row_from_the_future_was_proven_now(open_persistence: Open, clock: FakeClock, store: FakeStore) -> None:
+async def test_a_row_from_the_future_was_proven_now(open_persistence: Open, clock: Clock, store: FakeStore) -> None:
     """The wall clock was set back; nothing is younger than this moment."""
     store.names[key()] = NameRow(*key(), PACKED, CONTENT, clock.now + AHEAD + 500)
     assert await open_persistence().find(target(), [PUBLIC]) == [(key(), known(clock.now))]
@@ -205,7 +206,7 @@ async def test_a_denial_outlasts_rows_that_wait_behind_it(
 
 
 async def test_what_could_not_be_written_is_written_later(
-    open_persistence: Open, store: FakeStore, clock: FakeClock
+    open_persistence: Open, store: FakeStore, clock: Clock
 ) -> None:
     """When the store is well again, with what has changed since; nothing raises meanwhile."""
     persistence = open_persistence()
@@ -239,7 +240,7 @@ async def test_a_write_that_is_broken_off_is_done_again(open_persistence: Open, 
 
 
 async def test_what_waits_while_the_store_is_away_is_bounded(
-    open_persistence: Open, store: FakeStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    open_persistence: Open, store: FakeStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest rows go, and are counted."""
     monkeypatch.setattr(module, "_MOST_WAITING", 3)
@@ -280,7 +281,7 @@ async def test_closing_does_not_wait_for_a_store_that_hangs(
 
 
 async def test_a_store_that_does_not_answer_soon_is_left_alone(
-    open_persistence: Open, store: FakeStore, clock: FakeClock
+    open_persistence: Open, store: FakeStore, clock: Clock
 ) -> None:
     """The lookup goes on without, the next ones do not even ask, and later one tries again."""
     persistence = open_persistence(read_seconds=0.001)
@@ -334,7 +335,7 @@ async def test_after_everything_was_loaded_the_store_has_nothing_more_to_say(
 
 
 async def test_where_loading_fails_names_are_asked_for_one_by_one(
-    open_persistence: Open, store: FakeStore, clock: FakeClock
+    open_persistence: Open, store: FakeStore, clock: Clock
 ) -> None:
     """As soon as the store is well."""
     persistence = open_persistence()

@@ -5,7 +5,8 @@ import pytest
 from extender.placement.facts import Cause, Failure
 from extender.registry.keyring import ANONYMOUS, JoinedKeyring, Keyring
 from extender.resolver.resolver import LOOKUPS, Lookup, Resolver
-from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeClock, FakeRegistry, Keys, index_of
+from testbed.clock import Clock
+from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
 
 ONE, TWO = Lookup("ghcr.io/team/one:1"), Lookup("ghcr.io/team/two:1")
 PUBLIC = Keys(ANONYMOUS)
@@ -49,7 +50,7 @@ def test_a_reference_that_is_none_is_peeked_as_a_failure(resolver: Resolver) -> 
     assert answers[1] == BOTH
 
 
-def test_one_that_is_stale_leaves_nothing_to_recall(resolver: Resolver, clock: FakeClock) -> None:
+def test_one_that_is_stale_leaves_nothing_to_recall(resolver: Resolver, clock: Clock) -> None:
     """Its refreshing has to be started; with imagePullPolicy Always that is so after a minute."""
     always = Lookup(ONE.reference, always=True)
     clock.advance(59)
@@ -76,7 +77,7 @@ async def test_what_was_told_to_one_is_not_recalled_for_another(resolver: Resolv
     assert resolver.recall([private], Keys(TENANT, ANONYMOUS)) is None
 
 
-async def test_what_is_recalled_is_used_and_not_the_next_to_go(registry: FakeRegistry, clock: FakeClock) -> None:
+async def test_what_is_recalled_is_used_and_not_the_next_to_go(registry: FakeRegistry, clock: Clock) -> None:
     """Of two rows the one that was recalled stays when a third comes."""
     resolver = Resolver(registry, size=2, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock)
     await resolver.resolve_all([ONE], PUBLIC, 60)

@@ -9,7 +9,8 @@ from extender.metrics import REGISTRY
 from extender.registry.keyring import ANONYMOUS
 from extender.resolver import resolver as module
 from extender.resolver.resolver import Lookup, Resolver
-from tests.unit.resolver.fake_registry import FakeClock, FakeRegistry, Keys
+from testbed.clock import Clock
+from tests.unit.resolver.fake_registry import FakeRegistry, Keys
 
 APP = "ghcr.io/team/app:1"
 LOOKUP = Lookup(APP)
@@ -40,7 +41,7 @@ def images() -> dict[str, float | None]:
 async def test_every_answer_counts_once(
     resolver: Resolver,
     registry: FakeRegistry,
-    clock: FakeClock,
+    clock: Clock,
     landed: Callable[[], Awaitable[None]],
     counted: Callable[[], dict[str, float]],
 ) -> None:
@@ -74,7 +75,7 @@ async def test_looking_and_starting_count_nothing_by_themselves(
 
 
 async def test_a_lookup_s_duration_is_measured_from_start_to_end(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
     """On the resolver's clock."""
     before = REGISTRY.get_sample_value("multiarch_lookup_duration_seconds_sum") or 0.0
@@ -101,7 +102,7 @@ async def test_images_are_counted_by_state_when_they_are_asked_for(resolver: Res
 
 async def test_lookups_beyond_the_bound_stay_pending_and_count_as_errors(
     registry: FakeRegistry,
-    clock: FakeClock,
+    clock: Clock,
     counted: Callable[[], dict[str, float]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,7 +8,8 @@ from extender.errors import RegistryUnavailable
 from extender.placement.facts import Answer, Cause, Failure
 from extender.registry.keyring import ANONYMOUS
 from extender.resolver.resolver import Lookup, Resolver
-from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeClock, FakeRegistry, Keys, index_of
+from testbed.clock import Clock
+from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
 
 APP = "ghcr.io/team/app:1"
 REPOSITORY = "ghcr.io/team/app"
@@ -144,7 +145,7 @@ async def test_one_tenant_s_failure_is_not_another_s(resolver: Resolver, registr
 
 @pytest.mark.usefixtures("digest")
 async def test_a_denial_takes_the_scope_s_other_tags_of_the_repository_too(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
     """Other scopes keep theirs."""
     registry.push("ghcr.io/team/app:2", "linux/arm64")
@@ -160,7 +161,7 @@ async def test_a_denial_takes_the_scope_s_other_tags_of_the_repository_too(
 
 
 async def test_after_a_denial_a_remembered_fetch_is_no_way_around_the_registry(
-    resolver: Resolver, registry: FakeRegistry, digest: str, clock: FakeClock
+    resolver: Resolver, registry: FakeRegistry, digest: str, clock: Clock
 ) -> None:
     """Access to a digest must be proven anew even where its content is still at hand."""
     by_digest = Lookup(f"{REPOSITORY}@{digest}")
@@ -175,7 +176,7 @@ async def test_after_a_denial_a_remembered_fetch_is_no_way_around_the_registry(
 
 
 async def test_a_remembered_fetch_is_no_proof_even_when_the_tables_forgot(
-    registry: FakeRegistry, digest: str, clock: FakeClock
+    registry: FakeRegistry, digest: str, clock: Clock
 ) -> None:
     """The short-term memory of fetches may outlast the tables' rows."""
     resolver = Resolver(registry, size=1, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock)
@@ -190,7 +191,7 @@ async def test_a_remembered_fetch_is_no_proof_even_when_the_tables_forgot(
 
 
 async def test_a_known_scope_is_asked_first_when_a_tag_is_renewed(
-    resolver: Resolver, registry: FakeRegistry, clock: FakeClock
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
     """A secret that does not fit a public image is not tried again at every renewal."""
     registry.push(APP, "linux/arm64")

@@ -10,7 +10,8 @@ from extender.registry.keyring import ANONYMOUS
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Lookup, Resolver
 from extender.resolver.store import StoreError
-from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeClock, FakeRegistry, Keys, index_of
+from testbed.clock import Clock
+from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
 from tests.unit.resolver.fake_store import FakeStore
 
 APP = "ghcr.io/team/app:1"
@@ -29,13 +30,13 @@ async def store() -> FakeStore:
 
 
 @pytest.fixture
-async def replica(registry: FakeRegistry, clock: FakeClock, store: FakeStore) -> AsyncIterator[Replica]:
+async def replica(registry: FakeRegistry, clock: Clock, store: FakeStore) -> AsyncIterator[Replica]:
     """Starts another replica of the service; all are closed at the end."""
     resolvers = []
 
     def start(over: FakeStore = store, *, private: bool = True, size: int = 1000) -> Resolver:
         persistence = Persistence(
-            over, persist_private=private, clock=clock, wall_clock=lambda: clock() + 1e9, read_seconds=60
+            over, persist_private=private, clock=clock, wall_clock=clock.ahead(1e9), read_seconds=60
         )
         resolvers.append(
             Resolver(
@@ -87,7 +88,7 @@ async def test_what_one_replica_knows_costs_the_next_no_request(replica: Replica
 
 
 async def test_a_tag_that_one_replica_has_confirmed_is_confirmed_for_all(
-    replica: Replica, registry: FakeRegistry, clock: FakeClock
+    replica: Replica, registry: FakeRegistry, clock: Clock
 ) -> None:
     """Any number of them asks the registry as often as one would."""
     registry.push(APP, "linux/arm64")
@@ -130,7 +131,7 @@ async def test_a_stored_content_is_no_way_around_the_registry(replica: Replica, 
 
 
 async def test_stored_answers_hold_as_long_as_remembered_ones(
-    replica: Replica, registry: FakeRegistry, clock: FakeClock
+    replica: Replica, registry: FakeRegistry, clock: Clock
 ) -> None:
     """With its registry down an image is known until `stale_seconds` are over, then it is not."""
     registry.push(APP, "linux/arm64")
@@ -158,7 +159,7 @@ async def test_a_host_that_rests_hides_no_stored_answer(replica: Replica, regist
 
 
 async def test_a_stale_stored_answer_need_not_wait_for_a_registry_that_hangs(
-    replica: Replica, registry: FakeRegistry, clock: FakeClock
+    replica: Replica, registry: FakeRegistry, clock: Clock
 ) -> None:
     """When the wait is over, it is there."""
     registry.push(APP, "linux/arm64")
@@ -194,7 +195,7 @@ async def test_a_store_that_fails_costs_no_answer(replica: Replica, registry: Fa
 
 
 async def test_what_a_denial_took_away_stays_away_after_a_restart(
-    replica: Replica, registry: FakeRegistry, clock: FakeClock
+    replica: Replica, registry: FakeRegistry, clock: Clock
 ) -> None:
     """The scope's other tags of the repository too; other scopes keep theirs."""
     registry.push("ghcr.io/team/app:2", "linux/arm64")
