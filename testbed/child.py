@@ -1,4 +1,4 @@
-"""A program in a process of its own, for as long as it is needed.
+"""A program in a process of its own for as long as a context is open.
 
 Knows how one is started, how it says that it is up, and how it ends: with its standard input. Nothing of what it does.
 """

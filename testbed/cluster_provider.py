@@ -1,4 +1,4 @@
-"""What the benchmarks and the end-to-end tests ask of a cluster, whatever it is made of.
+"""The interface of a cluster, as benchmarks and end-to-end tests use it, whatever it is made of.
 
 Knows no provider. A cluster is brought up by synchronous calls, and spoken to through `testbed.api_client`.
 """
@@ -81,7 +81,7 @@ def running_scheduler(
         cluster.stop_scheduler(name)
 
 
-def scheduler_configuration(configuration: Mapping[str, Any] | str, kubeconfig: str) -> KubernetesObject:
+def complete_scheduler_configuration(configuration: Mapping[str, Any] | str, kubeconfig: str) -> KubernetesObject:
     """The configuration with what every run needs: its type, our kubeconfig, and no leader election unless asked for.
 
     Everything else is as given. kube-scheduler's own `clientConnection.qps` of 50 holds it to about 50 pods a second:

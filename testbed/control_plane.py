@@ -19,7 +19,7 @@ import msgspec
 
 from testbed.binaries import Binaries
 from testbed.certificates import Authority, KeyPair
-from testbed.cluster_provider import OPEN_PATHS, scheduler_configuration
+from testbed.cluster_provider import OPEN_PATHS, complete_scheduler_configuration
 from testbed.processes import Process, free_port
 
 READY_SECONDS = 60.0  # a busy machine; seconds are the rule
@@ -81,7 +81,7 @@ class LocalCluster:
         identity = self._authority.issue("system:kube-scheduler")
         kubeconfig, config = self._folder / f"{name}.kubeconfig", self._folder / f"{name}.yaml"
         self._authority.write_kubeconfig(kubeconfig, self._server, identity)
-        config.write_bytes(msgspec.yaml.encode(scheduler_configuration(configuration, str(kubeconfig))))
+        config.write_bytes(msgspec.yaml.encode(complete_scheduler_configuration(configuration, str(kubeconfig))))
         port = self._scheduler_ports[name] = free_port()
         flags = [
             f"--config={config}",

@@ -1,4 +1,4 @@
-"""Debian's redis-server (7.0) as a process of a test: found or fetched, started, killed, started again, ended."""
+"""Debian's redis-server (7.0) as a process: found or fetched, started, killed, started again, ended."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ _LIBRARIES = ("liblzf1", "libjemalloc2", "liblua5.1-0", "lua-cjson", "lua-bitop"
 _END_SECONDS = 10
 
 
-def find_program() -> Path:
+def find_redis_server() -> Path:
     """The redis-server program.
 
     Raises:

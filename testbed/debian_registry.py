@@ -1,6 +1,6 @@
-"""Debian's docker-registry (distribution 2.8.2) as a process of a test: found or fetched, started, filled, ended.
+"""Debian's docker-registry (distribution 2.8.2) as a process: found or fetched, started, filled, ended.
 
-Nothing is installed: the package is unpacked into the cache folder, once. The fixtures are in `conftest.py`.
+Nothing is installed: the package is unpacked into the cache folder, once.
 """
 
 import base64
@@ -26,7 +26,7 @@ _END_SECONDS = 10
 _LISTENING = re.compile(rb'"listening on (?P<host>127\.0\.0\.1:\d+)')
 
 
-def find_program() -> Path:
+def find_docker_registry() -> Path:
     """The docker-registry program.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The same control plane in containers: kind for real kubelets of this machine's architecture, kwok for the other.
+"""A cluster in containers: kind for real kubelets of this machine's architecture, kwok for nodes of the other.
 
 Needs a container engine (docker), kind, kubectl, and a network that reaches their images and kwok's release; on Linux,
 since the schedulers in the node's container must reach this process. Beside the fake nodes there is one real worker.
@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import msgspec
 
-from testbed.cluster_provider import OPEN_PATHS, scheduler_configuration
+from testbed.cluster_provider import OPEN_PATHS, complete_scheduler_configuration
 from testbed.objects import KubernetesObject
 from testbed.processes import Process, ProcessFailed
 
@@ -117,7 +117,7 @@ class KindCluster:
         self, configuration: Mapping[str, Any] | str = "", name: str = "kube-scheduler", arguments: Sequence[str] = ()
     ) -> None:
         """See ClusterProvider."""
-        complete = scheduler_configuration(configuration, KUBECONFIG)
+        complete = complete_scheduler_configuration(configuration, KUBECONFIG)
         (self._configurations / f"{name}.yaml").write_bytes(msgspec.yaml.encode(complete))
         port = self._ports.setdefault(name, FIRST_PORT + len(self._ports) + 1)
         pod = scheduler_pod(self._kubeadm, name, port, arguments)

@@ -1,4 +1,4 @@
-"""One program of the control plane as a child process: its log file, its readiness, its bounded end.
+"""A program of the control plane as a child process: its log file, its readiness, its bounded end.
 
 Knows nothing of Kubernetes. A child gets a session of its own, so that Ctrl-C reaches only us, who stop the children
 in their order, and is killed by the kernel when we are gone (parent_death.py), so that none outlives us.

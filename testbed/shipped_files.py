@@ -1,4 +1,4 @@
-"""What `deploy/` ships, fitted to a control plane beside us: addresses are changed and leaders are not elected.
+"""The files of `deploy/`, fitted to a control plane on this machine: other addresses, no leader election.
 
 Knows where those files keep what a run needs. Everything else in them stays as it is: it is what users get.
 """

@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from testbed.debian_package import ProgramMissing
-from testbed.debian_redis import DebianRedis
-from testbed.debian_redis import find_program as find_redis
-from testbed.debian_registry import DebianRegistry, find_program
+from testbed.debian_redis import DebianRedis, find_redis_server
+from testbed.debian_registry import DebianRegistry, find_docker_registry
 
 StartRegistry = Callable[..., DebianRegistry]
 StartRedis = Callable[..., DebianRedis]
@@ -37,7 +36,7 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 def registry_program() -> Path:
     """The docker-registry program, or a skip."""
     try:
-        return find_program()
+        return find_docker_registry()
     except ProgramMissing as exc:
         pytest.skip(str(exc))
 
@@ -65,7 +64,7 @@ def start_debian_registry(registry_program: Path, tmp_path_factory: pytest.TempP
 def redis_program() -> Path:
     """The redis-server program, or a skip."""
     try:
-        return find_redis()
+        return find_redis_server()
     except ProgramMissing as exc:
         pytest.skip(str(exc))
 

@@ -1,14 +1,8 @@
-"""The readiness benchmark without a cluster: what it makes of its footprints, and how it reads a process."""
-
-import os
-import time
-from pathlib import Path
+"""The readiness benchmark without a cluster: what it makes of its footprints."""
 
 import msgspec
-import pytest
 
 from benchmarks.cluster.readiness import Footprint, claims_of, report_of
-from benchmarks.process_costs import bytes_read, cpu_seconds, machine_seconds, memory
 
 FEW = Footprint(nodes=10, ready_seconds=[0.9], resident_megabytes=60.0, most_megabytes=61.0)
 SOME = Footprint(
@@ -41,25 +35,3 @@ def test_the_report_has_a_row_for_each_number_of_nodes() -> None:
     [table] = report_of([FEW, SOME, MANY], 60.0).tables
     assert [row[0] for row in table.rows] == ["10", "5,000", "15,000"]
     assert all(len(row) == len(table.columns) for row in table.rows)
-
-
-def test_this_process_has_costs() -> None:
-    """The kernel's figures agree with what the process knows of itself."""
-    before = bytes_read(os.getpid())
-    with Path("/dev/zero").open("rb", buffering=0) as zeros:
-        zeros.read(100_000)
-    used = memory(os.getpid())
-    assert bytes_read(os.getpid()) - before >= 100_000
-    assert cpu_seconds(os.getpid()) == pytest.approx(sum(os.times()[:2]), abs=1.0)
-    assert (
-        cpu_seconds(os.getpid())
-        < machine_seconds()
-        < 2 * (os.cpu_count() or 1) * time.clock_gettime(time.CLOCK_BOOTTIME)
-    )
-    assert 5 < used.now_megabytes <= used.most_megabytes
-
-
-def test_a_process_that_is_gone_has_none() -> None:
-    """An error, not a zero."""
-    with pytest.raises(OSError, match="No such file"):
-        cpu_seconds(2**22 + 1)
