@@ -17,12 +17,12 @@ from benchmarks.observed_process import ObservedProcess, ProcessFigures, observe
 from benchmarks.payloads import resident_image
 from benchmarks.quiet_cluster import quiet_cluster
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
+from extender.credentials.keyring import ANONYMOUS
 from extender.images.digest import digest_of
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.images.reference import parse_reference
 from extender.placement.facts import Content
-from extender.registry.keyring import ANONYMOUS
 from extender.resolver.store import Batch, NameRow
 from extender.resolver.store_sqlite import SqliteStore
 from extender.resolver.tables import pack_digest

@@ -26,6 +26,7 @@ from benchmarks.payloads import architecture, node_name, resident_image
 from extender.cluster.client import ClusterRefused
 from extender.cluster.nodes import NodeView
 from extender.config.reading import load_config
+from extender.credentials.keyring import ANONYMOUS
 from extender.demo.registry import EmbeddedRegistry
 from extender.images.digest import digest_of
 from extender.images.manifest import Kind
@@ -34,7 +35,6 @@ from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.metrics import REGISTRY
 from extender.placement.facts import Content
-from extender.registry.keyring import ANONYMOUS
 from extender.resolver.store import Batch, NameRow
 from extender.resolver.store_sqlite import SqliteStore
 from extender.resolver.tables import pack_digest

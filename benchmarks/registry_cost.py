@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
+from extender.credentials.keyring import ANONYMOUS, Credential, Scope
 from extender.demo.images import build_index
 from extender.demo.registry import EmbeddedRegistry
 from extender.images.reference import ImageReference
@@ -22,7 +23,6 @@ from extender.logs import configure_logs
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
-from extender.registry.keyring import ANONYMOUS, Credential, Scope
 from extender.registry.session import open_session
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Lookup, Resolver

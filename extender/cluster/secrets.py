@@ -11,10 +11,10 @@ import msgspec
 import structlog
 
 from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.credentials.keyring import CREDENTIALS
+from extender.credentials.logins import InvalidLogins, Login, decode_docker_config, decode_legacy_config
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import Wire
-from extender.registry.keyring import CREDENTIALS
-from extender.registry.logins import InvalidLogins, Login, decode_docker_config, decode_legacy_config
 
 log = structlog.get_logger()
 

@@ -14,10 +14,10 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from extender.credentials.keyring import ANONYMOUS, Credential, Scope
 from extender.errors import RegistryDenied, RegistryError, RegistryUnavailable
 from extender.registry.challenge import Challenge, MalformedChallenge, parse_challenges
 from extender.registry.endpoint import SYSTEM_TRUST, Trust
-from extender.registry.keyring import ANONYMOUS, Credential, Scope
 from extender.registry.transport import Reply, deadline, follow, host_of, resolve_url, send, throttled
 
 _MAX_TOKEN_BYTES = 1024 * 1024  # as containers/image has it (internal/iolimits)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import aiohttp
 
+from extender.credentials.keyring import Credential
 from extender.errors import (
     InvalidManifest,
     ManifestNotFound,
@@ -25,7 +26,6 @@ from extender.registry.auth import Authenticator
 from extender.registry.endpoint import Capability, Endpoint, upstream_of
 from extender.registry.exchange import MAX_DOCUMENT_BYTES, Exchange
 from extender.registry.image import FetchedManifest
-from extender.registry.keyring import Credential
 from extender.registry.mirrors import HostsDirectory
 from extender.registry.places import MirrorCredentials, Places, nobody
 from extender.registry.quota import Quotas

@@ -7,10 +7,10 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
+from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.images.media_type import ACCEPTED
 from extender.registry.auth import Authenticator
 from extender.registry.endpoint import Endpoint
-from extender.registry.keyring import ANONYMOUS, Credential
 from extender.registry.transport import Reply, deadline, follow, send
 
 # Registries refuse to store longer manifests and runtimes to read them (distribution, containerd, containers/image);

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from extender.credentials.keyring import Credential
 from extender.errors import UnsupportedManifest
 from extender.images.config import read_config
 from extender.images.manifest import (
@@ -21,7 +22,6 @@ from extender.images.manifest import (
 )
 from extender.images.platform import Platform
 from extender.images.reference import ImageReference
-from extender.registry.keyring import Credential
 
 # Requests for one image, beyond that for its manifest. A child whose platform the index does not state costs two
 # (manifest and config), so this is enough for eight of them; each is a pull where pulls are counted.

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
+from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import (
     AddressRefused,
     InvalidManifest,
@@ -24,7 +25,6 @@ from extender.images.reference import ImageReference
 from extender.metrics import counter
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
-from extender.registry.keyring import ANONYMOUS, Credential
 from extender.registry.rests import Rests
 
 MIRRORS = counter(

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import structlog
 from yarl import URL
 
+from extender.credentials.keyring import Scope
 from extender.errors import RegistryThrottled
 from extender.metrics import counter, gauge
-from extender.registry.keyring import Scope
 
 log = structlog.get_logger()
 

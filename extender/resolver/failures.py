@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from extender.credentials.keyring import Scope
 from extender.errors import (
     AddressRefused,
     InvalidManifest,
@@ -17,7 +18,6 @@ from extender.errors import (
     UnsupportedManifest,
 )
 from extender.placement.facts import Cause, Failure
-from extender.registry.keyring import Scope
 from extender.resolver.references import Target
 from extender.resolver.tables import PackedDigest, Table
 

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import structlog
 from async_lru import alru_cache
 
+from extender.credentials.keyring import Credential
 from extender.errors import InvalidManifest, ManifestNotFound, RegistryDenied, RegistryError, UnsupportedManifest
 from extender.images.manifest import Image
 from extender.images.reference import ImageReference
 from extender.placement.facts import Content, Failure
 from extender.registry.image import FetchedManifest, ManifestClient, describe_image
-from extender.registry.keyring import Credential
 from extender.resolver.breaker import HostResting, Hosts
 from extender.resolver.failures import DENIED, NEXT_CREDENTIAL, Failures, summary
 from extender.resolver.memory import Known, Memory

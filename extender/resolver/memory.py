@@ -9,8 +9,8 @@ from typing import Protocol
 
 import msgspec
 
+from extender.credentials.keyring import Scope
 from extender.placement.facts import Content
-from extender.registry.keyring import Scope
 from extender.resolver.references import Target
 from extender.resolver.tables import PackedDigest, Shelf, Table, pack_digest, unpack_digest
 

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import structlog
 
+from extender.credentials.keyring import ANONYMOUS, Scope
 from extender.metrics import counter
 from extender.placement.facts import Content
-from extender.registry.keyring import ANONYMOUS, Scope
 from extender.resolver.health import Doing, Health
 from extender.resolver.memory import Known, NameKey
 from extender.resolver.references import Target

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from extender.credentials.keyring import ANONYMOUS, Keyring, Scope
 from extender.placement.facts import Answer, Failure
-from extender.registry.keyring import ANONYMOUS, Keyring, Scope
 from extender.resolver.failures import NEXT_CREDENTIAL, Failures, summary
 from extender.resolver.lookups import Lookups
 from extender.resolver.memory import Memory

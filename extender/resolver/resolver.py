@@ -13,11 +13,11 @@ from typing import TypeVar
 import structlog
 from prometheus_client import Histogram
 
+from extender.credentials.keyring import Credential, Keyring
 from extender.images.manifest import Image
 from extender.metrics import REGISTRY, counter, gauge
 from extender.placement.facts import Answer, Cause, Failure
 from extender.registry.image import ManifestClient
-from extender.registry.keyring import Credential, Keyring
 from extender.resolver.failures import NEXT_CREDENTIAL, Failures
 from extender.resolver.flights import Flights
 from extender.resolver.lookups import Lookups

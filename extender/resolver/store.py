@@ -10,11 +10,11 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from extender.credentials.keyring import Scope
 from extender.errors import ExtenderError
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
 from extender.placement.facts import Content
-from extender.registry.keyring import Scope
 from extender.resolver.tables import PackedDigest, pack_digest, unpack_digest
 
 Reason = Literal["corrupt", "locked", "schema", "timeout", "unavailable", "unwritable"]

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, AuthorizationError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from extender.registry.keyring import Scope
+from extender.credentials.keyring import Scope
 from extender.resolver.store import (
     SCHEMA,
     Batch,

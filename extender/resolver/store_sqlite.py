@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
-from extender.registry.keyring import Scope
+from extender.credentials.keyring import Scope
 from extender.resolver.store import (
     SCHEMA,
     Batch,

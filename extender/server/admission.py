@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import structlog
 
+from extender.credentials.keyring import Keyring
 from extender.images.platform import Platform
 from extender.kubernetes.admission_v1 import (
     AdmissionReview,
@@ -21,7 +22,6 @@ from extender.placement.annotations import Wishes
 from extender.placement.creation import CreatedPod
 from extender.placement.facts import Answer, PodImage, fact_of, images_of
 from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator, Outcome
-from extender.registry.keyring import Keyring
 from extender.server.endpoints import Reply
 from extender.server.knowledge import Knowledge
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from extender.credentials.keyring import JoinedKeyring, Keyring
+from extender.credentials.pull_secrets import PullSecrets
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import Mode, Wishes, read_wishes
 from extender.placement.facts import Answer, Cause, Content, Failure, PodImage, images_of
 from extender.placement.policy import Policy, left_alone
-from extender.registry.keyring import JoinedKeyring, Keyring
-from extender.registry.pull_secrets import PullSecrets
 from extender.resolver.resolver import Lookup, Resolver
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from extender.credentials.keyring import Keyring
 from extender.kubernetes.core_v1 import NodeName, Pod, PodUid
 from extender.kubernetes.extender_v1 import (
     ExtenderArgs,
@@ -37,7 +38,6 @@ from extender.placement.scheduling import (
     preempt_nodes,
     prioritize_nodes,
 )
-from extender.registry.keyring import Keyring
 from extender.server.endpoints import Reply
 from extender.server.first_seen import FirstSeen
 from extender.server.foresight import Foresight

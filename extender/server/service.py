@@ -18,6 +18,8 @@ from aiohttp import web
 from extender import __version__
 from extender.config.checks import is_loopback, parse_listen
 from extender.config.tree import Config, TlsConfig
+from extender.credentials.operator_keyring import open_operator_keyring
+from extender.credentials.pull_secrets import PullSecrets
 from extender.errors import ConfigError
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
 from extender.metrics import gauge
@@ -27,8 +29,6 @@ from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.mirrors import HostsDirectory
-from extender.registry.operator_keyring import open_operator_keyring
-from extender.registry.pull_secrets import PullSecrets
 from extender.registry.session import open_session
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Resolver

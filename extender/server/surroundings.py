@@ -19,10 +19,10 @@ from extender.cluster.nodes import NODES
 from extender.cluster.nodes import NodeView as WatchedNodes
 from extender.cluster.pods import PendingPods
 from extender.cluster.secrets import ClusterSecrets
+from extender.credentials.keyring import SecretReader
 from extender.errors import ClusterError, ConfigError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
-from extender.registry.keyring import SecretReader
 from extender.server.operations import Check, Health
 from extender.server.scheduler import NodeView
 

@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 
 from extender.cluster.client import open_cluster
 from extender.cluster.secrets import ClusterSecrets
+from extender.credentials.logins import InvalidLogins, Login
 from extender.errors import ClusterError
 from extender.metrics import REGISTRY
-from extender.registry.logins import InvalidLogins, Login
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api
 
 SECRETS = "/api/v1/namespaces/shop/secrets"

@@ -10,11 +10,11 @@ from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from extender.credentials.keyring import ANONYMOUS, Credential, Scope
 from extender.demo.images import build_index
 from extender.errors import RegistryDenied, RegistryError, RegistryThrottled, RegistryUnavailable
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.auth import Authenticator
-from extender.registry.keyring import ANONYMOUS, Credential, Scope
 from extender.registry.transport import Reply
 from testbed.clock import Clock
 from tests.integration.registry.conftest import MakeClient

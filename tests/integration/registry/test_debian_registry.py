@@ -8,6 +8,7 @@ import bcrypt
 import pytest
 import trustme
 
+from extender.credentials.keyring import ANONYMOUS, Credential, Scope
 from extender.demo.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
 from extender.errors import ConfigError, ManifestNotFound, RegistryDenied, RegistryUnavailable
 from extender.images.manifest import Image, Kind
@@ -15,7 +16,6 @@ from extender.images.reference import parse_reference
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.image import describe_image
-from extender.registry.keyring import ANONYMOUS, Credential, Scope
 from extender.registry.session import open_session
 from testbed.clock import Clock
 from testbed.debian_registry import DebianRegistry

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from extender.credentials.keyring import ANONYMOUS
 from extender.demo.images import build_index
 from extender.demo.registry import EmbeddedRegistry
 from extender.errors import AddressRefused, RegistryError, RegistryUnavailable
@@ -20,7 +21,6 @@ from extender.placement.facts import RETRYABLE, Cause
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
-from extender.registry.keyring import ANONYMOUS
 from extender.registry.session import open_session
 from extender.resolver.failures import failure_of
 from tests.integration.registry.faulty import FaultyRegistry, GuardedRegistry

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
+from extender.credentials.keyring import ANONYMOUS
 from extender.demo.images import OCI
 from extender.errors import ExtenderError
 from extender.images.digest import digest_of
@@ -23,7 +24,6 @@ from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.exchange import MAX_DOCUMENT_BYTES
 from extender.registry.image import MAX_PLATFORMS, MAX_SKIPPED, describe_image
-from extender.registry.keyring import ANONYMOUS
 from extender.registry.session import open_session
 from extender.resolver.failures import failure_of
 

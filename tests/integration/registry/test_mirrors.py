@@ -12,6 +12,8 @@ import pytest
 import trustme
 from aiohttp import web
 
+from extender.credentials.keyring import ANONYMOUS, Credential, DockerConfigKeyring, Scope
+from extender.credentials.logins import Logins
 from extender.demo.images import build_index, build_manifest
 from extender.demo.registry import EmbeddedRegistry
 from extender.errors import InvalidManifest, ManifestNotFound, RegistryDenied, RegistryThrottled, RegistryUnavailable
@@ -21,8 +23,6 @@ from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.image import describe_image
-from extender.registry.keyring import ANONYMOUS, Credential, DockerConfigKeyring, Scope
-from extender.registry.logins import Logins
 from extender.registry.mirrors import HostsDirectory
 from extender.resolver.resolver import Lookup, Resolver
 from testbed.clock import Clock

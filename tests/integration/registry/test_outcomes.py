@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import pytest
 from aiohttp import web
 
+from extender.credentials.keyring import ANONYMOUS
 from extender.demo.images import OCI, build_index, build_manifest
 from extender.demo.registry import EmbeddedRegistry
 from extender.errors import (
@@ -21,7 +22,6 @@ from extender.images.digest import digest_of
 from extender.images.reference import ImageReference, parse_reference
 from extender.metrics import REGISTRY
 from extender.registry.exchange import MAX_DOCUMENT_BYTES
-from extender.registry.keyring import ANONYMOUS
 from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import Fault, FaultyRegistry
 

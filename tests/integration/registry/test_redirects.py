@@ -3,11 +3,11 @@
 import pytest
 from aiohttp import web
 
+from extender.credentials.keyring import ANONYMOUS, Credential, Scope
 from extender.demo.images import build_index
 from extender.demo.registry import EmbeddedRegistry
 from extender.errors import RegistryDenied, RegistryUnavailable
 from extender.images.reference import parse_reference
-from extender.registry.keyring import ANONYMOUS, Credential, Scope
 from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegistry
 

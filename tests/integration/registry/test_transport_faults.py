@@ -10,10 +10,10 @@ from aiohttp.client_reqrep import ConnectionKey
 from aioresponses import aioresponses
 from yarl import URL
 
+from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryUnavailable
 from extender.images.reference import parse_reference
 from extender.metrics import REGISTRY
-from extender.registry.keyring import ANONYMOUS
 from tests.integration.registry.conftest import MakeClient
 
 APP = parse_reference("registry.example.com:5000/team/app:1")

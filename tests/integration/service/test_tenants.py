@@ -20,6 +20,10 @@ from aiohttp import web
 from extender.cluster.client import open_cluster
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.tree import Config
+from extender.credentials.docker_config import load_docker_config
+from extender.credentials.keyring import DockerConfigKeyring
+from extender.credentials.logins import Logins
+from extender.credentials.pull_secrets import PullSecrets
 from extender.demo.registry import EmbeddedRegistry
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
@@ -28,10 +32,6 @@ from extender.placement.mutation import AdmissionPolicy
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
-from extender.registry.docker_config import load_docker_config
-from extender.registry.keyring import DockerConfigKeyring
-from extender.registry.logins import Logins
-from extender.registry.pull_secrets import PullSecrets
 from extender.registry.session import open_session
 from extender.resolver.resolver import LOOKUPS, Lookup, Resolver
 from extender.server.admission import PodAdmission

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import extender.server.service  # noqa: F401 -- what the whole service takes counts
 from extender.cluster.library import lighten_library
+from extender.credentials.keyring import ANONYMOUS
 from extender.images.digest import digest_of
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.placement.facts import Content
-from extender.registry.keyring import ANONYMOUS
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Resolver
 from extender.resolver.store import Batch, NameRow

@@ -9,9 +9,9 @@ from urllib.parse import quote
 import pytest
 import trustme
 
+from extender.credentials.keyring import ANONYMOUS, Scope
 from extender.images.digest import digest_of
 from extender.placement.facts import Content
-from extender.registry.keyring import ANONYMOUS, Scope
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Lookup, Resolver
 from extender.resolver.store import Batch, ContentRow, NameRow, Store, StoreError

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from extender.credentials.keyring import ANONYMOUS, Credential, Scope
 from extender.errors import RegistryUnavailable
 from extender.images.reference import ImageReference
 from extender.placement.facts import Answer, Content
-from extender.registry.keyring import ANONYMOUS, Credential, Scope
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Lookup, Resolver
 from extender.resolver.store_sqlite import SqliteStore

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from extender.credentials.keyring import ANONYMOUS, Scope
 from extender.images.digest import digest_of
-from extender.registry.keyring import ANONYMOUS, Scope
 from extender.resolver.store import Batch, ContentRow, NameRow, Row, StoreError
 from extender.resolver.store_sqlite import SqliteStore
 from extender.resolver.tables import pack_digest

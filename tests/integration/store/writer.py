@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
+from extender.credentials.keyring import ANONYMOUS
 from extender.images.digest import digest_of
 from extender.placement.facts import Content
-from extender.registry.keyring import ANONYMOUS
 from extender.resolver.memory import Known
 from extender.resolver.persistence import Persistence
 from extender.resolver.store import ContentRow, NameRow

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.demo.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
 from extender.errors import InvalidManifest, ManifestNotFound, UnsupportedManifest
 from extender.images.digest import digest_of
@@ -13,7 +14,6 @@ from extender.images.manifest import Image, Kind
 from extender.images.media_type import OCI_INDEX
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.image import MAX_DEPTH, MAX_REQUESTS, FetchedManifest, ManifestClient, describe_image
-from extender.registry.keyring import ANONYMOUS, Credential
 
 APP = parse_reference("registry.example.com/team/app:1")
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 from yarl import URL
 
+from extender.credentials.keyring import ANONYMOUS, Credential, Scope
 from extender.errors import (
     AddressRefused,
     InvalidManifest,
@@ -18,7 +19,6 @@ from extender.errors import (
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
-from extender.registry.keyring import ANONYMOUS, Credential, Scope
 from extender.registry.places import MIRRORS, Places
 from extender.registry.rests import Rests
 from testbed.clock import Clock

@@ -4,8 +4,8 @@ import pytest
 from multidict import CIMultiDict
 from yarl import URL
 
+from extender.credentials.keyring import ANONYMOUS, Scope
 from extender.errors import RegistryThrottled
-from extender.registry.keyring import ANONYMOUS, Scope
 from extender.registry.quota import LIMIT, REMAINING, WITHHELD, Quotas
 from testbed.clock import Clock
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 
+from extender.credentials.keyring import Credential, Scope
 from extender.errors import ManifestNotFound, RegistryDenied
 from extender.images.digest import digest_of
 from extender.images.manifest import Kind
@@ -14,7 +15,6 @@ from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference
 from extender.placement.facts import Content
 from extender.registry.image import FetchedManifest
-from extender.registry.keyring import Credential, Scope
 
 TENANT = Credential("tenant", "secret", Scope("tenant"))
 OTHER = Credential("other", "secret", Scope("other"))

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from extender.registry.keyring import Scope
+from extender.credentials.keyring import Scope
 from extender.resolver.store import Batch, ContentRow, NameRow, Row, StoreError
 from extender.resolver.tables import PackedDigest
 

@@ -2,10 +2,10 @@
 
 import asyncio
 
+from extender.credentials.keyring import ANONYMOUS
 from extender.images.manifest import Image, Kind
 from extender.images.media_type import OCI_INDEX
 from extender.placement.facts import Cause, Failure
-from extender.registry.keyring import ANONYMOUS
 from extender.resolver.resolver import Lookup, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys, index_of

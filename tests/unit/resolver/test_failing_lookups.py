@@ -3,6 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
+from extender.credentials.keyring import ANONYMOUS
 from extender.errors import (
     InvalidManifest,
     ManifestNotFound,
@@ -12,7 +13,6 @@ from extender.errors import (
 )
 from extender.images.reference import ImageReference
 from extender.placement.facts import Answer, Cause, Failure
-from extender.registry.keyring import ANONYMOUS
 from extender.resolver.resolver import Lookup, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import FakeRegistry, Keys, index_of

@@ -2,6 +2,7 @@
 
 import pytest
 
+from extender.credentials.keyring import Scope
 from extender.errors import (
     InvalidManifest,
     InvalidReference,
@@ -12,7 +13,6 @@ from extender.errors import (
     UnsupportedManifest,
 )
 from extender.placement.facts import Cause, Failure
-from extender.registry.keyring import Scope
 from extender.resolver.failures import DENIED, Failures, failure_of, lifetime_seconds, summary
 from extender.resolver.references import References, Target
 from testbed.clock import Clock

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from extender.credentials.keyring import ANONYMOUS
 from extender.errors import InvalidManifest, RegistryThrottled, RegistryUnavailable
 from extender.placement.facts import Answer, Cause, Failure
-from extender.registry.keyring import ANONYMOUS
 from extender.resolver.resolver import Lookup, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys, index_of

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from extender.credentials.keyring import ANONYMOUS, Credential, Scope
 from extender.images.reference import ImageReference
 from extender.placement.facts import Answer, Cause, Failure
-from extender.registry.keyring import ANONYMOUS, Credential, Scope
 from extender.resolver.resolver import Lookup, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.credentials.keyring import Scope
 from extender.images.digest import digest_of
 from extender.placement.facts import Content
-from extender.registry.keyring import Scope
 from extender.resolver.memory import Known, Memory, NameKey
 from extender.resolver.references import References, Target
 from extender.resolver.tables import pack_digest

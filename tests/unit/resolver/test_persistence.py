@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import structlog
 
+from extender.credentials.keyring import ANONYMOUS, Scope
 from extender.images.digest import digest_of
 from extender.metrics import REGISTRY
-from extender.registry.keyring import ANONYMOUS, Scope
 from extender.resolver import persistence as module
 from extender.resolver.memory import Known, NameKey
 from extender.resolver.persistence import Persistence

@@ -2,8 +2,8 @@
 
 import pytest
 
+from extender.credentials.keyring import ANONYMOUS, JoinedKeyring, Keyring
 from extender.placement.facts import Cause, Failure
-from extender.registry.keyring import ANONYMOUS, JoinedKeyring, Keyring
 from extender.resolver.resolver import LOOKUPS, Lookup, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of

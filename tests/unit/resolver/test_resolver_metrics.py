@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from extender.credentials.keyring import ANONYMOUS
 from extender.metrics import REGISTRY
-from extender.registry.keyring import ANONYMOUS
 from extender.resolver import resolver as module
 from extender.resolver.resolver import Lookup, Resolver
 from testbed.clock import Clock

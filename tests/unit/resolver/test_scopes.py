@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryUnavailable
 from extender.placement.facts import Answer, Cause, Failure
-from extender.registry.keyring import ANONYMOUS
 from extender.resolver.resolver import Lookup, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.credentials.keyring import Scope
 from extender.images.digest import digest_of
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
 from extender.placement.facts import Content
-from extender.registry.keyring import Scope
 from extender.resolver.store import (
     ContentRow,
     NameRow,

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryUnavailable
 from extender.placement.facts import Answer, Cause, Failure
-from extender.registry.keyring import ANONYMOUS
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Lookup, Resolver
 from extender.resolver.store import StoreError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.registry.logins import (
+from extender.credentials.logins import (
     InvalidLogins,
     Login,
     Logins,

@@ -11,15 +11,15 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
+from extender.credentials import kubelet_plugins
+from extender.credentials.keyring import JoinedKeyring, Keyring
+from extender.credentials.kubelet_plugins import load_credential_plugins
+from extender.credentials.programs import run_program
+from extender.credentials.providers import CredentialsUnavailable
 from extender.errors import ConfigError
 from extender.images.reference import parse_reference
-from extender.registry import credential_plugins
-from extender.registry.credential_plugins import load_credential_plugins
-from extender.registry.keyring import JoinedKeyring, Keyring
-from extender.registry.programs import run_program
-from extender.registry.providers import CredentialsUnavailable
 from testbed.clock import Clock
-from tests.integration.registry.programs import Program
+from tests.integration.credentials.programs import Program
 
 KEY = b"k" * 32
 V1 = "credentialprovider.kubelet.k8s.io/v1"
@@ -234,7 +234,7 @@ async def test_time_out_is_said(
 ) -> None:
     """The kubelet's minute, shortened here to none at all."""
     program.rewrite("time.sleep(1000)")
-    monkeypatch.setattr(credential_plugins, "_TIMEOUT_SECONDS", 0.001)
+    monkeypatch.setattr(kubelet_plugins, "_TIMEOUT_SECONDS", 0.001)
     with capture_logs() as lines:
         await load(tmp_path, clock, plugin()).load(APP)
     assert [line["why"] for line in lines] == ["ecr has not answered within 0.001 s"]

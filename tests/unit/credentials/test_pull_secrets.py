@@ -7,12 +7,12 @@ import pytest
 from rich.pretty import pretty_repr
 from structlog.testing import capture_logs
 
+from extender.credentials.keyring import ANONYMOUS, JoinedKeyring, Keyring, scope_of
+from extender.credentials.logins import InvalidLogins, Login
+from extender.credentials.pull_secrets import KEEP_SECONDS, MOST_NAMES, PullSecrets
 from extender.errors import ClusterError
 from extender.images.reference import parse_reference
 from extender.metrics import REGISTRY
-from extender.registry.keyring import ANONYMOUS, JoinedKeyring, Keyring, scope_of
-from extender.registry.logins import InvalidLogins, Login
-from extender.registry.pull_secrets import KEEP_SECONDS, MOST_NAMES, PullSecrets
 from testbed.clock import Clock
 
 KEY = b"k" * 32

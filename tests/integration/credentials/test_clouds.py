@@ -18,12 +18,12 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from rich.pretty import pretty_repr
 from structlog.testing import capture_logs
 
+from extender.credentials.aws import AwsKeys, EcrProvider, sign
+from extender.credentials.clouds import AzureProvider, GoogleProvider
+from extender.credentials.keyring import ANONYMOUS
+from extender.credentials.operator_keyring import open_operator_keyring
+from extender.credentials.providers import CredentialsUnavailable, Reach
 from extender.images.reference import parse_reference
-from extender.registry.aws import AwsKeys, EcrProvider, sign
-from extender.registry.clouds import AzureProvider, GoogleProvider
-from extender.registry.keyring import ANONYMOUS
-from extender.registry.operator_keyring import open_operator_keyring
-from extender.registry.providers import CredentialsUnavailable, Reach
 
 KEY = b"k" * 32
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()

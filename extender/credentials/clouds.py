@@ -13,8 +13,8 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from extender.registry.logins import Login
-from extender.registry.providers import CredentialsUnavailable, Provision, Reach
+from extender.credentials.logins import Login
+from extender.credentials.providers import CredentialsUnavailable, Provision, Reach
 
 _TIMEOUT_SECONDS = 10.0
 _MAX_BODY_BYTES = 1 << 20

@@ -12,11 +12,11 @@ from typing import Literal
 
 import msgspec
 
+from extender.credentials.keyring import Keyring
+from extender.credentials.logins import Login, Pattern, compile_pattern
+from extender.credentials.programs import run_program
+from extender.credentials.providers import CredentialsUnavailable, ProviderKeyring, Provision, Reach
 from extender.errors import ConfigError
-from extender.registry.keyring import Keyring
-from extender.registry.logins import Login, Pattern, compile_pattern
-from extender.registry.programs import run_program
-from extender.registry.providers import CredentialsUnavailable, ProviderKeyring, Provision, Reach
 
 _TIMEOUT_SECONDS = 60.0  # the kubelet's
 _PROTOCOL = "credentialprovider.kubelet.k8s.io/v1"

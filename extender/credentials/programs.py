@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
-from extender.registry.providers import CredentialsUnavailable
+from extender.credentials.providers import CredentialsUnavailable
 
 MAX_OUTPUT_BYTES = 1 << 20
 

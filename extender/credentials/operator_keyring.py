@@ -10,13 +10,13 @@ from typing import Literal
 
 import aiohttp
 
+from extender.credentials.aws import EcrProvider
+from extender.credentials.clouds import AzureProvider, GoogleProvider
+from extender.credentials.docker_config import load_docker_config
+from extender.credentials.keyring import JoinedKeyring, Keyring
+from extender.credentials.kubelet_plugins import load_credential_plugins
+from extender.credentials.providers import CredentialProvider, ProviderKeyring
 from extender.errors import ConfigError
-from extender.registry.aws import EcrProvider
-from extender.registry.clouds import AzureProvider, GoogleProvider
-from extender.registry.credential_plugins import load_credential_plugins
-from extender.registry.docker_config import load_docker_config
-from extender.registry.keyring import JoinedKeyring, Keyring
-from extender.registry.providers import CredentialProvider, ProviderKeyring
 
 Cloud = Literal["ecr", "gcp", "acr"]
 

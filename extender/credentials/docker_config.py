@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from extender.credentials.keyring import DockerConfigKeyring, JoinedKeyring, Keyring
+from extender.credentials.logins import InvalidLogins, Login, Logins, decode_docker_config
+from extender.credentials.programs import ProgramFailed, run_program
+from extender.credentials.providers import CredentialsUnavailable, ProviderKeyring, Provision
 from extender.errors import ConfigError
-from extender.registry.keyring import DockerConfigKeyring, JoinedKeyring, Keyring
-from extender.registry.logins import InvalidLogins, Login, Logins, decode_docker_config
-from extender.registry.programs import ProgramFailed, run_program
-from extender.registry.providers import CredentialsUnavailable, ProviderKeyring, Provision
 
 log = structlog.get_logger()
 

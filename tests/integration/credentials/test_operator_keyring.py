@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from extender.credentials.keyring import ANONYMOUS, Keyring
+from extender.credentials.operator_keyring import Cloud, open_operator_keyring
 from extender.errors import ConfigError
 from extender.images.reference import parse_reference
-from extender.registry.keyring import ANONYMOUS, Keyring
-from extender.registry.operator_keyring import Cloud, open_operator_keyring
-from tests.integration.registry.programs import Program
+from tests.integration.credentials.programs import Program
 
 HOST = "123456789012.dkr.ecr.eu-central-1.amazonaws.com"
 APP = parse_reference(f"{HOST}/team/app:1")

@@ -14,9 +14,9 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 import msgspec
 
-from extender.registry.clouds import ask, decode, read_token
-from extender.registry.logins import Login
-from extender.registry.providers import CredentialsUnavailable, Provision
+from extender.credentials.clouds import ask, decode, read_token
+from extender.credentials.logins import Login
+from extender.credentials.providers import CredentialsUnavailable, Provision
 
 # As cloud-provider-aws has it (cmd/ecr-credential-provider/main.go), with regions as Amazon names them.
 _HOST = re.compile(

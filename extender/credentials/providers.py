@@ -14,10 +14,10 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
+from extender.credentials.keyring import CREDENTIALS, Credential, Scope, scope_of
+from extender.credentials.logins import ByPattern, Login, Logins
 from extender.errors import ExtenderError
 from extender.images.reference import ImageReference
-from extender.registry.keyring import CREDENTIALS, Credential, Scope, scope_of
-from extender.registry.logins import ByPattern, Login, Logins
 
 log = structlog.get_logger()
 

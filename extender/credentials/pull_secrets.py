@@ -11,10 +11,10 @@ from collections.abc import Callable, Hashable, Sequence
 import msgspec
 import structlog
 
+from extender.credentials.keyring import CREDENTIALS, Credential, Keyring, Scope, SecretReader, credentials_of
+from extender.credentials.logins import ByPattern, InvalidLogins, Login, Logins
 from extender.errors import ClusterError
 from extender.images.reference import ImageReference
-from extender.registry.keyring import CREDENTIALS, Credential, Keyring, Scope, SecretReader, credentials_of
-from extender.registry.logins import ByPattern, InvalidLogins, Login, Logins
 
 log = structlog.get_logger()
 

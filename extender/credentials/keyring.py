@@ -11,9 +11,9 @@ from typing import NewType, Protocol
 import msgspec
 import structlog
 
+from extender.credentials.logins import Login, Logins
 from extender.images.reference import ImageReference
 from extender.metrics import counters
-from extender.registry.logins import Login, Logins
 
 log = structlog.get_logger()
 

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from extender.credentials.keyring import ANONYMOUS, JoinedKeyring
+from extender.credentials.logins import Login
+from extender.credentials.providers import CredentialsUnavailable, ProviderKeyring, Provision, Reach
 from extender.images.reference import parse_reference
-from extender.registry.keyring import ANONYMOUS, JoinedKeyring
-from extender.registry.logins import Login
-from extender.registry.providers import CredentialsUnavailable, ProviderKeyring, Provision, Reach
 from testbed.clock import Clock
 
 KEY = b"k" * 32

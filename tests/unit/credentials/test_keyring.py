@@ -4,8 +4,7 @@ import logging
 
 from rich.pretty import pretty_repr
 
-from extender.images.reference import parse_reference
-from extender.registry.keyring import (
+from extender.credentials.keyring import (
     ANONYMOUS,
     Credential,
     DockerConfigKeyring,
@@ -13,7 +12,8 @@ from extender.registry.keyring import (
     Keyring,
     scope_of,
 )
-from extender.registry.logins import Login, Logins
+from extender.credentials.logins import Login, Logins
+from extender.images.reference import parse_reference
 
 KEY = b"k" * 32
 APP = parse_reference("quay.io/team/app:1")

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from extender.credentials.docker_config import load_docker_config
+from extender.credentials.keyring import ANONYMOUS, Credential, Keyring, scope_of
 from extender.errors import ConfigError
 from extender.images.reference import parse_reference
-from extender.registry.docker_config import load_docker_config
-from extender.registry.keyring import ANONYMOUS, Credential, Keyring, scope_of
 from testbed.clock import Clock
-from tests.integration.registry.programs import Program
+from tests.integration.credentials.programs import Program
 
 KEY = b"k" * 32
 APP = parse_reference("quay.io/team/app:1")
