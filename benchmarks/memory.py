@@ -23,9 +23,9 @@ from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.images.reference import parse_reference
 from extender.placement.facts import Content
-from extender.resolver.store import Batch, NameRow
-from extender.resolver.store_sqlite import SqliteStore
-from extender.resolver.tables import pack_digest
+from extender.store.rows import Batch, NameRow
+from extender.store.sqlite import SqliteStore
+from extender.tables import pack_digest
 
 QUESTION = "How much memory does the whole service take, with 10 to 100,000 images known?"
 IMAGES = (10, 1_000, 10_000, 100_000)

@@ -35,12 +35,12 @@ from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.metrics import REGISTRY
 from extender.placement.facts import Content
-from extender.resolver.store import Batch, NameRow
-from extender.resolver.store_sqlite import SqliteStore
-from extender.resolver.tables import pack_digest
 from extender.server.listener import open_listener
 from extender.server.service import open_service, settle_down
 from extender.server.surroundings import NoCluster
+from extender.store.rows import Batch, NameRow
+from extender.store.sqlite import SqliteStore
+from extender.tables import pack_digest
 
 BODY_BYTES = 256 * 1024 * 1024
 DAY_SECONDS = 86_400

@@ -26,7 +26,7 @@ from extender.registry.client import RegistryClient
 from extender.registry.session import open_session
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Lookup, Resolver
-from extender.resolver.store_sqlite import SqliteStore
+from extender.store.sqlite import SqliteStore
 
 MINUTE, HOUR = 60.0, 3600.0
 BOTH = ("linux/amd64", "linux/arm64")

@@ -8,7 +8,7 @@ import typer
 from extender.cli.options import Assignments, ConfigFile
 from extender.config.reading import load_config, read_config, to_yaml
 from extender.config.tree import Config, settings
-from extender.resolver.store_url import without_password
+from extender.store.url import without_password
 
 
 def config(

@@ -20,7 +20,7 @@ from extender.errors import (
 )
 from extender.placement.facts import Failure
 from extender.resolver.failures import failure_of, lifetime_seconds
-from extender.resolver.tables import Table
+from extender.tables import Table
 
 log = structlog.get_logger()
 

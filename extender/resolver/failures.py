@@ -19,7 +19,7 @@ from extender.errors import (
 )
 from extender.placement.facts import Cause, Failure
 from extender.resolver.references import Target
-from extender.resolver.tables import PackedDigest, Table
+from extender.tables import PackedDigest, Table
 
 # Constant sentences: nothing a registry wrote, and no address, reaches the pod's author through them.
 _SENTENCES = {

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import structlog
 
 from extender.metrics import counter
-from extender.resolver.store import StoreError
+from extender.store.rows import StoreError
 
 log = structlog.get_logger()
 

@@ -22,7 +22,7 @@ from extender.resolver.failures import DENIED, NEXT_CREDENTIAL, Failures, summar
 from extender.resolver.memory import Known, Memory
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
-from extender.resolver.tables import pack_digest
+from extender.tables import pack_digest
 
 T = TypeVar("T", Known, Image)
 

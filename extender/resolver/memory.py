@@ -12,7 +12,7 @@ import msgspec
 from extender.credentials.keyring import Scope
 from extender.placement.facts import Content
 from extender.resolver.references import Target
-from extender.resolver.tables import PackedDigest, Shelf, Table, pack_digest, unpack_digest
+from extender.tables import PackedDigest, Shelf, Table, pack_digest, unpack_digest
 
 # Distinct platform sets; a cluster has some dozens. One that falls out is only no longer shared.
 _INTERNED = 4096

@@ -20,8 +20,8 @@ from extender.placement.facts import Content
 from extender.resolver.health import Doing, Health
 from extender.resolver.memory import Known, NameKey
 from extender.resolver.references import Target
-from extender.resolver.store import Batch, NameRow, Row, Store, StoreError
-from extender.resolver.tables import PackedDigest, pack_digest
+from extender.store.rows import Batch, NameRow, Row, Store, StoreError
+from extender.tables import PackedDigest, pack_digest
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from extender.resolver.memory import Known, Memory
 from extender.resolver.persistence import Persistence
 from extender.resolver.recollection import Lifetimes, Lookup, Recollection, Standing
 from extender.resolver.references import References, Target
-from extender.resolver.tables import PackedDigest
+from extender.tables import PackedDigest
 
 __all__ = ["Lookup", "Resolver"]
 

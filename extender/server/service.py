@@ -32,7 +32,6 @@ from extender.registry.mirrors import HostsDirectory
 from extender.registry.session import open_session
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Resolver
-from extender.resolver.store_url import default_store_url, open_store, without_password
 from extender.server.admission import PodAdmission
 from extender.server.allocator import keep_freed_memory
 from extender.server.endpoints import Endpoint, endpoint_server
@@ -42,6 +41,7 @@ from extender.server.operations import Health, operations_app
 from extender.server.scheduler import SchedulerVerbs
 from extender.server.surroundings import NoCluster, Surroundings, open_cluster_surroundings
 from extender.server.tls import TlsFiles
+from extender.store.url import default_store_url, open_store, without_password
 
 log = structlog.get_logger()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import extender.cli.main
-import extender.resolver.store_redis  # noqa: F401 -- imported late, where it is named
+import extender.store.redis  # noqa: F401 -- imported late, where it is named
 from extender.cli.config import settings_table
 from extender.config.tree import settings
 from extender.metrics import REGISTRY

@@ -21,9 +21,9 @@ from extender.images.platform import parse_platform
 from extender.placement.facts import Content
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Resolver
-from extender.resolver.store import Batch, NameRow
-from extender.resolver.store_sqlite import SqliteStore
-from extender.resolver.tables import pack_digest
+from extender.store.rows import Batch, NameRow
+from extender.store.sqlite import SqliteStore
+from extender.tables import pack_digest
 from tests.unit.resolver.fake_registry import FakeRegistry
 
 _PLATFORMS = ["linux/amd64", "linux/arm64", "linux/arm/v7", "linux/s390x", "linux/ppc64le", "linux/386"]

@@ -14,10 +14,10 @@ from extender.images.digest import digest_of
 from extender.placement.facts import Content
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Lookup, Resolver
-from extender.resolver.store import Batch, ContentRow, NameRow, Store, StoreError
-from extender.resolver.store_redis import RedisStore
-from extender.resolver.store_url import open_store
-from extender.resolver.tables import pack_digest
+from extender.store.redis import RedisStore
+from extender.store.rows import Batch, ContentRow, NameRow, Store, StoreError
+from extender.store.url import open_store
+from extender.tables import pack_digest
 from testbed.clock import Clock
 from testbed.debian_redis import DebianRedis
 from tests.unit.resolver.fake_registry import FakeRegistry, Keys, index_of

@@ -12,7 +12,7 @@ from extender.images.reference import ImageReference
 from extender.placement.facts import Answer, Content
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Lookup, Resolver
-from extender.resolver.store_sqlite import SqliteStore
+from extender.store.sqlite import SqliteStore
 from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys
 
 IMAGES = 2_000

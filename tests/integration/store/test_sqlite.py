@@ -11,9 +11,9 @@ import pytest
 
 from extender.credentials.keyring import ANONYMOUS, Scope
 from extender.images.digest import digest_of
-from extender.resolver.store import Batch, ContentRow, NameRow, Row, StoreError
-from extender.resolver.store_sqlite import SqliteStore
-from extender.resolver.tables import pack_digest
+from extender.store.rows import Batch, ContentRow, NameRow, Row, StoreError
+from extender.store.sqlite import SqliteStore
+from extender.tables import pack_digest
 from tests.unit.resolver.fake_registry import index_of
 
 PUBLIC, TENANT = ANONYMOUS.scope, Scope("tenant")
@@ -218,7 +218,7 @@ async def test_a_locked_file_is_no_store_until_it_is_free(
     open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is set aside: it is in use."""
-    monkeypatch.setattr("extender.resolver.store_sqlite._BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("extender.store.sqlite._BUSY_SECONDS", 0.01)
     first = open_store()
     await first.write(Batch([row(0)], NONE))
     await first.close()

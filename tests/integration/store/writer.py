@@ -18,9 +18,9 @@ from extender.images.digest import digest_of
 from extender.placement.facts import Content
 from extender.resolver.memory import Known
 from extender.resolver.persistence import Persistence
-from extender.resolver.store import ContentRow, NameRow
-from extender.resolver.store_sqlite import SqliteStore
-from extender.resolver.tables import pack_digest
+from extender.store.rows import ContentRow, NameRow
+from extender.store.sqlite import SqliteStore
+from extender.tables import pack_digest
 from tests.unit.resolver.fake_registry import index_of
 
 _ROWS = 20  # in a batch

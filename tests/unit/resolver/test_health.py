@@ -5,7 +5,7 @@ import structlog
 
 from extender.metrics import REGISTRY
 from extender.resolver.health import Doing, Health
-from extender.resolver.store import StoreError
+from extender.store.rows import StoreError
 from testbed.clock import Clock
 
 READING, WRITING = Doing.READING, Doing.WRITING

@@ -9,7 +9,7 @@ from extender.images.digest import digest_of
 from extender.placement.facts import Content
 from extender.resolver.memory import Known, Memory, NameKey
 from extender.resolver.references import References, Target
-from extender.resolver.tables import pack_digest
+from extender.tables import pack_digest
 from tests.unit.resolver.fake_registry import index_of
 
 A, B = Scope("a"), Scope("b")

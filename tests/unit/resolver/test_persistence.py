@@ -13,8 +13,8 @@ from extender.resolver import persistence as module
 from extender.resolver.memory import Known, NameKey
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import References, Target
-from extender.resolver.store import ContentRow, NameRow
-from extender.resolver.tables import pack_digest
+from extender.store.rows import ContentRow, NameRow
+from extender.tables import pack_digest
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import index_of
 from tests.unit.resolver.fake_store import LOCKED, FakeStore

@@ -9,7 +9,7 @@ from extender.errors import RegistryUnavailable
 from extender.placement.facts import Answer, Cause, Failure
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Lookup, Resolver
-from extender.resolver.store import StoreError
+from extender.store.rows import StoreError
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
 from tests.unit.resolver.fake_store import FakeStore

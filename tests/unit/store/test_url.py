@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from extender.errors import ConfigError
-from extender.resolver.store_redis import RedisServer, RedisStore
-from extender.resolver.store_sqlite import SqliteStore
-from extender.resolver.store_url import default_store_url, open_store, without_password
+from extender.store.redis import RedisServer, RedisStore
+from extender.store.sqlite import SqliteStore
+from extender.store.url import default_store_url, open_store, without_password
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from extender.credentials.keyring import Scope
-from extender.resolver.store import (
+from extender.store.rows import (
     SCHEMA,
     Batch,
     ContentRow,
@@ -28,7 +28,7 @@ from extender.resolver.store import (
     encode_content,
     encode_name,
 )
-from extender.resolver.tables import PackedDigest
+from extender.tables import PackedDigest
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from extender.errors import ExtenderError
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
 from extender.placement.facts import Content
-from extender.resolver.tables import PackedDigest, pack_digest, unpack_digest
+from extender.tables import PackedDigest, pack_digest, unpack_digest
 
 Reason = Literal["corrupt", "locked", "schema", "timeout", "unavailable", "unwritable"]
 

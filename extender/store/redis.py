@@ -16,7 +16,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from extender.credentials.keyring import Scope
-from extender.resolver.store import (
+from extender.store.rows import (
     SCHEMA,
     Batch,
     ContentRow,
@@ -28,7 +28,7 @@ from extender.resolver.store import (
     encode_content,
     encode_name,
 )
-from extender.resolver.tables import PackedDigest, unpack_digest
+from extender.tables import PackedDigest, unpack_digest
 
 T = TypeVar("T")
 

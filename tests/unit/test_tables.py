@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.images.digest import digest_of
-from extender.resolver.tables import Shelf, Table, pack_digest, unpack_digest
+from extender.tables import Shelf, Table, pack_digest, unpack_digest
 
 KEYS = st.integers(0, 7)
 STEPS = st.lists(

@@ -9,7 +9,7 @@ from extender.images.digest import digest_of
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
 from extender.placement.facts import Content
-from extender.resolver.store import (
+from extender.store.rows import (
     ContentRow,
     NameRow,
     decode_content,
@@ -17,7 +17,7 @@ from extender.resolver.store import (
     encode_content,
     encode_name,
 )
-from extender.resolver.tables import pack_digest
+from extender.tables import pack_digest
 from tests.unit.resolver.fake_registry import index_of
 
 PACKED = pack_digest(digest_of(b"x"))

@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from extender.errors import ConfigError
-from extender.resolver.store import Store
-from extender.resolver.store_sqlite import SqliteStore
+from extender.store.rows import Store
+from extender.store.sqlite import SqliteStore
 
 _FILE = "images.sqlite"
 # What nobody has asked for in a week may be asked of its registry again.
@@ -69,7 +69,7 @@ def _path_of(url: str) -> Path:
 
 def _redis_store(url: str, *, keep_seconds: float) -> Store:
     # Late: most services have no use for the client, which takes 40 ms and 6 MB.
-    from extender.resolver.store_redis import RedisServer, RedisStore
+    from extender.store.redis import RedisServer, RedisStore
 
     try:
         parts = urlsplit(url)

@@ -1,0 +1,1 @@
+"""What outlives the process: the rows, and the databases that keep them."""
