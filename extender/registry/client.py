@@ -24,12 +24,12 @@ from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.endpoint import Capability, Endpoint, upstream_of
+from extender.registry.endpoint_breaker import Rests
 from extender.registry.exchange import MAX_DOCUMENT_BYTES, Exchange
 from extender.registry.image import FetchedManifest
+from extender.registry.mirror_failover import MirrorCredentials, Places, nobody
 from extender.registry.mirrors import HostsDirectory
-from extender.registry.places import MirrorCredentials, Places, nobody
 from extender.registry.quota import Quotas
-from extender.registry.rests import Rests
 from extender.registry.transport import Reply, throttled
 
 _NO_HEAD = frozenset({405, 501})

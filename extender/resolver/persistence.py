@@ -17,9 +17,9 @@ import structlog
 from extender.credentials.keyring import ANONYMOUS, Scope
 from extender.metrics import counter
 from extender.placement.facts import Content
-from extender.resolver.health import Doing, Health
-from extender.resolver.memory import Known, NameKey
+from extender.resolver.image_cache import Known, NameKey
 from extender.resolver.references import Target
+from extender.resolver.store_health import Doing, Health
 from extender.store.rows import Batch, NameRow, Row, Store, StoreError
 from extender.tables import PackedDigest, pack_digest
 

@@ -18,13 +18,13 @@ from extender.images.manifest import Image
 from extender.metrics import REGISTRY, counter, gauge
 from extender.placement.facts import Answer, Cause, Failure
 from extender.registry.image import ManifestClient
+from extender.resolver.cache_lookup import Lifetimes, Lookup, Recollection, Standing
 from extender.resolver.failures import NEXT_CREDENTIAL, Failures
-from extender.resolver.flights import Flights
-from extender.resolver.lookups import Lookups
-from extender.resolver.memory import Known, Memory
+from extender.resolver.image_cache import Known, Memory
 from extender.resolver.persistence import Persistence
-from extender.resolver.recollection import Lifetimes, Lookup, Recollection, Standing
 from extender.resolver.references import References, Target
+from extender.resolver.registry_lookup import Lookups
+from extender.resolver.single_flight import Flights
 from extender.tables import PackedDigest
 
 __all__ = ["Lookup", "Resolver"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from extender.credentials.keyring import ANONYMOUS
 from extender.images.digest import digest_of
 from extender.placement.facts import Content
-from extender.resolver.memory import Known
+from extender.resolver.image_cache import Known
 from extender.resolver.persistence import Persistence
 from extender.store.rows import ContentRow, NameRow
 from extender.store.sqlite import SqliteStore

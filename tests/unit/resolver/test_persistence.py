@@ -10,7 +10,7 @@ from extender.credentials.keyring import ANONYMOUS, Scope
 from extender.images.digest import digest_of
 from extender.metrics import REGISTRY
 from extender.resolver import persistence as module
-from extender.resolver.memory import Known, NameKey
+from extender.resolver.image_cache import Known, NameKey
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import References, Target
 from extender.store.rows import ContentRow, NameRow

@@ -19,8 +19,8 @@ from extender.errors import (
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
-from extender.registry.places import MIRRORS, Places
-from extender.registry.rests import Rests
+from extender.registry.endpoint_breaker import Rests
+from extender.registry.mirror_failover import MIRRORS, Places
 from testbed.clock import Clock
 
 APP = parse_reference("up.example/team/app:1")

@@ -17,11 +17,11 @@ from extender.images.manifest import Image
 from extender.images.reference import ImageReference
 from extender.placement.facts import Content, Failure
 from extender.registry.image import FetchedManifest, ManifestClient, describe_image
-from extender.resolver.breaker import HostResting, Hosts
 from extender.resolver.failures import DENIED, NEXT_CREDENTIAL, Failures, summary
-from extender.resolver.memory import Known, Memory
+from extender.resolver.image_cache import Known, Memory
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
+from extender.resolver.registry_hosts import HostResting, Hosts
 from extender.tables import pack_digest
 
 T = TypeVar("T", Known, Image)

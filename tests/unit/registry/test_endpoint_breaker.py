@@ -3,7 +3,7 @@
 import pytest
 
 from extender.errors import RegistryThrottled, RegistryUnavailable
-from extender.registry.rests import Rests
+from extender.registry.endpoint_breaker import Rests
 from testbed.clock import Clock
 
 DOWN = RegistryUnavailable("down")
@@ -101,7 +101,7 @@ def test_rests_vary_by_chance(clock: Clock) -> None:
 
 def test_memory_is_bounded(rests: Rests, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The place that failed first is forgotten first."""
-    monkeypatch.setattr("extender.registry.rests._REMEMBERED", 2)
+    monkeypatch.setattr("extender.registry.endpoint_breaker._REMEMBERED", 2)
     for place in ("a", "b", "c"):
         rests.begin(place, DOWN, clock())
     assert [rests.standing(place) is None for place in ("a", "b", "c")] == [True, False, False]

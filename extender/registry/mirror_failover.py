@@ -25,7 +25,7 @@ from extender.images.reference import ImageReference
 from extender.metrics import counter
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
-from extender.registry.rests import Rests
+from extender.registry.endpoint_breaker import Rests
 
 MIRRORS = counter(
     "multiarch_mirror_requests_total",

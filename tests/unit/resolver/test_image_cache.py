@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from extender.credentials.keyring import Scope
 from extender.images.digest import digest_of
 from extender.placement.facts import Content
-from extender.resolver.memory import Known, Memory, NameKey
+from extender.resolver.image_cache import Known, Memory, NameKey
 from extender.resolver.references import References, Target
 from extender.tables import pack_digest
 from tests.unit.resolver.fake_registry import index_of

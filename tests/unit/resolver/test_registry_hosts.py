@@ -15,7 +15,7 @@ from extender.errors import (
     UnsupportedManifest,
 )
 from extender.placement.facts import Cause
-from extender.resolver.breaker import Host, HostResting, Hosts
+from extender.resolver.registry_hosts import Host, HostResting, Hosts
 from testbed.clock import Clock
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from extender.resolver.flights import Flights
+from extender.resolver.single_flight import Flights
 from tests.unit.resolver.fake_registry import CALLER
 
 

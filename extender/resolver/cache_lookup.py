@@ -12,10 +12,10 @@ import msgspec
 from extender.credentials.keyring import ANONYMOUS, Keyring, Scope
 from extender.placement.facts import Answer, Failure
 from extender.resolver.failures import NEXT_CREDENTIAL, Failures, summary
-from extender.resolver.lookups import Lookups
-from extender.resolver.memory import Memory
+from extender.resolver.image_cache import Memory
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import References, Target
+from extender.resolver.registry_lookup import Lookups
 
 
 class Lookup(msgspec.Struct, frozen=True):
