@@ -23,6 +23,9 @@ from extender.credentials.pull_secrets import PullSecrets
 from extender.errors import ConfigError
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
 from extender.metrics import gauge
+from extender.outlets.admission import PodAdmission
+from extender.outlets.pod_resolver import Knowledge
+from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.mutation import AdmissionPolicy
 from extender.placement.policy import Policy
 from extender.registry.addresses import AddressGuard
@@ -32,13 +35,10 @@ from extender.registry.mirrors import HostsDirectory
 from extender.registry.session import open_session
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Resolver
-from extender.server.admission import PodAdmission
 from extender.server.allocator import keep_freed_memory
 from extender.server.endpoints import Endpoint, endpoint_server
-from extender.server.knowledge import Knowledge
 from extender.server.listener import Listener, open_listener
 from extender.server.operations import Health, operations_app
-from extender.server.scheduler import SchedulerVerbs
 from extender.server.surroundings import NoCluster, Surroundings, open_cluster_surroundings
 from extender.server.tls import TlsFiles
 from extender.store.url import default_store_url, open_store, without_password

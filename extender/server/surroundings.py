@@ -23,8 +23,8 @@ from extender.credentials.keyring import SecretReader
 from extender.errors import ClusterError, ConfigError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
+from extender.outlets.scheduler import NodeView
 from extender.server.operations import Check, Health
-from extender.server.scheduler import NodeView
 
 
 class Surroundings(Protocol):

@@ -8,7 +8,7 @@ import pytest
 
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
-from extender.server.scheduler import NodeView
+from extender.outlets.scheduler import NodeView
 from extender.server.service import open_service
 from extender.server.surroundings import NoCluster
 from tests.integration.service.caller import Caller

@@ -27,6 +27,9 @@ from extender.credentials.pull_secrets import PullSecrets
 from extender.demo.registry import EmbeddedRegistry
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
+from extender.outlets.admission import PodAdmission
+from extender.outlets.pod_resolver import Knowledge
+from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.facts import Answer, Content, Failure, images_of
 from extender.placement.mutation import AdmissionPolicy
 from extender.registry.addresses import AddressGuard
@@ -34,9 +37,6 @@ from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.session import open_session
 from extender.resolver.resolver import LOOKUPS, Lookup, Resolver
-from extender.server.admission import PodAdmission
-from extender.server.knowledge import Knowledge
-from extender.server.scheduler import SchedulerVerbs
 from extender.server.service import policy_of
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api

@@ -11,8 +11,8 @@ from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
+from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.nodes import NodePlatforms, Sought
-from extender.server.scheduler import SchedulerVerbs
 from extender.server.service import open_knowledge
 from extender.server.surroundings import NoCluster
 from testbed.clock import Clock

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from extender.errors import InvalidRequest
-from extender.server.foresight import FRESH_SECONDS, Foresight
+from extender.outlets.precomputed_scores import FRESH_SECONDS, Foresight
 from testbed.clock import Clock
 
 

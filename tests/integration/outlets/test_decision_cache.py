@@ -1,6 +1,6 @@
 """Decisions that are used again: for how long, and how many are held."""
 
-from extender.server.recent import FRESH_SECONDS, ROWS, RecentDecisions
+from extender.outlets.decision_cache import FRESH_SECONDS, ROWS, RecentDecisions
 from testbed.clock import Clock
 
 

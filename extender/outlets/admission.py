@@ -18,12 +18,12 @@ from extender.kubernetes.admission_v1 import (
     is_pod_creation,
 )
 from extender.metrics import counter
+from extender.outlets.pod_resolver import Knowledge
 from extender.placement.annotations import Wishes
 from extender.placement.creation import CreatedPod
 from extender.placement.facts import Answer, PodImage, fact_of, images_of
 from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator, Outcome
 from extender.server.endpoints import Reply
-from extender.server.knowledge import Knowledge
 
 log = structlog.get_logger()
 

@@ -24,6 +24,11 @@ from extender.kubernetes.extender_v1 import (
     encode_priorities,
 )
 from extender.metrics import counters
+from extender.outlets.decision_cache import RecentDecisions
+from extender.outlets.first_seen import FirstSeen
+from extender.outlets.pod_resolver import Knowledge
+from extender.outlets.precomputed_scores import Foresight
+from extender.outlets.seen_nodes import SeenNodes
 from extender.placement.annotations import Choice, Mode, Wishes
 from extender.placement.facts import Answer, Content, PodImage, fact_of, images_of
 from extender.placement.nodes import NodePlatforms, Sought, list_nodes
@@ -39,11 +44,6 @@ from extender.placement.scheduling import (
     prioritize_nodes,
 )
 from extender.server.endpoints import Reply
-from extender.server.first_seen import FirstSeen
-from extender.server.foresight import Foresight
-from extender.server.knowledge import Knowledge
-from extender.server.recent import RecentDecisions
-from extender.server.seen_nodes import SeenNodes
 
 log = structlog.get_logger()
 
