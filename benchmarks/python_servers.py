@@ -36,8 +36,8 @@ from extender.logs import configure_logs
 from extender.metrics import REGISTRY
 from extender.placement.facts import Content
 from extender.server.listener import open_listener
-from extender.server.service import open_service, settle_down
-from extender.server.surroundings import NoCluster
+from extender.service.assembly import open_service, settle_down
+from extender.service.cluster_view import NoCluster
 from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
 from extender.tables import pack_digest

@@ -23,8 +23,8 @@ from extender.images.platform import Compatibility, InvalidPlatform, Platform, p
 from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.placement.facts import Content, Failure, Pending, PodImage, Unknown, fact_of
-from extender.server.service import open_knowledge
-from extender.server.surroundings import NoCluster
+from extender.service.assembly import open_knowledge
+from extender.service.cluster_view import NoCluster
 
 _COLUMNS = 160  # a platform, a digest, and a sentence
 

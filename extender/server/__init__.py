@@ -1,1 +1,1 @@
-"""The listeners and their assembly."""
+"""HTTP: listeners, TLS, the connection of the hot paths, routes, operations."""

@@ -9,8 +9,8 @@ import pytest
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.outlets.scheduler import NodeView
-from extender.server.service import open_service
-from extender.server.surroundings import NoCluster
+from extender.service.assembly import open_service
+from extender.service.cluster_view import NoCluster
 from tests.integration.service.caller import Caller
 
 StartService = Callable[..., Awaitable[Caller]]

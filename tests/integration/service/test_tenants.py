@@ -37,7 +37,7 @@ from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.session import open_session
 from extender.resolver.resolver import LOOKUPS, Lookup, Resolver
-from extender.server.service import policy_of
+from extender.service.assembly import policy_of
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api
 from tests.integration.service.caller import NODES, review_of, with_nodes

@@ -16,8 +16,8 @@ from extender.cluster.pods import PODS
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.placement.facts import PodImage
-from extender.server.service import open_knowledge, open_service, open_surroundings
-from extender.server.surroundings import NoCluster
+from extender.service.assembly import open_knowledge, open_service, open_surroundings
+from extender.service.cluster_view import NoCluster
 from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api, write_kubeconfig
 from tests.integration.registry.faulty import GuardedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller

@@ -35,12 +35,12 @@ from extender.registry.mirrors import HostsDirectory
 from extender.registry.session import open_session
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Resolver
-from extender.server.allocator import keep_freed_memory
 from extender.server.endpoints import Endpoint, endpoint_server
 from extender.server.listener import Listener, open_listener
 from extender.server.operations import Health, operations_app
-from extender.server.surroundings import NoCluster, Surroundings, open_cluster_surroundings
 from extender.server.tls import TlsFiles
+from extender.service.allocator import keep_freed_memory
+from extender.service.cluster_view import NoCluster, Surroundings, open_cluster_surroundings
 from extender.store.url import default_store_url, open_store, without_password
 
 log = structlog.get_logger()

@@ -6,7 +6,7 @@ import sys
 
 _FAULTS = """
 import ctypes, resource, sys
-from extender.server.allocator import keep_freed_memory
+from extender.service.allocator import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
 def faults():

@@ -1,0 +1,1 @@
+"""One process from a configuration: what is opened, in which order, and how it is closed."""
