@@ -19,7 +19,7 @@ from extender.kubernetes.admission_v1 import (
 )
 from extender.metrics import counter
 from extender.outlets.pod_resolver import Knowledge
-from extender.placement.annotations import Wishes
+from extender.placement.annotations import Overrides
 from extender.placement.creation import CreatedPod
 from extender.placement.facts import Answer, PodImage, fact_of, images_of
 from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator, Outcome
@@ -44,7 +44,7 @@ class _Question(msgspec.Struct, frozen=True):
 
     review: AdmissionReview
     pod: CreatedPod
-    wishes: Wishes
+    overrides: Overrides
     images: tuple[PodImage, ...]
     keyring: Keyring
 
@@ -106,14 +106,14 @@ class PodAdmission:
         namespace = review.request.namespace or ""
         try:
             pod = _POD.decode(review.request.object)
-            wishes = self._knowledge.wishes_of(pod, namespace)
-            left = self._mutator.leave(pod, wishes)
+            overrides = self._knowledge.overrides_of(pod, namespace)
+            left = self._mutator.leave(pod, overrides)
         except _UNDECODABLE as exc:
             return _unreadable(review, exc)
         if left:
             return _reply(review, left)
         keyring = self._knowledge.keyring_of(pod, namespace, may_read=self._may_read_secrets)
-        return _Question(review, pod, wishes, images_of(pod), keyring)
+        return _Question(review, pod, overrides, images_of(pod), keyring)
 
     def _conclude(self, question: "_Question", answers: Sequence[Answer]) -> Reply:
         facts = [
@@ -121,7 +121,7 @@ class PodAdmission:
             for image, answer in zip(question.images, answers, strict=True)
         ]
         try:
-            mutation = self._mutator.mutate(question.pod, facts, question.wishes, self._cluster_platforms())
+            mutation = self._mutator.mutate(question.pod, facts, question.overrides, self._cluster_platforms())
         except _UNDECODABLE as exc:
             return _unreadable(question.review, exc)
         return _reply(question.review, mutation)

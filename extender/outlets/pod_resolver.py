@@ -10,7 +10,7 @@ import msgspec
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.pull_secrets import PullSecrets
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import Mode, Wishes, read_wishes
+from extender.placement.annotations import Mode, Overrides, read_overrides
 from extender.placement.facts import Answer, Cause, Content, Failure, PodImage, images_of
 from extender.placement.policy import Policy, left_alone
 from extender.resolver.resolver import Lookup, Resolver
@@ -31,10 +31,10 @@ class Knowledge(msgspec.Struct, frozen=True):
     look_at_pending_pods: Callable[[], None]
     pull_secrets: PullSecrets | None = None
 
-    def wishes_of(self, pod: Pod, namespace: str) -> Wishes:
+    def overrides_of(self, pod: Pod, namespace: str) -> Overrides:
         """What the pod and its namespace ask for."""
         annotations = pod.metadata.annotations if pod.metadata else None
-        return read_wishes(annotations, self.namespace_annotations(namespace))
+        return read_overrides(annotations, self.namespace_annotations(namespace))
 
     def keyring_of(self, pod: Pod, namespace: str, *, may_read: bool) -> Keyring:
         """The pod's pull secrets, then the operator's credentials; lookups go on the namespace's account.
@@ -82,7 +82,7 @@ class Knowledge(msgspec.Struct, frozen=True):
         It is the cluster's own word that the pod exists, so its pull secrets may be read.
         """
         namespace = (pod.metadata and pod.metadata.namespace) or ""
-        if left_alone(pod, self.policy) or self.wishes_of(pod, namespace).mode is Mode.IGNORE:
+        if left_alone(pod, self.policy) or self.overrides_of(pod, namespace).mode is Mode.IGNORE:
             return
         keyring = self.keyring_of(pod, namespace, may_read=True)
         for lookup in _lookups(images_of(pod)):

@@ -29,7 +29,7 @@ from extender.outlets.first_seen import FirstSeen
 from extender.outlets.pod_resolver import Knowledge
 from extender.outlets.precomputed_scores import Foresight
 from extender.outlets.seen_nodes import SeenNodes
-from extender.placement.annotations import Choice, Mode, Wishes
+from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import Answer, Content, PodImage, fact_of, images_of
 from extender.placement.nodes import NodePlatforms, Sought, list_nodes
 from extender.placement.policy import kind_of, left_alone
@@ -82,7 +82,7 @@ class _Question(msgspec.Struct, frozen=True):
     """A filter request about a pod that is our business."""
 
     args: ExtenderArgs
-    wishes: Wishes
+    overrides: Overrides
     nodes: NodePlatforms
     images: tuple[PodImage, ...]
     keyring: Keyring
@@ -172,14 +172,14 @@ class SchedulerVerbs:
     async def preempt(self, body: bytes) -> Reply:
         """ExtenderPreemptionResult for ExtenderPreemptionArgs, from memory; starts lookups. Raises InvalidRequest."""
         args = decode_preemption_args(body)
-        wishes = self._wishes_of(args.pod)
-        if wishes is None:
+        overrides = self._overrides_of(args.pod)
+        if overrides is None:
             return Reply(encode_preemption_result(args.echo()))
         if self._nodes is not None and not self._nodes.synced:
             return Reply(encode_preemption_result(ExtenderPreemptionResult({})), "error")
         images = images_of(args.pod)
         answers = await self._knowledge.resolve(images, self._keyring_of(args.pod), 0)
-        decision = self._decision(args.pod, images, answers, wishes)
+        decision = self._decision(args.pod, images, answers, overrides)
         outcome = preempt_nodes(args, self._nodes.platforms if self._nodes else self._seen_nodes.platforms, decision)
         _count("preempt", outcome.verdicts)
         return Reply(encode_preemption_result(outcome.answer))
@@ -214,8 +214,8 @@ class SchedulerVerbs:
         answers = self._knowledge.recall(question.images, question.keyring)
         if answers is None:
             return None
-        decision = self._decision(args.pod, question.images, answers, question.wishes)
-        if kind is not None and not question.wishes.problems:  # which are told to the log for every pod
+        decision = self._decision(args.pod, question.images, answers, question.overrides)
+        if kind is not None and not question.overrides.problems:  # which are told to the log for every pod
             self._recent.keep(kind, (decision, len(answers)))
         return question.nodes, decision
 
@@ -230,13 +230,13 @@ class SchedulerVerbs:
 
     def _question(self, args: ExtenderArgs) -> "_Question | Reply":
         """What there is to decide, or the answer where there is nothing."""
-        wishes = self._wishes_of(args.pod)
-        if wishes is None:
+        overrides = self._overrides_of(args.pod)
+        if overrides is None:
             return _filter_reply(args.echo())
         nodes = self._nodes_for(args)
         if isinstance(nodes, str):
             return _filter_reply(ExtenderFilterResult(error=nodes))
-        return _Question(args, wishes, nodes, images_of(args.pod), self._keyring_of(args.pod))
+        return _Question(args, overrides, nodes, images_of(args.pod), self._keyring_of(args.pod))
 
     def _score(self, args: ExtenderArgs) -> "_Scores":
         nodes = self._nodes_for(args)
@@ -245,22 +245,22 @@ class SchedulerVerbs:
         decision = self._recall(kind_of(args.pod))
         if decision:
             return _scores(args, nodes, decision)
-        wishes = self._wishes_of(args.pod)
-        if wishes is None:
+        overrides = self._overrides_of(args.pod)
+        if overrides is None:
             return _NO_SCORES
         images = images_of(args.pod)
         answers = self._knowledge.peek(images, self._keyring_of(args.pod))
-        return _scores(args, nodes, self._decision(args.pod, images, answers, wishes))
+        return _scores(args, nodes, self._decision(args.pod, images, answers, overrides))
 
     def _keyring_of(self, pod: Pod) -> Keyring:
         return self._knowledge.keyring_of(pod, _namespace_of(pod), may_read=self._may_read_secrets)
 
-    def _wishes_of(self, pod: Pod) -> Wishes | None:
+    def _overrides_of(self, pod: Pod) -> Overrides | None:
         """What pod and namespace ask for; None where the pod is none of our business."""
-        wishes = self._knowledge.wishes_of(pod, _namespace_of(pod))
-        for problem in wishes.problems:
+        overrides = self._knowledge.overrides_of(pod, _namespace_of(pod))
+        for problem in overrides.problems:
             log.info("annotation.refused", pod=_uid(pod), problem=problem)
-        return None if wishes.mode is Mode.IGNORE or left_alone(pod, self._policy) else wishes
+        return None if overrides.mode is Mode.IGNORE or left_alone(pod, self._policy) else overrides
 
     def _nodes_for(self, args: ExtenderArgs) -> NodePlatforms | str:
         """Where to look the asked nodes up, or why that cannot be done."""
@@ -294,25 +294,32 @@ class SchedulerVerbs:
         """The decision from memory, or after waiting for lookups where that could change the answer."""
         args, nodes, images, keyring = question.args, question.nodes, question.images, question.keyring
         answers = await self._knowledge.resolve(images, keyring, 0)
-        decision = self._decision(args.pod, images, answers, question.wishes)
+        decision = self._decision(args.pod, images, answers, question.overrides)
         if None not in answers or not self._wait_seconds or not is_unsettled(args, nodes, decision):
             return decision
         answers = await self._knowledge.resolve(images, keyring, self._wait_seconds)
-        return self._decision(args.pod, images, answers, question.wishes)
+        return self._decision(args.pod, images, answers, question.overrides)
 
-    def _decision(self, pod: Pod, images: tuple[PodImage, ...], answers: Sequence[Answer], wishes: Wishes) -> Decision:
+    def _decision(
+        self, pod: Pod, images: tuple[PodImage, ...], answers: Sequence[Answer], overrides: Overrides
+    ) -> Decision:
         if all(isinstance(answer, Content) for answer in answers):
-            return self._decide_known(images, tuple(answers), wishes)
+            return self._decide_known(images, tuple(answers), overrides)
         may_be_pending = self._first_seen.seconds(_uid(pod)) < self._pending_limit_seconds
-        return self._decide(images, answers, wishes, may_be_pending=may_be_pending)
+        return self._decide(images, answers, overrides, may_be_pending=may_be_pending)
 
     def _decide(
-        self, images: Sequence[PodImage], answers: Sequence[Answer], wishes: Wishes, *, may_be_pending: bool = False
+        self,
+        images: Sequence[PodImage],
+        answers: Sequence[Answer],
+        overrides: Overrides,
+        *,
+        may_be_pending: bool = False,
     ) -> Decision:
         facts = [
             fact_of(image, answer, may_be_pending=may_be_pending) for image, answer in zip(images, answers, strict=True)
         ]
-        return Decision(images, facts, self._policy, wishes)
+        return Decision(images, facts, self._policy, overrides)
 
 
 def _namespace_of(pod: Pod) -> str:

@@ -42,7 +42,7 @@ class Choice(enum.StrEnum):
     PASS = "pass"  # noqa: S105  # a verb
 
 
-class Wishes(msgspec.Struct, frozen=True):
+class Overrides(msgspec.Struct, frozen=True):
     """What the pod and its namespace ask for together.
 
     `prefer` is a normalised architecture, `none`, or None where nobody asked; `unknown` None leaves it to the operator.
@@ -55,7 +55,7 @@ class Wishes(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
 
-_DEFAULTS = Wishes()
+_DEFAULTS = Overrides()
 _ARCHITECTURE = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
 _QUOTED_CHARACTERS = 40  # of a refused value: annotations may be 256 KiB long, and the sentence goes into warnings
 _Word = TypeVar("_Word", Mode, Choice)
@@ -64,28 +64,28 @@ _Word = TypeVar("_Word", Mode, Choice)
 Annotations = Mapping[str, str] | msgspec.UnsetType | None
 
 
-def read_wishes(pod: Annotations, namespace: Annotations) -> Wishes:
+def read_overrides(pod: Annotations, namespace: Annotations) -> Overrides:
     """The wishes in the annotations of a pod and of its namespace; either may be missing, null or lack ours."""
-    if not _has_wishes(pod) and not _has_wishes(namespace):
+    if not _has_overrides(pod) and not _has_overrides(namespace):
         return _DEFAULTS
-    wishes = _DEFAULTS
+    overrides = _DEFAULTS
     for owner, annotations in (("namespace", namespace or {}), ("pod", pod or {})):
-        wishes = _override(wishes, owner, annotations)
-    return wishes
+        overrides = _override(overrides, owner, annotations)
+    return overrides
 
 
-def _has_wishes(annotations: Annotations) -> bool:
+def _has_overrides(annotations: Annotations) -> bool:
     if not annotations:
         return False
     return not annotations.keys().isdisjoint((MODE, PREFER, UNKNOWN))
 
 
-def _override(default: Wishes, owner: str, annotations: Mapping[str, str]) -> Wishes:
+def _override(default: Overrides, owner: str, annotations: Mapping[str, str]) -> Overrides:
     problems = list(default.problems)
     mode = _read_word(Mode, owner, MODE, annotations, problems)
     unknown = _read_word(Choice, owner, UNKNOWN, annotations, problems)
     prefer = _read_architecture(owner, annotations, problems)
-    return Wishes(mode or default.mode, prefer or default.prefer, unknown or default.unknown, tuple(problems))
+    return Overrides(mode or default.mode, prefer or default.prefer, unknown or default.unknown, tuple(problems))
 
 
 def _read_word(
@@ -112,5 +112,5 @@ def _read_architecture(owner: str, annotations: Mapping[str, str], problems: lis
 
 
 def _problem(owner: str, key: str, value: str, right: str) -> str:
-    quoted = value if len(value) <= _QUOTED_CHARACTERS else f"{value[:_QUOTED_CHARACTERS]}…"
-    return f"the {owner}'s annotation {key} is {quoted!r} and was ignored; it must be {right}"
+    shown = value if len(value) <= _QUOTED_CHARACTERS else f"{value[:_QUOTED_CHARACTERS]}…"
+    return f"the {owner}'s annotation {key} is {shown!r} and was ignored; it must be {right}"

@@ -10,7 +10,7 @@ import msgspec
 
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod, PodSpec
-from extender.placement.annotations import ADDED, REASON, Wishes
+from extender.placement.annotations import ADDED, REASON, Overrides
 from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown
 from extender.placement.patch import JsonObject
 from extender.placement.reasons import Constraint, refusal_text
@@ -58,7 +58,7 @@ class Creation(msgspec.Struct, frozen=True):
     touched: bytes
     images: tuple[PodImage, ...]
     facts: tuple[ImageFact, ...]
-    wishes: Wishes
+    overrides: Overrides
     cluster: frozenset[Platform]
 
     def document(self) -> JsonObject:
@@ -89,7 +89,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def read_creation(
-    pod: CreatedPod, images: Sequence[tuple[PodImage, ImageFact]], wishes: Wishes, cluster: frozenset[Platform]
+    pod: CreatedPod, images: Sequence[tuple[PodImage, ImageFact]], overrides: Overrides, cluster: frozenset[Platform]
 ) -> Creation:
     """The creation of the pod."""
     spec = pod.spec or CreatedSpec()
@@ -101,7 +101,7 @@ def read_creation(
         _ENCODER.encode(touched),
         tuple(image for image, _ in images),
         tuple(fact for _, fact in images),
-        wishes,
+        overrides,
         cluster,
     )
 

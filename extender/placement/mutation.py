@@ -38,7 +38,7 @@ from extender.placement.affinity import (
     plan_preferred,
     plan_required,
 )
-from extender.placement.annotations import Mode, Wishes
+from extender.placement.annotations import Mode, Overrides
 from extender.placement.creation import CreatedPod, Creation, read_creation
 from extender.placement.facts import Fit, ImageFact, PodImage, fit
 from extender.placement.patch import Json, JsonObject, Operation, diff, look
@@ -84,13 +84,13 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return encode_fields(self.patch, self.warnings, self.audit_annotations)
 
 
-def untouched(pod: Pod, wishes: Wishes, policy: Policy) -> Outcome | None:
+def untouched(pod: Pod, overrides: Overrides, policy: Policy) -> Outcome | None:
     """Why this pod's images need not even be looked up; None if they must be.
 
     DaemonSet pods are left alone, besides those of `policy.left_alone`: their controller judges taints and affinity by
     its template, and would go on making pods for nodes that what we add keeps them off.
     """
-    if wishes.mode is Mode.IGNORE:
+    if overrides.mode is Mode.IGNORE:
         return Outcome.IGNORED
     owners = (pod.metadata and pod.metadata.owner_references) or ()
     of_daemon_set = any(owner.kind == "DaemonSet" and owner.controller for owner in owners)
@@ -117,19 +117,19 @@ class Mutator:
         self._admission = admission
         self._remembered = functools.lru_cache(_REMEMBERED)(self._decide)
 
-    def leave(self, pod: Pod, wishes: Wishes) -> Mutation | None:
+    def leave(self, pod: Pod, overrides: Overrides) -> Mutation | None:
         """The answer for a pod that is `untouched`, whatever its images are; None if they must be looked up."""
-        outcome = untouched(pod, wishes, self._policy)
+        outcome = untouched(pod, overrides, self._policy)
         if outcome is None:
             return None
         audit = {"verdict": f"{outcome.replace('_', ' ')}, so the images were not looked up"}
-        return Mutation(outcome=outcome, warnings=wishes.problems, audit_annotations=audit)
+        return Mutation(outcome=outcome, warnings=overrides.problems, audit_annotations=audit)
 
     def mutate(
         self,
         pod: CreatedPod,
         images: Sequence[tuple[PodImage, ImageFact]],
-        wishes: Wishes,
+        overrides: Overrides,
         cluster: frozenset[Platform] = frozenset(),
     ) -> Mutation:
         """What to answer about a pod that is not to be left, given what is known of its images.
@@ -138,7 +138,7 @@ class Mutator:
         `cluster` has the platforms of the nodes there are, nothing if they are not watched; it gives warnings only.
         Under `observe` the audit annotation `would-add` stands for the patch.
         """
-        creation = read_creation(pod, images, wishes, cluster)
+        creation = read_creation(pod, images, overrides, cluster)
         return self._remembered(creation) if len(creation.touched) <= _REMEMBERED_BYTES else self._decide(creation)
 
     def _decide(self, creation: Creation) -> Mutation:
@@ -171,14 +171,14 @@ class Mutator:
     def _answer(
         self, creation: Creation, patch: list[Operation], added: Additions, warnings: Sequence[str]
     ) -> Mutation:
-        observed = creation.wishes.mode is Mode.OBSERVE
+        observed = creation.overrides.mode is Mode.OBSERVE
         audit = {"verdict": self._verdict(creation)}
         if added != NOTHING:
             audit["would-add" if observed else "added"] = write_record(added)
         return Mutation(
             outcome=Outcome.OBSERVED if observed else Outcome.PATCHED if patch else Outcome.UNCHANGED,
             patch=_ENCODER.encode(patch) if patch and not observed else b"",
-            warnings=(*creation.wishes.problems, *warnings, *self._nowhere(creation)),
+            warnings=(*creation.overrides.problems, *warnings, *self._nowhere(creation)),
             audit_annotations=audit,
         )
 
@@ -228,7 +228,7 @@ class Mutator:
         if not is_multi_arch(creation.facts, compatibility):
             return ()
         architectures = {platform.architecture for platform in common_platforms(creation.facts, compatibility)}
-        return plan_preferred(existing, preference_for(self._policy, creation.wishes), frozenset(architectures))
+        return plan_preferred(existing, preference_for(self._policy, creation.overrides), frozenset(architectures))
 
     def _nowhere(self, creation: Creation) -> Iterator[str]:
         compatibility = self._policy.compatibility

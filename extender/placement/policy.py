@@ -9,7 +9,7 @@ import msgspec
 
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import MODE, NO_PREFERENCE, PREFER, UNKNOWN, Choice, Wishes
+from extender.placement.annotations import MODE, NO_PREFERENCE, PREFER, UNKNOWN, Choice, Overrides
 from extender.placement.facts import Cause, ImageFact, Pending, RunsOn, Unknown
 
 HIGHEST_PREFERENCE = 10
@@ -57,7 +57,7 @@ def kind_of(pod: Pod) -> Hashable | None:
     return metadata.namespace, pod.spec
 
 
-def choice_for(fact: Pending | Unknown, policy: Policy, wishes: Wishes) -> Choice:
+def choice_for(fact: Pending | Unknown, policy: Policy, overrides: Overrides) -> Choice:
     """What to do about this unresolved image.
 
     One that is never pulled passes, since only the node's own copy could tell; and where the operator names no platform
@@ -65,15 +65,15 @@ def choice_for(fact: Pending | Unknown, policy: Policy, wishes: Wishes) -> Choic
     """
     if isinstance(fact, Unknown) and fact.cause is Cause.NEVER_PULLED:
         return Choice.PASS
-    choice = policy.pending if isinstance(fact, Pending) else wishes.unknown or policy.unknown
+    choice = policy.pending if isinstance(fact, Pending) else overrides.unknown or policy.unknown
     return Choice.PASS if choice is Choice.ASSUME and not policy.assume else choice
 
 
-def preference_for(policy: Policy, wishes: Wishes) -> Mapping[str, int]:
+def preference_for(policy: Policy, overrides: Overrides) -> Mapping[str, int]:
     """The score of each architecture for a multi-arch pod: the operator's map, unless the wishes replace it."""
-    if wishes.prefer is None:
+    if overrides.prefer is None:
         return policy.preference
-    return {} if wishes.prefer == NO_PREFERENCE else {wishes.prefer: HIGHEST_PREFERENCE}
+    return {} if overrides.prefer == NO_PREFERENCE else {overrides.prefer: HIGHEST_PREFERENCE}
 
 
 def common_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -> frozenset[Platform]:

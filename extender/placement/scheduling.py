@@ -20,7 +20,7 @@ from extender.kubernetes.extender_v1 import (
     ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
 )
-from extender.placement.annotations import Choice, Mode, Wishes
+from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import Cause, Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
 from extender.placement.nodes import UNSEEN, NodePlatforms
 from extender.placement.policy import Policy, choice_for, is_multi_arch, preference_for
@@ -102,21 +102,23 @@ class Decision:
     observed. `can_be_learned`: an image is unresolved whose lookup could still tell.
     """
 
-    def __init__(self, images: Sequence[PodImage], facts: Sequence[ImageFact], policy: Policy, wishes: Wishes) -> None:
+    def __init__(
+        self, images: Sequence[PodImage], facts: Sequence[ImageFact], policy: Policy, overrides: Overrides
+    ) -> None:
         """`facts` are those of `images`, in the same order."""
         unresolved = [
-            (image, fact, choice_for(fact, policy, wishes))
+            (image, fact, choice_for(fact, policy, overrides))
             for image, fact in zip(images, facts, strict=True)
             if isinstance(fact, Pending | Unknown)
         ]
-        self.enforced = wishes.mode is Mode.ENFORCE
+        self.enforced = overrides.mode is Mode.ENFORCE
         self.can_be_learned = any(fact.cause is not Cause.NEVER_PULLED for _, fact, _ in unresolved)
         self.retried = [(image, fact) for image, fact, choice in unresolved if choice is Choice.RETRY]
         assumed = {image for image, _, choice in unresolved if choice is Choice.ASSUME and not self.retried}
         self.constraints = tuple(_constraints(images, facts, assumed, policy.assume))
         self._facts = facts
         self._policy = policy
-        self._wishes = wishes
+        self._overrides = overrides
         self._verdicts: dict[Platform | None, Verdict] = {}
         self._alike: Mapping[frozenset[Platform], Verdict | None] = {}  # for the last platforms asked about
 
@@ -137,7 +139,7 @@ class Decision:
         """The score of each architecture, empty for a pod that is not known to be multi-arch."""
         if not is_multi_arch(self._facts, self._policy.compatibility):
             return {}
-        return preference_for(self._policy, self._wishes)
+        return preference_for(self._policy, self._overrides)
 
     def score(self, platform: Platform | None) -> int:
         """The score of nodes of `platform`, 0 for those that get none."""

@@ -21,7 +21,7 @@ from aiohttp.test_utils import TestServer
 
 from extender.demo.registry import EmbeddedRegistry
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import read_wishes
+from extender.placement.annotations import read_overrides
 from extender.placement.mutation import untouched
 from extender.placement.policy import Policy
 from testbed.api_client import ApiClient, ApiError
@@ -578,8 +578,8 @@ async def _asked_about(api: ApiClient, webhook: Recorder, name: str) -> None:
 def looked_at(made: KubernetesObject) -> bool:
     """Whether the service would look at the pod's images when asked."""
     read = msgspec.convert(made, Pod)
-    wishes = read_wishes(made["metadata"].get("annotations"), None)
-    return untouched(read, wishes, Policy()) is None
+    overrides = read_overrides(made["metadata"].get("annotations"), None)
+    return untouched(read, overrides, Policy()) is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import msgspec
 
 from extender.images.platform import Platform, parse_platform
 from extender.placement.affinity import AffinityMode
-from extender.placement.annotations import ADDED, read_wishes
+from extender.placement.annotations import ADDED, read_overrides
 from extender.placement.creation import CreatedPod
 from extender.placement.facts import ImageFact, RunsOn, images_of
 from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator
@@ -74,10 +74,10 @@ def mutate(
 ) -> Mutation:
     """What is decided about the pod, given what is known of each of its images in order."""
     decoded = created(document)
-    wishes = read_wishes(decoded.metadata.annotations if decoded.metadata else None, namespace)
+    overrides = read_overrides(decoded.metadata.annotations if decoded.metadata else None, namespace)
     images = tuple(zip(images_of(decoded), facts, strict=True))
     mutator = Mutator(policy, admission or settings())
-    return mutator.leave(decoded, wishes) or mutator.mutate(decoded, images, wishes, cluster)
+    return mutator.leave(decoded, overrides) or mutator.mutate(decoded, images, overrides, cluster)
 
 
 def after(document: Any, *facts: ImageFact, **arguments: Any) -> Any:

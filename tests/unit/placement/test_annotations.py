@@ -4,35 +4,37 @@ from collections.abc import Mapping
 
 import pytest
 
-from extender.placement.annotations import MODE, PREFER, UNKNOWN, Choice, Mode, Wishes, read_wishes
+from extender.placement.annotations import MODE, PREFER, UNKNOWN, Choice, Mode, Overrides, read_overrides
 
 Annotations = Mapping[str, str] | None
 
 
 @pytest.mark.parametrize(
-    ("pod", "namespace", "wishes"),
+    ("pod", "namespace", "overrides"),
     [
-        (None, None, Wishes()),
-        ({}, {"team": "shop"}, Wishes()),
-        ({MODE: "observe"}, None, Wishes(mode=Mode.OBSERVE)),
-        (None, {MODE: "ignore"}, Wishes(mode=Mode.IGNORE)),
-        ({MODE: "enforce"}, {MODE: "ignore"}, Wishes(mode=Mode.ENFORCE)),
-        ({PREFER: "amd64"}, {PREFER: "none", MODE: "observe"}, Wishes(Mode.OBSERVE, "amd64")),
-        ({PREFER: "none"}, {PREFER: "amd64"}, Wishes(prefer="none")),
-        ({PREFER: "aarch64"}, None, Wishes(prefer="arm64")),
-        ({PREFER: "x86_64"}, None, Wishes(prefer="amd64")),
-        ({PREFER: "riscv64"}, None, Wishes(prefer="riscv64")),
-        ({UNKNOWN: "pass"}, {UNKNOWN: "retry"}, Wishes(unknown=Choice.PASS)),
-        ({UNKNOWN: "assume"}, {}, Wishes(unknown=Choice.ASSUME)),
+        (None, None, Overrides()),
+        ({}, {"team": "shop"}, Overrides()),
+        ({MODE: "observe"}, None, Overrides(mode=Mode.OBSERVE)),
+        (None, {MODE: "ignore"}, Overrides(mode=Mode.IGNORE)),
+        ({MODE: "enforce"}, {MODE: "ignore"}, Overrides(mode=Mode.ENFORCE)),
+        ({PREFER: "amd64"}, {PREFER: "none", MODE: "observe"}, Overrides(Mode.OBSERVE, "amd64")),
+        ({PREFER: "none"}, {PREFER: "amd64"}, Overrides(prefer="none")),
+        ({PREFER: "aarch64"}, None, Overrides(prefer="arm64")),
+        ({PREFER: "x86_64"}, None, Overrides(prefer="amd64")),
+        ({PREFER: "riscv64"}, None, Overrides(prefer="riscv64")),
+        ({UNKNOWN: "pass"}, {UNKNOWN: "retry"}, Overrides(unknown=Choice.PASS)),
+        ({UNKNOWN: "assume"}, {}, Overrides(unknown=Choice.ASSUME)),
     ],
     ids=[
         "nothing", "others-only", "pod-mode", "namespace-mode", "pod-overrides", "each-key-by-itself", "none-overrides",
         "spelling", "spelling-too", "unlisted-architecture", "unknown-overrides", "unknown",
     ],
 )  # fmt: skip
-def test_the_pod_overrides_its_namespace_key_by_key(pod: Annotations, namespace: Annotations, wishes: Wishes) -> None:
+def test_the_pod_overrides_its_namespace_key_by_key(
+    pod: Annotations, namespace: Annotations, overrides: Overrides
+) -> None:
     """The namespace's value is the default."""
-    assert read_wishes(pod, namespace) == wishes
+    assert read_overrides(pod, namespace) == overrides
 
 
 @pytest.mark.parametrize(
@@ -53,17 +55,17 @@ def test_the_pod_overrides_its_namespace_key_by_key(pod: Annotations, namespace:
 def test_a_bad_value_is_reported_and_counts_as_absent(key: str, value: str) -> None:
     """The namespace's good value stays in force, and a sentence says whose value was wrong and what would be right."""
     good = {MODE: "observe", UNKNOWN: "retry", PREFER: "arm64"}
-    wishes = read_wishes({key: value}, good)
-    assert (wishes.mode, wishes.prefer, wishes.unknown) == (Mode.OBSERVE, "arm64", Choice.RETRY)
-    (problem,) = wishes.problems
+    overrides = read_overrides({key: value}, good)
+    assert (overrides.mode, overrides.prefer, overrides.unknown) == (Mode.OBSERVE, "arm64", Choice.RETRY)
+    (problem,) = overrides.problems
     assert problem.startswith(f"the pod's annotation {key} is ")
     assert "; it must be " in problem
 
 
 def test_every_bad_value_is_reported_and_long_ones_are_cut() -> None:
     """Annotations may be 256 KiB long, and what is said of them goes into warnings."""
-    wishes = read_wishes({MODE: "x" * 262_144, PREFER: "?"}, {UNKNOWN: "?"})
-    assert (wishes.mode, wishes.prefer, wishes.unknown) == (Mode.ENFORCE, None, None)
-    assert len(wishes.problems) == 3
-    assert wishes.problems[0].startswith("the namespace's annotation")
-    assert all(len(problem) < 200 for problem in wishes.problems)
+    overrides = read_overrides({MODE: "x" * 262_144, PREFER: "?"}, {UNKNOWN: "?"})
+    assert (overrides.mode, overrides.prefer, overrides.unknown) == (Mode.ENFORCE, None, None)
+    assert len(overrides.problems) == 3
+    assert overrides.problems[0].startswith("the namespace's annotation")
+    assert all(len(problem) < 200 for problem in overrides.problems)

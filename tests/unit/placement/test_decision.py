@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from extender.images.platform import Platform, parse_platform
-from extender.placement.annotations import Choice, Mode, Wishes
+from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import Anywhere, Cause, Failure, ImageFact, Pending, PodImage, RunsOn, Unknown, fact_of
 from extender.placement.policy import Policy
 from extender.placement.scheduling import REFUSED, Decision, Verdict
@@ -15,10 +15,10 @@ RETRY, ASSUME, PASS = Choice
 YES = "yes"
 
 
-def decide(facts: list[ImageFact], policy: Policy, wishes: Wishes | None = None) -> Decision:
+def decide(facts: list[ImageFact], policy: Policy, overrides: Overrides | None = None) -> Decision:
     """The decision about a pod of one image per fact."""
     images = [PodImage(f"r/image-{index}:1") for index in range(len(facts))]
-    return Decision(images, facts, policy, wishes or Wishes())
+    return Decision(images, facts, policy, overrides or Overrides())
 
 
 # By what is to be done about a pending image (down) and an unknown one (across); None: the pod has no such image.
@@ -98,9 +98,9 @@ def test_one_known_no_decides_for_its_platform_only() -> None:
 def test_the_pods_wish_decides_for_unknown_images_only() -> None:
     """A pod cannot wish away the wait for a pending one."""
     policy = Policy(pending=RETRY, unknown=PASS)
-    wishes = Wishes(unknown=ASSUME)
-    assert decide([Unknown(Cause.DENIED, "…")], policy, wishes).verdict(ARM64) is Verdict.ASSUMED_NO
-    assert decide([Pending(Cause.LOOKING_UP, "…")], policy, wishes).verdict(ARM64) is Verdict.RETRY
+    overrides = Overrides(unknown=ASSUME)
+    assert decide([Unknown(Cause.DENIED, "…")], policy, overrides).verdict(ARM64) is Verdict.ASSUMED_NO
+    assert decide([Pending(Cause.LOOKING_UP, "…")], policy, overrides).verdict(ARM64) is Verdict.RETRY
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_an_unresolved_image_that_is_never_pulled_passes(cause: Cause) -> None:
     """Whatever its lookup said, and whatever the operator and the pod want done about unknown images."""
     image = PodImage("r/local:1", pull_policy="Never")
     fact = fact_of(image, Failure(cause, "…"), may_be_pending=True)
-    decision = Decision([image], [fact], Policy(pending=RETRY, unknown=RETRY), Wishes(unknown=ASSUME))
+    decision = Decision([image], [fact], Policy(pending=RETRY, unknown=RETRY), Overrides(unknown=ASSUME))
     assert decision.verdict(ARM64) is Verdict.PASSED
     assert decision.verdict_on_any(frozenset({AMD64, S390X})) is Verdict.PASSED
     assert not decision.can_be_learned
@@ -131,7 +131,7 @@ def test_the_unknown_is_never_a_yes(cause: Cause) -> None:
             pending=pending, unknown=unknown, assume=frozenset({S390X}), preference={"amd64": 10, "s390x": 10}
         )
         decision = decide(
-            [RunsOn(frozenset({AMD64, ARM64, S390X})), fact], policy, Wishes(prefer="s390x", unknown=wish)
+            [RunsOn(frozenset({AMD64, ARM64, S390X})), fact], policy, Overrides(prefer="s390x", unknown=wish)
         )
         verdicts = {platform: decision.verdict(platform) for platform in (AMD64, ARM64, S390X)}
         assert Verdict.YES not in verdicts.values()
@@ -146,7 +146,7 @@ def test_the_unknown_is_never_a_yes(cause: Cause) -> None:
 @pytest.mark.parametrize("mode", Mode)
 def test_the_mode_does_not_change_the_decision(mode: Mode) -> None:
     """Only whether it is put into effect."""
-    decision = decide([RunsOn(frozenset({AMD64}))], Policy(), Wishes(mode=mode))
+    decision = decide([RunsOn(frozenset({AMD64}))], Policy(), Overrides(mode=mode))
     assert decision.verdict(ARM64) is Verdict.NO
     assert decision.enforced is (mode is Mode.ENFORCE)
 

@@ -7,7 +7,7 @@ import pytest
 
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import ADDED, MODE, PREFER, REASON, Wishes
+from extender.placement.annotations import ADDED, MODE, PREFER, REASON, Overrides
 from extender.placement.facts import Anywhere, Cause, ImageFact, Pending, PodImage, Unknown
 from extender.placement.mutation import Mutator, Outcome, untouched
 from extender.placement.tolerations import TolerationRule
@@ -209,7 +209,7 @@ def test_pods_that_are_none_of_our_business_are_left_alone(document: dict[str, A
     mutation = mutate(document, MULTI, admission=settings("both", "multiarch"))
     assert (mutation.outcome, mutation.patch, mutation.warnings) == (Outcome.LEFT_ALONE, b"", ())
     assert mutation.audit_annotations == {"verdict": "left alone, so the images were not looked up"}
-    assert untouched(msgspec.convert(document, Pod), Wishes(), POLICY) is Outcome.LEFT_ALONE
+    assert untouched(msgspec.convert(document, Pod), Overrides(), POLICY) is Outcome.LEFT_ALONE
 
 
 def test_pod_that_a_daemon_set_owns_without_controlling_it_is_not_left() -> None:
@@ -357,17 +357,17 @@ def test_same_pod_gets_the_same_answer_and_another_its_own() -> None:
     mutator = Mutator(POLICY, settings("both", "multiarch"))
     nowhere = frozenset[Platform]()
     answers = []
-    for document, fact, wishes, cluster in [
-        (pod(), MULTI, Wishes(), LINUX_ARM64),
-        (pod(tolerations=[ARM_TOLERATION]), MULTI, Wishes(), LINUX_ARM64),
-        (pod(nodeSelector={"kubernetes.io/arch": "arm64"}), MULTI, Wishes(), LINUX_ARM64),
-        (pod(), AMD64, Wishes(), LINUX_ARM64),
-        (pod(), AMD64, Wishes(), nowhere),
-        (pod(), MULTI, Wishes(prefer="amd64"), LINUX_ARM64),
-        (pod(metadata={"annotations": None}), MULTI, Wishes(), LINUX_ARM64),
+    for document, fact, overrides, cluster in [
+        (pod(), MULTI, Overrides(), LINUX_ARM64),
+        (pod(tolerations=[ARM_TOLERATION]), MULTI, Overrides(), LINUX_ARM64),
+        (pod(nodeSelector={"kubernetes.io/arch": "arm64"}), MULTI, Overrides(), LINUX_ARM64),
+        (pod(), AMD64, Overrides(), LINUX_ARM64),
+        (pod(), AMD64, Overrides(), nowhere),
+        (pod(), MULTI, Overrides(prefer="amd64"), LINUX_ARM64),
+        (pod(metadata={"annotations": None}), MULTI, Overrides(), LINUX_ARM64),
     ]:
         images = [(PodImage("app-0:1"), fact)]
-        first, second = (mutator.mutate(created(document), images, wishes, cluster) for _ in range(2))
+        first, second = (mutator.mutate(created(document), images, overrides, cluster) for _ in range(2))
         assert first == second
         answers.append(first)
     assert len({(answer.patch, answer.warnings) for answer in answers}) == len(answers)
@@ -378,7 +378,7 @@ def test_annotations_of_others_make_no_other_pod() -> None:
     mutator = Mutator(POLICY, settings("both", "multiarch"))
     others: list[dict[str, str]] = [{"a": "1"}, {"b": "x" * 10_000}, {}]
     pods = [created(pod(metadata={"annotations": annotations})) for annotations in others]
-    answers = [mutator.mutate(each, [(PodImage("app-0:1"), MULTI)], Wishes()) for each in pods]
+    answers = [mutator.mutate(each, [(PodImage("app-0:1"), MULTI)], Overrides()) for each in pods]
     assert answers[0] is answers[1] is answers[2]
     assert answers[0].patch
 

@@ -5,7 +5,7 @@ import pytest
 
 from extender.images.platform import Compatibility, parse_platform
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import Choice, Wishes
+from extender.placement.annotations import Choice, Overrides
 from extender.placement.facts import Anywhere, Cause, ImageFact, Pending, RunsOn, Unknown
 from extender.placement.policy import (
     Policy,
@@ -104,17 +104,17 @@ def test_the_wish_is_for_unknown_images_and_the_operator_keeps_pending_ones(
     pending: Choice, unknown: Choice, wish: Choice | None
 ) -> None:
     """Every combination; an image that is never pulled passes under all of them."""
-    policy, wishes = Policy(pending=pending, unknown=unknown), Wishes(unknown=wish)
-    assert choice_for(PENDING, policy, wishes) is pending
-    assert choice_for(UNKNOWN, policy, wishes) is (wish or unknown)
-    assert choice_for(NEVER, policy, wishes) is Choice.PASS
+    policy, overrides = Policy(pending=pending, unknown=unknown), Overrides(unknown=wish)
+    assert choice_for(PENDING, policy, overrides) is pending
+    assert choice_for(UNKNOWN, policy, overrides) is (wish or unknown)
+    assert choice_for(NEVER, policy, overrides) is Choice.PASS
 
 
 def test_assume_passes_where_the_operator_names_nothing_to_assume() -> None:
     """A pod's wish cannot make an empty list refuse every node."""
     policy = Policy(pending=Choice.ASSUME, unknown=Choice.PASS, assume=frozenset())
-    assert choice_for(PENDING, policy, Wishes()) is Choice.PASS
-    assert choice_for(UNKNOWN, policy, Wishes(unknown=Choice.ASSUME)) is Choice.PASS
+    assert choice_for(PENDING, policy, Overrides()) is Choice.PASS
+    assert choice_for(UNKNOWN, policy, Overrides(unknown=Choice.ASSUME)) is Choice.PASS
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_assume_passes_where_the_operator_names_nothing_to_assume() -> None:
 )
 def test_a_wish_replaces_the_preference(prefer: str | None, preference: dict[str, int]) -> None:
     """It is not merged into the operator's map."""
-    assert preference_for(POLICY, Wishes(prefer=prefer)) == preference
+    assert preference_for(POLICY, Overrides(prefer=prefer)) == preference
 
 
 EXACT = Compatibility()

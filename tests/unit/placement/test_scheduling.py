@@ -18,7 +18,7 @@ from extender.kubernetes.extender_v1 import (
     encode_preemption_result,
     encode_priorities,
 )
-from extender.placement.annotations import Choice, Mode, Wishes
+from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import Anywhere, Cause, Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
 from extender.placement.nodes import NodePlatforms, list_nodes
 from extender.placement.policy import Policy
@@ -47,10 +47,10 @@ def only(platforms: str, others: str = "") -> str:
     return f"image r/0:1 is built only for {platforms}{others}"
 
 
-def decide(facts: Sequence[ImageFact], policy: Policy | None = None, wishes: Wishes | None = None) -> Decision:
+def decide(facts: Sequence[ImageFact], policy: Policy | None = None, overrides: Overrides | None = None) -> Decision:
     """The decision about a pod whose images are r/0:1, r/1:1, and so on."""
     images = [PodImage(f"r/{index}:1") for index in range(len(facts))]
-    return Decision(images, facts, policy or Policy(), wishes or Wishes())
+    return Decision(images, facts, policy or Policy(), overrides or Overrides())
 
 
 def view_of(nodes: Nodes) -> NodePlatforms:
@@ -289,7 +289,7 @@ def test_asked_nodes_are_counted_by_verdict(
 def test_an_observed_pod_is_left_as_it_is(form: str, mode: Mode, facts: list[ImageFact]) -> None:
     """Filter and preempt echo, prioritize is neutral, and what would have been done can still be recorded."""
     policy = Policy(preference={"arm64": 10})
-    observed, enforced = (decide(facts, policy, Wishes(mode=each)) for each in (mode, Mode.ENFORCE))
+    observed, enforced = (decide(facts, policy, Overrides(mode=each)) for each in (mode, Mode.ENFORCE))
     args, nodes = ask(form, MIXED)
     filtered, would = filter_nodes(args, nodes, observed), filter_nodes(args, nodes, enforced)
     assert encode_filter_result(filtered.answer) == encode_filter_result(args.echo())
@@ -342,7 +342,7 @@ def test_prioritize_scores_the_nodes_of_multi_arch_pods(
     form: str, facts: list[ImageFact], policy: Policy, prefer: str | None, scores: dict[str, int]
 ) -> None:
     """Only nodes known to run all images, by the preference for their architecture; zeros are left out."""
-    outcome = prioritize_nodes(*ask(form, ALL_KINDS), decide(facts, policy, Wishes(prefer=prefer)))
+    outcome = prioritize_nodes(*ask(form, ALL_KINDS), decide(facts, policy, Overrides(prefer=prefer)))
     answer = json.loads(encode_priorities(outcome.answer))
     assert answer == [{"Host": name, "Score": scores[name]} for name in ALL_KINDS if name in scores]
     assert all(type(item["Score"]) is int for item in answer)

@@ -17,7 +17,7 @@ from extender.kubernetes.extender_v1 import (
     decode_preemption_args,
     encode_priorities,
 )
-from extender.placement.annotations import Choice, Wishes
+from extender.placement.annotations import Choice, Overrides
 from extender.placement.facts import Anywhere, Cause, ImageFact, Pending, PodImage, RunsOn, Unknown
 from extender.placement.nodes import NodePlatforms, list_nodes
 from extender.placement.policy import Policy
@@ -51,16 +51,16 @@ policies = st.builds(
     compatibility=st.builds(Compatibility, run_386_on_amd64=st.booleans(), run_arm_on_arm64=st.booleans()),
     preference=st.dictionaries(st.sampled_from(["amd64", "arm64", "arm"]), st.integers(0, 10)),
 )
-wishes = st.builds(Wishes, unknown=st.none() | choices, prefer=st.sampled_from([None, "amd64", "none"]))
+overrides = st.builds(Overrides, unknown=st.none() | choices, prefer=st.sampled_from([None, "amd64", "none"]))
 references = st.sampled_from([f"r/{letter}:1" for letter in "abcdefgh"])
 
 
-def decide(images: Sequence[tuple[PodImage, ImageFact]], policy: Policy, wish: Wishes) -> Decision:
+def decide(images: Sequence[tuple[PodImage, ImageFact]], policy: Policy, wish: Overrides) -> Decision:
     """The decision about a pod of these images."""
     return Decision([image for image, _ in images], [fact for _, fact in images], policy, wish)
 
 
-decisions = st.builds(decide, st.lists(st.tuples(references.map(PodImage), facts), max_size=5), policies, wishes)
+decisions = st.builds(decide, st.lists(st.tuples(references.map(PodImage), facts), max_size=5), policies, overrides)
 Asked = Mapping[NodeName, Platform | None]
 clusters: st.SearchStrategy[Asked] = st.dictionaries(
     st.integers(0, 99).map(lambda number: NodeName(f"n{number}")), st.none() | platforms, min_size=1, max_size=8
@@ -197,10 +197,10 @@ def test_preempt_agrees_with_filter(decision: Decision, cluster: Asked) -> None:
     assert list(kept) == ([] if decision.retried else names_in(filtered))
 
 
-@given(st.lists(facts, min_size=1, max_size=5), policies, wishes, platforms)
+@given(st.lists(facts, min_size=1, max_size=5), policies, overrides, platforms)
 @quick
 def test_the_order_of_images_changes_no_verdict(
-    images: list[ImageFact], policy: Policy, wish: Wishes, platform: Platform
+    images: list[ImageFact], policy: Policy, wish: Overrides, platform: Platform
 ) -> None:
     """Only the text names the first in pod order."""
     named = [(PodImage(f"r/{index}:1"), fact) for index, fact in enumerate(images)]
