@@ -111,11 +111,11 @@ async def serve_service(options: argparse.Namespace) -> None:
             registry.add_index("bench/single", "1", ["linux/amd64"])
             settings = _settings(options, registry.host, f"sqlite:///{store}" if options.images else "memory:")
             config = load_config(None, [f"{path}={value}" for path, value in settings.items()])
-            surroundings = NoCluster(node_view(options.nodes))
-            async with open_service(config, surroundings) as service:
+            cluster_view = NoCluster(node_view(options.nodes))
+            async with open_service(config, cluster_view) as service:
                 await all_loaded(options.images)
                 gc.collect()
-                await settle_down(surroundings, service.is_loaded)
+                await settle_down(cluster_view, service.is_loaded)
                 _say(scheduler=service.scheduler_url, admission=service.admission_url, registry=registry.host)
                 await asyncio.to_thread(sys.stdin.read)
 

@@ -23,7 +23,7 @@ from extender.images.platform import Compatibility, InvalidPlatform, Platform, p
 from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.placement.facts import Content, Failure, Pending, PodImage, Unknown, fact_of
-from extender.service.assembly import open_knowledge
+from extender.service.assembly import open_pod_resolver
 from extender.service.cluster_view import NoCluster
 
 _COLUMNS = 160  # a platform, a digest, and a sentence
@@ -85,12 +85,12 @@ async def _inspect_all(references: Sequence[str], settings: Config) -> list[Imag
         TextColumn("Looking up"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
         console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
     )  # fmt: skip
-    async with open_knowledge(settings, NoCluster()) as knowledge:
+    async with open_pod_resolver(settings, NoCluster()) as pod_resolver:
         with progress:
             task = progress.add_task("", total=len(references))
 
             async def one(reference: str) -> Image | Failure:
-                answer = await knowledge.resolver.describe(reference, knowledge.keyring)
+                answer = await pod_resolver.resolver.describe(reference, pod_resolver.keyring)
                 progress.update(task, advance=1, description=reference)
                 return answer
 

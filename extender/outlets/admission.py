@@ -18,7 +18,7 @@ from extender.kubernetes.admission_v1 import (
     is_pod_creation,
 )
 from extender.metrics import counter
-from extender.outlets.pod_resolver import Knowledge
+from extender.outlets.pod_resolver import PodResolver
 from extender.placement.annotations import Overrides
 from extender.placement.creation import CreatedPod
 from extender.placement.facts import Answer, PodImage, fact_of, images_of
@@ -59,15 +59,15 @@ class PodAdmission:
 
     def __init__(
         self,
-        knowledge: Knowledge,
+        pod_resolver: PodResolver,
         admission: AdmissionPolicy,
         *,
         cluster_platforms: Callable[[], frozenset[Platform]],
         wait_seconds: float,
         may_read_secrets: bool = False,
     ) -> None:
-        self._knowledge = knowledge
-        self._mutator = Mutator(knowledge.policy, admission)
+        self._pod_resolver = pod_resolver
+        self._mutator = Mutator(pod_resolver.policy, admission)
         self._confirms = admission.node_affinity.required
         self._cluster_platforms = cluster_platforms
         self._wait_seconds = wait_seconds
@@ -79,7 +79,7 @@ class PodAdmission:
         if isinstance(question, Reply):
             return question
         # A required affinity outlives the fact it was made of, so a stale one is confirmed first.
-        answers = await self._knowledge.resolve(
+        answers = await self._pod_resolver.resolve(
             question.images, question.keyring, self._wait_seconds, revalidate=self._confirms
         )
         return self._conclude(question, answers)
@@ -89,7 +89,7 @@ class PodAdmission:
         question = self._read(body)
         if isinstance(question, Reply):
             return question
-        answers = self._knowledge.recall(question.images, question.keyring)
+        answers = self._pod_resolver.recall(question.images, question.keyring)
         return None if answers is None else self._conclude(question, answers)
 
     @staticmethod
@@ -106,13 +106,13 @@ class PodAdmission:
         namespace = review.request.namespace or ""
         try:
             pod = _POD.decode(review.request.object)
-            overrides = self._knowledge.overrides_of(pod, namespace)
+            overrides = self._pod_resolver.overrides_of(pod, namespace)
             left = self._mutator.leave(pod, overrides)
         except _UNDECODABLE as exc:
             return _unreadable(review, exc)
         if left:
             return _reply(review, left)
-        keyring = self._knowledge.keyring_of(pod, namespace, may_read=self._may_read_secrets)
+        keyring = self._pod_resolver.keyring_of(pod, namespace, may_read=self._may_read_secrets)
         return _Question(review, pod, overrides, images_of(pod), keyring)
 
     def _conclude(self, question: "_Question", answers: Sequence[Answer]) -> Reply:

@@ -16,7 +16,7 @@ from extender.placement.policy import Policy, left_alone
 from extender.resolver.resolver import Lookup, Resolver
 
 
-class Knowledge(msgspec.Struct, frozen=True):
+class PodResolver(msgspec.Struct, frozen=True):
     """Answers about pods.
 
     `keyring` holds the operator's credentials, which serve every pod; `namespace_annotations` gives a namespace's

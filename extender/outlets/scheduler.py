@@ -26,7 +26,7 @@ from extender.kubernetes.extender_v1 import (
 from extender.metrics import counters
 from extender.outlets.decision_cache import RecentDecisions
 from extender.outlets.first_seen import FirstSeen
-from extender.outlets.pod_resolver import Knowledge
+from extender.outlets.pod_resolver import PodResolver
 from extender.outlets.precomputed_scores import Foresight
 from extender.outlets.seen_nodes import SeenNodes
 from extender.placement.annotations import Choice, Mode, Overrides
@@ -107,7 +107,7 @@ class SchedulerVerbs:
 
     def __init__(
         self,
-        knowledge: Knowledge,
+        pod_resolver: PodResolver,
         *,
         nodes: NodeView | None,
         wait_seconds: float,
@@ -116,8 +116,8 @@ class SchedulerVerbs:
         clock: Callable[[], float],
         may_read_secrets: bool = False,
     ) -> None:
-        self._knowledge = knowledge
-        self._policy = knowledge.policy
+        self._pod_resolver = pod_resolver
+        self._policy = pod_resolver.policy
         self._nodes = nodes
         self._wait_seconds = wait_seconds
         self._pending_limit_seconds = pending_limit_seconds
@@ -178,7 +178,7 @@ class SchedulerVerbs:
         if self._nodes is not None and not self._nodes.synced:
             return Reply(encode_preemption_result(ExtenderPreemptionResult({})), "error")
         images = images_of(args.pod)
-        answers = await self._knowledge.resolve(images, self._keyring_of(args.pod), 0)
+        answers = await self._pod_resolver.resolve(images, self._keyring_of(args.pod), 0)
         decision = self._decision(args.pod, images, answers, overrides)
         outcome = preempt_nodes(args, self._nodes.platforms if self._nodes else self._seen_nodes.platforms, decision)
         _count("preempt", outcome.verdicts)
@@ -211,7 +211,7 @@ class SchedulerVerbs:
         question = self._question(args)
         if isinstance(question, Reply):
             return question
-        answers = self._knowledge.recall(question.images, question.keyring)
+        answers = self._pod_resolver.recall(question.images, question.keyring)
         if answers is None:
             return None
         decision = self._decision(args.pod, question.images, answers, question.overrides)
@@ -225,7 +225,7 @@ class SchedulerVerbs:
         if found is None:
             return None
         decision, images = found
-        self._knowledge.count_recalled(images)
+        self._pod_resolver.count_recalled(images)
         return decision
 
     def _question(self, args: ExtenderArgs) -> "_Question | Reply":
@@ -249,15 +249,15 @@ class SchedulerVerbs:
         if overrides is None:
             return _NO_SCORES
         images = images_of(args.pod)
-        answers = self._knowledge.peek(images, self._keyring_of(args.pod))
+        answers = self._pod_resolver.peek(images, self._keyring_of(args.pod))
         return _scores(args, nodes, self._decision(args.pod, images, answers, overrides))
 
     def _keyring_of(self, pod: Pod) -> Keyring:
-        return self._knowledge.keyring_of(pod, _namespace_of(pod), may_read=self._may_read_secrets)
+        return self._pod_resolver.keyring_of(pod, _namespace_of(pod), may_read=self._may_read_secrets)
 
     def _overrides_of(self, pod: Pod) -> Overrides | None:
         """What pod and namespace ask for; None where the pod is none of our business."""
-        overrides = self._knowledge.overrides_of(pod, _namespace_of(pod))
+        overrides = self._pod_resolver.overrides_of(pod, _namespace_of(pod))
         for problem in overrides.problems:
             log.info("annotation.refused", pod=_uid(pod), problem=problem)
         return None if overrides.mode is Mode.IGNORE or left_alone(pod, self._policy) else overrides
@@ -293,11 +293,11 @@ class SchedulerVerbs:
     async def _decide_in_time(self, question: "_Question") -> Decision:
         """The decision from memory, or after waiting for lookups where that could change the answer."""
         args, nodes, images, keyring = question.args, question.nodes, question.images, question.keyring
-        answers = await self._knowledge.resolve(images, keyring, 0)
+        answers = await self._pod_resolver.resolve(images, keyring, 0)
         decision = self._decision(args.pod, images, answers, question.overrides)
         if None not in answers or not self._wait_seconds or not is_unsettled(args, nodes, decision):
             return decision
-        answers = await self._knowledge.resolve(images, keyring, self._wait_seconds)
+        answers = await self._pod_resolver.resolve(images, keyring, self._wait_seconds)
         return self._decision(args.pod, images, answers, question.overrides)
 
     def _decision(

@@ -24,7 +24,7 @@ from extender.errors import ConfigError
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
 from extender.metrics import gauge
 from extender.outlets.admission import PodAdmission
-from extender.outlets.pod_resolver import Knowledge
+from extender.outlets.pod_resolver import PodResolver
 from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.mutation import AdmissionPolicy
 from extender.placement.policy import Policy
@@ -40,7 +40,7 @@ from extender.server.listener import Listener, open_listener
 from extender.server.operations import Health, operations_app
 from extender.server.tls import TlsFiles
 from extender.service.allocator import keep_freed_memory
-from extender.service.cluster_view import NoCluster, Surroundings, open_cluster_surroundings
+from extender.service.cluster_view import ClusterView, NoCluster, open_watched_cluster
 from extender.store.url import default_store_url, open_store, without_password
 
 log = structlog.get_logger()
@@ -81,7 +81,7 @@ class _Draining:
 
 
 @contextlib.asynccontextmanager
-async def open_knowledge(config: Config, surroundings: Surroundings) -> AsyncIterator[Knowledge]:
+async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncIterator[PodResolver]:
     """What is known of images, over a registry session of its own that is closed at the end.
 
     Raises:
@@ -133,16 +133,16 @@ async def open_knowledge(config: Config, surroundings: Surroundings) -> AsyncIte
         stack.push_async_callback(resolver.close)
         await resolver.load(LOAD_SECONDS)
         pull_secrets = (
-            PullSecrets(surroundings.secrets, key=scope_key, clock=time.monotonic)
-            if registry.pull_secrets and surroundings.secrets
+            PullSecrets(cluster_view.secrets, key=scope_key, clock=time.monotonic)
+            if registry.pull_secrets and cluster_view.secrets
             else None
         )
-        yield Knowledge(
+        yield PodResolver(
             resolver,
             keyring,
             policy_of(config),
-            surroundings.namespace_annotations,
-            surroundings.look_at_pending_pods,
+            cluster_view.namespace_annotations,
+            cluster_view.look_at_pending_pods,
             pull_secrets,
         )
 
@@ -171,7 +171,7 @@ async def _in_background(work: Coroutine[None, None, None]) -> AsyncIterator[Non
 
 
 @contextlib.asynccontextmanager
-async def open_surroundings(config: Config) -> AsyncIterator[Surroundings]:
+async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
     """The cluster that the configuration names, or none.
 
     Raises:
@@ -181,13 +181,13 @@ async def open_surroundings(config: Config) -> AsyncIterator[Surroundings]:
     if cluster.mode == "none":
         yield NoCluster()
         return
-    opened = open_cluster_surroundings(cluster.kubeconfig, cluster.context, config.placement.level_label)
-    async with opened as surroundings:
-        yield surroundings
+    opened = open_watched_cluster(cluster.kubeconfig, cluster.context, config.placement.level_label)
+    async with opened as cluster_view:
+        yield cluster_view
 
 
 @contextlib.asynccontextmanager
-async def open_service(config: Config, surroundings: Surroundings) -> AsyncIterator[Service]:
+async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterator[Service]:
     """The whole service, answering until the context is left; leaving drains it within the grace period.
 
     Raises:
@@ -196,12 +196,12 @@ async def open_service(config: Config, surroundings: Surroundings) -> AsyncItera
     draining = _Draining()
     BUILD_INFO[__version__].set(1)
     async with (
-        open_knowledge(config, surroundings) as knowledge,
-        surroundings.watching(knowledge.warm if _needs_pending_pods(config) else None),
+        open_pod_resolver(config, cluster_view) as pod_resolver,
+        cluster_view.watching(pod_resolver.warm if _needs_pending_pods(config) else None),
     ):
         opener = _Opener(config, draining)
         try:
-            service = await opener.open(knowledge, surroundings)
+            service = await opener.open(pod_resolver, cluster_view)
             log.info("service.started", version=__version__, config=_shown(config))
             yield service
         finally:
@@ -211,18 +211,18 @@ async def open_service(config: Config, surroundings: Surroundings) -> AsyncItera
 async def run_service(config: Config) -> None:
     """Serve until SIGTERM or SIGINT, then drain."""
     async with (
-        open_surroundings(config) as surroundings,
-        open_service(config, surroundings) as service,
-        _in_background(settle_down(surroundings, service.is_loaded)),
+        open_cluster_view(config) as cluster_view,
+        open_service(config, cluster_view) as service,
+        _in_background(settle_down(cluster_view, service.is_loaded)),
     ):
         await wait_for_stop()
         log.info("service.stopping", grace_seconds=config.shutdown.grace_seconds)
     log.info("service.stopped")
 
 
-async def settle_down(surroundings: Surroundings, is_loaded: Callable[[], bool]) -> None:
+async def settle_down(cluster_view: ClusterView, is_loaded: Callable[[], bool]) -> None:
     """Once all that must be known is: what start-up needed has been given back, and what it made will stay."""
-    ready = surroundings.ready_checks().values()
+    ready = cluster_view.ready_checks().values()
     while not (is_loaded() and all(check().ok for check in ready)):  # noqa: ASYNC110  # asked, they do not tell
         await asyncio.sleep(SETTLE_SECONDS)
     gc.freeze()  # no collection need walk it from here on, which would be a pause
@@ -252,17 +252,17 @@ class _Opener:
         # aiohttp may wait twice: for the handler, then for its task.
         self._drain_seconds = config.shutdown.grace_seconds * 0.4
 
-    async def open(self, knowledge: Knowledge, surroundings: Surroundings) -> Service:
+    async def open(self, pod_resolver: PodResolver, cluster_view: ClusterView) -> Service:
         scheduler = await self._open_hot(
             "scheduler", self._config.scheduler.listen, self._config.scheduler.tls, SCHEDULER_BODY_BYTES,
-            lambda: scheduler_endpoints(self._config, knowledge, surroundings),
+            lambda: scheduler_endpoints(self._config, pod_resolver, cluster_view),
         )  # fmt: skip
         admission = await self._open_hot(
             "admission", self._config.admission.listen, self._config.admission.tls, ADMISSION_BODY_BYTES,
-            lambda: admission_endpoints(self._config, knowledge, surroundings),
+            lambda: admission_endpoints(self._config, pod_resolver, cluster_view),
         )  # fmt: skip
-        operations = await self._open_operations(surroundings)
-        return Service(scheduler, admission, operations, knowledge.resolver.is_loaded)
+        operations = await self._open_operations(cluster_view)
+        return Service(scheduler, admission, operations, pod_resolver.resolver.is_loaded)
 
     async def _open_hot(
         self,
@@ -283,11 +283,11 @@ class _Opener:
             self._watchers.append(asyncio.create_task(files.watch(FILE_CHECK_SECONDS)))
         return f"{'https' if files else 'http'}://{listener.address}"
 
-    async def _open_operations(self, surroundings: Surroundings) -> str:
+    async def _open_operations(self, cluster_view: ClusterView) -> str:
         if not self._config.operations.listen:
             return ""
-        live = {"ping": Health, **surroundings.live_checks()}
-        ready = {"shutdown": self._draining.check, **surroundings.ready_checks()}
+        live = {"ping": Health, **cluster_view.live_checks()}
+        ready = {"shutdown": self._draining.check, **cluster_view.ready_checks()}
         runner = web.AppRunner(operations_app(live, ready), access_log=None, shutdown_timeout=1.0)
         self._operations = await open_listener("operations", runner, *parse_listen(self._config.operations.listen))
         return f"http://{self._operations.address}"
@@ -329,14 +329,14 @@ def policy_of(config: Config) -> Policy:
     )
 
 
-def scheduler_endpoints(config: Config, knowledge: Knowledge, surroundings: Surroundings) -> Mapping[str, Endpoint]:
+def scheduler_endpoints(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Endpoint]:
     """The three verbs by path."""
     verbs = SchedulerVerbs(
-        knowledge,
+        pod_resolver,
         wait_seconds=config.scheduler.wait_seconds,
         pending_limit_seconds=config.scheduler.pending_limit_seconds,
         level_label=config.placement.level_label,
-        nodes=surroundings.nodes,
+        nodes=cluster_view.nodes,
         may_read_secrets=is_loopback(config.scheduler.listen) or _is_mutual(config.scheduler.tls),
         clock=time.monotonic,
     )
@@ -349,16 +349,16 @@ def scheduler_endpoints(config: Config, knowledge: Knowledge, surroundings: Surr
     }
 
 
-def admission_endpoints(config: Config, knowledge: Knowledge, surroundings: Surroundings) -> Mapping[str, Endpoint]:
+def admission_endpoints(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Endpoint]:
     """The webhook by path."""
     admission = PodAdmission(
-        knowledge,
+        pod_resolver,
         AdmissionPolicy(
             tolerations=config.admission.tolerations,
             node_affinity=config.admission.node_affinity,
             scheduler_name=config.admission.scheduler_name,
         ),
-        cluster_platforms=surroundings.platforms,
+        cluster_platforms=cluster_view.platforms,
         wait_seconds=config.admission.wait_seconds,
         may_read_secrets=_may_read_for_reviews(config),
     )

@@ -27,7 +27,7 @@ from extender.outlets.scheduler import NodeView
 from extender.server.operations import Check, Health
 
 
-class Surroundings(Protocol):
+class ClusterView(Protocol):
     """The cluster as the outlets see it."""
 
     @property
@@ -61,7 +61,7 @@ class Surroundings(Protocol):
 
 
 class NoCluster:
-    """Surroundings without a cluster; with `nodes`, of nodes that are kept current elsewhere."""
+    """ClusterView without a cluster; with `nodes`, of nodes that are kept current elsewhere."""
 
     def __init__(self, nodes: NodeView | None = None) -> None:
         self.nodes = nodes
@@ -113,7 +113,7 @@ def _liveness(task: asyncio.Task[None]) -> Health:
 
 
 class WatchedCluster:
-    """Surroundings that watches keep current while `watching`."""
+    """ClusterView that watches keep current while `watching`."""
 
     def __init__(self, client: ClusterClient, *, level_label: str) -> None:
         self.secrets = ClusterSecrets(client)
@@ -167,7 +167,7 @@ class WatchedCluster:
 
 
 @contextlib.asynccontextmanager
-async def open_cluster_surroundings(kubeconfig: str, context: str, level_label: str) -> AsyncIterator[WatchedCluster]:
+async def open_watched_cluster(kubeconfig: str, context: str, level_label: str) -> AsyncIterator[WatchedCluster]:
     """The cluster we run in, or the one of the kubeconfig file; its connection is closed at the end.
 
     Raises:

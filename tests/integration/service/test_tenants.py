@@ -28,7 +28,7 @@ from extender.demo.registry import EmbeddedRegistry
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
 from extender.outlets.admission import PodAdmission
-from extender.outlets.pod_resolver import Knowledge
+from extender.outlets.pod_resolver import PodResolver
 from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.facts import Answer, Content, Failure, images_of
 from extender.placement.mutation import AdmissionPolicy
@@ -72,10 +72,10 @@ class TenantRegistry(EmbeddedRegistry):
 class World:
     """A cluster with secrets, a registry with users, and what we know between them."""
 
-    def __init__(self, api: ApiServer, registry: TenantRegistry, knowledge: Knowledge, clock: Clock) -> None:
+    def __init__(self, api: ApiServer, registry: TenantRegistry, pod_resolver: PodResolver, clock: Clock) -> None:
         self.api = api
         self.registry = registry
-        self.knowledge = knowledge
+        self.pod_resolver = pod_resolver
         self.clock = clock
 
     @property
@@ -110,11 +110,11 @@ class World:
     async def verdict(self, namespace: str, *secrets: str, image: str = "team/app:1") -> str:
         """What a pod's image runs on, or the cause why that is not known; the service and `inspect` agree on it."""
         pod = msgspec.convert(self.pod(namespace, *secrets, image=image), Pod)
-        keyring = self.knowledge.keyring_of(pod, namespace, may_read=True)
+        keyring = self.pod_resolver.keyring_of(pod, namespace, may_read=True)
         images = images_of(pod)
-        (answer,) = await self.knowledge.resolve(images, keyring, 60)
-        (peeked,) = self.knowledge.peek(images, keyring)
-        described = await self.knowledge.resolver.describe(images[0].reference, keyring)
+        (answer,) = await self.pod_resolver.resolve(images, keyring, 60)
+        (peeked,) = self.pod_resolver.peek(images, keyring)
+        described = await self.pod_resolver.resolver.describe(images[0].reference, keyring)
         assert words_of(answer) == words_of(peeked) == words_of(described)
         return words_of(answer)
 
@@ -122,7 +122,7 @@ class World:
 def verbs_of(world: World, *, may_read: bool) -> SchedulerVerbs:
     """The scheduler verbs without a cluster; whether calls of theirs may make us read secrets."""
     return SchedulerVerbs(
-        world.knowledge,
+        world.pod_resolver,
         nodes=None,
         wait_seconds=10,
         pending_limit_seconds=30,
@@ -168,7 +168,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield World(
             api,
             registry,
-            Knowledge(resolver, nothing, policy_of(Config()), lambda _: None, lambda: None, secrets),
+            PodResolver(resolver, nothing, policy_of(Config()), lambda _: None, lambda: None, secrets),
             clock,
         )
 
@@ -217,8 +217,8 @@ async def test_the_same_login_in_another_namespace_is_the_same_right(world: Worl
     await world.verdict("a", "pull")
     pod = msgspec.convert(world.pod("twin", "pull"), Pod)
     world.registry.forget()
-    keyring = world.knowledge.keyring_of(pod, "twin", may_read=True)
-    (answer,) = await world.knowledge.resolve(images_of(pod), keyring, 60)
+    keyring = world.pod_resolver.keyring_of(pod, "twin", may_read=True)
+    (answer,) = await world.pod_resolver.resolve(images_of(pod), keyring, 60)
     assert words_of(answer) == ARM64
     assert world.registry.requests == {}
 
@@ -252,8 +252,8 @@ async def test_revoked_right_ends_with_the_next_proof(world: World) -> None:
     world.registry.rights["team/app"] = {"cleo"}
     world.clock.advance(900)
     pod = msgspec.convert(world.pod("a", "pull"), Pod)
-    keyring = world.knowledge.keyring_of(pod, "a", may_read=True)
-    (answer,) = await world.knowledge.resolver.resolve_all([lookup_of(pod)], keyring, 60, revalidate=True)
+    keyring = world.pod_resolver.keyring_of(pod, "a", may_read=True)
+    (answer,) = await world.pod_resolver.resolver.resolve_all([lookup_of(pod)], keyring, 60, revalidate=True)
     assert words_of(answer) == "denied"
     assert await world.verdict("a", "pull") == "denied"
     assert await world.verdict("c", "pull") == ARM64
@@ -266,8 +266,8 @@ async def test_deleted_secret_opens_nothing_any_more(world: World) -> None:
     world.api.remove("/api/v1/namespaces/a/secrets", "pull")
     world.clock.advance(900)
     pod = msgspec.convert(world.pod("a", "pull"), Pod)
-    keyring = world.knowledge.keyring_of(pod, "a", may_read=True)
-    await world.knowledge.resolver.resolve_all([lookup_of(pod)], keyring, 60, revalidate=True)
+    keyring = world.pod_resolver.keyring_of(pod, "a", may_read=True)
+    await world.pod_resolver.resolver.resolve_all([lookup_of(pod)], keyring, 60, revalidate=True)
     assert await world.verdict("a", "pull") == "denied"
 
 
@@ -279,8 +279,8 @@ async def test_public_image_with_a_stale_secret(world: World) -> None:
     world.write_secret("b", "bob", "b-secret")
     reads = world.secret_reads
     pod = msgspec.convert(world.pod("b", "pull", image="public/app:1"), Pod)
-    keyring = world.knowledge.keyring_of(pod, "b", may_read=True)
-    (answer,) = await world.knowledge.resolve(images_of(pod), keyring, 60)
+    keyring = world.pod_resolver.keyring_of(pod, "b", may_read=True)
+    (answer,) = await world.pod_resolver.resolve(images_of(pod), keyring, 60)
     assert words_of(answer) == ARM64
     assert (world.registry.requests, world.secret_reads) == ({}, reads)
 
@@ -294,8 +294,8 @@ async def test_same_tag_with_different_rights(world: World) -> None:
     world.registry.forget()
     world.registry.users.clear()
     pod = msgspec.convert(world.pod("c", "pull"), Pod)
-    keyring = world.knowledge.keyring_of(pod, "c", may_read=True)
-    (answer,) = await world.knowledge.resolve(images_of(pod), keyring, 60)
+    keyring = world.pod_resolver.keyring_of(pod, "c", may_read=True)
+    (answer,) = await world.pod_resolver.resolve(images_of(pod), keyring, 60)
     assert words_of(answer) == ARM64
     assert (world.registry.requests["GET manifests"], world.registry.users["cleo"]) == (0, 1)
     assert await world.verdict("b", "pull") == "denied"
@@ -329,7 +329,7 @@ async def test_forbidden_secrets_are_none(world: World) -> None:
 async def test_secrets_are_not_read_where_that_is_switched_off(world: World) -> None:
     """Without a reader a pod is looked up with the operator's credentials alone."""
     world.write_secret("a", "ann", "a-secret")
-    world.knowledge = msgspec.structs.replace(world.knowledge, pull_secrets=None)
+    world.pod_resolver = msgspec.structs.replace(world.pod_resolver, pull_secrets=None)
     assert await world.verdict("a", "pull") == "denied"
     assert await world.verdict("a", "pull", image="public/app:1") == ARM64
     assert world.secret_reads == 0
@@ -340,10 +340,10 @@ async def test_operator_s_credentials_come_after_the_pod_s_own(world: World, tmp
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"auths": {world.registry.host: {"username": "ann", "password": "a-secret"}}}))
     operator = load_docker_config(str(config), key=KEY, clock=world.clock)
-    world.knowledge = msgspec.structs.replace(world.knowledge, keyring=operator)
+    world.pod_resolver = msgspec.structs.replace(world.pod_resolver, keyring=operator)
     world.write_secret("b", "bob", "b-secret")
     assert await world.verdict("b", "pull") == await world.verdict("c") == ARM64
-    inspected = await world.knowledge.resolver.describe(f"{world.registry.host}/team/app:1", operator)
+    inspected = await world.pod_resolver.resolver.describe(f"{world.registry.host}/team/app:1", operator)
     assert words_of(inspected) == ARM64
 
 
@@ -354,8 +354,8 @@ async def test_hot_path_asks_the_cluster_nothing(world: World) -> None:
     reads = world.secret_reads
     pod = msgspec.convert(world.pod("a", "pull"), Pod)
     for _ in range(1000):
-        keyring = world.knowledge.keyring_of(pod, "a", may_read=True)
-        assert words_of(world.knowledge.peek(images_of(pod), keyring)[0]) == ARM64
+        keyring = world.pod_resolver.keyring_of(pod, "a", may_read=True)
+        assert words_of(world.pod_resolver.peek(images_of(pod), keyring)[0]) == ARM64
         world.clock.advance(0.5)
     assert world.secret_reads == reads
 
@@ -370,7 +370,7 @@ async def test_review_makes_us_read_a_secret_only_if_nobody_else_could(
     """Anyone who reaches the webhook could otherwise name another tenant's secret."""
     world.write_secret("a", "ann", "a-secret")
     admission = PodAdmission(
-        world.knowledge,
+        world.pod_resolver,
         AdmissionPolicy(tolerations=Config().admission.tolerations),
         cluster_platforms=frozenset,
         wait_seconds=10,
@@ -417,8 +417,8 @@ async def test_a_decision_that_is_used_again_is_the_namespace_s_own_and_a_second
     assert verbs.filter_at_once(asked("a", "four"))
     world.clock.advance(0.9)
     pod = msgspec.convert(world.pod("a", "pull"), Pod)
-    keyring = world.knowledge.keyring_of(pod, "a", may_read=True)
-    (answer,) = await world.knowledge.resolver.resolve_all([lookup_of(pod)], keyring, 60, revalidate=True)
+    keyring = world.pod_resolver.keyring_of(pod, "a", may_read=True)
+    (answer,) = await world.pod_resolver.resolver.resolve_all([lookup_of(pod)], keyring, 60, revalidate=True)
     assert words_of(answer) == "denied"
     assert verbs.filter_at_once(asked("a", "five"))
     world.clock.advance(0.1)
@@ -429,12 +429,12 @@ async def test_pending_pods_warm_up_with_their_secrets(world: World) -> None:
     """What the watch announces is the cluster's own word."""
     world.write_secret("a", "ann", "a-secret")
     pod = msgspec.convert(world.pod("a", "pull"), Pod)
-    world.knowledge.warm(pod)
-    stranger = world.knowledge.keyring_of(pod, "a", may_read=False)
-    keyring = world.knowledge.keyring_of(pod, "a", may_read=True)
-    await world.knowledge.resolve(images_of(pod), keyring, 60)
+    world.pod_resolver.warm(pod)
+    stranger = world.pod_resolver.keyring_of(pod, "a", may_read=False)
+    keyring = world.pod_resolver.keyring_of(pod, "a", may_read=True)
+    await world.pod_resolver.resolve(images_of(pod), keyring, 60)
     assert world.secret_reads == 1
-    assert words_of(world.knowledge.peek(images_of(pod), stranger)[0]) == ARM64
+    assert words_of(world.pod_resolver.peek(images_of(pod), stranger)[0]) == ARM64
 
 
 async def test_nothing_that_is_logged_or_counted_holds_a_secret(

@@ -13,7 +13,7 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.nodes import NodePlatforms, Sought
-from extender.service.assembly import open_knowledge
+from extender.service.assembly import open_pod_resolver
 from extender.service.cluster_view import NoCluster
 from testbed.clock import Clock
 from tests.integration.service.caller import (
@@ -409,9 +409,9 @@ async def test_pending_ends(images: EmbeddedRegistry) -> None:
     clock = Clock(0.0)
     body = msgspec.json.encode(with_nodes(pod(f"{images.host}/missing:1")))
     other = msgspec.json.encode(with_nodes(pod(f"{images.host}/missing:1", uid="uid-2")))
-    async with open_knowledge(config, NoCluster()) as knowledge:
+    async with open_pod_resolver(config, NoCluster()) as pod_resolver:
         verbs = SchedulerVerbs(
-            knowledge,
+            pod_resolver,
             nodes=None,
             wait_seconds=10,
             pending_limit_seconds=30,

@@ -16,7 +16,7 @@ from extender.cluster.pods import PODS
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.placement.facts import PodImage
-from extender.service.assembly import open_knowledge, open_service, open_surroundings
+from extender.service.assembly import open_cluster_view, open_pod_resolver, open_service
 from extender.service.cluster_view import NoCluster
 from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api, write_kubeconfig
 from tests.integration.registry.faulty import GuardedRegistry
@@ -62,8 +62,8 @@ async def service_in(
     config = load_config(None, [*settings, *plain, *more])
     async with (
         aiohttp.ClientSession() as session,
-        open_surroundings(config) as surroundings,
-        open_service(config, surroundings) as service,
+        open_cluster_view(config) as cluster_view,
+        open_service(config, cluster_view) as service,
     ):
         yield Caller(session, service)
 
@@ -164,7 +164,7 @@ async def test_an_image_that_stays_unknown_has_nobody_looked_at_for_long(tmp_pat
         settings = ["admission.listen=", f"registry.plain_http={hosts}", f"registry.allow={hosts}"]
         config = load_config(None, [*settings, f"cache.url=sqlite:///{tmp_path}/images.sqlite"])
         registry.add_manifest("app", "1", AMD64)
-        async with open_knowledge(config, Watched()) as knowledge:
+        async with open_pod_resolver(config, Watched()) as pod_resolver:
             for image, wait_seconds, looked in [
                 (f"{registry.host}/app:1", 5, 0),
                 (f"{registry.host}/app:1", 0, 0),
@@ -175,7 +175,7 @@ async def test_an_image_that_stays_unknown_has_nobody_looked_at_for_long(tmp_pat
                 (f"{private.host}/app:1", 0, 1),
             ]:
                 looks.clear()
-                await knowledge.resolve([PodImage(image)], knowledge.keyring, wait_seconds)
+                await pod_resolver.resolve([PodImage(image)], pod_resolver.keyring, wait_seconds)
                 assert len(looks) == looked, (image, wait_seconds)
 
 
