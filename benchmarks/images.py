@@ -23,7 +23,7 @@ from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.session import open_session
-from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.resolver import ImageQuery, Resolver
 
 QUESTION = "What does it take to get to know images: one that many want at the same time, and many at once?"
 DELAY_SECONDS = 0.05
@@ -137,9 +137,9 @@ async def open_resolver(registry: FarRegistry) -> AsyncIterator[Resolver]:
 async def _burst(registry: FarRegistry, kind: str, callers: int) -> Burst:
     async with open_resolver(registry) as resolver:
         alone, shared = (f"{registry.hosts[0]}/{kind}/{name}:1" for name in ("alone", "burst"))
-        alone_seconds = await _timed(lambda: learn([Lookup(alone)], resolver))
+        alone_seconds = await _timed(lambda: learn([ImageQuery(alone)], resolver))
         registry.forget()
-        seconds = await _timed(lambda: asyncio.gather(*(learn([Lookup(shared)], resolver) for _ in range(callers))))
+        seconds = await _timed(lambda: asyncio.gather(*(learn([ImageQuery(shared)], resolver) for _ in range(callers))))
         return Burst(callers, seconds, alone_seconds, registry.counts())
 
 
@@ -147,7 +147,7 @@ async def _cold(registry: FarRegistry, names: Sequence[str], generation: str) ->
     """All at once, each by its own caller."""
     registry.forget()
     async with open_resolver(registry) as resolver:
-        lookups = [Lookup(f"{name}:{generation}") for name in names]
+        lookups = [ImageQuery(f"{name}:{generation}") for name in names]
         seconds = await _timed(lambda: asyncio.gather(*(learn([lookup], resolver) for lookup in lookups)))
     return Cold(len(names), seconds, registry.counts())
 
@@ -186,7 +186,7 @@ async def _fetch(session: aiohttp.ClientSession, name: str) -> None:
         await answer.read()
 
 
-async def learn(lookups: Sequence[Lookup], resolver: Resolver) -> None:
+async def learn(lookups: Sequence[ImageQuery], resolver: Resolver) -> None:
     """All are known. Raises AssertionError if one cannot be."""
     answers = await resolver.resolve_all(lookups, KEYRING, 600)
     assert all(isinstance(answer, Content) for answer in answers), answers

@@ -18,7 +18,7 @@ from benchmarks.images import KEYRING, learn, names_at, open_resolver
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
 from extender.credentials.keyring import JoinedKeyring
 from extender.placement.facts import Answer
-from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.resolver import ImageQuery, Resolver
 
 QUESTION = "What does asking for an image cost that is known already?"
 KNOWN, ASKED, ROUNDS = 2_000, 100_000, 5
@@ -79,8 +79,8 @@ def _names(costs: Sequence[Cost]) -> list[str]:
 async def _measure(registry: FarRegistry, known: int, asked: int) -> list[Cost]:
     names = [f"{name}:known" for name in names_at(registry.hosts, known)]
     async with open_resolver(registry) as resolver:
-        await learn([Lookup(name) for name in names], resolver)
-        answers = resolver.peek_all([Lookup(name) for name in names], KEYRING)
+        await learn([ImageQuery(name) for name in names], resolver)
+        answers = resolver.peek_all([ImageQuery(name) for name in names], KEYRING)
         by_name = dict(zip(names, answers, strict=True))
         operators = JoinedKeyring((KEYRING,))
         costs = [Cost("dictionary", 1, _dictionary(by_name, names, asked))]
@@ -129,7 +129,7 @@ def _peek_all(resolver: Resolver, keyring: JoinedKeyring, pods: Sequence[Sequenc
     for _ in range(ROUNDS):
         watch.start()
         for number in range(asked // size):
-            resolver.peek_all([Lookup(image) for image in pods[number % len(pods)]], keyring)
+            resolver.peek_all([ImageQuery(image) for image in pods[number % len(pods)]], keyring)
         watch.stop()
     return watch.least
 
@@ -140,7 +140,7 @@ async def _resolve_all(resolver: Resolver, keyring: JoinedKeyring, pods: Sequenc
     for _ in range(ROUNDS):
         watch.start()
         for number in range(asked // size):
-            await resolver.resolve_all([Lookup(image) for image in pods[number % len(pods)]], keyring, 0.1)
+            await resolver.resolve_all([ImageQuery(image) for image in pods[number % len(pods)]], keyring, 0.1)
         watch.stop()
     return watch.least
 

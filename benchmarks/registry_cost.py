@@ -25,7 +25,7 @@ from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.session import open_session
 from extender.resolver.persistence import Persistence
-from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.resolver import ImageQuery, Resolver
 from extender.store.sqlite import SqliteStore
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -136,7 +136,7 @@ class World:
     async def ask(self, image: str, *, keys: Keys | None = None, always: bool = False) -> None:
         """A pod of this image is decided on by each replica, and what they do in the background is done."""
         for resolver, store in zip(self.replicas, self._stores, strict=True):
-            await resolver.resolve_all([Lookup(f"{self.hub.host}/{image}", always)], keys or Keys(), 60.0)
+            await resolver.resolve_all([ImageQuery(f"{self.hub.host}/{image}", always)], keys or Keys(), 60.0)
             while resolver.counts()["in_flight"]:
                 await asyncio.sleep(0)
             await store.flush()

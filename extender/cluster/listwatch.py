@@ -112,12 +112,12 @@ class ListWatch:
         self._tries = 0  # connections since the last line of a watch
         self._is_lost = False
         self._lists = 0
-        self._proven_at = clock()
+        self._confirmed_at = clock()
         AGE[resource.name].set_function(self.age_seconds)
 
     def age_seconds(self) -> float:
         """How long ago the API server last proved itself; before its first proof, the age of this object."""
-        return self._clock() - self._proven_at
+        return self._clock() - self._confirmed_at
 
     async def run(self) -> None:
         """Lists, watches and reconnects until cancelled, and can then be run again. ClusterErrors are outlived."""
@@ -155,7 +155,7 @@ class ListWatch:
             name = _decode(_HEAD, document).metadata.name
             self._upsert(name, document)
             names.add(name)
-        self._proven_at = self._clock()
+        self._confirmed_at = self._clock()
         return page.metadata
 
     async def _watch(self) -> None:
@@ -175,7 +175,7 @@ class ListWatch:
         async with aclosing(stream) as events:
             async for event in events:
                 self._apply(event)
-                self._prove()
+                self._confirm()
 
     def _apply(self, event: Event) -> None:
         if event.has_object:
@@ -190,8 +190,8 @@ class ListWatch:
         except Exception:
             log.exception("watch.object_skipped", resource=self._resource.name, name=name)
 
-    def _prove(self) -> None:
-        self._proven_at = self._clock()
+    def _confirm(self) -> None:
+        self._confirmed_at = self._clock()
         self._tries = 0
         if self._is_lost:
             self._is_lost = False

@@ -13,7 +13,7 @@ from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import Mode, Overrides, read_overrides
 from extender.placement.facts import Answer, Cause, Content, Failure, PodImage, images_of
 from extender.placement.policy import Policy, left_alone
-from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.resolver import ImageQuery, Resolver
 
 
 class PodResolver(msgspec.Struct, frozen=True):
@@ -52,11 +52,11 @@ class PodResolver(msgspec.Struct, frozen=True):
 
     def peek(self, images: Sequence[PodImage], keyring: Keyring) -> list[Answer]:
         """One answer per image from memory; None where no lookup has ended yet."""
-        return self.resolver.peek_all(_lookups(images), keyring)
+        return self.resolver.peek_all(_queries(images), keyring)
 
     def recall(self, images: Sequence[PodImage], keyring: Keyring) -> list[Answer] | None:
         """What `resolve` would answer, if memory has it all and it is fresh, without awaiting."""
-        return self.resolver.recall(_lookups(images), keyring)
+        return self.resolver.recall(_queries(images), keyring)
 
     def count_recalled(self, images: int) -> None:
         """What was recalled for so many images has been of use once more."""
@@ -71,7 +71,7 @@ class PodResolver(msgspec.Struct, frozen=True):
         other pods that wait for a node may not be known either; where it was denied, a secret may open it that only
         such a pod lets us read.
         """
-        answers = await self.resolver.resolve_all(_lookups(images), keyring, wait_seconds, revalidate=revalidate)
+        answers = await self.resolver.resolve_all(_queries(images), keyring, wait_seconds, revalidate=revalidate)
         if any(answer is None or _is_denied(answer) for answer in answers):
             self.look_at_pending_pods()
         return answers
@@ -85,13 +85,13 @@ class PodResolver(msgspec.Struct, frozen=True):
         if left_alone(pod, self.policy) or self.overrides_of(pod, namespace).mode is Mode.IGNORE:
             return
         keyring = self.keyring_of(pod, namespace, may_read=True)
-        for lookup in _lookups(images_of(pod)):
-            self.resolver.start(lookup, keyring)
+        for query in _queries(images_of(pod)):
+            self.resolver.start(query, keyring)
 
 
 def _is_denied(answer: Content | Failure) -> bool:
     return isinstance(answer, Failure) and answer.cause is Cause.DENIED
 
 
-def _lookups(images: Sequence[PodImage]) -> list[Lookup]:
-    return [Lookup(image.reference, image.pull_policy == "Always") for image in images]
+def _queries(images: Sequence[PodImage]) -> list[ImageQuery]:
+    return [ImageQuery(image.reference, image.pull_policy == "Always") for image in images]

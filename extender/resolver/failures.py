@@ -79,7 +79,7 @@ class Failures:
         """How many lookups last ended in failure, whether or not that still stands."""
         return len(self._rows)
 
-    def standing(self, target: Target, scope: Scope) -> Failure | None:
+    def current(self, target: Target, scope: Scope) -> Failure | None:
         """The failure, as long as it stands; after that it is time to ask again."""
         row = self._rows.peek((target.repository, target.name, scope))
         return row.failure if row and self._clock() < row.until else None
@@ -112,8 +112,8 @@ def lifetime_seconds(error: Exception, strikes: int, random: Callable[[], float]
     said. Missing: 5 s, and 60 s from the thirteenth on.
     """
     if isinstance(error, RegistryThrottled):
-        asked = _RETRY_AFTER_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
-        return asked * (1 + 0.1 * random())
+        seconds = _RETRY_AFTER_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
+        return seconds * (1 + 0.1 * random())
     cause = failure_of(error).cause
     if cause is Cause.MISSING:
         return _SOON_MISSING_SECONDS if strikes <= _SOON_TIMES else _MISSING_SECONDS

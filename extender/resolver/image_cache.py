@@ -22,12 +22,12 @@ _DENIALS = 4096
 NameKey = tuple[str, PackedDigest, Scope]  # repository, tag or digest, scope
 
 
-class Known(msgspec.Struct, frozen=True, gc=False):
-    """What a target is to one scope; `proven_at`: when the registry last said so to it, by the caller's clock."""
+class CachedImage(msgspec.Struct, frozen=True, gc=False):
+    """What a target is to one scope; `confirmed_at`: when the registry last said so to it, by the caller's clock."""
 
     content: Content
     packed: PackedDigest
-    proven_at: float
+    confirmed_at: float
 
     @property
     def digest(self) -> str:
@@ -35,17 +35,17 @@ class Known(msgspec.Struct, frozen=True, gc=False):
         return unpack_digest(self.packed)
 
 
-class Journal(Protocol):
+class WriteLog(Protocol):
     """Whoever keeps what memory is told. Neither method waits or raises."""
 
-    def note(self, key: NameKey, known: Known) -> None:
+    def note(self, key: NameKey, known: CachedImage) -> None:
         """The name is now this."""
 
     def note_denial(self, repository: str, scope: Scope, at: float) -> None:
         """The scope knows nothing of the repository any more that was proven up to `at`."""
 
 
-class Memory:
+class ImageCache:
     """Two tables of at most `size` rows each.
 
     names: (repository, tag or digest, scope) → digest, content, and when that was proven. A row is at once the name's
@@ -55,10 +55,10 @@ class Memory:
     bytes: it could be the digest of someone else's private image. Equal platform sets are one object.
     """
 
-    def __init__(self, size: int, journal: Journal | None = None) -> None:
-        """`journal` is told what registries say, but not what is adopted."""
-        self._journal = journal
-        self._names: Table[NameKey, Known] = Table(size)
+    def __init__(self, size: int, write_log: WriteLog | None = None) -> None:
+        """`write_log` is told what registries say, but not what is adopted."""
+        self._write_log = write_log
+        self._names: Table[NameKey, CachedImage] = Table(size)
         self._contents: Shelf[tuple[str, PackedDigest], Content] = Shelf(size)
         self._interned: Table[Content, Content] = Table(_INTERNED)
         self._denied_at: dict[tuple[str, Scope], float] = {}
@@ -67,7 +67,7 @@ class Memory:
         """How many contents are known."""
         return len(self._contents)
 
-    def find(self, target: Target, scope: Scope) -> Known | None:
+    def find(self, target: Target, scope: Scope) -> CachedImage | None:
         """What `target` is to `scope`, however long ago that was proven. Under a microsecond."""
         key = (target.repository, target.name, scope)
         known = self._names.peek(key)
@@ -77,40 +77,40 @@ class Memory:
         """What `digest` runs on, if its bytes came from this repository before, to whichever scope."""
         return self._contents.peek((repository, pack_digest(digest)))
 
-    def learn(self, target: Target, scope: Scope, digest: str, content: Content, at: float) -> Known:
+    def learn(self, target: Target, scope: Scope, digest: str, content: Content, at: float) -> CachedImage:
         """The registry gave `scope` at `at` the bytes of `target`, which hash to `digest` and say `content`."""
         packed = pack_digest(digest)
         content = self._intern(content)
         self._contents.put((target.repository, packed), content)
-        return self._write(target, scope, Known(content, packed, at))
+        return self._write(target, scope, CachedImage(content, packed, at))
 
-    def prove(self, target: Target, scope: Scope, digest: str, at: float) -> Known | None:
+    def confirm(self, target: Target, scope: Scope, digest: str, at: float) -> CachedImage | None:
         """The registry told `scope` at `at` that `target` is `digest`; None, to no effect, unless that was shown."""
         packed = pack_digest(digest)
         content = self._contents.peek((target.repository, packed))
-        return None if content is None else self._write(target, scope, Known(content, packed, at))
+        return None if content is None else self._write(target, scope, CachedImage(content, packed, at))
 
     def revoke(self, repository: str, scope: Scope, at: float) -> None:
         """`scope` knows nothing of `repository` any more that was proven up to `at`. O(1), amortised."""
         self._denied_at[repository, scope] = at
-        if self._journal:
-            self._journal.note_denial(repository, scope, at)
+        if self._write_log:
+            self._write_log.note_denial(repository, scope, at)
         if len(self._denied_at) > _DENIALS:
             self._names.remove_where(self._is_void)
             self._denied_at.clear()
 
-    def adopt(self, key: NameKey, known: Known) -> None:
+    def load(self, key: NameKey, known: CachedImage) -> None:
         """What the registry said to us in an earlier life, or to another replica, unless we were told later."""
         repository, name, scope = key
-        known = Known(self._intern(known.content), known.packed, known.proven_at)
+        known = CachedImage(self._intern(known.content), known.packed, known.confirmed_at)
         repository = sys.intern(repository)
         self._contents.put((repository, known.packed), known.content)
         key = (repository, name, Scope(sys.intern(scope)))
         before = self._names.peek(key)
-        if not self._is_void(key, known) and (before is None or before.proven_at < known.proven_at):
+        if not self._is_void(key, known) and (before is None or before.confirmed_at < known.confirmed_at):
             self._names.put(key, known)
 
-    def adopt_content(self, repository: str, packed: PackedDigest, content: Content) -> None:
+    def load_content(self, repository: str, packed: PackedDigest, content: Content) -> None:
         """The repository has shown the bytes of the digest to us earlier, or to another replica."""
         self._contents.put((sys.intern(repository), packed), self._intern(content))
 
@@ -120,16 +120,18 @@ class Memory:
             self._interned.put(content, content)
         return known or content
 
-    def _write(self, target: Target, scope: Scope, known: Known) -> Known:
+    def _write(self, target: Target, scope: Scope, known: CachedImage) -> CachedImage:
         key = (target.repository, target.name, scope)
         before = self._names.peek(key)
         if before and before.packed == known.packed:
-            known = Known(known.content, before.packed, known.proven_at)  # the bytes object that `contents` has too
+            known = CachedImage(
+                known.content, before.packed, known.confirmed_at
+            )  # the bytes object that `contents` has too
         self._names.put(key, known)
-        if self._journal:
-            self._journal.note(key, known)
+        if self._write_log:
+            self._write_log.note(key, known)
         return known
 
-    def _is_void(self, key: NameKey, known: Known) -> bool:
+    def _is_void(self, key: NameKey, known: CachedImage) -> bool:
         denied_at = self._denied_at.get((key[0], key[2]))
-        return denied_at is not None and known.proven_at <= denied_at
+        return denied_at is not None and known.confirmed_at <= denied_at

@@ -17,7 +17,7 @@ import structlog
 from extender.credentials.keyring import ANONYMOUS, Scope
 from extender.metrics import counter
 from extender.placement.facts import Content
-from extender.resolver.image_cache import Known, NameKey
+from extender.resolver.image_cache import CachedImage, NameKey
 from extender.resolver.references import Target
 from extender.resolver.store_health import Doing, Health
 from extender.store.rows import Batch, NameRow, Row, Store, StoreError
@@ -77,13 +77,13 @@ class Persistence:
         self._health = Health(store.place if store else "", clock)
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
         self._writing = asyncio.Lock()
-        self._names: dict[NameKey, Known] = {}
+        self._names: dict[NameKey, CachedImage] = {}
         self._denials: dict[tuple[str, Scope], float] = {}
         self._changed = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._is_loaded = False
 
-    def note(self, key: NameKey, known: Known) -> None:
+    def note(self, key: NameKey, known: CachedImage) -> None:
         """The name's row will be written. A microsecond."""
         if self._store is None or not self._may_keep(key[2]):
             return
@@ -107,7 +107,7 @@ class Persistence:
             return False
         return any(map(self._may_keep, scopes))
 
-    async def find(self, target: Target, scopes: Iterable[Scope]) -> list[tuple[NameKey, Known]]:
+    async def find(self, target: Target, scopes: Iterable[Scope]) -> list[tuple[NameKey, CachedImage]]:
         """What the store has of the target for these scopes; nothing if it does not say so soon."""
         store, kept = self._store, [scope for scope in scopes if self._may_keep(scope)]
         if store is None or not self.may_know(kept):
@@ -123,7 +123,7 @@ class Persistence:
         return next((row.content for row in rows if row), None)
 
     async def load(
-        self, adopt: Callable[[NameKey, Known], None], adopt_content: Callable[[str, PackedDigest, Content], None]
+        self, load: Callable[[NameKey, CachedImage], None], load_content: Callable[[str, PackedDigest, Content], None]
     ) -> None:
         """Hands over all that the store of this process alone has, those written last at the end."""
         store = self._store
@@ -136,10 +136,10 @@ class Persistence:
                 self._is_loaded = not self._health.rest_seconds(Doing.READING)
                 break
             for key, known in self._names_in(rows):
-                adopt(key, known)
+                load(key, known)
             for row in rows:
                 if row and not isinstance(row, NameRow):
-                    adopt_content(row.repository, row.packed, row.content)
+                    load_content(row.repository, row.packed, row.content)
             ROWS["loaded"].inc(len(rows))
 
     async def flush(self) -> None:
@@ -166,7 +166,7 @@ class Persistence:
     def _may_keep(self, scope: Scope) -> bool:
         return self._persist_private or scope == ANONYMOUS.scope
 
-    def _drop_oldest(self, waiting: dict[T, Known] | dict[T, float]) -> None:
+    def _drop_oldest(self, waiting: dict[T, CachedImage] | dict[T, float]) -> None:
         if len(waiting) > _MOST_WAITING:
             del waiting[next(iter(waiting))]
             ROWS["dropped"].inc()
@@ -208,10 +208,10 @@ class Persistence:
                 del self._denials[place]
         return written
 
-    def _batch_of(self, names: dict[NameKey, Known], denials: dict[tuple[str, Scope], float]) -> Batch:
+    def _batch_of(self, names: dict[NameKey, CachedImage], denials: dict[tuple[str, Scope], float]) -> Batch:
         ahead = self._wall_clock() - self._clock()
         return Batch(
-            [NameRow(*key, known.packed, known.content, known.proven_at + ahead) for key, known in names.items()],
+            [NameRow(*key, known.packed, known.content, known.confirmed_at + ahead) for key, known in names.items()],
             {place: at + ahead for place, at in denials.items()},
         )
 
@@ -243,20 +243,23 @@ class Persistence:
             return outcome
         return None
 
-    def _names_in(self, rows: Sequence[Row | None]) -> list[tuple[NameKey, Known]]:
+    def _names_in(self, rows: Sequence[Row | None]) -> list[tuple[NameKey, CachedImage]]:
         """Those rows about names that may be told, in the terms of memory."""
         now, ahead = self._clock(), self._wall_clock() - self._clock()
         ROWS["damaged"].inc(sum(row is None for row in rows))
         found = [
-            ((row.repository, row.name, row.scope), Known(row.content, row.packed, min(now, row.proven_at - ahead)))
+            (
+                (row.repository, row.name, row.scope),
+                CachedImage(row.content, row.packed, min(now, row.confirmed_at - ahead)),
+            )
             for row in rows
             if isinstance(row, NameRow) and self._may_keep(row.scope)
         ]
         return [(key, known) for key, known in found if not self._is_denied(key, known)]
 
-    def _is_denied(self, key: NameKey, known: Known) -> bool:
+    def _is_denied(self, key: NameKey, known: CachedImage) -> bool:
         denied_at = self._denials.get((key[0], key[2]))
-        return denied_at is not None and known.proven_at <= denied_at
+        return denied_at is not None and known.confirmed_at <= denied_at
 
 
 async def _write(store: Store, batch: Batch) -> bool:

@@ -18,13 +18,13 @@ from extender.images.reference import ImageReference
 from extender.placement.facts import Content, Failure
 from extender.registry.image import FetchedManifest, ManifestClient, describe_image
 from extender.resolver.failures import DENIED, NEXT_CREDENTIAL, Failures, summary
-from extender.resolver.image_cache import Known, Memory
+from extender.resolver.image_cache import CachedImage, ImageCache
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
 from extender.resolver.registry_hosts import HostResting, Hosts
 from extender.tables import pack_digest
 
-T = TypeVar("T", Known, Image)
+T = TypeVar("T", CachedImage, Image)
 
 log = structlog.get_logger()
 
@@ -37,13 +37,13 @@ _REMEMBERED = 2 * _AT_ONCE
 _HOSTS = 4096
 
 
-class Lookups:
+class RegistryLookup:
     """Asks registries, and writes what they say into the memory and what went wrong into the failures."""
 
     def __init__(
         self,
         client: ManifestClient,
-        memory: Memory,
+        cache: ImageCache,
         persistence: Persistence,
         failures: Failures,
         *,
@@ -51,7 +51,7 @@ class Lookups:
         random: Callable[[], float],
     ) -> None:
         self._client = client
-        self._memory = memory
+        self._cache = cache
         self._persistence = persistence
         self._failures = failures
         self._clock = clock
@@ -65,7 +65,7 @@ class Lookups:
         """Why the target's host is not to be asked now; None if it may be."""
         return self._hosts.resting(target.reference.domain)
 
-    async def find(self, target: Target, credentials: tuple[Credential, ...]) -> Known | Failure:
+    async def find(self, target: Target, credentials: tuple[Credential, ...]) -> CachedImage | Failure:
         """What the target is, by the first credential that works. Every error ends here, as a `Failure`."""
         return await self._look_up(target, credentials, self._ask)
 
@@ -97,7 +97,7 @@ class Lookups:
         return summary(failures) or DENIED
 
     def _is_known(self, target: Target, credential: Credential) -> bool:
-        return self._memory.find(target, credential.scope) is not None
+        return self._cache.find(target, credential.scope) is not None
 
     async def _share(
         self, target: Target, credential: Credential, ask: Callable[[Target, Credential], Awaitable[T]]
@@ -116,9 +116,9 @@ class Lookups:
     async def _try(
         self, target: Target, credential: Credential, ask: Callable[[Target, Credential], Awaitable[T]]
     ) -> T | Failure:
-        standing = self._failures.standing(target, credential.scope)
-        if standing:
-            return standing
+        current = self._failures.current(target, credential.scope)
+        if current:
+            return current
         try:
             async with self._hosts.host(target.reference.domain).visit(str(target.reference)), self._room:
                 outcome = await ask(target, credential)
@@ -133,7 +133,7 @@ class Lookups:
 
     def _fail(self, target: Target, credential: Credential, error: Exception) -> Failure:
         if isinstance(error, RegistryDenied):
-            self._memory.revoke(target.repository, credential.scope, self._clock())
+            self._cache.revoke(target.repository, credential.scope, self._clock())
         failure = self._failures.remember(target, credential.scope, error)
         log.info("lookup.failed", image=str(target.reference), cause=failure.cause.value, scope=credential.scope)
         return failure
@@ -144,7 +144,7 @@ class Lookups:
         log.error("lookup.crashed", id=crash, image=str(target.reference), exc_info=error)
         return self._failures.remember(target, credential.scope, error)
 
-    async def _ask(self, target: Target, credential: Credential) -> Known:
+    async def _ask(self, target: Target, credential: Credential) -> CachedImage:
         """What the registry says under this credential, by a HEAD, a GET, or both.
 
         A digest whose content is not known here is fetched straight away. Else HEAD comes first: it is free where GETs
@@ -153,27 +153,27 @@ class Lookups:
         reference = target.reference
         await self._recall_content(target.repository, reference.digest)
         if reference.digest and not self._is_remembered(target, credential):
-            return await self._prove(target, credential, reference.digest, None)
+            return await self._confirm(target, credential, reference.digest, None)
         stated = await self._client.head_manifest(reference, credential)
         if stated is None:
             manifest = await self._client.fetch_manifest(reference, credential)
-            return await self._prove(target, credential, manifest.digest, manifest)
+            return await self._confirm(target, credential, manifest.digest, manifest)
         await self._recall_content(target.repository, stated)
         try:
-            return await self._prove(target, credential, stated, None)
+            return await self._confirm(target, credential, stated, None)
         except (ManifestNotFound, InvalidManifest):
             # The tag has just moved, or the header is wrong, as some registries' is; the tag's own bytes decide.
             manifest = await self._client.fetch_manifest(reference, credential)
             if manifest.digest == stated:
                 raise
-            return await self._prove(target, credential, manifest.digest, manifest)
+            return await self._confirm(target, credential, manifest.digest, manifest)
 
     async def _recall_content(self, repository: str, digest: str) -> None:
         """What the store knows of the digest is remembered, which spares the GET but proves nobody's access."""
-        if digest and self._memory.shown(repository, digest) is None:
+        if digest and self._cache.shown(repository, digest) is None:
             content = await self._persistence.find_content(repository, digest)
             if content:
-                self._memory.adopt_content(repository, pack_digest(digest), content)
+                self._cache.load_content(repository, pack_digest(digest), content)
 
     async def _ask_details(self, target: Target, credential: Credential) -> Image:
         known = await self._ask(target, credential)
@@ -182,18 +182,18 @@ class Lookups:
     def _is_remembered(self, target: Target, credential: Credential) -> bool:
         """Whether a fetch by the target's digest could be answered without asking, which would prove no access."""
         reference = target.reference
-        return self._memory.shown(target.repository, reference.digest) is not None or self._fetch.cache_contains(
+        return self._cache.shown(target.repository, reference.digest) is not None or self._fetch.cache_contains(
             reference, credential, None
         )
 
-    async def _prove(
+    async def _confirm(
         self, target: Target, credential: Credential, digest: str, manifest: FetchedManifest | None
-    ) -> Known:
+    ) -> CachedImage:
         """Remembers that the target is `digest` to this scope; fetches what that is unless the repository showed it."""
-        known = self._memory.prove(target, credential.scope, digest, self._clock())
+        known = self._cache.confirm(target, credential.scope, digest, self._clock())
         if known is None:
             image = await self._fetch(target.reference.with_digest(digest), credential, manifest)
-            known = self._memory.learn(target, credential.scope, digest, _content_of(image), self._clock())
+            known = self._cache.learn(target, credential.scope, digest, _content_of(image), self._clock())
         return known
 
     async def _fetch_image(

@@ -1,7 +1,7 @@
 """From image references to what is known of them: at once from memory, or from lookups that are worth waiting for.
 
-Knows who waits for what, and counts. What an answer is worth is `recollection.py`'s business, what a lookup asks a
-registry `lookups.py`'s, what may be told to whom `memory.py`'s.
+Knows who waits for what, and counts. What an answer is worth is `cache_lookup.py`'s business, what a lookup asks a
+registry `queries.py`'s, what may be told to whom `cache.py`'s.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ from extender.images.manifest import Image
 from extender.metrics import REGISTRY, counter, gauge
 from extender.placement.facts import Answer, Cause, Failure
 from extender.registry.image import ManifestClient
-from extender.resolver.cache_lookup import Lifetimes, Lookup, Recollection, Standing
+from extender.resolver.cache_lookup import CacheLookup, CacheState, ImageQuery, Lifetimes
 from extender.resolver.failures import NEXT_CREDENTIAL, Failures
-from extender.resolver.image_cache import Known, Memory
+from extender.resolver.image_cache import CachedImage, ImageCache
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import References, Target
-from extender.resolver.registry_lookup import Lookups
+from extender.resolver.registry_lookup import RegistryLookup
 from extender.resolver.single_flight import Flights
 from extender.tables import PackedDigest
 
-__all__ = ["Lookup", "Resolver"]
+__all__ = ["ImageQuery", "Resolver"]
 
-R = TypeVar("R", Known, Image)
+R = TypeVar("R", CachedImage, Image)
 
 log = structlog.get_logger()
 
@@ -93,20 +93,22 @@ class Resolver:
         self._clock = clock
         self._references = References(min(size, _MOST_TEXTS))
         self._persistence = persistence or Persistence(None, clock=clock)
-        self._memory = Memory(size, self._persistence)
+        self._cache = ImageCache(size, self._persistence)
         self._failures = Failures(max(size // 10, _FEWEST_FAILURES), clock, random)
-        self._lookups = Lookups(client, self._memory, self._persistence, self._failures, clock=clock, random=random)
-        self._recollection = Recollection(
+        self._registry_lookup = RegistryLookup(
+            client, self._cache, self._persistence, self._failures, clock=clock, random=random
+        )
+        self._cache_lookup = CacheLookup(
             self._references,
-            self._memory,
+            self._cache,
             self._failures,
-            self._lookups,
+            self._registry_lookup,
             self._persistence,
             Lifetimes(tag_seconds=tag_seconds, always_seconds=always_seconds, stale_seconds=stale_seconds),
             clock,
         )
         self._loading: asyncio.Task[None] | None = None
-        self._finding: Flights[_FlightKey, Known | Failure] = Flights(_MOST_FLIGHTS, _MOST_FLIGHTS_EACH)
+        self._finding: Flights[_FlightKey, CachedImage | Failure] = Flights(_MOST_FLIGHTS, _MOST_FLIGHTS_EACH)
         self._describing: Flights[_FlightKey, Image | Failure] = Flights(_MOST_FLIGHTS, _MOST_FLIGHTS_EACH)
         for state, child in IMAGES.items():
             child.set_function(partial(self._count, state))
@@ -116,7 +118,7 @@ class Resolver:
 
         Until then, and where that fails, lookups ask the store for the one name they want.
         """
-        load = self._persistence.load(self._memory.adopt, self._memory.adopt_content)
+        load = self._persistence.load(self._cache.load, self._cache.load_content)
         self._loading = asyncio.get_running_loop().create_task(load)
         await asyncio.wait([self._loading], timeout=wait_seconds)
 
@@ -124,26 +126,26 @@ class Resolver:
         """Whether `load` has ended, in whatever way, or was never begun."""
         return self._loading is None or self._loading.done()
 
-    def peek(self, lookup: Lookup, keyring: Keyring) -> Answer:
+    def peek(self, query: ImageQuery, keyring: Keyring) -> Answer:
         """What is known now, fresh or stale; None if nothing is. No I/O and no task; a few microseconds."""
-        answers = self.recall([lookup], keyring)
+        answers = self.recall([query], keyring)
         if answers is not None:
             return answers[0]
-        standing = self._recollection.stand(lookup, keyring)
-        _tally(standing)
-        return standing.answer
+        state = self._cache_lookup.look_up(query, keyring)
+        _tally(state)
+        return state.answer
 
-    def peek_all(self, lookups: Sequence[Lookup], keyring: Keyring) -> list[Answer]:
+    def peek_all(self, queries: Sequence[ImageQuery], keyring: Keyring) -> list[Answer]:
         """As `peek`, for each lookup in order; less than as many calls of that if all are known and fresh."""
-        answers = self.recall(lookups, keyring)
-        return [self.peek(lookup, keyring) for lookup in lookups] if answers is None else answers
+        answers = self.recall(queries, keyring)
+        return [self.peek(query, keyring) for query in queries] if answers is None else answers
 
-    def recall(self, lookups: Sequence[Lookup], keyring: Keyring) -> list[Answer] | None:
+    def recall(self, queries: Sequence[ImageQuery], keyring: Keyring) -> list[Answer] | None:
         """All answers, if memory has every one and none is stale: what `resolve_all` would give, without awaiting.
 
         None, uncounted and with nothing started, if a single one is not like that.
         """
-        answers = self._recollection.fresh(lookups, keyring)
+        answers = self._cache_lookup.fresh(queries, keyring)
         if answers:
             self.count_hits(len(answers))
         return answers
@@ -153,12 +155,12 @@ class Resolver:
         """So many fresh answers from memory were of use: each time that `recall` gave them, and each time after."""
         LOOKUPS["hit"].inc(answers)
 
-    def start(self, lookup: Lookup, keyring: Keyring) -> None:
+    def start(self, query: ImageQuery, keyring: Keyring) -> None:
         """Sees to it that a lookup is under way, unless what is known is fresh or a failure still stands."""
-        self._fly(lookup, self._recollection.stand(lookup, keyring), keyring)
+        self._fly(query, self._cache_lookup.look_up(query, keyring), keyring)
 
     async def resolve_all(
-        self, lookups: Sequence[Lookup], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
+        self, queries: Sequence[ImageQuery], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
     ) -> list[Answer]:
         """One answer per lookup, in order, after `wait_seconds` at most: from memory, or from lookups side by side.
 
@@ -166,21 +168,21 @@ class Resolver:
         refreshed in the background; with `revalidate` refreshing is waited for like any lookup. Cancelling the call
         ends no lookup.
         """
-        answers = self.recall(lookups, keyring)
+        answers = self.recall(queries, keyring)
         if answers is not None:
             return answers
-        standings = [self._recollection.stand(lookup, keyring) for lookup in lookups]
-        for standing in standings:
-            _tally(standing)
-        flights = [self._fly(*each, keyring) for each in zip(lookups, standings, strict=True)]
+        states = [self._cache_lookup.look_up(query, keyring) for query in queries]
+        for state in states:
+            _tally(state)
+        flights = [self._fly(*each, keyring) for each in zip(queries, states, strict=True)]
         awaited = [
             flight
-            for standing, flight in zip(standings, flights, strict=True)
-            if flight and (revalidate or standing.answer is None)
+            for state, flight in zip(states, flights, strict=True)
+            if flight and (revalidate or state.answer is None)
         ]
         if awaited:
             await asyncio.wait(awaited, timeout=wait_seconds)
-        return [self._landed(*each, keyring) for each in zip(lookups, standings, flights, strict=True)]
+        return [self._landed(*each, keyring) for each in zip(queries, states, flights, strict=True)]
 
     async def describe(self, reference: str, keyring: Keyring) -> Image | Failure:
         """Everything about one image, asked of its registry however long that takes; or the failure that stands."""
@@ -190,7 +192,7 @@ class Resolver:
             return target
         flight = self._describing.join(
             _flight_key(target, keyring),
-            lambda: self._look_up(self._lookups.describe, target, keyring),
+            lambda: self._look_up(self._registry_lookup.describe, target, keyring),
             payer=keyring.tenant,
         )
         if flight is None:
@@ -210,7 +212,7 @@ class Resolver:
             await asyncio.gather(self._loading, return_exceptions=True)
         await self._finding.close()
         await self._describing.close()
-        await self._lookups.close()
+        await self._registry_lookup.close()
         await self._persistence.close()
         for child in IMAGES.values():
             child.set_function(float)
@@ -218,37 +220,41 @@ class Resolver:
     def _count(self, state: str) -> int:
         match state:
             case "known":
-                return len(self._memory)
+                return len(self._cache)
             case "failed":
                 return len(self._failures)
             case _:
                 return len(self._finding) + len(self._describing)
 
-    def _fly(self, lookup: Lookup, standing: Standing, keyring: Keyring) -> asyncio.Task[Known | Failure] | None:
+    def _fly(
+        self, query: ImageQuery, state: CacheState, keyring: Keyring
+    ) -> asyncio.Task[CachedImage | Failure] | None:
         """The flight in which what is due is looked up; None if nothing is due, or too many are under way."""
-        target = standing.due
+        target = state.due
         if target is None:
             return None
         key = _flight_key(target, keyring)
-        if standing.answer is None and self._finding.is_under_way(key):
+        if state.answer is None and self._finding.is_under_way(key):
             LOOKUPS["shared"].inc()
         flight = self._finding.join(
-            key, lambda: self._look_up(partial(self._find, lookup), target, keyring), payer=keyring.tenant
+            key, lambda: self._look_up(partial(self._find, query), target, keyring), payer=keyring.tenant
         )
         if flight is None:
             LOOKUPS["error"].inc()
         return flight
 
-    async def _find(self, lookup: Lookup, target: Target, credentials: tuple[Credential, ...]) -> Known | Failure:
+    async def _find(
+        self, query: ImageQuery, target: Target, credentials: tuple[Credential, ...]
+    ) -> CachedImage | Failure:
         """What is fresh in memory now that the credentials are at hand, or in the store; else what a registry says."""
         scopes = [credential.scope for credential in credentials]
         for key, known in await self._persistence.find(target, scopes):
-            self._memory.adopt(key, known)
+            self._cache.load(key, known)
         for scope in scopes:
-            found = self._memory.find(target, scope)
-            if found and self._clock() - found.proven_at < self._recollection.fresh_seconds(lookup, target, scope):
+            found = self._cache.find(target, scope)
+            if found and self._clock() - found.confirmed_at < self._cache_lookup.fresh_seconds(query, target, scope):
                 return found
-        return await self._lookups.find(target, credentials)
+        return await self._registry_lookup.find(target, credentials)
 
     async def _look_up(
         self,
@@ -262,32 +268,32 @@ class Resolver:
         if isinstance(outcome, Failure) and outcome.cause in NEXT_CREDENTIAL:
             renewed = await keyring.load(target.reference, anew=True)
             if renewed != credentials:
-                self._lookups.forgive(target, credentials, renewed)
+                self._registry_lookup.forgive(target, credentials, renewed)
                 outcome = await ask(target, renewed)
         DURATION.observe(self._clock() - started)
         LOOKUPS["error" if isinstance(outcome, Failure) else "fetched"].inc()
         return outcome
 
     def _landed(
-        self, lookup: Lookup, standing: Standing, flight: asyncio.Task[Known | Failure] | None, keyring: Keyring
+        self, query: ImageQuery, state: CacheState, flight: asyncio.Task[CachedImage | Failure] | None, keyring: Keyring
     ) -> Answer:
         """The answer after the wait: what the lookup came to, else what memory has by now, unless that was denied."""
         if flight is None:
-            return standing.answer
+            return state.answer
         if not flight.done() or flight.cancelled():
-            return standing.answer or self._recollection.stand(lookup, keyring).answer
+            return state.answer or self._cache_lookup.look_up(query, keyring).answer
         outcome = flight.result()
         return (
             outcome.content
-            if isinstance(outcome, Known)
-            else self._recollection.stand(lookup, keyring).answer or outcome
+            if isinstance(outcome, CachedImage)
+            else self._cache_lookup.look_up(query, keyring).answer or outcome
         )
 
 
-def _tally(standing: Standing) -> None:
+def _tally(state: CacheState) -> None:
     """Counts what memory answered; what it did not is counted by its flight, which may serve several."""
-    if standing.answer is not None:
-        LOOKUPS[standing.result].inc()
+    if state.answer is not None:
+        LOOKUPS[state.result].inc()
 
 
 def _flight_key(target: Target, keyring: Keyring) -> _FlightKey:

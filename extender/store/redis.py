@@ -97,7 +97,7 @@ class RedisStore:
             if record is not None
         ]
         denied_at = dict(zip(scopes, map(_time, values[len(scopes) :]), strict=True))
-        return [row for row in rows if row is None or row.proven_at > denied_at[row.scope]]
+        return [row for row in rows if row is None or row.confirmed_at > denied_at[row.scope]]
 
     async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
         """One command."""

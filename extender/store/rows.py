@@ -40,14 +40,14 @@ class ContentRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class NameRow(msgspec.Struct, frozen=True, gc=False):
-    """What a tag or digest was to a scope when the registry last said so: `proven_at`, in seconds since the epoch."""
+    """What a tag or digest was to a scope when the registry last said so: `confirmed_at`, in seconds since the epoch."""
 
     repository: str
     name: PackedDigest
     scope: Scope
     packed: PackedDigest
     content: Content
-    proven_at: float
+    confirmed_at: float
 
 
 Row = NameRow | ContentRow
@@ -98,7 +98,7 @@ class _ContentRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
 class _NameRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     digest: str
-    proven_at: float
+    confirmed_at: float
     content: msgspec.Raw
 
 
@@ -113,7 +113,7 @@ _CONTENT_DECODER = msgspec.msgpack.Decoder(_ContentRecord)
 def encode_name(row: NameRow) -> bytes:
     """The record of a row, whose key is kept beside it."""
     body = _ENCODER.encode(
-        _NameRecord(unpack_digest(row.packed), row.proven_at, msgspec.Raw(_encode_content(row.content)))
+        _NameRecord(unpack_digest(row.packed), row.confirmed_at, msgspec.Raw(_encode_content(row.content)))
     )
     return _seal(body, row.repository, row.name, row.scope)
 
@@ -125,7 +125,7 @@ def decode_name(repository: str, name: PackedDigest, scope: Scope, record: bytes
         content = _decode_content(bytes(found.content))
     except _DAMAGES:
         return None
-    return NameRow(repository, name, scope, pack_digest(found.digest), content, found.proven_at)
+    return NameRow(repository, name, scope, pack_digest(found.digest), content, found.confirmed_at)
 
 
 def encode_content(row: NameRow | ContentRow) -> bytes:

@@ -24,7 +24,7 @@ from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.image import describe_image
 from extender.registry.mirrors import HostsDirectory
-from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.resolver import ImageQuery, Resolver
 from testbed.clock import Clock
 from testbed.debian_registry import DebianRegistry
 from tests.integration.conftest import StartRegistry
@@ -516,7 +516,7 @@ async def resolve(clock: Clock) -> AsyncIterator[Callable[[RegistryClient], Reso
 async def answer_of(resolver: Resolver, image: str) -> Answer:
     """What is known of an image after waiting for it."""
     keyring = DockerConfigKeyring(Logins([]), key=b"x")
-    (answer,) = await resolver.resolve_all([Lookup(image)], keyring, 10.0, revalidate=True)
+    (answer,) = await resolver.resolve_all([ImageQuery(image)], keyring, 10.0, revalidate=True)
     return answer
 
 

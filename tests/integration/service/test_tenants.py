@@ -36,7 +36,7 @@ from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.session import open_session
-from extender.resolver.resolver import LOOKUPS, Lookup, Resolver
+from extender.resolver.resolver import LOOKUPS, ImageQuery, Resolver
 from extender.service.assembly import policy_of
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api
@@ -452,6 +452,6 @@ async def test_nothing_that_is_logged_or_counted_holds_a_secret(
         assert text not in captured.out + captured.err
 
 
-def lookup_of(pod: Pod) -> Lookup:
+def lookup_of(pod: Pod) -> ImageQuery:
     """The lookup of its only image."""
-    return Lookup(images_of(pod)[0].reference)
+    return ImageQuery(images_of(pod)[0].reference)

@@ -13,7 +13,7 @@ from extender.credentials.keyring import ANONYMOUS, Scope
 from extender.images.digest import digest_of
 from extender.placement.facts import Content
 from extender.resolver.persistence import Persistence
-from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.resolver import ImageQuery, Resolver
 from extender.store.redis import RedisStore
 from extender.store.rows import Batch, ContentRow, NameRow, Store, StoreError
 from extender.store.url import open_store
@@ -226,7 +226,7 @@ async def test_a_server_that_dies_and_comes_back_costs_no_answer(
 
     async def load(numbers: range, until: Callable[[], None]) -> None:
         """All of these images, and warm ones between them, while `until` happens in the middle of it."""
-        work = [asyncio.create_task(resolver.resolve_all([Lookup(images[number]), Lookup(images[0])], KEYS, 60))
+        work = [asyncio.create_task(resolver.resolve_all([ImageQuery(images[number]), ImageQuery(images[0])], KEYS, 60))
                 for number in numbers]  # fmt: skip
         await work[len(work) // 10]
         until()
@@ -242,7 +242,7 @@ async def test_a_server_that_dies_and_comes_back_costs_no_answer(
     await resolver._persistence.flush()
     registry.requests.clear()
     other = resolver_over(open_url(f"redis://127.0.0.1:{redis.port}"))
-    answers = await other.resolve_all([Lookup(image) for image in images[600:]], KEYS, 60)
+    answers = await other.resolve_all([ImageQuery(image) for image in images[600:]], KEYS, 60)
     assert all(isinstance(answer, Content) for answer in answers)
     assert registry.requests == []
     await asyncio.gather(resolver.close(), other.close())

@@ -11,14 +11,15 @@ from extender.errors import RegistryUnavailable
 from extender.images.reference import ImageReference
 from extender.placement.facts import Answer, Content
 from extender.resolver.persistence import Persistence
-from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.resolver import ImageQuery, Resolver
 from extender.store.sqlite import SqliteStore
 from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys
 
 IMAGES = 2_000
 PLATFORMS = ["linux/amd64", "linux/arm64", "linux/s390x", "linux/ppc64le"]
 LOOKUPS = [
-    Lookup(f"ghcr.io/{'private' if number % 2 else 'public'}/app-{number // 10}:v{number}") for number in range(IMAGES)
+    ImageQuery(f"ghcr.io/{'private' if number % 2 else 'public'}/app-{number // 10}:v{number}")
+    for number in range(IMAGES)
 ]
 
 

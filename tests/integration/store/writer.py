@@ -16,7 +16,7 @@ from pathlib import Path
 from extender.credentials.keyring import ANONYMOUS
 from extender.images.digest import digest_of
 from extender.placement.facts import Content
-from extender.resolver.image_cache import Known
+from extender.resolver.image_cache import CachedImage
 from extender.resolver.persistence import Persistence
 from extender.store.rows import ContentRow, NameRow
 from extender.store.sqlite import SqliteStore
@@ -27,9 +27,9 @@ _ROWS = 20  # in a batch
 _CONTENTS = [index_of("linux/amd64"), index_of("linux/arm64"), index_of("linux/amd64", "linux/arm64")]
 
 
-def known(repository: str, tag: str) -> Known:
+def known(repository: str, tag: str) -> CachedImage:
     """What a name means follows from the name, so that a row can be checked without a record of what was written."""
-    return Known(content(repository, tag), pack_digest(digest_of(f"{repository}:{tag}".encode())), 5.0)
+    return CachedImage(content(repository, tag), pack_digest(digest_of(f"{repository}:{tag}".encode())), 5.0)
 
 
 def content(repository: str, tag: str) -> Content:
@@ -76,7 +76,7 @@ async def read(path: Path) -> tuple[dict[str, set[int]], int]:
             if isinstance(row, NameRow) and isinstance(row.name, str):
                 tags.setdefault(row.repository, set()).add(int(row.name))
                 expected = known(row.repository, row.name)
-                wrong += (row.packed, row.content, row.proven_at) != (expected.packed, expected.content, 5.0)
+                wrong += (row.packed, row.content, row.confirmed_at) != (expected.packed, expected.content, 5.0)
             else:
                 wrong += not isinstance(row, ContentRow)
     await store.close()

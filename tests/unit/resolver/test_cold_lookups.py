@@ -11,7 +11,7 @@ from extender.errors import InvalidManifest, ManifestNotFound
 from extender.images.digest import digest_of
 from extender.images.media_type import OCI_INDEX
 from extender.placement.facts import Cause, Failure
-from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.resolver import ImageQuery, Resolver
 from tests.unit.resolver.fake_registry import CALLER, OTHER, TENANT, FakeRegistry, Keys, index_of
 
 APP = "ghcr.io/team/app:1"
@@ -20,7 +20,7 @@ PUBLIC = Keys(ANONYMOUS)
 
 async def resolve(resolver: Resolver, reference: str, keys: Keys = PUBLIC) -> object:
     """The answer for one image, however long it takes."""
-    return (await resolver.resolve_all([Lookup(reference)], keys, 60))[0]
+    return (await resolver.resolve_all([ImageQuery(reference)], keys, 60))[0]
 
 
 async def test_a_tag_takes_one_head_and_one_get(resolver: Resolver, registry: FakeRegistry) -> None:
@@ -62,7 +62,7 @@ async def test_what_is_known_is_not_asked_for_again(resolver: Resolver, registry
     registry.requests.clear()
     assert await resolve(resolver, "debian:12") == index_of("linux/amd64")
     assert await resolve(resolver, "docker.io/library/debian:12") == index_of("linux/amd64")
-    assert resolver.peek(Lookup("index.docker.io/debian:12"), PUBLIC) == index_of("linux/amd64")
+    assert resolver.peek(ImageQuery("index.docker.io/debian:12"), PUBLIC) == index_of("linux/amd64")
     assert registry.requests == []
 
 
@@ -122,8 +122,8 @@ async def test_an_invalid_reference_costs_no_request(resolver: Resolver, registr
     failure = await resolve(resolver, "Not An Image")
     assert isinstance(failure, Failure)
     assert failure.cause is Cause.INVALID_REFERENCE
-    assert resolver.peek(Lookup("Not An Image"), PUBLIC) == failure
-    resolver.start(Lookup("Not An Image"), PUBLIC)
+    assert resolver.peek(ImageQuery("Not An Image"), PUBLIC) == failure
+    resolver.start(ImageQuery("Not An Image"), PUBLIC)
     assert resolver.counts()["in_flight"] == 0
     assert registry.requests == []
 
@@ -143,7 +143,7 @@ async def test_a_thousand_pods_over_a_hundred_images_cost_a_hundred_gets(
     images = [f"ghcr.io/team/app-{number}:1" for number in range(100)]
     for number, image in enumerate(images):
         registry.push(image, "linux/arm64", f"linux/made-up-{number}")
-    pods = [[Lookup(images[number % 100]), Lookup(images[number * 7 % 100])] for number in range(1000)]
+    pods = [[ImageQuery(images[number % 100]), ImageQuery(images[number * 7 % 100])] for number in range(1000)]
     await asyncio.gather(*(resolver.resolve_all(pod, PUBLIC, 60) for pod in pods))
     assert registry.methods() == {"HEAD": 100, "GET": 100}
 
@@ -209,7 +209,7 @@ async def test_a_flight_outlives_all_its_waiters(
         await caller
     stop.set()
     await landed()
-    assert resolver.peek(Lookup(f"ghcr.io/team/app@{digest}"), PUBLIC) == index_of("linux/arm64")
+    assert resolver.peek(ImageQuery(f"ghcr.io/team/app@{digest}"), PUBLIC) == index_of("linux/arm64")
     assert registry.methods() == {"GET": 1}
 
 
@@ -222,13 +222,15 @@ async def test_a_deadline_gives_none_and_the_lookup_goes_on(
     await resolve(resolver, "ghcr.io/team/known:1")
     registry.open.clear()
     for wait_seconds in (0, 0.001):
-        assert await resolver.resolve_all([Lookup(APP), Lookup("ghcr.io/team/known:1")], PUBLIC, wait_seconds) == [
+        assert await resolver.resolve_all(
+            [ImageQuery(APP), ImageQuery("ghcr.io/team/known:1")], PUBLIC, wait_seconds
+        ) == [
             None,
             index_of("linux/amd64"),
         ]
     registry.open.set()
     await landed()
-    assert resolver.peek(Lookup(APP), PUBLIC) == index_of("linux/arm64")
+    assert resolver.peek(ImageQuery(APP), PUBLIC) == index_of("linux/arm64")
     assert registry.count("GET", APP) == 0
     assert registry.methods() == {"HEAD": 2, "GET": 2}
 
@@ -238,14 +240,14 @@ async def test_peek_starts_nothing_and_start_waits_for_nothing(
 ) -> None:
     """Prioritize and preempt only look; the watch on pending pods only starts."""
     registry.push(APP, "linux/arm64")
-    assert resolver.peek(Lookup(APP), PUBLIC) is None
+    assert resolver.peek(ImageQuery(APP), PUBLIC) is None
     assert resolver.counts()["in_flight"] == 0
-    resolver.start(Lookup(APP), PUBLIC)
-    resolver.start(Lookup(APP), PUBLIC)
+    resolver.start(ImageQuery(APP), PUBLIC)
+    resolver.start(ImageQuery(APP), PUBLIC)
     assert resolver.counts()["in_flight"] == 1
     await landed()
-    assert resolver.peek(Lookup(APP), PUBLIC) == index_of("linux/arm64")
-    resolver.start(Lookup(APP), PUBLIC)
+    assert resolver.peek(ImageQuery(APP), PUBLIC) == index_of("linux/arm64")
+    resolver.start(ImageQuery(APP), PUBLIC)
     assert resolver.counts()["in_flight"] == 0
     assert registry.methods() == {"HEAD": 1, "GET": 1}
 
@@ -264,12 +266,12 @@ async def test_many_hosts_at_once_are_each_asked_once(resolver: Resolver, regist
     for image in images:
         registry.push(image, "linux/arm64")
     registry.open.clear()
-    await resolver.resolve_all([Lookup(image) for image in images], PUBLIC, 0)
+    await resolver.resolve_all([ImageQuery(image) for image in images], PUBLIC, 0)
     for _ in range(10):
         await asyncio.sleep(0)
     assert len(registry.requests) == 512
     registry.open.set()
-    answers = await resolver.resolve_all([Lookup(image) for image in images], PUBLIC, 60)
+    answers = await resolver.resolve_all([ImageQuery(image) for image in images], PUBLIC, 60)
     assert answers == [index_of("linux/arm64")] * 900
     assert registry.methods() == {"HEAD": 900, "GET": 900}
 
@@ -289,7 +291,7 @@ async def test_closing_ends_lookups_under_way_and_memory_answers_on(resolver: Re
     ended = await describer
     assert isinstance(ended, Failure)
     assert ended.cause is Cause.LOOKING_UP
-    assert resolver._lookups._fetch.cache_parameters()["closed"]
+    assert resolver._registry_lookup._fetch.cache_parameters()["closed"]
     requests = list(registry.requests)
     assert await resolve(resolver, APP) is None
     assert await resolve(resolver, "ghcr.io/team/known:1") == index_of("linux/amd64")

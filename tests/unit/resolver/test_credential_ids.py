@@ -7,17 +7,17 @@ import pytest
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryUnavailable
 from extender.placement.facts import Answer, Cause, Failure
-from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.resolver import ImageQuery, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
 
 APP = "ghcr.io/team/app:1"
 REPOSITORY = "ghcr.io/team/app"
-LOOKUP = Lookup(APP)
+LOOKUP = ImageQuery(APP)
 CONTENT = index_of("linux/arm64")
 
 
-async def ask(resolver: Resolver, keys: Keys, lookup: Lookup = LOOKUP, **options: bool) -> Answer:
+async def ask(resolver: Resolver, keys: Keys, lookup: ImageQuery = LOOKUP, **options: bool) -> Answer:
     return (await resolver.resolve_all([lookup], keys, 60, **options))[0]
 
 
@@ -94,7 +94,7 @@ async def test_a_second_scope_proves_itself_with_one_head(
 ) -> None:
     """By tag and by digest alike; the content it then shares."""
     registry.readers[REPOSITORY] = {"tenant", "other"}
-    by_digest = Lookup(f"{REPOSITORY}@{digest}")
+    by_digest = ImageQuery(f"{REPOSITORY}@{digest}")
     for lookup in (LOOKUP, by_digest):
         await ask(resolver, Keys(TENANT), lookup)
     registry.requests.clear()
@@ -107,7 +107,7 @@ async def test_a_digest_known_to_others_is_denied_to_who_may_not_read_it(
     resolver: Resolver, registry: FakeRegistry, digest: str
 ) -> None:
     """Knowing the digest is no right to know what it runs on."""
-    by_digest = Lookup(f"{REPOSITORY}@{digest}")
+    by_digest = ImageQuery(f"{REPOSITORY}@{digest}")
     assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT
     assert cause_of(await ask(resolver, Keys(OTHER), by_digest)) is Cause.DENIED
 
@@ -118,7 +118,7 @@ async def test_a_digest_is_proven_by_get_where_there_is_no_head(
     """The remembered fetch proves nothing, so the registry is asked, and denies or not."""
     registry.knows_head = False
     registry.readers[REPOSITORY] = {"tenant", "other"}
-    by_digest = Lookup(f"{REPOSITORY}@{digest}")
+    by_digest = ImageQuery(f"{REPOSITORY}@{digest}")
     assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT
     assert await ask(resolver, Keys(OTHER), by_digest) == CONTENT
     assert registry.requests[-1] == ("GET", f"{REPOSITORY}@{digest}", "other")
@@ -150,7 +150,7 @@ async def test_a_denial_takes_the_scope_s_other_tags_of_the_repository_too(
     """Other scopes keep theirs."""
     registry.push("ghcr.io/team/app:2", "linux/arm64")
     registry.readers[REPOSITORY] = {"tenant", "other"}
-    second = Lookup("ghcr.io/team/app:2")
+    second = ImageQuery("ghcr.io/team/app:2")
     for keys in (Keys(TENANT), Keys(OTHER)):
         await resolver.resolve_all([LOOKUP, second], keys, 60)
     registry.readers[REPOSITORY] = {"other"}
@@ -164,7 +164,7 @@ async def test_after_a_denial_a_remembered_fetch_is_no_way_around_the_registry(
     resolver: Resolver, registry: FakeRegistry, digest: str, clock: Clock
 ) -> None:
     """Access to a digest must be proven anew even where its content is still at hand."""
-    by_digest = Lookup(f"{REPOSITORY}@{digest}")
+    by_digest = ImageQuery(f"{REPOSITORY}@{digest}")
     assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT
     registry.readers[REPOSITORY] = set()
     assert cause_of(await ask(resolver, Keys(TENANT))) is Cause.DENIED
@@ -180,10 +180,10 @@ async def test_a_remembered_fetch_is_no_proof_even_when_the_tables_forgot(
 ) -> None:
     """The short-term memory of fetches may outlast the tables' rows."""
     resolver = Resolver(registry, size=1, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock)
-    by_digest = Lookup(f"{REPOSITORY}@{digest}")
+    by_digest = ImageQuery(f"{REPOSITORY}@{digest}")
     registry.push("ghcr.io/team/filler:1", "linux/amd64")
     assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT
-    await ask(resolver, Keys(ANONYMOUS), Lookup("ghcr.io/team/filler:1"))
+    await ask(resolver, Keys(ANONYMOUS), ImageQuery("ghcr.io/team/filler:1"))
     assert resolver.peek(by_digest, Keys(TENANT)) is None
     registry.readers[REPOSITORY] = set()
     assert cause_of(await ask(resolver, Keys(TENANT), by_digest)) is Cause.DENIED

@@ -6,7 +6,7 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.images.manifest import Image, Kind
 from extender.images.media_type import OCI_INDEX
 from extender.placement.facts import Cause, Failure
-from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.resolver import ImageQuery, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys, index_of
 
@@ -21,14 +21,14 @@ async def test_an_image_is_described_by_the_lookup_that_finds_it(resolver: Resol
     assert isinstance(image, Image)
     assert (image.digest, image.media_type, image.kind) == (digest, OCI_INDEX, Kind.INDEX)
     assert [str(entry.platform) for entry in image.entries] == ["linux/amd64", "linux/arm64"]
-    assert resolver.peek(Lookup(APP), PUBLIC) == index_of("linux/amd64", "linux/arm64")
+    assert resolver.peek(ImageQuery(APP), PUBLIC) == index_of("linux/amd64", "linux/arm64")
     assert registry.methods() == {"HEAD": 1, "GET": 1}
 
 
 async def test_details_of_a_known_image_cost_a_head(resolver: Resolver, registry: FakeRegistry) -> None:
     """The fetch that made it known is still remembered whole."""
     registry.push(APP, "linux/arm64")
-    await resolver.resolve_all([Lookup(APP)], PUBLIC, 60)
+    await resolver.resolve_all([ImageQuery(APP)], PUBLIC, 60)
     assert isinstance(await resolver.describe(APP, PUBLIC), Image)
     assert registry.methods() == {"HEAD": 2, "GET": 1}
 
@@ -39,7 +39,7 @@ async def test_details_of_what_was_fetched_by_tag_are_remembered_by_digest(
     """However the bytes came, the fetch of their digest has been made."""
     registry.knows_head = False
     registry.push(APP, "linux/arm64")
-    await resolver.resolve_all([Lookup(APP)], PUBLIC, 60)
+    await resolver.resolve_all([ImageQuery(APP)], PUBLIC, 60)
     assert isinstance(await resolver.describe(APP, PUBLIC), Image)
     assert registry.count("GET") == registry.count("GET", APP) == 2
 
@@ -47,7 +47,7 @@ async def test_details_of_what_was_fetched_by_tag_are_remembered_by_digest(
 async def test_details_that_another_scope_fetched_are_fetched_again(resolver: Resolver, registry: FakeRegistry) -> None:
     """The tables hold the gist for all scopes, the details are each one's own."""
     registry.push(APP, "linux/arm64")
-    await resolver.resolve_all([Lookup(APP)], Keys(TENANT), 60)
+    await resolver.resolve_all([ImageQuery(APP)], Keys(TENANT), 60)
     image = await resolver.describe(APP, PUBLIC)
     assert isinstance(image, Image)
     assert registry.count("GET", scope="anonymous") == 1

@@ -13,7 +13,7 @@ from extender.errors import (
 )
 from extender.images.reference import ImageReference
 from extender.placement.facts import Answer, Cause, Failure
-from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.resolver import ImageQuery, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import FakeRegistry, Keys, index_of
 
@@ -22,7 +22,7 @@ PUBLIC = Keys(ANONYMOUS)
 
 
 async def ask(resolver: Resolver, reference: str = APP) -> Answer:
-    return (await resolver.resolve_all([Lookup(reference)], PUBLIC, 60))[0]
+    return (await resolver.resolve_all([ImageQuery(reference)], PUBLIC, 60))[0]
 
 
 def cause_of(answer: Answer) -> Cause | None:
@@ -51,12 +51,12 @@ async def test_a_failure_answers_without_a_request_until_its_time_is_over(
     registry.fault = lambda method, reference: None
     registry.requests.clear()
     clock.advance(seconds - 0.001)
-    assert await ask(resolver) == resolver.peek(Lookup(APP), PUBLIC) == failure
-    resolver.start(Lookup(APP), PUBLIC)
+    assert await ask(resolver) == resolver.peek(ImageQuery(APP), PUBLIC) == failure
+    resolver.start(ImageQuery(APP), PUBLIC)
     assert resolver.counts()["in_flight"] == 0
     assert registry.requests == []
     clock.advance(0.001)
-    assert resolver.peek(Lookup(APP), PUBLIC) is None
+    assert resolver.peek(ImageQuery(APP), PUBLIC) is None
     assert await ask(resolver) == index_of("linux/arm64")
 
 
@@ -69,9 +69,9 @@ async def test_an_image_that_stays_unavailable_is_asked_for_more_and_more_seldom
     for seconds in (10, 20, 40, 80, 160, 300, 300):
         await ask(resolver)
         clock.advance(seconds - 0.001)
-        assert cause_of(resolver.peek(Lookup(APP), PUBLIC)) is Cause.UNAVAILABLE
+        assert cause_of(resolver.peek(ImageQuery(APP), PUBLIC)) is Cause.UNAVAILABLE
         clock.advance(0.001)
-        assert resolver.peek(Lookup(APP), PUBLIC) is None
+        assert resolver.peek(ImageQuery(APP), PUBLIC) is None
     registry.fault = lambda method, reference: None
     await ask(resolver)
     assert resolver.counts()["failed"] == 0
@@ -88,7 +88,7 @@ async def test_lookups_that_make_way_for_a_probe_are_not_failures_of_their_image
     await ask(resolver, "ghcr.io/team/third:1")
     registry.fault = lambda method, reference: None
     clock.advance(20)
-    probe, other = await resolver.resolve_all([Lookup(image) for image in images], PUBLIC, 60)
+    probe, other = await resolver.resolve_all([ImageQuery(image) for image in images], PUBLIC, 60)
     assert probe == index_of("linux/arm64")
     assert cause_of(other) is Cause.THROTTLED
     assert resolver.counts()["failed"] == 1
@@ -105,7 +105,7 @@ async def test_a_throttling_host_is_left_alone_for_all_its_images(
     await ask(resolver)
     registry.requests.clear()
     assert cause_of(await ask(resolver, "ghcr.io/team/other:1")) is Cause.THROTTLED
-    assert cause_of(resolver.peek(Lookup("ghcr.io/team/third:1"), PUBLIC)) is Cause.THROTTLED
+    assert cause_of(resolver.peek(ImageQuery("ghcr.io/team/third:1"), PUBLIC)) is Cause.THROTTLED
     assert registry.requests == []
     assert await ask(resolver, "quay.io/team/app:1") == index_of("linux/arm64")
     clock.advance(20)
@@ -127,16 +127,16 @@ async def test_stale_content_of_a_resting_host_serves_without_a_wait(
     registry.fault = throttle_ghcr
     await ask(resolver, "ghcr.io/team/other:1")
     registry.requests.clear()
-    resolver.start(Lookup(APP), PUBLIC)
+    resolver.start(ImageQuery(APP), PUBLIC)
     assert resolver.counts()["in_flight"] == 0
-    assert await resolver.resolve_all([Lookup(APP)], PUBLIC, 60, revalidate=True) == [index_of("linux/arm64")]
+    assert await resolver.resolve_all([ImageQuery(APP)], PUBLIC, 60, revalidate=True) == [index_of("linux/arm64")]
     assert registry.requests == []
 
 
 async def test_a_dead_host_is_found_out_by_two_images(resolver: Resolver, registry: FakeRegistry) -> None:
     """A hundred images of it cost no more than the requests already under way."""
     registry.fault = lambda method, reference: RegistryUnavailable("x")
-    lookups = [Lookup(f"ghcr.io/team/app-{number}:1") for number in range(100)]
+    lookups = [ImageQuery(f"ghcr.io/team/app-{number}:1") for number in range(100)]
     answers = await resolver.resolve_all(lookups, PUBLIC, 60)
     assert [cause_of(answer) for answer in answers] == [Cause.UNAVAILABLE] * 100
     assert len(registry.requests) <= 17
@@ -167,7 +167,7 @@ async def test_a_defect_of_ours_is_logged_and_answered_as_unavailable(
     assert isinstance(crashes[0]["exc_info"], ZeroDivisionError)
     assert await ask(resolver, "ghcr.io/team/other:1") == index_of("linux/arm64")
     clock.advance(10)
-    assert resolver.peek(Lookup(APP), PUBLIC) is None
+    assert resolver.peek(ImageQuery(APP), PUBLIC) is None
 
 
 async def test_failures_are_bounded_apart_from_what_is_known(registry: FakeRegistry, clock: Clock) -> None:
@@ -175,8 +175,8 @@ async def test_failures_are_bounded_apart_from_what_is_known(registry: FakeRegis
     resolver = Resolver(registry, size=20_000, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock)
     registry.push(APP, "linux/arm64")
     await ask(resolver)
-    lookups = [Lookup(f"ghcr.io/team/app:missing-{number}") for number in range(2100)]
+    lookups = [ImageQuery(f"ghcr.io/team/app:missing-{number}") for number in range(2100)]
     await resolver.resolve_all(lookups, PUBLIC, 60)
     assert resolver.counts() == {"known": 1, "failed": 2000, "in_flight": 0}
-    assert resolver.peek(Lookup(APP), PUBLIC) == index_of("linux/arm64")
+    assert resolver.peek(ImageQuery(APP), PUBLIC) == index_of("linux/arm64")
     await resolver.close()

@@ -56,9 +56,9 @@ def test_each_failure_stands_for_its_own_time(
     failure = failures.remember(target, A, error)
     assert failure.cause is cause
     clock.advance(seconds - 0.001)
-    assert failures.standing(target, A) == failure
+    assert failures.current(target, A) == failure
     clock.advance(0.001)
-    assert failures.standing(target, A) is None
+    assert failures.current(target, A) is None
 
 
 @pytest.mark.parametrize(("strikes", "seconds"), [(1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 300), (5000, 300)])
@@ -91,22 +91,22 @@ def test_failures_in_a_row_are_counted_and_success_ends_the_row(target: Target, 
     failures.remember(target, A, RegistryUnavailable("x"))
     failures.remember(target, A, RegistryUnavailable("x"))
     clock.advance(19)
-    assert failures.standing(target, A)
+    assert failures.current(target, A)
     failures.forget(target, A)
     failures.remember(target, A, RegistryUnavailable("x"))
     clock.advance(10)
-    assert failures.standing(target, A) is None
+    assert failures.current(target, A) is None
     failures.remember(target, A, ManifestNotFound("x"))
     failures.remember(target, A, RegistryUnavailable("x"))
     clock.advance(10)
-    assert failures.standing(target, A) is None
+    assert failures.current(target, A) is None
 
 
 def test_one_scope_s_failure_is_not_another_s(target: Target, clock: Clock) -> None:
     """A tenant with a wrong secret must not keep others from an image."""
     failures = Failures(10, clock, lambda: 0.0)
     failures.remember(target, A, RegistryDenied("x"))
-    assert failures.standing(target, B) is None
+    assert failures.current(target, B) is None
 
 
 def test_failures_are_bounded(clock: Clock) -> None:

@@ -8,12 +8,12 @@ import pytest
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import InvalidManifest, RegistryThrottled, RegistryUnavailable
 from extender.placement.facts import Answer, Cause, Failure
-from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.resolver import ImageQuery, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys, index_of
 
 APP = "ghcr.io/team/app:1"
-LOOKUP = Lookup(APP)
+LOOKUP = ImageQuery(APP)
 PUBLIC = Keys(ANONYMOUS)
 OLD, NEW = index_of("linux/amd64"), index_of("linux/amd64", "linux/arm64")
 
@@ -28,7 +28,7 @@ async def known(resolver: Resolver, registry: FakeRegistry) -> None:
     registry.requests.clear()
 
 
-async def ask(resolver: Resolver, lookup: Lookup = LOOKUP, wait_seconds: float = 60, **options: bool) -> Answer:
+async def ask(resolver: Resolver, lookup: ImageQuery = LOOKUP, wait_seconds: float = 60, **options: bool) -> Answer:
     return (await resolver.resolve_all([lookup], PUBLIC, wait_seconds, **options))[0]
 
 
@@ -95,11 +95,11 @@ async def test_revalidation_can_be_waited_for(resolver: Resolver, registry: Fake
 
 @pytest.mark.parametrize(
     "lookup",
-    [Lookup(APP, always=True), Lookup("ghcr.io/team/app:latest"), Lookup("ghcr.io/team/app")],
+    [ImageQuery(APP, always=True), ImageQuery("ghcr.io/team/app:latest"), ImageQuery("ghcr.io/team/app")],
     ids=["always", "latest", "no-tag"],
 )
 async def test_what_is_resolved_at_every_start_is_stale_after_a_minute(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock, lookup: Lookup
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, lookup: ImageQuery
 ) -> None:
     """The node will ask the registry anew, so an old answer is worth less."""
     registry.push(APP, "linux/amd64")
@@ -186,7 +186,7 @@ async def test_a_denied_revalidation_takes_the_answer_away_at_once(
 async def test_a_public_digest_is_known_for_ever(resolver: Resolver, registry: FakeRegistry, clock: Clock) -> None:
     """Its bytes cannot change, and everybody may know them."""
     digest = registry.push(APP, "linux/amd64")
-    lookup = Lookup(f"ghcr.io/team/app@{digest}", always=True)
+    lookup = ImageQuery(f"ghcr.io/team/app@{digest}", always=True)
     assert await ask(resolver, lookup) == OLD
     clock.advance(10 * 86_400)
     assert await ask(resolver, lookup, revalidate=True) == OLD
@@ -199,7 +199,7 @@ async def test_a_private_digest_s_access_is_proven_again_like_a_tag(
     """The content stays true, but the right to know it may end."""
     digest = registry.push(APP, "linux/amd64")
     registry.readers["ghcr.io/team/app"] = {"tenant"}
-    lookups, keys = [Lookup(f"ghcr.io/team/app@{digest}")], Keys(TENANT)
+    lookups, keys = [ImageQuery(f"ghcr.io/team/app@{digest}")], Keys(TENANT)
     assert await resolver.resolve_all(lookups, keys, 60) == [OLD]
     clock.advance(900)
     assert await resolver.resolve_all(lookups, keys, 60, revalidate=True) == [OLD]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from extender.credentials.keyring import Scope
 from extender.images.digest import digest_of
 from extender.placement.facts import Content
-from extender.resolver.image_cache import Known, Memory, NameKey
+from extender.resolver.image_cache import CachedImage, ImageCache, NameKey
 from extender.resolver.references import References, Target
 from extender.tables import pack_digest
 from tests.unit.resolver.fake_registry import index_of
@@ -30,80 +30,80 @@ ELSEWHERE = target("ghcr.io/other/app:1")
 
 def test_what_was_learned_is_found_with_its_digest_and_time() -> None:
     """A row says what runs where, which digest that is, and when the registry said so."""
-    memory = Memory(10)
-    memory.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
-    known = memory.find(TAG, A)
+    cache = ImageCache(10)
+    cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
+    known = cache.find(TAG, A)
     assert known is not None
-    assert (known.content, known.digest, known.proven_at) == (CONTENTS[0], DIGESTS[0], 5.0)
+    assert (known.content, known.digest, known.confirmed_at) == (CONTENTS[0], DIGESTS[0], 5.0)
 
 
 def test_another_scope_must_prove_itself() -> None:
     """What one credential learned is nothing to another until the registry told that one too."""
-    memory = Memory(10)
-    memory.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
-    assert memory.find(TAG, B) is None
-    assert memory.prove(TAG, B, DIGESTS[0], 6.0)
-    assert memory.find(TAG, B) is not None
+    cache = ImageCache(10)
+    cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
+    assert cache.find(TAG, B) is None
+    assert cache.confirm(TAG, B, DIGESTS[0], 6.0)
+    assert cache.find(TAG, B) is not None
 
 
 def test_a_stated_digest_proves_nothing_where_the_repository_has_not_shown_it() -> None:
     """Otherwise a repository could state the digest of someone else's private image to learn what that runs on."""
-    memory = Memory(10)
-    memory.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
-    assert memory.prove(ELSEWHERE, A, DIGESTS[0], 6.0) is None
-    assert memory.find(ELSEWHERE, A) is None
-    assert memory.shown(ELSEWHERE.repository, DIGESTS[0]) is None
+    cache = ImageCache(10)
+    cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
+    assert cache.confirm(ELSEWHERE, A, DIGESTS[0], 6.0) is None
+    assert cache.find(ELSEWHERE, A) is None
+    assert cache.shown(ELSEWHERE.repository, DIGESTS[0]) is None
 
 
 def test_another_tag_of_the_repository_needs_only_the_digest() -> None:
     """Content is shared by digest within a repository."""
-    memory = Memory(10)
-    memory.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
-    assert memory.prove(SIBLING, A, DIGESTS[0], 6.0) == memory.find(SIBLING, A)
+    cache = ImageCache(10)
+    cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
+    assert cache.confirm(SIBLING, A, DIGESTS[0], 6.0) == cache.find(SIBLING, A)
 
 
 def test_a_denial_takes_all_of_a_scope_s_knowledge_of_a_repository() -> None:
     """Every tag of it goes, other repositories and other scopes stay, and what is proven later counts again."""
-    memory = Memory(10)
+    cache = ImageCache(10)
     for one in (TAG, SIBLING, ELSEWHERE):
-        memory.learn(one, A, DIGESTS[0], CONTENTS[0], 5.0)
-    memory.prove(TAG, B, DIGESTS[0], 5.0)
-    memory.revoke(TAG.repository, A, 6.0)
-    assert memory.find(TAG, A) is None
-    assert memory.find(SIBLING, A) is None
-    assert memory.find(ELSEWHERE, A) is not None
-    assert memory.find(TAG, B) is not None
-    memory.prove(TAG, A, DIGESTS[0], 7.0)
-    assert memory.find(TAG, A) is not None
-    assert memory.find(SIBLING, A) is None
+        cache.learn(one, A, DIGESTS[0], CONTENTS[0], 5.0)
+    cache.confirm(TAG, B, DIGESTS[0], 5.0)
+    cache.revoke(TAG.repository, A, 6.0)
+    assert cache.find(TAG, A) is None
+    assert cache.find(SIBLING, A) is None
+    assert cache.find(ELSEWHERE, A) is not None
+    assert cache.find(TAG, B) is not None
+    cache.confirm(TAG, A, DIGESTS[0], 7.0)
+    assert cache.find(TAG, A) is not None
+    assert cache.find(SIBLING, A) is None
 
 
 def test_denials_without_end_neither_pile_up_nor_bring_rows_back() -> None:
     """After some thousands the rows they void are swept out, and only those."""
-    memory = Memory(10)
-    memory.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
-    memory.learn(ELSEWHERE, A, DIGESTS[0], CONTENTS[0], 5.0)
-    memory.revoke(TAG.repository, A, 6.0)
+    cache = ImageCache(10)
+    cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
+    cache.learn(ELSEWHERE, A, DIGESTS[0], CONTENTS[0], 5.0)
+    cache.revoke(TAG.repository, A, 6.0)
     for number in range(5000):
-        memory.revoke(f"ghcr.io/denied/{number}", A, 6.0)
-    assert len(memory._denied_at) < 5000
-    assert memory.find(TAG, A) is None
-    assert memory.find(ELSEWHERE, A) is not None
+        cache.revoke(f"ghcr.io/denied/{number}", A, 6.0)
+    assert len(cache._denied_at) < 5000
+    assert cache.find(TAG, A) is None
+    assert cache.find(ELSEWHERE, A) is not None
 
 
 def test_equal_platform_sets_are_one_object() -> None:
     """A hundred thousand images have some dozens of platform sets between them."""
-    memory = Memory(10)
-    one = memory.learn(TAG, A, DIGESTS[0], index_of("linux/amd64"), 5.0)
-    other = memory.learn(ELSEWHERE, A, DIGESTS[1], index_of("linux/amd64"), 5.0)
+    cache = ImageCache(10)
+    one = cache.learn(TAG, A, DIGESTS[0], index_of("linux/amd64"), 5.0)
+    other = cache.learn(ELSEWHERE, A, DIGESTS[1], index_of("linux/amd64"), 5.0)
     assert one.content is other.content
 
 
 def test_a_digest_is_one_object_however_often_it_is_confirmed() -> None:
     """Thirty-two bytes cost eighty as an object of their own."""
-    memory = Memory(10)
-    first = memory.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
-    again = memory.prove(TAG, A, DIGESTS[0], 6.0)
+    cache = ImageCache(10)
+    first = cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
+    again = cache.confirm(TAG, A, DIGESTS[0], 6.0)
     assert again is not None
     assert again.packed is first.packed
 
@@ -111,12 +111,12 @@ def test_a_digest_is_one_object_however_often_it_is_confirmed() -> None:
 @pytest.mark.parametrize("size", [1, 3], ids=["one-row", "three-rows"])
 def test_the_tables_never_outgrow_their_size(size: int) -> None:
     """The names used longest ago go, and the one just learned is there."""
-    memory = Memory(size)
+    cache = ImageCache(size)
     for number in range(10):
-        memory.learn(target(f"ghcr.io/team/app:{number}"), A, digest_of(bytes([number])), CONTENTS[0], 5.0)
-    assert len(memory) == size
-    assert memory.find(target("ghcr.io/team/app:9"), A) is not None
-    assert memory.find(target("ghcr.io/team/app:0"), A) is None
+        cache.learn(target(f"ghcr.io/team/app:{number}"), A, digest_of(bytes([number])), CONTENTS[0], 5.0)
+    assert len(cache) == size
+    assert cache.find(target("ghcr.io/team/app:9"), A) is not None
+    assert cache.find(target("ghcr.io/team/app:0"), A) is None
 
 
 STEPS = st.lists(
@@ -133,27 +133,27 @@ STEPS = st.lists(
 @given(steps=STEPS)
 def test_memory_tells_what_a_plain_record_of_all_events_tells(steps: list[tuple[str, Target, Scope, int]]) -> None:
     """Whatever was learned, proven and revoked: each scope finds its last proof, if no denial came after it."""
-    memory = Memory(1000)
+    cache = ImageCache(1000)
     shown: dict[tuple[str, str], Content] = {}
     names: dict[tuple[str, str, Scope], tuple[str, float]] = {}
     for time, (verb, one, scope, number) in enumerate(steps):
         key, pair = (one.repository, str(one.name), scope), (one.repository, DIGESTS[number])
         if verb == "revoke":
-            memory.revoke(one.repository, scope, time)
+            cache.revoke(one.repository, scope, time)
             names = {name: row for name, row in names.items() if (name[0], name[2]) != (one.repository, scope)}
         elif verb == "learn":
-            memory.learn(one, scope, DIGESTS[number], CONTENTS[number], time)
+            cache.learn(one, scope, DIGESTS[number], CONTENTS[number], time)
             shown[pair] = CONTENTS[number]
             names[key] = (DIGESTS[number], time)
-        elif memory.prove(one, scope, DIGESTS[number], time):
+        elif cache.confirm(one, scope, DIGESTS[number], time):
             assert pair in shown
             names[key] = (DIGESTS[number], time)
         else:
             assert pair not in shown
     for one in (TAG, SIBLING, ELSEWHERE):
         for scope in (A, B):
-            known, expected = memory.find(one, scope), names.get((one.repository, str(one.name), scope))
-            assert (known and (known.digest, known.proven_at)) == expected
+            known, expected = cache.find(one, scope), names.get((one.repository, str(one.name), scope))
+            assert (known and (known.digest, known.confirmed_at)) == expected
             if known:
                 assert known.content == shown[one.repository, known.digest]
 
@@ -164,7 +164,7 @@ class Pages:
     def __init__(self) -> None:
         self.lines: list[tuple[object, ...]] = []
 
-    def note(self, key: NameKey, known: Known) -> None:
+    def note(self, key: NameKey, known: CachedImage) -> None:
         self.lines.append((key, known))
 
     def note_denial(self, repository: str, scope: Scope, at: float) -> None:
@@ -174,56 +174,56 @@ class Pages:
 def test_what_registries_say_is_noted_and_what_is_adopted_is_not() -> None:
     """Whoever keeps the journal gave us the latter."""
     pages = Pages()
-    memory = Memory(10, pages)
-    learned = memory.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
-    proven = memory.prove(SIBLING, A, DIGESTS[0], 6.0)
-    assert memory.prove(SIBLING, A, DIGESTS[1], 6.0) is None
-    memory.revoke(TAG.repository, A, 7.0)
-    memory.adopt((ELSEWHERE.repository, "1", A), learned)
-    memory.adopt_content(ELSEWHERE.repository, pack_digest(DIGESTS[1]), CONTENTS[1])
+    cache = ImageCache(10, pages)
+    learned = cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
+    confirmed = cache.confirm(SIBLING, A, DIGESTS[0], 6.0)
+    assert cache.confirm(SIBLING, A, DIGESTS[1], 6.0) is None
+    cache.revoke(TAG.repository, A, 7.0)
+    cache.load((ELSEWHERE.repository, "1", A), learned)
+    cache.load_content(ELSEWHERE.repository, pack_digest(DIGESTS[1]), CONTENTS[1])
     assert pages.lines == [
         ((TAG.repository, "1", A), learned),
-        ((SIBLING.repository, "2", A), proven),
+        ((SIBLING.repository, "2", A), confirmed),
         (TAG.repository, A, 7.0),
     ]
 
 
 def test_what_is_adopted_is_found_by_its_scope_alone() -> None:
     """And its digest needs no other proof than any that was shown."""
-    memory = Memory(10)
-    memory.adopt((TAG.repository, "1", A), Known(CONTENTS[0], pack_digest(DIGESTS[0]), 5.0))
-    known = memory.find(TAG, A)
+    cache = ImageCache(10)
+    cache.load((TAG.repository, "1", A), CachedImage(CONTENTS[0], pack_digest(DIGESTS[0]), 5.0))
+    known = cache.find(TAG, A)
     assert known is not None
-    assert (known.content, known.digest, known.proven_at) == (CONTENTS[0], DIGESTS[0], 5.0)
-    assert memory.find(TAG, B) is None
-    assert memory.prove(TAG, B, DIGESTS[0], 6.0) is not None
+    assert (known.content, known.digest, known.confirmed_at) == (CONTENTS[0], DIGESTS[0], 5.0)
+    assert cache.find(TAG, B) is None
+    assert cache.confirm(TAG, B, DIGESTS[0], 6.0) is not None
 
 
 @pytest.mark.parametrize(("at", "digest"), [(4.0, DIGESTS[0]), (5.0, DIGESTS[0]), (6.0, DIGESTS[1])], ids=str)
 def test_what_is_adopted_gives_way_to_what_was_proven_later(at: float, digest: str) -> None:
     """Whichever came first: the last word of the registry counts."""
-    memory = Memory(10)
-    memory.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
-    memory.adopt((TAG.repository, "1", A), Known(CONTENTS[1], pack_digest(DIGESTS[1]), at))
-    known = memory.find(TAG, A)
+    cache = ImageCache(10)
+    cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
+    cache.load((TAG.repository, "1", A), CachedImage(CONTENTS[1], pack_digest(DIGESTS[1]), at))
+    known = cache.find(TAG, A)
     assert known is not None
     assert known.digest == digest
 
 
 def test_what_was_denied_is_not_adopted() -> None:
     """Unless it was proven again since."""
-    memory = Memory(10)
-    memory.revoke(TAG.repository, A, 6.0)
-    memory.adopt((TAG.repository, "1", A), Known(CONTENTS[0], pack_digest(DIGESTS[0]), 6.0))
-    assert memory.find(TAG, A) is None
-    memory.adopt((TAG.repository, "1", A), Known(CONTENTS[0], pack_digest(DIGESTS[0]), 7.0))
-    assert memory.find(TAG, A) is not None
+    cache = ImageCache(10)
+    cache.revoke(TAG.repository, A, 6.0)
+    cache.load((TAG.repository, "1", A), CachedImage(CONTENTS[0], pack_digest(DIGESTS[0]), 6.0))
+    assert cache.find(TAG, A) is None
+    cache.load((TAG.repository, "1", A), CachedImage(CONTENTS[0], pack_digest(DIGESTS[0]), 7.0))
+    assert cache.find(TAG, A) is not None
 
 
 def test_an_adopted_content_proves_nothing_by_itself() -> None:
     """It is what a digest runs on, for those who prove that they may know."""
-    memory = Memory(10)
-    memory.adopt_content(TAG.repository, pack_digest(DIGESTS[0]), CONTENTS[0])
-    assert memory.find(TAG, A) is None
-    assert memory.shown(TAG.repository, DIGESTS[0]) == CONTENTS[0]
-    assert memory.shown(ELSEWHERE.repository, DIGESTS[0]) is None
+    cache = ImageCache(10)
+    cache.load_content(TAG.repository, pack_digest(DIGESTS[0]), CONTENTS[0])
+    assert cache.find(TAG, A) is None
+    assert cache.shown(TAG.repository, DIGESTS[0]) == CONTENTS[0]
+    assert cache.shown(ELSEWHERE.repository, DIGESTS[0]) is None

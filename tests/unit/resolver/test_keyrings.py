@@ -8,12 +8,12 @@ import pytest
 from extender.credentials.keyring import ANONYMOUS, Credential, Scope
 from extender.images.reference import ImageReference
 from extender.placement.facts import Answer, Cause, Failure
-from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.resolver import ImageQuery, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
 
 APP = "ghcr.io/team/app:1"
-LOOKUP = Lookup(APP)
+LOOKUP = ImageQuery(APP)
 CONTENT = index_of("linux/arm64")
 REFERENCE = ImageReference(domain="ghcr.io", path="team/app", tag="1", digest="")
 Landed = Callable[[], Awaitable[None]]
@@ -201,11 +201,11 @@ async def test_one_tenant_s_lookups_leave_room_for_the_others(
     registry.open.clear()
     greedy, modest = Keys(ANONYMOUS, tenant="greedy"), Keys(ANONYMOUS, tenant="modest")
     for number in range(1000):
-        resolver.start(Lookup(f"ghcr.io/team/app-{number}:1"), greedy)
+        resolver.start(ImageQuery(f"ghcr.io/team/app-{number}:1"), greedy)
     assert resolver.counts()["in_flight"] == 256
-    resolver.start(Lookup("ghcr.io/other/app:1"), modest)
+    resolver.start(ImageQuery("ghcr.io/other/app:1"), modest)
     assert resolver.counts()["in_flight"] == 257
     registry.open.set()
     await landed()
-    resolver.start(Lookup("ghcr.io/team/app-999:1"), greedy)
+    resolver.start(ImageQuery("ghcr.io/team/app-999:1"), greedy)
     assert resolver.counts()["in_flight"] == 1

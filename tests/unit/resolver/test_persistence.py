@@ -10,7 +10,7 @@ from extender.credentials.keyring import ANONYMOUS, Scope
 from extender.images.digest import digest_of
 from extender.metrics import REGISTRY
 from extender.resolver import persistence as module
-from extender.resolver.image_cache import Known, NameKey
+from extender.resolver.image_cache import CachedImage, NameKey
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import References, Target
 from extender.store.rows import ContentRow, NameRow
@@ -38,8 +38,8 @@ def target(tag: str = "1") -> Target:
     return found
 
 
-def known(at: float) -> Known:
-    return Known(CONTENT, PACKED, at)
+def known(at: float) -> CachedImage:
+    return CachedImage(CONTENT, PACKED, at)
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ async def open_persistence(store: FakeStore, clock: Clock, monkeypatch: pytest.M
         await one.close()
 
 
-async def load(persistence: Persistence) -> dict[NameKey, Known]:
-    found: dict[NameKey, Known] = {}
+async def load(persistence: Persistence) -> dict[NameKey, CachedImage]:
+    found: dict[NameKey, CachedImage] = {}
     await persistence.load(found.__setitem__, lambda repository, packed, content: None)
     return found
 
@@ -97,7 +97,7 @@ async def test_what_was_noted_is_found_at_its_time_in_another_life(
     first = open_persistence()
     first.note(key(), known(clock.now - 5))
     await first.flush()
-    assert [row.proven_at for row in store.batches[0].names] == [clock.now - 5 + AHEAD]
+    assert [row.confirmed_at for row in store.batches[0].names] == [clock.now - 5 + AHEAD]
     second = Persistence(store, clock=lambda: 50.0, wall_clock=clock.ahead(AHEAD + 60))
     assert await second.find(target(), [PUBLIC]) == [(key(), known(50.0 - 65))]
     assert await load(second) == {key(): known(50.0 - 65)}
@@ -115,7 +115,10 @@ async def test_changes_of_one_name_are_written_once(open_persistence: Open, stor
     for at, tag in enumerate(["1", "2", "1"]):
         persistence.note(key(tag), known(at))
     await persistence.flush()
-    assert [(row.name, row.proven_at - AHEAD) for batch in store.batches for row in batch.names] == [("2", 1), ("1", 2)]
+    assert [(row.name, row.confirmed_at - AHEAD) for batch in store.batches for row in batch.names] == [
+        ("2", 1),
+        ("1", 2),
+    ]
     await persistence.flush()
     assert len(store.batches) == 1
 
@@ -221,7 +224,7 @@ async def test_what_could_not_be_written_is_written_later(
     persistence.note(key("1"), known(2.0))
     clock.advance(1)
     await persistence.flush()
-    assert {row.name: row.proven_at - AHEAD for row in store.names.values() if row} == {"1": 2.0, "2": 1.0}
+    assert {row.name: row.confirmed_at - AHEAD for row in store.names.values() if row} == {"1": 2.0, "2": 1.0}
     assert list(store.batches[0].denials) == [("ghcr.io/team/denied", PUBLIC)]
 
 
@@ -359,7 +362,7 @@ async def test_contents_are_loaded_and_found_by_digest(open_persistence: Open, s
 
 
 async def test_without_a_store_nothing_happens(open_persistence: Open) -> None:
-    """`memory:`."""
+    """`cache:`."""
     persistence = open_persistence(None)
     persistence.note(key(), known(1.0))
     persistence.note_denial(REPOSITORY, PUBLIC, 1.0)

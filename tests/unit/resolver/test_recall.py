@@ -4,11 +4,11 @@ import pytest
 
 from extender.credentials.keyring import ANONYMOUS, JoinedKeyring, Keyring
 from extender.placement.facts import Cause, Failure
-from extender.resolver.resolver import LOOKUPS, Lookup, Resolver
+from extender.resolver.resolver import LOOKUPS, ImageQuery, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
 
-ONE, TWO = Lookup("ghcr.io/team/one:1"), Lookup("ghcr.io/team/two:1")
+ONE, TWO = ImageQuery("ghcr.io/team/one:1"), ImageQuery("ghcr.io/team/two:1")
 PUBLIC = Keys(ANONYMOUS)
 AMD64, BOTH = index_of("linux/amd64"), index_of("linux/amd64", "linux/arm64")
 
@@ -35,16 +35,16 @@ def test_what_is_fresh_is_recalled_in_order(resolver: Resolver, keyring: Keyring
 def test_one_that_is_not_known_leaves_nothing_to_recall(resolver: Resolver, registry: FakeRegistry, other: str) -> None:
     """Nothing is counted and no lookup started; peeking tells what there is."""
     before = LOOKUPS["hit"].value
-    assert resolver.recall([ONE, Lookup(other)], PUBLIC) is None
+    assert resolver.recall([ONE, ImageQuery(other)], PUBLIC) is None
     assert LOOKUPS["hit"].value == before
     assert resolver.counts()["in_flight"] == 0
-    assert resolver.peek_all([ONE, Lookup(other)], PUBLIC)[0] == AMD64
+    assert resolver.peek_all([ONE, ImageQuery(other)], PUBLIC)[0] == AMD64
     assert registry.requests == []
 
 
 def test_a_reference_that_is_none_is_peeked_as_a_failure(resolver: Resolver) -> None:
     """Beside what is known."""
-    answers = resolver.peek_all([Lookup("Not A Reference"), TWO], PUBLIC)
+    answers = resolver.peek_all([ImageQuery("Not A Reference"), TWO], PUBLIC)
     assert isinstance(answers[0], Failure)
     assert answers[0].cause is Cause.INVALID_REFERENCE
     assert answers[1] == BOTH
@@ -52,7 +52,7 @@ def test_a_reference_that_is_none_is_peeked_as_a_failure(resolver: Resolver) -> 
 
 def test_one_that_is_stale_leaves_nothing_to_recall(resolver: Resolver, clock: Clock) -> None:
     """Its refreshing has to be started; with imagePullPolicy Always that is so after a minute."""
-    always = Lookup(ONE.reference, always=True)
+    always = ImageQuery(ONE.reference, always=True)
     clock.advance(59)
     assert resolver.recall([always, TWO], PUBLIC) == [AMD64, BOTH]
     clock.advance(1)
@@ -65,7 +65,7 @@ def test_one_that_is_stale_leaves_nothing_to_recall(resolver: Resolver, clock: C
 
 async def test_what_was_told_to_one_is_not_recalled_for_another(resolver: Resolver, registry: FakeRegistry) -> None:
     """Nor for the one who was denied since."""
-    private = Lookup("ghcr.io/private/app:1")
+    private = ImageQuery("ghcr.io/private/app:1")
     registry.push(private.reference, "linux/arm64")
     registry.readers["ghcr.io/private/app"] = {"tenant"}
     await resolver.resolve_all([private], Keys(TENANT, ANONYMOUS), 60)
@@ -73,7 +73,7 @@ async def test_what_was_told_to_one_is_not_recalled_for_another(resolver: Resolv
     assert resolver.recall([private], PUBLIC) is None
     assert resolver.recall([private], Keys(OTHER, ANONYMOUS)) is None
     registry.readers["ghcr.io/private/app"] = set()
-    await resolver.resolve_all([Lookup("ghcr.io/private/app:2")], Keys(TENANT), 60)
+    await resolver.resolve_all([ImageQuery("ghcr.io/private/app:2")], Keys(TENANT), 60)
     assert resolver.recall([private], Keys(TENANT, ANONYMOUS)) is None
 
 
@@ -83,7 +83,7 @@ async def test_what_is_recalled_is_used_and_not_the_next_to_go(registry: FakeReg
     await resolver.resolve_all([ONE], PUBLIC, 60)
     await resolver.resolve_all([TWO], PUBLIC, 60)
     assert resolver.recall([ONE], PUBLIC) == [AMD64]
-    third = Lookup("ghcr.io/team/three:1")
+    third = ImageQuery("ghcr.io/team/three:1")
     registry.push(third.reference, "linux/amd64")
     await resolver.resolve_all([third], PUBLIC, 60)
     assert resolver.recall([ONE], PUBLIC) == [AMD64]

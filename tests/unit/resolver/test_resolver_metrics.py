@@ -8,12 +8,12 @@ import pytest
 from extender.credentials.keyring import ANONYMOUS
 from extender.metrics import REGISTRY
 from extender.resolver import resolver as module
-from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.resolver import ImageQuery, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import FakeRegistry, Keys
 
 APP = "ghcr.io/team/app:1"
-LOOKUP = Lookup(APP)
+LOOKUP = ImageQuery(APP)
 PUBLIC = Keys(ANONYMOUS)
 RESULTS = ("hit", "stale", "shared", "fetched", "negative", "error")
 
@@ -58,7 +58,7 @@ async def test_every_answer_counts_once(
     await landed()
     assert counted() == {"fetched": 2, "shared": 2, "hit": 3, "stale": 2}
     for _ in range(2):
-        await resolver.resolve_all([Lookup("ghcr.io/team/missing:1")], PUBLIC, 60)
+        await resolver.resolve_all([ImageQuery("ghcr.io/team/missing:1")], PUBLIC, 60)
     assert counted() == {"fetched": 2, "shared": 2, "hit": 3, "stale": 2, "error": 1, "negative": 1}
 
 
@@ -92,9 +92,9 @@ async def test_a_lookup_s_duration_is_measured_from_start_to_end(
 async def test_images_are_counted_by_state_when_they_are_asked_for(resolver: Resolver, registry: FakeRegistry) -> None:
     """Known digests, failed names, lookups in flight; all zero when the resolver has gone."""
     registry.push(APP, "linux/arm64")
-    await resolver.resolve_all([LOOKUP, Lookup("ghcr.io/team/missing:1")], PUBLIC, 60)
+    await resolver.resolve_all([LOOKUP, ImageQuery("ghcr.io/team/missing:1")], PUBLIC, 60)
     registry.open.clear()
-    await resolver.resolve_all([Lookup("ghcr.io/team/slow:1")], PUBLIC, 0)
+    await resolver.resolve_all([ImageQuery("ghcr.io/team/slow:1")], PUBLIC, 0)
     assert images() == resolver.counts() == {"known": 1, "failed": 1, "in_flight": 1}
     await resolver.close()
     assert images() == {"known": 0, "failed": 0, "in_flight": 0}
@@ -113,12 +113,12 @@ async def test_lookups_beyond_the_bound_stay_pending_and_count_as_errors(
     for image in images:
         registry.push(image, "linux/arm64")
     registry.open.clear()
-    assert await resolver.resolve_all([Lookup(image) for image in images], PUBLIC, 0) == [None, None, None]
+    assert await resolver.resolve_all([ImageQuery(image) for image in images], PUBLIC, 0) == [None, None, None]
     assert resolver.counts()["in_flight"] == 2
     assert counted() == {"error": 1}
     registry.open.set()
-    assert None not in await resolver.resolve_all([Lookup(image) for image in images[:2]], PUBLIC, 60)
-    assert None not in await resolver.resolve_all([Lookup(image) for image in images], PUBLIC, 60)
+    assert None not in await resolver.resolve_all([ImageQuery(image) for image in images[:2]], PUBLIC, 60)
+    assert None not in await resolver.resolve_all([ImageQuery(image) for image in images], PUBLIC, 60)
     await resolver.close()
     before = counted()["error"]
     await resolver.describe(images[0], PUBLIC)

@@ -8,7 +8,7 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryUnavailable
 from extender.placement.facts import Answer, Cause, Failure
 from extender.resolver.persistence import Persistence
-from extender.resolver.resolver import Lookup, Resolver
+from extender.resolver.resolver import ImageQuery, Resolver
 from extender.store.rows import StoreError
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
@@ -16,7 +16,7 @@ from tests.unit.resolver.fake_store import FakeStore
 
 APP = "ghcr.io/team/app:1"
 REPOSITORY = "ghcr.io/team/app"
-LOOKUP = Lookup(APP)
+LOOKUP = ImageQuery(APP)
 PUBLIC = Keys(ANONYMOUS)
 CONTENT = index_of("linux/arm64")
 
@@ -59,11 +59,11 @@ async def replica(registry: FakeRegistry, clock: Clock, store: FakeStore) -> Asy
         await resolver.close()
 
 
-async def ask(resolver: Resolver, keys: Keys = PUBLIC, lookup: Lookup = LOOKUP, wait_seconds: float = 60) -> Answer:
+async def ask(resolver: Resolver, keys: Keys = PUBLIC, lookup: ImageQuery = LOOKUP, wait_seconds: float = 60) -> Answer:
     return (await resolver.resolve_all([lookup], keys, wait_seconds))[0]
 
 
-async def learned(resolver: Resolver, keys: Keys = PUBLIC, lookup: Lookup = LOOKUP) -> None:
+async def learned(resolver: Resolver, keys: Keys = PUBLIC, lookup: ImageQuery = LOOKUP) -> None:
     """The resolver has looked it up, and the store knows what came of it."""
     await ask(resolver, keys, lookup)
     await resolver._persistence.flush()
@@ -76,7 +76,7 @@ def down(method: str, reference: object) -> Exception:
 async def test_what_one_replica_knows_costs_the_next_no_request(replica: Replica, registry: FakeRegistry) -> None:
     """By tag and by digest."""
     digest = registry.push(APP, "linux/arm64")
-    lookups = [LOOKUP, Lookup(f"{REPOSITORY}@{digest}")]
+    lookups = [LOOKUP, ImageQuery(f"{REPOSITORY}@{digest}")]
     for lookup in lookups:
         await learned(replica(), lookup=lookup)
     registry.requests.clear()
@@ -112,7 +112,7 @@ async def test_a_content_that_one_replica_fetched_costs_the_next_a_head(
     registry.push("ghcr.io/team/app:2", "linux/arm64")
     await learned(replica())
     registry.requests.clear()
-    assert await ask(replica(), lookup=Lookup("ghcr.io/team/app:2")) == CONTENT
+    assert await ask(replica(), lookup=ImageQuery("ghcr.io/team/app:2")) == CONTENT
     assert registry.methods() == {"HEAD": 1}
 
 
@@ -120,14 +120,14 @@ async def test_a_stored_content_is_no_way_around_the_registry(replica: Replica, 
     """Who has not proven that they may read a digest has to, and is denied or not."""
     registry.readers[REPOSITORY] = {"tenant"}
     digest = registry.push(APP, "linux/arm64")
-    await learned(replica(), Keys(TENANT), Lookup(f"{REPOSITORY}@{digest}"))
+    await learned(replica(), Keys(TENANT), ImageQuery(f"{REPOSITORY}@{digest}"))
     registry.requests.clear()
-    for lookup in (LOOKUP, Lookup(f"{REPOSITORY}@{digest}")):
+    for lookup in (LOOKUP, ImageQuery(f"{REPOSITORY}@{digest}")):
         answer = await ask(replica(), Keys(OTHER, ANONYMOUS), lookup)
         assert isinstance(answer, Failure)
         assert answer.cause is Cause.DENIED
     assert registry.count("GET") == 0
-    assert await ask(replica(), Keys(TENANT), Lookup(f"{REPOSITORY}@{digest}")) == CONTENT
+    assert await ask(replica(), Keys(TENANT), ImageQuery(f"{REPOSITORY}@{digest}")) == CONTENT
 
 
 async def test_stored_answers_hold_as_long_as_remembered_ones(
@@ -152,7 +152,7 @@ async def test_a_host_that_rests_hides_no_stored_answer(replica: Replica, regist
     registry.fault = down
     fresh = replica()
     for number in range(3):
-        await ask(fresh, lookup=Lookup(f"ghcr.io/team/unheard-of:{number}"))
+        await ask(fresh, lookup=ImageQuery(f"ghcr.io/team/unheard-of:{number}"))
     registry.requests.clear()
     assert await ask(fresh) == CONTENT
     assert registry.requests == []
@@ -190,7 +190,7 @@ async def test_a_store_that_fails_costs_no_answer(replica: Replica, registry: Fa
     resolver = replica()
     assert await ask(resolver) == CONTENT
     reads = store.reads
-    assert await ask(resolver, lookup=Lookup("ghcr.io/team/app:2")) == CONTENT
+    assert await ask(resolver, lookup=ImageQuery("ghcr.io/team/app:2")) == CONTENT
     assert store.reads == reads
 
 
@@ -201,7 +201,7 @@ async def test_what_a_denial_took_away_stays_away_after_a_restart(
     registry.push("ghcr.io/team/app:2", "linux/arm64")
     registry.push(APP, "linux/arm64")
     registry.readers[REPOSITORY] = {"tenant", "other"}
-    second = Lookup("ghcr.io/team/app:2")
+    second = ImageQuery("ghcr.io/team/app:2")
     first = replica()
     for keys in (Keys(TENANT), Keys(OTHER)):
         await learned(first, keys)
@@ -223,7 +223,7 @@ async def test_without_a_key_file_only_what_is_public_is_stored(
     registry.push(APP, "linux/arm64")
     registry.push("ghcr.io/team/private:1", "linux/arm64")
     registry.readers["ghcr.io/team/private"] = {"tenant"}
-    private, keys = Lookup("ghcr.io/team/private:1"), Keys(TENANT, ANONYMOUS)
+    private, keys = ImageQuery("ghcr.io/team/private:1"), Keys(TENANT, ANONYMOUS)
     resolver = replica(private=False)
     await learned(resolver, keys, private)
     await learned(resolver, PUBLIC)
@@ -240,7 +240,7 @@ async def test_a_restart_finds_everything_in_memory(replica: Replica, registry: 
     fresh, reads = replica(own), own.reads
     await fresh.load(60)
     assert fresh.peek(LOOKUP, PUBLIC) == CONTENT
-    await ask(fresh, lookup=Lookup("ghcr.io/team/unheard-of:1"))
+    await ask(fresh, lookup=ImageQuery("ghcr.io/team/unheard-of:1"))
     assert own.reads == reads
 
 
