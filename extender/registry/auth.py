@@ -50,7 +50,7 @@ class _TokenReply(msgspec.Struct):
     expires_in: float | None = None
 
 
-class _Flight(msgspec.Struct):
+class _SharedFetch(msgspec.Struct):
     task: asyncio.Task[str]
     waiters: int = 0
 
@@ -76,7 +76,7 @@ class Authenticator:
         self._wall_clock = wall_clock
         self._challenges: dict[tuple[URL, str], Challenge] = {}
         self._tokens: dict[_TokenKey, _Token] = {}
-        self._flights: dict[_TokenKey, _Flight] = {}
+        self._calls: dict[_TokenKey, _SharedFetch] = {}
 
     async def authorization(
         self, url: URL, repository: str, credential: Credential, trust: Trust = SYSTEM_TRUST
@@ -143,17 +143,17 @@ class Authenticator:
         token = self._tokens.get(key)
         if token and self._clock() < token.renew_at:
             return token.text
-        flight = self._flights.get(key)
-        if flight is None:
-            flight = self._flights[key] = _Flight(asyncio.create_task(self._fetch_token(key, credential, trust)))
-        flight.waiters += 1
+        call = self._calls.get(key)
+        if call is None:
+            call = self._calls[key] = _SharedFetch(asyncio.create_task(self._fetch_token(key, credential, trust)))
+        call.waiters += 1
         try:
-            return await asyncio.shield(flight.task)
+            return await asyncio.shield(call.task)
         finally:
-            flight.waiters -= 1
-            if not flight.waiters:
-                flight.task.cancel()
-                del self._flights[key]
+            call.waiters -= 1
+            if not call.waiters:
+                call.task.cancel()
+                del self._calls[key]
 
     async def _fetch_token(self, key: _TokenKey, credential: Credential, trust: Trust) -> str:
         url = _token_url(key)

@@ -59,7 +59,7 @@ class RegistryLookup:
         self._hosts = Hosts(_HOSTS, clock, random)
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._trying: dict[Hashable, asyncio.Task[Any]] = {}  # of Known or of Image, as what was asked for
-        self._fetch = alru_cache(maxsize=_REMEMBERED, key=_flight_of)(self._fetch_image)
+        self._fetch = alru_cache(maxsize=_REMEMBERED, key=_fetch_key)(self._fetch_image)
 
     def resting(self, target: Target) -> Failure | None:
         """Why the target's host is not to be asked now; None if it may be."""
@@ -73,7 +73,7 @@ class RegistryLookup:
         """The same with all details, which are fetched again where only their gist is remembered."""
         return await self._look_up(target, credentials, self._ask_details)
 
-    def forgive(self, target: Target, before: Sequence[Credential], after: Sequence[Credential]) -> None:
+    def forget_failure(self, target: Target, before: Sequence[Credential], after: Sequence[Credential]) -> None:
         """What failed with a password says nothing of the one that has taken its place under the same scope."""
         scopes = {credential.scope for credential in before}
         for credential in after:
@@ -212,7 +212,7 @@ class RegistryLookup:
         return await describe_image(self._client, reference, manifest, credential)
 
 
-def _flight_of(reference: ImageReference, credential: Credential, manifest: FetchedManifest | None) -> Hashable:  # noqa: ARG001
+def _fetch_key(reference: ImageReference, credential: Credential, manifest: FetchedManifest | None) -> Hashable:  # noqa: ARG001
     return reference.repository, reference.digest, credential.scope
 
 

@@ -24,7 +24,7 @@ from extender.resolver.image_cache import CachedImage, ImageCache
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import References, Target
 from extender.resolver.registry_lookup import RegistryLookup
-from extender.resolver.single_flight import Flights
+from extender.resolver.single_flight import SingleFlight
 from extender.tables import PackedDigest
 
 __all__ = ["ImageQuery", "Resolver"]
@@ -55,16 +55,16 @@ IMAGES = gauge(
 
 # Lookups started and not ended, most of them queueing: some 3 KB each. Beyond that an image stays pending, and is
 # looked up when it is next asked for.
-_MOST_FLIGHTS = 10_000
+_MOST_CALLS = 10_000
 # Of them, those that one tenant's pods have started: half of what may ask registries at once, so that no namespace
 # full of images that lead nowhere keeps the others waiting.
-_MOST_FLIGHTS_EACH = 256
+_MOST_CALLS_EACH = 256
 _MOST_TEXTS = 8_192
 _FEWEST_FAILURES = 1_000
 _ENDED = Failure(Cause.LOOKING_UP, "its lookup was ended before it came to anything")
 
 
-_FlightKey = tuple[str, PackedDigest, Hashable]  # repository, tag or digest, the keyring's identity
+_CallKey = tuple[str, PackedDigest, Hashable]  # repository, tag or digest, the keyring's identity
 
 
 class Resolver:
@@ -108,8 +108,8 @@ class Resolver:
             clock,
         )
         self._loading: asyncio.Task[None] | None = None
-        self._finding: Flights[_FlightKey, CachedImage | Failure] = Flights(_MOST_FLIGHTS, _MOST_FLIGHTS_EACH)
-        self._describing: Flights[_FlightKey, Image | Failure] = Flights(_MOST_FLIGHTS, _MOST_FLIGHTS_EACH)
+        self._finding: SingleFlight[_CallKey, CachedImage | Failure] = SingleFlight(_MOST_CALLS, _MOST_CALLS_EACH)
+        self._describing: SingleFlight[_CallKey, Image | Failure] = SingleFlight(_MOST_CALLS, _MOST_CALLS_EACH)
         for state, child in IMAGES.items():
             child.set_function(partial(self._count, state))
 
@@ -157,7 +157,7 @@ class Resolver:
 
     def start(self, query: ImageQuery, keyring: Keyring) -> None:
         """Sees to it that a lookup is under way, unless what is known is fresh or a failure still stands."""
-        self._fly(query, self._cache_lookup.look_up(query, keyring), keyring)
+        self._start_call(query, self._cache_lookup.look_up(query, keyring), keyring)
 
     async def resolve_all(
         self, queries: Sequence[ImageQuery], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
@@ -174,15 +174,13 @@ class Resolver:
         states = [self._cache_lookup.look_up(query, keyring) for query in queries]
         for state in states:
             _tally(state)
-        flights = [self._fly(*each, keyring) for each in zip(queries, states, strict=True)]
+        calls = [self._start_call(*each, keyring) for each in zip(queries, states, strict=True)]
         awaited = [
-            flight
-            for state, flight in zip(states, flights, strict=True)
-            if flight and (revalidate or state.answer is None)
+            call for state, call in zip(states, calls, strict=True) if call and (revalidate or state.answer is None)
         ]
         if awaited:
             await asyncio.wait(awaited, timeout=wait_seconds)
-        return [self._landed(*each, keyring) for each in zip(queries, states, flights, strict=True)]
+        return [self._finish(*each, keyring) for each in zip(queries, states, calls, strict=True)]
 
     async def describe(self, reference: str, keyring: Keyring) -> Image | Failure:
         """Everything about one image, asked of its registry however long that takes; or the failure that stands."""
@@ -190,16 +188,16 @@ class Resolver:
         if isinstance(target, Failure):
             LOOKUPS["negative"].inc()
             return target
-        flight = self._describing.join(
-            _flight_key(target, keyring),
+        call = self._describing.join(
+            _call_key(target, keyring),
             lambda: self._look_up(self._registry_lookup.describe, target, keyring),
-            payer=keyring.tenant,
+            tenant=keyring.tenant,
         )
-        if flight is None:
+        if call is None:
             LOOKUPS["error"].inc()
             return _ENDED
-        await asyncio.wait([flight])
-        return _ENDED if flight.cancelled() else flight.result()
+        await asyncio.wait([call])
+        return _ENDED if call.cancelled() else call.result()
 
     def counts(self) -> Mapping[str, int]:
         """How many digests are `known`, how many names' last lookup `failed`, and how many lookups are `in_flight`."""
@@ -226,22 +224,22 @@ class Resolver:
             case _:
                 return len(self._finding) + len(self._describing)
 
-    def _fly(
+    def _start_call(
         self, query: ImageQuery, state: CacheState, keyring: Keyring
     ) -> asyncio.Task[CachedImage | Failure] | None:
         """The flight in which what is due is looked up; None if nothing is due, or too many are under way."""
         target = state.due
         if target is None:
             return None
-        key = _flight_key(target, keyring)
+        key = _call_key(target, keyring)
         if state.answer is None and self._finding.is_under_way(key):
             LOOKUPS["shared"].inc()
-        flight = self._finding.join(
-            key, lambda: self._look_up(partial(self._find, query), target, keyring), payer=keyring.tenant
+        call = self._finding.join(
+            key, lambda: self._look_up(partial(self._find, query), target, keyring), tenant=keyring.tenant
         )
-        if flight is None:
+        if call is None:
             LOOKUPS["error"].inc()
-        return flight
+        return call
 
     async def _find(
         self, query: ImageQuery, target: Target, credentials: tuple[Credential, ...]
@@ -268,21 +266,21 @@ class Resolver:
         if isinstance(outcome, Failure) and outcome.cause in NEXT_CREDENTIAL:
             renewed = await keyring.load(target.reference, anew=True)
             if renewed != credentials:
-                self._registry_lookup.forgive(target, credentials, renewed)
+                self._registry_lookup.forget_failure(target, credentials, renewed)
                 outcome = await ask(target, renewed)
         DURATION.observe(self._clock() - started)
         LOOKUPS["error" if isinstance(outcome, Failure) else "fetched"].inc()
         return outcome
 
-    def _landed(
-        self, query: ImageQuery, state: CacheState, flight: asyncio.Task[CachedImage | Failure] | None, keyring: Keyring
+    def _finish(
+        self, query: ImageQuery, state: CacheState, call: asyncio.Task[CachedImage | Failure] | None, keyring: Keyring
     ) -> Answer:
         """The answer after the wait: what the lookup came to, else what memory has by now, unless that was denied."""
-        if flight is None:
+        if call is None:
             return state.answer
-        if not flight.done() or flight.cancelled():
+        if not call.done() or call.cancelled():
             return state.answer or self._cache_lookup.look_up(query, keyring).answer
-        outcome = flight.result()
+        outcome = call.result()
         return (
             outcome.content
             if isinstance(outcome, CachedImage)
@@ -296,5 +294,5 @@ def _tally(state: CacheState) -> None:
         LOOKUPS[state.result].inc()
 
 
-def _flight_key(target: Target, keyring: Keyring) -> _FlightKey:
+def _call_key(target: Target, keyring: Keyring) -> _CallKey:
     return target.repository, target.name, keyring.identity

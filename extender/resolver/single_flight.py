@@ -13,7 +13,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Flights(Generic[K, V]):
+class SingleFlight(Generic[K, V]):
     """Tasks by key, at most `most` at a time, and `most_each` for one payer. A task ends by itself or with `close`,
     never with those who wait.
 
@@ -34,25 +34,25 @@ class Flights(Generic[K, V]):
         """Whether `join` would find a task."""
         return key in self._tasks
 
-    def join(self, key: K, fly: Callable[[], Coroutine[Any, Any, V]], *, payer: str = "") -> asyncio.Task[V] | None:
-        """The task under way for `key`, or a new one running `fly()`; None where there is no room for another.
+    def join(self, key: K, start: Callable[[], Coroutine[Any, Any, V]], *, tenant: str = "") -> asyncio.Task[V] | None:
+        """The task under way for `key`, or a new one running `start()`; None where there is no room for another.
 
-        `payer` is who a new task is counted for; nobody's tasks count in the total alone.
+        `tenant` is who a new task is counted for; nobody's tasks count in the total alone.
         """
         task = self._tasks.get(key)
-        if task or len(self._tasks) >= self._most or (payer and self._paid[payer] >= self._most_each):
+        if task or len(self._tasks) >= self._most or (tenant and self._paid[tenant] >= self._most_each):
             return task
-        task = asyncio.get_running_loop().create_task(fly(), context=contextvars.Context())
+        task = asyncio.get_running_loop().create_task(start(), context=contextvars.Context())
         self._tasks[key] = task
-        self._paid[payer] += 1
-        task.add_done_callback(lambda _: self._end(key, payer))
+        self._paid[tenant] += 1
+        task.add_done_callback(lambda _: self._end(key, tenant))
         return task
 
-    def _end(self, key: K, payer: str) -> None:
+    def _end(self, key: K, tenant: str) -> None:
         del self._tasks[key]
-        self._paid[payer] -= 1
-        if not self._paid[payer]:
-            del self._paid[payer]
+        self._paid[tenant] -= 1
+        if not self._paid[tenant]:
+            del self._paid[tenant]
 
     async def close(self) -> None:
         """All tasks are cancelled and have ended, and none starts any more."""

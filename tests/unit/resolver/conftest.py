@@ -39,7 +39,7 @@ async def resolver(registry: FakeRegistry, clock: Clock) -> AsyncIterator[Resolv
 
 
 @pytest.fixture
-def landed(resolver: Resolver) -> Callable[[], Awaitable[None]]:
+def finished(resolver: Resolver) -> Callable[[], Awaitable[None]]:
     """Waits until no lookup is in flight."""
 
     async def wait() -> None:

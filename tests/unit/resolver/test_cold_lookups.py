@@ -196,7 +196,7 @@ async def test_cancelling_the_first_waiter_changes_nothing(resolver: Resolver, r
 
 
 async def test_a_flight_outlives_all_its_waiters(
-    resolver: Resolver, registry: FakeRegistry, landed: Callable[[], Awaitable[None]]
+    resolver: Resolver, registry: FakeRegistry, finished: Callable[[], Awaitable[None]]
 ) -> None:
     """The last to leave does not take the fetch along, in whichever request it is."""
     digest = registry.push(APP, "linux/arm64")
@@ -208,13 +208,13 @@ async def test_a_flight_outlives_all_its_waiters(
     with pytest.raises(asyncio.CancelledError):
         await caller
     stop.set()
-    await landed()
+    await finished()
     assert resolver.peek(ImageQuery(f"ghcr.io/team/app@{digest}"), PUBLIC) == index_of("linux/arm64")
     assert registry.methods() == {"GET": 1}
 
 
 async def test_a_deadline_gives_none_and_the_lookup_goes_on(
-    resolver: Resolver, registry: FakeRegistry, landed: Callable[[], Awaitable[None]]
+    resolver: Resolver, registry: FakeRegistry, finished: Callable[[], Awaitable[None]]
 ) -> None:
     """Whoever comes back finds the answer; what is known is answered beside what is not."""
     registry.push(APP, "linux/arm64")
@@ -229,14 +229,14 @@ async def test_a_deadline_gives_none_and_the_lookup_goes_on(
             index_of("linux/amd64"),
         ]
     registry.open.set()
-    await landed()
+    await finished()
     assert resolver.peek(ImageQuery(APP), PUBLIC) == index_of("linux/arm64")
     assert registry.count("GET", APP) == 0
     assert registry.methods() == {"HEAD": 2, "GET": 2}
 
 
 async def test_peek_starts_nothing_and_start_waits_for_nothing(
-    resolver: Resolver, registry: FakeRegistry, landed: Callable[[], Awaitable[None]]
+    resolver: Resolver, registry: FakeRegistry, finished: Callable[[], Awaitable[None]]
 ) -> None:
     """Prioritize and preempt only look; the watch on pending pods only starts."""
     registry.push(APP, "linux/arm64")
@@ -245,7 +245,7 @@ async def test_peek_starts_nothing_and_start_waits_for_nothing(
     resolver.start(ImageQuery(APP), PUBLIC)
     resolver.start(ImageQuery(APP), PUBLIC)
     assert resolver.counts()["in_flight"] == 1
-    await landed()
+    await finished()
     assert resolver.peek(ImageQuery(APP), PUBLIC) == index_of("linux/arm64")
     resolver.start(ImageQuery(APP), PUBLIC)
     assert resolver.counts()["in_flight"] == 0

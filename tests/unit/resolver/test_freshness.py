@@ -42,7 +42,7 @@ async def test_a_tag_is_not_asked_for_while_fresh(resolver: Resolver, registry: 
 
 @pytest.mark.usefixtures("known")
 async def test_a_stale_tag_serves_while_it_is_revalidated_by_head(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock, landed: Landed
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Landed
 ) -> None:
     """The answer comes at once, one HEAD confirms it, and it is fresh for another 900 s."""
     clock.advance(900)
@@ -50,7 +50,7 @@ async def test_a_stale_tag_serves_while_it_is_revalidated_by_head(
     assert await ask(resolver) == OLD
     assert resolver.counts()["in_flight"] == 1
     registry.open.set()
-    await landed()
+    await finished()
     assert registry.requests == [("HEAD", APP, "anonymous")]
     clock.advance(899)
     assert await ask(resolver) == OLD
@@ -59,13 +59,13 @@ async def test_a_stale_tag_serves_while_it_is_revalidated_by_head(
 
 @pytest.mark.usefixtures("known")
 async def test_a_tag_that_moved_is_fetched_once_and_swapped(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock, landed: Landed
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Landed
 ) -> None:
     """Until the new content is there, the old one serves."""
     digest = registry.push(APP, "linux/amd64", "linux/arm64")
     clock.advance(900)
     assert await ask(resolver, wait_seconds=0) == OLD
-    await landed()
+    await finished()
     assert resolver.peek(LOOKUP, PUBLIC) == NEW
     assert registry.requests == [("HEAD", APP, "anonymous"), ("GET", f"ghcr.io/team/app@{digest}", "anonymous")]
 
@@ -115,14 +115,14 @@ async def test_what_is_resolved_at_every_start_is_stale_after_a_minute(
 
 @pytest.mark.usefixtures("known")
 async def test_peek_gives_stale_content_and_asks_nobody(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock, landed: Landed
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Landed
 ) -> None:
     """Renewing it is what `start` is for."""
     clock.advance(86_399)
     assert resolver.peek(LOOKUP, PUBLIC) == OLD
     assert resolver.counts()["in_flight"] == 0
     resolver.start(LOOKUP, PUBLIC)
-    await landed()
+    await finished()
     assert registry.methods() == {"HEAD": 1}
 
 

@@ -64,13 +64,13 @@ def cause_of(answer: Answer) -> Cause | None:
     return answer.cause if isinstance(answer, Failure) else None
 
 
-async def test_credentials_are_loaded_within_the_lookup(resolver: Resolver, landed: Landed) -> None:
+async def test_credentials_are_loaded_within_the_lookup(resolver: Resolver, finished: Landed) -> None:
     """Who asks and does not wait gets no answer yet, and starts the loading."""
     keys = Loaded("shop", TENANT)
     assert resolver.peek(LOOKUP, keys) is None
     assert keys.loads == []
     assert await ask(resolver, keys, 0) is None
-    await landed()
+    await finished()
     assert resolver.peek(LOOKUP, keys) == CONTENT
     assert keys.loads == [False]
 
@@ -172,7 +172,7 @@ async def test_a_new_password_under_the_same_scope_is_tried(resolver: Resolver, 
 
 
 async def test_a_tag_is_renewed_with_credentials_loaded_anew(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock, landed: Landed
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Landed
 ) -> None:
     """Stale content serves meanwhile; a secret that is gone takes its scope along."""
     keys = Loaded("shop", TENANT)
@@ -180,7 +180,7 @@ async def test_a_tag_is_renewed_with_credentials_loaded_anew(
     clock.advance(900)
     keys.due, keys.elsewhere = True, ()
     assert await ask(resolver, keys) == CONTENT
-    await landed()
+    await finished()
     assert keys.loads == [False, False, True]
     assert cause_of(resolver.peek(LOOKUP, keys)) is Cause.DENIED
 
@@ -195,7 +195,7 @@ async def test_inspect_loads_too(resolver: Resolver) -> None:
 
 
 async def test_one_tenant_s_lookups_leave_room_for_the_others(
-    resolver: Resolver, registry: FakeRegistry, landed: Landed
+    resolver: Resolver, registry: FakeRegistry, finished: Landed
 ) -> None:
     """A namespace full of images that lead nowhere has so many lookups under way, and no more."""
     registry.open.clear()
@@ -206,6 +206,6 @@ async def test_one_tenant_s_lookups_leave_room_for_the_others(
     resolver.start(ImageQuery("ghcr.io/other/app:1"), modest)
     assert resolver.counts()["in_flight"] == 257
     registry.open.set()
-    await landed()
+    await finished()
     resolver.start(ImageQuery("ghcr.io/team/app-999:1"), greedy)
     assert resolver.counts()["in_flight"] == 1

@@ -42,7 +42,7 @@ async def test_every_answer_counts_once(
     resolver: Resolver,
     registry: FakeRegistry,
     clock: Clock,
-    landed: Callable[[], Awaitable[None]],
+    finished: Callable[[], Awaitable[None]],
     counted: Callable[[], dict[str, float]],
 ) -> None:
     """By what answered: a lookup of its own, one under way, memory fresh or stale, or a failure that stands."""
@@ -55,7 +55,7 @@ async def test_every_answer_counts_once(
     clock.advance(900)
     await resolver.resolve_all([LOOKUP], PUBLIC, 0)
     resolver.peek(LOOKUP, PUBLIC)
-    await landed()
+    await finished()
     assert counted() == {"fetched": 2, "shared": 2, "hit": 3, "stale": 2}
     for _ in range(2):
         await resolver.resolve_all([ImageQuery("ghcr.io/team/missing:1")], PUBLIC, 60)
@@ -107,7 +107,7 @@ async def test_lookups_beyond_the_bound_stay_pending_and_count_as_errors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They are looked up when they are asked for again and there is room."""
-    monkeypatch.setattr(module, "_MOST_FLIGHTS", 2)
+    monkeypatch.setattr(module, "_MOST_CALLS", 2)
     resolver = Resolver(registry, size=10, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock)
     images = [f"ghcr.io/team/app:{number}" for number in range(3)]
     for image in images:

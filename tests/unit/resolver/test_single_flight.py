@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from extender.resolver.single_flight import Flights
+from extender.resolver.single_flight import SingleFlight
 from tests.unit.resolver.fake_registry import CALLER
 
 
@@ -15,19 +15,19 @@ async def wait_for(event: asyncio.Event) -> str:
 
 async def test_those_who_ask_for_the_same_key_share_a_flight() -> None:
     """One task, whoever joins it; another key has its own, and a key that has landed starts anew."""
-    flights: Flights[str, str] = Flights(10)
+    calls: SingleFlight[str, str] = SingleFlight(10)
     event = asyncio.Event()
-    one = flights.join("key", lambda: wait_for(event))
+    one = calls.join("key", lambda: wait_for(event))
     assert one is not None
-    assert flights.join("key", lambda: wait_for(event)) is one
-    other = flights.join("other", lambda: wait_for(event))
+    assert calls.join("key", lambda: wait_for(event)) is one
+    other = calls.join("other", lambda: wait_for(event))
     assert other is not None
     assert other is not one
     event.set()
     await asyncio.wait([one, other])
     await asyncio.sleep(0)
-    assert not flights.is_under_way("key")
-    again = flights.join("key", lambda: wait_for(event))
+    assert not calls.is_under_way("key")
+    again = calls.join("key", lambda: wait_for(event))
     assert again is not None
     assert again is not one
     await again
@@ -35,68 +35,68 @@ async def test_those_who_ask_for_the_same_key_share_a_flight() -> None:
 
 async def test_a_waiter_that_is_cancelled_leaves_the_flight_alone() -> None:
     """Deadlines and disconnects belong to requests, not to lookups."""
-    flights: Flights[str, str] = Flights(10)
+    calls: SingleFlight[str, str] = SingleFlight(10)
     event = asyncio.Event()
-    flight = flights.join("key", lambda: wait_for(event))
-    assert flight is not None
-    waiter = asyncio.create_task(asyncio.wait([flight]))
+    call = calls.join("key", lambda: wait_for(event))
+    assert call is not None
+    waiter = asyncio.create_task(asyncio.wait([call]))
     await asyncio.sleep(0)
     waiter.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiter
     event.set()
-    assert await flight == "nobody"
+    assert await call == "nobody"
 
 
 async def test_a_flight_does_not_run_in_its_first_caller_s_context() -> None:
     """Trace ids and the like of one request must not show up in work done for others."""
     CALLER.set("somebody")
-    flights: Flights[str, str] = Flights(10)
+    calls: SingleFlight[str, str] = SingleFlight(10)
     event = asyncio.Event()
     event.set()
-    flight = flights.join("key", lambda: wait_for(event))
-    assert flight is not None
-    assert await flight == "nobody"
+    call = calls.join("key", lambda: wait_for(event))
+    assert call is not None
+    assert await call == "nobody"
 
 
 async def test_there_are_no_more_flights_than_allowed() -> None:
     """One too many is refused, can be joined if it is there already, and finds room when another has landed."""
-    flights: Flights[str, str] = Flights(1)
+    calls: SingleFlight[str, str] = SingleFlight(1)
     event = asyncio.Event()
-    one = flights.join("one", lambda: wait_for(event))
+    one = calls.join("one", lambda: wait_for(event))
     assert one is not None
-    assert flights.join("two", lambda: wait_for(event)) is None
-    assert flights.join("one", lambda: wait_for(event)) is one
-    assert len(flights) == 1
+    assert calls.join("two", lambda: wait_for(event)) is None
+    assert calls.join("one", lambda: wait_for(event)) is one
+    assert len(calls) == 1
     event.set()
     await one
     await asyncio.sleep(0)
-    two = flights.join("two", lambda: wait_for(event))
+    two = calls.join("two", lambda: wait_for(event))
     assert two is not None
     await two
 
 
 async def test_closing_ends_all_flights_and_starts_none() -> None:
     """They have ended, not merely been told to, when it returns."""
-    flights: Flights[str, str] = Flights(10)
-    tasks = [flights.join(key, lambda: wait_for(asyncio.Event())) for key in ("one", "two")]
-    await flights.close()
+    calls: SingleFlight[str, str] = SingleFlight(10)
+    tasks = [calls.join(key, lambda: wait_for(asyncio.Event())) for key in ("one", "two")]
+    await calls.close()
     assert all(task and task.cancelled() for task in tasks)
-    assert flights.join("three", lambda: wait_for(asyncio.Event())) is None
+    assert calls.join("three", lambda: wait_for(asyncio.Event())) is None
 
 
 async def test_a_payer_has_room_for_so_many_flights() -> None:
     """Beyond that only others' start, until one of the payer's has landed; joining one under way is free."""
-    flights: Flights[str, str] = Flights(10, 2)
+    calls: SingleFlight[str, str] = SingleFlight(10, 2)
     event = asyncio.Event()
-    mine = [flights.join(key, lambda: wait_for(event), payer="me") for key in "abc"]
+    mine = [calls.join(key, lambda: wait_for(event), tenant="me") for key in "abc"]
     assert mine[2] is None
-    assert flights.join("a", lambda: wait_for(event), payer="me") is mine[0]
-    others = [flights.join(key, lambda: wait_for(event)) for key in "def"]
+    assert calls.join("a", lambda: wait_for(event), tenant="me") is mine[0]
+    others = [calls.join(key, lambda: wait_for(event)) for key in "def"]
     assert None not in others
     event.set()
-    await asyncio.wait([flight for flight in (*mine, *others) if flight])
+    await asyncio.wait([call for call in (*mine, *others) if call])
     await asyncio.sleep(0)
-    again = flights.join("c", lambda: wait_for(event), payer="me")
+    again = calls.join("c", lambda: wait_for(event), tenant="me")
     assert again is not None
     await again
