@@ -17,7 +17,7 @@ from extender.errors import ClusterError, ExtenderError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Node, NodeName, Wire
 from extender.metrics import gauge
-from extender.placement.nodes import NodePlatforms, Sought, platform_of_node
+from extender.placement.nodes import NodeLookup, NodePlatforms, platform_of_node
 
 NODES = Resource(name="nodes", path="/api/v1/nodes")
 
@@ -115,7 +115,7 @@ class NodeView:
             self._forget(name)
         self.synced = True
 
-    async def find(self, names: Iterable[NodeName], wait_seconds: float) -> Sought:
+    async def find(self, names: Iterable[NodeName], wait_seconds: float) -> NodeLookup:
         """Looks up those of `names` that are not in view, once; what it finds is in view from then on.
 
         For the node that is so new that the scheduler's watch has seen it and ours has not. All lookups together take
@@ -126,9 +126,9 @@ class NodeView:
         if self.synced and self._rests_until <= self._clock():
             await self._look_up_all([name for name in absent if self._may_exist(name)][:_LOOKUPS_AT_ONCE], wait_seconds)
         still = [name for name in absent if name not in self.platforms]
-        return Sought(
+        return NodeLookup(
             absent=tuple(name for name in still if not self._may_exist(name)),
-            unasked=tuple(name for name in still if self._may_exist(name)),
+            unreachable=tuple(name for name in still if self._may_exist(name)),
         )
 
     async def _look_up_all(self, names: Sequence[NodeName], wait_seconds: float) -> None:

@@ -89,19 +89,19 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
         return [NodeName((node.metadata and node.metadata.name) or "") for node in self.nodes]
 
     @functools.cached_property
-    def quoted(self) -> Sequence[bytes]:
+    def raw_names(self) -> Sequence[bytes]:
         """The names as `quote` writes them, cut out of the request where it says them so, as kube-scheduler does.
 
-        No JSON is parsed, so of a request that is written otherwise the pieces are no names: see `requoted`. But where
-        every piece is some known node's quoted name, the list is the list of these.
+        No JSON is parsed, so of a request that is written otherwise the pieces are no names: see `canonical_names`. But
+        where every piece is some known node's quoted name, the list is the list of these.
         """
         if self.nodes is not None:
-            return self.requoted
+            return self.canonical_names
         inside = bytes(self.node_names)[1:-1]
         return inside.split(b",") if inside else []
 
     @functools.cached_property
-    def requoted(self) -> Sequence[bytes]:
+    def canonical_names(self) -> Sequence[bytes]:
         """The names as `quote` writes them, however the request wrote them.
 
         Raises:
@@ -122,16 +122,16 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
             return ExtenderFilterResult(node_names=self.node_names)
         return ExtenderFilterResult(nodes=self.raw_nodes)
 
-    def without(self, quoted: Sequence[bytes], refused: bytes, reason: str) -> ExtenderFilterResult:
+    def without(self, raw_names: Sequence[bytes], refused: bytes, reason: str) -> ExtenderFilterResult:
         """The answer that keeps the nodes whose byte in `refused` is 0, in order, and refuses the others for `reason`.
 
-        `quoted` has the asked nodes' quoted names, `refused` a byte for each. Refused is for good (*unresolvable*):
+        `raw_names` has the asked nodes' quoted names, `refused` a byte for each. Refused is for good (*unresolvable*):
         evicting pods would not help.
         """
         kept = refused.translate(_NOT)
-        failed = _failed(compress(quoted, refused), reason)
+        failed = _failed(compress(raw_names, refused), reason)
         if self.nodes is None:
-            names = _joined(compress(quoted, kept), b"[", b",", b"]")
+            names = _joined(compress(raw_names, kept), b"[", b",", b"]")
             return ExtenderFilterResult(node_names=names, failed_and_unresolvable_nodes=failed)
         items = compress(_RAW_NODE_LIST.decode(self.raw_nodes).items, kept)
         nodes = msgspec.Raw(_ENCODER.encode(_RawNodeList(list(items))))
@@ -284,9 +284,9 @@ def encode_priorities(hosts: Mapping[int, Sequence[bytes]]) -> bytes:
     Scores are integers, 0-10: a fraction makes kube-scheduler drop the whole answer.
     """
     entries = (
-        b'{"Host":%b,"Score":%d}' % ((b',"Score":%d},{"Host":' % score).join(quoted), score)
-        for score, quoted in hosts.items()
-        if quoted
+        b'{"Host":%b,"Score":%d}' % ((b',"Score":%d},{"Host":' % score).join(raw_names), score)
+        for score, raw_names in hosts.items()
+        if raw_names
     )
     return b"[%b]" % b",".join(entries)
 
@@ -301,15 +301,15 @@ def quote(name: NodeName) -> bytes:
     return _ENCODER.encode(name)
 
 
-def unquote(quoted: bytes) -> NodeName:
+def unquote(raw_names: bytes) -> NodeName:
     """The name that `quote` made this of."""
-    return _NAME.decode(quoted)
+    return _NAME.decode(raw_names)
 
 
-def _failed(quoted: Iterable[bytes], reason: str) -> msgspec.Raw:
+def _failed(raw_names: Iterable[bytes], reason: str) -> msgspec.Raw:
     """An object that gives each name the same reason."""
     value = b":" + _ENCODER.encode(reason)
-    return _joined(quoted, b"{", value + b",", value + b"}")
+    return _joined(raw_names, b"{", value + b",", value + b"}")
 
 
 def _joined(texts: Iterable[bytes], opening: bytes, between: bytes, closing: bytes) -> msgspec.Raw:

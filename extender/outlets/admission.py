@@ -22,7 +22,7 @@ from extender.outlets.pod_resolver import PodResolver
 from extender.placement.annotations import Overrides
 from extender.placement.creation import CreatedPod
 from extender.placement.facts import Answer, PodImage, fact_of, images_of
-from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator, Outcome
+from extender.placement.mutation import AdmissionOutcome, AdmissionPolicy, Mutation, Mutator
 from extender.server.endpoints import Reply
 
 log = structlog.get_logger()
@@ -32,7 +32,7 @@ ADMISSIONS = counter(
     "multiarch_admissions_total",
     "Reviews by what became of the pod; skipped: no creation of a pod; unreadable: not the Pod that we know.",
     "outcome",
-    (*Outcome, _SKIPPED, _UNREADABLE),
+    (*AdmissionOutcome, _SKIPPED, _UNREADABLE),
 )
 
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError)

@@ -31,12 +31,12 @@ from extender.outlets.precomputed_scores import Foresight
 from extender.outlets.seen_nodes import SeenNodes
 from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import Answer, Content, PodImage, fact_of, images_of
-from extender.placement.nodes import NodePlatforms, Sought, list_nodes
+from extender.placement.nodes import NodeLookup, NodePlatforms, list_nodes
 from extender.placement.policy import kind_of, left_alone
 from extender.placement.scheduling import (
     REFUSED,
+    DecidedAnswer,
     Decision,
-    Outcome,
     Verdict,
     filter_nodes,
     is_unsettled,
@@ -74,7 +74,7 @@ class NodeView(Protocol):
     def synced(self) -> bool:
         """Whether every node has been seen once."""
 
-    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> Sought:
+    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
         """Ask the API server once for nodes that are not in view, take them in, and say which are still missing."""
 
 
@@ -139,9 +139,9 @@ class SchedulerVerbs:
         decision = await self._decide_in_time(question)
         outcome = filter_nodes(args, nodes, decision)
         if Verdict.UNSTATED in outcome.verdicts:
-            sought = await self._seek(args, nodes)
-            if sought.unasked and decision.enforced and self._policy.pending is Choice.RETRY:
-                return _filter_reply(ExtenderFilterResult(error=NOT_IN_VIEW.format(node=sought.unasked[0])))
+            node_lookup = await self._seek(args, nodes)
+            if node_lookup.unreachable and decision.enforced and self._policy.pending is Choice.RETRY:
+                return _filter_reply(ExtenderFilterResult(error=NOT_IN_VIEW.format(node=node_lookup.unreachable[0])))
             outcome = filter_nodes(args, nodes, decision)
         return _conclude(args, decision, outcome)
 
@@ -273,22 +273,22 @@ class SchedulerVerbs:
             return NO_VIEW
         return self._nodes.platforms if self._nodes.synced else NOT_SYNCED
 
-    async def _seek(self, args: ExtenderArgs, nodes: NodePlatforms) -> Sought:
+    async def _seek(self, args: ExtenderArgs, nodes: NodePlatforms) -> NodeLookup:
         """Look for asked nodes that should be in view and are not. What does not exist passes."""
         if self._nodes is None or nodes is not self._nodes.platforms:
-            return Sought()
+            return NodeLookup()
         missing = [name for name in args.names if name not in nodes]
         if not missing:
-            return Sought()
-        sought = await self._nodes.find(missing, FIND_SECONDS)
+            return NodeLookup()
+        node_lookup = await self._nodes.find(missing, FIND_SECONDS)
         log.info(
             "node.missed",
             pod=_uid(args.pod),
             nodes=len(missing),
-            unknown=len(sought.absent) + len(sought.unasked),
-            unasked=len(sought.unasked),
+            unknown=len(node_lookup.absent) + len(node_lookup.unreachable),
+            unreachable=len(node_lookup.unreachable),
         )
-        return sought
+        return node_lookup
 
     async def _decide_in_time(self, question: "_Question") -> Decision:
         """The decision from memory, or after waiting for lookups where that could change the answer."""
@@ -334,7 +334,7 @@ def _uid(pod: Pod) -> PodUid:
     return PodUid(metadata.uid or f"{metadata.namespace}/{metadata.name or metadata.generate_name}")
 
 
-def _conclude(args: ExtenderArgs, decision: Decision, outcome: Outcome[ExtenderFilterResult]) -> Reply:
+def _conclude(args: ExtenderArgs, decision: Decision, outcome: DecidedAnswer[ExtenderFilterResult]) -> Reply:
     _count("filter", outcome.verdicts)
     if outcome.decided is not outcome.answer:
         refused = sum(number for verdict, number in outcome.verdicts.items() if verdict in REFUSED)

@@ -52,14 +52,14 @@ _REMEMBERED = 1024
 _REMEMBERED_BYTES = 8192
 
 
-class Outcome(enum.StrEnum):
+class AdmissionOutcome(enum.StrEnum):
     """What became of a pod."""
 
     PATCHED = "patched"
     UNCHANGED = "unchanged"
     OBSERVED = "observed"
     IGNORED = "ignored"
-    LEFT_ALONE = "left_alone"
+    EXEMPT = "left_alone"
 
 
 class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class Mutation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The answer for one pod; `patch` is a JSON Patch document, empty for no change."""
 
-    outcome: Outcome
+    outcome: AdmissionOutcome
     patch: bytes = b""
     warnings: tuple[str, ...] = ()
     audit_annotations: Mapping[str, str] = {}
@@ -84,17 +84,17 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return encode_fields(self.patch, self.warnings, self.audit_annotations)
 
 
-def untouched(pod: Pod, overrides: Overrides, policy: Policy) -> Outcome | None:
+def untouched(pod: Pod, overrides: Overrides, policy: Policy) -> AdmissionOutcome | None:
     """Why this pod's images need not even be looked up; None if they must be.
 
     DaemonSet pods are left alone, besides those of `policy.left_alone`: their controller judges taints and affinity by
     its template, and would go on making pods for nodes that what we add keeps them off.
     """
     if overrides.mode is Mode.IGNORE:
-        return Outcome.IGNORED
+        return AdmissionOutcome.IGNORED
     owners = (pod.metadata and pod.metadata.owner_references) or ()
     of_daemon_set = any(owner.kind == "DaemonSet" and owner.controller for owner in owners)
-    return Outcome.LEFT_ALONE if pod.spec is None or of_daemon_set or left_alone(pod, policy) else None
+    return AdmissionOutcome.EXEMPT if pod.spec is None or of_daemon_set or left_alone(pod, policy) else None
 
 
 class _PlannedAffinity(msgspec.Struct, frozen=True):
@@ -176,7 +176,11 @@ class Mutator:
         if added != NOTHING:
             audit["would-add" if observed else "added"] = write_record(added)
         return Mutation(
-            outcome=Outcome.OBSERVED if observed else Outcome.PATCHED if patch else Outcome.UNCHANGED,
+            outcome=AdmissionOutcome.OBSERVED
+            if observed
+            else AdmissionOutcome.PATCHED
+            if patch
+            else AdmissionOutcome.UNCHANGED,
             patch=_ENCODER.encode(patch) if patch and not observed else b"",
             warnings=(*creation.overrides.problems, *warnings, *self._nowhere(creation)),
             audit_annotations=audit,

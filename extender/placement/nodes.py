@@ -33,7 +33,7 @@ class _Codes(dict[bytes, int]):
 
     __slots__ = ()
 
-    def __missing__(self, _quoted: bytes) -> int:
+    def __missing__(self, _raw_name: bytes) -> int:
         return UNSEEN
 
 
@@ -77,9 +77,9 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
         """Each node's quoted name with its platform's code."""
         return self._codes.items()
 
-    def codes_of(self, quoted: Iterable[bytes]) -> bytes:
+    def codes_of(self, raw_name: Iterable[bytes]) -> bytes:
         """A code for each quoted name, `UNSEEN` for a node that is not in view. 40 ns a name."""
-        return bytes(map(self._codes.__getitem__, quoted))
+        return bytes(map(self._codes.__getitem__, raw_name))
 
     def count(self, platform: Platform | None) -> int:
         """How many nodes are of this platform. O(distinct platforms)."""
@@ -104,11 +104,11 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
     def merge(self, others: "NodePlatforms") -> None:
         """Put all of these."""
         own = [self._hold(platform if platform in others.distinct else None) for platform in others.by_code]
-        for quoted, code in others.coded():
-            before = self._codes.pop(quoted, UNSEEN)
+        for raw_name, code in others.coded():
+            before = self._codes.pop(raw_name, UNSEEN)
             if before != UNSEEN:
                 self._nodes_by_code[before] -= 1
-            self._codes[quoted] = own[code]
+            self._codes[raw_name] = own[code]
             self._nodes_by_code[own[code]] += 1
         for code in own:
             self._nodes_by_code[code] -= 1
@@ -166,14 +166,14 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
         self.distinct = frozenset(platform for number, platform in present if number and platform)
 
 
-class Sought(msgspec.Struct, frozen=True):
+class NodeLookup(msgspec.Struct, frozen=True):
     """What came of looking for nodes that were not in view, besides those that are by now.
 
-    `absent`: the cluster has no such node, or none that says what it is. `unasked` may exist, but nobody could say.
+    `absent`: the cluster has no such node, or none that says what it is. `unreachable` may exist, but nobody could say.
     """
 
     absent: tuple[NodeName, ...] = ()
-    unasked: tuple[NodeName, ...] = ()
+    unreachable: tuple[NodeName, ...] = ()
 
 
 def list_nodes(nodes: Sequence[Node], level_label: str) -> NodePlatforms:

@@ -42,10 +42,10 @@ class Verdict(enum.StrEnum):
     """The node states no platform, or is not in view: it passes."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RequestedNodes(msgspec.Struct, frozen=True):
     """The nodes of a request: each one's quoted name, and the code of its platform."""
 
-    quoted: Sequence[bytes]
+    raw_names: Sequence[bytes]
     codes: bytes
 
 
@@ -60,7 +60,7 @@ _IS_REFUSED = bytes(verdict in REFUSED for verdict in Verdict).ljust(256, b"\0")
 _IS_UNRESOLVED = bytes(verdict in UNRESOLVED for verdict in Verdict).ljust(256, b"\0")
 
 
-class Alike(Mapping[Verdict, int]):
+class UniformVerdict(Mapping[Verdict, int]):
     """All asked nodes have one verdict. How many they are is counted when somebody wants to know, after the answer."""
 
     def __init__(self, verdict: Verdict, count: Callable[[], int]) -> None:
@@ -82,7 +82,7 @@ class Alike(Mapping[Verdict, int]):
         return 1
 
 
-class Outcome(msgspec.Struct, Generic[_Answer], frozen=True):
+class DecidedAnswer(msgspec.Struct, Generic[_Answer], frozen=True):
     """What to answer, and what was decided: the same, unless the pod is only observed.
 
     `verdicts` counts the asked nodes by what was decided about them.
@@ -120,7 +120,7 @@ class Decision:
         self._policy = policy
         self._overrides = overrides
         self._verdicts: dict[Platform | None, Verdict] = {}
-        self._alike: Mapping[frozenset[Platform], Verdict | None] = {}  # for the last platforms asked about
+        self._uniform: Mapping[frozenset[Platform], Verdict | None] = {}  # for the last platforms asked about
 
     @functools.cached_property
     def refusal(self) -> str:
@@ -152,11 +152,11 @@ class Decision:
         A node that is not in view could be of any of the usual platforms: it may be the first of its kind, seen by the
         scheduler before us.
         """
-        if platforms not in self._alike:
+        if platforms not in self._uniform:
             possible = {self.verdict(platform) for platform in platforms | _USUAL}
             lets_pass = len(possible) == 1 and possible.isdisjoint({*REFUSED, Verdict.RETRY})
-            self._alike = {platforms: possible.pop() if lets_pass else None}
-        return self._alike[platforms]
+            self._uniform = {platforms: possible.pop() if lets_pass else None}
+        return self._uniform[platforms]
 
     def _decide(self, platform: Platform | None) -> Verdict:
         if platform is None:
@@ -174,7 +174,7 @@ class Decision:
         return Verdict.ASSUMED_YES if runs else Verdict.ASSUMED_NO
 
 
-def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> Outcome[ExtenderFilterResult]:
+def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> DecidedAnswer[ExtenderFilterResult]:
     """Which of the asked nodes remain. Where none is refused, the answer is the request's own list, byte for byte.
 
     A node that is not in `nodes` passes. An error, for the whole call, only if some asked node's verdict is to retry.
@@ -182,20 +182,20 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     Raises:
         InvalidRequest: `NodeNames` holds something but strings.
     """
-    alike = decision.verdict_on_any(nodes.distinct)
-    if alike:
+    uniform = decision.verdict_on_any(nodes.distinct)
+    if uniform:
         echo = args.echo()
-        return Outcome(echo, echo, Alike(alike, args.count))
-    asked = look_up(args, nodes)
-    numbers = asked.codes.translate(_verdict_table(nodes, decision))
+        return DecidedAnswer(echo, echo, UniformVerdict(uniform, args.count))
+    requested = look_up(args, nodes)
+    numbers = requested.codes.translate(_verdict_table(nodes, decision))
     verdicts = {verdict: count for verdict, number in _NUMBERS.items() if (count := numbers.count(number))}
     if Verdict.RETRY in verdicts:
         decided = ExtenderFilterResult(error=retry_text(decision.retried))
     elif not REFUSED.isdisjoint(verdicts):
-        decided = args.without(asked.quoted, numbers.translate(_IS_REFUSED), decision.refusal)
+        decided = args.without(requested.raw_names, numbers.translate(_IS_REFUSED), decision.refusal)
     else:
         decided = args.echo()
-    return Outcome(decided if decision.enforced else args.echo(), decided, verdicts)
+    return DecidedAnswer(decided if decision.enforced else args.echo(), decided, verdicts)
 
 
 def is_unsettled(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> bool:
@@ -214,7 +214,7 @@ Scores = Mapping[int, Sequence[bytes]]
 """The quoted names of the nodes that have a score above zero, by score."""
 
 
-def prioritize_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> Outcome[Scores]:
+def prioritize_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> DecidedAnswer[Scores]:
     """The scores above zero: for a multi-arch pod, each node that is *yes* has the preference for its architecture.
 
     `verdicts` counts the scored nodes only.
@@ -224,18 +224,18 @@ def prioritize_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decisio
     """
     scores = bytes(map(decision.score, nodes.by_code))
     if not any(scores):
-        return Outcome({}, {}, {})
-    asked = look_up(args, nodes)
-    by_node = asked.codes.translate(scores.ljust(256, b"\0"))
+        return DecidedAnswer({}, {}, {})
+    requested = look_up(args, nodes)
+    by_node = requested.codes.translate(scores.ljust(256, b"\0"))
     decided = {
-        score: list(compress(asked.quoted, by_node.translate(_only(score)))) for score in sorted({*scores} - {0})
+        score: list(compress(requested.raw_names, by_node.translate(_only(score)))) for score in sorted({*scores} - {0})
     }
-    return Outcome(decided if decision.enforced else {}, decided, {Verdict.YES: len(by_node) - by_node.count(0)})
+    return DecidedAnswer(decided if decision.enforced else {}, decided, {Verdict.YES: len(by_node) - by_node.count(0)})
 
 
 def preempt_nodes(
     args: ExtenderPreemptionArgs, nodes: NodePlatforms, decision: Decision
-) -> Outcome[ExtenderPreemptionResult]:
+) -> DecidedAnswer[ExtenderPreemptionResult]:
     """The candidates on which evicting pods could help: not those that filter would refuse.
 
     None at all while an image is to be retried: what was evicted for nothing does not come back.
@@ -247,7 +247,7 @@ def preempt_nodes(
         if not decision.retried and verdicts[name] not in REFUSED
     }
     decided = ExtenderPreemptionResult(kept)
-    return Outcome(decided if decision.enforced else args.echo(), decided, Counter(verdicts.values()))
+    return DecidedAnswer(decided if decision.enforced else args.echo(), decided, Counter(verdicts.values()))
 
 
 def _constraints(
@@ -260,16 +260,18 @@ def _constraints(
             yield Constraint(image.reference, assume, assumed=True)
 
 
-def look_up(args: ExtenderArgs, nodes: NodePlatforms) -> Asked:
+def look_up(args: ExtenderArgs, nodes: NodePlatforms) -> RequestedNodes:
     """The asked nodes and their platforms' codes.
 
     Raises:
         InvalidRequest: `NodeNames` holds something but strings.
     """
-    codes = nodes.codes_of(args.quoted)
+    codes = nodes.codes_of(args.raw_names)
     if UNSEEN not in codes:
-        return Asked(args.quoted, codes)
-    return Asked(args.requoted, nodes.codes_of(args.requoted))  # a node not in view, or a name in another spelling
+        return RequestedNodes(args.raw_names, codes)
+    return RequestedNodes(
+        args.canonical_names, nodes.codes_of(args.canonical_names)
+    )  # a node not in view, or a name in another spelling
 
 
 def _verdict_table(nodes: NodePlatforms, decision: Decision) -> bytes:

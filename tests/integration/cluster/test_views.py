@@ -14,7 +14,7 @@ from extender.cluster.nodes import NODES, NodeView
 from extender.cluster.pods import PODS, PendingPods
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName, Pod
-from extender.placement.nodes import Sought
+from extender.placement.nodes import NodeLookup
 from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api, write_kubeconfig
 
 AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")
@@ -238,7 +238,9 @@ async def test_node_newer_than_our_view_is_found(api: ApiServer, client: Cluster
         for watcher in api.watchers(NODES.path):
             watcher.selector = "metadata.name=nothing"
         api.put(NODES.path, node("d", "arm64"))
-        assert await nodes.find([NodeName("a"), NodeName("d"), NodeName("e")], 5.0) == Sought(absent=(NodeName("e"),))
+        assert await nodes.find([NodeName("a"), NodeName("d"), NodeName("e")], 5.0) == NodeLookup(
+            absent=(NodeName("e"),)
+        )
         assert nodes.platforms[NodeName("d")] == ARM64
 
 
@@ -248,7 +250,7 @@ async def test_slow_api_server_costs_a_lookup_its_budget_only(api: ApiServer, cl
     async with watching(client, NODES, nodes):
         await until(lambda: nodes.synced)
         api.is_open.clear()
-        assert await nodes.find([NodeName("d")], 0.01) == Sought(unasked=(NodeName("d"),))
+        assert await nodes.find([NodeName("d")], 0.01) == NodeLookup(unreachable=(NodeName("d"),))
 
 
 async def test_pods_are_announced_until_they_are_bound(api: ApiServer, client: ClusterClient) -> None:

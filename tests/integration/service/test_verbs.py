@@ -12,7 +12,7 @@ from extender.demo.registry import EmbeddedRegistry
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.outlets.scheduler import SchedulerVerbs
-from extender.placement.nodes import NodePlatforms, Sought
+from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.service.assembly import open_pod_resolver
 from extender.service.cluster_view import NoCluster
 from testbed.clock import Clock
@@ -51,14 +51,14 @@ class View:
         self.platforms = NodePlatforms({name: self._all[name] for name in self._all if name not in late})
         self.asked: list[Sequence[NodeName]] = []
 
-    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> Sought:
+    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
         """Take in those that the API server knows."""
         assert wait_seconds < 1
         self.asked.append(names)
         if self._cut_off:
-            return Sought(unasked=tuple(names))
+            return NodeLookup(unreachable=tuple(names))
         self.platforms.merge(NodePlatforms({name: self._all[name] for name in names if name in self._all}))
-        return Sought(absent=tuple(name for name in names if name not in self._all))
+        return NodeLookup(absent=tuple(name for name in names if name not in self._all))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from extender.errors import ClusterError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.metrics import REGISTRY
-from extender.placement.nodes import Sought
+from extender.placement.nodes import NodeLookup
 from testbed.clock import Clock
 
 AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")
@@ -208,7 +208,7 @@ def test_nodes_are_counted_by_architecture() -> None:
 async def test_node_missing_from_the_view_is_looked_up_and_kept() -> None:
     """The scheduler may know a node before we do: one GET brings it into the view."""
     view = View(node("c", "arm64"))
-    assert await view.nodes.find([A, C], 1.0) == Sought()
+    assert await view.nodes.find([A, C], 1.0) == NodeLookup()
     assert view.lookups.asked == ["c"]
     assert view.nodes.platforms[C] == ARM64
     assert view.nodes.count("arm64") == 2
@@ -219,7 +219,7 @@ async def test_node_that_does_not_exist_is_asked_for_once_in_ten_seconds() -> No
     view = View()
     for elapsed, asked in ((0.0, 1), (9.9, 1), (0.1, 2)):
         view.clock.advance(elapsed)
-        assert await view.nodes.find([C], 1.0) == Sought(absent=(C,))
+        assert await view.nodes.find([C], 1.0) == NodeLookup(absent=(C,))
         assert len(view.lookups.asked) == asked
 
 
@@ -237,12 +237,12 @@ async def test_slow_lookup_leaves_the_node_unasked_and_the_others_found() -> Non
     """The caller's budget holds for all lookups together, and for a second nobody waits like that again."""
     view = View(node("c"))
     slow = NodeName("slow")
-    assert await view.nodes.find([slow, C], 0.01) == Sought(unasked=(slow,))
+    assert await view.nodes.find([slow, C], 0.01) == NodeLookup(unreachable=(slow,))
     view.clock.advance(0.9)
-    assert await view.nodes.find([slow], 60.0) == Sought(unasked=(slow,))
+    assert await view.nodes.find([slow], 60.0) == NodeLookup(unreachable=(slow,))
     assert sorted(view.lookups.asked) == ["c", "slow"]
     view.clock.advance(0.1)
-    assert await view.nodes.find([slow], 0.01) == Sought(unasked=(slow,))
+    assert await view.nodes.find([slow], 0.01) == NodeLookup(unreachable=(slow,))
     assert sorted(view.lookups.asked) == ["c", "slow", "slow"]
 
 
@@ -253,11 +253,11 @@ async def test_node_that_cannot_be_asked_about_may_exist(failure: ClusterError) 
     """An API server that cannot answer has not said that there is no such node; a second later it is asked again."""
     view = View(node("c"))
     view.lookups.failure = failure
-    assert await view.nodes.find([C], 1.0) == Sought(unasked=(C,))
+    assert await view.nodes.find([C], 1.0) == NodeLookup(unreachable=(C,))
     view.lookups.failure = None
-    assert await view.nodes.find([C], 1.0) == Sought(unasked=(C,))
+    assert await view.nodes.find([C], 1.0) == NodeLookup(unreachable=(C,))
     view.clock.advance(1)
-    assert await view.nodes.find([C], 1.0) == Sought()
+    assert await view.nodes.find([C], 1.0) == NodeLookup()
     assert view.lookups.asked == ["c", "c"]
 
 
@@ -265,14 +265,14 @@ async def test_malformed_node_is_an_absent_node() -> None:
     """It never will be in view, so nobody should wait for it."""
     view = View()
     view.lookups.documents["c"] = b'{"metadata":{"name":7}}'
-    assert await view.nodes.find([C], 1.0) == Sought(absent=(C,))
+    assert await view.nodes.find([C], 1.0) == NodeLookup(absent=(C,))
 
 
 async def test_watch_beats_a_lookup_under_way() -> None:
     """What the watch said while the GET was out is newer than its answer."""
     view = View(node("c", "amd64"))
     view.lookups.before_answer = lambda: view.nodes.upsert(node("c", "arm64"))
-    assert await view.nodes.find([C], 1.0) == Sought()
+    assert await view.nodes.find([C], 1.0) == NodeLookup()
     assert view.nodes.platforms[C] == ARM64
 
 
@@ -280,7 +280,7 @@ async def test_nothing_is_looked_up_before_the_view_is_synced() -> None:
     """Without a first list every name is missing, and GETs one by one would be no list."""
     lookups = Lookups(node("c"))
     nodes = NodeView(lookups, level_label="", clock=lambda: 0.0)
-    assert await nodes.find([C], 1.0) == Sought(unasked=(C,))
+    assert await nodes.find([C], 1.0) == NodeLookup(unreachable=(C,))
     assert lookups.asked == []
 
 
@@ -290,7 +290,7 @@ async def test_nothing_is_looked_up_before_the_view_is_synced() -> None:
 async def test_name_that_no_node_can_have_is_not_asked_for(name: str) -> None:
     """A name becomes part of a path: only RFC 1123 subdomains do."""
     view = View()
-    assert await view.nodes.find([NodeName(name)], 1.0) == Sought(absent=(NodeName(name),))
+    assert await view.nodes.find([NodeName(name)], 1.0) == NodeLookup(absent=(NodeName(name),))
     assert view.lookups.asked == []
 
 
@@ -298,7 +298,7 @@ async def test_lookups_of_one_call_are_bounded() -> None:
     """A request full of unknown names does not become thousands of GETs."""
     view = View()
     names = [NodeName(f"n{number}") for number in range(5000)]
-    assert await view.nodes.find(names, 1.0) == Sought(absent=tuple(names[:16]), unasked=tuple(names[16:]))
+    assert await view.nodes.find(names, 1.0) == NodeLookup(absent=tuple(names[:16]), unreachable=tuple(names[16:]))
     assert len(view.lookups.asked) == 16
 
 

@@ -47,7 +47,7 @@ def answer_of(result: ExtenderFilterResult) -> dict[str, Any]:
 def refuse(body: bytes, refused: bytes) -> ExtenderFilterResult:
     """The answer to a request of three nodes, of which those with a 1 are refused."""
     args = decode_args(body)
-    return args.without(args.quoted, refused, "why")
+    return args.without(args.raw_names, refused, "why")
 
 
 def test_names_request_is_read_with_everything_the_pod_holds() -> None:
@@ -229,9 +229,9 @@ def test_quoted_names_are_cut_out_only_where_they_are_written_so(names: bytes, a
     args = decode_args(b'{"Pod":{"metadata":{"name":"p"}},' + nodes + b'"NodeNames":' + names + b"}")
     assert args.pod.metadata is not None
     assert args.pod.metadata.name == "p"
-    assert args.requoted == [quote(NodeName(name)) for name in json.loads(names)]
-    assert (args.quoted == args.requoted) == as_written
-    assert [unquote(quoted) for quoted in args.requoted] == args.names == json.loads(names)
+    assert args.canonical_names == [quote(NodeName(name)) for name in json.loads(names)]
+    assert (args.raw_names == args.canonical_names) == as_written
+    assert [unquote(raw_names) for raw_names in args.canonical_names] == args.names == json.loads(names)
 
 
 DEEPER = b'{"Pod":{"metadata":{"name":"p"},"x":{"y":[],"Nodes":null,"NodeNames":["deep"]}},"NodeNames":["n1"]}'

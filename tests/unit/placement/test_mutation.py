@@ -9,7 +9,7 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import ADDED, MODE, PREFER, REASON, Overrides
 from extender.placement.facts import Anywhere, Cause, ImageFact, Pending, PodImage, Unknown
-from extender.placement.mutation import Mutator, Outcome, untouched
+from extender.placement.mutation import AdmissionOutcome, Mutator, untouched
 from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import (
@@ -75,7 +75,7 @@ def test_unresolved_image_earns_nothing(fact: ImageFact, others: list[ImageFact]
     """Whatever the cause, and whatever is known of the others: no toleration, and no preference."""
     mutation = mutate(pod(1 + len(others)), *others, fact, admission=settings("preferred"))
     assert mutation.patch == b""
-    assert mutation.outcome is Outcome.UNCHANGED
+    assert mutation.outcome is AdmissionOutcome.UNCHANGED
 
 
 @pytest.mark.parametrize("fact", UNRESOLVED, ids=lambda fact: f"{type(fact).__name__} {fact.cause}")
@@ -101,7 +101,7 @@ def test_pod_of_which_nothing_is_known_gets_no_affinity(fact: ImageFact) -> None
 def test_existing_toleration_that_covers_the_rule_is_enough(existing: dict[str, Any]) -> None:
     """Nothing is added, so nothing is annotated either."""
     mutation = mutate(pod(tolerations=[existing]), ARM64)
-    assert (mutation.patch, mutation.outcome) == (b"", Outcome.UNCHANGED)
+    assert (mutation.patch, mutation.outcome) == (b"", AdmissionOutcome.UNCHANGED)
 
 
 def test_rule_that_another_rule_covers_adds_nothing_more() -> None:
@@ -207,25 +207,25 @@ LEFT = {
 def test_pods_that_are_none_of_our_business_are_left_alone(document: dict[str, Any]) -> None:
     """Not even schedulerName is set, and their images need no lookup."""
     mutation = mutate(document, MULTI, admission=settings("both", "multiarch"))
-    assert (mutation.outcome, mutation.patch, mutation.warnings) == (Outcome.LEFT_ALONE, b"", ())
+    assert (mutation.outcome, mutation.patch, mutation.warnings) == (AdmissionOutcome.EXEMPT, b"", ())
     assert mutation.audit_annotations == {"verdict": "left alone, so the images were not looked up"}
-    assert untouched(msgspec.convert(document, Pod), Overrides(), POLICY) is Outcome.LEFT_ALONE
+    assert untouched(msgspec.convert(document, Pod), Overrides(), POLICY) is AdmissionOutcome.EXEMPT
 
 
 def test_pod_that_a_daemon_set_owns_without_controlling_it_is_not_left() -> None:
     """The controller is who makes the pod again."""
     document = pod(metadata={"ownerReferences": [{"kind": "DaemonSet", "name": "d"}]})
-    assert mutate(document, MULTI).outcome is Outcome.PATCHED
+    assert mutate(document, MULTI).outcome is AdmissionOutcome.PATCHED
 
 
 def test_ignored_pod_is_not_looked_at() -> None:
     """Not by its own annotation nor by its namespace's, and a bad value beside it is still reported."""
     document = pod(metadata={"annotations": {MODE: "ignore", PREFER: "?"}})
     mutation = mutate(document, MULTI, admission=settings("both", "multiarch"))
-    assert (mutation.outcome, mutation.patch) == (Outcome.IGNORED, b"")
+    assert (mutation.outcome, mutation.patch) == (AdmissionOutcome.IGNORED, b"")
     assert len(mutation.warnings) == 1
     assert PREFER in mutation.warnings[0]
-    assert mutate(pod(), MULTI, namespace={MODE: "ignore"}).outcome is Outcome.IGNORED
+    assert mutate(pod(), MULTI, namespace={MODE: "ignore"}).outcome is AdmissionOutcome.IGNORED
 
 
 def test_observed_pod_is_not_changed_and_the_record_goes_to_the_audit_log() -> None:
@@ -233,7 +233,7 @@ def test_observed_pod_is_not_changed_and_the_record_goes_to_the_audit_log() -> N
     admission = settings("both", "multiarch")
     observed = mutate(pod(), MULTI, admission=admission, namespace={MODE: "observe"})
     enforced = after(pod(), MULTI, admission=admission)
-    assert (observed.outcome, observed.patch) == (Outcome.OBSERVED, b"")
+    assert (observed.outcome, observed.patch) == (AdmissionOutcome.OBSERVED, b"")
     assert observed.audit_annotations["verdict"] == "runs on linux/amd64, linux/arm64"
     assert observed.audit_annotations["would-add"] == enforced["metadata"]["annotations"][ADDED]
 
@@ -344,7 +344,7 @@ def test_pod_that_can_run_nowhere_is_warned_about(
 def test_bad_annotation_is_a_warning_and_changes_nothing_else() -> None:
     """The pod is patched as if it were absent."""
     mutation = mutate(pod(metadata={"annotations": {PREFER: "no architecture"}}), ARM64)
-    assert mutation.outcome is Outcome.PATCHED
+    assert mutation.outcome is AdmissionOutcome.PATCHED
     assert len(mutation.warnings) == 1
     assert PREFER in mutation.warnings[0]
 

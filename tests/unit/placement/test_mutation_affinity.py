@@ -7,7 +7,7 @@ import pytest
 from extender.images.platform import Compatibility
 from extender.placement.annotations import ADDED, PREFER, REASON
 from extender.placement.facts import Anywhere, Cause, ImageFact, Pending, Unknown
-from extender.placement.mutation import Outcome
+from extender.placement.mutation import AdmissionOutcome
 from extender.placement.policy import Policy
 from tests.unit.placement.mutating import (
     AMD64,
@@ -120,7 +120,7 @@ def test_reason_is_annotated_where_required_affinity_is_written() -> None:
 def test_pod_that_is_kept_there_already_is_not_touched(spec: dict[str, Any]) -> None:
     """Neither affinity nor annotations."""
     mutation = mutate(pod(**spec), MULTI, admission=ONLY_REQUIRED)
-    assert (mutation.outcome, mutation.patch, mutation.warnings) == (Outcome.UNCHANGED, b"", ())
+    assert (mutation.outcome, mutation.patch, mutation.warnings) == (AdmissionOutcome.UNCHANGED, b"", ())
 
 
 def test_contradicted_term_is_left_and_its_author_warned() -> None:

@@ -9,7 +9,7 @@ import pytest
 from extender.placement.additions import NOTHING, read_record, take_back
 from extender.placement.annotations import ADDED, REASON
 from extender.placement.facts import Cause, ImageFact, Unknown
-from extender.placement.mutation import AdmissionPolicy, Outcome
+from extender.placement.mutation import AdmissionOutcome, AdmissionPolicy
 from extender.placement.patch import JsonObject
 from tests.unit.placement.mutating import (
     AMD64,
@@ -113,7 +113,7 @@ def test_pass_that_would_only_reorder_changes_nothing() -> None:
     patched["spec"]["affinity"]["podAffinity"] = {}
     patched["metadata"]["annotations"]["mesh"] = "on"
     mutation = mutate(patched, MULTI, admission=ALL)
-    assert (mutation.patch, mutation.outcome) == (b"", Outcome.UNCHANGED)
+    assert (mutation.patch, mutation.outcome) == (b"", AdmissionOutcome.UNCHANGED)
 
 
 def test_reason_follows_the_images() -> None:

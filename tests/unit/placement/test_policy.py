@@ -52,7 +52,7 @@ ONE = (
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "alike"),
+    ("before", "after", "uniform"),
     [
         (b'"web-1"', b'"web-2"', True),
         (b'"u1"', b'"u2"', True),
@@ -68,13 +68,13 @@ ONE = (
         (b'"volumes"', b'"nodeName":"n1","volumes"', False),
     ],
 )
-def test_pods_of_one_kind_differ_in_nothing_that_is_read(before: bytes, after: bytes, alike: bool) -> None:
+def test_pods_of_one_kind_differ_in_nothing_that_is_read(before: bytes, after: bytes, uniform: bool) -> None:
     """Names, identifiers and what is none of our business may differ; whatever may change a decision may not."""
     assert before in ONE
     one, other = (kind_of(msgspec.json.decode(pod, type=Pod)) for pod in (ONE, ONE.replace(before, after, 1)))
     assert one is not None
-    assert (one == other) is alike
-    assert not alike or hash(one) == hash(other)
+    assert (one == other) is uniform
+    assert not uniform or hash(one) == hash(other)
 
 
 @pytest.mark.parametrize(
