@@ -84,7 +84,7 @@ class PodAdmission:
         )
         return self._conclude(question, answers)
 
-    def review_at_once(self, body: bytes) -> Reply | None:
+    def review_nowait(self, body: bytes) -> Reply | None:
         """What `review` answers, or None if it has to look something up first. Raises InvalidRequest."""
         question = self._read(body)
         if isinstance(question, Reply):
@@ -93,7 +93,7 @@ class PodAdmission:
         return None if answers is None else self._conclude(question, answers)
 
     @staticmethod
-    def harmless(body: bytes, event_id: str) -> bytes:
+    def fallback(body: bytes, event_id: str) -> bytes:
         """Allowed without a patch; the event's id is in the audit log."""
         return encode_response(decode_review(body), audit_annotations={"internal-error": event_id})
 

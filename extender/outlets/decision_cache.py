@@ -21,7 +21,7 @@ class _Row(msgspec.Struct, Generic[_Decision], frozen=True):
     until: float
 
 
-class RecentDecisions(Generic[_Decision]):
+class DecisionCache(Generic[_Decision]):
     """What was decided lately, by what it was decided of; `clock` gives monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -12,7 +12,7 @@ from extender.credentials.pull_secrets import PullSecrets
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import Mode, Overrides, read_overrides
 from extender.placement.facts import Answer, Cause, Content, Failure, PodImage, images_of
-from extender.placement.policy import Policy, left_alone
+from extender.placement.policy import Policy, is_exempt
 from extender.resolver.resolver import ImageQuery, Resolver
 
 
@@ -82,7 +82,7 @@ class PodResolver(msgspec.Struct, frozen=True):
         It is the cluster's own word that the pod exists, so its pull secrets may be read.
         """
         namespace = (pod.metadata and pod.metadata.namespace) or ""
-        if left_alone(pod, self.policy) or self.overrides_of(pod, namespace).mode is Mode.IGNORE:
+        if is_exempt(pod, self.policy) or self.overrides_of(pod, namespace).mode is Mode.IGNORE:
             return
         keyring = self.keyring_of(pod, namespace, may_read=True)
         for query in _queries(images_of(pod)):

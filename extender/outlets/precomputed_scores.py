@@ -19,7 +19,7 @@ FRESH_SECONDS = 1.0
 _KEPT_BYTES = 1 << 20
 
 
-class Foresight(Generic[_Answer]):
+class PrecomputedScores(Generic[_Answer]):
     """The answer to the one request that is expected, if the caller was seen to come back with the same request."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

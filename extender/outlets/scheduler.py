@@ -24,15 +24,15 @@ from extender.kubernetes.extender_v1 import (
     encode_priorities,
 )
 from extender.metrics import counters
-from extender.outlets.decision_cache import RecentDecisions
+from extender.outlets.decision_cache import DecisionCache
 from extender.outlets.first_seen import FirstSeen
 from extender.outlets.pod_resolver import PodResolver
-from extender.outlets.precomputed_scores import Foresight
+from extender.outlets.precomputed_scores import PrecomputedScores
 from extender.outlets.seen_nodes import SeenNodes
 from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import Answer, Content, PodImage, fact_of, images_of
 from extender.placement.nodes import NodeLookup, NodePlatforms, list_nodes
-from extender.placement.policy import kind_of, left_alone
+from extender.placement.policy import is_exempt, template_key
 from extender.placement.scheduling import (
     REFUSED,
     DecidedAnswer,
@@ -127,8 +127,8 @@ class SchedulerVerbs:
         # Pods of one template are decided about alike, and once all images are known the pod itself says nothing more.
         self._decide_known = functools.lru_cache(DECISIONS)(self._decide)
         self._seen_nodes = SeenNodes()
-        self._recent = RecentDecisions[tuple[Decision, int]](clock)  # each with the number of its images
-        self._foresight = Foresight[_Scores](clock)
+        self._decision_cache = DecisionCache[tuple[Decision, int]](clock)  # each with the number of its images
+        self._precomputed_scores = PrecomputedScores[_Scores](clock)
 
     async def filter(self, body: bytes) -> Reply:
         """ExtenderFilterResult for ExtenderArgs. Raises InvalidRequest."""
@@ -145,10 +145,10 @@ class SchedulerVerbs:
             outcome = filter_nodes(args, nodes, decision)
         return _conclude(args, decision, outcome)
 
-    def filter_at_once(self, body: bytes) -> Reply | None:
+    def filter_nowait(self, body: bytes) -> Reply | None:
         """What `filter` answers, or None if it has to look something up first. Raises InvalidRequest."""
         args = decode_args(body)
-        known = self._decide_at_once(args)
+        known = self._decide_nowait(args)
         if known is None or isinstance(known, Reply):
             return known
         nodes, decision = known
@@ -156,16 +156,16 @@ class SchedulerVerbs:
         if Verdict.UNSTATED in outcome.verdicts:
             return None
         if decision.preference and REFUSED.isdisjoint(outcome.verdicts):
-            self._foresight.expect(body, functools.partial(_scores, args, nodes, decision))
+            self._precomputed_scores.expect(body, functools.partial(_scores, args, nodes, decision))
         return _conclude(args, decision, outcome)
 
     async def prioritize(self, body: bytes) -> Reply:
         """HostPriorityList for ExtenderArgs, from memory only. Raises InvalidRequest."""
-        return self.prioritize_at_once(body)
+        return self.prioritize_nowait(body)
 
-    def prioritize_at_once(self, body: bytes) -> Reply:
+    def prioritize_nowait(self, body: bytes) -> Reply:
         """What `prioritize` answers. Raises InvalidRequest."""
-        scores = self._foresight.take(body) or self._score(decode_args(body))
+        scores = self._precomputed_scores.take(body) or self._score(decode_args(body))
         _count("prioritize", scores.verdicts)
         return Reply(scores.text)
 
@@ -185,25 +185,25 @@ class SchedulerVerbs:
         return Reply(encode_preemption_result(outcome.answer))
 
     @staticmethod
-    def harmless_filter(_body: bytes, event_id: str) -> bytes:
+    def fallback_filter(_body: bytes, event_id: str) -> bytes:
         """An error, which makes the scheduler come back."""
         return encode_filter_result(ExtenderFilterResult(error=f"internal error {event_id}; see the extender's log"))
 
     @staticmethod
-    def harmless_prioritize(_body: bytes, _event_id: str) -> bytes:
+    def fallback_prioritize(_body: bytes, _event_id: str) -> bytes:
         """No scores: the scheduler's own decide."""
         return encode_priorities({})
 
     @staticmethod
-    def harmless_preempt(_body: bytes, _event_id: str) -> bytes:
+    def fallback_preempt(_body: bytes, _event_id: str) -> bytes:
         """No candidates: nobody is evicted by mistake."""
         return encode_preemption_result(ExtenderPreemptionResult({}))
 
-    def _decide_at_once(self, args: ExtenderArgs) -> tuple[NodePlatforms, Decision] | Reply | None:
+    def _decide_nowait(self, args: ExtenderArgs) -> tuple[NodePlatforms, Decision] | Reply | None:
         """Where to look the nodes up, and the decision; the answer where there is nothing to decide; None if an image
         is not known.
         """
-        kind = kind_of(args.pod)
+        kind = template_key(args.pod)
         decision = self._recall(kind)
         if decision:
             nodes = self._nodes_for(args)
@@ -216,12 +216,12 @@ class SchedulerVerbs:
             return None
         decision = self._decision(args.pod, question.images, answers, question.overrides)
         if kind is not None and not question.overrides.problems:  # which are told to the log for every pod
-            self._recent.keep(kind, (decision, len(answers)))
+            self._decision_cache.keep(kind, (decision, len(answers)))
         return question.nodes, decision
 
     def _recall(self, kind: Hashable | None) -> Decision | None:
         """What was decided of known images lately, about another pod of this kind."""
-        found = self._recent.find(kind)
+        found = self._decision_cache.find(kind)
         if found is None:
             return None
         decision, images = found
@@ -242,7 +242,7 @@ class SchedulerVerbs:
         nodes = self._nodes_for(args)
         if isinstance(nodes, str):
             return _NO_SCORES
-        decision = self._recall(kind_of(args.pod))
+        decision = self._recall(template_key(args.pod))
         if decision:
             return _scores(args, nodes, decision)
         overrides = self._overrides_of(args.pod)
@@ -260,7 +260,7 @@ class SchedulerVerbs:
         overrides = self._pod_resolver.overrides_of(pod, _namespace_of(pod))
         for problem in overrides.problems:
             log.info("annotation.refused", pod=_uid(pod), problem=problem)
-        return None if overrides.mode is Mode.IGNORE or left_alone(pod, self._policy) else overrides
+        return None if overrides.mode is Mode.IGNORE or is_exempt(pod, self._policy) else overrides
 
     def _nodes_for(self, args: ExtenderArgs) -> NodePlatforms | str:
         """Where to look the asked nodes up, or why that cannot be done."""

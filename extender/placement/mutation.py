@@ -42,7 +42,7 @@ from extender.placement.annotations import Mode, Overrides
 from extender.placement.creation import CreatedPod, Creation, read_creation
 from extender.placement.facts import Fit, ImageFact, PodImage, fit
 from extender.placement.patch import Json, JsonObject, Operation, diff, look
-from extender.placement.policy import Policy, common_platforms, is_multi_arch, left_alone, preference_for
+from extender.placement.policy import Policy, common_platforms, is_exempt, is_multi_arch, preference_for
 from extender.placement.reasons import platforms_text
 from extender.placement.tolerations import TolerationRule, is_covered, parse_platforms
 
@@ -87,14 +87,14 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 def untouched(pod: Pod, overrides: Overrides, policy: Policy) -> AdmissionOutcome | None:
     """Why this pod's images need not even be looked up; None if they must be.
 
-    DaemonSet pods are left alone, besides those of `policy.left_alone`: their controller judges taints and affinity by
+    DaemonSet pods are left alone, besides those of `policy.is_exempt`: their controller judges taints and affinity by
     its template, and would go on making pods for nodes that what we add keeps them off.
     """
     if overrides.mode is Mode.IGNORE:
         return AdmissionOutcome.IGNORED
     owners = (pod.metadata and pod.metadata.owner_references) or ()
     of_daemon_set = any(owner.kind == "DaemonSet" and owner.controller for owner in owners)
-    return AdmissionOutcome.EXEMPT if pod.spec is None or of_daemon_set or left_alone(pod, policy) else None
+    return AdmissionOutcome.EXEMPT if pod.spec is None or of_daemon_set or is_exempt(pod, policy) else None
 
 
 class _PlannedAffinity(msgspec.Struct, frozen=True):

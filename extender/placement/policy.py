@@ -37,7 +37,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     ignore_runtime_classes: frozenset[str] = frozenset()
 
 
-def left_alone(pod: Pod, policy: Policy) -> bool:
+def is_exempt(pod: Pod, policy: Policy) -> bool:
     """Whether this pod is none of our business: bound already, static or its mirror, or of an ignored RuntimeClass."""
     if pod.metadata and pod.metadata.annotations and not pod.metadata.annotations.keys().isdisjoint((_MIRROR, _SOURCE)):
         return True
@@ -46,7 +46,7 @@ def left_alone(pod: Pod, policy: Policy) -> bool:
     )
 
 
-def kind_of(pod: Pod) -> Hashable | None:
+def template_key(pod: Pod) -> Hashable | None:
     """What pods have in common that are decided about alike, as long as images and namespaces stay what they are: their
     namespace and all that is read of their spec, as pods of one template have. None for a pod whose own annotations
     have a say.

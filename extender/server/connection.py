@@ -15,11 +15,11 @@ from email.utils import formatdate
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-AnswerAtOnce = Callable[[str, bytes], bytes | None]
+AnswerNowait = Callable[[str, bytes], bytes | None]
 """The JSON text that answers 200 to this body at this path, or None: then aiohttp is given the request."""
 
 # A body that takes longer is aiohttp's to wait for: both callers are on a cluster's own network.
-PATIENCE_SECONDS = 1.0
+BODY_DEADLINE_SECONDS = 1.0
 
 _END = b"\r\n\r\n"
 _HEAD_BYTES = 2048  # Go's are some 200; as many as are remembered must not matter
@@ -41,7 +41,7 @@ FITS = {slot for each in RequestHandler.__mro__ for slot in getattr(each, "__slo
 
 
 class DirectServer(web.Server):
-    """aiohttp's low-level server, whose connections ask `at_once` first.
+    """aiohttp's low-level server, whose connections ask `answer_nowait` first.
 
     `closing` tells whether each answer is to be the last one of its connection.
     """
@@ -50,7 +50,7 @@ class DirectServer(web.Server):
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         *,
-        at_once: AnswerAtOnce,
+        answer_nowait: AnswerNowait,
         body_limit_bytes: int,
         closing: Callable[[], bool],
         request_factory: Callable[..., web.BaseRequest],
@@ -59,32 +59,32 @@ class DirectServer(web.Server):
         super().__init__(
             handler, request_factory=request_factory, keepalive_timeout=keep_alive_seconds, access_log=None
         )
-        self.at_once = at_once
+        self.answer_nowait = answer_nowait
         self.body_limit_bytes = body_limit_bytes
         self.closing = closing
         self.keep_alive_seconds = keep_alive_seconds
-        self._patience: dict[Connection, float] = {}  # whose body has begun and not ended, and since when
+        self._body_deadlines: dict[Connection, float] = {}  # whose body has begun and not ended, and since when
         self._look_again: asyncio.TimerHandle | None = None
 
     def __call__(self) -> RequestHandler:
         """A protocol for a new connection."""
         return Connection(self, self._loop) if FITS else super().__call__()
 
-    def be_patient(self, connection: "Connection") -> None:
-        """With this connection's body for `PATIENCE_SECONDS`, or up to twice that: one timer serves all of them."""
-        self._patience[connection] = self._loop.time()
+    def start_body_deadline(self, connection: "Connection") -> None:
+        """Gives this connection's body `BODY_DEADLINE_SECONDS` to arrive, or up to twice that; one timer serves all."""
+        self._body_deadlines[connection] = self._loop.time()
         if self._look_again is None:
-            self._look_again = self._loop.call_later(PATIENCE_SECONDS, self._lose_patience)
+            self._look_again = self._loop.call_later(BODY_DEADLINE_SECONDS, self._expire_bodies)
 
-    def be_done(self, connection: "Connection") -> None:
+    def end_body_deadline(self, connection: "Connection") -> None:
         """The body has come, or never will."""
-        self._patience.pop(connection, None)
+        self._body_deadlines.pop(connection, None)
 
-    def _lose_patience(self) -> None:
-        late = self._loop.time() - PATIENCE_SECONDS
-        for connection in [connection for connection, since in self._patience.items() if since <= late]:
+    def _expire_bodies(self) -> None:
+        late = self._loop.time() - BODY_DEADLINE_SECONDS
+        for connection in [connection for connection, since in self._body_deadlines.items() if since <= late]:
             connection.give_up()
-        again = self._loop.call_later(PATIENCE_SECONDS, self._lose_patience) if self._patience else None
+        again = self._loop.call_later(BODY_DEADLINE_SECONDS, self._expire_bodies) if self._body_deadlines else None
         self._look_again = again
 
 
@@ -130,7 +130,7 @@ class Connection(RequestHandler):
             self._pieces.append(data)
             self._awaited_bytes = end + read[1] - len(data)
             self._head = (read[0], end)
-            self._server.be_patient(self)
+            self._server.start_body_deadline(self)
         else:
             self._respond(data, read[0], end)
 
@@ -141,7 +141,7 @@ class Connection(RequestHandler):
 
     def _respond(self, data: bytes, path: str, body_start: int) -> None:
         """To one whole request."""
-        text = self._server.at_once(path, data[body_start:]) if self._is_idle() else None
+        text = self._server.answer_nowait(path, data[body_start:]) if self._is_idle() else None
         if text is None or self.transport is None:
             self._was_shared = True
             super().data_received(data)
@@ -177,7 +177,7 @@ class Connection(RequestHandler):
         data = b"".join(self._pieces)
         self._pieces.clear()
         self._awaited_bytes = 0
-        self._server.be_done(self)
+        self._server.end_body_deadline(self)
         return data
 
 

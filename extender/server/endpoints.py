@@ -52,16 +52,16 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """One path. `harmless` gives, for the id of a logged mistake of ours, the answer that does least harm.
+    """One path. `fallback` gives, for the id of a logged mistake of ours, the answer that does least harm.
 
-    `at_once` gives the answer if it takes no waiting, else None: then `answer` is asked. Whatever it raises, `answer`
-    is expected to raise too.
+    `answer_nowait` gives the answer if it takes no waiting, else None: then `answer` is asked. What it raises, `answer`
+    raises too.
     """
 
     name: str
     answer: Callable[[bytes], Awaitable[Reply]]
-    harmless: Callable[[bytes, str], bytes]
-    at_once: Callable[[bytes], Reply | None] = lambda _body: None
+    fallback: Callable[[bytes, str], bytes]
+    answer_nowait: Callable[[bytes], Reply | None] = lambda _body: None
 
 
 class _Unreadable(Exception):
@@ -76,12 +76,12 @@ def endpoint_server(
     """A server that answers `endpoints` by path, nothing else; while `draining()` each answer ends its connection."""
     loop = asyncio.get_running_loop()
 
-    def at_once(path: str, body: bytes) -> bytes | None:
+    def answer_nowait(path: str, body: bytes) -> bytes | None:
         endpoint = endpoints.get(path)
         if endpoint is None:
             return None
         started = time.perf_counter()
-        reply = _reply_at_once(endpoint, body)
+        reply = _reply_nowait(endpoint, body)
         if reply is None:
             return None
         loop.call_soon(_book, endpoint.name, reply.outcome, time.perf_counter() - started)  # the answer goes first
@@ -111,7 +111,7 @@ def endpoint_server(
 
     return DirectServer(
         handle,
-        at_once=at_once,
+        answer_nowait=answer_nowait,
         body_limit_bytes=body_limit_bytes,
         closing=draining,
         request_factory=make_request,
@@ -119,9 +119,9 @@ def endpoint_server(
     )
 
 
-def _reply_at_once(endpoint: Endpoint, body: bytes) -> Reply | None:
+def _reply_nowait(endpoint: Endpoint, body: bytes) -> Reply | None:
     try:
-        return endpoint.at_once(body)
+        return endpoint.answer_nowait(body)
     except InvalidRequest:  # which `_answer` meets again, and says so
         return None
     except Exception as exc:  # noqa: BLE001  # it is logged there
@@ -156,7 +156,7 @@ def _failed(endpoint: Endpoint, body: bytes, exc: Exception) -> Reply:
     """Whatever went wrong, the scheduler and the API server must get an answer."""
     event_id = secrets.token_hex(8)
     log.error("request.failed", endpoint=endpoint.name, id=event_id, exc_info=exc)
-    return Reply(endpoint.harmless(body, event_id), "failed")
+    return Reply(endpoint.fallback(body, event_id), "failed")
 
 
 async def _read_body(request: web.BaseRequest, limit_bytes: int) -> bytes:

@@ -341,11 +341,11 @@ def scheduler_endpoints(config: Config, pod_resolver: PodResolver, cluster_view:
         clock=time.monotonic,
     )
     return {
-        "/scheduler/filter": Endpoint("filter", verbs.filter, verbs.harmless_filter, verbs.filter_at_once),
+        "/scheduler/filter": Endpoint("filter", verbs.filter, verbs.fallback_filter, verbs.filter_nowait),
         "/scheduler/prioritize": Endpoint(
-            "prioritize", verbs.prioritize, verbs.harmless_prioritize, verbs.prioritize_at_once
+            "prioritize", verbs.prioritize, verbs.fallback_prioritize, verbs.prioritize_nowait
         ),
-        "/scheduler/preempt": Endpoint("preempt", verbs.preempt, verbs.harmless_preempt),
+        "/scheduler/preempt": Endpoint("preempt", verbs.preempt, verbs.fallback_preempt),
     }
 
 
@@ -363,7 +363,7 @@ def admission_endpoints(config: Config, pod_resolver: PodResolver, cluster_view:
         may_read_secrets=_may_read_for_reviews(config),
     )
     return {
-        "/admission/pods": Endpoint("admission", admission.review, admission.harmless, admission.review_at_once),
+        "/admission/pods": Endpoint("admission", admission.review, admission.fallback, admission.review_nowait),
     }
 
 

@@ -23,15 +23,15 @@ async def test_pods_of_a_slow_registry_are_placed_rightly(world: World) -> None:
     second = await world.start_service(mode=Mode.SECOND, admission=False)
     default = await world.start_service("admission.node_affinity=required", mode=Mode.DEFAULT)
     await world.register_webhook(default, namespace_selector={"matchLabels": {"example.com/webhook": "true"}})
-    later, at_once = await world.namespace(), await world.namespace(labels={"example.com/webhook": "true"})
+    later, immediate = await world.namespace(), await world.namespace(labels={"example.com/webhook": "true"})
     amd, arm = world.images.fresh("amd64", attested=True), world.images.fresh("arm64", attested=True)
     known = await default.metric("multiarch_images", state="known")
     world.registry.delay_seconds = ANSWER_SECONDS
     with world.second_scheduler(second), world.default_scheduler(default):
         await world.create_pods(later, PODS_OF_A_KIND, amd, prefix="amd", scheduler=SECOND_SCHEDULER)
         await world.create_pods(later, PODS_OF_A_KIND, arm, prefix="arm", scheduler=SECOND_SCHEDULER)
-        await world.create_pods(at_once, PODS_OF_A_KIND, amd, prefix="amd")
-        await world.wait_all_bound(at_once, PODS_OF_A_KIND)
+        await world.create_pods(immediate, PODS_OF_A_KIND, amd, prefix="amd")
+        await world.wait_all_bound(immediate, PODS_OF_A_KIND)
         assert await default.metric("multiarch_images", state="known") == known
         assert await world.placed(later) == {}
         event = await world.api.wait_for_event("amd-0", namespace=later)
@@ -40,7 +40,7 @@ async def test_pods_of_a_slow_registry_are_placed_rightly(world: World) -> None:
     assert event == f"image {amd} is not known yet (looking-up: its lookup has not ended yet); to be tried again"
     assert condition["reason"] == "SchedulerError"
     await world.assert_placed_rightly("second scheduler, node_affinity: none", later, 2 * PODS_OF_A_KIND)
-    await world.assert_placed_rightly("default scheduler, node_affinity: required", at_once, PODS_OF_A_KIND)
+    await world.assert_placed_rightly("default scheduler, node_affinity: required", immediate, PODS_OF_A_KIND)
 
 
 async def test_what_waits_behind_a_cold_image_is_looked_up_with_it(world: World) -> None:

@@ -1,13 +1,13 @@
 """Decisions that are used again: for how long, and how many are held."""
 
-from extender.outlets.decision_cache import FRESH_SECONDS, ROWS, RecentDecisions
+from extender.outlets.decision_cache import FRESH_SECONDS, ROWS, DecisionCache
 from testbed.clock import Clock
 
 
 def test_a_decision_is_found_for_its_own_kind_and_a_second() -> None:
     """Counted from when it was kept, however often it has been of use."""
     clock = Clock(0.0)
-    recent = RecentDecisions[str](clock)
+    recent = DecisionCache[str](clock)
     assert recent.find("web") is None
     recent.keep("web", "yes")
     assert (recent.find("web"), recent.find("db")) == ("yes", None)
@@ -21,7 +21,7 @@ def test_a_decision_is_found_for_its_own_kind_and_a_second() -> None:
 
 def test_the_oldest_is_forgotten_first() -> None:
     """Pods of which no two are alike must not fill memory."""
-    recent = RecentDecisions[int](Clock())
+    recent = DecisionCache[int](Clock())
     for number in range(ROWS):
         recent.keep(number, number)
     recent.keep(0, 0)

@@ -27,7 +27,7 @@ class Letters:
 
     def __init__(self) -> None:
         self.is_direct = True
-        self.at_once = 0
+        self.answered_nowait = 0
         self.later = 0
 
     async def answer(self, body: bytes) -> Reply:
@@ -36,12 +36,12 @@ class Letters:
         await asyncio.sleep(0)
         return self._reply(body.removeprefix(b"wait"))
 
-    def answer_at_once(self, body: bytes) -> Reply | None:
+    def answer_nowait(self, body: bytes) -> Reply | None:
         """The short way, but for a body that begins with `wait`."""
         if not self.is_direct or body.startswith(b"wait"):
             return None
         reply = self._reply(body)
-        self.at_once += 1
+        self.answered_nowait += 1
         return reply
 
     @staticmethod
@@ -71,7 +71,7 @@ def draining() -> list[bool]:
 async def server(letters: Letters, draining: list[bool]) -> connection.DirectServer:
     """Answers under /scheduler/filter."""
     endpoint = Endpoint("filter", letters.answer, lambda _body, event_id: b'{"id":"%b"}' % event_id.encode())
-    endpoints = {PATH: Endpoint(endpoint.name, endpoint.answer, endpoint.harmless, letters.answer_at_once)}
+    endpoints = {PATH: Endpoint(endpoint.name, endpoint.answer, endpoint.fallback, letters.answer_nowait)}
     return endpoint_server(endpoints, body_limit_bytes=LIMIT_BYTES, draining=lambda: bool(draining))
 
 
@@ -147,7 +147,7 @@ async def test_answers_of_every_length_follow_each_other_on_a_connection(peer: P
     for length in lengths:
         _, _, body = await peer.ask(length)
         assert json.loads(body) == "x" * length
-    assert (letters.at_once, letters.later) == ((len(lengths), 0) if letters.is_direct else (0, len(lengths)))
+    assert (letters.answered_nowait, letters.later) == ((len(lengths), 0) if letters.is_direct else (0, len(lengths)))
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ async def test_what_the_callers_write_is_usual(peer: Peer, letters: Letters, fie
         "\r\n".join([f"POST {PATH} HTTP/1.1", "Host: 127.0.0.1:8880", *fields.split("|"), "", "3"]).encode()
     )
     assert (await peer.read())[2] == b'"xxx"'
-    assert (letters.at_once, letters.later) == (1, 0)
+    assert (letters.answered_nowait, letters.later) == (1, 0)
 
 
 @direct
@@ -250,7 +250,7 @@ async def test_an_aiohttp_that_cannot_be_gone_round_answers_everything(
     peer = await connect(listener)
     assert (await peer.ask(1))[2] == b'"x"'
     assert (await peer.ask("wait2"))[2] == b'"xx"'
-    assert (letters.at_once, letters.later) == (0, 2)
+    assert (letters.answered_nowait, letters.later) == (0, 2)
     await peer.close()
 
 
@@ -260,7 +260,7 @@ async def test_what_has_to_wait_is_aiohttps_and_the_next_request_is_not(peer: Pe
     for _ in range(10):
         assert (await peer.ask(1))[2] == b'"x"'
         assert (await peer.ask("wait2"))[2] == b'"xx"'
-    assert (letters.at_once, letters.later) == (10, 10)
+    assert (letters.answered_nowait, letters.later) == (10, 10)
 
 
 @direct
@@ -291,7 +291,7 @@ async def test_the_unusual_is_aiohttps(
     peer.writer.write("\r\n".join([f"{method} {path or PATH} HTTP/1.1", "Host: x", *fields, "", rest]).encode())
     said = await peer.reader.readuntil(b"\r\n")
     assert said.split()[1] == str(status).encode()
-    assert letters.at_once == 0
+    assert letters.answered_nowait == 0
 
 
 @direct
@@ -299,14 +299,14 @@ async def test_a_late_body_is_aiohttps_to_wait_for(
     peer: Peer, letters: Letters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its end still finds an answer, and nothing is kept for whoever never goes on."""
-    monkeypatch.setattr(connection, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(connection, "BODY_DEADLINE_SECONDS", 0.01)
     request = request_of("12")
     peer.writer.write(request[:-1])
     await peer.writer.drain()
     await asyncio.sleep(0.05)
     peer.writer.write(request[-1:])
     assert (await peer.read())[2] == b'"%b"' % (b"x" * 12)
-    assert (letters.at_once, letters.later) == (0, 1)
+    assert (letters.answered_nowait, letters.later) == (0, 1)
 
 
 @direct
@@ -316,7 +316,7 @@ async def test_who_does_not_read_is_not_answered_at_once(peer: Peer, letters: Le
         peer.writer.write(request_of("9999999"))
         await peer.writer.drain()
         await asyncio.sleep(0.05)
-    assert letters.at_once < 5
+    assert letters.answered_nowait < 5
     for _ in range(5):
         assert len((await peer.read())[2]) == 10_000_001
 

@@ -26,7 +26,7 @@ async def answer(body: bytes) -> Reply:
     return Reply(b'{"echo":%d}' % len(body))
 
 
-def harmless(_body: bytes, event_id: str) -> bytes:
+def fallback(_body: bytes, event_id: str) -> bytes:
     """What this endpoint says when it fails."""
     return json.dumps({"Error": event_id}).encode()
 
@@ -41,7 +41,7 @@ def draining() -> list[bool]:
 async def listener(draining: list[bool]) -> AsyncIterator[Listener]:
     """An echo under /scheduler/filter."""
     server = endpoint_server(
-        {"/scheduler/filter": Endpoint("filter", answer, harmless)},
+        {"/scheduler/filter": Endpoint("filter", answer, fallback)},
         body_limit_bytes=LIMIT_BYTES,
         draining=lambda: bool(draining),
     )

@@ -405,24 +405,24 @@ async def test_a_decision_that_is_used_again_is_the_namespace_s_own_and_a_second
         return msgspec.json.encode(with_nodes(document, NODES))
 
     hits = LOOKUPS["hit"].value
-    assert verbs.filter_at_once(asked("a", "one")) is None
+    assert verbs.filter_nowait(asked("a", "one")) is None
     await verbs.filter(asked("a", "one"))
-    answers = [verbs.filter_at_once(asked("a", name)) for name in ("one", "two", "three")]
+    answers = [verbs.filter_nowait(asked("a", name)) for name in ("one", "two", "three")]
     kept = [msgspec.json.decode(answer.body)["Nodes"]["items"] for answer in answers if answer]
     assert [[item["metadata"]["name"] for item in items] for items in kept] == [["b", "d"]] * 3
     assert LOOKUPS["hit"].value == hits + 3
-    assert verbs.filter_at_once(asked("b", "one")) is None
+    assert verbs.filter_nowait(asked("b", "one")) is None
     world.registry.rights["team/app"] = set()
     world.clock.advance(899.5)
-    assert verbs.filter_at_once(asked("a", "four"))
+    assert verbs.filter_nowait(asked("a", "four"))
     world.clock.advance(0.9)
     pod = msgspec.convert(world.pod("a", "pull"), Pod)
     keyring = world.pod_resolver.keyring_of(pod, "a", may_read=True)
     (answer,) = await world.pod_resolver.resolver.resolve_all([lookup_of(pod)], keyring, 60, revalidate=True)
     assert words_of(answer) == "denied"
-    assert verbs.filter_at_once(asked("a", "five"))
+    assert verbs.filter_nowait(asked("a", "five"))
     world.clock.advance(0.1)
-    assert verbs.filter_at_once(asked("a", "six")) is None
+    assert verbs.filter_nowait(asked("a", "six")) is None
 
 
 async def test_pending_pods_warm_up_with_their_secrets(world: World) -> None:

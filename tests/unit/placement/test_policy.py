@@ -11,10 +11,10 @@ from extender.placement.policy import (
     Policy,
     choice_for,
     common_platforms,
+    is_exempt,
     is_multi_arch,
-    kind_of,
-    left_alone,
     preference_for,
+    template_key,
 )
 
 POLICY = Policy(preference={"arm64": 7}, ignore_runtime_classes=frozenset({"wasm"}))
@@ -41,7 +41,7 @@ def built_for(*platforms: str) -> RunsOn:
 )
 def test_pods_that_are_none_of_our_business_are_left_alone(pod: bytes, expected: bool) -> None:
     """Bound, static and mirror pods and those of ignored RuntimeClasses; a DaemonSet's pod is like any other."""
-    assert left_alone(msgspec.json.decode(pod, type=Pod), POLICY) is expected
+    assert is_exempt(msgspec.json.decode(pod, type=Pod), POLICY) is expected
 
 
 ONE = (
@@ -71,7 +71,7 @@ ONE = (
 def test_pods_of_one_kind_differ_in_nothing_that_is_read(before: bytes, after: bytes, uniform: bool) -> None:
     """Names, identifiers and what is none of our business may differ; whatever may change a decision may not."""
     assert before in ONE
-    one, other = (kind_of(msgspec.json.decode(pod, type=Pod)) for pod in (ONE, ONE.replace(before, after, 1)))
+    one, other = (template_key(msgspec.json.decode(pod, type=Pod)) for pod in (ONE, ONE.replace(before, after, 1)))
     assert one is not None
     assert (one == other) is uniform
     assert not uniform or hash(one) == hash(other)
@@ -89,8 +89,8 @@ def test_pods_of_one_kind_differ_in_nothing_that_is_read(before: bytes, after: b
 )
 def test_a_pod_that_speaks_for_itself_is_of_no_kind(annotation: str) -> None:
     """Nor is one without metadata, of which the namespace is not known."""
-    assert kind_of(msgspec.json.decode(ONE.replace(b"example.com/ip", annotation.encode()), type=Pod)) is None
-    assert kind_of(Pod()) is None
+    assert template_key(msgspec.json.decode(ONE.replace(b"example.com/ip", annotation.encode()), type=Pod)) is None
+    assert template_key(Pod()) is None
 
 
 PENDING, UNKNOWN = Pending(Cause.THROTTLED, "…"), Unknown(Cause.THROTTLED, "…")
