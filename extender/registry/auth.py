@@ -18,7 +18,7 @@ from extender.credentials.keyring import ANONYMOUS, Credential, Scope
 from extender.errors import RegistryDenied, RegistryError, RegistryUnavailable
 from extender.registry.challenge import Challenge, MalformedChallenge, parse_challenges
 from extender.registry.endpoint import SYSTEM_TRUST, Trust
-from extender.registry.transport import Reply, deadline, follow, host_of, resolve_url, send, throttled
+from extender.registry.transport import Response, deadline, follow, host_of, resolve_url, send, throttled
 
 _MAX_TOKEN_BYTES = 1024 * 1024  # as containers/image has it (internal/iolimits)
 _MIN_LIFE_SECONDS = 60.0  # the protocol's default; registries that say less mean it no more than others do
@@ -88,19 +88,19 @@ class Authenticator:
         Raises:
             RegistryError: as `answer`.
         """
-        place = (url.origin(), repository)
-        challenge = self._challenges.get(place)
+        key = (url.origin(), repository)
+        challenge = self._challenges.get(key)
         if challenge is None:
             return None
         try:
             return await self._respond(challenge, url, repository, credential, trust)
         except RegistryError:
-            self._challenges.pop(place, None)  # so that the next request hears of a token server that has moved
+            self._challenges.pop(key, None)  # so that the next request hears of a token server that has moved
             raise
 
     async def answer(
         self,
-        reply: Reply,
+        response: Response,
         repository: str,
         credential: Credential,
         sent: str | None,
@@ -113,13 +113,13 @@ class Authenticator:
             RegistryThrottled: the token server asks us to come back later.
             RegistryUnavailable: the challenge is malformed, or the token server fails.
         """
-        challenge = _choose(reply)
+        challenge = _choose(response)
         if challenge is None:
             return None
         if challenge.scheme == "bearer":
-            self._forget(_token_key(challenge, reply.url, repository, credential), sent)
-        authorization = await self._respond(challenge, reply.url, repository, credential, trust)
-        _remember(self._challenges, (reply.url.origin(), repository), challenge)
+            self._forget(_token_key(challenge, response.url, repository, credential), sent)
+        authorization = await self._respond(challenge, response.url, repository, credential, trust)
+        _remember(self._challenges, (response.url.origin(), repository), challenge)
         return authorization if authorization != sent else None
 
     def _forget(self, key: _TokenKey, sent: str | None) -> None:
@@ -159,64 +159,67 @@ class Authenticator:
         url = _token_url(key)
         headers = {"Authorization": _basic(credential)} if credential != ANONYMOUS else {}
 
-        async def send_to(hop: URL) -> Reply:
+        async def send_to(hop: URL) -> Response:
             shown = headers if hop.origin() == url.origin() else {}
             tls = trust.context_for(hop)
             return await send(self._session, "GET", hop, headers=shown, limit_bytes=_MAX_TOKEN_BYTES, tls=tls)
 
         async with deadline(host_of(url), self._timeout_seconds):
-            reply = await follow(url, send_to)
-        if reply.status != 200:
-            raise self._refusal(reply)
-        text, life_seconds = _read_token(reply)
+            response = await follow(url, send_to)
+        if response.status != 200:
+            raise self._refusal(response)
+        text, life_seconds = _read_token(response)
         _remember(self._tokens, key, _Token(text, self._clock() + life_seconds * _RENEW_AFTER))
         return text
 
-    def _refusal(self, reply: Reply) -> RegistryError:
-        host = host_of(reply.url)
-        if reply.status in (401, 403):
-            return RegistryDenied(f"the token server {host} gives no token ({reply.status})")
-        if reply.status == 429:
-            return throttled(reply, self._wall_clock)
-        return RegistryUnavailable(f"the token server {host} answered {reply.status}")
+    def _refusal(self, response: Response) -> RegistryError:
+        host = host_of(response.url)
+        if response.status in (401, 403):
+            return RegistryDenied(f"the token server {host} gives no token ({response.status})")
+        if response.status == 429:
+            return throttled(response, self._wall_clock)
+        return RegistryUnavailable(f"the token server {host} answered {response.status}")
 
 
-def _choose(reply: Reply) -> Challenge | None:
+def _choose(response: Response) -> Challenge | None:
     """The challenge to answer, Bearer before Basic; None where neither is offered."""
     try:
-        challenges = parse_challenges(reply.headers.getall("WWW-Authenticate", ()))
+        challenges = parse_challenges(response.headers.getall("WWW-Authenticate", ()))
     except MalformedChallenge as exc:
-        raise RegistryUnavailable(f"{host_of(reply.url)} sent a malformed challenge") from exc
+        raise RegistryUnavailable(f"{host_of(response.url)} sent a malformed challenge") from exc
     known = {challenge.scheme: challenge for challenge in reversed(challenges)}
     return known.get("bearer") or known.get("basic")
 
 
 def _token_key(challenge: Challenge, url: URL, repository: str, credential: Credential) -> _TokenKey:
     """What to ask of the token server; the scope is the registry's where it states one, else to pull `repository`."""
-    asked = challenge.parameters
-    if not asked.get("realm"):
+    parameters = challenge.parameters
+    if not parameters.get("realm"):
         raise RegistryUnavailable(f"{host_of(url)} sent a malformed challenge")
-    realm = resolve_url(url, asked["realm"])
+    realm = resolve_url(url, parameters["realm"])
     return _TokenKey(
-        realm, asked.get("service", ""), asked.get("scope") or f"repository:{repository}:pull", credential.scope
+        realm,
+        parameters.get("service", ""),
+        parameters.get("scope") or f"repository:{repository}:pull",
+        credential.scope,
     )
 
 
 def _token_url(key: _TokenKey) -> URL:
     """The realm with what is asked of it; several scopes become several parameters."""
-    asked = [("service", key.service)] if key.service else []
-    return key.realm.extend_query([*asked, *(("scope", scope) for scope in key.scope.split())])
+    parameters = [("service", key.service)] if key.service else []
+    return key.realm.extend_query([*parameters, *(("scope", scope) for scope in key.scope.split())])
 
 
-def _read_token(reply: Reply) -> tuple[str, float]:
+def _read_token(response: Response) -> tuple[str, float]:
     """The token, and for how many seconds it is good."""
     try:
-        answer = _DECODER.decode(reply.body)
+        answer = _DECODER.decode(response.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise RegistryUnavailable(f"the token server {host_of(reply.url)} sent no token") from exc
+        raise RegistryUnavailable(f"the token server {host_of(response.url)} sent no token") from exc
     text = answer.token or answer.access_token or ""
     if not _TOKEN.fullmatch(text):
-        raise RegistryUnavailable(f"the token server {host_of(reply.url)} sent no token")
+        raise RegistryUnavailable(f"the token server {host_of(response.url)} sent no token")
     return text, max(answer.expires_in or 0.0, _MIN_LIFE_SECONDS)
 
 

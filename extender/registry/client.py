@@ -27,10 +27,10 @@ from extender.registry.endpoint import Capability, Endpoint, upstream_of
 from extender.registry.endpoint_breaker import Rests
 from extender.registry.exchange import MAX_DOCUMENT_BYTES, Exchange
 from extender.registry.image import FetchedManifest
-from extender.registry.mirror_failover import MirrorCredentials, Places, nobody
+from extender.registry.mirror_failover import MirrorCredentials, MirrorFailover, nobody
 from extender.registry.mirrors import HostsDirectory
 from extender.registry.quota import Quotas
-from extender.registry.transport import Reply, throttled
+from extender.registry.transport import Response, throttled
 
 _NO_HEAD = frozenset({405, 501})
 
@@ -66,11 +66,11 @@ class RegistryClient:
         self._mirrors = mirrors
         self._wall_clock = wall_clock
         self._quotas = Quotas(clock=clock, random=random)
-        self._places = Places(
+        self._failover = MirrorFailover(
             self._endpoints_for,
             mirror_credentials=mirror_credentials,
             guard=guard,
-            at_once=concurrency_per_host,
+            concurrency=concurrency_per_host,
             rests=Rests(probe_seconds=timeout_seconds, clock=clock, random=random),
             clock=clock,
         )
@@ -82,14 +82,14 @@ class RegistryClient:
         """
 
         async def head(endpoint: Endpoint, shown: Credential) -> str | None:
-            reply = await self._ask_manifest("HEAD", endpoint, reference, shown)
-            if reply.status in _NO_HEAD:
+            response = await self._ask_manifest("HEAD", endpoint, reference, shown)
+            if response.status in _NO_HEAD:
                 return None
-            self._check(reply, endpoint, reference)
-            stated = reply.headers.get("Docker-Content-Digest", "")
+            self._check(response, endpoint, reference)
+            stated = response.headers.get("Docker-Content-Digest", "")
             return stated if is_digest(stated) and reference.digest in ("", stated) else None
 
-        return await self._places.first_answer(_capability(reference), reference, credential, head)
+        return await self._failover.first_answer(_capability(reference), reference, credential, head)
 
     async def fetch_manifest(self, reference: ImageReference, credential: Credential) -> FetchedManifest:
         """The manifest by digest, or by tag where the reference has no digest.
@@ -100,21 +100,21 @@ class RegistryClient:
 
         async def fetch(endpoint: Endpoint, shown: Credential) -> FetchedManifest:
             await self._spare_quota(endpoint, reference, shown)
-            reply = await self._ask_manifest("GET", endpoint, reference, shown)
-            body = self._body_of(reply, endpoint, reference, reference.digest)
-            media_type = media_type_of(reply.headers.get("Content-Type", ""))
+            response = await self._ask_manifest("GET", endpoint, reference, shown)
+            body = self._body_of(response, endpoint, reference, reference.digest)
+            media_type = media_type_of(response.headers.get("Content-Type", ""))
             return FetchedManifest(reference.digest or digest_of(body), media_type, body)
 
-        return await self._places.first_answer(_capability(reference), reference, credential, fetch)
+        return await self._failover.first_answer(_capability(reference), reference, credential, fetch)
 
     async def fetch_blob(self, reference: ImageReference, digest: str, credential: Credential) -> bytes:
         """The blob `digest` of the reference's repository. By GET: public.ecr.aws denies a HEAD where a GET works."""
 
         async def fetch(endpoint: Endpoint, shown: Credential) -> bytes:
-            reply = await self._exchange.ask("GET", endpoint, reference.path, f"blobs/{digest}", shown)
-            return self._body_of(reply, endpoint, reference, digest)
+            response = await self._exchange.ask("GET", endpoint, reference.path, f"blobs/{digest}", shown)
+            return self._body_of(response, endpoint, reference, digest)
 
-        return await self._places.first_answer("pull", reference, credential, fetch)
+        return await self._failover.first_answer("pull", reference, credential, fetch)
 
     def _endpoints_for(self, domain: str) -> Sequence[Endpoint]:
         if self._mirrors:
@@ -123,12 +123,14 @@ class RegistryClient:
 
     async def _ask_manifest(
         self, method: str, endpoint: Endpoint, reference: ImageReference, shown: Credential
-    ) -> Reply:
+    ) -> Response:
         what = f"manifests/{_manifest_name(reference)}"
-        reply = await self._exchange.ask(method, endpoint, reference.path, what, shown)
-        if reply.status == 200 or "RateLimit-Remaining" in reply.headers:  # a refusal that is silent on it says nothing
-            self._quotas.note(endpoint.name, endpoint.root.origin(), shown.scope, reply.headers)
-        return reply
+        response = await self._exchange.ask(method, endpoint, reference.path, what, shown)
+        if (
+            response.status == 200 or "RateLimit-Remaining" in response.headers
+        ):  # a refusal that is silent on it says nothing
+            self._quotas.note(endpoint.name, endpoint.root.origin(), shown.scope, response.headers)
+        return response
 
     async def _spare_quota(self, endpoint: Endpoint, reference: ImageReference, shown: Credential) -> None:
         """Raise RegistryThrottled while only few more manifests may be had. A HEAD, which is free, tells what is left.
@@ -141,32 +143,32 @@ class RegistryClient:
         if self._quotas.is_low(*asker):
             raise self._quotas.withheld(endpoint.name, *asker)
 
-    def _body_of(self, reply: Reply, endpoint: Endpoint, reference: ImageReference, digest: str) -> bytes:
+    def _body_of(self, response: Response, endpoint: Endpoint, reference: ImageReference, digest: str) -> bytes:
         """The body, if it is all there and hashes to `digest`, where that is not empty."""
-        self._check(reply, endpoint, reference)
-        if reply.truncated:
+        self._check(response, endpoint, reference)
+        if response.truncated:
             raise InvalidManifest(f"{endpoint.name} sent a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB")
-        if digest and not matches_digest(reply.body, digest):
+        if digest and not matches_digest(response.body, digest):
             raise InvalidManifest(f"{endpoint.name} sent bytes that do not have the digest {digest}")
-        return reply.body
+        return response.body
 
-    def _check(self, reply: Reply, endpoint: Endpoint, reference: ImageReference) -> None:
+    def _check(self, response: Response, endpoint: Endpoint, reference: ImageReference) -> None:
         """Raise what the answer's status means, unless it is a 200 that is no web page."""
-        if reply.status == 200 and media_type_of(reply.headers.get("Content-Type", "")) != "text/html":
+        if response.status == 200 and media_type_of(response.headers.get("Content-Type", "")) != "text/html":
             return
-        raise self._refusal(reply, endpoint.name, reference)
+        raise self._refusal(response, endpoint.name, reference)
 
-    def _refusal(self, reply: Reply, host: str, reference: ImageReference) -> RegistryError:
-        match reply.status:
+    def _refusal(self, response: Response, host: str, reference: ImageReference) -> RegistryError:
+        match response.status:
             case 200:
                 return RegistryFailed(f"{host} answered with a web page instead of a registry's document")
             case 401 | 403:
-                return RegistryDenied(f"{host} denies access to {reference.path} ({reply.status})")
+                return RegistryDenied(f"{host} denies access to {reference.path} ({response.status})")
             case 404:
                 mark = "@" if reference.digest else ":"
                 return ManifestNotFound(f"{host} has no {reference.path}{mark}{_manifest_name(reference)}")
             case 429:
-                return throttled(reply, self._wall_clock)
+                return throttled(response, self._wall_clock)
             case status:
                 return RegistryFailed(f"{host} answered {status}")
 

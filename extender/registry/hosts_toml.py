@@ -49,7 +49,7 @@ class _RootKeys(_HostKeys):
     server: str = ""
 
 
-class Host(NamedTuple):
+class MirrorHost(NamedTuple):
     """One place of a registry's file; `root` is None where it is the registry itself."""
 
     root: URL | None = None
@@ -81,13 +81,13 @@ class HostsReader:
         self.stamps: dict[Path, Stamp] = {}
         self._ca_files = ca_files
 
-    def read_folder(self, folder: Path) -> tuple[Host, ...]:
+    def read_folder(self, folder: Path) -> tuple[MirrorHost, ...]:
         """The places that `hosts.toml` names; without that file, the registry with Docker's certificates for it."""
         file = folder / "hosts.toml"
         text = file.read_bytes() if file.exists() else b""
         return self._read_file(file, text) if text else (self._read_certificates(folder),)
 
-    def _read_file(self, file: Path, text: bytes) -> tuple[Host, ...]:
+    def _read_file(self, file: Path, text: bytes) -> tuple[MirrorHost, ...]:
         try:
             document = tomllib.loads(text.decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -97,52 +97,52 @@ class HostsReader:
             raise ConfigError(f'{SETTING}: {file}: host: write a table per host, such as [host."https://mirror"]')
         hosts = []
         for name, table in tables.items():
-            place = _Place(file, f'host."{name}"')
-            hosts.append(self._host(place, name, _convert(place, table, _HostKeys)))
-        place, keys = _Place(file, ""), _convert(_Place(file, ""), document, _RootKeys)
-        host = self._host(place, keys.server, keys)
+            section = _Section(file, f'host."{name}"')
+            hosts.append(self._host(section, name, _convert(section, table, _HostKeys)))
+        section, keys = _Section(file, ""), _convert(_Section(file, ""), document, _RootKeys)
+        host = self._host(section, keys.server, keys)
         # Without a server, the registry itself, whatever the file says that it can do: so containerd has it.
         return (*hosts, host if keys.server else host._replace(capabilities=CAPABILITIES))
 
-    def _host(self, place: "_Place", address: str, keys: _HostKeys) -> Host:
+    def _host(self, section: "_Section", address: str, keys: _HostKeys) -> MirrorHost:
         own, elsewhere = self._contexts(
-            place, _list_of(keys.ca), [_pair_of(each) for each in _list_of(keys.client)], skip_verify=keys.skip_verify
+            section, _list_of(keys.ca), [_pair_of(each) for each in _list_of(keys.client)], skip_verify=keys.skip_verify
         )
-        return Host(
-            _read_address(place, address, override_path=keys.override_path) if address else None,
-            _read_capabilities(place, keys.capabilities),
-            tuple(_read_headers(place, keys.header)),
+        return MirrorHost(
+            _read_address(section, address, override_path=keys.override_path) if address else None,
+            _read_capabilities(section, keys.capabilities),
+            tuple(_read_headers(section, keys.header)),
             own,
             elsewhere,
-            _read_seconds(place, keys.dial_timeout),
+            _read_seconds(section, keys.dial_timeout),
         )
 
-    def _read_certificates(self, folder: Path) -> Host:
+    def _read_certificates(self, folder: Path) -> MirrorHost:
         """`*.crt` are authorities, `*.cert` and `*.key` of one name a client certificate (Docker's certs.d)."""
         names = sorted(entry.name for entry in folder.iterdir())
         authorities = [name for name in names if name.endswith(".crt")]
         stems = [name.removesuffix(".cert") for name in names if name.endswith(".cert")]
         pairs = [(f"{stem}.cert", f"{stem}.key" if f"{stem}.key" in names else "") for stem in stems]
-        own, elsewhere = self._contexts(_Place(folder, ""), authorities, pairs, skip_verify=False)
-        return Host(own=own, elsewhere=elsewhere)
+        own, elsewhere = self._contexts(_Section(folder, ""), authorities, pairs, skip_verify=False)
+        return MirrorHost(own=own, elsewhere=elsewhere)
 
     def _contexts(
-        self, place: "_Place", authorities: Sequence[str], pairs: Sequence[tuple[str, str]], *, skip_verify: bool
+        self, section: "_Section", authorities: Sequence[str], pairs: Sequence[tuple[str, str]], *, skip_verify: bool
     ) -> tuple[ssl.SSLContext | bool, ssl.SSLContext | bool]:
         """For the host itself, and for where it leads; True where there is nothing special to it."""
-        folder = place.folder
-        elsewhere = self._trusting(place, [folder / name for name in authorities]) if authorities else True
+        folder = section.folder
+        elsewhere = self._trusting(section, [folder / name for name in authorities]) if authorities else True
         if not pairs and not skip_verify:
             return elsewhere, elsewhere
-        own = self._trusting(place, [folder / name for name in authorities])
+        own = self._trusting(section, [folder / name for name in authorities])
         if skip_verify:
             own.check_hostname = False
             own.verify_mode = ssl.CERT_NONE
         for certificate, key in pairs:
-            self._load_pair(place, own, folder / certificate, folder / key if key else None)
+            self._load_pair(section, own, folder / certificate, folder / key if key else None)
         return own, elsewhere
 
-    def _trusting(self, place: "_Place", authorities: Sequence[Path]) -> ssl.SSLContext:
+    def _trusting(self, section: "_Section", authorities: Sequence[Path]) -> ssl.SSLContext:
         context = ssl.create_default_context()
         for path in self._ca_files:
             context.load_verify_locations(path)
@@ -151,23 +151,23 @@ class HostsReader:
             try:
                 context.load_verify_locations(authority)
             except OSError as exc:  # ssl.SSLError is one
-                raise place.error("ca", f"{authority} holds no certificates: {exc.strerror or exc}") from exc
+                raise section.error("ca", f"{authority} holds no certificates: {exc.strerror or exc}") from exc
         return context
 
-    def _load_pair(self, place: "_Place", context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
+    def _load_pair(self, section: "_Section", context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
         self._note(certificate)
         if key:
             self._note(key)
         try:
             context.load_cert_chain(certificate, key, password="")  # an encrypted key is refused, not asked about
         except OSError as exc:
-            raise place.error("client", f"{certificate} and its key cannot be used: {exc.strerror or exc}") from exc
+            raise section.error("client", f"{certificate} and its key cannot be used: {exc.strerror or exc}") from exc
 
     def _note(self, path: Path) -> None:
         self.stamps.setdefault(path, stamp_of(path))
 
 
-class _Place(NamedTuple):
+class _Section(NamedTuple):
     """Where in which file something stands, for the words of a refusal. `file` is the folder where there is no file."""
 
     file: Path
@@ -191,12 +191,12 @@ def stamp_of(path: Path) -> Stamp:
     return str(path), status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _convert(place: _Place, table: object, kind: type[K]) -> K:
+def _convert(section: _Section, table: object, kind: type[K]) -> K:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as exc:
         problem, _, path = str(exc).partition(" - at `$.")
-        raise place.error(path.rstrip("`"), problem) from exc
+        raise section.error(path.rstrip("`"), problem) from exc
 
 
 def _list_of(value: str | list[Any]) -> list[Any]:
@@ -208,7 +208,7 @@ def _pair_of(client: str | tuple[str, str]) -> tuple[str, str]:
     return (client, "") if isinstance(client, str) else client
 
 
-def _read_address(place: _Place, text: str, *, override_path: bool) -> URL:
+def _read_address(section: _Section, text: str, *, override_path: bool) -> URL:
     """The root of the API: `/v2` is put behind the path, unless `override_path` says that the path is the root."""
     try:
         url = URL(text if "://" in text else f"https://{text}")
@@ -216,34 +216,34 @@ def _read_address(place: _Place, text: str, *, override_path: bool) -> URL:
     except (ValueError, LookupError):  # `https://[]@` is an IndexError in yarl
         url, usable = URL(), False
     if not usable:
-        raise place.error("" if place.table else "server", f"{text!r} is no http or https address")
+        raise section.error("" if section.table else "server", f"{text!r} is no http or https address")
     path = "/" + str(PurePosixPath(url.path.strip("/"))) if url.path.strip("/") else ""
     if not override_path and not path.endswith("/v2"):
         path += "/v2"
     return URL.build(scheme=url.scheme, host=url.host or "", port=url.explicit_port, path=path)
 
 
-def _read_capabilities(place: _Place, names: Sequence[str]) -> frozenset[Capability]:
+def _read_capabilities(section: _Section, names: Sequence[str]) -> frozenset[Capability]:
     """None stated are all; those of writing are not for us."""
     lower = {name.lower() for name in names}
     if unknown := sorted(lower - _KNOWN_CAPABILITIES):
-        raise place.error("capabilities", f"{unknown[0]!r} is none of pull, resolve, push")
+        raise section.error("capabilities", f"{unknown[0]!r} is none of pull, resolve, push")
     return frozenset(each for each in CAPABILITIES if each in lower) if names else CAPABILITIES
 
 
-def _read_headers(place: _Place, header: Mapping[str, str | list[str]]) -> Iterator[tuple[str, str]]:
+def _read_headers(section: _Section, header: Mapping[str, str | list[str]]) -> Iterator[tuple[str, str]]:
     """The values are not quoted in a refusal: they may be secrets."""
     for name, value in header.items():
         for each in _list_of(value):
             if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(each):
-                raise place.error(f"header.{name}", "no header can be made of it")
+                raise section.error(f"header.{name}", "no header can be made of it")
             yield name, each
 
 
-def _read_seconds(place: _Place, text: str) -> float | None:
+def _read_seconds(section: _Section, text: str) -> float | None:
     if not text:
         return None
     if not _DURATION.fullmatch(text):
-        raise place.error("dial_timeout", f"{text!r} is no duration such as 3s or 500ms")
+        raise section.error("dial_timeout", f"{text!r} is no duration such as 3s or 500ms")
     seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
     return seconds or None

@@ -46,7 +46,7 @@ async def nobody(_reference: ImageReference) -> tuple[Credential, ...]:
     return (ANONYMOUS,)
 
 
-class Places:
+class MirrorFailover:
     """Asks one place after the other until one has an answer."""
 
     def __init__(
@@ -55,15 +55,15 @@ class Places:
         *,
         mirror_credentials: MirrorCredentials,
         guard: AddressGuard | None,
-        at_once: int,
+        concurrency: int,
         rests: Rests,
         clock: Callable[[], float],
     ) -> None:
-        """`endpoints_for` a domain are the places in order; `at_once` may ask each host. The rest is `client`'s."""
+        """`endpoints_for` a domain are the places in order; `concurrency` may ask each host. The rest is `client`'s."""
         self._endpoints_for = endpoints_for
         self._mirror_credentials = mirror_credentials
         self._guard = guard
-        self._at_once = at_once
+        self._concurrency = concurrency
         self._rests = rests
         self._clock = clock
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # hosts in use only
@@ -79,7 +79,7 @@ class Places:
         Raises:
             RegistryError, InvalidManifest: as `ask`, or the guard.
         """
-        endpoints = [place for place in self._endpoints_for(reference.domain) if capability in place.capabilities]
+        endpoints = [each for each in self._endpoints_for(reference.domain) if capability in each.capabilities]
         if len(endpoints) == 1:
             return await self._visit(endpoints[0], reference, credential, ask)
         failures: list[Failure] = []
@@ -125,7 +125,7 @@ class Places:
 
     def _turn(self, endpoint: Endpoint) -> asyncio.Semaphore:
         host = endpoint.root.host_port_subcomponent or ""
-        return self._turns.setdefault(host, asyncio.Semaphore(self._at_once))
+        return self._turns.setdefault(host, asyncio.Semaphore(self._concurrency))
 
     async def _credentials_for(
         self, endpoint: Endpoint, reference: ImageReference, credential: Credential

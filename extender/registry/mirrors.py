@@ -13,7 +13,7 @@ import structlog
 from extender.errors import ConfigError
 from extender.metrics import counter
 from extender.registry.endpoint import Endpoint
-from extender.registry.hosts_toml import SETTING, Host, HostsReader, Stamp, stamp_of
+from extender.registry.hosts_toml import SETTING, HostsReader, MirrorHost, Stamp, stamp_of
 
 log = structlog.get_logger()
 
@@ -24,7 +24,7 @@ READS = counter(
     ("loaded", "refused"),
 )
 
-_UPSTREAM_ONLY = (Host(),)
+_UPSTREAM_ONLY = (MirrorHost(),)
 
 
 class HostsDirectory:

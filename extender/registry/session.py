@@ -31,7 +31,7 @@ def open_session(*, guard: AddressGuard, ca_files: Sequence[str] = ()) -> aiohtt
     Raises:
         ConfigError: one of `ca_files` cannot be read or holds no certificate.
     """
-    proxies = frozenset(_place_of(proxy) for proxy in map(proxy_of, ("http", "https")) if proxy)
+    proxies = frozenset(_address_of(proxy) for proxy in map(proxy_of, ("http", "https")) if proxy)
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
             ssl=_trusting(ca_files), limit=_CONNECTIONS, resolver=_GuardedResolver(guard, proxies)
@@ -66,14 +66,14 @@ def _checking(guard: AddressGuard, proxies: frozenset[tuple[str, int]]) -> aioht
 
     async def check(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         guard.check_host(request.url)
-        if request.proxy is None and _place_of(request.url) in proxies:
+        if request.proxy is None and _address_of(request.url) in proxies:
             raise inner_refusal(host_of(request.url))  # the proxy's address is not checked, so it is none of a registry
         return await send(request)
 
     return check
 
 
-def _place_of(url: URL) -> tuple[str, int]:
+def _address_of(url: URL) -> tuple[str, int]:
     return url.raw_host or "", url.port or 0
 
 

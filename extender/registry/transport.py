@@ -59,7 +59,7 @@ _FAULTS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
-class Reply(NamedTuple):
+class Response(NamedTuple):
     """An answer. `body` is empty unless the status is 200, and where it was longer than the limit: `truncated`."""
 
     url: URL
@@ -78,7 +78,7 @@ async def send(
     limit_bytes: int,
     tls: ssl.SSLContext | bool = True,
     connect_seconds: float | None = None,
-) -> Reply:
+) -> Response:
     """The answer to one request, redirects not followed. At most `limit_bytes` of the body, after decompression.
 
     Name and password in `url` are left out. The proxy is the environment's. `tls` checks this one host, in the
@@ -105,20 +105,20 @@ async def send(
         words = next(words for kind, words in _FAULTS if isinstance(exc, kind))
         raise RegistryUnavailable(f"{host} {words}") from exc
     _REQUESTS[_code_of(response.status)].inc()
-    return Reply(url, response.status, response.headers, body, truncated)
+    return Response(url, response.status, response.headers, body, truncated)
 
 
-async def follow(url: URL, send_to: Callable[[URL], Awaitable[Reply]]) -> Reply:
+async def follow(url: URL, send_to: Callable[[URL], Awaitable[Response]]) -> Response:
     """The first answer that is no redirect, from `url` on. `send_to` decides what each hop may be shown.
 
     Raises:
         RegistryUnavailable: more than five redirects, one from https to http, or one to no place.
     """
     for _ in range(_MAX_REDIRECTS + 1):
-        reply = await send_to(url)
-        if reply.status not in _REDIRECTS:
-            return reply
-        url = resolve_url(url, reply.headers.get("Location", ""))
+        answer = await send_to(url)
+        if answer.status not in _REDIRECTS:
+            return answer
+        url = resolve_url(url, answer.headers.get("Location", ""))
     raise RegistryUnavailable(f"{host_of(url)} redirects more than {_MAX_REDIRECTS} times")
 
 
@@ -152,13 +152,13 @@ async def deadline(host: str, timeout_seconds: float) -> AsyncIterator[None]:
         raise RegistryUnavailable(f"{host} did not answer within {timeout_seconds:g} s") from exc
 
 
-def throttled(reply: Reply, wall_clock: Callable[[], float]) -> RegistryThrottled:
+def throttled(answer: Response, wall_clock: Callable[[], float]) -> RegistryThrottled:
     """The error for a 429; `wall_clock` gives seconds since the epoch, for a Retry-After that is a date."""
-    seconds = retry_after_seconds(reply.headers.get("Retry-After", ""), wall_clock())
+    seconds = retry_after_seconds(answer.headers.get("Retry-After", ""), wall_clock())
     if seconds is not None:
         until = wall_clock() + seconds
         _THROTTLED.set_function(lambda: max(0.0, until - wall_clock()))
-    return RegistryThrottled(f"{host_of(reply.url)} asks us to come back later (429)", seconds)
+    return RegistryThrottled(f"{host_of(answer.url)} asks us to come back later (429)", seconds)
 
 
 def retry_after_seconds(value: str, now: float) -> float | None:

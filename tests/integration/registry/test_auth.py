@@ -15,7 +15,7 @@ from extender.demo.images import build_index
 from extender.errors import RegistryDenied, RegistryError, RegistryThrottled, RegistryUnavailable
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.auth import Authenticator
-from extender.registry.transport import Reply
+from extender.registry.transport import Response
 from testbed.clock import Clock
 from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegistry, login_of
@@ -359,11 +359,11 @@ class Desk:
             raise
 
 
-def challenged(registry: GuardedRegistry) -> Reply:
+def challenged(registry: GuardedRegistry) -> Response:
     """The 401 of this registry."""
     challenge = registry.challenges[0].format(url=registry.url, path=APP)
     headers = CIMultiDictProxy(CIMultiDict({"WWW-Authenticate": challenge}))
-    return Reply(URL(f"{registry.url}/v2/{APP}/manifests/1"), 401, headers, b"", truncated=False)
+    return Response(URL(f"{registry.url}/v2/{APP}/manifests/1"), 401, headers, b"", truncated=False)
 
 
 @pytest.fixture

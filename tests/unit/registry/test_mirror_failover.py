@@ -20,7 +20,7 @@ from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
 from extender.registry.endpoint_breaker import Rests
-from extender.registry.mirror_failover import MIRRORS, Places
+from extender.registry.mirror_failover import MIRRORS, MirrorFailover
 from testbed.clock import Clock
 
 APP = parse_reference("up.example/team/app:1")
@@ -33,7 +33,7 @@ DOWN, FAILED, BUSY = RegistryUnavailable("down"), RegistryFailed("500"), Registr
 class World:
     """Places a, b (mirrors) and up, and what each says: an answer, or an error of this kind."""
 
-    def __init__(self, *, at_once: int = 8, guard: AddressGuard | None = None) -> None:
+    def __init__(self, *, concurrency: int = 8, guard: AddressGuard | None = None) -> None:
         self.says: dict[str, str | Exception] = {}
         self.capabilities: dict[str, frozenset[Capability]] = {}
         self.asked: list[tuple[str, str]] = []
@@ -42,11 +42,11 @@ class World:
         self.keyring_was_asked: list[str] = []
         self.open = asyncio.Event()
         self.open.set()
-        self.places = Places(
+        self.failover = MirrorFailover(
             self.endpoints_for,
             mirror_credentials=self.credentials_for,
             guard=guard,
-            at_once=at_once,
+            concurrency=concurrency,
             rests=Rests(probe_seconds=5, clock=self.clock, random=lambda: 0.0),
             clock=self.clock,
         )
@@ -77,7 +77,7 @@ class World:
         return said
 
     async def look(self, capability: Capability = "resolve") -> str:
-        return await self.places.first_answer(capability, APP, TENANT, self.ask)
+        return await self.failover.first_answer(capability, APP, TENANT, self.ask)
 
     def visited(self) -> list[str]:
         """Who was asked since the last time."""
@@ -234,7 +234,7 @@ async def test_registry_is_asked_where_all_mirrors_rest() -> None:
 
 async def test_those_who_queue_for_a_mirror_do_not_wait_for_it_to_fail_them_each() -> None:
     """The first failure sends all of them on."""
-    world = World(at_once=1)
+    world = World(concurrency=1)
     world.says = {"a": DOWN, "up": "answer"}
     world.open.clear()
     looking = [asyncio.create_task(world.look()) for _ in range(5)]
@@ -258,7 +258,7 @@ async def test_spared_registry_is_not_at_rest() -> None:
 
     world.says = {"a": MISSING, "up": "answer"}
     with pytest.raises(RegistryThrottled):
-        await world.places.first_answer("resolve", APP, TENANT, ask)
+        await world.failover.first_answer("resolve", APP, TENANT, ask)
     assert await world.look() == "answer"
 
 
