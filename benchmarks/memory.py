@@ -125,4 +125,4 @@ def _row(number: int) -> NameRow:
     reference = parse_reference(resident_image(number))
     packed = pack_digest(digest_of(b"%d" % number))
     content = _CONTENTS[number % len(_CONTENTS)]
-    return NameRow(reference.repository, reference.tag, ANONYMOUS.scope, packed, content, time.time())
+    return NameRow(reference.repository, reference.tag, ANONYMOUS.id, packed, content, time.time())

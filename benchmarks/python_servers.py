@@ -85,7 +85,7 @@ def _row(index: int) -> NameRow:
     reference = parse_reference(resident_image(index))
     packed = pack_digest(digest_of(b"%d" % index))
     repository = f"{reference.domain}/{reference.path}"
-    return NameRow(repository, reference.tag or "", ANONYMOUS.scope, packed, _MULTI_ARCH, time.time())
+    return NameRow(repository, reference.tag or "", ANONYMOUS.id, packed, _MULTI_ARCH, time.time())
 
 
 async def all_loaded(images: int) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from extender.credentials.keyring import ANONYMOUS, Credential, Scope
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.demo.images import build_index
 from extender.demo.registry import EmbeddedRegistry
 from extender.images.reference import ImageReference
@@ -48,19 +48,19 @@ class Hub(EmbeddedRegistry):
         if request.path == "/token":
             return self._give_token(request.query["scope"])
         kind = "manifests" if "/manifests/" in request.path else "blobs"
-        scope = f"repository:{request.path.removeprefix('/v2/').rpartition(f'/{kind}/')[0]}:pull"
+        credential_id = f"repository:{request.path.removeprefix('/v2/').rpartition(f'/{kind}/')[0]}:pull"
         shown = self._tokens.get(request.headers.get("Authorization", "").removeprefix("Bearer "))
-        if shown is None or shown[0] != scope or self._now() >= shown[1]:
+        if shown is None or shown[0] != credential_id or self._now() >= shown[1]:
             self.costs["401"] += 1
-            challenge = f'Bearer realm="{self.url}/token",service="hub",scope="{scope}"'
+            challenge = f'Bearer realm="{self.url}/token",service="hub",scope="{credential_id}"'
             return web.Response(status=401, headers={"WWW-Authenticate": challenge})
         self.costs[f"{request.method} {kind}"] += 1
         return await super().answer(request)
 
-    def _give_token(self, scope: str) -> web.Response:
+    def _give_token(self, credential_id: str) -> web.Response:
         self.costs["token"] += 1
         token = f"token-{self.costs['token']}"
-        self._tokens[token] = (scope, self._now() + _TOKEN_SECONDS)
+        self._tokens[token] = (credential_id, self._now() + _TOKEN_SECONDS)
         return web.json_response({"token": token, "expires_in": _TOKEN_SECONDS})
 
 
@@ -69,24 +69,24 @@ class Keys:
 
     def __init__(self, name: str = "") -> None:
         self.tenant = name
-        self._credentials = (Credential(name, "secret", Scope(name)), ANONYMOUS) if name else (ANONYMOUS,)
+        self._credentials = (Credential(name, "secret", CredentialId(name)), ANONYMOUS) if name else (ANONYMOUS,)
 
     @property
     def identity(self) -> Hashable:
         """One tenant, one keyring."""
         return self.tenant
 
-    def scopes_for(self, _reference: ImageReference) -> tuple[Scope, ...]:
+    def credential_ids_for(self, _reference: ImageReference) -> tuple[CredentialId, ...]:
         """The login's, and nobody's."""
-        return tuple(credential.scope for credential in self._credentials)
+        return tuple(credential.id for credential in self._credentials)
 
     def is_due(self, _reference: ImageReference) -> bool:
         """It never changes."""
         return False
 
-    async def load(self, _reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+    async def load(self, _reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         """As ever."""
-        del anew
+        del refresh
         return self._credentials
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from extender.credentials.clouds import ask, decode, read_token
 from extender.credentials.logins import Login
-from extender.credentials.providers import CredentialsUnavailable, Provision
+from extender.credentials.providers import CredentialProviderResponse, CredentialsUnavailable
 
 # As cloud-provider-aws has it (cmd/ecr-credential-provider/main.go), with regions as Amazon names them.
 _HOST = re.compile(
@@ -87,7 +87,7 @@ class EcrProvider:
         """Whether the repository is in a private registry of ECR."""
         return _HOST.fullmatch(repository.partition("/")[0]) is not None
 
-    async def provide(self, repository: str) -> Provision:
+    async def provide(self, repository: str) -> CredentialProviderResponse:
         """A login for the repository's registry, kept for half of its twelve hours.
 
         Raises:
@@ -96,7 +96,7 @@ class EcrProvider:
         host = repository.partition("/")[0]
         found = _HOST.fullmatch(host)
         if found is None:
-            return Provision((), 0.0)
+            return CredentialProviderResponse((), 0.0)
         region, china = found["region"], ".cn" if found["domain"].endswith(".cn") else ""
         service = "ecr-fips" if found["fips"] else "api.ecr"
         url = self._environment.get("AWS_ENDPOINT_URL_ECR") or f"https://{service}.{region}.amazonaws.com{china}"
@@ -113,7 +113,7 @@ class EcrProvider:
             raise CredentialsUnavailable("ECR gave no token")
         granted = reply.authorization_data[0]
         keep_seconds = (granted.expires_at - self._wall_clock()) / 2
-        return Provision((_login_of(host, granted.authorization_token),), keep_seconds)
+        return CredentialProviderResponse((_login_of(host, granted.authorization_token),), keep_seconds)
 
     async def _keys(self) -> AwsKeys:
         given = self._environment
@@ -181,14 +181,14 @@ def sign(
     lines = [f"{name}:{' '.join(stated[name].split())}" for name in sorted(stated)]
     path = quote(parts.path or "/", safe="/-_.~")
     canonical = "\n".join([method, path, "", *lines, "", names, hashlib.sha256(body).hexdigest()])
-    scope = f"{moment[:8]}/{region}/{service}/aws4_request"
-    to_sign = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    credential_id = f"{moment[:8]}/{region}/{service}/aws4_request"
+    to_sign = f"AWS4-HMAC-SHA256\n{moment}\n{credential_id}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
     key = f"AWS4{keys.secret_key}".encode()
-    for step in scope.split("/"):
+    for step in credential_id.split("/"):
         key = _hmac(key, step)
     signature = _hmac(key, to_sign).hex()
     stated["authorization"] = (
-        f"AWS4-HMAC-SHA256 Credential={keys.access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
+        f"AWS4-HMAC-SHA256 Credential={keys.access_key}/{credential_id}, SignedHeaders={names}, Signature={signature}"
     )
     return stated
 

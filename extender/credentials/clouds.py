@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from extender.credentials.logins import Login
-from extender.credentials.providers import CredentialsUnavailable, Provision, Reach
+from extender.credentials.providers import CacheKeyType, CredentialProviderResponse, CredentialsUnavailable
 
 _TIMEOUT_SECONDS = 10.0
 _MAX_BODY_BYTES = 1 << 20
@@ -69,7 +69,7 @@ class GoogleProvider:
         """Whether Google answers at the repository's host."""
         return _GOOGLE_HOST.fullmatch(repository.partition("/")[0]) is not None
 
-    async def provide(self, repository: str) -> Provision:
+    async def provide(self, repository: str) -> CredentialProviderResponse:
         """An access token, which is good for all of Google's registries.
 
         Raises:
@@ -79,7 +79,7 @@ class GoogleProvider:
         body = await ask(self._session, "GET", self._url, headers={"Metadata-Flavor": "Google"})
         token = decode(_GOOGLE, body, "the metadata server")
         logins = tuple(Login(pattern, "oauth2accesstoken", token.access_token) for pattern in _GOOGLE_PATTERNS)
-        return Provision(logins, token.expires_in - _SPARE_SECONDS, Reach.GLOBAL)
+        return CredentialProviderResponse(logins, token.expires_in - _SPARE_SECONDS, CacheKeyType.GLOBAL)
 
 
 class AzureProvider:
@@ -101,7 +101,7 @@ class AzureProvider:
         """Whether Azure answers at the repository's host."""
         return _AZURE_HOST.fullmatch(repository.partition("/")[0]) is not None
 
-    async def provide(self, repository: str) -> Provision:
+    async def provide(self, repository: str) -> CredentialProviderResponse:
         """A refresh token of the repository's registry, for which our federated token is exchanged twice.
 
         Raises:
@@ -116,7 +116,7 @@ class AzureProvider:
         }
         body = await ask(self._session, "POST", f"https://{host}/oauth2/exchange", form=form)
         token = decode(_REGISTRY, body, host).refresh_token
-        return Provision((Login(host, _AZURE_USERNAME, token),), _AZURE_KEEP_SECONDS)
+        return CredentialProviderResponse((Login(host, _AZURE_USERNAME, token),), _AZURE_KEEP_SECONDS)
 
     async def _access_token(self, host: str) -> str:
         if not (self._client and self._tenant and self._token_file):
@@ -146,30 +146,30 @@ async def ask(
     Raises:
         CredentialsUnavailable: another status, no connection, no answer in time, or more than 1 MiB.
     """
-    place = url.partition("://")[2].partition("/")[0]
+    host = url.partition("://")[2].partition("/")[0]
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
     try:
         async with session.request(
             method, url, headers=headers, data=body if form is None else form, timeout=timeout, allow_redirects=False
         ) as response:
             if response.status != 200:
-                raise CredentialsUnavailable(f"{place} answered {response.status}")
+                raise CredentialsUnavailable(f"{host} answered {response.status}")
             received = await response.content.read(_MAX_BODY_BYTES + 1)
             while len(received) <= _MAX_BODY_BYTES and (more := await response.content.read(_MAX_BODY_BYTES)):
                 received += more
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as exc:
-        raise CredentialsUnavailable(f"{place} cannot be reached: {type(exc).__name__}") from None
+        raise CredentialsUnavailable(f"{host} cannot be reached: {type(exc).__name__}") from None
     if len(received) > _MAX_BODY_BYTES:
-        raise CredentialsUnavailable(f"{place} answered more than {_MAX_BODY_BYTES} bytes")
+        raise CredentialsUnavailable(f"{host} answered more than {_MAX_BODY_BYTES} bytes")
     return received
 
 
-def decode(decoder: "msgspec.json.Decoder[T]", body: bytes, place: str) -> T:
+def decode(decoder: "msgspec.json.Decoder[T]", body: bytes, host: str) -> T:
     """The document, or CredentialsUnavailable without a word of it."""
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise CredentialsUnavailable(f"{place} gave no token") from None
+        raise CredentialsUnavailable(f"{host} gave no token") from None
 
 
 async def read_token(path: str) -> str:

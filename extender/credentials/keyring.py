@@ -1,7 +1,7 @@
 """Which credentials a lookup may use, in the order to try them, and the name by which each may be remembered.
 
 Knows logins and hashes. A password leaves this file only inside a `Credential`; what is logged, counted, stored or
-used as a key is its `Scope`. Where credentials come from (a cluster, a program, a cloud) other files know.
+used as a key is its `CredentialId`. Where credentials come from (a cluster, a program, a cloud) other files know.
 """
 
 import hashlib
@@ -24,33 +24,33 @@ CREDENTIALS = counters(
     ("outcome", ("obtained", "none", "refused", "malformed", "error")),
 )
 
-Scope = NewType("Scope", str)
+CredentialId = NewType("CredentialId", str)
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """A login to present to a registry; `scope` stands for it wherever the secret must not appear."""
+    """A login to present to a registry; `id` stands for it wherever the secret must not appear."""
 
     username: str
     password: str
-    scope: Scope
+    id: CredentialId
 
     def __repr__(self) -> str:
-        """The scope alone: neither name nor password reaches a log or a traceback."""
-        return f"Credential(scope={self.scope!r})"
+        """The id alone: neither name nor password reaches a log or a traceback."""
+        return f"Credential(id={self.id!r})"
 
     def __rich_repr__(self) -> list[tuple[str, str]]:
         """As `repr`: msgspec's own would show the password to a pretty-printer."""
-        return [("scope", self.scope)]
+        return [("id", self.id)]
 
 
-ANONYMOUS = Credential("", "", Scope("anonymous"))
-_NO_LOGIN = (ANONYMOUS.scope,)
+ANONYMOUS = Credential("", "", CredentialId("anonymous"))
+_NO_LOGIN = (ANONYMOUS.id,)
 
 
 class Keyring(Protocol):
     """Whatever knows credentials: pull secrets, a Docker configuration, a program, a cloud's identity.
 
-    What a lookup needs is obtained by `load`; between lookups only scopes are asked for, which takes no I/O and no
+    What a lookup needs is obtained by `load`; between lookups only ids are asked for, which takes no I/O and no
     password. Nothing here raises: a source that fails has no credentials, and says so in log and metrics.
     """
 
@@ -62,16 +62,16 @@ class Keyring(Protocol):
     def tenant(self) -> str:
         """On whose account lookups go; empty for the operator's own."""
 
-    def scopes_for(self, reference: ImageReference) -> tuple[Scope, ...]:
+    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
         """What stood for the credentials for this image when last loaded, in the order to try them. No I/O."""
 
     def is_due(self, reference: ImageReference) -> bool:
-        """Whether `load` could bring others than `scopes_for` knows: never loaded, or not lately. No I/O."""
+        """Whether `load` could bring others than `credential_ids_for` knows: never loaded, or not lately. No I/O."""
 
-    async def load(self, reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         """The credentials to try for this image, most specific first, `ANONYMOUS` last.
 
-        `anew`: those given before have been denied, so what may have changed meanwhile is obtained again.
+        `refresh`: those given before have been denied, so what may have changed meanwhile is obtained again.
         """
 
 
@@ -93,9 +93,9 @@ class DockerConfigKeyring:
     tenant = ""
 
     def __init__(self, logins: Logins, *, key: bytes) -> None:
-        """`key` (up to 64 random bytes) keys the scopes: a login has the same scope only under the same key."""
+        """`key` (up to 64 random bytes) keys the ids: a login has the same id only under the same key."""
         self._credentials = logins.map(lambda login: credentials_of([login], key=key)[0])
-        self._scopes = self._credentials.map(lambda credential: credential.scope)
+        self._credential_ids = self._credentials.map(lambda credential: credential.id)
 
     @property
     def identity(self) -> Hashable:
@@ -106,17 +106,17 @@ class DockerConfigKeyring:
         """The matching logins without repeats, then `ANONYMOUS`. O(logins)."""
         return with_anonymous(self._credentials.matching(reference.repository))
 
-    def scopes_for(self, reference: ImageReference) -> tuple[Scope, ...]:
+    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
         """As `load`: everything is at hand."""
-        return tuple(dict.fromkeys((*self._scopes.matching(reference.repository), ANONYMOUS.scope)))
+        return tuple(dict.fromkeys((*self._credential_ids.matching(reference.repository), ANONYMOUS.id)))
 
     def is_due(self, _reference: ImageReference) -> bool:
         """The file is read once."""
         return False
 
-    async def load(self, reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         """As `credentials_for`."""
-        del anew
+        del refresh
         return self.credentials_for(reference)
 
 
@@ -132,33 +132,35 @@ class JoinedKeyring:
         """The parts', in order."""
         return tuple(part.identity for part in self._parts)
 
-    def scopes_for(self, reference: ImageReference) -> tuple[Scope, ...]:
-        """The parts' scopes, without repeats."""
-        found: tuple[Scope, ...] = ()
+    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
+        """The parts\' ids, without repeats."""
+        found: tuple[CredentialId, ...] = ()
         for part in self._parts:
-            scopes = part.scopes_for(reference)
-            if scopes and scopes != _NO_LOGIN:
-                found = found + scopes if found else scopes
+            credential_ids = part.credential_ids_for(reference)
+            if credential_ids and credential_ids != _NO_LOGIN:
+                found = found + credential_ids if found else credential_ids
         if not found:
             return _NO_LOGIN
-        if found[-1] == ANONYMOUS.scope and len(set(found)) == len(found):
+        if found[-1] == ANONYMOUS.id and len(set(found)) == len(found):
             return found
-        logins = (scope for scope in found if scope != ANONYMOUS.scope)
-        return tuple(dict.fromkeys((*logins, ANONYMOUS.scope)))
+        logins = (credential_id for credential_id in found if credential_id != ANONYMOUS.id)
+        return tuple(dict.fromkeys((*logins, ANONYMOUS.id)))
 
     def is_due(self, reference: ImageReference) -> bool:
         """Whether a part is."""
         return any(part.is_due(reference) for part in self._parts)
 
-    async def load(self, reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         """The parts' credentials, without repeats. A part that breaks is left out, with an event to look into."""
-        found = [credential for part in self._parts for credential in await _load_part(part, reference, anew=anew)]
+        found = [
+            credential for part in self._parts for credential in await _load_part(part, reference, refresh=refresh)
+        ]
         return with_anonymous(found)
 
 
-async def _load_part(part: Keyring, reference: ImageReference, *, anew: bool) -> tuple[Credential, ...]:
+async def _load_part(part: Keyring, reference: ImageReference, *, refresh: bool) -> tuple[Credential, ...]:
     try:
-        return await part.load(reference, anew=anew)
+        return await part.load(reference, refresh=refresh)
     except Exception as exc:  # noqa: BLE001 - a defect of ours in one source must not cost the others' credentials
         CREDENTIALS["keyring"]["error"].inc()
         # Neither text nor traceback: an exception may hold what it stumbled over.
@@ -175,12 +177,12 @@ def with_anonymous(credentials: Iterable[Credential]) -> tuple[Credential, ...]:
 def credentials_of(logins: Iterable[Login], *, key: bytes) -> tuple[Credential, ...]:
     """Logins as credentials, in their order."""
     return tuple(
-        Credential(login.username, login.password, scope_of(login.username, login.password, key=key))
+        Credential(login.username, login.password, credential_id_of(login.username, login.password, key=key))
         for login in logins
     )
 
 
-def scope_of(username: str, password: str, *, key: bytes) -> Scope:
-    """The scope of a login: a keyed hash, so that neither name nor password can be guessed from it without `key`."""
+def credential_id_of(username: str, password: str, *, key: bytes) -> CredentialId:
+    """The id of a login: a keyed hash; neither name nor password can be guessed from it without `key`."""
     identity = msgspec.json.encode((username, password))
-    return Scope(hashlib.blake2b(identity, key=key, digest_size=16).hexdigest())
+    return CredentialId(hashlib.blake2b(identity, key=key, digest_size=16).hexdigest())

@@ -15,7 +15,12 @@ import msgspec
 from extender.credentials.keyring import Keyring
 from extender.credentials.logins import Login, Pattern, compile_pattern
 from extender.credentials.programs import run_program
-from extender.credentials.providers import CredentialsUnavailable, ProviderKeyring, Provision, Reach
+from extender.credentials.providers import (
+    CacheKeyType,
+    CredentialProviderResponse,
+    CredentialsUnavailable,
+    ProviderKeyring,
+)
 from extender.errors import ConfigError
 
 _TIMEOUT_SECONDS = 60.0  # the kubelet's
@@ -55,7 +60,7 @@ class _Auth(msgspec.Struct):
 class _Response(msgspec.Struct, rename="camel"):
     api_version: str
     kind: Literal["CredentialProviderResponse"]
-    cache_key_type: Reach
+    cache_key_type: CacheKeyType
     cache_duration: str | None = None
     auth: dict[str, _Auth] | None = None
 
@@ -82,7 +87,7 @@ class CredentialPlugin:
         """Whether one of `matchImages` matches."""
         return any(pattern.matches_repository(repository) for pattern in self._patterns)
 
-    async def provide(self, repository: str) -> Provision:
+    async def provide(self, repository: str) -> CredentialProviderResponse:
         """What the plugin answers for the repository.
 
         Raises:
@@ -102,7 +107,7 @@ class CredentialPlugin:
             raise CredentialsUnavailable(f"{self.name} speaks another version than {_PROTOCOL}")
         logins = tuple(Login(key, auth.username, auth.password) for key, auth in (response.auth or {}).items())
         keep_seconds = self._default_seconds if seconds is None else seconds
-        return Provision(logins, keep_seconds, response.cache_key_type)
+        return CredentialProviderResponse(logins, keep_seconds, response.cache_key_type)
 
 
 def load_credential_plugins(path: str, bin_dir: str, *, key: bytes, clock: Callable[[], float]) -> tuple[Keyring, ...]:

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
-from extender.credentials.keyring import CREDENTIALS, Credential, Scope, scope_of
+from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, credential_id_of
 from extender.credentials.logins import ByPattern, Login, Logins
 from extender.errors import ExtenderError
 from extender.images.reference import ImageReference
@@ -32,7 +32,7 @@ class CredentialsUnavailable(ExtenderError):
     """A provider gave no credentials. The message quotes nothing that it said."""
 
 
-class Reach(StrEnum):
+class CacheKeyType(StrEnum):
     """For what else an answer holds: for its image alone, for all of its registry, or for everything."""
 
     IMAGE = "Image"
@@ -40,12 +40,12 @@ class Reach(StrEnum):
     GLOBAL = "Global"
 
 
-class Provision(msgspec.Struct, frozen=True):
+class CredentialProviderResponse(msgspec.Struct, frozen=True):
     """What a provider gave, and for how long it may be kept."""
 
     logins: tuple[Login, ...]
     keep_seconds: float
-    reach: Reach = Reach.REGISTRY
+    cache_key_type: CacheKeyType = CacheKeyType.REGISTRY
 
 
 class CredentialProvider(Protocol):
@@ -62,7 +62,7 @@ class CredentialProvider(Protocol):
     def serves(self, repository: str) -> bool:
         """Whether it is to be asked about `repository` (`quay.io/a/b`)."""
 
-    async def provide(self, repository: str) -> Provision:
+    async def provide(self, repository: str) -> CredentialProviderResponse:
         """What it has for `repository`.
 
         Raises:
@@ -71,9 +71,9 @@ class CredentialProvider(Protocol):
 
 
 class _Held(msgspec.Struct):
-    """An answer: its scopes for as long as nothing replaces them, its passwords until they expire or fail to renew."""
+    """An answer: its credential ids until another replaces them, its passwords until they expire or fail to renew."""
 
-    scopes: ByPattern[Scope]
+    credential_ids: ByPattern[CredentialId]
     logins: Logins
     fresh_until: float
     due_at: float
@@ -85,11 +85,11 @@ class ProviderKeyring:
     tenant = ""
 
     def __init__(self, provider: CredentialProvider, *, key: bytes, clock: Callable[[], float]) -> None:
-        """`key` keys the scopes; `clock` gives monotonic seconds."""
+        """`key` keys the ids; `clock` gives monotonic seconds."""
         self._provider = provider
         self._key = key
         self._clock = clock
-        self._held: OrderedDict[tuple[Reach, str], _Held] = OrderedDict()
+        self._held: OrderedDict[tuple[CacheKeyType, str], _Held] = OrderedDict()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._room = asyncio.Semaphore(_AT_ONCE)
 
@@ -98,10 +98,10 @@ class ProviderKeyring:
         """One provider, one keyring."""
         return id(self)
 
-    def scopes_for(self, reference: ImageReference) -> tuple[Scope, ...]:
+    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
         """What stood for the matching credentials when last obtained."""
         held = self._find(reference.repository)
-        return held.scopes.matching(reference.repository) if held else ()
+        return held.credential_ids.matching(reference.repository) if held else ()
 
     def is_due(self, reference: ImageReference) -> bool:
         """Whether the provider would be asked, if it serves this image at all."""
@@ -110,9 +110,9 @@ class ProviderKeyring:
             return self._provider.serves(reference.repository)
         return self._clock() >= held.due_at
 
-    async def load(self, reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         """The matching credentials. A denial is no reason to ask before they expire, and tenants cause denials."""
-        del anew
+        del refresh
         repository = reference.repository
         if not self._provider.serves(repository):
             return ()
@@ -122,14 +122,14 @@ class ProviderKeyring:
             if held is None or self._clock() >= held.fresh_until:
                 held = await self._obtain(reference, held)
         return tuple(
-            Credential(login.username, login.password, self._scope_of(login))
+            Credential(login.username, login.password, self._credential_id_of(login))
             for login in held.logins.matching(repository)
         )
 
     def _find(self, repository: str) -> _Held | None:
         """The narrowest answer that holds for the repository, as the kubelet looks them up."""
         host = repository.partition("/")[0]
-        for key in ((Reach.IMAGE, repository), (Reach.REGISTRY, host), (Reach.GLOBAL, "")):
+        for key in ((CacheKeyType.IMAGE, repository), (CacheKeyType.REGISTRY, host), (CacheKeyType.GLOBAL, "")):
             held = self._held.get(key)
             if held:
                 self._held.move_to_end(key)
@@ -147,9 +147,9 @@ class ProviderKeyring:
         counts["obtained" if given.logins else "none"].inc()
         now = self._clock()
         fresh_until = now + max(given.keep_seconds, _LEAST_KEPT_SECONDS)
-        scopes = ByPattern((login.pattern, self._scope_of(login)) for login in given.logins)
-        held = _Held(scopes, Logins(given.logins), fresh_until, max(fresh_until, now + _SETTLED_SECONDS))
-        self._hold(given.reach, reference, held)
+        credential_ids = ByPattern((login.pattern, self._credential_id_of(login)) for login in given.logins)
+        held = _Held(credential_ids, Logins(given.logins), fresh_until, max(fresh_until, now + _SETTLED_SECONDS))
+        self._hold(given.cache_key_type, reference, held)
         return held
 
     def _hold_failure(self, reference: ImageReference, before: _Held | None) -> _Held:
@@ -157,22 +157,26 @@ class ProviderKeyring:
         retry_at = self._clock() + _RETRY_SECONDS
         if before is None:
             before = _Held(ByPattern(()), Logins(()), retry_at, retry_at)
-            self._hold(Reach.REGISTRY, reference, before)
+            self._hold(CacheKeyType.REGISTRY, reference, before)
         before.logins, before.fresh_until, before.due_at = Logins(()), retry_at, retry_at
         return before
 
-    def _hold(self, reach: Reach, reference: ImageReference, held: _Held) -> None:
-        names = {Reach.IMAGE: reference.repository, Reach.REGISTRY: reference.domain, Reach.GLOBAL: ""}
+    def _hold(self, cache_key_type: CacheKeyType, reference: ImageReference, held: _Held) -> None:
+        names = {
+            CacheKeyType.IMAGE: reference.repository,
+            CacheKeyType.REGISTRY: reference.domain,
+            CacheKeyType.GLOBAL: "",
+        }
         for key in names.items():  # a narrower one would hide it
             self._held.pop(key, None)
-        self._held[reach, names[reach]] = held
+        self._held[cache_key_type, names[cache_key_type]] = held
         if len(self._held) > _REMEMBERED:
             self._held.popitem(last=False)
 
-    def _scope_of(self, login: Login) -> Scope:
+    def _credential_id_of(self, login: Login) -> CredentialId:
         """By its principal where there is one, so that what it may read outlives its password."""
         principal = self._provider.principal
         if not principal:
-            return scope_of(login.username, login.password, key=self._key)
+            return credential_id_of(login.username, login.password, key=self._key)
         identity = msgspec.json.encode((self._provider.name, principal, login.pattern, login.username))
-        return Scope(hashlib.blake2b(identity, key=self._key, digest_size=16).hexdigest())
+        return CredentialId(hashlib.blake2b(identity, key=self._key, digest_size=16).hexdigest())

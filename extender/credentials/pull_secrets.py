@@ -1,7 +1,7 @@
 """The pull secrets that a pod names, as a keyring: read when a lookup needs them, and forgotten soon.
 
 Knows namespaces, names and how old a reading is; how a secret is read is the `SecretReader`'s business. Passwords stay
-for half a minute; what stays longer are patterns and scopes, by which memory is asked without reading anything.
+for half a minute; what stays longer are patterns and credential ids, by which memory is asked without reading anything.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 import msgspec
 import structlog
 
-from extender.credentials.keyring import CREDENTIALS, Credential, Keyring, Scope, SecretReader, credentials_of
+from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, Keyring, SecretReader, credentials_of
 from extender.credentials.logins import ByPattern, InvalidLogins, Login, Logins
 from extender.errors import ClusterError
 from extender.images.reference import ImageReference
@@ -23,7 +23,7 @@ KEEP_SECONDS = 30.0
 # After a denial secrets are read at once, but those just read. What could not be read is tried again after it, too.
 _JUST_READ_SECONDS = 5.0
 _KEPT = 1024  # secrets with their passwords
-_REMEMBERED = 8192  # sets of secrets with their scopes: one per namespace and ServiceAccount, and some
+_REMEMBERED = 8192  # sets of secrets with their credential ids: one per namespace and ServiceAccount, and some
 _READS_AT_ONCE = 16  # at the API server, which has other things to do
 # Of one pod, the first so many: nobody has more, and a pod must not make us read for minutes.
 MOST_NAMES = 64
@@ -40,7 +40,7 @@ class _Reading(msgspec.Struct, frozen=True):
 
 
 class _Remembered(msgspec.Struct):
-    scopes: ByPattern[Scope]
+    credential_ids: ByPattern[CredentialId]
     due_at: float
     problem: str
 
@@ -49,7 +49,7 @@ class PullSecrets:
     """The pull secrets of a cluster. For one event loop."""
 
     def __init__(self, reader: SecretReader, *, key: bytes, clock: Callable[[], float]) -> None:
-        """`key` keys the scopes as in `DockerConfigKeyring`; `clock` gives monotonic seconds."""
+        """`key` keys the ids as in `DockerConfigKeyring`; `clock` gives monotonic seconds."""
         self._reader = reader
         self._key = key
         self._clock = clock
@@ -67,22 +67,22 @@ class PullSecrets:
         chosen = tuple(dict.fromkeys(filter(None, names)))[:MOST_NAMES]
         return _PodSecrets(self, namespace, chosen, may_read=may_read)
 
-    def scopes_for(self, namespace: str, names: tuple[str, ...], repository: str) -> tuple[Scope, ...]:
+    def credential_ids_for(self, namespace: str, names: tuple[str, ...], repository: str) -> tuple[CredentialId, ...]:
         """What stood for the matching logins when the secrets were last read together."""
         remembered = self._remembered.get((namespace, names))
         if remembered is None:
             return ()
         self._remembered.move_to_end((namespace, names))
-        return remembered.scopes.matching(repository)
+        return remembered.credential_ids.matching(repository)
 
     def is_due(self, namespace: str, names: tuple[str, ...]) -> bool:
         """Whether they were never read together, or are old enough to be read again."""
         remembered = self._remembered.get((namespace, names))
         return remembered is None or self._clock() >= remembered.due_at
 
-    async def load(self, namespace: str, names: tuple[str, ...], repository: str, *, anew: bool) -> list[Login]:
+    async def load(self, namespace: str, names: tuple[str, ...], repository: str, *, refresh: bool) -> list[Login]:
         """The matching logins, all secrets' together in the order the kubelet tries them."""
-        most_seconds = _JUST_READ_SECONDS if anew else KEEP_SECONDS
+        most_seconds = _JUST_READ_SECONDS if refresh else KEEP_SECONDS
         readings = [await self._read((namespace, name), most_seconds) for name in names]
         logins = _logins_of(readings)
         self._remember(namespace, names, readings, logins)
@@ -96,7 +96,7 @@ class PullSecrets:
         return list(Logins(logins).matching(repository))
 
     def credentials_of(self, logins: Sequence[Login]) -> tuple[Credential, ...]:
-        """Logins with their scopes."""
+        """Logins with their credential ids."""
         return credentials_of(logins, key=self._key)
 
     async def _read(self, secret: _SecretName, most_seconds: float) -> _Reading:
@@ -147,18 +147,18 @@ class PullSecrets:
     def _remember(
         self, namespace: str, names: tuple[str, ...], readings: Sequence[_Reading], logins: Sequence[Login]
     ) -> None:
-        """The scopes are known from now on; those known before are kept where a secret could not be read this time."""
+        """Keeps the credential ids; those known before stay where a secret could not be read this time."""
         before = self._remembered.pop((namespace, names), None)
         problem = _problem_of(readings)
         if problem and (before is None or before.problem != problem):
             log.warning("secret.malformed", namespace=namespace, why=problem)
         if before and any(reading.logins is None for reading in readings):
-            scopes = before.scopes
+            credential_ids = before.credential_ids
         else:
             pairs = zip(logins, self.credentials_of(logins), strict=True)
-            scopes = ByPattern((login.pattern, credential.scope) for login, credential in pairs)
+            credential_ids = ByPattern((login.pattern, credential.id) for login, credential in pairs)
         oldest = min((reading.read_at for reading in readings), default=self._clock())
-        self._remembered[namespace, names] = _Remembered(scopes, oldest + KEEP_SECONDS, problem)
+        self._remembered[namespace, names] = _Remembered(credential_ids, oldest + KEEP_SECONDS, problem)
         if len(self._remembered) > _REMEMBERED:
             self._remembered.popitem(last=False)
 
@@ -189,15 +189,15 @@ class _PodSecrets:
     def identity(self) -> Hashable:
         return self._namespace, self._names, self._may_read
 
-    def scopes_for(self, reference: ImageReference) -> tuple[Scope, ...]:
-        return self._secrets.scopes_for(self._namespace, self._names, reference.repository)
+    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
+        return self._secrets.credential_ids_for(self._namespace, self._names, reference.repository)
 
     def is_due(self, _reference: ImageReference) -> bool:
         return self._may_read and self._secrets.is_due(self._namespace, self._names)
 
-    async def load(self, reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         if self._may_read:
-            found = await self._secrets.load(self._namespace, self._names, reference.repository, anew=anew)
+            found = await self._secrets.load(self._namespace, self._names, reference.repository, refresh=refresh)
         else:
             found = self._secrets.at_hand(self._namespace, self._names, reference.repository)
         return self._secrets.credentials_of(found)

@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from extender.credentials.keyring import ANONYMOUS, Credential, Scope
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryDenied, RegistryError, RegistryUnavailable
 from extender.registry.challenge import Challenge, MalformedChallenge, parse_challenges
 from extender.registry.endpoint import SYSTEM_TRUST, Trust
@@ -36,7 +36,7 @@ class _TokenKey(NamedTuple):
     realm: URL
     service: str
     scope: str
-    credential: Scope
+    credential: CredentialId
 
 
 class _Token(NamedTuple):
@@ -201,7 +201,7 @@ def _token_key(challenge: Challenge, url: URL, repository: str, credential: Cred
         realm,
         parameters.get("service", ""),
         parameters.get("scope") or f"repository:{repository}:pull",
-        credential.scope,
+        credential.id,
     )
 
 

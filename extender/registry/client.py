@@ -129,7 +129,7 @@ class RegistryClient:
         if (
             response.status == 200 or "RateLimit-Remaining" in response.headers
         ):  # a refusal that is silent on it says nothing
-            self._quotas.note(endpoint.name, endpoint.root.origin(), shown.scope, response.headers)
+            self._quotas.note(endpoint.name, endpoint.root.origin(), shown.id, response.headers)
         return response
 
     async def _spare_quota(self, endpoint: Endpoint, reference: ImageReference, shown: Credential) -> None:
@@ -137,7 +137,7 @@ class RegistryClient:
 
         Where the manifest was asked for by tag, the caller's own HEAD has just told.
         """
-        asker = (endpoint.root.origin(), shown.scope)
+        asker = (endpoint.root.origin(), shown.id)
         if self._quotas.is_low(*asker) and self._quotas.is_old(*asker):
             await self._ask_manifest("HEAD", endpoint, reference, shown)
         if self._quotas.is_low(*asker):

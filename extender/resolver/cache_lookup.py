@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from extender.credentials.keyring import ANONYMOUS, Keyring, Scope
+from extender.credentials.keyring import ANONYMOUS, CredentialId, Keyring
 from extender.placement.facts import Answer, Failure
 from extender.resolver.failures import NEXT_CREDENTIAL, Failures, summary
 from extender.resolver.image_cache import ImageCache
@@ -68,19 +68,19 @@ class CacheLookup:
         This is what nearly every request meets, so it builds nothing but the list; `look_up` says the same of each.
         """
         now = self._clock()
-        target_of, find, scopes_for = self._references.target_of, self._cache.find, keyring.scopes_for
+        target_of, find, credential_ids_for = self._references.target_of, self._cache.find, keyring.credential_ids_for
         contents: list[Answer] = []
         for query in queries:
             target = target_of(query.reference)
             if isinstance(target, Failure):
                 return None
-            for scope in scopes_for(target.reference):
-                known = find(target, scope)
+            for credential_id in credential_ids_for(target.reference):
+                known = find(target, credential_id)
                 if known is not None:
                     break
             else:
                 return None
-            if now - known.confirmed_at >= self.fresh_seconds(query, target, scope):
+            if now - known.confirmed_at >= self.fresh_seconds(query, target, credential_id):
                 return None
             contents.append(known.content)
         return contents
@@ -90,30 +90,32 @@ class CacheLookup:
         target = self._references.target_of(query.reference)
         if isinstance(target, Failure):
             return CacheState(target, "negative")
-        scopes = keyring.scopes_for(target.reference)
-        for scope in scopes:
-            known = self._cache.find(target, scope)
+        credential_ids = keyring.credential_ids_for(target.reference)
+        for credential_id in credential_ids:
+            known = self._cache.find(target, credential_id)
             age_seconds = self._clock() - known.confirmed_at if known else math.inf
-            if known and age_seconds < self.fresh_seconds(query, target, scope):
+            if known and age_seconds < self.fresh_seconds(query, target, credential_id):
                 return CacheState(known.content, "hit")
             if known and age_seconds < self._lifetimes.stale_seconds:
-                may_ask = not (self._failures.current(target, scope) or self._registry_lookup.resting(target))
+                may_ask = not (self._failures.current(target, credential_id) or self._registry_lookup.resting(target))
                 return CacheState(known.content, "stale", target if may_ask else None)
-        failure = self._current_failure(target, keyring, scopes)
-        if not failure and not keyring.is_due(target.reference) and not self._persistence.may_know(scopes):
+        failure = self._current_failure(target, keyring, credential_ids)
+        if not failure and not keyring.is_due(target.reference) and not self._persistence.may_know(credential_ids):
             failure = self._registry_lookup.resting(target)  # nobody but the registry could tell more
         return CacheState(failure, "negative") if failure else CacheState(None, "", target)
 
-    def fresh_seconds(self, query: ImageQuery, target: Target, scope: Scope) -> float:
-        """For how long what was proven to `scope` needs no confirmation."""
+    def fresh_seconds(self, query: ImageQuery, target: Target, credential_id: CredentialId) -> float:
+        """For how long what was proven to `credential_id` needs no confirmation."""
         lifetimes = self._lifetimes
         if target.reference.digest:
-            return math.inf if scope == ANONYMOUS.scope else lifetimes.tag_seconds
+            return math.inf if credential_id == ANONYMOUS.id else lifetimes.tag_seconds
         return lifetimes.always_seconds if query.always or target.name == "latest" else lifetimes.tag_seconds
 
-    def _current_failure(self, target: Target, keyring: Keyring, scopes: Sequence[Scope]) -> Failure | None:
+    def _current_failure(
+        self, target: Target, keyring: Keyring, credential_ids: Sequence[CredentialId]
+    ) -> Failure | None:
         """Why there is no content, unless that is worth another try: by now there may be another credential."""
-        failure = summary(self._failures.current(target, scope) for scope in scopes)
+        failure = summary(self._failures.current(target, credential_id) for credential_id in credential_ids)
         if failure and failure.cause in NEXT_CREDENTIAL and keyring.is_due(target.reference):
             return None
         return failure

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from extender.credentials.keyring import Scope
+from extender.credentials.keyring import CredentialId
 from extender.errors import (
     AddressRefused,
     InvalidManifest,
@@ -43,7 +43,7 @@ _CAUSES: dict[type[BaseException], Cause] = {
     InvalidReference: Cause.INVALID_REFERENCE,
 }
 
-# A secret that is mended has a new scope, and so no failures.
+# A secret that is mended has a new credential id, and so no failures.
 _LIFETIMES_SECONDS = {
     Cause.DENIED: 300.0,
     Cause.NOT_ALLOWED: 300.0,
@@ -68,10 +68,10 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 class Failures:
-    """The last failure of each (repository, tag or digest, scope), of at most `size`."""
+    """The last failure of each (repository, tag or digest, credential), of at most `size`."""
 
     def __init__(self, size: int, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        self._rows: Table[tuple[str, PackedDigest, Scope], _Row] = Table(size)
+        self._rows: Table[tuple[str, PackedDigest, CredentialId], _Row] = Table(size)
         self._clock = clock
         self._random = random
 
@@ -79,23 +79,23 @@ class Failures:
         """How many lookups last ended in failure, whether or not that still stands."""
         return len(self._rows)
 
-    def current(self, target: Target, scope: Scope) -> Failure | None:
+    def current(self, target: Target, credential_id: CredentialId) -> Failure | None:
         """The failure, as long as it stands; after that it is time to ask again."""
-        row = self._rows.peek((target.repository, target.name, scope))
+        row = self._rows.peek((target.repository, target.name, credential_id))
         return row.failure if row and self._clock() < row.until else None
 
-    def remember(self, target: Target, scope: Scope, error: Exception) -> Failure:
+    def remember(self, target: Target, credential_id: CredentialId, error: Exception) -> Failure:
         """The failure that `error` means, which stands from now on; unavailability longer each time in a row."""
-        key = (target.repository, target.name, scope)
+        key = (target.repository, target.name, credential_id)
         failure = failure_of(error)
         before = self._rows.peek(key)
         strikes = 1 + (before.strikes if before and before.failure == failure else 0)
         self._rows.put(key, _Row(failure, self._clock() + lifetime_seconds(error, strikes, self._random), strikes))
         return failure
 
-    def forget(self, target: Target, scope: Scope) -> None:
+    def forget(self, target: Target, credential_id: CredentialId) -> None:
         """The lookup succeeded: the next failure is the first in a row."""
-        self._rows.remove((target.repository, target.name, scope))
+        self._rows.remove((target.repository, target.name, credential_id))
 
 
 def failure_of(error: Exception) -> Failure:

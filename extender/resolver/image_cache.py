@@ -1,7 +1,7 @@
 """What registries have told us: which name means which content, for whom, and what the content runs on.
 
 Knows what may be told to whom. No clock (times come in as they go out), no task, no request, and of a credential only
-its scope.
+its id.
 """
 
 import sys
@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from extender.credentials.keyring import Scope
+from extender.credentials.keyring import CredentialId
 from extender.placement.facts import Content
 from extender.resolver.references import Target
 from extender.tables import PackedDigest, Shelf, Table, pack_digest, unpack_digest
@@ -19,11 +19,11 @@ _INTERNED = 4096
 # Denials remembered before the rows they void are swept out, which takes 20 ms for 100,000 rows.
 _DENIALS = 4096
 
-NameKey = tuple[str, PackedDigest, Scope]  # repository, tag or digest, scope
+NameKey = tuple[str, PackedDigest, CredentialId]  # repository, tag or digest, credential
 
 
 class CachedImage(msgspec.Struct, frozen=True, gc=False):
-    """What a target is to one scope; `confirmed_at`: when the registry last said so to it, by the caller's clock."""
+    """What a target is to one credential; `confirmed_at`: when the registry last said so, by the caller's clock."""
 
     content: Content
     packed: PackedDigest
@@ -41,16 +41,16 @@ class WriteLog(Protocol):
     def note(self, key: NameKey, known: CachedImage) -> None:
         """The name is now this."""
 
-    def note_denial(self, repository: str, scope: Scope, at: float) -> None:
-        """The scope knows nothing of the repository any more that was proven up to `at`."""
+    def note_denial(self, repository: str, credential_id: CredentialId, at: float) -> None:
+        """The credential knows nothing of the repository any more that was proven up to `at`."""
 
 
 class ImageCache:
     """Two tables of at most `size` rows each.
 
-    names: (repository, tag or digest, scope) → digest, content, and when that was proven. A row is at once the name's
-    meaning and the scope's right to know it, so nothing learned by one credential is told to another.
-    contents: (repository, digest) → what it runs on, true for ever and for every scope that proves its access. The
+    names: (repository, tag or digest, credential id) → digest, content, and when that was confirmed. A row is at once
+    the name's meaning and the credential's right to know it, so nothing learned by one credential is told to another.
+    contents: (repository, digest) → what it runs on, true for ever and for every credential that proves its access. The
     repository is in the key because a digest that is merely *stated* says nothing before that repository has shown the
     bytes: it could be the digest of someone else's private image. Equal platform sets are one object.
     """
@@ -61,51 +61,53 @@ class ImageCache:
         self._names: Table[NameKey, CachedImage] = Table(size)
         self._contents: Shelf[tuple[str, PackedDigest], Content] = Shelf(size)
         self._interned: Table[Content, Content] = Table(_INTERNED)
-        self._denied_at: dict[tuple[str, Scope], float] = {}
+        self._denied_at: dict[tuple[str, CredentialId], float] = {}
 
     def __len__(self) -> int:
         """How many contents are known."""
         return len(self._contents)
 
-    def find(self, target: Target, scope: Scope) -> CachedImage | None:
-        """What `target` is to `scope`, however long ago that was proven. Under a microsecond."""
-        key = (target.repository, target.name, scope)
+    def find(self, target: Target, credential_id: CredentialId) -> CachedImage | None:
+        """What `target` is to `credential_id`, however long ago that was proven. Under a microsecond."""
+        key = (target.repository, target.name, credential_id)
         known = self._names.peek(key)
         return None if known is None or (self._denied_at and self._is_void(key, known)) else known
 
     def shown(self, repository: str, digest: str) -> Content | None:
-        """What `digest` runs on, if its bytes came from this repository before, to whichever scope."""
+        """What `digest` runs on, if its bytes came from this repository before, to whichever credential."""
         return self._contents.peek((repository, pack_digest(digest)))
 
-    def learn(self, target: Target, scope: Scope, digest: str, content: Content, at: float) -> CachedImage:
-        """The registry gave `scope` at `at` the bytes of `target`, which hash to `digest` and say `content`."""
+    def learn(
+        self, target: Target, credential_id: CredentialId, digest: str, content: Content, at: float
+    ) -> CachedImage:
+        """The registry gave `credential_id` at `at` the bytes of `target`, which hash to `digest` and say `content`."""
         packed = pack_digest(digest)
         content = self._intern(content)
         self._contents.put((target.repository, packed), content)
-        return self._write(target, scope, CachedImage(content, packed, at))
+        return self._write(target, credential_id, CachedImage(content, packed, at))
 
-    def confirm(self, target: Target, scope: Scope, digest: str, at: float) -> CachedImage | None:
-        """The registry told `scope` at `at` that `target` is `digest`; None, to no effect, unless that was shown."""
+    def confirm(self, target: Target, credential_id: CredentialId, digest: str, at: float) -> CachedImage | None:
+        """The registry told `credential_id` at `at` that `target` is `digest`; None unless that was shown before."""
         packed = pack_digest(digest)
         content = self._contents.peek((target.repository, packed))
-        return None if content is None else self._write(target, scope, CachedImage(content, packed, at))
+        return None if content is None else self._write(target, credential_id, CachedImage(content, packed, at))
 
-    def revoke(self, repository: str, scope: Scope, at: float) -> None:
-        """`scope` knows nothing of `repository` any more that was proven up to `at`. O(1), amortised."""
-        self._denied_at[repository, scope] = at
+    def revoke(self, repository: str, credential_id: CredentialId, at: float) -> None:
+        """`credential_id` knows nothing of `repository` any more that was proven up to `at`. O(1), amortised."""
+        self._denied_at[repository, credential_id] = at
         if self._write_log:
-            self._write_log.note_denial(repository, scope, at)
+            self._write_log.note_denial(repository, credential_id, at)
         if len(self._denied_at) > _DENIALS:
             self._names.remove_where(self._is_void)
             self._denied_at.clear()
 
     def load(self, key: NameKey, known: CachedImage) -> None:
         """What the registry said to us in an earlier life, or to another replica, unless we were told later."""
-        repository, name, scope = key
+        repository, name, credential_id = key
         known = CachedImage(self._intern(known.content), known.packed, known.confirmed_at)
         repository = sys.intern(repository)
         self._contents.put((repository, known.packed), known.content)
-        key = (repository, name, Scope(sys.intern(scope)))
+        key = (repository, name, CredentialId(sys.intern(credential_id)))
         before = self._names.peek(key)
         if not self._is_void(key, known) and (before is None or before.confirmed_at < known.confirmed_at):
             self._names.put(key, known)
@@ -120,8 +122,8 @@ class ImageCache:
             self._interned.put(content, content)
         return known or content
 
-    def _write(self, target: Target, scope: Scope, known: CachedImage) -> CachedImage:
-        key = (target.repository, target.name, scope)
+    def _write(self, target: Target, credential_id: CredentialId, known: CachedImage) -> CachedImage:
+        key = (target.repository, target.name, credential_id)
         before = self._names.peek(key)
         if before and before.packed == known.packed:
             known = CachedImage(

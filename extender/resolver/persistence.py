@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import structlog
 
-from extender.credentials.keyring import ANONYMOUS, Scope
+from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.metrics import counter
 from extender.placement.facts import Content
 from extender.resolver.image_cache import CachedImage, NameKey
@@ -55,7 +55,7 @@ _READS_AT_ONCE = 8
 class Persistence:
     """The store as the resolver uses it, if there is one. Nothing here raises for its sake or waits for a write.
 
-    What was learned with a credential is kept only with `persist_private`: unless a file keys the scopes, they mean
+    What was learned with a credential is kept only with `persist_private`: unless a file keys the ids, they mean
     nothing to the next process. `clock` and `wall_clock` give seconds, monotonic and since the epoch; times come and go
     by `clock`. A wall clock that was set back makes a row look proven just now, and delays asking again that much.
     """
@@ -78,7 +78,7 @@ class Persistence:
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
         self._writing = asyncio.Lock()
         self._names: dict[NameKey, CachedImage] = {}
-        self._denials: dict[tuple[str, Scope], float] = {}
+        self._denials: dict[tuple[str, CredentialId], float] = {}
         self._changed = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._is_loaded = False
@@ -92,24 +92,24 @@ class Persistence:
         self._drop_oldest(self._names)
         self._wake()
 
-    def note_denial(self, repository: str, scope: Scope, at: float) -> None:
-        """What was proven to the scope up to `at` will be void in the store too."""
-        if self._store is None or not self._may_keep(scope):
+    def note_denial(self, repository: str, credential_id: CredentialId, at: float) -> None:
+        """What was proven to the credential up to `at` will be void in the store too."""
+        if self._store is None or not self._may_keep(credential_id):
             return
-        self._denials[repository, scope] = at
+        self._denials[repository, credential_id] = at
         self._drop_oldest(self._denials)
         self._wake()
 
-    def may_know(self, scopes: Iterable[Scope]) -> bool:
+    def may_know(self, credential_ids: Iterable[CredentialId]) -> bool:
         """Whether it makes sense to ask for a name that memory does not have, or that others may have confirmed."""
         store = self._store
         if store is None or self._health.rest_seconds(Doing.READING) or (self._is_loaded and not store.is_shared):
             return False
-        return any(map(self._may_keep, scopes))
+        return any(map(self._may_keep, credential_ids))
 
-    async def find(self, target: Target, scopes: Iterable[Scope]) -> list[tuple[NameKey, CachedImage]]:
-        """What the store has of the target for these scopes; nothing if it does not say so soon."""
-        store, kept = self._store, [scope for scope in scopes if self._may_keep(scope)]
+    async def find(self, target: Target, credential_ids: Iterable[CredentialId]) -> list[tuple[NameKey, CachedImage]]:
+        """What the store has of the target for these credentials; nothing if it does not say so soon."""
+        store, kept = self._store, [credential_id for credential_id in credential_ids if self._may_keep(credential_id)]
         if store is None or not self.may_know(kept):
             return []
         return self._names_in(await self._read(lambda: store.find(target.repository, target.name, kept)))
@@ -163,8 +163,8 @@ class Persistence:
         if store:
             await store.close()
 
-    def _may_keep(self, scope: Scope) -> bool:
-        return self._persist_private or scope == ANONYMOUS.scope
+    def _may_keep(self, credential_id: CredentialId) -> bool:
+        return self._persist_private or credential_id == ANONYMOUS.id
 
     def _drop_oldest(self, waiting: dict[T, CachedImage] | dict[T, float]) -> None:
         if len(waiting) > _MOST_WAITING:
@@ -208,7 +208,7 @@ class Persistence:
                 del self._denials[place]
         return written
 
-    def _batch_of(self, names: dict[NameKey, CachedImage], denials: dict[tuple[str, Scope], float]) -> Batch:
+    def _batch_of(self, names: dict[NameKey, CachedImage], denials: dict[tuple[str, CredentialId], float]) -> Batch:
         ahead = self._wall_clock() - self._clock()
         return Batch(
             [NameRow(*key, known.packed, known.content, known.confirmed_at + ahead) for key, known in names.items()],
@@ -249,11 +249,11 @@ class Persistence:
         ROWS["damaged"].inc(sum(row is None for row in rows))
         found = [
             (
-                (row.repository, row.name, row.scope),
+                (row.repository, row.name, row.credential_id),
                 CachedImage(row.content, row.packed, min(now, row.confirmed_at - ahead)),
             )
             for row in rows
-            if isinstance(row, NameRow) and self._may_keep(row.scope)
+            if isinstance(row, NameRow) and self._may_keep(row.credential_id)
         ]
         return [(key, known) for key, known in found if not self._is_denied(key, known)]
 

@@ -74,11 +74,11 @@ class RegistryLookup:
         return await self._look_up(target, credentials, self._ask_details)
 
     def forget_failure(self, target: Target, before: Sequence[Credential], after: Sequence[Credential]) -> None:
-        """What failed with a password says nothing of the one that has taken its place under the same scope."""
-        scopes = {credential.scope for credential in before}
+        """What failed with a password says nothing of the one that has taken its place under the same id."""
+        credential_ids = {credential.id for credential in before}
         for credential in after:
-            if credential.scope in scopes and credential not in before:
-                self._failures.forget(target, credential.scope)
+            if credential.id in credential_ids and credential not in before:
+                self._failures.forget(target, credential.id)
 
     async def close(self) -> None:
         """No fetch is under way, and none starts any more."""
@@ -97,16 +97,16 @@ class RegistryLookup:
         return summary(failures) or DENIED
 
     def _is_known(self, target: Target, credential: Credential) -> bool:
-        return self._cache.find(target, credential.scope) is not None
+        return self._cache.find(target, credential.id) is not None
 
     async def _share(
         self, target: Target, credential: Credential, ask: Callable[[Target, Credential], Awaitable[T]]
     ) -> T | Failure:
-        """One try per scope at a time, in however many keyrings it is: what is public is in everybody's.
+        """One try per credential at a time, in however many keyrings it is: what is public is in everybody's.
 
         Those who wait are flights, cancelled only when all are, so the try need not be guarded against the first.
         """
-        key = (target.repository, target.name, credential.scope, ask)
+        key = (target.repository, target.name, credential.id, ask)
         task: asyncio.Task[T | Failure] | None = self._trying.get(key)
         if task is None:
             task = self._trying[key] = asyncio.create_task(self._try(target, credential, ask))
@@ -116,7 +116,7 @@ class RegistryLookup:
     async def _try(
         self, target: Target, credential: Credential, ask: Callable[[Target, Credential], Awaitable[T]]
     ) -> T | Failure:
-        current = self._failures.current(target, credential.scope)
+        current = self._failures.current(target, credential.id)
         if current:
             return current
         try:
@@ -128,27 +128,27 @@ class RegistryLookup:
             return self._fail(target, credential, exc)
         except Exception as exc:  # noqa: BLE001 - whatever a registry provokes must not end the lookup unanswered
             return self._crash(target, credential, exc)
-        self._failures.forget(target, credential.scope)
+        self._failures.forget(target, credential.id)
         return outcome
 
     def _fail(self, target: Target, credential: Credential, error: Exception) -> Failure:
         if isinstance(error, RegistryDenied):
-            self._cache.revoke(target.repository, credential.scope, self._clock())
-        failure = self._failures.remember(target, credential.scope, error)
-        log.info("lookup.failed", image=str(target.reference), cause=failure.cause.value, scope=credential.scope)
+            self._cache.revoke(target.repository, credential.id, self._clock())
+        failure = self._failures.remember(target, credential.id, error)
+        log.info("lookup.failed", image=str(target.reference), cause=failure.cause.value, credential_id=credential.id)
         return failure
 
     def _crash(self, target: Target, credential: Credential, error: Exception) -> Failure:
         """A defect of ours: for the pod's author the registry is unavailable, for us there is an event to look into."""
         crash = f"{int(self._random() * 2**32):08x}"
         log.error("lookup.crashed", id=crash, image=str(target.reference), exc_info=error)
-        return self._failures.remember(target, credential.scope, error)
+        return self._failures.remember(target, credential.id, error)
 
     async def _ask(self, target: Target, credential: Credential) -> CachedImage:
         """What the registry says under this credential, by a HEAD, a GET, or both.
 
         A digest whose content is not known here is fetched straight away. Else HEAD comes first: it is free where GETs
-        are counted (Docker Hub), and proves this scope's access to what another one fetched.
+        are counted (Docker Hub), and proves this credential's access to what another one fetched.
         """
         reference = target.reference
         await self._recall_content(target.repository, reference.digest)
@@ -189,11 +189,11 @@ class RegistryLookup:
     async def _confirm(
         self, target: Target, credential: Credential, digest: str, manifest: FetchedManifest | None
     ) -> CachedImage:
-        """Remembers that the target is `digest` to this scope; fetches what that is unless the repository showed it."""
-        known = self._cache.confirm(target, credential.scope, digest, self._clock())
+        """Remembers that the target is `digest` to this credential; fetches it unless the repository has shown it."""
+        known = self._cache.confirm(target, credential.id, digest, self._clock())
         if known is None:
             image = await self._fetch(target.reference.with_digest(digest), credential, manifest)
-            known = self._cache.learn(target, credential.scope, digest, _content_of(image), self._clock())
+            known = self._cache.learn(target, credential.id, digest, _content_of(image), self._clock())
         return known
 
     async def _fetch_image(
@@ -204,7 +204,7 @@ class RegistryLookup:
         Wrapped in `alru_cache`, which makes one flight of all who ask at the same time and remembers the last images;
         errors are raised, so they are not remembered. Those who ask are lookups in tasks of their own: were the last
         of them cancelled, the flight would be too, so a request's deadline must not reach here.
-        The key is (repository, digest, scope): what one repository showed does not vouch for another, and what one
+        The key is (repository, digest, credential): what one repository showed does not vouch for another, and what one
         credential was given is not handed to another. `manifest` is no part of it.
         """
         if manifest is None:
@@ -213,7 +213,7 @@ class RegistryLookup:
 
 
 def _fetch_key(reference: ImageReference, credential: Credential, manifest: FetchedManifest | None) -> Hashable:  # noqa: ARG001
-    return reference.repository, reference.digest, credential.scope
+    return reference.repository, reference.digest, credential.id
 
 
 def _content_of(image: Image) -> Content:

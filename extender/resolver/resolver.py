@@ -245,12 +245,14 @@ class Resolver:
         self, query: ImageQuery, target: Target, credentials: tuple[Credential, ...]
     ) -> CachedImage | Failure:
         """What is fresh in memory now that the credentials are at hand, or in the store; else what a registry says."""
-        scopes = [credential.scope for credential in credentials]
-        for key, known in await self._persistence.find(target, scopes):
+        credential_ids = [credential.id for credential in credentials]
+        for key, known in await self._persistence.find(target, credential_ids):
             self._cache.load(key, known)
-        for scope in scopes:
-            found = self._cache.find(target, scope)
-            if found and self._clock() - found.confirmed_at < self._cache_lookup.fresh_seconds(query, target, scope):
+        for credential_id in credential_ids:
+            found = self._cache.find(target, credential_id)
+            if found and self._clock() - found.confirmed_at < self._cache_lookup.fresh_seconds(
+                query, target, credential_id
+            ):
                 return found
         return await self._registry_lookup.find(target, credentials)
 
@@ -264,7 +266,7 @@ class Resolver:
         credentials = await keyring.load(target.reference)
         outcome = await ask(target, credentials)
         if isinstance(outcome, Failure) and outcome.cause in NEXT_CREDENTIAL:
-            renewed = await keyring.load(target.reference, anew=True)
+            renewed = await keyring.load(target.reference, refresh=True)
             if renewed != credentials:
                 self._registry_lookup.forget_failure(target, credentials, renewed)
                 outcome = await ask(target, renewed)

@@ -54,7 +54,7 @@ SCHEDULER_BODY_BYTES = 5_000 * 25 * 1024
 ADMISSION_BODY_BYTES = 8 * 1024 * 1024
 FILE_CHECK_SECONDS = 5.0
 LOAD_SECONDS = 0.5  # of the start that the store may take; the rest is loaded while we answer
-SCOPE_KEY_BYTES = 32
+CREDENTIAL_KEY_BYTES = 32
 SETTLE_SECONDS = 0.1
 
 
@@ -88,7 +88,7 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
         ConfigError: a file of the configuration cannot be used, or a value of it is none that it can be.
     """
     registry, cache = config.registry, config.cache
-    scope_key = _scope_key(cache.key_file)
+    credential_key = _credential_key(cache.key_file)
     guard = AddressGuard(allow=registry.allow, deny=registry.deny, private_addresses=registry.private_addresses)
     mirrors = HostsDirectory(registry.hosts_directory, ca_files=registry.ca_files) if registry.hosts_directory else None
     url = cache.url or default_store_url(os.environ)
@@ -102,7 +102,7 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
                 plugin_dir=registry.credential_providers.bin_dir,
                 clouds=registry.clouds,
                 environment=os.environ,
-                key=scope_key,
+                key=credential_key,
                 clock=time.monotonic,
                 wall_clock=time.time,
             )
@@ -133,7 +133,7 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
         stack.push_async_callback(resolver.close)
         await resolver.load(LOAD_SECONDS)
         pull_secrets = (
-            PullSecrets(cluster_view.secrets, key=scope_key, clock=time.monotonic)
+            PullSecrets(cluster_view.secrets, key=credential_key, clock=time.monotonic)
             if registry.pull_secrets and cluster_view.secrets
             else None
         )
@@ -147,16 +147,18 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
         )
 
 
-def _scope_key(file: str) -> bytes:
+def _credential_key(file: str) -> bytes:
     """What keys the names of credentials: the file's bytes as 32, or 32 of this process alone."""
     if not file:
-        return secrets.token_bytes(SCOPE_KEY_BYTES)
+        return secrets.token_bytes(CREDENTIAL_KEY_BYTES)
     try:
         content = Path(file).read_bytes()
     except OSError as exc:
         raise ConfigError(f"cache.key_file: {file}: {exc.strerror}; give a file of random bytes") from exc
-    if len(content) < SCOPE_KEY_BYTES:
-        raise ConfigError(f"cache.key_file: {file} holds {len(content)} bytes; {SCOPE_KEY_BYTES} or more are needed")
+    if len(content) < CREDENTIAL_KEY_BYTES:
+        raise ConfigError(
+            f"cache.key_file: {file} holds {len(content)} bytes; {CREDENTIAL_KEY_BYTES} or more are needed"
+        )
     return hashlib.sha256(content).digest()
 
 

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, AuthorizationError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from extender.credentials.keyring import Scope
+from extender.credentials.keyring import CredentialId
 from extender.store.rows import (
     SCHEMA,
     Batch,
@@ -86,18 +86,20 @@ class RedisStore:
         for rows in nothing:
             yield rows
 
-    async def find(self, repository: str, name: PackedDigest, scopes: Sequence[Scope]) -> Sequence[NameRow | None]:
+    async def find(
+        self, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
+    ) -> Sequence[NameRow | None]:
         """One command."""
-        names = [self._name_key(repository, name, scope) for scope in scopes]
-        denials = [self._denial_key(repository, scope) for scope in scopes]
+        names = [self._name_key(repository, name, credential_id) for credential_id in credential_ids]
+        denials = [self._denial_key(repository, credential_id) for credential_id in credential_ids]
         values = cast("list[bytes | None]", await _translated(self._client.mget([*names, *denials])))
         rows = [
-            decode_name(repository, name, scope, record)
-            for scope, record in zip(scopes, values, strict=False)
+            decode_name(repository, name, credential_id, record)
+            for credential_id, record in zip(credential_ids, values, strict=False)
             if record is not None
         ]
-        denied_at = dict(zip(scopes, map(_time, values[len(scopes) :]), strict=True))
-        return [row for row in rows if row is None or row.confirmed_at > denied_at[row.scope]]
+        denied_at = dict(zip(credential_ids, map(_time, values[len(credential_ids) :]), strict=True))
+        return [row for row in rows if row is None or row.confirmed_at > denied_at[row.credential_id]]
 
     async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
         """One command."""
@@ -107,11 +109,11 @@ class RedisStore:
     async def write(self, batch: Batch) -> None:
         """One round trip, denials first; what came through before an error stays."""
         values: dict[str, bytes] = {}
-        for (repository, scope), at in batch.denials.items():
-            values[self._denial_key(repository, scope)] = repr(at).encode()
+        for (repository, credential_id), at in batch.denials.items():
+            values[self._denial_key(repository, credential_id)] = repr(at).encode()
         for row in batch.names:
             values[self._content_key(row.repository, row.packed)] = encode_content(row)
-            values[self._name_key(row.repository, row.name, row.scope)] = encode_name(row)
+            values[self._name_key(row.repository, row.name, row.credential_id)] = encode_name(row)
         await _translated(self._set(values))
 
     async def close(self) -> None:
@@ -127,12 +129,12 @@ class RedisStore:
                 pipeline.set(key, value, ex=self._keep_seconds)
             await pipeline.execute()
 
-    def _name_key(self, repository: str, name: PackedDigest, scope: Scope) -> str:
+    def _name_key(self, repository: str, name: PackedDigest, credential_id: CredentialId) -> str:
         mark = ":" if isinstance(name, str) and ":" not in name else "@"
-        return f"{self._prefix}name:{scope}:{repository}{mark}{unpack_digest(name)}"
+        return f"{self._prefix}name:{credential_id}:{repository}{mark}{unpack_digest(name)}"
 
-    def _denial_key(self, repository: str, scope: Scope) -> str:
-        return f"{self._prefix}denial:{scope}:{repository}"
+    def _denial_key(self, repository: str, credential_id: CredentialId) -> str:
+        return f"{self._prefix}denial:{credential_id}:{repository}"
 
     def _content_key(self, repository: str, packed: PackedDigest) -> str:
         return f"{self._prefix}content:{repository}@{unpack_digest(packed)}"

@@ -1,6 +1,6 @@
 """What outlives the process: the rows, the form in which they are kept, and what a place that keeps them must do.
 
-Knows no clock but wall time (a monotonic one starts anew with the machine), no memory, and of a credential its scope.
+Knows no clock but wall time (a monotonic one starts anew with the machine), no memory, and of a credential its id.
 """
 
 import functools
@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from extender.credentials.keyring import Scope
+from extender.credentials.keyring import CredentialId
 from extender.errors import ExtenderError
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
@@ -40,11 +40,11 @@ class ContentRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class NameRow(msgspec.Struct, frozen=True, gc=False):
-    """What a tag or digest was to a scope when the registry last said so: `confirmed_at`, in seconds since the epoch."""
+    """What a tag or digest was to a credential; `confirmed_at`: when the registry last said so, in epoch seconds."""
 
     repository: str
     name: PackedDigest
-    scope: Scope
+    credential_id: CredentialId
     packed: PackedDigest
     content: Content
     confirmed_at: float
@@ -56,11 +56,11 @@ Row = NameRow | ContentRow
 class Batch(msgspec.Struct, frozen=True):
     """What is written together. Denials come first: they void what was written before, not what comes with them.
 
-    `denials`: until when, in seconds since the epoch, nothing that was proven to the scope in the repository counts.
+    `denials`: by repository and credential id, until when nothing confirmed counts; seconds since the epoch.
     """
 
     names: Collection[NameRow]
-    denials: Mapping[tuple[str, Scope], float]
+    denials: Mapping[tuple[str, CredentialId], float]
 
 
 class Store(Protocol):
@@ -77,8 +77,10 @@ class Store(Protocol):
     def rows(self) -> AsyncIterator[Sequence[Row | None]]:
         """All rows, in slices, least recently written first; None for a damaged one. Nothing where it is shared."""
 
-    async def find(self, repository: str, name: PackedDigest, scopes: Sequence[Scope]) -> Sequence[NameRow | None]:
-        """What is kept of the name for any of the scopes; None for a damaged row."""
+    async def find(
+        self, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
+    ) -> Sequence[NameRow | None]:
+        """What is kept of the name for any of the credentials; None for a damaged row."""
 
     async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
         """What the digest runs on, if the repository has shown it; None for a damaged row."""
@@ -115,17 +117,17 @@ def encode_name(row: NameRow) -> bytes:
     body = _ENCODER.encode(
         _NameRecord(unpack_digest(row.packed), row.confirmed_at, msgspec.Raw(_encode_content(row.content)))
     )
-    return _seal(body, row.repository, row.name, row.scope)
+    return _seal(body, row.repository, row.name, row.credential_id)
 
 
-def decode_name(repository: str, name: PackedDigest, scope: Scope, record: bytes) -> NameRow | None:
+def decode_name(repository: str, name: PackedDigest, credential_id: CredentialId, record: bytes) -> NameRow | None:
     """The row under this key; None if the record is damaged or belongs to another key."""
     try:
-        found = _NAME_DECODER.decode(_unseal(record, repository, name, scope))
+        found = _NAME_DECODER.decode(_unseal(record, repository, name, credential_id))
         content = _decode_content(bytes(found.content))
     except _DAMAGES:
         return None
-    return NameRow(repository, name, scope, pack_digest(found.digest), content, found.confirmed_at)
+    return NameRow(repository, name, credential_id, pack_digest(found.digest), content, found.confirmed_at)
 
 
 def encode_content(row: NameRow | ContentRow) -> bytes:
@@ -153,18 +155,18 @@ def _decode_content(raw: bytes) -> Content:
     return Content(record.kind, frozenset(Platform(*words) for words in record.platforms), record.states_platforms)
 
 
-def _seal(body: bytes, repository: str, name: PackedDigest, scope: str) -> bytes:
+def _seal(body: bytes, repository: str, name: PackedDigest, credential_id: str) -> bytes:
     """The body behind a checksum of key and body: databases do not notice a bit that a disk has flipped."""
-    return zlib.crc32(body, _checksum_of_key(repository, name, scope)).to_bytes(4, "big") + body
+    return zlib.crc32(body, _checksum_of_key(repository, name, credential_id)).to_bytes(4, "big") + body
 
 
-def _unseal(record: bytes, repository: str, name: PackedDigest, scope: str) -> bytes:
+def _unseal(record: bytes, repository: str, name: PackedDigest, credential_id: str) -> bytes:
     body = record[4:]
-    if record[:4] != zlib.crc32(body, _checksum_of_key(repository, name, scope)).to_bytes(4, "big"):
+    if record[:4] != zlib.crc32(body, _checksum_of_key(repository, name, credential_id)).to_bytes(4, "big"):
         raise ValueError("the checksum is wrong")
     return body
 
 
-def _checksum_of_key(repository: str, name: PackedDigest, scope: str) -> int:
+def _checksum_of_key(repository: str, name: PackedDigest, credential_id: str) -> int:
     text = name if isinstance(name, str) else name.hex()
-    return zlib.crc32(f"{repository}\n{text}\n{scope}\n".encode())
+    return zlib.crc32(f"{repository}\n{text}\n{credential_id}\n".encode())

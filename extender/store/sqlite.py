@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
-from extender.credentials.keyring import Scope
+from extender.credentials.keyring import CredentialId
 from extender.store.rows import (
     SCHEMA,
     Batch,
@@ -84,9 +84,11 @@ class SqliteStore:
                 after = found[-1][0]
                 yield [row for _, row in found]
 
-    async def find(self, repository: str, name: PackedDigest, scopes: Sequence[Scope]) -> Sequence[NameRow | None]:
-        """One query per scope, some 20 µs each."""
-        return await self._run(lambda file: _find_names(file, repository, name, scopes))
+    async def find(
+        self, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
+    ) -> Sequence[NameRow | None]:
+        """One query per credential, some 20 µs each."""
+        return await self._run(lambda file: _find_names(file, repository, name, credential_ids))
 
     async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
         """One query."""
@@ -183,8 +185,8 @@ class SqliteStore:
                 file.close()
 
 
-def _names(batch: Batch) -> Iterable[tuple[str, Scope, PackedDigest, bytes]]:
-    return ((row.repository, row.scope, row.name, encode_name(row)) for row in batch.names)
+def _names(batch: Batch) -> Iterable[tuple[str, CredentialId, PackedDigest, bytes]]:
+    return ((row.repository, row.credential_id, row.name, encode_name(row)) for row in batch.names)
 
 
 def _contents(batch: Batch) -> Iterable[tuple[str, PackedDigest, bytes]]:
@@ -192,13 +194,13 @@ def _contents(batch: Batch) -> Iterable[tuple[str, PackedDigest, bytes]]:
 
 
 def _find_names(
-    file: sqlite3.Connection, repository: str, name: PackedDigest, scopes: Sequence[Scope]
+    file: sqlite3.Connection, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
 ) -> list[NameRow | None]:
     query = "SELECT record FROM names WHERE repository = ? AND scope = ? AND name = ?"
     return [
-        decode_name(repository, name, scope, record)
-        for scope in scopes
-        for (record,) in file.execute(query, (repository, scope, name))
+        decode_name(repository, name, credential_id, record)
+        for credential_id in credential_ids
+        for (record,) in file.execute(query, (repository, credential_id, name))
     ]
 
 

@@ -22,7 +22,7 @@ from extender.credentials.aws import AwsKeys, EcrProvider, sign
 from extender.credentials.clouds import AzureProvider, GoogleProvider
 from extender.credentials.keyring import ANONYMOUS
 from extender.credentials.operator_keyring import open_operator_keyring
-from extender.credentials.providers import CredentialsUnavailable, Reach
+from extender.credentials.providers import CacheKeyType, CredentialsUnavailable
 from extender.images.reference import parse_reference
 
 KEY = b"k" * 32
@@ -137,7 +137,7 @@ async def test_google_s_metadata_server_gives_a_token_for_all_its_registries(
     assert cloud.asked[0].headers["metadata-flavor"] == "Google"
     assert {(login.username, login.password) for login in given.logins} == {("oauth2accesstoken", "ya29")}
     assert {login.pattern for login in given.logins} == {"gcr.io", "*.gcr.io", "*-docker.pkg.dev"}
-    assert (given.keep_seconds, given.reach) == (3539, Reach.GLOBAL)
+    assert (given.keep_seconds, given.cache_key_type) == (3539, CacheKeyType.GLOBAL)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ async def test_amazon_s_keys_of_the_environment_sign_the_request(cloud: Cloud, s
     given = await ecr(session, cloud, **KEYS, AWS_SESSION_TOKEN="session").provide(f"{ECR}/team/app")
     (login,) = given.logins
     assert (login.pattern, login.username, login.password) == (ECR, "AWS", "hunter2")
-    assert (given.keep_seconds, given.reach) == (21_600, Reach.REGISTRY)
+    assert (given.keep_seconds, given.cache_key_type) == (21_600, CacheKeyType.REGISTRY)
     (asked,) = cloud.asked
     assert asked.headers["x-amz-target"] == "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken"
     assert asked.headers["x-amz-security-token"] == "session"

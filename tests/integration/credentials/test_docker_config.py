@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.credentials.docker_config import load_docker_config
-from extender.credentials.keyring import ANONYMOUS, Credential, Keyring, scope_of
+from extender.credentials.keyring import ANONYMOUS, Credential, Keyring, credential_id_of
 from extender.errors import ConfigError
 from extender.images.reference import parse_reference
 from testbed.clock import Clock
@@ -44,7 +44,7 @@ def load(folder: Path, **document: object) -> Keyring:
 async def test_configuration_without_helpers_is_its_logins(tmp_path: Path) -> None:
     """`docker login` writes such a file where there is no key store."""
     keyring = load(tmp_path, auths={"quay.io": {"username": "ann", "password": "p"}})
-    assert await keyring.load(APP) == (Credential("ann", "p", scope_of("ann", "p", key=KEY)), ANONYMOUS)
+    assert await keyring.load(APP) == (Credential("ann", "p", credential_id_of("ann", "p", key=KEY)), ANONYMOUS)
 
 
 async def test_helper_of_a_registry_is_asked_by_its_host(tmp_path: Path, helper: Program) -> None:

@@ -104,14 +104,14 @@ async def test_images_that_do_not_match_are_not_asked_about(tmp_path: Path, cloc
 
 
 @pytest.mark.parametrize(
-    ("reach", "calls"),
+    ("cache_key_type", "calls"),
     [pytest.param("Image", 3, id="image"), pytest.param("Registry", 2, id="registry"), pytest.param("Global", 1)],
 )
 async def test_cache_key_type_says_for_what_else_an_answer_holds(
-    tmp_path: Path, clock: Clock, program: Program, reach: str, calls: int
+    tmp_path: Path, clock: Clock, program: Program, cache_key_type: str, calls: int
 ) -> None:
     """Two images of one registry and one of another."""
-    program.rewrite(answer(cacheKeyType=reach))
+    program.rewrite(answer(cacheKeyType=cache_key_type))
     ring = load(tmp_path, clock, plugin())
     for reference in (APP, OTHER_APP, ELSEWHERE, APP):
         assert len(await ring.load(reference)) == 2

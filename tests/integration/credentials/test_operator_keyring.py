@@ -75,7 +75,7 @@ async def test_files_come_before_plugins_and_plugins_before_clouds(tmp_path: Pat
         for reference in (APP, parse_reference(f"{HOST}/team/other:1")):
             found = await keyring.load(reference)
             assert [credential.username for credential in found] == ["file", "plugin", "cloud", ""]
-            assert keyring.scopes_for(reference) == tuple(credential.scope for credential in found)
+            assert keyring.credential_ids_for(reference) == tuple(credential.id for credential in found)
         assert not keyring.is_due(APP)
     await runner.cleanup()
     assert len(program.calls) == 1

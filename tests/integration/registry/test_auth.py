@@ -10,7 +10,7 @@ from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from extender.credentials.keyring import ANONYMOUS, Credential, Scope
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.demo.images import build_index
 from extender.errors import RegistryDenied, RegistryError, RegistryThrottled, RegistryUnavailable
 from extender.images.reference import ImageReference, parse_reference
@@ -20,8 +20,8 @@ from testbed.clock import Clock
 from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegistry, login_of
 
-ANN = Credential("ann", "pa:ss", Scope("ann"))
-BOB = Credential("bob", "word", Scope("bob"))
+ANN = Credential("ann", "pa:ss", CredentialId("ann"))
+BOB = Credential("bob", "word", CredentialId("bob"))
 LOGIN = "ann:pa:ss"
 INDEX = build_index(["linux/amd64", "linux/arm64"])
 APP = "team/app"

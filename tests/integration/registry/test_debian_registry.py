@@ -8,7 +8,7 @@ import bcrypt
 import pytest
 import trustme
 
-from extender.credentials.keyring import ANONYMOUS, Credential, Scope
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.demo.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
 from extender.errors import ConfigError, ManifestNotFound, RegistryDenied, RegistryUnavailable
 from extender.images.manifest import Image, Kind
@@ -23,8 +23,8 @@ from tests.integration.conftest import StartRegistry
 from tests.integration.registry.conftest import ON_LOOPBACK, MakeClient
 from tests.integration.registry.token_issuer import TokenDesk, TokenIssuer
 
-ANN = Credential("ann", "pa:ss", Scope("ann"))
-MALLORY = Credential("mallory", "guess", Scope("mallory"))
+ANN = Credential("ann", "pa:ss", CredentialId("ann"))
+MALLORY = Credential("mallory", "guess", CredentialId("mallory"))
 BOTH = ["linux/amd64", "linux/arm64"]
 FAMILIES = pytest.mark.parametrize("family", [OCI, DOCKER], ids=["oci", "docker"])
 

@@ -12,7 +12,7 @@ import pytest
 import trustme
 from aiohttp import web
 
-from extender.credentials.keyring import ANONYMOUS, Credential, DockerConfigKeyring, Scope
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, DockerConfigKeyring
 from extender.credentials.logins import Logins
 from extender.demo.images import build_index, build_manifest
 from extender.demo.registry import EmbeddedRegistry
@@ -33,8 +33,8 @@ from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegi
 
 BOTH = ["linux/amd64", "linux/arm64"]
 IMAGE = build_index(BOTH)
-TENANT = Credential("tenant", "pa:ss", Scope("tenant"))
-OPERATOR = Credential("operator", "word", Scope("operator"))
+TENANT = Credential("tenant", "pa:ss", CredentialId("tenant"))
+OPERATOR = Credential("operator", "word", CredentialId("operator"))
 MakeMirrored = Callable[..., RegistryClient]
 
 

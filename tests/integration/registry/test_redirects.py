@@ -3,7 +3,7 @@
 import pytest
 from aiohttp import web
 
-from extender.credentials.keyring import ANONYMOUS, Credential, Scope
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.demo.images import build_index
 from extender.demo.registry import EmbeddedRegistry
 from extender.errors import RegistryDenied, RegistryUnavailable
@@ -11,7 +11,7 @@ from extender.images.reference import parse_reference
 from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import Fault, FaultyRegistry, GuardedRegistry
 
-ANN = Credential("ann", "pass", Scope("ann"))
+ANN = Credential("ann", "pass", CredentialId("ann"))
 INDEX = build_index(["linux/amd64", "linux/arm64"])
 APP = "team/app"
 

@@ -37,7 +37,7 @@ def row(number: int) -> NameRow:
     """An image of its own, ten of them in a repository, with names as long as they are in companies."""
     repository = f"registry.example.com/department-{number // 1000}/team-{number // 100}/application-{number // 10}"
     packed = pack_digest(digest_of(str(number).encode()))
-    return NameRow(repository, f"v1.{number}.0-4f9a1c2", ANONYMOUS.scope, packed, _CONTENTS[number % 6], time.time())
+    return NameRow(repository, f"v1.{number}.0-4f9a1c2", ANONYMOUS.id, packed, _CONTENTS[number % 6], time.time())
 
 
 async def fill(path: Path, size: int) -> None:

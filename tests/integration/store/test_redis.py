@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 import trustme
 
-from extender.credentials.keyring import ANONYMOUS, Scope
+from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.images.digest import digest_of
 from extender.placement.facts import Content
 from extender.resolver.persistence import Persistence
@@ -22,17 +22,17 @@ from testbed.clock import Clock
 from testbed.debian_redis import DebianRedis
 from tests.unit.resolver.fake_registry import FakeRegistry, Keys, index_of
 
-PUBLIC, TENANT = ANONYMOUS.scope, Scope("tenant")
-NONE: dict[tuple[str, Scope], float] = {}
+PUBLIC, TENANT = ANONYMOUS.id, CredentialId("tenant")
+NONE: dict[tuple[str, CredentialId], float] = {}
 KEYS = Keys(ANONYMOUS)
 
 Open = Callable[[str], Store]
 StartRedis = Callable[..., DebianRedis]
 
 
-def row(number: int, scope: Scope = PUBLIC, at: float = 1e9) -> NameRow:
+def row(number: int, credential_id: CredentialId = PUBLIC, at: float = 1e9) -> NameRow:
     packed = pack_digest(digest_of(str(number).encode()))
-    return NameRow("ghcr.io:443/team/app", f"v{number}", scope, packed, index_of("linux/arm64"), at)
+    return NameRow("ghcr.io:443/team/app", f"v{number}", credential_id, packed, index_of("linux/arm64"), at)
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def store(open_url: Open, redis: DebianRedis) -> Store:
     return open_url(f"redis://127.0.0.1:{redis.port}")
 
 
-async def find(store: Store, item: NameRow, *scopes: Scope) -> list[NameRow | None]:
-    return list(await store.find(item.repository, item.name, scopes or (item.scope,)))
+async def find(store: Store, item: NameRow, *credential_ids: CredentialId) -> list[NameRow | None]:
+    return list(await store.find(item.repository, item.name, credential_ids or (item.credential_id,)))
 
 
 async def reason_of(store: Store) -> str:
@@ -78,7 +78,7 @@ async def test_what_one_replica_writes_another_reads(open_url: Open, redis: Debi
     sha512 = NameRow(row(1).repository, f"sha512:{'a' * 128}", PUBLIC, f"sha512:{'a' * 128}", row(1).content, 5.0)
     await open_url(url).write(Batch([row(0), row(0, TENANT), by_digest, sha512], NONE))
     other = open_url(url)
-    assert await find(other, row(0), PUBLIC, Scope("other"), TENANT) == [row(0), row(0, TENANT)]
+    assert await find(other, row(0), PUBLIC, CredentialId("other"), TENANT) == [row(0), row(0, TENANT)]
     assert await find(other, by_digest) == [by_digest]
     assert await find(other, sha512) == [sha512]
     assert await find(other, row(1)) == []
@@ -119,7 +119,7 @@ async def test_what_somebody_else_put_there_is_no_row(store: Store, redis: Debia
     """Neither another key's record, nor text, nor a damaged denial that might have been one."""
     assert isinstance(store, RedisStore)
     await store.write(Batch([row(0), row(1)], NONE))
-    keys = [store._name_key(item.repository, item.name, item.scope) for item in (row(0), row(1))]
+    keys = [store._name_key(item.repository, item.name, item.credential_id) for item in (row(0), row(1))]
     record = await store._client.get(keys[1])
     assert record is not None
     await store._client.set(keys[0], record)

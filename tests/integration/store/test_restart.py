@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS, Credential, Scope
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryUnavailable
 from extender.images.reference import ImageReference
 from extender.placement.facts import Answer, Content
@@ -26,10 +26,10 @@ LOOKUPS = [
 class Matching(Keys):
     """A login that is for the private half only, as pull secrets are for some repositories."""
 
-    def scopes_for(self, reference: ImageReference) -> tuple[Scope, ...]:
-        return tuple(credential.scope for credential in self._matching(reference))
+    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
+        return tuple(credential.id for credential in self._matching(reference))
 
-    async def load(self, reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         return self._matching(reference)
 
     def _matching(self, reference: ImageReference) -> tuple[Credential, ...]:
@@ -155,6 +155,6 @@ async def test_rows_are_on_disk_soon_after_they_were_learned(start: Start, tmp_p
     await start().resolve_all(LOOKUPS[:10], KEYS, 60)
     store = SqliteStore(tmp_path / "images.sqlite", size=100_000)
     async with asyncio.timeout(30):
-        while not await store.find("ghcr.io/public/app-0", "v8", [ANONYMOUS.scope]):
+        while not await store.find("ghcr.io/public/app-0", "v8", [ANONYMOUS.id]):
             await asyncio.sleep(0.01)
     await store.close()

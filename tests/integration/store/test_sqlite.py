@@ -9,23 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS, Scope
+from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.images.digest import digest_of
 from extender.store.rows import Batch, ContentRow, NameRow, Row, StoreError
 from extender.store.sqlite import SqliteStore
 from extender.tables import pack_digest
 from tests.unit.resolver.fake_registry import index_of
 
-PUBLIC, TENANT = ANONYMOUS.scope, Scope("tenant")
+PUBLIC, TENANT = ANONYMOUS.id, CredentialId("tenant")
 CONTENTS = [index_of("linux/amd64"), index_of("linux/arm64")]
-NONE: dict[tuple[str, Scope], float] = {}
+NONE: dict[tuple[str, CredentialId], float] = {}
 
 Open = Callable[..., SqliteStore]
 
 
-def row(number: int, scope: Scope = PUBLIC, repository: str = "ghcr.io/team/app") -> NameRow:
+def row(number: int, credential_id: CredentialId = PUBLIC, repository: str = "ghcr.io/team/app") -> NameRow:
     packed = pack_digest(digest_of(str(number).encode()))
-    return NameRow(repository, f"v{number}", scope, packed, CONTENTS[number % 2], 1e9 + number)
+    return NameRow(repository, f"v{number}", credential_id, packed, CONTENTS[number % 2], 1e9 + number)
 
 
 @pytest.fixture
@@ -69,7 +69,10 @@ async def test_rows_outlive_the_store(open_store: Open) -> None:
     await first.write(Batch([row(0), row(0, TENANT), by_digest], NONE))
     await first.close()
     second = open_store()
-    assert await second.find("ghcr.io/team/app", "v0", [PUBLIC, TENANT, Scope("other")]) == [row(0), row(0, TENANT)]
+    assert await second.find("ghcr.io/team/app", "v0", [PUBLIC, TENANT, CredentialId("other")]) == [
+        row(0),
+        row(0, TENANT),
+    ]
     assert await second.find("ghcr.io/team/app", row(1).packed, [PUBLIC, TENANT]) == [by_digest]
     assert await second.find("ghcr.io/team/other", "v0", [PUBLIC]) == []
     assert await second.find_content("ghcr.io/team/app", row(0).packed) == [

@@ -42,7 +42,7 @@ async def write(path: Path, number: int, acknowledge: int) -> None:
     for batch in range(1_000_000):
         for row in range(_ROWS):
             repository, tag = f"ghcr.io/team/app-{number}", str(batch * _ROWS + row)
-            persistence.note((repository, tag, ANONYMOUS.scope), known(repository, tag))
+            persistence.note((repository, tag, ANONYMOUS.id), known(repository, tag))
         await persistence.flush()
         os.write(acknowledge, b".")
 

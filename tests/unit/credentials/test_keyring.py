@@ -10,7 +10,7 @@ from extender.credentials.keyring import (
     DockerConfigKeyring,
     JoinedKeyring,
     Keyring,
-    scope_of,
+    credential_id_of,
 )
 from extender.credentials.logins import Login, Logins
 from extender.images.reference import parse_reference
@@ -35,31 +35,31 @@ def test_same_login_under_two_patterns_is_tried_once() -> None:
 def test_without_logins_only_anonymous_is_left() -> None:
     """Whoever has no login asks anonymously."""
     keyring: Keyring = DockerConfigKeyring(Logins([]), key=KEY)
-    assert keyring.scopes_for(APP) == (ANONYMOUS.scope,)
+    assert keyring.credential_ids_for(APP) == (ANONYMOUS.id,)
 
 
 def test_scope_stands_for_the_login_under_one_key() -> None:
     """The same login has the same scope under the same key; another name, password or key has another one."""
-    same = scope_of("ann", "secret", key=KEY)
-    assert same == scope_of("ann", "secret", key=KEY)
+    same = credential_id_of("ann", "secret", key=KEY)
+    assert same == credential_id_of("ann", "secret", key=KEY)
     others = {
-        scope_of("ann", "Secret", key=KEY),
-        scope_of("bob", "secret", key=KEY),
-        scope_of("ann", "secret", key=b"another"),
-        scope_of("anns", "ecret", key=KEY),
-        scope_of('ann","', "secret", key=KEY),
-        ANONYMOUS.scope,
+        credential_id_of("ann", "Secret", key=KEY),
+        credential_id_of("bob", "secret", key=KEY),
+        credential_id_of("ann", "secret", key=b"another"),
+        credential_id_of("anns", "ecret", key=KEY),
+        credential_id_of('ann","', "secret", key=KEY),
+        ANONYMOUS.id,
     }
     assert len(others | {same}) == 7
 
 
 def test_credential_does_not_show_its_secret() -> None:
     """Neither repr, format, a pretty-printer nor a log line holds name or password."""
-    credential = Credential("ann", "hunter2", scope_of("ann", "hunter2", key=KEY))
+    credential = Credential("ann", "hunter2", credential_id_of("ann", "hunter2", key=KEY))
     record = logging.LogRecord("x", logging.INFO, "x", 1, "%s %r", (credential, [credential]), None)
     shown = [repr(credential), f"{credential}", pretty_repr({"credential": credential}), record.getMessage()]
     for text in shown:
-        assert credential.scope in text
+        assert credential.id in text
         assert "hunter2" not in text
         assert "ann" not in text
 
@@ -71,7 +71,7 @@ async def test_joined_keyrings_are_tried_one_after_the_other() -> None:
     joined = JoinedKeyring([first, second])
     found = await joined.load(APP)
     assert [credential.username for credential in found] == ["a", "b", ""]
-    assert joined.scopes_for(APP) == tuple(credential.scope for credential in found)
+    assert joined.credential_ids_for(APP) == tuple(credential.id for credential in found)
     assert not joined.is_due(APP)
     assert joined.identity == JoinedKeyring([first, second], tenant="shop").identity
     assert joined.identity != JoinedKeyring([second, first]).identity

@@ -7,7 +7,12 @@ from structlog.testing import capture_logs
 
 from extender.credentials.keyring import ANONYMOUS, JoinedKeyring
 from extender.credentials.logins import Login
-from extender.credentials.providers import CredentialsUnavailable, ProviderKeyring, Provision, Reach
+from extender.credentials.providers import (
+    CacheKeyType,
+    CredentialProviderResponse,
+    CredentialsUnavailable,
+    ProviderKeyring,
+)
 from extender.images.reference import parse_reference
 from testbed.clock import Clock
 
@@ -23,8 +28,10 @@ class Provider:
     source = "provider"
     name = "test"
 
-    def __init__(self, reach: Reach = Reach.REGISTRY, keep_seconds: float = 100.0, principal: str = "node") -> None:
-        self.reach = reach
+    def __init__(
+        self, cache_key_type: CacheKeyType = CacheKeyType.REGISTRY, keep_seconds: float = 100.0, principal: str = "node"
+    ) -> None:
+        self.cache_key_type = cache_key_type
         self.keep_seconds = keep_seconds
         self.principal = principal
         self.asked: list[str] = []
@@ -35,14 +42,14 @@ class Provider:
     def serves(self, repository: str) -> bool:
         return repository.startswith(("quay.io/", "ghcr.io/"))
 
-    async def provide(self, repository: str) -> Provision:
+    async def provide(self, repository: str) -> CredentialProviderResponse:
         self.asked.append(repository)
         await self.open.wait()
         if self.fails:
             raise CredentialsUnavailable("it is down")
         password = f"password-{len(self.asked)}"
         logins = tuple(Login(host, "node", password) for host in ("quay.io", "ghcr.io"))
-        return Provision(logins, self.keep_seconds, self.reach)
+        return CredentialProviderResponse(logins, self.keep_seconds, self.cache_key_type)
 
 
 @pytest.fixture
@@ -52,16 +59,18 @@ def clock() -> Clock:
 
 
 @pytest.mark.parametrize(
-    ("reach", "asked"),
+    ("cache_key_type", "asked"),
     [
-        pytest.param(Reach.IMAGE, ["quay.io/team/app", "quay.io/team/other", "ghcr.io/team/app"], id="image"),
-        pytest.param(Reach.REGISTRY, ["quay.io/team/app", "ghcr.io/team/app"], id="registry"),
-        pytest.param(Reach.GLOBAL, ["quay.io/team/app"], id="global"),
+        pytest.param(CacheKeyType.IMAGE, ["quay.io/team/app", "quay.io/team/other", "ghcr.io/team/app"], id="image"),
+        pytest.param(CacheKeyType.REGISTRY, ["quay.io/team/app", "ghcr.io/team/app"], id="registry"),
+        pytest.param(CacheKeyType.GLOBAL, ["quay.io/team/app"], id="global"),
     ],
 )
-async def test_an_answer_serves_as_far_as_it_reaches(clock: Clock, reach: Reach, asked: list[str]) -> None:
+async def test_an_answer_serves_as_far_as_it_reaches(
+    clock: Clock, cache_key_type: CacheKeyType, asked: list[str]
+) -> None:
     """The provider says whether its answer is for the image, for the registry, or for everything."""
-    provider = Provider(reach)
+    provider = Provider(cache_key_type)
     ring = ProviderKeyring(provider, key=KEY, clock=clock)
     for reference in (APP, APP, OTHER_APP, ELSEWHERE, APP, OTHER_APP):
         assert await ring.load(reference)
@@ -74,7 +83,7 @@ async def test_an_answer_is_kept_until_it_expires(clock: Clock) -> None:
     ring = ProviderKeyring(provider, key=KEY, clock=clock)
     await ring.load(APP)
     clock.advance(99.9)
-    (kept,) = await ring.load(APP, anew=True)
+    (kept,) = await ring.load(APP, refresh=True)
     assert (kept.password, ring.is_due(APP)) == ("password-1", False)
     clock.advance(0.1)
     assert ring.is_due(APP)
@@ -129,14 +138,14 @@ async def test_a_failure_is_tried_again_after_ten_seconds(clock: Clock) -> None:
 
 async def test_a_failure_to_renew_leaves_scopes_and_no_password(clock: Clock) -> None:
     """What was proven before stays known; an expired password is not presented."""
-    provider = Provider(Reach.GLOBAL)
+    provider = Provider(CacheKeyType.GLOBAL)
     ring = ProviderKeyring(provider, key=KEY, clock=clock)
     await ring.load(APP)
-    scopes = ring.scopes_for(APP)
+    credential_ids = ring.credential_ids_for(APP)
     provider.fails = True
     clock.advance(100)
     assert await ring.load(APP) == ()
-    assert ring.scopes_for(APP) == scopes
+    assert ring.credential_ids_for(APP) == credential_ids
     provider.fails = False
     clock.advance(10)
     assert len(await ring.load(ELSEWHERE)) == 1
@@ -146,7 +155,7 @@ async def test_a_failure_to_renew_leaves_scopes_and_no_password(clock: Clock) ->
 
 async def test_a_failure_before_a_wider_answer_does_not_hide_it(clock: Clock) -> None:
     """Failures hold for a registry; an answer for everything replaces them."""
-    provider = Provider(Reach.GLOBAL)
+    provider = Provider(CacheKeyType.GLOBAL)
     provider.fails = True
     ring = ProviderKeyring(provider, key=KEY, clock=clock)
     await ring.load(APP)
@@ -165,9 +174,9 @@ async def test_scope_outlives_the_password_of_a_principal(clock: Clock) -> None:
     clock.advance(100)
     (second,) = await ring.load(APP)
     assert first.password != second.password
-    assert first.scope == second.scope == ring.scopes_for(APP)[0]
+    assert first.id == second.id == ring.credential_ids_for(APP)[0]
     (other,) = await ProviderKeyring(Provider(), key=b"another", clock=clock).load(APP)
-    assert other.scope != first.scope
+    assert other.id != first.id
 
 
 async def test_without_a_principal_another_password_is_another_scope(clock: Clock) -> None:
@@ -176,7 +185,7 @@ async def test_without_a_principal_another_password_is_another_scope(clock: Cloc
     (first,) = await ring.load(APP)
     clock.advance(100)
     (second,) = await ring.load(APP)
-    assert first.scope != second.scope
+    assert first.id != second.id
 
 
 async def test_registries_of_others_are_none_of_its_business(clock: Clock) -> None:
@@ -193,7 +202,7 @@ async def test_a_keyring_that_breaks_does_not_take_the_others_along(clock: Clock
     """A defect is logged by its kind alone: the exception could hold a secret."""
 
     class Broken(ProviderKeyring):
-        async def load(self, reference: object, *, anew: bool = False) -> tuple[()]:
+        async def load(self, reference: object, *, refresh: bool = False) -> tuple[()]:
             raise RuntimeError("hunter2")
 
     good = ProviderKeyring(Provider(), key=KEY, clock=clock)

@@ -7,7 +7,7 @@ import pytest
 from rich.pretty import pretty_repr
 from structlog.testing import capture_logs
 
-from extender.credentials.keyring import ANONYMOUS, JoinedKeyring, Keyring, scope_of
+from extender.credentials.keyring import ANONYMOUS, JoinedKeyring, Keyring, credential_id_of
 from extender.credentials.logins import InvalidLogins, Login
 from extender.credentials.pull_secrets import KEEP_SECONDS, MOST_NAMES, PullSecrets
 from extender.errors import ClusterError
@@ -65,9 +65,9 @@ def keyring(secrets: PullSecrets, *names: str, namespace: str = "shop", may_read
     return JoinedKeyring([secrets.keyring(namespace, names, may_read=may_read)])
 
 
-async def names_for(ring: Keyring, anew: bool = False) -> list[str]:
+async def names_for(ring: Keyring, refresh: bool = False) -> list[str]:
     """The user names that are tried for APP, in order."""
-    return [credential.username for credential in await ring.load(APP, anew=anew)]
+    return [credential.username for credential in await ring.load(APP, refresh=refresh)]
 
 
 async def test_secrets_are_one_keyring_most_specific_first(secrets: PullSecrets, cluster: Cluster) -> None:
@@ -121,7 +121,7 @@ async def test_a_malformed_secret_costs_the_pod_all_its_secrets_and_is_said_once
 async def test_nothing_is_read_before_a_lookup_needs_it(secrets: PullSecrets, cluster: Cluster) -> None:
     """What a decision asks on its way takes no call: it knows no scope yet, and that loading is due."""
     ring = keyring(secrets, "pull")
-    assert ring.scopes_for(APP) == (ANONYMOUS.scope,)
+    assert ring.credential_ids_for(APP) == (ANONYMOUS.id,)
     assert ring.is_due(APP)
     assert cluster.reads == []
 
@@ -131,8 +131,11 @@ async def test_scopes_are_known_after_the_first_loading(secrets: PullSecrets, cl
     cluster.write("pull", ("quay.io", "ann", "secret"))
     await keyring(secrets, "pull").load(APP)
     clock.advance(10_000)
-    assert keyring(secrets, "pull").scopes_for(APP) == (scope_of("ann", "secret", key=KEY), ANONYMOUS.scope)
-    assert keyring(secrets, "pull").scopes_for(HUB) == (ANONYMOUS.scope,)
+    assert keyring(secrets, "pull").credential_ids_for(APP) == (
+        credential_id_of("ann", "secret", key=KEY),
+        ANONYMOUS.id,
+    )
+    assert keyring(secrets, "pull").credential_ids_for(HUB) == (ANONYMOUS.id,)
     assert len(cluster.reads) == 1
 
 
@@ -161,9 +164,9 @@ async def test_a_denied_secret_is_read_again_at_once_unless_it_was_just_read(
     clock.advance(6)
     cluster.write("pull", ("quay.io", "new", "x"))
     assert await names_for(ring) == ["old", ""]
-    assert await names_for(ring, anew=True) == ["new", ""]
+    assert await names_for(ring, refresh=True) == ["new", ""]
     for _ in range(100):
-        await names_for(ring, anew=True)
+        await names_for(ring, refresh=True)
     assert len(cluster.reads) == 2
 
 
@@ -186,7 +189,7 @@ async def test_a_deleted_secret_opens_nothing_any_more(secrets: PullSecrets, clu
     del cluster.secrets["shop", "pull"]
     clock.advance(KEEP_SECONDS)
     assert await names_for(ring) == [""]
-    assert ring.scopes_for(APP) == (ANONYMOUS.scope,)
+    assert ring.credential_ids_for(APP) == (ANONYMOUS.id,)
 
 
 async def test_an_api_server_that_fails_takes_nothing_away(
@@ -196,7 +199,7 @@ async def test_an_api_server_that_fails_takes_nothing_away(
     ring = keyring(secrets, "pull")
     cluster.write("pull", ("quay.io", "ann", "x"))
     await ring.load(APP)
-    scopes = ring.scopes_for(APP)
+    credential_ids = ring.credential_ids_for(APP)
     secrets._sweep()
     clock.advance(KEEP_SECONDS)
     secrets._sweep()
@@ -206,7 +209,7 @@ async def test_an_api_server_that_fails_takes_nothing_away(
         assert await names_for(ring) == [""]
     assert [line["event"] for line in lines] == ["secret.unread"]
     assert counted("error") == before + 1
-    assert ring.scopes_for(APP) == scopes
+    assert ring.credential_ids_for(APP) == credential_ids
     assert not ring.is_due(APP)
     clock.advance(5)
     assert ring.is_due(APP)
@@ -235,7 +238,7 @@ async def test_who_may_not_read_gets_what_is_at_hand(secrets: PullSecrets, clust
     await keyring(secrets, "pull").load(APP)
     assert await names_for(stranger) == ["ann", ""]
     clock.advance(KEEP_SECONDS)
-    assert await names_for(stranger, anew=True) == [""]
+    assert await names_for(stranger, refresh=True) == [""]
     assert len(cluster.reads) == 1
     assert stranger.identity != keyring(secrets, "pull").identity
 
@@ -261,7 +264,7 @@ async def test_no_secret_shows(secrets: PullSecrets, cluster: Cluster) -> None:
     cluster.write("pull", ("quay.io", "ann-the-user", "hunter2"))
     ring = keyring(secrets, "pull")
     found = await ring.load(APP)
-    shown = [repr(found), pretty_repr(found), json.dumps(ring.scopes_for(APP)), repr(ring.identity)]
+    shown = [repr(found), pretty_repr(found), json.dumps(ring.credential_ids_for(APP)), repr(ring.identity)]
     shown += [
         repr(Login("quay.io", "ann-the-user", "hunter2")),
         pretty_repr(Login("quay.io", "ann-the-user", "hunter2")),

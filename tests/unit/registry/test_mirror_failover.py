@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 from yarl import URL
 
-from extender.credentials.keyring import ANONYMOUS, Credential, Scope
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import (
     AddressRefused,
     InvalidManifest,
@@ -24,8 +24,8 @@ from extender.registry.mirror_failover import MIRRORS, MirrorFailover
 from testbed.clock import Clock
 
 APP = parse_reference("up.example/team/app:1")
-TENANT = Credential("tenant", "secret", Scope("tenant"))
-OWN = Credential("operator", "secret", Scope("operator"))
+TENANT = Credential("tenant", "secret", CredentialId("tenant"))
+OWN = Credential("operator", "secret", CredentialId("operator"))
 MISSING, DENIED, WRONG = ManifestNotFound("no"), RegistryDenied("no"), InvalidManifest("no")
 DOWN, FAILED, BUSY = RegistryUnavailable("down"), RegistryFailed("500"), RegistryThrottled("busy", 60.0)
 
@@ -68,7 +68,7 @@ class World:
         return self.mirror_credentials
 
     async def ask(self, endpoint: Endpoint, credential: Credential) -> str:
-        self.asked.append((endpoint.name, credential.scope))
+        self.asked.append((endpoint.name, credential.id))
         self.clock.advance(0.001)
         await self.open.wait()
         said = self.says[endpoint.name]

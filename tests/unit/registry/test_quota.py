@@ -4,13 +4,13 @@ import pytest
 from multidict import CIMultiDict
 from yarl import URL
 
-from extender.credentials.keyring import ANONYMOUS, Scope
+from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.errors import RegistryThrottled
 from extender.registry.quota import LIMIT, REMAINING, WITHHELD, Quotas
 from testbed.clock import Clock
 
 HUB = URL("https://registry-1.docker.io")
-NOBODY = ANONYMOUS.scope
+NOBODY = ANONYMOUS.id
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_tenth_is_left_to_others(quotas: Quotas, remaining: str | None, limit:
 def test_quota_is_each_accounts_own(quotas: Quotas) -> None:
     """One account's end is not another's, nor another registry's."""
     note(quotas, "0")
-    assert not quotas.is_low(HUB, Scope("account"))
+    assert not quotas.is_low(HUB, CredentialId("account"))
     assert not quotas.is_low(URL("https://quay.io"), NOBODY)
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 
-from extender.credentials.keyring import Credential, Scope
+from extender.credentials.keyring import Credential, CredentialId
 from extender.errors import ManifestNotFound, RegistryDenied
 from extender.images.digest import digest_of
 from extender.images.manifest import Kind
@@ -16,8 +16,8 @@ from extender.images.reference import ImageReference
 from extender.placement.facts import Content
 from extender.registry.image import FetchedManifest
 
-TENANT = Credential("tenant", "secret", Scope("tenant"))
-OTHER = Credential("other", "secret", Scope("other"))
+TENANT = Credential("tenant", "secret", CredentialId("tenant"))
+OTHER = Credential("other", "secret", CredentialId("other"))
 
 CALLER: ContextVar[str] = ContextVar("CALLER", default="nobody")
 
@@ -33,13 +33,13 @@ class Keys:
     def identity(self) -> Hashable:
         return self.credentials
 
-    def scopes_for(self, reference: ImageReference) -> tuple[Scope, ...]:
-        return tuple(credential.scope for credential in self.credentials)
+    def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
+        return tuple(credential.id for credential in self.credentials)
 
     def is_due(self, reference: ImageReference) -> bool:
         return False
 
-    async def load(self, reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         return self.credentials
 
 
@@ -91,10 +91,11 @@ class FakeRegistry:
         """The tag is gone."""
         del self._tags[reference]
 
-    def count(self, method: str, reference: str = "", scope: str = "") -> int:
+    def count(self, method: str, reference: str = "", credential_id: str = "") -> int:
         """How many such requests there were; an empty text matches any."""
         return sum(
-            asked[0] == method and reference in ("", asked[1]) and scope in ("", asked[2]) for asked in self.requests
+            asked[0] == method and reference in ("", asked[1]) and credential_id in ("", asked[2])
+            for asked in self.requests
         )
 
     def methods(self) -> Counter[str]:
@@ -115,7 +116,7 @@ class FakeRegistry:
         raise NotImplementedError("the indexes here state every platform")
 
     async def _admit(self, method: str, reference: ImageReference, credential: Credential) -> None:
-        self.requests.append((method, str(reference), credential.scope))
+        self.requests.append((method, str(reference), credential.id))
         self.callers.add(CALLER.get())
         self.visited.set()
         await self.open.wait()
@@ -124,7 +125,7 @@ class FakeRegistry:
             raise fault
         if credential.password in self.refused_passwords:
             raise RegistryDenied("expired")
-        if credential.scope not in self.readers.get(reference.repository, {credential.scope}):
+        if credential.id not in self.readers.get(reference.repository, {credential.id}):
             raise ManifestNotFound("no such repository") if self.hides else RegistryDenied("no access")
 
     def _find(self, reference: ImageReference) -> FetchedManifest:

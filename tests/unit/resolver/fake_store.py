@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from extender.credentials.keyring import Scope
+from extender.credentials.keyring import CredentialId
 from extender.store.rows import Batch, ContentRow, NameRow, Row, StoreError
 from extender.tables import PackedDigest
 
@@ -15,7 +15,7 @@ class FakeStore:
 
     def __init__(self, *, shared: bool = False) -> None:
         self.is_shared = shared
-        self.names: dict[tuple[str, PackedDigest, Scope], NameRow | None] = {}
+        self.names: dict[tuple[str, PackedDigest, CredentialId], NameRow | None] = {}
         self.contents: dict[tuple[str, PackedDigest], ContentRow] = {}
         self.batches: list[Batch] = []
         self.reads = 0
@@ -32,10 +32,12 @@ class FakeStore:
             yield [row]
         yield list(self.contents.values())
 
-    async def find(self, repository: str, name: PackedDigest, scopes: Sequence[Scope]) -> Sequence[NameRow | None]:
+    async def find(
+        self, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
+    ) -> Sequence[NameRow | None]:
         self.reads += 1
         await self._visit()
-        keys = [(repository, name, scope) for scope in scopes]
+        keys = [(repository, name, credential_id) for credential_id in credential_ids]
         return [self.names[key] for key in keys if key in self.names]
 
     async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
@@ -51,7 +53,7 @@ class FakeStore:
             for key in [key for key in self.names if (key[0], key[2]) == place]:
                 del self.names[key]
         for row in batch.names:
-            self.names[row.repository, row.name, row.scope] = row
+            self.names[row.repository, row.name, row.credential_id] = row
             self.contents[row.repository, row.packed] = ContentRow(row.repository, row.packed, row.content)
         self.written.set()
 

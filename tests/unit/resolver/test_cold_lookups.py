@@ -164,7 +164,7 @@ async def test_tags_and_keyrings_that_meet_in_one_digest_share_its_get(
     await registry.visited.wait()
     registry.open.set()
     assert await asyncio.gather(*calls) == [index_of("linux/arm64")] * 9
-    assert registry.count("GET", scope="anonymous") == 1
+    assert registry.count("GET", credential_id="anonymous") == 1
 
 
 async def test_an_error_reaches_all_who_share_a_fetch_and_is_not_cached(

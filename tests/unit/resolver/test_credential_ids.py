@@ -37,7 +37,7 @@ async def test_credentials_are_tried_in_order_until_one_works(
 ) -> None:
     """One that is denied is followed by the next; after one that works none is tried."""
     assert await ask(resolver, Keys(OTHER, TENANT, ANONYMOUS)) == CONTENT
-    assert [scope for _, _, scope in registry.requests] == ["other", "tenant", "tenant"]
+    assert [credential_id for _, _, credential_id in registry.requests] == ["other", "tenant", "tenant"]
 
 
 @pytest.mark.usefixtures("digest")

@@ -50,7 +50,7 @@ async def test_details_that_another_scope_fetched_are_fetched_again(resolver: Re
     await resolver.resolve_all([ImageQuery(APP)], Keys(TENANT), 60)
     image = await resolver.describe(APP, PUBLIC)
     assert isinstance(image, Image)
-    assert registry.count("GET", scope="anonymous") == 1
+    assert registry.count("GET", credential_id="anonymous") == 1
 
 
 async def test_an_artifact_is_described_with_what_was_skipped(resolver: Resolver, registry: FakeRegistry) -> None:

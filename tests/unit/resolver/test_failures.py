@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.credentials.keyring import Scope
+from extender.credentials.keyring import CredentialId
 from extender.errors import (
     InvalidManifest,
     InvalidReference,
@@ -17,7 +17,7 @@ from extender.resolver.failures import DENIED, Failures, failure_of, lifetime_se
 from extender.resolver.references import References, Target
 from testbed.clock import Clock
 
-A, B = Scope("a"), Scope("b")
+A, B = CredentialId("a"), CredentialId("b")
 MISSING = failure_of(ManifestNotFound("x"))
 UNAVAILABLE = failure_of(RegistryUnavailable("x"))
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.credentials.keyring import Scope
+from extender.credentials.keyring import CredentialId
 from extender.images.digest import digest_of
 from extender.placement.facts import Content
 from extender.resolver.image_cache import CachedImage, ImageCache, NameKey
@@ -12,7 +12,7 @@ from extender.resolver.references import References, Target
 from extender.tables import pack_digest
 from tests.unit.resolver.fake_registry import index_of
 
-A, B = Scope("a"), Scope("b")
+A, B = CredentialId("a"), CredentialId("b")
 DIGESTS = [digest_of(bytes([number])) for number in range(3)]
 CONTENTS = [index_of("linux/amd64"), index_of("linux/arm64"), index_of("linux/amd64", "linux/arm64")]
 
@@ -131,28 +131,30 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-def test_memory_tells_what_a_plain_record_of_all_events_tells(steps: list[tuple[str, Target, Scope, int]]) -> None:
+def test_memory_tells_what_a_plain_record_of_all_events_tells(
+    steps: list[tuple[str, Target, CredentialId, int]],
+) -> None:
     """Whatever was learned, proven and revoked: each scope finds its last proof, if no denial came after it."""
     cache = ImageCache(1000)
     shown: dict[tuple[str, str], Content] = {}
-    names: dict[tuple[str, str, Scope], tuple[str, float]] = {}
-    for time, (verb, one, scope, number) in enumerate(steps):
-        key, pair = (one.repository, str(one.name), scope), (one.repository, DIGESTS[number])
+    names: dict[tuple[str, str, CredentialId], tuple[str, float]] = {}
+    for time, (verb, one, credential_id, number) in enumerate(steps):
+        key, pair = (one.repository, str(one.name), credential_id), (one.repository, DIGESTS[number])
         if verb == "revoke":
-            cache.revoke(one.repository, scope, time)
-            names = {name: row for name, row in names.items() if (name[0], name[2]) != (one.repository, scope)}
+            cache.revoke(one.repository, credential_id, time)
+            names = {name: row for name, row in names.items() if (name[0], name[2]) != (one.repository, credential_id)}
         elif verb == "learn":
-            cache.learn(one, scope, DIGESTS[number], CONTENTS[number], time)
+            cache.learn(one, credential_id, DIGESTS[number], CONTENTS[number], time)
             shown[pair] = CONTENTS[number]
             names[key] = (DIGESTS[number], time)
-        elif cache.confirm(one, scope, DIGESTS[number], time):
+        elif cache.confirm(one, credential_id, DIGESTS[number], time):
             assert pair in shown
             names[key] = (DIGESTS[number], time)
         else:
             assert pair not in shown
     for one in (TAG, SIBLING, ELSEWHERE):
-        for scope in (A, B):
-            known, expected = cache.find(one, scope), names.get((one.repository, str(one.name), scope))
+        for credential_id in (A, B):
+            known, expected = cache.find(one, credential_id), names.get((one.repository, str(one.name), credential_id))
             assert (known and (known.digest, known.confirmed_at)) == expected
             if known:
                 assert known.content == shown[one.repository, known.digest]
@@ -167,8 +169,8 @@ class Pages:
     def note(self, key: NameKey, known: CachedImage) -> None:
         self.lines.append((key, known))
 
-    def note_denial(self, repository: str, scope: Scope, at: float) -> None:
-        self.lines.append((repository, scope, at))
+    def note_denial(self, repository: str, credential_id: CredentialId, at: float) -> None:
+        self.lines.append((repository, credential_id, at))
 
 
 def test_what_registries_say_is_noted_and_what_is_adopted_is_not() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS, Credential, Scope
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.images.reference import ImageReference
 from extender.placement.facts import Answer, Cause, Failure
 from extender.resolver.resolver import ImageQuery, Resolver
@@ -40,10 +40,10 @@ class Loaded(Keys):
     def is_due(self, reference: ImageReference) -> bool:
         return self.due
 
-    async def load(self, reference: ImageReference, *, anew: bool = False) -> tuple[Credential, ...]:
-        self.loads.append(anew)
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+        self.loads.append(refresh)
         await self.open.wait()
-        if self.due or anew:
+        if self.due or refresh:
             self.credentials = (*self.elsewhere, ANONYMOUS)
             self.due = False
         return self.credentials
@@ -134,7 +134,7 @@ async def test_a_denial_loads_anew_and_tries_what_has_changed(resolver: Resolver
     keys.loads.clear()
     assert await ask(resolver, keys) == CONTENT
     assert keys.loads == [False, True]
-    assert registry.count("HEAD", scope="other") == 1
+    assert registry.count("HEAD", credential_id="other") == 1
 
 
 async def test_a_denial_without_a_change_is_the_answer(resolver: Resolver, registry: FakeRegistry) -> None:
@@ -164,11 +164,11 @@ async def test_an_unresolved_image_is_looked_up_again_once_loading_is_due(
 async def test_a_new_password_under_the_same_scope_is_tried(resolver: Resolver, registry: FakeRegistry) -> None:
     """A cloud's, which has expired and been renewed: the failure was the old password's."""
     registry.refused_passwords = {"expired"}
-    keys = Loaded("shop", Credential("node", "expired", Scope("tenant")))
+    keys = Loaded("shop", Credential("node", "expired", CredentialId("tenant")))
     await keys.load(REFERENCE)
-    keys.elsewhere = (Credential("node", "renewed", Scope("tenant")),)
+    keys.elsewhere = (Credential("node", "renewed", CredentialId("tenant")),)
     assert await ask(resolver, keys) == CONTENT
-    assert registry.count("HEAD", scope="tenant") == 2
+    assert registry.count("HEAD", credential_id="tenant") == 2
 
 
 async def test_a_tag_is_renewed_with_credentials_loaded_anew(

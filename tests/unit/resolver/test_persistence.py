@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import structlog
 
-from extender.credentials.keyring import ANONYMOUS, Scope
+from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.images.digest import digest_of
 from extender.metrics import REGISTRY
 from extender.resolver import persistence as module
@@ -20,7 +20,7 @@ from tests.unit.resolver.fake_registry import index_of
 from tests.unit.resolver.fake_store import LOCKED, FakeStore
 
 REPOSITORY = "ghcr.io/team/app"
-PUBLIC, TENANT = ANONYMOUS.scope, Scope("tenant")
+PUBLIC, TENANT = ANONYMOUS.id, CredentialId("tenant")
 PACKED = pack_digest(digest_of(b"x"))
 CONTENT = index_of("linux/amd64")
 AHEAD = 1_000_000.0  # of the wall clock
@@ -28,8 +28,8 @@ AHEAD = 1_000_000.0  # of the wall clock
 Open = Callable[..., Persistence]
 
 
-def key(tag: str = "1", scope: Scope = PUBLIC, repository: str = REPOSITORY) -> NameKey:
-    return repository, tag, scope
+def key(tag: str = "1", credential_id: CredentialId = PUBLIC, repository: str = REPOSITORY) -> NameKey:
+    return repository, tag, credential_id
 
 
 def target(tag: str = "1") -> Target:
@@ -153,19 +153,24 @@ async def test_changes_are_written_by_themselves_soon(
 
 @pytest.mark.parametrize(("private", "kept"), [(False, [PUBLIC]), (True, [PUBLIC, TENANT])], ids=["no-key", "key-file"])
 async def test_what_credentials_showed_is_kept_only_where_a_file_keys_scopes(
-    open_persistence: Open, store: FakeStore, private: bool, kept: list[Scope]
+    open_persistence: Open, store: FakeStore, private: bool, kept: list[CredentialId]
 ) -> None:
     """Neither name nor content nor denial is written, and what another configuration wrote is not told."""
     persistence = open_persistence(private=private)
-    for scope in (PUBLIC, TENANT):
-        persistence.note(key(scope=scope, repository=f"ghcr.io/{scope}/app"), known(1.0))
-        persistence.note_denial("ghcr.io/denied/app", scope, 1.0)
+    for credential_id in (PUBLIC, TENANT):
+        persistence.note(key(credential_id=credential_id, repository=f"ghcr.io/{credential_id}/app"), known(1.0))
+        persistence.note_denial("ghcr.io/denied/app", credential_id, 1.0)
     await persistence.flush()
-    assert [scope for _, _, scope in store.names] == kept
-    assert [repository for repository, _ in store.contents] == [f"ghcr.io/{scope}/app" for scope in kept]
-    assert [scope for batch in store.batches for _, scope in batch.denials] == kept
-    store.names = {key(scope=scope): NameRow(*key(scope=scope), PACKED, CONTENT, 1.0) for scope in (PUBLIC, TENANT)}
-    assert [scope for _, _, scope in await load(persistence)] == kept
+    assert [credential_id for _, _, credential_id in store.names] == kept
+    assert [repository for repository, _ in store.contents] == [
+        f"ghcr.io/{credential_id}/app" for credential_id in kept
+    ]
+    assert [credential_id for batch in store.batches for _, credential_id in batch.denials] == kept
+    store.names = {
+        key(credential_id=credential_id): NameRow(*key(credential_id=credential_id), PACKED, CONTENT, 1.0)
+        for credential_id in (PUBLIC, TENANT)
+    }
+    assert [credential_id for _, _, credential_id in await load(persistence)] == kept
     assert persistence.may_know([TENANT]) is False  # everything has been loaded
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.credentials.keyring import Scope
+from extender.credentials.keyring import CredentialId
 from extender.images.digest import digest_of
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
@@ -21,21 +21,27 @@ from extender.tables import pack_digest
 from tests.unit.resolver.fake_registry import index_of
 
 PACKED = pack_digest(digest_of(b"x"))
-ROW = NameRow("ghcr.io/team/app", "1", Scope("anonymous"), PACKED, index_of("linux/amd64", "linux/arm64"), 1.5e9)
+ROW = NameRow("ghcr.io/team/app", "1", CredentialId("anonymous"), PACKED, index_of("linux/amd64", "linux/arm64"), 1.5e9)
 
 WORDS = st.text(min_size=1, max_size=8)
 PLATFORMS = st.builds(Platform, WORDS, WORDS, st.text(max_size=4))
 CONTENTS = st.builds(Content, st.sampled_from(Kind), st.frozensets(PLATFORMS, max_size=4), st.booleans())
 DIGESTS = st.one_of(st.binary(min_size=32, max_size=32), st.text(max_size=20).map(lambda text: f"sha512:{text}"))
 ROWS = st.builds(
-    NameRow, st.text(), st.one_of(st.text(), DIGESTS), st.text().map(Scope), DIGESTS, CONTENTS, st.floats(0, 1e11)
+    NameRow,
+    st.text(),
+    st.one_of(st.text(), DIGESTS),
+    st.text().map(CredentialId),
+    DIGESTS,
+    CONTENTS,
+    st.floats(0, 1e11),
 )
 
 
 @given(row=ROWS)
 def test_a_row_comes_back_as_it_went(row: NameRow) -> None:
     """Whatever it says, by tag or digest, with a digest of any algorithm."""
-    assert decode_name(row.repository, row.name, row.scope, encode_name(row)) == row
+    assert decode_name(row.repository, row.name, row.credential_id, encode_name(row)) == row
     expected = ContentRow(row.repository, row.packed, row.content)
     assert decode_content(row.repository, row.packed, encode_content(row)) == expected
 
@@ -49,23 +55,23 @@ def test_a_record_with_any_bit_flipped_or_end_cut_off_is_no_row(record: bytes) -
         for bit in range(8)
     ]
     for bad in (*damaged, *(record[:length] for length in range(len(record))), record + b"\0"):
-        assert decode_name(ROW.repository, ROW.name, ROW.scope, bad) is None
+        assert decode_name(ROW.repository, ROW.name, ROW.credential_id, bad) is None
         assert decode_content(ROW.repository, ROW.packed, bad) is None
 
 
 @pytest.mark.parametrize(
-    ("repository", "name", "scope"),
+    ("repository", "name", "credential_id"),
     [
-        ("ghcr.io/team/other", ROW.name, ROW.scope),
-        (ROW.repository, "2", ROW.scope),
-        (ROW.repository, PACKED, ROW.scope),
-        (ROW.repository, ROW.name, Scope("tenant")),
+        ("ghcr.io/team/other", ROW.name, ROW.credential_id),
+        (ROW.repository, "2", ROW.credential_id),
+        (ROW.repository, PACKED, ROW.credential_id),
+        (ROW.repository, ROW.name, CredentialId("tenant")),
     ],
     ids=["repository", "tag", "digest", "scope"],
 )
-def test_a_record_under_another_key_is_no_row(repository: str, name: str, scope: Scope) -> None:
+def test_a_record_under_another_key_is_no_row(repository: str, name: str, credential_id: CredentialId) -> None:
     """An answer that belongs to someone else's question is not taken for ours."""
-    assert decode_name(repository, name, scope, encode_name(ROW)) is None
+    assert decode_name(repository, name, credential_id, encode_name(ROW)) is None
 
 
 def test_a_content_under_another_key_is_no_row() -> None:
