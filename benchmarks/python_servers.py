@@ -24,7 +24,7 @@ from aiohttp import web
 
 from benchmarks.payloads import architecture, node_name, resident_image
 from extender.cluster.client import ClusterRefused
-from extender.cluster.nodes import NodeView
+from extender.cluster.nodes import WatchedNodes
 from extender.config.reading import load_config
 from extender.credentials.keyring import ANONYMOUS
 from extender.demo.registry import EmbeddedRegistry
@@ -62,9 +62,9 @@ class Nowhere:
         raise ClusterRefused(f"{path}: not found", status=404)
 
 
-def node_view(count: int) -> NodeView:
+def node_view(count: int) -> WatchedNodes:
     """The view of a cluster of `count` nodes, synced."""
-    view = NodeView(Nowhere(), level_label="", clock=time.monotonic)
+    view = WatchedNodes(Nowhere(), level_label="", clock=time.monotonic)
     names = [node_name(index) for index in range(count)]
     for index, name in enumerate(names):
         info = {"architecture": architecture(index), "operatingSystem": "linux"}

@@ -59,7 +59,7 @@ class TaintedNode(Node, frozen=True):
 _NODE = msgspec.json.Decoder(TaintedNode)
 
 
-class NodeView:
+class WatchedNodes:
     """What is known of the cluster's nodes. A `Handler` for the watch of `NODES`; reading it costs no I/O.
 
     `platforms` has an entry per node, None for one that states no platform. `synced` is false until all nodes have been

@@ -206,7 +206,7 @@ def _why_artifact(artifact_type: str, config_type: str) -> str:
     return ""
 
 
-def _embedded(config: wire.Descriptor) -> bytes | None:
+def _embedded(config: wire.RawDescriptor) -> bytes | None:
     """The config in the descriptor's `data`, if it is what `digest` and `size` say; else it must be fetched."""
     try:
         data = base64.b64decode(config.data or "", validate=True)
@@ -215,7 +215,7 @@ def _embedded(config: wire.Descriptor) -> bytes | None:
     return data if data and len(data) == config.size and matches_digest(data, config.digest or "") else None
 
 
-def _read_index(media_type: str, manifests: Iterable[wire.Descriptor]) -> IndexDocument:
+def _read_index(media_type: str, manifests: Iterable[wire.RawDescriptor]) -> IndexDocument:
     """The index, with the first entry for each platform: twins differ in compression or Windows build only."""
     entries: dict[Platform, PlatformEntry] = {}
     children: dict[str, Descriptor] = {}
@@ -236,8 +236,8 @@ def _read_index(media_type: str, manifests: Iterable[wire.Descriptor]) -> IndexD
     )
 
 
-def _read_entry(descriptor: wire.Descriptor) -> PlatformEntry | Descriptor | Skipped:
-    digest, platform = descriptor.digest or "", descriptor.platform or wire.Platform()
+def _read_entry(descriptor: wire.RawDescriptor) -> PlatformEntry | Descriptor | Skipped:
+    digest, platform = descriptor.digest or "", descriptor.platform or wire.RawPlatform()
     if not is_digest(digest):
         return Skipped("", "its digest is missing or not valid")
     why = _why_nothing_to_run(descriptor, platform)
@@ -252,7 +252,7 @@ def _read_entry(descriptor: wire.Descriptor) -> PlatformEntry | Descriptor | Ski
     return PlatformEntry(stated, digest, _size_bytes(descriptor.size))
 
 
-def _why_nothing_to_run(descriptor: wire.Descriptor, platform: wire.Platform) -> str:
+def _why_nothing_to_run(descriptor: wire.RawDescriptor, platform: wire.RawPlatform) -> str:
     """Why an entry is no image, as far as its descriptor tells; empty if it may be one.
 
     `artifactType` repeats the config's media type when the entry is a manifest (descriptor.md), so an image config's
@@ -270,7 +270,7 @@ def _why_nothing_to_run(descriptor: wire.Descriptor, platform: wire.Platform) ->
     return ""
 
 
-def _to_fetch(descriptor: wire.Descriptor) -> Descriptor:
+def _to_fetch(descriptor: wire.RawDescriptor) -> Descriptor:
     return Descriptor(descriptor.media_type or "", descriptor.digest or "", _size_bytes(descriptor.size))
 
 

@@ -6,7 +6,7 @@ Sources: OCI image-spec image-index.md, manifest.md, descriptor.md, config.md; D
 import msgspec
 
 
-class Platform(msgspec.Struct, frozen=True, gc=False):
+class RawPlatform(msgspec.Struct, frozen=True, gc=False):
     """The platform of an index entry, and the three fields of an image config that say the same."""
 
     os: str | None = None
@@ -20,13 +20,13 @@ class Annotations(msgspec.Struct, frozen=True, gc=False):
     reference_type: msgspec.Raw = msgspec.field(name="vnd.docker.reference.type", default=msgspec.Raw())
 
 
-class Descriptor(msgspec.Struct, frozen=True, rename="camel", gc=False):
+class RawDescriptor(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """descriptor.md; `platform` occurs in an index only, `data` is base64."""
 
     media_type: str | None = None
     digest: str | None = None
     size: int | None = None
-    platform: Platform | None = None
+    platform: RawPlatform | None = None
     annotations: Annotations | None = None
     artifact_type: str | None = None
     data: str | None = None
@@ -43,11 +43,11 @@ class Document(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
     media_type: str | None = None
     artifact_type: str | None = None
-    manifests: list[Descriptor] | None = None
-    config: Descriptor | None = None
+    manifests: list[RawDescriptor] | None = None
+    config: RawDescriptor | None = None
     layers: list[Layer] | None = None
     fs_layers: msgspec.Raw = msgspec.Raw(b"null")
 
 
 DOCUMENT_DECODER = msgspec.json.Decoder(Document)
-CONFIG_DECODER = msgspec.json.Decoder(Platform)
+CONFIG_DECODER = msgspec.json.Decoder(RawPlatform)

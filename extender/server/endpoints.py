@@ -51,7 +51,7 @@ class Reply(msgspec.Struct, frozen=True):
     outcome: str = "answered"
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class Route(msgspec.Struct, frozen=True):
     """One path. `fallback` gives, for the id of a logged mistake of ours, the answer that does least harm.
 
     `answer_nowait` gives the answer if it takes no waiting, else None: then `answer` is asked. What it raises, `answer`
@@ -70,8 +70,8 @@ class _Unreadable(Exception):
         self.status = status
 
 
-def endpoint_server(
-    endpoints: Mapping[str, Endpoint], *, body_limit_bytes: int, draining: Callable[[], bool]
+def route_server(
+    endpoints: Mapping[str, Route], *, body_limit_bytes: int, draining: Callable[[], bool]
 ) -> DirectServer:
     """A server that answers `endpoints` by path, nothing else; while `draining()` each answer ends its connection."""
     loop = asyncio.get_running_loop()
@@ -119,7 +119,7 @@ def endpoint_server(
     )
 
 
-def _reply_nowait(endpoint: Endpoint, body: bytes) -> Reply | None:
+def _reply_nowait(endpoint: Route, body: bytes) -> Reply | None:
     try:
         return endpoint.answer_nowait(body)
     except InvalidRequest:  # which `_answer` meets again, and says so
@@ -128,7 +128,7 @@ def _reply_nowait(endpoint: Endpoint, body: bytes) -> Reply | None:
         return _failed(endpoint, body, exc)
 
 
-async def _answer(endpoint: Endpoint, request: web.BaseRequest, body_limit_bytes: int) -> web.Response:
+async def _answer(endpoint: Route, request: web.BaseRequest, body_limit_bytes: int) -> web.Response:
     started = time.perf_counter()
     body = b""
     try:
@@ -152,7 +152,7 @@ def _book(endpoint: str, outcome: str, seconds: float) -> None:
     SECONDS[endpoint].observe(seconds)
 
 
-def _failed(endpoint: Endpoint, body: bytes, exc: Exception) -> Reply:
+def _failed(endpoint: Route, body: bytes, exc: Exception) -> Reply:
     """Whatever went wrong, the scheduler and the API server must get an answer."""
     event_id = secrets.token_hex(8)
     log.error("request.failed", endpoint=endpoint.name, id=event_id, exc_info=exc)

@@ -1,4 +1,4 @@
-"""Health and metrics: /livez, /readyz and /metrics. Knows checks by name, not what they check."""
+"""CheckResult and metrics: /livez, /readyz and /metrics. Knows checks by name, not what they check."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,14 +9,14 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from extender.metrics import REGISTRY
 
 
-class Health(msgspec.Struct, frozen=True, kw_only=True):
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a check finds; `detail` is said beside it."""
 
     ok: bool = True
     detail: str = ""
 
 
-Check = Callable[[], Health]
+Check = Callable[[], CheckResult]
 
 
 def operations_app(live: Mapping[str, Check], ready: Mapping[str, Check]) -> web.Application:
@@ -47,5 +47,5 @@ def _report(request: web.Request, checks: Mapping[str, Check]) -> web.Response:
     return web.Response(text="\n".join(shown) + "\n", status=503 if failed else 200)
 
 
-def _line(name: str, health: Health) -> str:
+def _line(name: str, health: CheckResult) -> str:
     return f"[{'+' if health.ok else '-'}]{name} {'ok' if health.ok else 'failed'}: {health.detail}".removesuffix(": ")

@@ -35,9 +35,9 @@ from extender.registry.mirrors import HostsDirectory
 from extender.registry.session import open_session
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Resolver
-from extender.server.endpoints import Endpoint, endpoint_server
+from extender.server.endpoints import Route, route_server
 from extender.server.listener import Listener, open_listener
-from extender.server.operations import Health, operations_app
+from extender.server.operations import CheckResult, operations_app
 from extender.server.tls import TlsFiles
 from extender.service.allocator import keep_freed_memory
 from extender.service.cluster_view import ClusterView, NoCluster, open_watched_cluster
@@ -76,8 +76,8 @@ class _Draining:
     def __init__(self) -> None:
         self.begun = False
 
-    def check(self) -> Health:
-        return Health(ok=not self.begun, detail="shutting down" if self.begun else "")
+    def check(self) -> CheckResult:
+        return CheckResult(ok=not self.begun, detail="shutting down" if self.begun else "")
 
 
 @contextlib.asynccontextmanager
@@ -257,11 +257,11 @@ class _Opener:
     async def open(self, pod_resolver: PodResolver, cluster_view: ClusterView) -> Service:
         scheduler = await self._open_hot(
             "scheduler", self._config.scheduler.listen, self._config.scheduler.tls, SCHEDULER_BODY_BYTES,
-            lambda: scheduler_endpoints(self._config, pod_resolver, cluster_view),
+            lambda: scheduler_routes(self._config, pod_resolver, cluster_view),
         )  # fmt: skip
         admission = await self._open_hot(
             "admission", self._config.admission.listen, self._config.admission.tls, ADMISSION_BODY_BYTES,
-            lambda: admission_endpoints(self._config, pod_resolver, cluster_view),
+            lambda: admission_routes(self._config, pod_resolver, cluster_view),
         )  # fmt: skip
         operations = await self._open_operations(cluster_view)
         return Service(scheduler, admission, operations, pod_resolver.resolver.is_loaded)
@@ -272,12 +272,12 @@ class _Opener:
         listen: str,
         tls: TlsConfig | None,
         body_limit_bytes: int,
-        endpoints: Callable[[], Mapping[str, Endpoint]],
+        endpoints: Callable[[], Mapping[str, Route]],
     ) -> str:
         if not listen:
             return ""
         files = TlsFiles(name, tls.certificate, tls.key, tls.client_ca) if tls else None
-        server = endpoint_server(endpoints(), body_limit_bytes=body_limit_bytes, draining=lambda: self._draining.begun)
+        server = route_server(endpoints(), body_limit_bytes=body_limit_bytes, draining=lambda: self._draining.begun)
         runner = web.ServerRunner(server, shutdown_timeout=self._drain_seconds)
         listener = await open_listener(name, runner, *parse_listen(listen), files.context if files else None)
         self._hot.append(listener)
@@ -288,7 +288,7 @@ class _Opener:
     async def _open_operations(self, cluster_view: ClusterView) -> str:
         if not self._config.operations.listen:
             return ""
-        live = {"ping": Health, **cluster_view.live_checks()}
+        live = {"ping": CheckResult, **cluster_view.live_checks()}
         ready = {"shutdown": self._draining.check, **cluster_view.ready_checks()}
         runner = web.AppRunner(operations_app(live, ready), access_log=None, shutdown_timeout=1.0)
         self._operations = await open_listener("operations", runner, *parse_listen(self._config.operations.listen))
@@ -331,7 +331,7 @@ def policy_of(config: Config) -> Policy:
     )
 
 
-def scheduler_endpoints(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Endpoint]:
+def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
     """The three verbs by path."""
     verbs = SchedulerVerbs(
         pod_resolver,
@@ -343,15 +343,15 @@ def scheduler_endpoints(config: Config, pod_resolver: PodResolver, cluster_view:
         clock=time.monotonic,
     )
     return {
-        "/scheduler/filter": Endpoint("filter", verbs.filter, verbs.fallback_filter, verbs.filter_nowait),
-        "/scheduler/prioritize": Endpoint(
+        "/scheduler/filter": Route("filter", verbs.filter, verbs.fallback_filter, verbs.filter_nowait),
+        "/scheduler/prioritize": Route(
             "prioritize", verbs.prioritize, verbs.fallback_prioritize, verbs.prioritize_nowait
         ),
-        "/scheduler/preempt": Endpoint("preempt", verbs.preempt, verbs.fallback_preempt),
+        "/scheduler/preempt": Route("preempt", verbs.preempt, verbs.fallback_preempt),
     }
 
 
-def admission_endpoints(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Endpoint]:
+def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
     """The webhook by path."""
     admission = PodAdmission(
         pod_resolver,
@@ -365,7 +365,7 @@ def admission_endpoints(config: Config, pod_resolver: PodResolver, cluster_view:
         may_read_secrets=_may_read_for_reviews(config),
     )
     return {
-        "/admission/pods": Endpoint("admission", admission.review, admission.fallback, admission.review_nowait),
+        "/admission/pods": Route("admission", admission.review, admission.fallback, admission.review_nowait),
     }
 
 

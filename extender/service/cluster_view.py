@@ -15,8 +15,7 @@ from typing import Protocol
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.listwatch import Handler, ListWatch, Resource
 from extender.cluster.namespaces import NAMESPACES, NamespaceView
-from extender.cluster.nodes import NODES
-from extender.cluster.nodes import NodeView as WatchedNodes
+from extender.cluster.nodes import NODES, WatchedNodes
 from extender.cluster.pods import PendingPods
 from extender.cluster.secrets import ClusterSecrets
 from extender.credentials.keyring import SecretReader
@@ -24,7 +23,7 @@ from extender.errors import ClusterError, ConfigError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
 from extender.outlets.scheduler import NodeView
-from extender.server.operations import Check, Health
+from extender.server.operations import Check, CheckResult
 
 
 class ClusterView(Protocol):
@@ -100,16 +99,16 @@ class _View(Handler, Protocol):
         """Whether everything has been seen once."""
 
 
-def _readiness(watch: ListWatch, view: _View) -> Health:
+def _readiness(watch: ListWatch, view: _View) -> CheckResult:
     """Fails until the first sync; afterwards an old view is still better than none, and says how old it is."""
     if not view.synced:
-        return Health(ok=False, detail="never synced")
-    return Health(detail=f"{watch.age_seconds():.0f} s old")
+        return CheckResult(ok=False, detail="never synced")
+    return CheckResult(detail=f"{watch.age_seconds():.0f} s old")
 
 
-def _liveness(task: asyncio.Task[None]) -> Health:
+def _liveness(task: asyncio.Task[None]) -> CheckResult:
     """Fails if a watch has ended, which only a mistake of ours can do."""
-    return Health(ok=not task.done(), detail="ended" if task.done() else "")
+    return CheckResult(ok=not task.done(), detail="ended" if task.done() else "")
 
 
 class WatchedCluster:

@@ -10,7 +10,7 @@ import pytest
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.listwatch import PAGE_OBJECTS, Handler, ListWatch, Resource
 from extender.cluster.namespaces import NAMESPACES, NamespaceView
-from extender.cluster.nodes import NODES, NodeView
+from extender.cluster.nodes import NODES, WatchedNodes
 from extender.cluster.pods import PODS, PendingPods
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName, Pod
@@ -75,9 +75,9 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0)
 
 
-def node_view(client: ClusterClient) -> NodeView:
+def node_view(client: ClusterClient) -> WatchedNodes:
     """A node view of that cluster."""
-    return NodeView(client, level_label="", clock=asyncio.get_running_loop().time)
+    return WatchedNodes(client, level_label="", clock=asyncio.get_running_loop().time)
 
 
 async def test_node_view_follows_the_cluster(api: ApiServer, client: ClusterClient) -> None:

@@ -15,7 +15,7 @@ from aiohttp import web
 from extender.errors import InvalidRequest
 from extender.metrics import REGISTRY
 from extender.server import connection
-from extender.server.endpoints import KEEP_ALIVE_SECONDS, Endpoint, Reply, endpoint_server
+from extender.server.endpoints import KEEP_ALIVE_SECONDS, Reply, Route, route_server
 from extender.server.listener import Listener, open_listener
 
 LIMIT_BYTES = 1000
@@ -70,9 +70,9 @@ def draining() -> list[bool]:
 @pytest.fixture
 async def server(letters: Letters, draining: list[bool]) -> connection.DirectServer:
     """Answers under /scheduler/filter."""
-    endpoint = Endpoint("filter", letters.answer, lambda _body, event_id: b'{"id":"%b"}' % event_id.encode())
-    endpoints = {PATH: Endpoint(endpoint.name, endpoint.answer, endpoint.fallback, letters.answer_nowait)}
-    return endpoint_server(endpoints, body_limit_bytes=LIMIT_BYTES, draining=lambda: bool(draining))
+    endpoint = Route("filter", letters.answer, lambda _body, event_id: b'{"id":"%b"}' % event_id.encode())
+    endpoints = {PATH: Route(endpoint.name, endpoint.answer, endpoint.fallback, letters.answer_nowait)}
+    return route_server(endpoints, body_limit_bytes=LIMIT_BYTES, draining=lambda: bool(draining))
 
 
 @pytest.fixture

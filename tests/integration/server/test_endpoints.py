@@ -11,7 +11,7 @@ from aiohttp import web
 
 from extender.errors import InvalidRequest
 from extender.metrics import REGISTRY
-from extender.server.endpoints import Endpoint, Reply, endpoint_server
+from extender.server.endpoints import Reply, Route, route_server
 from extender.server.listener import Listener, open_listener
 
 LIMIT_BYTES = 1000
@@ -40,8 +40,8 @@ def draining() -> list[bool]:
 @pytest.fixture
 async def listener(draining: list[bool]) -> AsyncIterator[Listener]:
     """An echo under /scheduler/filter."""
-    server = endpoint_server(
-        {"/scheduler/filter": Endpoint("filter", answer, fallback)},
+    server = route_server(
+        {"/scheduler/filter": Route("filter", answer, fallback)},
         body_limit_bytes=LIMIT_BYTES,
         draining=lambda: bool(draining),
     )

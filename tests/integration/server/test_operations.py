@@ -1,9 +1,9 @@
-"""Health and metrics as the kubelet and Prometheus read them."""
+"""CheckResult and metrics as the kubelet and Prometheus read them."""
 
 import pytest
 from pytest_aiohttp.plugin import AiohttpClient
 
-from extender.server.operations import Health, operations_app
+from extender.server.operations import CheckResult, operations_app
 
 SERIES = (
     'multiarch_requests_total{endpoint="filter",outcome="answered"}',
@@ -14,7 +14,7 @@ SERIES = (
 
 async def test_checks_answer_ok_while_all_is_well(aiohttp_client: AiohttpClient) -> None:
     """A check that passes is one word."""
-    client = await aiohttp_client(operations_app({"ping": Health}, {"shutdown": Health}))
+    client = await aiohttp_client(operations_app({"ping": CheckResult}, {"shutdown": CheckResult}))
     for path in ("/livez", "/readyz"):
         response = await client.get(path)
         assert (response.status, await response.text()) == (200, "ok\n")
@@ -22,7 +22,9 @@ async def test_checks_answer_ok_while_all_is_well(aiohttp_client: AiohttpClient)
 
 async def test_verbose_shows_each_check_on_a_line(aiohttp_client: AiohttpClient) -> None:
     """`?verbose` names every check."""
-    client = await aiohttp_client(operations_app({}, {"shutdown": Health, "nodes": lambda: Health(detail="3 s old")}))
+    client = await aiohttp_client(
+        operations_app({}, {"shutdown": CheckResult, "nodes": lambda: CheckResult(detail="3 s old")})
+    )
     response = await client.get("/readyz?verbose")
     assert await response.text() == "[+]shutdown ok\n[+]nodes ok: 3 s old\nreadyz check passed\n"
 
@@ -30,7 +32,7 @@ async def test_verbose_shows_each_check_on_a_line(aiohttp_client: AiohttpClient)
 async def test_failing_check_is_shown_with_its_reason(aiohttp_client: AiohttpClient) -> None:
     """One failing check fails the whole, and says why without being asked."""
     client = await aiohttp_client(
-        operations_app({}, {"shutdown": Health, "nodes": lambda: Health(ok=False, detail="never synced")})
+        operations_app({}, {"shutdown": CheckResult, "nodes": lambda: CheckResult(ok=False, detail="never synced")})
     )
     response = await client.get("/readyz")
     assert response.status == 503

@@ -10,7 +10,7 @@ import trustme
 from aiohttp import web
 
 from extender.errors import ConfigError
-from extender.server.endpoints import Endpoint, Reply, endpoint_server
+from extender.server.endpoints import Reply, Route, route_server
 from extender.server.listener import Listener, open_listener
 from extender.server.tls import TlsFiles
 
@@ -51,7 +51,7 @@ async def ok(_body: bytes) -> Reply:
 
 async def serve(tls: TlsFiles) -> Listener:
     """A listener behind `tls`."""
-    http = endpoint_server({"/": Endpoint("admission", ok, lambda _body, _id: b"")}, body_limit_bytes=10, draining=bool)
+    http = route_server({"/": Route("admission", ok, lambda _body, _id: b"")}, body_limit_bytes=10, draining=bool)
     return await open_listener("admission", web.ServerRunner(http, shutdown_timeout=1), "127.0.0.1", 0, tls.context)
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from extender.cluster.client import JSON, ClusterRefused
-from extender.cluster.nodes import NodeView, Taint
+from extender.cluster.nodes import Taint, WatchedNodes
 from extender.errors import ClusterError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
@@ -61,7 +61,7 @@ class View:
     def __init__(self, *others: bytes, level_label: str = "") -> None:
         self.clock = Clock()
         self.lookups = Lookups(*others)
-        self.nodes = NodeView(self.lookups, level_label=level_label, clock=self.clock)
+        self.nodes = WatchedNodes(self.lookups, level_label=level_label, clock=self.clock)
         self.nodes.upsert(node("a"))
         self.nodes.upsert(node("b", "arm64"))
         self.nodes.keep_only({"a", "b"})
@@ -74,7 +74,7 @@ def gauge(architecture: str) -> float | None:
 
 def test_view_is_synced_after_the_first_whole_list_only() -> None:
     """Nodes that came in before the list ended do not make a view."""
-    nodes = NodeView(Lookups(), level_label="", clock=lambda: 0.0)
+    nodes = WatchedNodes(Lookups(), level_label="", clock=lambda: 0.0)
     assert not nodes.synced
     nodes.upsert(node("a"))
     assert not nodes.synced
@@ -279,7 +279,7 @@ async def test_watch_beats_a_lookup_under_way() -> None:
 async def test_nothing_is_looked_up_before_the_view_is_synced() -> None:
     """Without a first list every name is missing, and GETs one by one would be no list."""
     lookups = Lookups(node("c"))
-    nodes = NodeView(lookups, level_label="", clock=lambda: 0.0)
+    nodes = WatchedNodes(lookups, level_label="", clock=lambda: 0.0)
     assert await nodes.find([C], 1.0) == NodeLookup(unreachable=(C,))
     assert lookups.asked == []
 

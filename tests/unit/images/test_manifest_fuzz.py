@@ -21,7 +21,7 @@ WHOLE = (
     {"mediaType": OCI_INDEX, "manifests": [{**DESCRIPTOR, "mediaType": OCI_MANIFEST, "platform": PLATFORM}]},
 )
 
-READ = (wire.Document, wire.Descriptor, wire.Platform, wire.Annotations)
+READ = (wire.Document, wire.RawDescriptor, wire.RawPlatform, wire.Annotations)
 KEYS = st.sampled_from([*(name for struct in READ for name in struct.__struct_encode_fields__), "subject"])
 TYPES = st.sampled_from([OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST, SIGNED_SCHEMA1, OCI_CONFIG])
 DIGESTS = st.builds(lambda number: digest_of(bytes([number])), st.integers(0, 9))
