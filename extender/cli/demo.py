@@ -46,9 +46,9 @@ async def _run(console: Console, *, keep: bool) -> list[str]:
             caller = Caller(session, service.admission_url, service.scheduler_url, registry.host)
             cold = [await caller.play(scene) for scene in SCENES]
             _print_round(console, cold)
-            asked = registry.requests.total()
+            cold_requests = registry.requests.total()
             warm = [await caller.play(scene) for _ in range(WARM_ROUNDS) for scene in SCENES]
-            _print_latency(console, cold, warm, registry.requests.total() - asked)
+            _print_latency(console, cold, warm, registry.requests.total() - cold_requests)
             surprises = [surprise for seen in (*cold, *warm) for surprise in seen.surprises()]
             if keep:
                 await _stay(console, service, registry.host)

@@ -132,12 +132,12 @@ class ClusterClient:
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=stall_seconds)
         async with self._response(path, query, accept, timeout) as response:
-            rest = b""
+            remainder = b""
             async for chunk in response.content.iter_any():
-                *lines, rest = (rest + chunk).split(b"\n")
+                *lines, remainder = (remainder + chunk).split(b"\n")
                 for line in filter(None, lines):
                     yield line
-                if len(rest) > _MAX_LINE_BYTES:
+                if len(remainder) > _MAX_LINE_BYTES:
                     raise ClusterError(f"{path}: a line of the watch is longer than {_MAX_LINE_BYTES} bytes")
 
     async def close(self) -> None:
@@ -174,10 +174,10 @@ class _Connection:
     def __init__(self, configuration: "Configuration") -> None:
         from kubernetes_asyncio.client.rest import RESTClientObject
 
-        rest = RESTClientObject(configuration)
+        rest_client = RESTClientObject(configuration)
         self.is_doubtful = False
         self._configuration = configuration
-        self._session: aiohttp.ClientSession = rest.pool_manager
+        self._session: aiohttp.ClientSession = rest_client.pool_manager
         self._requests = 0
         self._is_retired = False
 

@@ -16,14 +16,14 @@ _PACKAGES = (_NAME, f"{_NAME}.client", f"{_NAME}.client.models")
 # Of the names that Python itself looks for in a module, those that only the package's own `__init__` can give.
 _OWN_WORDS = ("__all__", "__version__")
 # Where the names are defined that the library's own configuration loaders take from a package.
-_PLACES = {
+_MODULES = {
     (f"{_NAME}.client", "Configuration"): f"{_NAME}.client.configuration",
     (f"{_NAME}.client", "ApiClient"): f"{_NAME}.client.api_client",
 }
 
 
 class _LatePackage(ModuleType):
-    """A package whose own `__init__` runs when a name is asked for that is no module in it, nor in `_PLACES`."""
+    """A package whose own `__init__` runs when a name is asked for that is no module in it, nor in `_MODULES`."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__") and name not in _OWN_WORDS:
@@ -31,9 +31,9 @@ class _LatePackage(ModuleType):
         qualified = f"{self.__name__}.{name}"
         if find_spec(qualified):
             return import_module(qualified)
-        place = _PLACES.get((self.__name__, name))
-        if place and find_spec(place):
-            return getattr(import_module(place), name)
+        module = _MODULES.get((self.__name__, name))
+        if module and find_spec(module):
+            return getattr(import_module(module), name)
         _complete(self)
         return getattr(self, name)
 

@@ -202,8 +202,8 @@ class ListWatch:
         refused = exc if isinstance(exc, ClusterRefused) else None
         if (refused and refused.status == 410) or self._tries >= _TRIES_PER_VERSION:
             self._version = ""
-        asked = (refused and refused.retry_after_seconds) or 0.0
-        delay = max(self._delay_seconds(), min(asked, _LAST_DELAY_SECONDS))
+        requested_seconds = (refused and refused.retry_after_seconds) or 0.0
+        delay = max(self._delay_seconds(), min(requested_seconds, _LAST_DELAY_SECONDS))
         self._is_lost = True
         log.warning("watch.lost", resource=self._resource.name, error=str(exc), retry_in_seconds=round(delay, 3))
         return delay

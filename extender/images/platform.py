@@ -59,10 +59,10 @@ _ARM_V9 = ("v9", *(f"v9.{minor}" for minor in range(1, 8)))
 # The variants beyond the plain one that a node of a variant runs; a variant not listed runs itself and the plain one.
 # Armv9.x holds Armv8.(x+5), as containerd has it (compare.go).
 _RUNS = {
-    "arm": {variant: frozenset(_ARM[: place + 1]) for place, variant in enumerate(_ARM)},
-    "amd64": {variant: frozenset(_AMD64[: place + 1]) for place, variant in enumerate(_AMD64)},
-    "arm64": {variant: frozenset(_ARM_V8[: place + 1]) for place, variant in enumerate(_ARM_V8)}
-    | {variant: frozenset(_ARM_V8[: place + 5] + _ARM_V9[: place + 1]) for place, variant in enumerate(_ARM_V9)},
+    "arm": {variant: frozenset(_ARM[: index + 1]) for index, variant in enumerate(_ARM)},
+    "amd64": {variant: frozenset(_AMD64[: index + 1]) for index, variant in enumerate(_AMD64)},
+    "arm64": {variant: frozenset(_ARM_V8[: index + 1]) for index, variant in enumerate(_ARM_V8)}
+    | {variant: frozenset(_ARM_V8[: index + 5] + _ARM_V9[: index + 1]) for index, variant in enumerate(_ARM_V9)},
 }
 
 # Narrower than containerd's specifierRe (platforms.go): a label's value, since that is what a word becomes in node

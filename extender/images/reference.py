@@ -78,16 +78,16 @@ def parse_reference(text: str) -> ImageReference:
 
 def _with_domain(name: str) -> str:
     """`name` with the defaults written out (splitDockerDomain); what comes out need not be valid."""
-    first, slash, rest = name.partition("/")
+    first, slash, remainder = name.partition("/")
     if not slash:
         return f"{_DEFAULT_DOMAIN}/{_OFFICIAL}{name}"
     if first == _LEGACY_DOMAIN:
         first = _DEFAULT_DOMAIN
     elif not (first == "localhost" or "." in first or ":" in first or first != first.lower()):
         return f"{_DEFAULT_DOMAIN}/{name}"
-    if first == _DEFAULT_DOMAIN and "/" not in rest:
-        rest = _OFFICIAL + rest
-    return f"{first}/{rest}"
+    if first == _DEFAULT_DOMAIN and "/" not in remainder:
+        remainder = _OFFICIAL + remainder
+    return f"{first}/{remainder}"
 
 
 def _why_invalid(text: str) -> str:

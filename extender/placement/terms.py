@@ -41,8 +41,8 @@ def and_terms(terms: list[Json], additions: Sequence[Alternatives]) -> tuple[Add
     for term, alternatives in zip(cast("list[JsonObject]", terms), additions, strict=True):
         present = cast("list[Json] | None", term.get(_EXPRESSIONS))
         was = None if present is not None else absence(term, _EXPRESSIONS)
-        for place, requirements in enumerate(alternatives):
-            added.append(AddedTerm(len(written), requirements, whole=place > 0, was=was))
+        for position, requirements in enumerate(alternatives):
+            added.append(AddedTerm(len(written), requirements, whole=position > 0, was=was))
             written.append({**term, _EXPRESSIONS: [*(present or ()), *_json(requirements)]})
         if not alternatives:
             written.append(term)

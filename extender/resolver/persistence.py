@@ -74,7 +74,7 @@ class Persistence:
         self._clock = clock
         self._wall_clock = wall_clock
         self._read_seconds = read_seconds
-        self._health = Health(store.place if store else "", clock)
+        self._health = Health(store.location if store else "", clock)
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
         self._writing = asyncio.Lock()
         self._names: dict[NameKey, CachedImage] = {}
@@ -204,15 +204,15 @@ class Persistence:
                 self._names = taken | self._names
         if written:
             ROWS["written"].inc(len(taken))
-            for place in [place for place, at in denials.items() if self._denials.get(place) == at]:
-                del self._denials[place]
+            for denied in [denied for denied, at in denials.items() if self._denials.get(denied) == at]:
+                del self._denials[denied]
         return written
 
     def _batch_of(self, names: dict[NameKey, CachedImage], denials: dict[tuple[str, CredentialId], float]) -> Batch:
         ahead = self._wall_clock() - self._clock()
         return Batch(
             [NameRow(*key, known.packed, known.content, known.confirmed_at + ahead) for key, known in names.items()],
-            {place: at + ahead for place, at in denials.items()},
+            {key: at + ahead for key, at in denials.items()},
         )
 
     async def _read(self, ask: Callable[[], Awaitable[Sequence[T | None]]]) -> Sequence[T | None]:

@@ -37,8 +37,8 @@ class Health:
     A failure opens one, for 1 s doubling to 60 s; then one attempt at a time goes through.
     """
 
-    def __init__(self, place: str, clock: Callable[[], float]) -> None:
-        self._place = place
+    def __init__(self, location: str, clock: Callable[[], float]) -> None:
+        self._location = location
         self._clock = clock
         self._failures = dict.fromkeys(Doing, 0)
         self._until = dict.fromkeys(Doing, 0.0)
@@ -59,13 +59,13 @@ class Health:
         """An attempt went well."""
         was_sick, self._failures[doing] = any(self._failures.values()), 0
         if was_sick and not any(self._failures.values()):
-            log.info("store.recovered", store=self._place)
+            log.info("store.recovered", store=self._location)
 
     def failed(self, doing: Doing, error: StoreError) -> None:
         """An attempt did not. Said once, until all goes well again; counted every time."""
         ERRORS[error.reason].inc()
         if not any(self._failures.values()):
-            log.warning("store.failed", store=self._place, doing=doing.value, reason=error.reason, detail=str(error))
+            log.warning("store.failed", store=self._location, doing=doing.value, reason=error.reason, detail=str(error))
         self._failures[doing] += 1
         self._rest(doing)
 

@@ -75,7 +75,7 @@ class RedisStore:
 
     def __init__(self, server: RedisServer, *, keep_seconds: float) -> None:
         """Rows lapse `keep_seconds` after they were last written: more than they could be of use for."""
-        self.place = server.address
+        self.location = server.address
         self._prefix = f"{server.prefix}{SCHEMA}:"
         self._keep_seconds = int(keep_seconds)
         self._client = Redis(connection_pool=_pool_of(server))

@@ -67,7 +67,7 @@ class Store(Protocol):
     """A place that keeps rows. Every method raises `StoreError`, and none blocks the event loop."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where that is, for logs: without password."""
 
     @property

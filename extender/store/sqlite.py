@@ -70,7 +70,7 @@ class SqliteStore:
     is_shared = False
 
     def __init__(self, path: Path, *, size: int) -> None:
-        self.place = f"sqlite:///{path}"
+        self.location = f"sqlite:///{path}"
         self._path = path
         self._size = size
         self._thread = ThreadPoolExecutor(1, "store")

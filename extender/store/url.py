@@ -54,10 +54,10 @@ def open_store(url: str, *, size: int, stale_seconds: float) -> Store | None:
 
 def without_password(url: str) -> str:
     """The URL as it may be logged and printed."""
-    scheme, separator, rest = url.partition("://")
-    login, at, place = rest.rpartition("@")
+    scheme, separator, remainder = url.partition("://")
+    login, at, address = remainder.rpartition("@")
     username, colon, _ = login.partition(":")
-    return f"{scheme}{separator}{username}{':***' if colon else ''}{at}{place}"
+    return f"{scheme}{separator}{username}{':***' if colon else ''}{at}{address}"
 
 
 def _path_of(url: str) -> Path:

@@ -235,12 +235,12 @@ async def test_a_locked_file_is_no_store_until_it_is_free(
     assert await names(store) == [row(0), row(1)]
 
 
-@pytest.mark.parametrize("place", ["file/images.sqlite", "folder"], ids=["no-folder", "no-file"])
-async def test_a_path_that_cannot_be_written_is_no_store(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("location", ["file/images.sqlite", "folder"], ids=["no-folder", "no-file"])
+async def test_a_path_that_cannot_be_written_is_no_store(tmp_path: Path, location: str) -> None:
     """Every use says so, and nothing more happens."""
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "folder").mkdir()
-    store = SqliteStore(tmp_path / place, size=10)
+    store = SqliteStore(tmp_path / location, size=10)
     for _ in range(2):
         assert await reason_of(store.find("ghcr.io/team/app", "v0", [PUBLIC])) == "unwritable"
     await store.close()

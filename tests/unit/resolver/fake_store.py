@@ -11,7 +11,7 @@ from extender.tables import PackedDigest
 class FakeStore:
     """A `Store` that is `shared`, or of one process alone."""
 
-    place = "fake:"
+    location = "fake:"
 
     def __init__(self, *, shared: bool = False) -> None:
         self.is_shared = shared
@@ -49,8 +49,8 @@ class FakeStore:
     async def write(self, batch: Batch) -> None:
         await self._visit()
         self.batches.append(batch)
-        for place in batch.denials:
-            for key in [key for key in self.names if (key[0], key[2]) == place]:
+        for location in batch.denials:
+            for key in [key for key in self.names if (key[0], key[2]) == location]:
                 del self.names[key]
         for row in batch.names:
             self.names[row.repository, row.name, row.credential_id] = row

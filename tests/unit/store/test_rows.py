@@ -50,8 +50,8 @@ def test_a_row_comes_back_as_it_went(row: NameRow) -> None:
 def test_a_record_with_any_bit_flipped_or_end_cut_off_is_no_row(record: bytes) -> None:
     """A disk or a hostile hand may change one; what is left of it is not believed."""
     damaged = [
-        record[:place] + bytes([record[place] ^ 1 << bit]) + record[place + 1 :]
-        for place in range(len(record))
+        record[:location] + bytes([record[location] ^ 1 << bit]) + record[location + 1 :]
+        for location in range(len(record))
         for bit in range(8)
     ]
     for bad in (*damaged, *(record[:length] for length in range(len(record))), record + b"\0"):

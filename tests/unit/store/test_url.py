@@ -48,7 +48,7 @@ async def test_each_scheme_is_its_store() -> None:
     assert isinstance(sqlite, SqliteStore)
     assert isinstance(redis, RedisStore)
     assert tls is not None
-    assert [store.place for store in (sqlite, redis, tls)] == [
+    assert [store.location for store in (sqlite, redis, tls)] == [
         "sqlite:////no/such/folder/file",
         "redis://cache:7000/2",
         "rediss://[::1]:6379/0",
