@@ -11,8 +11,6 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-PackedDigest = bytes | str
-
 
 class Table(Generic[K, V]):
     """A mapping of at most `size` rows; beyond that the row used longest ago goes, and reading a row is using it. O(1).
@@ -75,20 +73,3 @@ class Shelf(Generic[K, V]):
             # Together, since finding the first row of a dictionary passes over all that were removed before it.
             for first in list(islice(self._rows, 1 + self._size // 100)):
                 del self._rows[first]
-
-
-def pack_digest(digest: str) -> PackedDigest:
-    """The 32 bytes of a sha256 digest, half the memory of its text; the text itself of any other."""
-    algorithm, _, encoded = digest.partition(":")
-    if algorithm != "sha256" or len(encoded) != 64:
-        return digest
-    try:
-        packed = bytes.fromhex(encoded)
-    except ValueError:
-        return digest
-    return packed if packed.hex() == encoded else digest  # fromhex reads upper case and spaces too
-
-
-def unpack_digest(packed: PackedDigest) -> str:
-    """The digest that `pack_digest` was given."""
-    return packed if isinstance(packed, str) else f"sha256:{packed.hex()}"

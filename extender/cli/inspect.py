@@ -18,11 +18,12 @@ from extender.cli.options import Assignments, ConfigFile
 from extender.config.reading import read_config
 from extender.config.tree import Config
 from extender.errors import ConfigError, InvalidReference
+from extender.images.content import Content, Failure
 from extender.images.manifest import Image, Kind
 from extender.images.platform import Compatibility, InvalidPlatform, Platform, parse_platform, runs_on
 from extender.images.reference import parse_reference
 from extender.logs import configure_logs
-from extender.placement.facts import Content, Failure, Pending, PodImage, Unknown, fact_of
+from extender.placement.facts import Pending, PodImage, Unknown, fact_of
 from extender.service.assembly import open_pod_resolver
 from extender.service.cluster_view import NoCluster
 

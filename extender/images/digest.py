@@ -28,3 +28,23 @@ def digest_of(body: bytes, algorithm: str = "sha256") -> str:
 def matches_digest(body: bytes, digest: str) -> bool:
     """Whether `body` has this digest; no for a `digest` that is none. O(bytes)."""
     return is_digest(digest) and digest_of(body, digest.partition(":")[0]) == digest
+
+
+PackedDigest = bytes | str
+
+
+def pack_digest(digest: str) -> PackedDigest:
+    """The 32 bytes of a sha256 digest, half the memory of its text; the text itself of any other."""
+    algorithm, _, encoded = digest.partition(":")
+    if algorithm != "sha256" or len(encoded) != 64:
+        return digest
+    try:
+        packed = bytes.fromhex(encoded)
+    except ValueError:
+        return digest
+    return packed if packed.hex() == encoded else digest  # fromhex reads upper case and spaces too
+
+
+def unpack_digest(packed: PackedDigest) -> str:
+    """The digest that `pack_digest` was given."""
+    return packed if isinstance(packed, str) else f"sha256:{packed.hex()}"

@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from extender.credentials.keyring import Keyring
+from extender.images.content import Answer
 from extender.images.platform import Platform
 from extender.kubernetes.admission_v1 import (
     AdmissionReview,
@@ -21,7 +22,7 @@ from extender.metrics import counter
 from extender.outlets.pod_resolver import PodResolver
 from extender.placement.annotations import Overrides
 from extender.placement.creation import CreatedPod
-from extender.placement.facts import Answer, PodImage, fact_of, images_of
+from extender.placement.facts import PodImage, fact_of, images_of
 from extender.placement.mutation import AdmissionOutcome, AdmissionPolicy, Mutation, Mutator
 from extender.server.endpoints import Reply
 

@@ -9,9 +9,10 @@ import msgspec
 
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.pull_secrets import PullSecrets
+from extender.images.content import Answer, Cause, Content, Failure
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import Mode, Overrides, read_overrides
-from extender.placement.facts import Answer, Cause, Content, Failure, PodImage, images_of
+from extender.placement.facts import PodImage, images_of
 from extender.placement.policy import Policy, is_exempt
 from extender.resolver.resolver import ImageQuery, Resolver
 

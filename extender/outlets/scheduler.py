@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from extender.credentials.keyring import Keyring
+from extender.images.content import Answer, Content
 from extender.kubernetes.core_v1 import NodeName, Pod, PodUid
 from extender.kubernetes.extender_v1 import (
     ExtenderArgs,
@@ -30,7 +31,7 @@ from extender.outlets.pod_resolver import PodResolver
 from extender.outlets.precomputed_scores import PrecomputedScores
 from extender.outlets.seen_nodes import SeenNodes
 from extender.placement.annotations import Choice, Mode, Overrides
-from extender.placement.facts import Answer, Content, PodImage, fact_of, images_of
+from extender.placement.facts import PodImage, fact_of, images_of
 from extender.placement.nodes import NodeLookup, NodePlatforms, list_nodes
 from extender.placement.policy import is_exempt, template_key
 from extender.placement.scheduling import (

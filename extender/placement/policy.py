@@ -7,10 +7,11 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import msgspec
 
+from extender.images.content import Cause
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import MODE, NO_PREFERENCE, PREFER, UNKNOWN, Choice, Overrides
-from extender.placement.facts import Cause, ImageFact, Pending, RunsOn, Unknown
+from extender.placement.facts import ImageFact, Pending, RunsOn, Unknown
 
 HIGHEST_PREFERENCE = 10
 """The highest score of the extender protocol (MaxExtenderPriority), which a pod's own `prefer` gives."""

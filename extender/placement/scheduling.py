@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from extender.images.content import Cause
 from extender.images.platform import Platform, runs_on
 from extender.kubernetes.extender_v1 import (
     ExtenderArgs,
@@ -21,7 +22,7 @@ from extender.kubernetes.extender_v1 import (
     ExtenderPreemptionResult,
 )
 from extender.placement.annotations import Choice, Mode, Overrides
-from extender.placement.facts import Cause, Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
+from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
 from extender.placement.nodes import UNSEEN, NodePlatforms
 from extender.placement.policy import Policy, choice_for, is_multi_arch, preference_for
 from extender.placement.reasons import Constraint, refusal_text, retry_text

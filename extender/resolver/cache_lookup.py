@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from extender.credentials.keyring import ANONYMOUS, CredentialId, Keyring
-from extender.placement.facts import Answer, Failure
+from extender.images.content import Answer, Failure
 from extender.resolver.failures import NEXT_CREDENTIAL, Failures, summary
 from extender.resolver.image_cache import ImageCache
 from extender.resolver.persistence import Persistence

@@ -17,9 +17,10 @@ from extender.errors import (
     RegistryThrottled,
     UnsupportedManifest,
 )
-from extender.placement.facts import Cause, Failure
+from extender.images.content import Cause, Failure
+from extender.images.digest import PackedDigest
 from extender.resolver.references import Target
-from extender.tables import PackedDigest, Table
+from extender.tables import Table
 
 # Constant sentences: nothing a registry wrote, and no address, reaches the pod's author through them.
 _SENTENCES = {

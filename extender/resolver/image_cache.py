@@ -10,9 +10,10 @@ from typing import Protocol
 import msgspec
 
 from extender.credentials.keyring import CredentialId
-from extender.placement.facts import Content
+from extender.images.content import Content
+from extender.images.digest import PackedDigest, pack_digest, unpack_digest
 from extender.resolver.references import Target
-from extender.tables import PackedDigest, Shelf, Table, pack_digest, unpack_digest
+from extender.tables import Shelf, Table
 
 # Distinct platform sets; a cluster has some dozens. One that falls out is only no longer shared.
 _INTERNED = 4096

@@ -15,13 +15,13 @@ from typing import TypeVar
 import structlog
 
 from extender.credentials.keyring import ANONYMOUS, CredentialId
+from extender.images.content import Content
+from extender.images.digest import PackedDigest, pack_digest
 from extender.metrics import counter
-from extender.placement.facts import Content
 from extender.resolver.image_cache import CachedImage, NameKey
 from extender.resolver.references import Target
 from extender.resolver.store_health import Doing, Health
 from extender.store.rows import Batch, NameRow, Row, Store, StoreError
-from extender.tables import PackedDigest, pack_digest
 
 T = TypeVar("T")
 

@@ -8,9 +8,10 @@ import sys
 import msgspec
 
 from extender.errors import InvalidReference
+from extender.images.content import Cause, Failure
+from extender.images.digest import PackedDigest, pack_digest
 from extender.images.reference import ImageReference, parse_reference
-from extender.placement.facts import Cause, Failure
-from extender.tables import PackedDigest, Table, pack_digest
+from extender.tables import Table
 
 # What can be pulled stays under 800 characters; a longer text is wrong, and read anew each time rather than kept.
 _MAX_KEPT_CHARACTERS = 1024

@@ -18,7 +18,7 @@ from extender.errors import (
     RegistryUnavailable,
     UnsupportedManifest,
 )
-from extender.placement.facts import Failure
+from extender.images.content import Failure
 from extender.resolver.failures import failure_of, lifetime_seconds
 from extender.tables import Table
 

@@ -13,16 +13,16 @@ from async_lru import alru_cache
 
 from extender.credentials.keyring import Credential
 from extender.errors import InvalidManifest, ManifestNotFound, RegistryDenied, RegistryError, UnsupportedManifest
+from extender.images.content import Content, Failure
+from extender.images.digest import pack_digest
 from extender.images.manifest import Image
 from extender.images.reference import ImageReference
-from extender.placement.facts import Content, Failure
 from extender.registry.image import FetchedManifest, ManifestClient, describe_image
 from extender.resolver.failures import DENIED, NEXT_CREDENTIAL, Failures, summary
 from extender.resolver.image_cache import CachedImage, ImageCache
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
 from extender.resolver.registry_hosts import HostResting, Hosts
-from extender.tables import pack_digest
 
 T = TypeVar("T", CachedImage, Image)
 

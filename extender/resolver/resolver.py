@@ -14,9 +14,10 @@ import structlog
 from prometheus_client import Histogram
 
 from extender.credentials.keyring import Credential, Keyring
+from extender.images.content import Answer, Cause, Failure
+from extender.images.digest import PackedDigest
 from extender.images.manifest import Image
 from extender.metrics import REGISTRY, counter, gauge
-from extender.placement.facts import Answer, Cause, Failure
 from extender.registry.image import ManifestClient
 from extender.resolver.cache_lookup import CacheLookup, CacheState, ImageQuery, Lifetimes
 from extender.resolver.failures import NEXT_CREDENTIAL, Failures
@@ -25,7 +26,6 @@ from extender.resolver.persistence import Persistence
 from extender.resolver.references import References, Target
 from extender.resolver.registry_lookup import RegistryLookup
 from extender.resolver.single_flight import SingleFlight
-from extender.tables import PackedDigest
 
 __all__ = ["ImageQuery", "Resolver"]
 

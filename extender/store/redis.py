@@ -16,6 +16,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from extender.credentials.keyring import CredentialId
+from extender.images.digest import PackedDigest, unpack_digest
 from extender.store.rows import (
     SCHEMA,
     Batch,
@@ -28,7 +29,6 @@ from extender.store.rows import (
     encode_content,
     encode_name,
 )
-from extender.tables import PackedDigest, unpack_digest
 
 T = TypeVar("T")
 

@@ -12,10 +12,10 @@ import msgspec
 
 from extender.credentials.keyring import CredentialId
 from extender.errors import ExtenderError
+from extender.images.content import Content
+from extender.images.digest import PackedDigest, pack_digest, unpack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
-from extender.placement.facts import Content
-from extender.tables import PackedDigest, pack_digest, unpack_digest
 
 Reason = Literal["corrupt", "locked", "schema", "timeout", "unavailable", "unwritable"]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from extender.credentials.keyring import CredentialId
+from extender.images.digest import PackedDigest
 from extender.store.rows import (
     SCHEMA,
     Batch,
@@ -28,7 +29,6 @@ from extender.store.rows import (
     encode_content,
     encode_name,
 )
-from extender.tables import PackedDigest
 
 T = TypeVar("T")
 

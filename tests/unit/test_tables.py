@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.images.digest import digest_of
-from extender.tables import Shelf, Table, pack_digest, unpack_digest
+from extender.images.digest import digest_of, pack_digest, unpack_digest
+from extender.tables import Shelf, Table
 
 KEYS = st.integers(0, 7)
 STEPS = st.lists(

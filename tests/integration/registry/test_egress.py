@@ -15,9 +15,9 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.demo.images import build_index
 from extender.demo.registry import EmbeddedRegistry
 from extender.errors import AddressRefused, RegistryError, RegistryUnavailable
+from extender.images.content import RETRYABLE, Cause
 from extender.images.reference import parse_reference
 from extender.metrics import REGISTRY
-from extender.placement.facts import RETRYABLE, Cause
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient

@@ -15,10 +15,10 @@ import pytest
 from extender.credentials.keyring import ANONYMOUS
 from extender.demo.images import OCI
 from extender.errors import ExtenderError
+from extender.images.content import Cause, Failure
 from extender.images.digest import digest_of
 from extender.images.manifest import Image
 from extender.images.reference import parse_reference
-from extender.placement.facts import Cause, Failure
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient

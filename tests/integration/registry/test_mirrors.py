@@ -17,8 +17,8 @@ from extender.credentials.logins import Logins
 from extender.demo.images import build_index, build_manifest
 from extender.demo.registry import EmbeddedRegistry
 from extender.errors import InvalidManifest, ManifestNotFound, RegistryDenied, RegistryThrottled, RegistryUnavailable
+from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.reference import ImageReference, parse_reference
-from extender.placement.facts import Answer, Cause, Content, Failure
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient

@@ -25,12 +25,13 @@ from extender.credentials.keyring import DockerConfigKeyring
 from extender.credentials.logins import Logins
 from extender.credentials.pull_secrets import PullSecrets
 from extender.demo.registry import EmbeddedRegistry
+from extender.images.content import Answer, Content, Failure
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
 from extender.outlets.admission import PodAdmission
 from extender.outlets.pod_resolver import PodResolver
 from extender.outlets.scheduler import SchedulerVerbs
-from extender.placement.facts import Answer, Content, Failure, images_of
+from extender.placement.facts import images_of
 from extender.placement.mutation import AdmissionPolicy
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator

@@ -15,15 +15,14 @@ from pathlib import Path
 import extender.service.assembly  # noqa: F401 -- what the whole service takes counts
 from extender.cluster.library import lighten_library
 from extender.credentials.keyring import ANONYMOUS
-from extender.images.digest import digest_of
+from extender.images.content import Content
+from extender.images.digest import digest_of, pack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
-from extender.placement.facts import Content
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Resolver
 from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
-from extender.tables import pack_digest
 from tests.unit.resolver.fake_registry import FakeRegistry
 
 _PLATFORMS = ["linux/amd64", "linux/arm64", "linux/arm/v7", "linux/s390x", "linux/ppc64le", "linux/386"]

@@ -10,14 +10,13 @@ import pytest
 import trustme
 
 from extender.credentials.keyring import ANONYMOUS, CredentialId
-from extender.images.digest import digest_of
-from extender.placement.facts import Content
+from extender.images.content import Content
+from extender.images.digest import digest_of, pack_digest
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import ImageQuery, Resolver
 from extender.store.redis import RedisStore
 from extender.store.rows import Batch, ContentRow, NameRow, Store, StoreError
 from extender.store.url import open_store
-from extender.tables import pack_digest
 from testbed.clock import Clock
 from testbed.debian_redis import DebianRedis
 from tests.unit.resolver.fake_registry import FakeRegistry, Keys, index_of

@@ -8,8 +8,8 @@ import pytest
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryUnavailable
+from extender.images.content import Answer, Content
 from extender.images.reference import ImageReference
-from extender.placement.facts import Answer, Content
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import ImageQuery, Resolver
 from extender.store.sqlite import SqliteStore

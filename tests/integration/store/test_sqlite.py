@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS, CredentialId
-from extender.images.digest import digest_of
+from extender.images.digest import digest_of, pack_digest
 from extender.store.rows import Batch, ContentRow, NameRow, Row, StoreError
 from extender.store.sqlite import SqliteStore
-from extender.tables import pack_digest
 from tests.unit.resolver.fake_registry import index_of
 
 PUBLIC, TENANT = ANONYMOUS.id, CredentialId("tenant")

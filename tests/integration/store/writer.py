@@ -14,13 +14,12 @@ import time
 from pathlib import Path
 
 from extender.credentials.keyring import ANONYMOUS
-from extender.images.digest import digest_of
-from extender.placement.facts import Content
+from extender.images.content import Content
+from extender.images.digest import digest_of, pack_digest
 from extender.resolver.image_cache import CachedImage
 from extender.resolver.persistence import Persistence
 from extender.store.rows import ContentRow, NameRow
 from extender.store.sqlite import SqliteStore
-from extender.tables import pack_digest
 from tests.unit.resolver.fake_registry import index_of
 
 _ROWS = 20  # in a batch

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extender.images.content import Cause
 from extender.images.platform import Compatibility, Platform, parse_platform
 from extender.placement.affinity import (
     Affinity,
@@ -22,7 +23,7 @@ from extender.placement.affinity import (
     plan_preferred,
     plan_required,
 )
-from extender.placement.facts import Anywhere, Cause, ImageFact, Pending, RunsOn, Unknown
+from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
 
 ARCH = "kubernetes.io/arch"
 OS = "kubernetes.io/os"

@@ -4,9 +4,10 @@ from itertools import product
 
 import pytest
 
+from extender.images.content import Cause, Failure
 from extender.images.platform import Platform, parse_platform
 from extender.placement.annotations import Choice, Mode, Overrides
-from extender.placement.facts import Anywhere, Cause, Failure, ImageFact, Pending, PodImage, RunsOn, Unknown, fact_of
+from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, RunsOn, Unknown, fact_of
 from extender.placement.policy import Policy
 from extender.placement.scheduling import REFUSED, Decision, Verdict
 

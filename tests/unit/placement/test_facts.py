@@ -5,16 +5,12 @@ from itertools import permutations
 import msgspec
 import pytest
 
+from extender.images.content import RETRYABLE, Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, parse_platform
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.facts import (
-    RETRYABLE,
-    Answer,
     Anywhere,
-    Cause,
-    Content,
-    Failure,
     Fit,
     ImageFact,
     Pending,

@@ -5,10 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from extender.images.content import Cause
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import ADDED, MODE, PREFER, REASON, Overrides
-from extender.placement.facts import Anywhere, Cause, ImageFact, Pending, PodImage, Unknown
+from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, Unknown
 from extender.placement.mutation import AdmissionOutcome, Mutator, untouched
 from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.json_patch import apply

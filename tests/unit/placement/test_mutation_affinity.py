@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from extender.images.content import Cause
 from extender.images.platform import Compatibility
 from extender.placement.annotations import ADDED, PREFER, REASON
-from extender.placement.facts import Anywhere, Cause, ImageFact, Pending, Unknown
+from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.policy import Policy
 from tests.unit.placement.mutating import (

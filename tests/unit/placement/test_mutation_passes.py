@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from extender.images.content import Cause
 from extender.placement.additions import NOTHING, read_record, take_back
 from extender.placement.annotations import ADDED, REASON
-from extender.placement.facts import Cause, ImageFact, Unknown
+from extender.placement.facts import ImageFact, Unknown
 from extender.placement.mutation import AdmissionOutcome, AdmissionPolicy
 from extender.placement.patch import JsonObject
 from tests.unit.placement.mutating import (

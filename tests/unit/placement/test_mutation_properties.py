@@ -7,10 +7,11 @@ import hypothesis
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.images.content import RETRYABLE, Cause
 from extender.kubernetes.core_v1 import Toleration
 from extender.placement.additions import read_record, take_back
 from extender.placement.annotations import ADDED
-from extender.placement.facts import RETRYABLE, Anywhere, Cause, ImageFact, Pending, RunsOn, Unknown
+from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
 from extender.placement.mutation import AdmissionPolicy
 from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.mutating import (

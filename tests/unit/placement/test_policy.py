@@ -3,10 +3,11 @@
 import msgspec
 import pytest
 
+from extender.images.content import Cause
 from extender.images.platform import Compatibility, parse_platform
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import Choice, Overrides
-from extender.placement.facts import Anywhere, Cause, ImageFact, Pending, RunsOn, Unknown
+from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
 from extender.placement.policy import (
     Policy,
     choice_for,

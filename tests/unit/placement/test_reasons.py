@@ -2,8 +2,9 @@
 
 import pytest
 
+from extender.images.content import Cause
 from extender.images.platform import Platform, parse_platform
-from extender.placement.facts import Cause, Pending, PodImage, Unknown
+from extender.placement.facts import Pending, PodImage, Unknown
 from extender.placement.reasons import Constraint, blame, platforms_text, refusal_text, retry_text
 
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from extender.errors import InvalidRequest
+from extender.images.content import Cause
 from extender.images.platform import Compatibility, Platform, parse_platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import (
@@ -19,7 +20,7 @@ from extender.kubernetes.extender_v1 import (
     encode_priorities,
 )
 from extender.placement.annotations import Choice, Mode, Overrides
-from extender.placement.facts import Anywhere, Cause, Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
+from extender.placement.facts import Anywhere, Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
 from extender.placement.nodes import NodePlatforms, list_nodes
 from extender.placement.policy import Policy
 from extender.placement.scheduling import (

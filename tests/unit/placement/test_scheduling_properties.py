@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extender.images.content import Cause
 from extender.images.platform import Compatibility, Platform, parse_platform, runs_on
 from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import (
@@ -18,7 +19,7 @@ from extender.kubernetes.extender_v1 import (
     encode_priorities,
 )
 from extender.placement.annotations import Choice, Overrides
-from extender.placement.facts import Anywhere, Cause, ImageFact, Pending, PodImage, RunsOn, Unknown
+from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, RunsOn, Unknown
 from extender.placement.nodes import NodePlatforms, list_nodes
 from extender.placement.policy import Policy
 from extender.placement.reasons import blame

@@ -8,12 +8,12 @@ from contextvars import ContextVar
 
 from extender.credentials.keyring import Credential, CredentialId
 from extender.errors import ManifestNotFound, RegistryDenied
+from extender.images.content import Content
 from extender.images.digest import digest_of
 from extender.images.manifest import Kind
 from extender.images.media_type import OCI_INDEX
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference
-from extender.placement.facts import Content
 from extender.registry.image import FetchedManifest
 
 TENANT = Credential("tenant", "secret", CredentialId("tenant"))

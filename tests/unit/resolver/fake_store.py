@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from extender.credentials.keyring import CredentialId
+from extender.images.digest import PackedDigest
 from extender.store.rows import Batch, ContentRow, NameRow, Row, StoreError
-from extender.tables import PackedDigest
 
 
 class FakeStore:

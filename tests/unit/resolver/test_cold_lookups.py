@@ -8,9 +8,9 @@ import pytest
 
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import InvalidManifest, ManifestNotFound
+from extender.images.content import Cause, Failure
 from extender.images.digest import digest_of
 from extender.images.media_type import OCI_INDEX
-from extender.placement.facts import Cause, Failure
 from extender.resolver.resolver import ImageQuery, Resolver
 from tests.unit.resolver.fake_registry import CALLER, OTHER, TENANT, FakeRegistry, Keys, index_of
 

@@ -3,9 +3,9 @@
 import asyncio
 
 from extender.credentials.keyring import ANONYMOUS
+from extender.images.content import Cause, Failure
 from extender.images.manifest import Image, Kind
 from extender.images.media_type import OCI_INDEX
-from extender.placement.facts import Cause, Failure
 from extender.resolver.resolver import ImageQuery, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys, index_of

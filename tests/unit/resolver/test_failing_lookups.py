@@ -11,8 +11,8 @@ from extender.errors import (
     RegistryUnavailable,
     UnsupportedManifest,
 )
+from extender.images.content import Answer, Cause, Failure
 from extender.images.reference import ImageReference
-from extender.placement.facts import Answer, Cause, Failure
 from extender.resolver.resolver import ImageQuery, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import FakeRegistry, Keys, index_of

@@ -12,7 +12,7 @@ from extender.errors import (
     RegistryUnavailable,
     UnsupportedManifest,
 )
-from extender.placement.facts import Cause, Failure
+from extender.images.content import Cause, Failure
 from extender.resolver.failures import DENIED, Failures, failure_of, lifetime_seconds, summary
 from extender.resolver.references import References, Target
 from testbed.clock import Clock

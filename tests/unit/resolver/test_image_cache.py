@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.credentials.keyring import CredentialId
-from extender.images.digest import digest_of
-from extender.placement.facts import Content
+from extender.images.content import Content
+from extender.images.digest import digest_of, pack_digest
 from extender.resolver.image_cache import CachedImage, ImageCache, NameKey
 from extender.resolver.references import References, Target
-from extender.tables import pack_digest
 from tests.unit.resolver.fake_registry import index_of
 
 A, B = CredentialId("a"), CredentialId("b")

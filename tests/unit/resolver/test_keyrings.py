@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
+from extender.images.content import Answer, Cause, Failure
 from extender.images.reference import ImageReference
-from extender.placement.facts import Answer, Cause, Failure
 from extender.resolver.resolver import ImageQuery, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of

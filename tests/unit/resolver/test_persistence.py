@@ -7,14 +7,13 @@ import pytest
 import structlog
 
 from extender.credentials.keyring import ANONYMOUS, CredentialId
-from extender.images.digest import digest_of
+from extender.images.digest import digest_of, pack_digest
 from extender.metrics import REGISTRY
 from extender.resolver import persistence as module
 from extender.resolver.image_cache import CachedImage, NameKey
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import References, Target
 from extender.store.rows import ContentRow, NameRow
-from extender.tables import pack_digest
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import index_of
 from tests.unit.resolver.fake_store import LOCKED, FakeStore

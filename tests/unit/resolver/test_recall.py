@@ -3,7 +3,7 @@
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS, JoinedKeyring, Keyring
-from extender.placement.facts import Cause, Failure
+from extender.images.content import Cause, Failure
 from extender.resolver.resolver import LOOKUPS, ImageQuery, Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of

@@ -2,8 +2,8 @@
 
 import pytest
 
+from extender.images.content import Cause, Failure
 from extender.images.digest import digest_of
-from extender.placement.facts import Cause, Failure
 from extender.resolver.references import References, Target
 
 DIGEST = digest_of(b"content")

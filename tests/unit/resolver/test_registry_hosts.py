@@ -14,7 +14,7 @@ from extender.errors import (
     RegistryUnavailable,
     UnsupportedManifest,
 )
-from extender.placement.facts import Cause
+from extender.images.content import Cause
 from extender.resolver.registry_hosts import Host, HostResting, Hosts
 from testbed.clock import Clock
 

@@ -6,7 +6,7 @@ import pytest
 
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryUnavailable
-from extender.placement.facts import Answer, Cause, Failure
+from extender.images.content import Answer, Cause, Failure
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import ImageQuery, Resolver
 from extender.store.rows import StoreError

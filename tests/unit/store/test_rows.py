@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.credentials.keyring import CredentialId
-from extender.images.digest import digest_of
+from extender.images.content import Content
+from extender.images.digest import digest_of, pack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
-from extender.placement.facts import Content
 from extender.store.rows import (
     ContentRow,
     NameRow,
@@ -17,7 +17,6 @@ from extender.store.rows import (
     encode_content,
     encode_name,
 )
-from extender.tables import pack_digest
 from tests.unit.resolver.fake_registry import index_of
 
 PACKED = pack_digest(digest_of(b"x"))
