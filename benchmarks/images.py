@@ -18,7 +18,7 @@ from benchmarks.cores import cores, pinned
 from benchmarks.far_registry import Counts, FarRegistry, far_registry
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
 from extender.credentials.keyring import JoinedKeyring
-from extender.placement.facts import Content
+from extender.images.content import Content
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient

@@ -17,7 +17,7 @@ from benchmarks.far_registry import FarRegistry, far_registry
 from benchmarks.images import KEYRING, learn, names_at, open_resolver
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
 from extender.credentials.keyring import JoinedKeyring
-from extender.placement.facts import Answer
+from extender.images.content import Answer
 from extender.resolver.resolver import ImageQuery, Resolver
 
 QUESTION = "What does asking for an image cost that is known already?"

@@ -18,14 +18,13 @@ from benchmarks.payloads import resident_image
 from benchmarks.quiet_cluster import quiet_cluster
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
 from extender.credentials.keyring import ANONYMOUS
-from extender.images.digest import digest_of
+from extender.images.content import Content
+from extender.images.digest import digest_of, pack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.images.reference import parse_reference
-from extender.placement.facts import Content
 from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
-from extender.tables import pack_digest
 
 QUESTION = "How much memory does the whole service take, with 10 to 100,000 images known?"
 IMAGES = (10, 1_000, 10_000, 100_000)

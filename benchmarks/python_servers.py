@@ -28,19 +28,18 @@ from extender.cluster.nodes import WatchedNodes
 from extender.config.reading import load_config
 from extender.credentials.keyring import ANONYMOUS
 from extender.demo.registry import EmbeddedRegistry
-from extender.images.digest import digest_of
+from extender.images.content import Content
+from extender.images.digest import digest_of, pack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
 from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.metrics import REGISTRY
-from extender.placement.facts import Content
 from extender.server.listener import open_listener
 from extender.service.assembly import open_service, settle_down
 from extender.service.cluster_view import NoCluster
 from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
-from extender.tables import pack_digest
 
 BODY_BYTES = 256 * 1024 * 1024
 DAY_SECONDS = 86_400

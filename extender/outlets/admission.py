@@ -24,7 +24,7 @@ from extender.placement.annotations import Overrides
 from extender.placement.creation import CreatedPod
 from extender.placement.facts import PodImage, fact_of, images_of
 from extender.placement.mutation import AdmissionOutcome, AdmissionPolicy, Mutation, Mutator
-from extender.server.endpoints import Reply
+from extender.server.routes import Reply
 
 log = structlog.get_logger()
 

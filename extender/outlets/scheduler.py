@@ -44,7 +44,7 @@ from extender.placement.scheduling import (
     preempt_nodes,
     prioritize_nodes,
 )
-from extender.server.endpoints import Reply
+from extender.server.routes import Reply
 
 log = structlog.get_logger()
 

@@ -35,9 +35,9 @@ from extender.registry.mirrors import HostsDirectory
 from extender.registry.session import open_session
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Resolver
-from extender.server.endpoints import Route, route_server
 from extender.server.listener import Listener, open_listener
 from extender.server.operations import CheckResult, operations_app
+from extender.server.routes import Route, route_server
 from extender.server.tls import TlsFiles
 from extender.service.allocator import keep_freed_memory
 from extender.service.cluster_view import ClusterView, NoCluster, open_watched_cluster

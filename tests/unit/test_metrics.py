@@ -3,7 +3,7 @@
 from prometheus_client.metrics_core import HistogramMetricFamily
 
 from extender.metrics import REGISTRY, Durations
-from extender.server.endpoints import NAMES, REQUESTS
+from extender.server.routes import NAMES, REQUESTS
 
 
 def test_durations_are_told_as_cumulative_buckets() -> None:

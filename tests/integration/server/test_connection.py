@@ -15,8 +15,8 @@ from aiohttp import web
 from extender.errors import InvalidRequest
 from extender.metrics import REGISTRY
 from extender.server import connection
-from extender.server.endpoints import KEEP_ALIVE_SECONDS, Reply, Route, route_server
 from extender.server.listener import Listener, open_listener
+from extender.server.routes import KEEP_ALIVE_SECONDS, Reply, Route, route_server
 
 LIMIT_BYTES = 1000
 PATH = "/scheduler/filter"

@@ -10,8 +10,8 @@ import trustme
 from aiohttp import web
 
 from extender.errors import ConfigError
-from extender.server.endpoints import Reply, Route, route_server
 from extender.server.listener import Listener, open_listener
+from extender.server.routes import Reply, Route, route_server
 from extender.server.tls import TlsFiles
 
 

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from extender.errors import InvalidRequest
 from extender.metrics import REGISTRY
-from extender.server.endpoints import Reply, Route, route_server
 from extender.server.listener import Listener, open_listener
+from extender.server.routes import Reply, Route, route_server
 
 LIMIT_BYTES = 1000
 
