@@ -18,6 +18,7 @@ from typing import IO, Any
 import msgspec
 
 from benchmarks.cores import pinned
+from benchmarks.process_costs import cpu_seconds, memory
 from testbed.child import ServerFailed
 
 READY_SECONDS = 60
@@ -95,18 +96,18 @@ class ObservedProcess:
         """What it is made of now. Raises ServerFailed if it has ended."""
         place = Path(f"/proc/{self.pid}")
         try:
-            status = dict(line.split(":", 1) for line in (place / "status").read_text().splitlines())
+            used, spent_seconds = memory(self.pid), cpu_seconds(self.pid)
+            threads = len(list((place / "task").iterdir()))
             ends = [_target(path) for path in (place / "fd").iterdir()]
-            cpu = (place / "stat").read_text().rpartition(")")[2].split()
         except OSError as exc:
             raise ServerFailed("it has ended") from exc
         return ProcessFigures(
-            megabytes=int(status["VmRSS"].split()[0]) * 1024 / 1e6,
-            peak_megabytes=int(status["VmHWM"].split()[0]) * 1024 / 1e6,
-            threads=int(status["Threads"]),
+            megabytes=used.now_megabytes,
+            peak_megabytes=used.most_megabytes,
+            threads=threads,
             files=len(ends),
             sockets=sum(end.startswith("socket:") for end in ends),
-            cpu_seconds=(int(cpu[11]) + int(cpu[12])) / 100,
+            cpu_seconds=spent_seconds,
         )
 
 

@@ -27,6 +27,7 @@ from extender.registry.session import open_session
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import ImageQuery, Resolver
 from extender.store.sqlite import SqliteStore
+from testbed.clock import Clock
 
 MINUTE, HOUR = 60.0, 3600.0
 BOTH = ("linux/amd64", "linux/arm64")
@@ -96,12 +97,12 @@ class SharedStore(SqliteStore):
     is_shared = True
 
 
-class World:
+class Simulation:
     """A registry, replicas of the service, and the time they go by."""
 
     def __init__(self, stack: AsyncExitStack, folder: Path) -> None:
-        self.now = 1_000_000.0
-        self.hub = Hub(lambda: self.now)
+        self.clock = Clock(1_000_000.0)
+        self.hub = Hub(self.clock)
         self.replicas: list[Resolver] = []
         self._stores: list[Persistence] = []
         self._stack = stack
@@ -111,14 +112,14 @@ class World:
         """New replicas instead of those there were; with a `store`, at one place."""
         for _ in range(replicas):
             kept = store(self._folder / "images.sqlite", size=10_000) if store else None
-            persistence = Persistence(kept, clock=lambda: self.now, wall_clock=lambda: self.now, read_seconds=10.0)
+            persistence = Persistence(kept, clock=self.clock, wall_clock=self.clock, read_seconds=10.0)
             resolver = Resolver(
                 await self._client(),
                 size=10_000,
                 tag_seconds=900,
                 always_seconds=60,
                 stale_seconds=86_400,
-                clock=lambda: self.now,
+                clock=self.clock,
                 persistence=persistence,
             )
             self._stack.push_async_callback(resolver.close)
@@ -145,7 +146,7 @@ class World:
         """`pods` of these images, one after the other."""
         for number in range(pods):
             await self.ask(images[number % len(images)], always=always)
-            self.now += seconds / pods
+            self.clock.advance(seconds / pods)
 
     def push(self, count: int) -> list[str]:
         """So many multi-arch images, no two alike."""
@@ -157,7 +158,7 @@ class World:
     async def _client(self) -> RegistryClient:
         guard = AddressGuard(allow=["127.0.0.1"])
         session = await self._stack.enter_async_context(open_session(guard=guard))
-        authenticator = Authenticator(session, timeout_seconds=10, clock=lambda: self.now, wall_clock=lambda: self.now)
+        authenticator = Authenticator(session, timeout_seconds=10, clock=self.clock, wall_clock=self.clock)
         return RegistryClient(
             session,
             authenticator=authenticator,
@@ -165,8 +166,8 @@ class World:
             concurrency_per_host=8,
             plain_http=frozenset((self.hub.host,)),
             guard=guard,
-            clock=lambda: self.now,
-            wall_clock=lambda: self.now,
+            clock=self.clock,
+            wall_clock=self.clock,
         )
 
 
@@ -174,7 +175,7 @@ class Scenario(msgspec.Struct, frozen=True):
     """A row of the table: what happens, in words, and how."""
 
     words: str
-    play: Callable[[World], Awaitable[None]]
+    play: Callable[[Simulation], Awaitable[None]]
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -184,90 +185,90 @@ class Cost(msgspec.Struct, frozen=True):
     requests: dict[str, int]
 
 
-async def _first_pod(world: World) -> None:
-    await world.start()
-    await world.ask(world.push(1)[0])
+async def _first_pod(simulation: Simulation) -> None:
+    await simulation.start()
+    await simulation.ask(simulation.push(1)[0])
 
 
-async def _single_platform(world: World) -> None:
-    world.hub.add_manifest("team/app", "1", "linux/arm64")
-    await world.start()
-    await world.ask("team/app:1")
+async def _single_platform(simulation: Simulation) -> None:
+    simulation.hub.add_manifest("team/app", "1", "linux/arm64")
+    await simulation.start()
+    await simulation.ask("team/app:1")
 
 
-async def _many_pods_at_first(world: World) -> None:
-    await world.start()
-    await world.ask_evenly(world.push(1), 1000, 15 * MINUTE)
+async def _many_pods_at_first(simulation: Simulation) -> None:
+    await simulation.start()
+    await simulation.ask_evenly(simulation.push(1), 1000, 15 * MINUTE)
 
 
-async def _pinned(world: World) -> None:
-    digest = world.hub.add_index("team/app", "1", BOTH)
-    await world.start()
-    await world.ask_evenly([f"team/app@{digest}"], 1000, 24 * HOUR)
+async def _pinned(simulation: Simulation) -> None:
+    digest = simulation.hub.add_index("team/app", "1", BOTH)
+    await simulation.start()
+    await simulation.ask_evenly([f"team/app@{digest}"], 1000, 24 * HOUR)
 
 
-async def _day(world: World) -> None:
-    await world.start()
-    await world.ask_evenly(world.push(10), 1000, 24 * HOUR)
+async def _day(simulation: Simulation) -> None:
+    await simulation.start()
+    await simulation.ask_evenly(simulation.push(10), 1000, 24 * HOUR)
 
 
-async def _day_of_replicas(world: World) -> None:
-    await world.start(3)
-    await world.ask_evenly(world.push(10), 1000, 24 * HOUR)
+async def _day_of_replicas(simulation: Simulation) -> None:
+    await simulation.start(3)
+    await simulation.ask_evenly(simulation.push(10), 1000, 24 * HOUR)
 
 
-async def _day_of_replicas_with_a_store(world: World) -> None:
-    await world.start(3, store=SharedStore)
-    await world.ask_evenly(world.push(10), 1000, 24 * HOUR)
+async def _day_of_replicas_with_a_store(simulation: Simulation) -> None:
+    await simulation.start(3, store=SharedStore)
+    await simulation.ask_evenly(simulation.push(10), 1000, 24 * HOUR)
 
 
-async def _always(world: World) -> None:
-    await world.start()
-    await world.ask_evenly(world.push(1), 720, HOUR, always=True)
+async def _always(simulation: Simulation) -> None:
+    await simulation.start()
+    await simulation.ask_evenly(simulation.push(1), 720, HOUR, always=True)
 
 
-async def _moved_tag(world: World) -> None:
-    images = world.push(1)
-    await world.start()
-    await world.ask(images[0])
-    world.hub.costs.clear()
-    world.hub.add_index("team/app-0", "1", BOTH)
-    world.now += 15 * MINUTE
-    await world.ask_evenly(images, 100, 15 * MINUTE)
+async def _moved_tag(simulation: Simulation) -> None:
+    images = simulation.push(1)
+    await simulation.start()
+    await simulation.ask(images[0])
+    simulation.hub.costs.clear()
+    simulation.hub.add_index("team/app-0", "1", BOTH)
+    simulation.clock.advance(15 * MINUTE)
+    await simulation.ask_evenly(images, 100, 15 * MINUTE)
 
 
-async def _tenants(world: World) -> None:
-    images = world.push(1)
-    await world.start()
+async def _tenants(simulation: Simulation) -> None:
+    images = simulation.push(1)
+    await simulation.start()
     for number in range(5):
-        await world.ask(images[0], keys=Keys(f"tenant-{number}"))
+        await simulation.ask(images[0], keys=Keys(f"tenant-{number}"))
 
 
-async def _missing(world: World) -> None:
-    await world.start()
-    await world.ask_evenly(["team/app:typo"], 720, HOUR)
+async def _missing(simulation: Simulation) -> None:
+    await simulation.start()
+    await simulation.ask_evenly(["team/app:typo"], 720, HOUR)
 
 
-async def _restart_at_once(world: World) -> None:
-    await _fill_and_restart(world, MINUTE)
+async def _restart_at_once(simulation: Simulation) -> None:
+    await _fill_and_restart(simulation, MINUTE)
 
 
-async def _restart_later(world: World) -> None:
-    await _fill_and_restart(world, HOUR)
+async def _restart_later(simulation: Simulation) -> None:
+    await _fill_and_restart(simulation, HOUR)
 
 
-async def _fill_and_restart(world: World, seconds: float) -> None:
+async def _fill_and_restart(simulation: Simulation, seconds: float) -> None:
     """2,000 images, known to the store alone after a while."""
-    images = world.push(2000)
-    await world.start(store=SqliteStore)
+    images = simulation.push(2000)
+    await simulation.start(store=SqliteStore)
     for image in images:
-        await world.ask(image)
-    await world.stop()
-    world.hub.costs.clear()
-    world.now += seconds
-    await world.start(store=SqliteStore)
+        await simulation.ask(image)
+    await simulation.stop()
+    simulation.hub.costs.clear()
+    simulation.clock.advance(seconds)
+    await simulation.start(store=SqliteStore)
     for image in images:
-        await world.ask(image)
+        await simulation.ask(image)
 
 
 SCENARIOS = (
@@ -289,18 +290,18 @@ SCENARIOS = (
 
 async def cost_of(scenario: Scenario) -> Cost:
     """The scenario played from an empty memory on."""
-    async with _world() as world:
-        await scenario.play(world)
-        return Cost(scenario.words, {column: world.hub.costs[column] for column in _COLUMNS})
+    async with _simulation() as simulation:
+        await scenario.play(simulation)
+        return Cost(scenario.words, {column: simulation.hub.costs[column] for column in _COLUMNS})
 
 
 @asynccontextmanager
-async def _world() -> AsyncIterator[World]:
+async def _simulation() -> AsyncIterator[Simulation]:
     with tempfile.TemporaryDirectory() as folder:
         async with AsyncExitStack() as stack:
-            world = World(stack, Path(folder))
-            await stack.enter_async_context(world.hub)
-            yield world
+            simulation = Simulation(stack, Path(folder))
+            await stack.enter_async_context(simulation.hub)
+            yield simulation
 
 
 def table_of(costs: Sequence[Cost]) -> str:
