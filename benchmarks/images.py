@@ -23,7 +23,8 @@ from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.session import open_session
-from extender.resolver.resolver import ImageQuery, Resolver
+from extender.resolver.image_cache import ImageQuery
+from extender.resolver.resolver import Resolver
 
 QUESTION = "What does it take to get to know images: one that many want at the same time, and many at once?"
 DELAY_SECONDS = 0.05

@@ -18,7 +18,8 @@ from benchmarks.images import KEYRING, learn, names_at, open_resolver
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
 from extender.credentials.keyring import JoinedKeyring
 from extender.images.content import Answer
-from extender.resolver.resolver import ImageQuery, Resolver
+from extender.resolver.image_cache import ImageQuery
+from extender.resolver.resolver import Resolver
 
 QUESTION = "What does asking for an image cost that is known already?"
 KNOWN, ASKED, ROUNDS = 2_000, 100_000, 5

@@ -24,8 +24,9 @@ from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.session import open_session
+from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence
-from extender.resolver.resolver import ImageQuery, Resolver
+from extender.resolver.resolver import Resolver
 from extender.store.sqlite import SqliteStore
 from testbed.clock import Clock
 

@@ -1,6 +1,7 @@
-"""The webhook: from an AdmissionReview through image facts and the mutation to the answer, which always allows.
+"""The webhook: from an AdmissionReview to the answer, which always allows.
 
-Knows when to wait and for how long; what a pod is given is `placement.mutation`'s business.
+A review gathers what is known of the pod, decides, and encodes. This file says when to wait and for how long; what a
+pod is given is `placement.mutation`'s.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,7 +9,6 @@ from collections.abc import Callable, Sequence
 import msgspec
 import structlog
 
-from extender.credentials.keyring import Keyring
 from extender.images.content import Answer
 from extender.images.platform import Platform
 from extender.kubernetes.admission_v1 import (
@@ -19,10 +19,9 @@ from extender.kubernetes.admission_v1 import (
     is_pod_creation,
 )
 from extender.metrics import counter
-from extender.outlets.pod_resolver import PodResolver
-from extender.placement.annotations import Overrides
+from extender.outlets.pod_resolver import PodQuestion, PodResolver
 from extender.placement.creation import CreatedPod
-from extender.placement.facts import PodImage, fact_of, images_of
+from extender.placement.facts import facts_of
 from extender.placement.mutation import AdmissionOutcome, AdmissionPolicy, Mutation, Mutator
 from extender.server.routes import Reply
 
@@ -40,14 +39,12 @@ _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError)
 _POD = msgspec.json.Decoder(CreatedPod)
 
 
-class _Question(msgspec.Struct, frozen=True):
-    """The creation of a pod that is our business."""
+class _PodCreation(msgspec.Struct, frozen=True):
+    """A review of a pod that is being created, and what to ask about the pod."""
 
     review: AdmissionReview
     pod: CreatedPod
-    overrides: Overrides
-    images: tuple[PodImage, ...]
-    keyring: Keyring
+    question: PodQuestion
 
 
 class PodAdmission:
@@ -76,30 +73,28 @@ class PodAdmission:
 
     async def review(self, body: bytes) -> Reply:
         """AdmissionReview for AdmissionReview. Raises InvalidRequest."""
-        question = self._read(body)
-        if isinstance(question, Reply):
-            return question
+        gathered = self._gather(body)
+        if isinstance(gathered, Reply):
+            return gathered
         # A required affinity outlives the fact it was made of, so a stale one is confirmed first.
-        answers = await self._pod_resolver.resolve(
-            question.images, question.keyring, self._wait_seconds, revalidate=self._confirms
-        )
-        return self._conclude(question, answers)
+        answers = await self._pod_resolver.resolve(gathered.question, self._wait_seconds, revalidate=self._confirms)
+        return self._decide(gathered, answers)
 
     def review_nowait(self, body: bytes) -> Reply | None:
         """What `review` answers, or None if it has to look something up first. Raises InvalidRequest."""
-        question = self._read(body)
-        if isinstance(question, Reply):
-            return question
-        answers = self._pod_resolver.recall(question.images, question.keyring)
-        return None if answers is None else self._conclude(question, answers)
+        gathered = self._gather(body)
+        if isinstance(gathered, Reply):
+            return gathered
+        answers = self._pod_resolver.fresh(gathered.question)
+        return None if answers is None else self._decide(gathered, answers)
 
     @staticmethod
     def fallback(body: bytes, event_id: str) -> bytes:
         """Allowed without a patch; the event's id is in the audit log."""
         return encode_response(decode_review(body), audit_annotations={"internal-error": event_id})
 
-    def _read(self, body: bytes) -> "_Question | Reply":
-        """What there is to decide, or the answer where there is nothing."""
+    def _gather(self, body: bytes) -> _PodCreation | Reply:
+        """The creation to decide about; the answer where there is nothing to decide. Raises InvalidRequest."""
         review = decode_review(body)
         if not is_pod_creation(review.request):
             ADMISSIONS[_SKIPPED].inc()
@@ -108,24 +103,23 @@ class PodAdmission:
         try:
             pod = _POD.decode(review.request.object)
             overrides = self._pod_resolver.overrides_of(pod, namespace)
-            left = self._mutator.leave(pod, overrides)
+            skipped = self._mutator.skip(pod, overrides)
         except _UNDECODABLE as exc:
             return _unreadable(review, exc)
-        if left:
-            return _reply(review, left)
-        keyring = self._pod_resolver.keyring_of(pod, namespace, may_read=self._may_read_secrets)
-        return _Question(review, pod, overrides, images_of(pod), keyring)
+        if skipped:
+            return _reply(review, skipped)
+        question = self._pod_resolver.question(pod, namespace, overrides, may_read=self._may_read_secrets)
+        return _PodCreation(review, pod, question)
 
-    def _conclude(self, question: "_Question", answers: Sequence[Answer]) -> Reply:
-        facts = [
-            (image, fact_of(image, answer, may_be_pending=True))
-            for image, answer in zip(question.images, answers, strict=True)
-        ]
+    def _decide(self, creation: _PodCreation, answers: Sequence[Answer]) -> Reply:
+        question = creation.question
+        facts = facts_of(question.images, answers, may_be_pending=True)
+        images = list(zip(question.images, facts, strict=True))
         try:
-            mutation = self._mutator.mutate(question.pod, facts, question.overrides, self._cluster_platforms())
+            mutation = self._mutator.mutate(creation.pod, images, question.overrides, self._cluster_platforms())
         except _UNDECODABLE as exc:
-            return _unreadable(question.review, exc)
-        return _reply(question.review, mutation)
+            return _unreadable(creation.review, exc)
+        return _reply(creation.review, mutation)
 
 
 def _reply(review: AdmissionReview, mutation: Mutation) -> Reply:

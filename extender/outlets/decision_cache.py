@@ -22,7 +22,7 @@ class _Row(msgspec.Struct, Generic[_Decision], frozen=True):
 
 
 class DecisionCache(Generic[_Decision]):
-    """What was decided lately, by what it was decided of; `clock` gives monotonic seconds."""
+    """Decisions of the last second by template; `clock` gives monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -32,14 +32,14 @@ class DecisionCache(Generic[_Decision]):
         """How many are held, old ones included: at most `ROWS`."""
         return len(self._rows)
 
-    def find(self, kind: Hashable) -> _Decision | None:
-        """What was kept for this kind within the last second."""
-        row = self._rows.get(kind)
+    def find(self, template: Hashable | None) -> _Decision | None:
+        """What was kept for this template within the last second; None for no template."""
+        row = self._rows.get(template)
         return row.decision if row and self._clock() < row.until else None
 
-    def keep(self, kind: Hashable, decision: _Decision) -> None:
+    def keep(self, template: Hashable, decision: _Decision) -> None:
         """The decision holds for a second from now; the oldest is forgotten first."""
-        self._rows.pop(kind, None)
-        self._rows[kind] = _Row(decision, self._clock() + FRESH_SECONDS)
+        self._rows.pop(template, None)
+        self._rows[template] = _Row(decision, self._clock() + FRESH_SECONDS)
         if len(self._rows) > ROWS:
             del self._rows[next(iter(self._rows))]

@@ -1,6 +1,6 @@
-"""What both outlets ask about a pod before anything is decided: what its images are, and what its annotations wish.
+"""What the outlets ask about a pod before anything is decided: its overrides, its images, and what these run on.
 
-The one place that knows with which credentials a pod's images are looked up.
+This file alone decides with which credentials a pod's images are looked up.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +14,24 @@ from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import Mode, Overrides, read_overrides
 from extender.placement.facts import PodImage, images_of
 from extender.placement.policy import Policy, is_exempt
-from extender.resolver.resolver import ImageQuery, Resolver
+from extender.resolver.image_cache import ImageQuery
+from extender.resolver.resolver import Resolver
+
+
+class PodQuestion(msgspec.Struct, frozen=True):
+    """What is asked about one pod: its images, looked up with the credentials of `keyring`, under its overrides."""
+
+    overrides: Overrides
+    images: tuple[PodImage, ...]
+    keyring: Keyring
 
 
 class PodResolver(msgspec.Struct, frozen=True):
-    """Answers about pods.
+    """Gathers what a decision about a pod needs.
 
-    `keyring` holds the operator's credentials, which serve every pod; `namespace_annotations` gives a namespace's
-    annotations, None where none are known; `look_at_pending_pods` has `warm` called for the pods that wait; without
-    `pull_secrets` those that pods name are not read.
+    `keyring` holds the operator's credentials, which serve every pod. `namespace_annotations` gives a namespace's
+    annotations, None where none are known. `look_at_pending_pods` has `warm` called for the pods that wait for a node.
+    Without `pull_secrets` the secrets that pods name are not read.
     """
 
     resolver: Resolver
@@ -33,61 +42,64 @@ class PodResolver(msgspec.Struct, frozen=True):
     pull_secrets: PullSecrets | None = None
 
     def overrides_of(self, pod: Pod, namespace: str) -> Overrides:
-        """What the pod and its namespace ask for."""
+        """What the annotations of the pod and of its namespace override."""
         annotations = pod.metadata.annotations if pod.metadata else None
         return read_overrides(annotations, self.namespace_annotations(namespace))
 
-    def keyring_of(self, pod: Pod, namespace: str, *, may_read: bool) -> Keyring:
-        """The pod's pull secrets, then the operator's credentials; lookups go on the namespace's account.
+    def question(self, pod: Pod, namespace: str, overrides: Overrides, *, may_read: bool) -> PodQuestion:
+        """The pod's images, to be looked up with its pull secrets first and the operator's credentials next.
 
-        `may_read`: whoever shows us this pod may make us read the secrets it names. Nobody else learns what a secret
-        opens by naming it: without it only what an earlier reading has left behind counts.
+        `may_read`: whoever shows us this pod may make us read the secrets it names. Without it only what an earlier
+        reading has left behind counts: nobody learns what a secret opens by naming it.
         """
-        namespace = namespace or "default"
+        return PodQuestion(overrides, images_of(pod), self._keyring_of(pod, namespace or "default", may_read=may_read))
+
+    def fresh(self, question: PodQuestion) -> list[Answer] | None:
+        """One answer per image if the cache has all of them and each is fresh; else None. Starts nothing."""
+        return self.resolver.cache.fresh(_queries(question.images), question.keyring)
+
+    def count_hits(self, images: int) -> None:
+        """Counts fresh answers for so many images, which a kept decision has spared."""
+        self.resolver.cache.count_hits(images)
+
+    def peek(self, question: PodQuestion) -> list[Answer]:
+        """One answer per image from the cache, fresh or stale; None where no lookup has ended yet. Starts nothing."""
+        return self.resolver.peek_all(_queries(question.images), question.keyring)
+
+    async def resolve(self, question: PodQuestion, wait_seconds: float, *, revalidate: bool = False) -> list[Answer]:
+        """One answer per image after `wait_seconds` at most; lookups that take longer go on.
+
+        With `revalidate` a stale answer is confirmed first, within the same time. An image that is not known, or was
+        denied, starts a look at the pending pods: the images of other pods may not be known either, and the cluster's
+        word that a pod exists lets us read the secret that opens it.
+        """
+        queries = _queries(question.images)
+        answers = await self.resolver.resolve_all(queries, question.keyring, wait_seconds, revalidate=revalidate)
+        if any(answer is None or _is_denied(answer) for answer in answers):
+            self.look_at_pending_pods()
+        return answers
+
+    def warm(self, pod: Pod) -> None:
+        """Starts lookups of the pod's images, before the scheduler asks about it; exempt pods are left out.
+
+        The cluster itself says that the pod exists, so its pull secrets may be read.
+        """
+        namespace = (pod.metadata and pod.metadata.namespace) or ""
+        overrides = self.overrides_of(pod, namespace)
+        if is_exempt(pod, self.policy) or overrides.mode is Mode.IGNORE:
+            return
+        question = self.question(pod, namespace, overrides, may_read=True)
+        for query in _queries(question.images):
+            self.resolver.start(query, question.keyring)
+
+    def _keyring_of(self, pod: Pod, namespace: str, *, may_read: bool) -> Keyring:
+        """Lookups count for the namespace."""
         references = (pod.spec and pod.spec.image_pull_secrets) or ()
         names = [reference.name for reference in references if reference.name]
         if self.pull_secrets is None or not names:
             return JoinedKeyring((self.keyring,), tenant=namespace)
         secrets = self.pull_secrets.keyring(namespace, names, may_read=may_read)
         return JoinedKeyring((secrets, self.keyring), tenant=namespace)
-
-    def peek(self, images: Sequence[PodImage], keyring: Keyring) -> list[Answer]:
-        """One answer per image from memory; None where no lookup has ended yet."""
-        return self.resolver.peek_all(_queries(images), keyring)
-
-    def recall(self, images: Sequence[PodImage], keyring: Keyring) -> list[Answer] | None:
-        """What `resolve` would answer, if memory has it all and it is fresh, without awaiting."""
-        return self.resolver.recall(_queries(images), keyring)
-
-    def count_recalled(self, images: int) -> None:
-        """What was recalled for so many images has been of use once more."""
-        self.resolver.count_hits(images)
-
-    async def resolve(
-        self, images: Sequence[PodImage], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
-    ) -> list[Answer]:
-        """One answer per image after `wait_seconds` at most; lookups that take longer go on.
-
-        With `revalidate` a stale answer is confirmed first, within the same time. Where an image is looked up, those of
-        other pods that wait for a node may not be known either; where it was denied, a secret may open it that only
-        such a pod lets us read.
-        """
-        answers = await self.resolver.resolve_all(_queries(images), keyring, wait_seconds, revalidate=revalidate)
-        if any(answer is None or _is_denied(answer) for answer in answers):
-            self.look_at_pending_pods()
-        return answers
-
-    def warm(self, pod: Pod) -> None:
-        """Look the pod's images up before the scheduler asks about it; pods that are not looked at are left out.
-
-        It is the cluster's own word that the pod exists, so its pull secrets may be read.
-        """
-        namespace = (pod.metadata and pod.metadata.namespace) or ""
-        if is_exempt(pod, self.policy) or self.overrides_of(pod, namespace).mode is Mode.IGNORE:
-            return
-        keyring = self.keyring_of(pod, namespace, may_read=True)
-        for query in _queries(images_of(pod)):
-            self.resolver.start(query, keyring)
 
 
 def _is_denied(answer: Content | Failure) -> bool:

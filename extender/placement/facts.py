@@ -86,6 +86,13 @@ def images_of(pod: Pod) -> tuple[PodImage, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def facts_of(images: Sequence[PodImage], answers: Sequence[Answer], *, may_be_pending: bool) -> list[ImageFact]:
+    """What `answers`, one for each of `images` in order, mean for the pod; `may_be_pending` as in `fact_of`."""
+    return [
+        fact_of(image, answer, may_be_pending=may_be_pending) for image, answer in zip(images, answers, strict=True)
+    ]
+
+
 def fact_of(image: PodImage, answer: Answer, *, may_be_pending: bool) -> ImageFact:
     """What `answer` means for this use of the image; `may_be_pending` is false once the pod has waited long enough."""
     if isinstance(answer, Content):

@@ -117,8 +117,8 @@ class Mutator:
         self._admission = admission
         self._remembered = functools.lru_cache(_REMEMBERED)(self._decide)
 
-    def leave(self, pod: Pod, overrides: Overrides) -> Mutation | None:
-        """The answer for a pod that is `untouched`, whatever its images are; None if they must be looked up."""
+    def skip(self, pod: Pod, overrides: Overrides) -> Mutation | None:
+        """The answer for a pod whose images do not matter (see `untouched`); None if they must be looked up."""
         outcome = untouched(pod, overrides, self._policy)
         if outcome is None:
             return None

@@ -95,7 +95,7 @@ class DecidedAnswer(msgspec.Struct, Generic[_Answer], frozen=True):
 
 
 class Decision:
-    """What a pod's images mean for any node: a function of what is known of them, the policy and the wishes.
+    """What a pod's images mean for any node: a function of what is known of them, the policy and the overrides.
 
     `constraints` are what can refuse a node, in pod order: the known images, and under `assume` the unresolved ones,
     which are taken for what the operator said. `retried` are the images whose lookup the scheduler should come back
@@ -112,6 +112,7 @@ class Decision:
             for image, fact in zip(images, facts, strict=True)
             if isinstance(fact, Pending | Unknown)
         ]
+        self.image_count = len(images)
         self.enforced = overrides.mode is Mode.ENFORCE
         self.can_be_learned = any(fact.cause is not Cause.NEVER_PULLED for _, fact, _ in unresolved)
         self.retried = [(image, fact) for image, fact, choice in unresolved if choice is Choice.RETRY]

@@ -25,19 +25,16 @@ class Target(msgspec.Struct, frozen=True):
     name: PackedDigest
 
 
-class References:
-    """Text to target or `Failure`, remembered for the `size` texts seen last: reading one takes 5 µs, this 0.2."""
-
-    def __init__(self, size: int) -> None:
-        self._targets: Table[str, Target | Failure] = Table(size)
+class References(Table[str, Target | Failure]):
+    """Text to target or `Failure`, kept for the `size` texts seen last: parsing one takes 5 µs, finding it 0.2."""
 
     def target_of(self, text: str) -> Target | Failure:
         """What `text` asks for, or why it is no reference."""
-        target = self._targets.peek(text)
+        target = self.peek(text)
         if target is None:
             target = _read(text)
             if len(text) <= _MAX_KEPT_CHARACTERS:
-                self._targets.put(text, target)
+                self.put(text, target)
         return target
 
 

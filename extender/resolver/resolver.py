@@ -1,7 +1,7 @@
-"""From image references to what is known of them: at once from memory, or from lookups that are worth waiting for.
+"""Resolves image references: from the cache without waiting, or by lookups that callers wait for together.
 
-Knows who waits for what, and counts. What an answer is worth is `cache_lookup.py`'s business, what a lookup asks a
-registry `queries.py`'s, what may be told to whom `cache.py`'s.
+`image_cache.py` decides what may be told to whom, `cache_lookup.py` when a lookup is due, `registry_lookup.py` what a
+lookup asks a registry.
 """
 
 import asyncio
@@ -17,29 +17,20 @@ from extender.credentials.keyring import Credential, Keyring
 from extender.images.content import Answer, Cause, Failure
 from extender.images.digest import PackedDigest
 from extender.images.manifest import Image
-from extender.metrics import REGISTRY, counter, gauge
+from extender.metrics import REGISTRY, gauge
 from extender.registry.image import ManifestClient
-from extender.resolver.cache_lookup import CacheLookup, CacheState, ImageQuery, Lifetimes
+from extender.resolver.cache_lookup import CacheLookup, CacheState
 from extender.resolver.failures import NEXT_CREDENTIAL, Failures
-from extender.resolver.image_cache import CachedImage, ImageCache
+from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, ImageQuery, Lifetimes
 from extender.resolver.persistence import Persistence
-from extender.resolver.references import References, Target
+from extender.resolver.references import Target
 from extender.resolver.registry_lookup import RegistryLookup
 from extender.resolver.single_flight import SingleFlight
-
-__all__ = ["ImageQuery", "Resolver"]
 
 R = TypeVar("R", CachedImage, Image)
 
 log = structlog.get_logger()
 
-LOOKUPS = counter(
-    "multiarch_lookups_total",
-    "Images asked for, by what answered: memory (hit, stale, negative), a lookup already under way (shared), or one of "
-    "their own, which ended in content (fetched) or not (error). Refreshing in the background counts as a lookup too.",
-    "result",
-    ("hit", "stale", "shared", "fetched", "negative", "error"),
-)
 DURATION = Histogram(
     "multiarch_lookup_duration_seconds",
     "From the start of a lookup to its end, queueing for its registry included.",
@@ -59,7 +50,6 @@ _MOST_CALLS = 10_000
 # Of them, those that one tenant's pods have started: half of what may ask registries at once, so that no namespace
 # full of images that lead nowhere keeps the others waiting.
 _MOST_CALLS_EACH = 256
-_MOST_TEXTS = 8_192
 _FEWEST_FAILURES = 1_000
 _ENDED = Failure(Cause.LOOKING_UP, "its lookup was ended before it came to anything")
 
@@ -91,20 +81,18 @@ class Resolver:
         persistence: Persistence | None = None,
     ) -> None:
         self._clock = clock
-        self._references = References(min(size, _MOST_TEXTS))
         self._persistence = persistence or Persistence(None, clock=clock)
-        self._cache = ImageCache(size, self._persistence)
+        lifetimes = Lifetimes(tag_seconds=tag_seconds, always_seconds=always_seconds, stale_seconds=stale_seconds)
+        self.cache = ImageCache(size, lifetimes, clock, self._persistence)
         self._failures = Failures(max(size // 10, _FEWEST_FAILURES), clock, random)
         self._registry_lookup = RegistryLookup(
-            client, self._cache, self._persistence, self._failures, clock=clock, random=random
+            client, self.cache, self._persistence, self._failures, clock=clock, random=random
         )
         self._cache_lookup = CacheLookup(
-            self._references,
-            self._cache,
+            self.cache,
             self._failures,
             self._registry_lookup,
             self._persistence,
-            Lifetimes(tag_seconds=tag_seconds, always_seconds=always_seconds, stale_seconds=stale_seconds),
             clock,
         )
         self._loading: asyncio.Task[None] | None = None
@@ -118,7 +106,7 @@ class Resolver:
 
         Until then, and where that fails, lookups ask the store for the one name they want.
         """
-        load = self._persistence.load(self._cache.load, self._cache.load_content)
+        load = self._persistence.load(self.cache.load, self.cache.load_content)
         self._loading = asyncio.get_running_loop().create_task(load)
         await asyncio.wait([self._loading], timeout=wait_seconds)
 
@@ -128,7 +116,7 @@ class Resolver:
 
     def peek(self, query: ImageQuery, keyring: Keyring) -> Answer:
         """What is known now, fresh or stale; None if nothing is. No I/O and no task; a few microseconds."""
-        answers = self.recall([query], keyring)
+        answers = self.cache.fresh([query], keyring)
         if answers is not None:
             return answers[0]
         state = self._cache_lookup.look_up(query, keyring)
@@ -137,23 +125,8 @@ class Resolver:
 
     def peek_all(self, queries: Sequence[ImageQuery], keyring: Keyring) -> list[Answer]:
         """As `peek`, for each lookup in order; less than as many calls of that if all are known and fresh."""
-        answers = self.recall(queries, keyring)
+        answers = self.cache.fresh(queries, keyring)
         return [self.peek(query, keyring) for query in queries] if answers is None else answers
-
-    def recall(self, queries: Sequence[ImageQuery], keyring: Keyring) -> list[Answer] | None:
-        """All answers, if memory has every one and none is stale: what `resolve_all` would give, without awaiting.
-
-        None, uncounted and with nothing started, if a single one is not like that.
-        """
-        answers = self._cache_lookup.fresh(queries, keyring)
-        if answers:
-            self.count_hits(len(answers))
-        return answers
-
-    @staticmethod
-    def count_hits(answers: int) -> None:
-        """So many fresh answers from memory were of use: each time that `recall` gave them, and each time after."""
-        LOOKUPS["hit"].inc(answers)
 
     def start(self, query: ImageQuery, keyring: Keyring) -> None:
         """Sees to it that a lookup is under way, unless what is known is fresh or a failure still stands."""
@@ -168,7 +141,7 @@ class Resolver:
         refreshed in the background; with `revalidate` refreshing is waited for like any lookup. Cancelling the call
         ends no lookup.
         """
-        answers = self.recall(queries, keyring)
+        answers = self.cache.fresh(queries, keyring)
         if answers is not None:
             return answers
         states = [self._cache_lookup.look_up(query, keyring) for query in queries]
@@ -184,7 +157,7 @@ class Resolver:
 
     async def describe(self, reference: str, keyring: Keyring) -> Image | Failure:
         """Everything about one image, asked of its registry however long that takes; or the failure that stands."""
-        target = self._references.target_of(reference)
+        target = self.cache.references.target_of(reference)
         if isinstance(target, Failure):
             LOOKUPS["negative"].inc()
             return target
@@ -218,7 +191,7 @@ class Resolver:
     def _count(self, state: str) -> int:
         match state:
             case "known":
-                return len(self._cache)
+                return len(self.cache)
             case "failed":
                 return len(self._failures)
             case _:
@@ -247,12 +220,10 @@ class Resolver:
         """What is fresh in memory now that the credentials are at hand, or in the store; else what a registry says."""
         credential_ids = [credential.id for credential in credentials]
         for key, known in await self._persistence.find(target, credential_ids):
-            self._cache.load(key, known)
+            self.cache.load(key, known)
         for credential_id in credential_ids:
-            found = self._cache.find(target, credential_id)
-            if found and self._clock() - found.confirmed_at < self._cache_lookup.fresh_seconds(
-                query, target, credential_id
-            ):
+            found = self.cache.find(target, credential_id)
+            if found and self._clock() - found.confirmed_at < self.cache.fresh_seconds(query, target, credential_id):
                 return found
         return await self._registry_lookup.find(target, credentials)
 

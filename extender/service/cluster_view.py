@@ -22,7 +22,7 @@ from extender.credentials.keyring import SecretReader
 from extender.errors import ClusterError, ConfigError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
-from extender.outlets.scheduler import NodeView
+from extender.outlets.request_nodes import NodeView
 from extender.server.operations import Check, CheckResult
 
 

@@ -24,7 +24,8 @@ from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.image import describe_image
 from extender.registry.mirrors import HostsDirectory
-from extender.resolver.resolver import ImageQuery, Resolver
+from extender.resolver.image_cache import ImageQuery
+from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
 from testbed.debian_registry import DebianRegistry
 from tests.integration.conftest import StartRegistry

@@ -8,7 +8,7 @@ import pytest
 
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
-from extender.outlets.scheduler import NodeView
+from extender.outlets.request_nodes import NodeView
 from extender.service.assembly import open_service
 from extender.service.cluster_view import NoCluster
 from tests.integration.service.caller import Caller

@@ -29,15 +29,17 @@ from extender.images.content import Answer, Content, Failure
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
 from extender.outlets.admission import PodAdmission
-from extender.outlets.pod_resolver import PodResolver
+from extender.outlets.pod_resolver import PodQuestion, PodResolver
 from extender.outlets.scheduler import SchedulerVerbs
+from extender.placement.annotations import Overrides
 from extender.placement.facts import images_of
 from extender.placement.mutation import AdmissionPolicy
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.session import open_session
-from extender.resolver.resolver import LOOKUPS, ImageQuery, Resolver
+from extender.resolver.image_cache import LOOKUPS, ImageQuery
+from extender.resolver.resolver import Resolver
 from extender.service.assembly import policy_of
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api
@@ -108,14 +110,17 @@ class World:
             },
         }
 
+    def question(self, pod: Pod, namespace: str, *, may_read: bool = True) -> PodQuestion:
+        """What is asked about a pod that overrides nothing."""
+        return self.pod_resolver.question(pod, namespace, Overrides(), may_read=may_read)
+
     async def verdict(self, namespace: str, *secrets: str, image: str = "team/app:1") -> str:
         """What a pod's image runs on, or the cause why that is not known; the service and `inspect` agree on it."""
         pod = msgspec.convert(self.pod(namespace, *secrets, image=image), Pod)
-        keyring = self.pod_resolver.keyring_of(pod, namespace, may_read=True)
-        images = images_of(pod)
-        (answer,) = await self.pod_resolver.resolve(images, keyring, 60)
-        (peeked,) = self.pod_resolver.peek(images, keyring)
-        described = await self.pod_resolver.resolver.describe(images[0].reference, keyring)
+        question = self.question(pod, namespace)
+        (answer,) = await self.pod_resolver.resolve(question, 60)
+        (peeked,) = self.pod_resolver.peek(question)
+        described = await self.pod_resolver.resolver.describe(question.images[0].reference, question.keyring)
         assert words_of(answer) == words_of(peeked) == words_of(described)
         return words_of(answer)
 
@@ -218,8 +223,8 @@ async def test_the_same_login_in_another_namespace_is_the_same_right(world: Worl
     await world.verdict("a", "pull")
     pod = msgspec.convert(world.pod("twin", "pull"), Pod)
     world.registry.forget()
-    keyring = world.pod_resolver.keyring_of(pod, "twin", may_read=True)
-    (answer,) = await world.pod_resolver.resolve(images_of(pod), keyring, 60)
+    question = world.question(pod, "twin")
+    (answer,) = await world.pod_resolver.resolve(question, 60)
     assert words_of(answer) == ARM64
     assert world.registry.requests == {}
 
@@ -253,8 +258,8 @@ async def test_revoked_right_ends_with_the_next_proof(world: World) -> None:
     world.registry.rights["team/app"] = {"cleo"}
     world.clock.advance(900)
     pod = msgspec.convert(world.pod("a", "pull"), Pod)
-    keyring = world.pod_resolver.keyring_of(pod, "a", may_read=True)
-    (answer,) = await world.pod_resolver.resolver.resolve_all([lookup_of(pod)], keyring, 60, revalidate=True)
+    question = world.question(pod, "a")
+    (answer,) = await world.pod_resolver.resolver.resolve_all([lookup_of(pod)], question.keyring, 60, revalidate=True)
     assert words_of(answer) == "denied"
     assert await world.verdict("a", "pull") == "denied"
     assert await world.verdict("c", "pull") == ARM64
@@ -267,8 +272,8 @@ async def test_deleted_secret_opens_nothing_any_more(world: World) -> None:
     world.api.remove("/api/v1/namespaces/a/secrets", "pull")
     world.clock.advance(900)
     pod = msgspec.convert(world.pod("a", "pull"), Pod)
-    keyring = world.pod_resolver.keyring_of(pod, "a", may_read=True)
-    await world.pod_resolver.resolver.resolve_all([lookup_of(pod)], keyring, 60, revalidate=True)
+    question = world.question(pod, "a")
+    await world.pod_resolver.resolver.resolve_all([lookup_of(pod)], question.keyring, 60, revalidate=True)
     assert await world.verdict("a", "pull") == "denied"
 
 
@@ -280,8 +285,8 @@ async def test_public_image_with_a_stale_secret(world: World) -> None:
     world.write_secret("b", "bob", "b-secret")
     reads = world.secret_reads
     pod = msgspec.convert(world.pod("b", "pull", image="public/app:1"), Pod)
-    keyring = world.pod_resolver.keyring_of(pod, "b", may_read=True)
-    (answer,) = await world.pod_resolver.resolve(images_of(pod), keyring, 60)
+    question = world.question(pod, "b")
+    (answer,) = await world.pod_resolver.resolve(question, 60)
     assert words_of(answer) == ARM64
     assert (world.registry.requests, world.secret_reads) == ({}, reads)
 
@@ -295,8 +300,8 @@ async def test_same_tag_with_different_rights(world: World) -> None:
     world.registry.forget()
     world.registry.users.clear()
     pod = msgspec.convert(world.pod("c", "pull"), Pod)
-    keyring = world.pod_resolver.keyring_of(pod, "c", may_read=True)
-    (answer,) = await world.pod_resolver.resolve(images_of(pod), keyring, 60)
+    question = world.question(pod, "c")
+    (answer,) = await world.pod_resolver.resolve(question, 60)
     assert words_of(answer) == ARM64
     assert (world.registry.requests["GET manifests"], world.registry.users["cleo"]) == (0, 1)
     assert await world.verdict("b", "pull") == "denied"
@@ -355,8 +360,8 @@ async def test_hot_path_asks_the_cluster_nothing(world: World) -> None:
     reads = world.secret_reads
     pod = msgspec.convert(world.pod("a", "pull"), Pod)
     for _ in range(1000):
-        keyring = world.pod_resolver.keyring_of(pod, "a", may_read=True)
-        assert words_of(world.pod_resolver.peek(images_of(pod), keyring)[0]) == ARM64
+        question = world.question(pod, "a")
+        assert words_of(world.pod_resolver.peek(question)[0]) == ARM64
         world.clock.advance(0.5)
     assert world.secret_reads == reads
 
@@ -418,8 +423,8 @@ async def test_a_decision_that_is_used_again_is_the_namespace_s_own_and_a_second
     assert verbs.filter_nowait(asked("a", "four"))
     world.clock.advance(0.9)
     pod = msgspec.convert(world.pod("a", "pull"), Pod)
-    keyring = world.pod_resolver.keyring_of(pod, "a", may_read=True)
-    (answer,) = await world.pod_resolver.resolver.resolve_all([lookup_of(pod)], keyring, 60, revalidate=True)
+    question = world.question(pod, "a")
+    (answer,) = await world.pod_resolver.resolver.resolve_all([lookup_of(pod)], question.keyring, 60, revalidate=True)
     assert words_of(answer) == "denied"
     assert verbs.filter_nowait(asked("a", "five"))
     world.clock.advance(0.1)
@@ -431,11 +436,11 @@ async def test_pending_pods_warm_up_with_their_secrets(world: World) -> None:
     world.write_secret("a", "ann", "a-secret")
     pod = msgspec.convert(world.pod("a", "pull"), Pod)
     world.pod_resolver.warm(pod)
-    stranger = world.pod_resolver.keyring_of(pod, "a", may_read=False)
-    keyring = world.pod_resolver.keyring_of(pod, "a", may_read=True)
-    await world.pod_resolver.resolve(images_of(pod), keyring, 60)
+    stranger = world.question(pod, "a", may_read=False)
+    question = world.question(pod, "a")
+    await world.pod_resolver.resolve(question, 60)
     assert world.secret_reads == 1
-    assert words_of(world.pod_resolver.peek(images_of(pod), stranger)[0]) == ARM64
+    assert words_of(world.pod_resolver.peek(stranger)[0]) == ARM64
 
 
 async def test_nothing_that_is_logged_or_counted_holds_a_secret(

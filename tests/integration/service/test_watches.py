@@ -15,6 +15,8 @@ from extender.cluster.nodes import NODES
 from extender.cluster.pods import PODS
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
+from extender.outlets.pod_resolver import PodQuestion
+from extender.placement.annotations import Overrides
 from extender.placement.facts import PodImage
 from extender.service.assembly import open_cluster_view, open_pod_resolver, open_service
 from extender.service.cluster_view import NoCluster
@@ -175,7 +177,8 @@ async def test_an_image_that_stays_unknown_has_nobody_looked_at_for_long(tmp_pat
                 (f"{private.host}/app:1", 0, 1),
             ]:
                 looks.clear()
-                await pod_resolver.resolve([PodImage(image)], pod_resolver.keyring, wait_seconds)
+                question = PodQuestion(Overrides(), (PodImage(image),), pod_resolver.keyring)
+                await pod_resolver.resolve(question, wait_seconds)
                 assert len(looks) == looked, (image, wait_seconds)
 
 

@@ -12,8 +12,9 @@ import trustme
 from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.images.content import Content
 from extender.images.digest import digest_of, pack_digest
+from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence
-from extender.resolver.resolver import ImageQuery, Resolver
+from extender.resolver.resolver import Resolver
 from extender.store.redis import RedisStore
 from extender.store.rows import Batch, ContentRow, NameRow, Store, StoreError
 from extender.store.url import open_store

@@ -10,8 +10,9 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryUnavailable
 from extender.images.content import Answer, Content
 from extender.images.reference import ImageReference
+from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence
-from extender.resolver.resolver import ImageQuery, Resolver
+from extender.resolver.resolver import Resolver
 from extender.store.sqlite import SqliteStore
 from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys
 

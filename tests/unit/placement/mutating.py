@@ -77,7 +77,7 @@ def mutate(
     overrides = read_overrides(decoded.metadata.annotations if decoded.metadata else None, namespace)
     images = tuple(zip(images_of(decoded), facts, strict=True))
     mutator = Mutator(policy, admission or settings())
-    return mutator.leave(decoded, overrides) or mutator.mutate(decoded, images, overrides, cluster)
+    return mutator.skip(decoded, overrides) or mutator.mutate(decoded, images, overrides, cluster)
 
 
 def after(document: Any, *facts: ImageFact, **arguments: Any) -> Any:

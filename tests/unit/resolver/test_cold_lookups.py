@@ -11,7 +11,8 @@ from extender.errors import InvalidManifest, ManifestNotFound
 from extender.images.content import Cause, Failure
 from extender.images.digest import digest_of
 from extender.images.media_type import OCI_INDEX
-from extender.resolver.resolver import ImageQuery, Resolver
+from extender.resolver.image_cache import ImageQuery
+from extender.resolver.resolver import Resolver
 from tests.unit.resolver.fake_registry import CALLER, OTHER, TENANT, FakeRegistry, Keys, index_of
 
 APP = "ghcr.io/team/app:1"

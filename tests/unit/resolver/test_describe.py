@@ -6,7 +6,8 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.images.content import Cause, Failure
 from extender.images.manifest import Image, Kind
 from extender.images.media_type import OCI_INDEX
-from extender.resolver.resolver import ImageQuery, Resolver
+from extender.resolver.image_cache import ImageQuery
+from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys, index_of
 

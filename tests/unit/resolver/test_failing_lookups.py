@@ -13,7 +13,8 @@ from extender.errors import (
 )
 from extender.images.content import Answer, Cause, Failure
 from extender.images.reference import ImageReference
-from extender.resolver.resolver import ImageQuery, Resolver
+from extender.resolver.image_cache import ImageQuery
+from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import FakeRegistry, Keys, index_of
 

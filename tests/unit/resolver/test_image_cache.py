@@ -7,13 +7,20 @@ from hypothesis import strategies as st
 from extender.credentials.keyring import CredentialId
 from extender.images.content import Content
 from extender.images.digest import digest_of, pack_digest
-from extender.resolver.image_cache import CachedImage, ImageCache, NameKey
+from extender.resolver.image_cache import CachedImage, ImageCache, Lifetimes, NameKey, WriteLog
 from extender.resolver.references import References, Target
+from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import index_of
 
 A, B = CredentialId("a"), CredentialId("b")
 DIGESTS = [digest_of(bytes([number])) for number in range(3)]
 CONTENTS = [index_of("linux/amd64"), index_of("linux/arm64"), index_of("linux/amd64", "linux/arm64")]
+
+
+def make_cache(size: int, write_log: WriteLog | None = None) -> ImageCache:
+    """A cache whose rows stay fresh, since nothing here reads the clock."""
+    lifetimes = Lifetimes(tag_seconds=900, always_seconds=60, stale_seconds=86_400)
+    return ImageCache(size, lifetimes, Clock(), write_log)
 
 
 def target(text: str) -> Target:
@@ -29,7 +36,7 @@ ELSEWHERE = target("ghcr.io/other/app:1")
 
 def test_what_was_learned_is_found_with_its_digest_and_time() -> None:
     """A row says what runs where, which digest that is, and when the registry said so."""
-    cache = ImageCache(10)
+    cache = make_cache(10)
     cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
     known = cache.find(TAG, A)
     assert known is not None
@@ -38,7 +45,7 @@ def test_what_was_learned_is_found_with_its_digest_and_time() -> None:
 
 def test_another_scope_must_prove_itself() -> None:
     """What one credential learned is nothing to another until the registry told that one too."""
-    cache = ImageCache(10)
+    cache = make_cache(10)
     cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
     assert cache.find(TAG, B) is None
     assert cache.confirm(TAG, B, DIGESTS[0], 6.0)
@@ -47,7 +54,7 @@ def test_another_scope_must_prove_itself() -> None:
 
 def test_a_stated_digest_proves_nothing_where_the_repository_has_not_shown_it() -> None:
     """Otherwise a repository could state the digest of someone else's private image to learn what that runs on."""
-    cache = ImageCache(10)
+    cache = make_cache(10)
     cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
     assert cache.confirm(ELSEWHERE, A, DIGESTS[0], 6.0) is None
     assert cache.find(ELSEWHERE, A) is None
@@ -56,14 +63,14 @@ def test_a_stated_digest_proves_nothing_where_the_repository_has_not_shown_it() 
 
 def test_another_tag_of_the_repository_needs_only_the_digest() -> None:
     """Content is shared by digest within a repository."""
-    cache = ImageCache(10)
+    cache = make_cache(10)
     cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
     assert cache.confirm(SIBLING, A, DIGESTS[0], 6.0) == cache.find(SIBLING, A)
 
 
 def test_a_denial_takes_all_of_a_scope_s_knowledge_of_a_repository() -> None:
     """Every tag of it goes, other repositories and other scopes stay, and what is proven later counts again."""
-    cache = ImageCache(10)
+    cache = make_cache(10)
     for one in (TAG, SIBLING, ELSEWHERE):
         cache.learn(one, A, DIGESTS[0], CONTENTS[0], 5.0)
     cache.confirm(TAG, B, DIGESTS[0], 5.0)
@@ -79,7 +86,7 @@ def test_a_denial_takes_all_of_a_scope_s_knowledge_of_a_repository() -> None:
 
 def test_denials_without_end_neither_pile_up_nor_bring_rows_back() -> None:
     """After some thousands the rows they void are swept out, and only those."""
-    cache = ImageCache(10)
+    cache = make_cache(10)
     cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
     cache.learn(ELSEWHERE, A, DIGESTS[0], CONTENTS[0], 5.0)
     cache.revoke(TAG.repository, A, 6.0)
@@ -92,7 +99,7 @@ def test_denials_without_end_neither_pile_up_nor_bring_rows_back() -> None:
 
 def test_equal_platform_sets_are_one_object() -> None:
     """A hundred thousand images have some dozens of platform sets between them."""
-    cache = ImageCache(10)
+    cache = make_cache(10)
     one = cache.learn(TAG, A, DIGESTS[0], index_of("linux/amd64"), 5.0)
     other = cache.learn(ELSEWHERE, A, DIGESTS[1], index_of("linux/amd64"), 5.0)
     assert one.content is other.content
@@ -100,7 +107,7 @@ def test_equal_platform_sets_are_one_object() -> None:
 
 def test_a_digest_is_one_object_however_often_it_is_confirmed() -> None:
     """Thirty-two bytes cost eighty as an object of their own."""
-    cache = ImageCache(10)
+    cache = make_cache(10)
     first = cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
     again = cache.confirm(TAG, A, DIGESTS[0], 6.0)
     assert again is not None
@@ -110,7 +117,7 @@ def test_a_digest_is_one_object_however_often_it_is_confirmed() -> None:
 @pytest.mark.parametrize("size", [1, 3], ids=["one-row", "three-rows"])
 def test_the_tables_never_outgrow_their_size(size: int) -> None:
     """The names used longest ago go, and the one just learned is there."""
-    cache = ImageCache(size)
+    cache = make_cache(size)
     for number in range(10):
         cache.learn(target(f"ghcr.io/team/app:{number}"), A, digest_of(bytes([number])), CONTENTS[0], 5.0)
     assert len(cache) == size
@@ -134,7 +141,7 @@ def test_memory_tells_what_a_plain_record_of_all_events_tells(
     steps: list[tuple[str, Target, CredentialId, int]],
 ) -> None:
     """Whatever was learned, proven and revoked: each scope finds its last proof, if no denial came after it."""
-    cache = ImageCache(1000)
+    cache = make_cache(1000)
     shown: dict[tuple[str, str], Content] = {}
     names: dict[tuple[str, str, CredentialId], tuple[str, float]] = {}
     for time, (verb, one, credential_id, number) in enumerate(steps):
@@ -175,7 +182,7 @@ class Pages:
 def test_what_registries_say_is_noted_and_what_is_adopted_is_not() -> None:
     """Whoever keeps the journal gave us the latter."""
     pages = Pages()
-    cache = ImageCache(10, pages)
+    cache = make_cache(10, pages)
     learned = cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
     confirmed = cache.confirm(SIBLING, A, DIGESTS[0], 6.0)
     assert cache.confirm(SIBLING, A, DIGESTS[1], 6.0) is None
@@ -191,7 +198,7 @@ def test_what_registries_say_is_noted_and_what_is_adopted_is_not() -> None:
 
 def test_what_is_adopted_is_found_by_its_scope_alone() -> None:
     """And its digest needs no other proof than any that was shown."""
-    cache = ImageCache(10)
+    cache = make_cache(10)
     cache.load((TAG.repository, "1", A), CachedImage(CONTENTS[0], pack_digest(DIGESTS[0]), 5.0))
     known = cache.find(TAG, A)
     assert known is not None
@@ -203,7 +210,7 @@ def test_what_is_adopted_is_found_by_its_scope_alone() -> None:
 @pytest.mark.parametrize(("at", "digest"), [(4.0, DIGESTS[0]), (5.0, DIGESTS[0]), (6.0, DIGESTS[1])], ids=str)
 def test_what_is_adopted_gives_way_to_what_was_proven_later(at: float, digest: str) -> None:
     """Whichever came first: the last word of the registry counts."""
-    cache = ImageCache(10)
+    cache = make_cache(10)
     cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
     cache.load((TAG.repository, "1", A), CachedImage(CONTENTS[1], pack_digest(DIGESTS[1]), at))
     known = cache.find(TAG, A)
@@ -213,7 +220,7 @@ def test_what_is_adopted_gives_way_to_what_was_proven_later(at: float, digest: s
 
 def test_what_was_denied_is_not_adopted() -> None:
     """Unless it was proven again since."""
-    cache = ImageCache(10)
+    cache = make_cache(10)
     cache.revoke(TAG.repository, A, 6.0)
     cache.load((TAG.repository, "1", A), CachedImage(CONTENTS[0], pack_digest(DIGESTS[0]), 6.0))
     assert cache.find(TAG, A) is None
@@ -223,7 +230,7 @@ def test_what_was_denied_is_not_adopted() -> None:
 
 def test_an_adopted_content_proves_nothing_by_itself() -> None:
     """It is what a digest runs on, for those who prove that they may know."""
-    cache = ImageCache(10)
+    cache = make_cache(10)
     cache.load_content(TAG.repository, pack_digest(DIGESTS[0]), CONTENTS[0])
     assert cache.find(TAG, A) is None
     assert cache.shown(TAG.repository, DIGESTS[0]) == CONTENTS[0]

@@ -8,7 +8,8 @@ import pytest
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.images.content import Answer, Cause, Failure
 from extender.images.reference import ImageReference
-from extender.resolver.resolver import ImageQuery, Resolver
+from extender.resolver.image_cache import ImageQuery
+from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
 

@@ -8,7 +8,8 @@ import pytest
 from extender.credentials.keyring import ANONYMOUS
 from extender.metrics import REGISTRY
 from extender.resolver import resolver as module
-from extender.resolver.resolver import ImageQuery, Resolver
+from extender.resolver.image_cache import ImageQuery
+from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import FakeRegistry, Keys
 

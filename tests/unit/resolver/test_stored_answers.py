@@ -7,8 +7,9 @@ import pytest
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryUnavailable
 from extender.images.content import Answer, Cause, Failure
+from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence
-from extender.resolver.resolver import ImageQuery, Resolver
+from extender.resolver.resolver import Resolver
 from extender.store.rows import StoreError
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of

@@ -4,7 +4,8 @@ import pytest
 
 from extender.credentials.keyring import ANONYMOUS, JoinedKeyring, Keyring
 from extender.images.content import Cause, Failure
-from extender.resolver.resolver import LOOKUPS, ImageQuery, Resolver
+from extender.resolver.image_cache import LOOKUPS, ImageQuery
+from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
 
@@ -27,15 +28,15 @@ async def known(resolver: Resolver, registry: FakeRegistry) -> None:
 )
 def test_what_is_fresh_is_recalled_in_order(resolver: Resolver, keyring: Keyring) -> None:
     """Repeats included, for whoever may know it."""
-    assert resolver.recall([TWO, ONE, TWO], keyring) == [BOTH, AMD64, BOTH]
-    assert resolver.recall([], keyring) == []
+    assert resolver.cache.fresh([TWO, ONE, TWO], keyring) == [BOTH, AMD64, BOTH]
+    assert resolver.cache.fresh([], keyring) == []
 
 
 @pytest.mark.parametrize("other", ["ghcr.io/team/three:1", "Not A Reference"])
 def test_one_that_is_not_known_leaves_nothing_to_recall(resolver: Resolver, registry: FakeRegistry, other: str) -> None:
     """Nothing is counted and no lookup started; peeking tells what there is."""
     before = LOOKUPS["hit"].value
-    assert resolver.recall([ONE, ImageQuery(other)], PUBLIC) is None
+    assert resolver.cache.fresh([ONE, ImageQuery(other)], PUBLIC) is None
     assert LOOKUPS["hit"].value == before
     assert resolver.counts()["in_flight"] == 0
     assert resolver.peek_all([ONE, ImageQuery(other)], PUBLIC)[0] == AMD64
@@ -54,13 +55,13 @@ def test_one_that_is_stale_leaves_nothing_to_recall(resolver: Resolver, clock: C
     """Its refreshing has to be started; with imagePullPolicy Always that is so after a minute."""
     always = ImageQuery(ONE.reference, always=True)
     clock.advance(59)
-    assert resolver.recall([always, TWO], PUBLIC) == [AMD64, BOTH]
+    assert resolver.cache.fresh([always, TWO], PUBLIC) == [AMD64, BOTH]
     clock.advance(1)
-    assert resolver.recall([always, TWO], PUBLIC) is None
-    assert resolver.recall([ONE, TWO], PUBLIC) == [AMD64, BOTH]
+    assert resolver.cache.fresh([always, TWO], PUBLIC) is None
+    assert resolver.cache.fresh([ONE, TWO], PUBLIC) == [AMD64, BOTH]
     assert resolver.peek_all([always, TWO], PUBLIC) == [AMD64, BOTH]
     clock.advance(840)
-    assert resolver.recall([ONE], PUBLIC) is None
+    assert resolver.cache.fresh([ONE], PUBLIC) is None
 
 
 async def test_what_was_told_to_one_is_not_recalled_for_another(resolver: Resolver, registry: FakeRegistry) -> None:
@@ -69,12 +70,12 @@ async def test_what_was_told_to_one_is_not_recalled_for_another(resolver: Resolv
     registry.push(private.reference, "linux/arm64")
     registry.readers["ghcr.io/private/app"] = {"tenant"}
     await resolver.resolve_all([private], Keys(TENANT, ANONYMOUS), 60)
-    assert resolver.recall([private, ONE], Keys(TENANT, ANONYMOUS)) == [index_of("linux/arm64"), AMD64]
-    assert resolver.recall([private], PUBLIC) is None
-    assert resolver.recall([private], Keys(OTHER, ANONYMOUS)) is None
+    assert resolver.cache.fresh([private, ONE], Keys(TENANT, ANONYMOUS)) == [index_of("linux/arm64"), AMD64]
+    assert resolver.cache.fresh([private], PUBLIC) is None
+    assert resolver.cache.fresh([private], Keys(OTHER, ANONYMOUS)) is None
     registry.readers["ghcr.io/private/app"] = set()
     await resolver.resolve_all([ImageQuery("ghcr.io/private/app:2")], Keys(TENANT), 60)
-    assert resolver.recall([private], Keys(TENANT, ANONYMOUS)) is None
+    assert resolver.cache.fresh([private], Keys(TENANT, ANONYMOUS)) is None
 
 
 async def test_what_is_recalled_is_used_and_not_the_next_to_go(registry: FakeRegistry, clock: Clock) -> None:
@@ -82,10 +83,10 @@ async def test_what_is_recalled_is_used_and_not_the_next_to_go(registry: FakeReg
     resolver = Resolver(registry, size=2, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock)
     await resolver.resolve_all([ONE], PUBLIC, 60)
     await resolver.resolve_all([TWO], PUBLIC, 60)
-    assert resolver.recall([ONE], PUBLIC) == [AMD64]
+    assert resolver.cache.fresh([ONE], PUBLIC) == [AMD64]
     third = ImageQuery("ghcr.io/team/three:1")
     registry.push(third.reference, "linux/amd64")
     await resolver.resolve_all([third], PUBLIC, 60)
-    assert resolver.recall([ONE], PUBLIC) == [AMD64]
-    assert resolver.recall([TWO], PUBLIC) is None
+    assert resolver.cache.fresh([ONE], PUBLIC) == [AMD64]
+    assert resolver.cache.fresh([TWO], PUBLIC) is None
     await resolver.close()

@@ -1,0 +1,104 @@
+"""The nodes that a scheduler's request is about, and where their platforms are looked up.
+
+With a cluster that is the node view; without one it is what requests with whole nodes have shown.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import structlog
+
+from extender.errors import ExtenderError
+from extender.kubernetes.core_v1 import NodeName, PodUid
+from extender.kubernetes.extender_v1 import ExtenderArgs
+from extender.placement.nodes import NodeLookup, NodePlatforms, list_nodes
+
+log = structlog.get_logger()
+
+# A node that a synced view does not know yet is asked for once; kube-scheduler waits meanwhile.
+FIND_SECONDS = 0.05
+# Three times the largest cluster Kubernetes supports, so that nodes which come and go do not push out those that stay.
+SEEN_NODES = 15_000
+NO_VIEW = "the request names its nodes and no cluster is watched: set nodeCacheCapable: false, or watch a cluster"
+NOT_SYNCED = "the nodes of the cluster are not known yet; to be tried again"
+
+
+class NodeView(Protocol):
+    """The cluster's nodes as a watch keeps them."""
+
+    @property
+    def platforms(self) -> NodePlatforms:
+        """Of each node in view."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether every node has been seen once."""
+
+    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
+        """Asks the API server once for nodes that are not in view, adds them, and says which are still missing."""
+
+
+class NodesNotKnown(ExtenderError):
+    """The nodes of a request cannot be looked up; the message is the answer's error."""
+
+
+class RequestNodes:
+    """Finds the platforms of the nodes that requests are about.
+
+    `view` is None without a cluster. `level_label` names the node label that states an instruction set level.
+    """
+
+    def __init__(self, view: NodeView | None, level_label: str) -> None:
+        self._view = view
+        self._level_label = level_label
+        self._seen = NodePlatforms()  # without a cluster: of the nodes that requests have shown
+
+    def of(self, args: ExtenderArgs) -> NodePlatforms:
+        """Where to look the request's nodes up.
+
+        Raises:
+            NodesNotKnown: the request only names its nodes, and the view is missing or not synced.
+            InvalidRequest: the request's whole nodes are of more than 254 platforms.
+        """
+        if args.nodes is not None:
+            shown = list_nodes(args.nodes, self._level_label)
+            if self._view is None:
+                self._remember(shown)
+            return shown
+        if self._view is None:
+            raise NodesNotKnown(NO_VIEW)
+        return self.known()
+
+    def known(self) -> NodePlatforms:
+        """All nodes in view, or without a cluster those that requests have shown.
+
+        Raises:
+            NodesNotKnown: the view is not synced.
+        """
+        if self._view is None:
+            return self._seen
+        if not self._view.synced:
+            raise NodesNotKnown(NOT_SYNCED)
+        return self._view.platforms
+
+    async def find_missing(self, args: ExtenderArgs, nodes: NodePlatforms, uid: PodUid) -> NodeLookup:
+        """Asks the API server for the request's nodes that should be in view and are not; `uid` is the pod's."""
+        if self._view is None or nodes is not self._view.platforms:
+            return NodeLookup()
+        missing = [name for name in args.names if name not in nodes]
+        if not missing:
+            return NodeLookup()
+        found = await self._view.find(missing, FIND_SECONDS)
+        log.info(
+            "node.missed",
+            pod=uid,
+            nodes=len(missing),
+            unknown=len(found.absent) + len(found.unreachable),
+            unasked=len(found.unreachable),
+        )
+        return found
+
+    def _remember(self, shown: NodePlatforms) -> None:
+        """Adds the nodes of a request; those shown longest ago are forgotten first. O(its nodes)."""
+        self._seen.merge(shown)
+        self._seen.drop_first(len(self._seen) - SEEN_NODES)
