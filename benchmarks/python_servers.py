@@ -36,8 +36,8 @@ from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.metrics import REGISTRY
 from extender.server.listener import open_listener
-from extender.service.assembly import open_service, settle_down
 from extender.service.cluster_view import NoCluster
+from extender.service.process import open_service, settle_down
 from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
 

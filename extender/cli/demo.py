@@ -16,8 +16,8 @@ from extender.config.tree import Config
 from extender.demo.registry import EmbeddedRegistry
 from extender.demo.story import NODES, SCENES, Caller, Seen, arguments_of, fill_registry, pod_of, review_of
 from extender.logs import configure_logs
-from extender.service.assembly import Service, open_service, wait_for_stop
 from extender.service.cluster_view import NoCluster
+from extender.service.process import Service, open_service, wait_for_stop
 
 WARM_ROUNDS = 50
 

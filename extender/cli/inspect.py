@@ -24,8 +24,8 @@ from extender.images.platform import Compatibility, InvalidPlatform, Platform, p
 from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.placement.facts import Pending, PodImage, Unknown, fact_of
-from extender.service.assembly import open_pod_resolver
 from extender.service.cluster_view import NoCluster
+from extender.service.resolving import open_pod_resolver
 
 _COLUMNS = 160  # a platform, a digest, and a sentence
 

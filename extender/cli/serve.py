@@ -5,7 +5,7 @@ import uvloop
 from extender.cli.options import Assignments, ConfigFile
 from extender.config.reading import load_config
 from extender.logs import configure_logs
-from extender.service.assembly import run_service
+from extender.service.process import run_service
 
 
 def serve(file: ConfigFile = None, assignments: Assignments = None) -> None:

@@ -18,6 +18,7 @@ from extender.cluster.namespaces import NAMESPACES, NamespaceView
 from extender.cluster.nodes import NODES, WatchedNodes
 from extender.cluster.pods import PendingPods
 from extender.cluster.secrets import ClusterSecrets
+from extender.config.tree import Config
 from extender.credentials.keyring import SecretReader
 from extender.errors import ClusterError, ConfigError
 from extender.images.platform import Platform
@@ -163,6 +164,22 @@ class WatchedCluster:
     def live_checks(self) -> Mapping[str, Check]:
         """One per watch, for that of the pods too where it may be wanted."""
         return self._live_checks
+
+
+@contextlib.asynccontextmanager
+async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
+    """The cluster that the configuration names, or none.
+
+    Raises:
+        ConfigError: there is no such cluster, or its configuration cannot be used.
+    """
+    cluster = config.cluster
+    if cluster.mode == "none":
+        yield NoCluster()
+        return
+    opened = open_watched_cluster(cluster.kubeconfig, cluster.context, config.placement.level_label)
+    async with opened as cluster_view:
+        yield cluster_view
 
 
 @contextlib.asynccontextmanager

@@ -9,8 +9,8 @@ import pytest
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.outlets.request_nodes import NodeView
-from extender.service.assembly import open_service
 from extender.service.cluster_view import NoCluster
+from extender.service.process import open_service
 from tests.integration.service.caller import Caller
 
 StartService = Callable[..., Awaitable[Caller]]

@@ -40,7 +40,7 @@ from extender.registry.client import RegistryClient
 from extender.registry.session import open_session
 from extender.resolver.image_cache import LOOKUPS, ImageQuery
 from extender.resolver.resolver import Resolver
-from extender.service.assembly import policy_of
+from extender.service.policies import policy_of
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api
 from tests.integration.service.caller import NODES, review_of, with_nodes

@@ -13,8 +13,8 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.nodes import NodeLookup, NodePlatforms
-from extender.service.assembly import open_pod_resolver
 from extender.service.cluster_view import NoCluster
+from extender.service.resolving import open_pod_resolver
 from testbed.clock import Clock
 from tests.integration.service.caller import (
     AMD64,

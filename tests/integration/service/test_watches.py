@@ -18,8 +18,9 @@ from extender.demo.registry import EmbeddedRegistry
 from extender.outlets.pod_resolver import PodQuestion
 from extender.placement.annotations import Overrides
 from extender.placement.facts import PodImage
-from extender.service.assembly import open_cluster_view, open_pod_resolver, open_service
-from extender.service.cluster_view import NoCluster
+from extender.service.cluster_view import NoCluster, open_cluster_view
+from extender.service.process import open_service
+from extender.service.resolving import open_pod_resolver
 from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api, write_kubeconfig
 from tests.integration.registry.faulty import GuardedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller

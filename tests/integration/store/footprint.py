@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-import extender.service.assembly  # noqa: F401 -- what the whole service takes counts
+import extender.service.process  # noqa: F401 -- what the whole service takes counts
 from extender.cluster.library import lighten_library
 from extender.credentials.keyring import ANONYMOUS
 from extender.images.content import Content

@@ -1,0 +1,82 @@
+"""The listeners of one service: how they open, and how they close without losing a request."""
+
+import asyncio
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from extender.config.checks import parse_listen
+from extender.config.tree import Config
+from extender.outlets.pod_resolver import PodResolver
+from extender.server.listener import Listener, open_listener
+from extender.server.operations import CheckResult, operations_app
+from extender.server.routes import route_server
+from extender.server.tls import TlsFiles
+from extender.service.background import FILE_CHECK_SECONDS
+from extender.service.cluster_view import ClusterView
+from extender.service.outlets import OUTLETS, Outlet
+
+OPERATIONS = "operations"
+
+
+class Listeners:
+    """Opens a listener for each outlet and one for operations, and closes them in the order that loses no request."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._is_draining = False
+        self._outlets: list[Listener] = []
+        self._operations: Listener | None = None
+        self._watchers: list[asyncio.Task[None]] = []
+        # A tenth of the grace period: readiness has failed and every answer says `Connection: close`, but a request
+        # that is already on its way on an idle connection must still find us.
+        self._linger_seconds = config.shutdown.grace_seconds / 10
+        # aiohttp may wait twice: for the handler, then for its task.
+        self._drain_seconds = config.shutdown.grace_seconds * 0.4
+
+    async def open(self, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, str]:
+        """The base URL of each listener by name; empty for one that is switched off.
+
+        Raises:
+            ConfigError: an address cannot be bound, or a certificate file cannot be used.
+        """
+        urls = {outlet.name: await self._open_outlet(outlet, pod_resolver, cluster_view) for outlet in OUTLETS}
+        return {**urls, OPERATIONS: await self._open_operations(cluster_view)}
+
+    async def close(self) -> None:
+        """Fails readiness, lets requests in flight end, and closes the outlets first and operations last."""
+        self._is_draining = True
+        if self._outlets:
+            await asyncio.sleep(self._linger_seconds)
+        await asyncio.gather(*(listener.close() for listener in self._outlets))
+        for watcher in self._watchers:
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+        if self._operations:
+            await self._operations.close()
+
+    async def _open_outlet(self, outlet: Outlet, pod_resolver: PodResolver, cluster_view: ClusterView) -> str:
+        listen, tls = outlet.listen(self._config), outlet.tls(self._config)
+        if not listen:
+            return ""
+        files = TlsFiles(outlet.name, tls.certificate, tls.key, tls.client_ca) if tls else None
+        routes = outlet.routes(self._config, pod_resolver, cluster_view)
+        server = route_server(routes, body_limit_bytes=outlet.body_limit_bytes, draining=lambda: self._is_draining)
+        runner = web.ServerRunner(server, shutdown_timeout=self._drain_seconds)
+        listener = await open_listener(outlet.name, runner, *parse_listen(listen), files.context if files else None)
+        self._outlets.append(listener)
+        if files:
+            self._watchers.append(asyncio.create_task(files.watch(FILE_CHECK_SECONDS)))
+        return f"{'https' if files else 'http'}://{listener.address}"
+
+    async def _open_operations(self, cluster_view: ClusterView) -> str:
+        if not self._config.operations.listen:
+            return ""
+        live = {"ping": CheckResult, **cluster_view.live_checks()}
+        ready = {"shutdown": self._check_draining, **cluster_view.ready_checks()}
+        runner = web.AppRunner(operations_app(live, ready), access_log=None, shutdown_timeout=1.0)
+        self._operations = await open_listener(OPERATIONS, runner, *parse_listen(self._config.operations.listen))
+        return f"http://{self._operations.address}"
+
+    def _check_draining(self) -> CheckResult:
+        return CheckResult(ok=not self._is_draining, detail="shutting down" if self._is_draining else "")

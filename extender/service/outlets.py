@@ -1,0 +1,93 @@
+"""The outlets of one service: where each listens, how large its requests may be, and who answers them."""
+
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from extender.config.checks import is_loopback
+from extender.config.tree import Config, TlsConfig
+from extender.outlets.admission import PodAdmission
+from extender.outlets.pod_resolver import PodResolver
+from extender.outlets.scheduler import SchedulerVerbs
+from extender.server.routes import Route
+from extender.service.cluster_view import ClusterView
+from extender.service.policies import admission_policy_of
+
+# 5,000 nodes (the largest cluster Kubernetes supports) of up to 25 KiB each: a node is 8-15 KB of JSON, most of it
+# status.images (50 images of 5 names at most), and labels and annotations vary.
+SCHEDULER_BODY_BYTES = 5_000 * 25 * 1024
+# etcd refuses objects over 1.5 MiB by default, a review holds two of them (object and oldObject) and some envelope.
+ADMISSION_BODY_BYTES = 8 * 1024 * 1024
+
+
+class Outlet(msgspec.Struct, frozen=True):
+    """One listener's outlet; `listen` gives its address from the configuration, empty where it is switched off."""
+
+    name: str
+    listen: Callable[[Config], str]
+    tls: Callable[[Config], TlsConfig | None]
+    body_limit_bytes: int
+    routes: Callable[[Config, PodResolver, ClusterView], Mapping[str, Route]]
+
+
+def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
+    """The three verbs by path."""
+    verbs = SchedulerVerbs(
+        pod_resolver,
+        wait_seconds=config.scheduler.wait_seconds,
+        pending_limit_seconds=config.scheduler.pending_limit_seconds,
+        level_label=config.placement.level_label,
+        nodes=cluster_view.nodes,
+        may_read_secrets=is_loopback(config.scheduler.listen) or _is_mutual(config.scheduler.tls),
+        clock=time.monotonic,
+    )
+    return {
+        "/scheduler/filter": Route("filter", verbs.filter, verbs.fallback_filter, verbs.filter_nowait),
+        "/scheduler/prioritize": Route(
+            "prioritize", verbs.prioritize, verbs.fallback_prioritize, verbs.prioritize_nowait
+        ),
+        "/scheduler/preempt": Route("preempt", verbs.preempt, verbs.fallback_preempt),
+    }
+
+
+def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
+    """The webhook by path."""
+    admission = PodAdmission(
+        pod_resolver,
+        admission_policy_of(config),
+        cluster_platforms=cluster_view.platforms,
+        wait_seconds=config.admission.wait_seconds,
+        may_read_secrets=may_read_for_reviews(config),
+    )
+    return {
+        "/admission/pods": Route("admission", admission.review, admission.fallback, admission.review_nowait),
+    }
+
+
+def needs_pending_pods(config: Config) -> bool:
+    """Whether a scheduler will ask about them, or nothing else tells which pull secrets may be read."""
+    return bool(config.scheduler.listen) or (config.registry.pull_secrets and not may_read_for_reviews(config))
+
+
+def may_read_for_reviews(config: Config) -> bool:
+    """Whether only the API server reaches the webhook, so that a review may make us read the secrets it names."""
+    return config.admission.network_policy or _is_mutual(config.admission.tls)
+
+
+def _is_mutual(tls: TlsConfig | None) -> bool:
+    """Whether only callers with a certificate of a known authority come in."""
+    return bool(tls and tls.client_ca)
+
+
+OUTLETS = (
+    Outlet(
+        "scheduler", lambda config: config.scheduler.listen, lambda config: config.scheduler.tls,
+        SCHEDULER_BODY_BYTES, scheduler_routes,
+    ),
+    Outlet(
+        "admission", lambda config: config.admission.listen, lambda config: config.admission.tls,
+        ADMISSION_BODY_BYTES, admission_routes,
+    ),
+)  # fmt: skip
+"""Every outlet that answers requests; each has a listener of its own."""

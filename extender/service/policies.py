@@ -1,0 +1,34 @@
+"""The operator's settings as placement reads them."""
+
+from extender.config.tree import Config
+from extender.images.platform import Compatibility, normalize_platform, parse_platform
+from extender.placement.mutation import AdmissionPolicy
+from extender.placement.policy import Policy
+
+
+def policy_of(config: Config) -> Policy:
+    """The settings that every decision depends on."""
+    scheduler, placement = config.scheduler, config.placement
+    return Policy(
+        pending=scheduler.pending,
+        unknown=scheduler.unknown,
+        assume=frozenset(map(parse_platform, scheduler.assume)),
+        compatibility=Compatibility(
+            run_386_on_amd64=placement.run_386_on_amd64, run_arm_on_arm64=placement.run_arm_on_arm64
+        ),
+        preference={
+            normalize_platform("", architecture).architecture: boost
+            for architecture, boost in placement.preference.items()
+        },
+        ignore_runtime_classes=frozenset(placement.ignore_runtime_classes),
+    )
+
+
+def admission_policy_of(config: Config) -> AdmissionPolicy:
+    """The settings about pods that are being created."""
+    admission = config.admission
+    return AdmissionPolicy(
+        tolerations=admission.tolerations,
+        node_affinity=admission.node_affinity,
+        scheduler_name=admission.scheduler_name,
+    )

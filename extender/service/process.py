@@ -1,0 +1,96 @@
+"""The process: a running service from a configuration, and back down again without losing a request."""
+
+import asyncio
+import contextlib
+import gc
+import signal
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+import structlog
+
+from extender import __version__
+from extender.config.tree import Config
+from extender.metrics import gauge
+from extender.service.allocator import keep_freed_memory
+from extender.service.background import in_background
+from extender.service.cluster_view import ClusterView, open_cluster_view
+from extender.service.listeners import Listeners
+from extender.service.outlets import needs_pending_pods
+from extender.service.resolving import open_pod_resolver
+from extender.store.url import without_password
+
+log = structlog.get_logger()
+
+BUILD_INFO = gauge("multiarch_build_info", "Always 1; the version is the label.", "version", (__version__,))
+
+SETTLE_SECONDS = 0.1
+
+
+class Service(msgspec.Struct, frozen=True):
+    """A running service: the base URLs that are served, empty for a listener that is off.
+
+    `is_loaded` tells whether all that the store keeps is in memory.
+    """
+
+    scheduler_url: str
+    admission_url: str
+    operations_url: str
+    is_loaded: Callable[[], bool] = lambda: True
+
+
+@contextlib.asynccontextmanager
+async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterator[Service]:
+    """The whole service, answering until the context is left; leaving drains it within the grace period.
+
+    Raises:
+        ConfigError: an address cannot be bound, or a file of the configuration cannot be used.
+    """
+    BUILD_INFO[__version__].set(1)
+    async with (
+        open_pod_resolver(config, cluster_view) as pod_resolver,
+        cluster_view.watching(pod_resolver.warm if needs_pending_pods(config) else None),
+    ):
+        listeners = Listeners(config)
+        try:
+            urls = await listeners.open(pod_resolver, cluster_view)
+            log.info("service.started", version=__version__, config=_shown(config))
+            yield Service(urls["scheduler"], urls["admission"], urls["operations"], pod_resolver.resolver.is_loaded)
+        finally:
+            await listeners.close()
+
+
+async def run_service(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT, then drain."""
+    async with (
+        open_cluster_view(config) as cluster_view,
+        open_service(config, cluster_view) as service,
+        in_background(settle_down(cluster_view, service.is_loaded)),
+    ):
+        await wait_for_stop()
+        log.info("service.stopping", grace_seconds=config.shutdown.grace_seconds)
+    log.info("service.stopped")
+
+
+async def settle_down(cluster_view: ClusterView, is_loaded: Callable[[], bool]) -> None:
+    """Once all that must be known is: what start-up needed has been given back, and what it made will stay."""
+    ready = cluster_view.ready_checks().values()
+    while not (is_loaded() and all(check().ok for check in ready)):  # noqa: ASYNC110  # asked, they do not tell
+        await asyncio.sleep(SETTLE_SECONDS)
+    gc.freeze()  # no collection need walk it from here on, which would be a pause
+    keep_freed_memory()
+
+
+async def wait_for_stop() -> None:
+    """Returns when SIGTERM or SIGINT has come; from the call on, they do nothing else."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
+
+
+def _shown(config: Config) -> object:
+    """The settings as they may be logged."""
+    shown = msgspec.to_builtins(config)
+    shown["cache"]["url"] = without_password(config.cache.url)
+    return shown

@@ -1,0 +1,111 @@
+"""Opens what resolves images: the session with registries, the operator's credentials, the cache and its store."""
+
+import contextlib
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from extender.config.tree import Config
+from extender.credentials.operator_keyring import open_operator_keyring
+from extender.credentials.pull_secrets import PullSecrets
+from extender.errors import ConfigError
+from extender.outlets.pod_resolver import PodResolver
+from extender.registry.addresses import AddressGuard
+from extender.registry.auth import Authenticator
+from extender.registry.client import RegistryClient
+from extender.registry.mirrors import HostsDirectory
+from extender.registry.session import open_session
+from extender.resolver.persistence import Persistence
+from extender.resolver.resolver import Resolver
+from extender.service.background import FILE_CHECK_SECONDS, in_background
+from extender.service.cluster_view import ClusterView
+from extender.service.policies import policy_of
+from extender.store.url import default_store_url, open_store
+
+LOAD_SECONDS = 0.5  # of the start that the store may take; the rest is loaded while we answer
+CREDENTIAL_KEY_BYTES = 32
+
+
+@contextlib.asynccontextmanager
+async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncIterator[PodResolver]:
+    """What is known of images, over a registry session of its own that is closed at the end.
+
+    Raises:
+        ConfigError: a file of the configuration cannot be used, or a value of it is none that it can be.
+    """
+    registry, cache = config.registry, config.cache
+    credential_key = _credential_key(cache.key_file)
+    guard = AddressGuard(allow=registry.allow, deny=registry.deny, private_addresses=registry.private_addresses)
+    mirrors = HostsDirectory(registry.hosts_directory, ca_files=registry.ca_files) if registry.hosts_directory else None
+    url = cache.url or default_store_url(os.environ)
+    store = open_store(url, size=cache.size, stale_seconds=cache.stale_seconds)
+    async with contextlib.AsyncExitStack() as stack:
+        session = await stack.enter_async_context(open_session(ca_files=registry.ca_files, guard=guard))
+        keyring = await stack.enter_async_context(
+            open_operator_keyring(
+                docker_config=registry.docker_config,
+                plugin_config=registry.credential_providers.config,
+                plugin_dir=registry.credential_providers.bin_dir,
+                clouds=registry.clouds,
+                environment=os.environ,
+                key=credential_key,
+                clock=time.monotonic,
+                wall_clock=time.time,
+            )
+        )
+        client = RegistryClient(
+            session,
+            authenticator=Authenticator(
+                session, timeout_seconds=registry.timeout_seconds, clock=time.monotonic, wall_clock=time.time
+            ),
+            timeout_seconds=registry.timeout_seconds,
+            concurrency_per_host=registry.concurrency_per_host,
+            plain_http=frozenset(registry.plain_http),
+            mirrors=mirrors,
+            mirror_credentials=keyring.load,  # the operator's alone: what a mirror shows is shown to every pod
+            guard=guard,
+        )
+        if mirrors:
+            await stack.enter_async_context(in_background(mirrors.watch(FILE_CHECK_SECONDS)))
+        resolver = Resolver(
+            client,
+            size=cache.size,
+            tag_seconds=cache.tag_seconds,
+            always_seconds=registry.always_seconds,
+            stale_seconds=cache.stale_seconds,
+            clock=time.monotonic,
+            persistence=Persistence(store, persist_private=bool(cache.key_file), clock=time.monotonic),
+        )
+        stack.push_async_callback(resolver.close)
+        await resolver.load(LOAD_SECONDS)
+        pull_secrets = (
+            PullSecrets(cluster_view.secrets, key=credential_key, clock=time.monotonic)
+            if registry.pull_secrets and cluster_view.secrets
+            else None
+        )
+        yield PodResolver(
+            resolver,
+            keyring,
+            policy_of(config),
+            cluster_view.namespace_annotations,
+            cluster_view.look_at_pending_pods,
+            pull_secrets,
+        )
+
+
+def _credential_key(file: str) -> bytes:
+    """What keys the names of credentials: the file's bytes as 32, or 32 of this process alone."""
+    if not file:
+        return secrets.token_bytes(CREDENTIAL_KEY_BYTES)
+    try:
+        content = Path(file).read_bytes()
+    except OSError as exc:
+        raise ConfigError(f"cache.key_file: {file}: {exc.strerror}; give a file of random bytes") from exc
+    if len(content) < CREDENTIAL_KEY_BYTES:
+        raise ConfigError(
+            f"cache.key_file: {file} holds {len(content)} bytes; {CREDENTIAL_KEY_BYTES} or more are needed"
+        )
+    return hashlib.sha256(content).digest()
