@@ -1,7 +1,4 @@
-"""Decisions of the last second, since pods of one template come by the hundred.
-
-Knows how long one holds, and no pod.
-"""
+"""Decisions of the last second by template: pods of one template come by the hundred."""
 
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -10,7 +7,7 @@ import msgspec
 
 _Decision = TypeVar("_Decision")
 
-# What a registry, a secret or a namespace's annotations have said meanwhile counts after this time.
+# A change of a tag, a secret or a namespace's annotations takes effect after this time at the latest.
 FRESH_SECONDS = 1.0
 # Some 2 KB each; a scheduler works on few templates at a time.
 ROWS = 512

@@ -1,7 +1,7 @@
-"""What prioritize will be asked next, worked out before it is.
+"""The next prioritize answer, computed while kube-scheduler scores the nodes itself.
 
-kube-scheduler asks filter, scores the nodes itself, and asks prioritize; where filter refused nothing, the second
-request is the first, byte for byte, and the time in between is ours to use. Knows no pod and no node.
+kube-scheduler asks filter, runs its own scoring, and asks prioritize. Where filter refused nothing, the second request
+repeats the first byte for byte, and its answer can be computed in between.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ from extender.errors import InvalidRequest
 
 _Answer = TypeVar("_Answer")
 
-# kube-scheduler comes back within milliseconds; what it does not fetch soon would be old news.
+# kube-scheduler comes back within milliseconds; an answer that it does not fetch soon would be stale.
 FRESH_SECONDS = 1.0
 # Whole nodes are megabytes, which are not to be kept.
 _KEPT_BYTES = 1 << 20
 
 
 class PrecomputedScores(Generic[_Answer]):
-    """The answer to the one request that is expected, if the caller was seen to come back with the same request."""
+    """Keeps the answer to the request that is expected next, for a caller that repeats its requests."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -30,18 +30,18 @@ class PrecomputedScores(Generic[_Answer]):
         self._comes_back = False
 
     def expect(self, body: bytes, work: Callable[[], _Answer]) -> None:
-        """The request may come again; if that is how this caller does, `work` is done once its answer is sent."""
+        """Expects the request again; for a caller that repeats requests, runs `work` once the first answer is sent."""
         if len(body) > _KEPT_BYTES:
             return
         if self._answer is not None:
-            self._comes_back = False  # nobody has fetched it
+            self._comes_back = False  # nobody fetched it
         self._body, self._answer = body, None
         self._expires_at = self._clock() + FRESH_SECONDS
         if self._comes_back:
             asyncio.get_running_loop().call_soon(self._do, body, work)
 
     def take(self, body: bytes) -> _Answer | None:
-        """The answer to this request, once; None if it is not the expected one, or nothing has been worked out."""
+        """The answer to this request, once; None if another was expected, or nothing has been computed."""
         if body != self._body:
             return None
         self._comes_back = True
@@ -50,5 +50,5 @@ class PrecomputedScores(Generic[_Answer]):
 
     def _do(self, body: bytes, work: Callable[[], _Answer]) -> None:
         if body is self._body:
-            with contextlib.suppress(InvalidRequest):  # whoever comes back is told so
+            with contextlib.suppress(InvalidRequest):  # the repeated request gets the error
                 self._answer = work()

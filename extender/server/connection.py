@@ -1,8 +1,8 @@
-"""A connection of the hot paths: a usual request is answered as its last byte arrives, any other is aiohttp's.
+"""A connection of the hot paths: it answers a usual request as its last byte arrives, and leaves others to aiohttp.
 
-Usual is a POST as Go's and aiohttp's clients write it, whose answer takes no waiting. It then costs no task, no parser
-and no response object, which together cost more than most decisions do. Knows HTTP/1.1's framing (RFC 9112) and when to
-leave a request to aiohttp; what is answered it must not know.
+A usual request is a POST as Go's and aiohttp's clients write it, whose answer takes no waiting. It needs no task, no
+parser and no response object, which together cost more than most decisions. This file reads HTTP/1.1's framing
+(RFC 9112) and nothing of what is answered.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 AnswerNowait = Callable[[str, bytes], bytes | None]
-"""The JSON text that answers 200 to this body at this path, or None: then aiohttp is given the request."""
+"""The JSON text that answers 200 to this body at this path; None leaves the request to aiohttp."""
 
 # A body that takes longer is aiohttp's to wait for: both callers are on a cluster's own network.
 BODY_DEADLINE_SECONDS = 1.0
@@ -43,7 +43,7 @@ FITS = {slot for each in RequestHandler.__mro__ for slot in getattr(each, "__slo
 class DirectServer(web.Server):
     """aiohttp's low-level server, whose connections ask `answer_nowait` first.
 
-    `closing` tells whether each answer is to be the last one of its connection.
+    `closing` tells whether each answer ends its connection.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class DirectServer(web.Server):
             self._look_again = self._loop.call_later(BODY_DEADLINE_SECONDS, self._expire_bodies)
 
     def end_body_deadline(self, connection: "Connection") -> None:
-        """The body has come, or never will."""
+        """Ends the deadline: the body has come, or never will."""
         self._body_deadlines.pop(connection, None)
 
     def _expire_bodies(self) -> None:
@@ -91,8 +91,8 @@ class DirectServer(web.Server):
 class Connection(RequestHandler):
     """One connection.
 
-    aiohttp is given whole requests one by one, and so stands between two of them whenever we go on; once it was given
-    anything else, it has the connection for good.
+    aiohttp gets whole requests one by one, so it has no half-read request when we answer the next one. Once it got
+    anything else, it keeps the connection.
     """
 
     __slots__ = ("_awaited_bytes", "_head", "_is_aiohttps", "_pieces", "_server", "_was_shared")
@@ -107,7 +107,7 @@ class Connection(RequestHandler):
         self._was_shared = False
 
     def data_received(self, data: bytes) -> None:
-        """Answer, keep for later, or hand over. aiohttp too calls this, without data, to go on itself."""
+        """Answers, keeps the data for later, or hands it to aiohttp, which calls this without data to go on itself."""
         if self._awaited_bytes and data:
             self._pieces.append(data)
             self._awaited_bytes -= len(data)
@@ -135,12 +135,12 @@ class Connection(RequestHandler):
             self._respond(data, read[0], end)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """What was kept for later is dropped."""
+        """Drops what was kept for later."""
         self._collected()
         super().connection_lost(exc)
 
     def _respond(self, data: bytes, path: str, body_start: int) -> None:
-        """To one whole request."""
+        """Answers one whole request, or hands it to aiohttp."""
         text = self._server.answer_nowait(path, data[body_start:]) if self._is_idle() else None
         if text is None or self.transport is None:
             self._was_shared = True
@@ -168,12 +168,12 @@ class Connection(RequestHandler):
         return not self._was_shared or (self._waiter is not None and not self._waiter.done())
 
     def give_up(self) -> None:
-        """The body is late: aiohttp may wait for it."""
+        """Leaves a request whose body is late to aiohttp."""
         self._is_aiohttps = True
         super().data_received(self._collected())
 
     def _collected(self) -> bytes:
-        """What was kept for later, which is so no more."""
+        """Returns what was kept for later, and forgets it."""
         data = b"".join(self._pieces)
         self._pieces.clear()
         self._awaited_bytes = 0

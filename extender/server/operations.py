@@ -10,7 +10,7 @@ from extender.metrics import REGISTRY
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check finds; `detail` is said beside it."""
+    """What a check found; `detail` is printed beside its name."""
 
     ok: bool = True
     detail: str = ""

@@ -1,7 +1,7 @@
-"""The hot paths' HTTP: path to endpoint, and what holds for every such request.
+"""HTTP of the hot paths: which path is answered by whom, and what holds for every such request.
 
-Body limit, method, the answers to a bad body and to a mistake of ours, and request metrics live here; what an answer
-says is the endpoint's business, and how one is sent without delay is `connection.py`'s.
+This file has the body limit, the method, the answers to a bad body and to a defect of ours, and the request metrics.
+`connection.py` sends answers without delay.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """One path. `fallback` gives, for the id of a logged mistake of ours, the answer that does least harm.
+    """Who answers one path. `fallback` gives the answer that does least harm; it takes the id of a logged defect.
 
     `answer_nowait` gives the answer if it takes no waiting, else None: then `answer` is asked. What it raises, `answer`
     raises too.
@@ -70,32 +70,30 @@ class _Unreadable(Exception):
         self.status = status
 
 
-def route_server(
-    endpoints: Mapping[str, Route], *, body_limit_bytes: int, draining: Callable[[], bool]
-) -> DirectServer:
-    """A server that answers `endpoints` by path, nothing else; while `draining()` each answer ends its connection."""
+def route_server(routes: Mapping[str, Route], *, body_limit_bytes: int, draining: Callable[[], bool]) -> DirectServer:
+    """A server that answers POST on the paths of `routes`; while `draining()` each answer ends its connection."""
     loop = asyncio.get_running_loop()
 
     def answer_nowait(path: str, body: bytes) -> bytes | None:
-        endpoint = endpoints.get(path)
-        if endpoint is None:
+        route = routes.get(path)
+        if route is None:
             return None
         started = time.perf_counter()
-        reply = _reply_nowait(endpoint, body)
+        reply = _reply_nowait(route, body)
         if reply is None:
             return None
-        loop.call_soon(_book, endpoint.name, reply.outcome, time.perf_counter() - started)  # the answer goes first
+        loop.call_soon(_count, route.name, reply.outcome, time.perf_counter() - started)  # the answer goes first
         return reply.body
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        endpoint = endpoints.get(request.path)
-        if endpoint is None:
-            response = _problem(404, f"there is no {request.path}; there is {', '.join(endpoints)}")
+        route = routes.get(request.path)
+        if route is None:
+            response = _problem(404, f"there is no {request.path}; there is {', '.join(routes)}")
         elif request.method != "POST":
             response = _problem(405, f"{request.path} takes POST")
             response.headers["Allow"] = "POST"
         else:
-            response = await _answer(endpoint, request, body_limit_bytes)
+            response = await _answer(route, request, body_limit_bytes)
         if draining():
             response.force_close()
         return response
@@ -119,44 +117,44 @@ def route_server(
     )
 
 
-def _reply_nowait(endpoint: Route, body: bytes) -> Reply | None:
+def _reply_nowait(route: Route, body: bytes) -> Reply | None:
     try:
-        return endpoint.answer_nowait(body)
-    except InvalidRequest:  # which `_answer` meets again, and says so
+        return route.answer_nowait(body)
+    except InvalidRequest:  # `_answer` meets it again and answers it
         return None
     except Exception as exc:  # noqa: BLE001  # it is logged there
-        return _failed(endpoint, body, exc)
+        return _failed(route, body, exc)
 
 
-async def _answer(endpoint: Route, request: web.BaseRequest, body_limit_bytes: int) -> web.Response:
+async def _answer(route: Route, request: web.BaseRequest, body_limit_bytes: int) -> web.Response:
     started = time.perf_counter()
     body = b""
     try:
         body = await _read_body(request, body_limit_bytes)
-        reply = await endpoint.answer(body)
+        reply = await route.answer(body)
     except (_Unreadable, InvalidRequest) as exc:
         status = exc.status if isinstance(exc, _Unreadable) else 400
-        log.warning("request.rejected", endpoint=endpoint.name, status=status, why=str(exc))
+        log.warning("request.rejected", endpoint=route.name, status=status, why=str(exc))
         response, outcome = _problem(status, str(exc)), "bad_request"
     except Exception as exc:  # noqa: BLE001  # it is logged there
-        reply = _failed(endpoint, body, exc)
+        reply = _failed(route, body, exc)
         response, outcome = _json(200, reply.body), reply.outcome
     else:
         response, outcome = _json(200, reply.body), reply.outcome
-    _book(endpoint.name, outcome, time.perf_counter() - started)
+    _count(route.name, outcome, time.perf_counter() - started)
     return response
 
 
-def _book(endpoint: str, outcome: str, seconds: float) -> None:
+def _count(endpoint: str, outcome: str, seconds: float) -> None:
     REQUESTS[endpoint][outcome].inc()
     SECONDS[endpoint].observe(seconds)
 
 
-def _failed(endpoint: Route, body: bytes, exc: Exception) -> Reply:
-    """Whatever went wrong, the scheduler and the API server must get an answer."""
+def _failed(route: Route, body: bytes, exc: Exception) -> Reply:
+    """Logs a defect of ours; the scheduler and the API server get an answer all the same."""
     event_id = secrets.token_hex(8)
-    log.error("request.failed", endpoint=endpoint.name, id=event_id, exc_info=exc)
-    return Reply(endpoint.fallback(body, event_id), "failed")
+    log.error("request.failed", endpoint=route.name, id=event_id, exc_info=exc)
+    return Reply(route.fallback(body, event_id), "failed")
 
 
 async def _read_body(request: web.BaseRequest, limit_bytes: int) -> bytes:

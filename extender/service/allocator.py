@@ -1,7 +1,4 @@
-"""How the C library keeps freed memory: a request's bodies and answers are large, and there is a next one.
-
-Knows glibc's mallopt(3), and nothing of what is allocated.
-"""
+"""Tells glibc to keep freed memory (mallopt(3)): requests' bodies and answers are large, and more of them follow."""
 
 import ctypes
 

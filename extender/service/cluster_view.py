@@ -1,7 +1,4 @@
-"""What is known of the cluster around the service, kept current by watches, or that there is none.
-
-Knows which watches run and whether they are well; what is done about a pending pod is the caller's business.
-"""
+"""The cluster as the service sees it, kept current by watches; or none."""
 
 import asyncio
 import contextlib
@@ -45,30 +42,30 @@ class ClusterView(Protocol):
         """The platforms of the cluster's nodes; empty while they are not known."""
 
     def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AbstractAsyncContextManager[None]:
-        """While the context lasts, all this is kept current, and pending pods are announced when they are looked at.
+        """Keeps the view current until the context is left; calls `on_pending_pod` for pods that wait for a node.
 
-        None: nobody wants to know of them.
+        None leaves pods unwatched.
         """
 
     def look_at_pending_pods(self) -> None:
-        """Have them announced, those that wait now and those of the next seconds. Takes no time."""
+        """Starts a listing of pending pods and watches for a few seconds; returns at once."""
 
     def ready_checks(self) -> Mapping[str, Check]:
-        """By name, what must be well before we are ready."""
+        """The checks of `/readyz` by name."""
 
     def live_checks(self) -> Mapping[str, Check]:
-        """By name, what only a restart could mend."""
+        """The checks of `/livez` by name: what only a restart could mend."""
 
 
 class NoCluster:
-    """ClusterView without a cluster; with `nodes`, of nodes that are kept current elsewhere."""
+    """A view without a cluster; `nodes`, where given, are kept current elsewhere."""
 
     def __init__(self, nodes: NodeView | None = None) -> None:
         self.nodes = nodes
         self.secrets = None
 
     def namespace_annotations(self, _namespace: str) -> None:
-        """No namespaces are watched."""
+        """None: no namespaces are watched."""
 
     def platforms(self) -> frozenset[Platform]:
         """The platforms of the given nodes."""
@@ -76,12 +73,12 @@ class NoCluster:
 
     @contextlib.asynccontextmanager
     async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
-        """Nothing to watch."""
+        """Watches nothing."""
         del on_pending_pod
         yield
 
     def look_at_pending_pods(self) -> None:
-        """There are none to be seen."""
+        """Does nothing."""
 
     def ready_checks(self) -> Mapping[str, Check]:
         """None."""
@@ -93,27 +90,27 @@ class NoCluster:
 
 
 class _View(Handler, Protocol):
-    """What a watch keeps current."""
+    """A view that a watch keeps current."""
 
     @property
     def synced(self) -> bool:
-        """Whether everything has been seen once."""
+        """Whether every object has been listed once."""
 
 
 def _readiness(watch: ListWatch, view: _View) -> CheckResult:
-    """Fails until the first sync; afterwards an old view is still better than none, and says how old it is."""
+    """Fails until the first sync; afterwards tells the view's age, since an old view is better than none."""
     if not view.synced:
         return CheckResult(ok=False, detail="never synced")
     return CheckResult(detail=f"{watch.age_seconds():.0f} s old")
 
 
 def _liveness(task: asyncio.Task[None]) -> CheckResult:
-    """Fails if a watch has ended, which only a mistake of ours can do."""
+    """Fails if a watch has ended, which only a defect of ours can cause."""
     return CheckResult(ok=not task.done(), detail="ended" if task.done() else "")
 
 
 class WatchedCluster:
-    """ClusterView that watches keep current while `watching`."""
+    """A view of a cluster, kept current while the context of `watching` lasts."""
 
     def __init__(self, client: ClusterClient, *, level_label: str) -> None:
         self.secrets = ClusterSecrets(client)
@@ -134,7 +131,7 @@ class WatchedCluster:
 
     @contextlib.asynccontextmanager
     async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
-        """Keep nodes and namespaces current, and announce pending pods when asked to, until the context is left."""
+        """Watches nodes and namespaces, and pending pods when `look_at_pending_pods` asks, until the context is left."""
         views: list[tuple[Resource, _View]] = [(NODES, self.nodes), (NAMESPACES, self._namespaces)]
         ready_checks: dict[str, Check] = {}
         tasks: dict[str, asyncio.Task[None]] = {}
@@ -154,7 +151,7 @@ class WatchedCluster:
             await asyncio.gather(*tasks.values(), return_exceptions=True)
 
     def look_at_pending_pods(self) -> None:
-        """Have them announced, those that wait now and those of the next seconds. Takes no time."""
+        """Starts a listing of pending pods and watches for a few seconds; returns at once."""
         self._pending_pods.look()
 
     def ready_checks(self) -> Mapping[str, Check]:
@@ -162,13 +159,13 @@ class WatchedCluster:
         return self._ready_checks
 
     def live_checks(self) -> Mapping[str, Check]:
-        """One per watch, for that of the pods too where it may be wanted."""
+        """One per watch, that of the pods included where there is one."""
         return self._live_checks
 
 
 @contextlib.asynccontextmanager
 async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
-    """The cluster that the configuration names, or none.
+    """The view of the cluster that the configuration names, or of none.
 
     Raises:
         ConfigError: there is no such cluster, or its configuration cannot be used.
@@ -184,7 +181,7 @@ async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
 
 @contextlib.asynccontextmanager
 async def open_watched_cluster(kubeconfig: str, context: str, level_label: str) -> AsyncIterator[WatchedCluster]:
-    """The cluster we run in, or the one of the kubeconfig file; its connection is closed at the end.
+    """The view of the cluster we run in, or of the kubeconfig's; closes the connection at the end.
 
     Raises:
         ConfigError: there is no such configuration, or it cannot be used.

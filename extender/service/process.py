@@ -1,4 +1,4 @@
-"""The process: a running service from a configuration, and back down again without losing a request."""
+"""The process: starts a service from a configuration, and stops it without losing a request."""
 
 import asyncio
 import contextlib
@@ -73,16 +73,16 @@ async def run_service(config: Config) -> None:
 
 
 async def settle_down(cluster_view: ClusterView, is_loaded: Callable[[], bool]) -> None:
-    """Once all that must be known is: what start-up needed has been given back, and what it made will stay."""
+    """Waits until store and views are loaded, then freezes the objects made by then and keeps freed memory."""
     ready = cluster_view.ready_checks().values()
-    while not (is_loaded() and all(check().ok for check in ready)):  # noqa: ASYNC110  # asked, they do not tell
+    while not (is_loaded() and all(check().ok for check in ready)):  # noqa: ASYNC110  # checks have no event
         await asyncio.sleep(SETTLE_SECONDS)
-    gc.freeze()  # no collection need walk it from here on, which would be a pause
+    gc.freeze()  # a collection need not walk them, which would be a pause
     keep_freed_memory()
 
 
 async def wait_for_stop() -> None:
-    """Returns when SIGTERM or SIGINT has come; from the call on, they do nothing else."""
+    """Returns when SIGTERM or SIGINT has come; from the call on both do only this."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
