@@ -131,7 +131,7 @@ class WatchedCluster:
 
     @contextlib.asynccontextmanager
     async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
-        """Watches nodes and namespaces, and pending pods when `look_at_pending_pods` asks, until the context is left."""
+        """Watches nodes and namespaces, and pending pods when `look_at_pending_pods` asks, until it is left."""
         views: list[tuple[Resource, _View]] = [(NODES, self.nodes), (NAMESPACES, self._namespaces)]
         ready_checks: dict[str, Check] = {}
         tasks: dict[str, asyncio.Task[None]] = {}
