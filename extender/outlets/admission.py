@@ -114,9 +114,10 @@ class PodAdmission:
     def _decide(self, creation: _PodCreation, answers: Sequence[Answer]) -> Reply:
         question = creation.question
         facts = facts_of(question.images, answers, may_be_pending=True)
-        images = list(zip(question.images, facts, strict=True))
         try:
-            mutation = self._mutator.mutate(creation.pod, images, question.overrides, self._cluster_platforms())
+            mutation = self._mutator.mutate(
+                creation.pod, question.images, facts, question.overrides, self._cluster_platforms()
+            )
         except _UNDECODABLE as exc:
             return _unreadable(creation.review, exc)
         return _reply(creation.review, mutation)

@@ -89,7 +89,11 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def read_creation(
-    pod: CreatedPod, images: Sequence[tuple[PodImage, ImageFact]], overrides: Overrides, cluster: frozenset[Platform]
+    pod: CreatedPod,
+    images: Sequence[PodImage],
+    facts: Sequence[ImageFact],
+    overrides: Overrides,
+    cluster: frozenset[Platform],
 ) -> Creation:
     """The creation of the pod."""
     spec = pod.spec or CreatedSpec()
@@ -99,8 +103,8 @@ def read_creation(
     )
     return Creation(
         _ENCODER.encode(touched),
-        tuple(image for image, _ in images),
-        tuple(fact for _, fact in images),
+        tuple(images),
+        tuple(facts),
         overrides,
         cluster,
     )

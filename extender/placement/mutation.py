@@ -128,17 +128,18 @@ class Mutator:
     def mutate(
         self,
         pod: CreatedPod,
-        images: Sequence[tuple[PodImage, ImageFact]],
+        images: Sequence[PodImage],
+        facts: Sequence[ImageFact],
         overrides: Overrides,
         cluster: frozenset[Platform] = frozenset(),
     ) -> Mutation:
-        """What to answer about a pod that is not to be left, given what is known of its images.
+        """What to answer about a pod that is not to be skipped; `facts` are those of `images`, in order.
 
         Tolerations and affinity come from known images only: an unresolved one earns nothing and refuses nothing here.
         `cluster` has the platforms of the nodes there are, nothing if they are not watched; it gives warnings only.
         Under `observe` the audit annotation `would-add` stands for the patch.
         """
-        creation = read_creation(pod, images, overrides, cluster)
+        creation = read_creation(pod, images, facts, overrides, cluster)
         return self._remembered(creation) if len(creation.touched) <= _REMEMBERED_BYTES else self._decide(creation)
 
     def _decide(self, creation: Creation) -> Mutation:

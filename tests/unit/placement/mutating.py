@@ -1,6 +1,7 @@
 """Pods and operators' settings for the tests of the mutation, and what an API server would have after it."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ from extender.images.platform import Platform, parse_platform
 from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import ADDED, read_overrides
 from extender.placement.creation import CreatedPod
-from extender.placement.facts import ImageFact, RunsOn, images_of
+from extender.placement.facts import ImageFact, PodImage, RunsOn, images_of
 from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator
 from extender.placement.policy import Policy
 from extender.placement.tolerations import TolerationRule
@@ -28,6 +29,11 @@ BOTH_TOLERATION = {"key": "multi", "operator": "Equal", "value": "yes", "effect"
 ARM_TOLERATION = {"key": ARCH, "operator": "Equal", "value": "arm64", "effect": "NoSchedule"}
 
 POLICY = Policy(preference={"arm64": 10}, ignore_runtime_classes=frozenset({"wasm"}))
+
+
+def unzip(images: Sequence[tuple[PodImage, ImageFact]]) -> tuple[list[PodImage], list[ImageFact]]:
+    """The images, and what is known of each."""
+    return [image for image, _ in images], [fact for _, fact in images]
 
 
 def built_for(*texts: str) -> RunsOn:
@@ -77,7 +83,7 @@ def mutate(
     overrides = read_overrides(decoded.metadata.annotations if decoded.metadata else None, namespace)
     images = tuple(zip(images_of(decoded), facts, strict=True))
     mutator = Mutator(policy, admission or settings())
-    return mutator.skip(decoded, overrides) or mutator.mutate(decoded, images, overrides, cluster)
+    return mutator.skip(decoded, overrides) or mutator.mutate(decoded, *unzip(images), overrides, cluster)
 
 
 def after(document: Any, *facts: ImageFact, **arguments: Any) -> Any:

@@ -28,6 +28,7 @@ from tests.unit.placement.mutating import (
     pod,
     record_of,
     settings,
+    unzip,
 )
 
 NOT_READY = {
@@ -368,7 +369,7 @@ def test_same_pod_gets_the_same_answer_and_another_its_own() -> None:
         (pod(metadata={"annotations": None}), MULTI, Overrides(), LINUX_ARM64),
     ]:
         images = [(PodImage("app-0:1"), fact)]
-        first, second = (mutator.mutate(created(document), images, overrides, cluster) for _ in range(2))
+        first, second = (mutator.mutate(created(document), *unzip(images), overrides, cluster) for _ in range(2))
         assert first == second
         answers.append(first)
     assert len({(answer.patch, answer.warnings) for answer in answers}) == len(answers)
@@ -379,7 +380,7 @@ def test_annotations_of_others_make_no_other_pod() -> None:
     mutator = Mutator(POLICY, settings("both", "multiarch"))
     others: list[dict[str, str]] = [{"a": "1"}, {"b": "x" * 10_000}, {}]
     pods = [created(pod(metadata={"annotations": annotations})) for annotations in others]
-    answers = [mutator.mutate(each, [(PodImage("app-0:1"), MULTI)], Overrides()) for each in pods]
+    answers = [mutator.mutate(each, [PodImage("app-0:1")], [MULTI], Overrides()) for each in pods]
     assert answers[0] is answers[1] is answers[2]
     assert answers[0].patch
 
