@@ -1,11 +1,15 @@
-"""Plots of a report as SVG and PNG files, the same bytes from the same figures.
+"""Plots of a report as SVG and PNG files, the same bytes from the same figures and theme.
 
 Knows matplotlib; must not know what is measured.
 """
 
+import io
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import matplotlib as mpl
+import msgspec
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -16,40 +20,95 @@ from benchmarks.report import Line, Plot
 WIDTH_INCHES, HEIGHT_INCHES = 8.0, 4.6
 BAR_INCHES, BESIDE_BARS_INCHES = 0.42, 1.1  # height of a bar, and of the title and the axis
 DOTS_PER_INCH = 144
-# Okabe and Ito's colours, which most people can tell apart however they see them.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#000000")
 MARKERS = "osD^vPX*"
+
+
+class Theme(msgspec.Struct, frozen=True, kw_only=True):
+    """The colours of a plot; `series` are those of its lines or bars, in order."""
+
+    name: str
+    background: str
+    text: str
+    grid: str
+    series: Sequence[str]
+
+
+# Okabe and Ito's colours, which most people can tell apart however they see them.
+LIGHT = Theme(
+    name="light",
+    background="#ffffff",
+    text="#000000",
+    grid="#dddddd",
+    series=("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#000000"),
+)
+DARK = Theme(
+    name="dark",
+    background="#0d1117",
+    text="#f0f6fc",
+    grid="#3d444d",
+    series=("#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#F0E442", "#9198a1", "#ffffff"),
+)
 
 
 def draw_plot(folder: Path, plot: Plot) -> list[Path]:
     """`plot.name`.svg and .png in `folder`, which is made if need be."""
     folder.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context({"svg.hashsalt": plot.name, "svg.fonttype": "none", "font.size": 10, "axes.axisbelow": True}):
-        height = BESIDE_BARS_INCHES + BAR_INCHES * len(plot.lines) if plot.bars else HEIGHT_INCHES
-        figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
-        (_draw_bars if plot.bars else _draw_lines)(axes, plot)
-        axes.set_title(plot.title, loc="left", fontweight="bold")
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-        paths = [folder / f"{plot.name}.svg", folder / f"{plot.name}.png"]
-        figure.savefig(paths[0], metadata={"Date": None, "Creator": None})
-        figure.savefig(paths[1], dpi=DOTS_PER_INCH, metadata={"Software": None})
+    paths = [folder / f"{plot.name}.svg", folder / f"{plot.name}.png"]
+    paths[0].write_text(svg_of(plot, LIGHT), encoding="utf-8")
+    with _style(plot, LIGHT):
+        _drawn(plot, LIGHT).savefig(paths[1], dpi=DOTS_PER_INCH, metadata={"Software": None})
     return paths
 
 
-def _draw_lines(axes: Axes, plot: Plot) -> None:
+def svg_of(plot: Plot, theme: Theme) -> str:
+    """The plot as the text of an SVG file; its identifiers are its own, so that several can be in one document."""
+    text = io.StringIO()
+    with _style(plot, theme):
+        _drawn(plot, theme).savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    return text.getvalue()
+
+
+def _style(plot: Plot, theme: Theme) -> AbstractContextManager[None]:
+    return mpl.rc_context(
+        {
+            "svg.hashsalt": f"{plot.name}-{theme.name}",
+            "svg.fonttype": "none",
+            "font.size": 10,
+            "axes.axisbelow": True,
+            "text.color": theme.text,
+            "axes.labelcolor": theme.text,
+            "axes.edgecolor": theme.text,
+            "xtick.color": theme.text,
+            "ytick.color": theme.text,
+            "axes.facecolor": theme.background,
+            "figure.facecolor": theme.background,
+        }
+    )
+
+
+def _drawn(plot: Plot, theme: Theme) -> Figure:
+    height = BESIDE_BARS_INCHES + BAR_INCHES * len(plot.lines) if plot.bars else HEIGHT_INCHES
+    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    (_draw_bars if plot.bars else _draw_lines)(axes, plot, theme)
+    axes.set_title(plot.title, loc="left", fontweight="bold")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return figure
+
+
+def _draw_lines(axes: Axes, plot: Plot, theme: Theme) -> None:
     for index, line in enumerate(plot.lines):
         xs, ys = zip(*line.points, strict=True)
         axes.plot(
             xs,
             ys,
             label=line.name,
-            color=COLORS[index % len(COLORS)],
+            color=theme.series[index % len(theme.series)],
             marker=MARKERS[index % len(MARKERS)],
             markersize=5,
-            linestyle="-" if index < len(COLORS) else "--",
+            linestyle="-" if index < len(theme.series) else "--",
         )
     if plot.log_x:
         axes.set_xscale("log")
@@ -58,14 +117,14 @@ def _draw_lines(axes: Axes, plot: Plot) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(_shown))
     axes.set_xlabel(plot.x_label)
     axes.set_ylabel(plot.y_label)
-    axes.grid(visible=True, color="#dddddd", linewidth=0.8)
+    axes.grid(visible=True, color=theme.grid, linewidth=0.8)
     axes.legend(frameon=False, loc="best")
 
 
-def _draw_bars(axes: Axes, plot: Plot) -> None:
+def _draw_bars(axes: Axes, plot: Plot, theme: Theme) -> None:
     """Level bars, the first on top, each with its figure: names have room, and small ones can be read."""
     heights = [_height(line) for line in plot.lines]
-    colors = [COLORS[index % len(COLORS)] for index in range(len(heights))]
+    colors = [theme.series[index % len(theme.series)] for index in range(len(heights))]
     bars = axes.barh([line.name for line in plot.lines], heights, color=colors, height=0.62)
     axes.bar_label(bars, labels=[_shown(height) for height in heights], padding=4)
     axes.invert_yaxis()
@@ -73,7 +132,7 @@ def _draw_bars(axes: Axes, plot: Plot) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(_shown))
     axes.set_xlabel(plot.y_label)
     axes.set_ylabel(plot.x_label)
-    axes.grid(visible=True, axis="x", color="#dddddd", linewidth=0.8)
+    axes.grid(visible=True, axis="x", color=theme.grid, linewidth=0.8)
     axes.tick_params(axis="y", length=0)
 
 
