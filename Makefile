@@ -75,6 +75,14 @@ bench-cluster: setup ## Pods a second of a real control plane with and without t
 soak: setup ## Whether memory stays level under hours of load
 	@$(BIN)/python -m benchmarks soak
 
+.PHONY: docs
+docs: setup ## The documentation as a site in site/; a broken link or anchor fails
+	@$(BIN)/mkdocs build --strict --quiet
+
+.PHONY: docs-pictures
+docs-pictures: setup ## Draw docs/pictures again: diagrams, plots of docs/figures, a recording of the demo
+	@$(BIN)/python -m docs.make_pictures
+
 .PHONY: lock
 lock: ## Resolve the requirements files anew (needs uv)
 	@uv pip compile -q pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o requirements.txt
@@ -82,4 +90,4 @@ lock: ## Resolve the requirements files anew (needs uv)
 
 .PHONY: clean
 clean: ## Remove what these targets made in the checkout
-	@rm -rf .venv .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .bench site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
