@@ -12,7 +12,7 @@ from extender.config.tree import settings
 from extender.metrics import REGISTRY
 from extender.placement.annotations import ADDED, MODE, PREFER, REASON, UNKNOWN
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+README = (Path(__file__).parents[3] / "README.md").read_text()
 
 
 def between(start: str, end: str) -> str:
@@ -59,14 +59,14 @@ def test_settings_named_in_the_text_exist() -> None:
 
 def test_commands_named_in_the_text_exist() -> None:
     """Every `make` target of the README is one."""
-    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    makefile = (Path(__file__).parents[3] / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z0-9-]+):.*## ", makefile, re.MULTILINE))
     assert set(re.findall(r"(?:`|^)make ([a-z0-9-]+)", README, re.MULTILINE)) <= targets
 
 
 def test_log_events_are_those_of_the_code() -> None:
     """Each event is in the table, and each one in the table is logged somewhere."""
-    source = "\n".join(file.read_text() for file in (Path(__file__).parents[2] / "extender").rglob("*.py"))
+    source = "\n".join(file.read_text() for file in (Path(__file__).parents[3] / "extender").rglob("*.py"))
     logged = set(re.findall(r"\blog\.(?:info|warning|error|exception)\(\s*\"([a-z]+\.[a-z_]+)\"", source))
     logged |= {
         event for line in re.findall(r"\bevent = (.*)", source) for event in re.findall(r"\"([a-z]+\.[a-z_]+)\"", line)
