@@ -75,9 +75,10 @@ bench-cluster: setup ## Pods a second of a real control plane with and without t
 soak: setup ## Whether memory stays level under hours of load
 	@$(BIN)/python -m benchmarks soak
 
+# Not with --quiet, which hides the warnings that --strict counts.
 .PHONY: docs
 docs: setup ## The documentation as a site in site/; a broken link or anchor fails
-	@$(BIN)/mkdocs build --strict --quiet
+	@$(BIN)/mkdocs build --strict
 
 .PHONY: docs-pictures
 docs-pictures: setup ## Draw docs/pictures again: diagrams, plots of docs/figures, a recording of the demo

@@ -1,8 +1,8 @@
 """What does it cost your registry? Every request counted where it arrives, over hours of simulated time.
 
-`python -m benchmarks.registry_cost` prints the README's table. The registry is like Docker Hub: whoever asks needs a
-token, also nobody, and a token is good for five minutes and one repository. The resolver, the client and its HTTP are
-the service's own with default settings.
+`python -m benchmarks.registry_cost` prints the table of docs/registries.md. The registry is like Docker Hub: whoever
+asks needs a token, also nobody, and a token is good for five minutes and one repository. The resolver, the client and
+its HTTP are the service's own with default settings.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """The one metrics registry, and how a metric is made so that every labelled series exists at zero from the start.
 
-A metric is defined in the file that counts with it; names and labels are the public contract of the README's table.
+A metric is defined in the file that counts with it; names and labels are the public contract of
+docs/metrics-and-logs.md.
 Counting happens on the hot path, so it is a plain addition: prometheus-client, which takes a lock for each, is asked
 for the form in which the sums are told.
 """

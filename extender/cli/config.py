@@ -42,6 +42,6 @@ def _without_secrets(config: Config) -> Config:
 
 
 def settings_table() -> str:
-    """The settings as a Markdown table, as the README has it."""
+    """The settings as a Markdown table, as docs/settings.md has it."""
     rows = [f"| `{setting.path}` | `{setting.default}` | {setting.documentation} |" for setting in settings()]
     return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows, ""]).replace("|` ", "\\|` ")

@@ -1,7 +1,7 @@
 """The settings: one tree of frozen Structs, the only place where a key, its default and its meaning are declared.
 
-The string under a field is its documentation: help text and the README's table are made from it. Knows the pure
-rooms' types, no running part.
+The string under a field is its documentation: help text and the table of docs/settings.md are made from it. Knows
+the pure rooms' types, no running part.
 """
 
 import ast

@@ -36,6 +36,7 @@ from testbed.shipped_files import Mode
 pytestmark = pytest.mark.e2e
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+CERTIFICATES = Path(__file__).parents[2] / "docs" / "how-to" / "certificates.md"
 MODES = ("second-scheduler", "default-scheduler", "webhook")
 OURS = "multiarch-extender"
 LEASES = ((OURS, "multiarch-scheduler"), ("kube-system", "kube-scheduler"))
@@ -295,13 +296,13 @@ async def deployed(
 
 
 def make_certificate(name: str, folder: Path) -> None:
-    """tls.crt and tls.key as the README says to make them by hand."""
+    """tls.crt and tls.key as the page on certificates says to make them by hand."""
     _run(_fenced("openssl").replace("name=multiarch-webhook", f"name={name}"), folder)
 
 
 def _fenced(word: str) -> str:
-    """The only block of commands in the README in which the word occurs."""
-    blocks = re.findall(r"```(?:sh|console)\n(.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
+    """The only block of commands on the page on certificates in which the word occurs."""
+    blocks = re.findall(r"```sh\n(.*?)```", CERTIFICATES.read_text(), re.DOTALL)
     (found,) = (block for block in blocks if word in block)
     return str(found)
 
@@ -313,7 +314,7 @@ def _run(script: str, folder: Path) -> str:
 async def _lead_to(api: ApiClient, objects: dict[str, KubernetesObject], port: int, folder: Path) -> None:
     """The Service leads out of the cluster, to a port of this machine, with the certificate in the folder.
 
-    The API server still wants the Service's name in it, and comes to trust it by the README's `kubectl patch`; another
+    The API server still wants the Service's name in it, and comes to trust it by the page's `kubectl patch`; another
     apply does not undo that.
     """
     service, configuration = objects["Service"], objects["MutatingWebhookConfiguration"]

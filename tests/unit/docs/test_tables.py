@@ -1,7 +1,6 @@
-"""The README's tables say what the code says."""
+"""The tables of the documentation say what the code says."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -11,14 +10,15 @@ from extender.cli.config import settings_table
 from extender.config.tree import settings
 from extender.metrics import REGISTRY
 from extender.placement.annotations import ADDED, MODE, PREFER, REASON, UNKNOWN
+from tests.unit.docs.pages import ALL, PROJECT, page
 
-README = (Path(__file__).parents[3] / "README.md").read_text()
+TEXT = "\n".join(path.read_text() for path in ALL)
 
 
-def between(start: str, end: str) -> str:
+def between(text: str, start: str, end: str) -> str:
     """The text between two comments."""
-    found = re.search(rf"<!-- {start}[^>]*-->\n(.*?)<!-- {end} -->", README, re.DOTALL)
-    assert found, f"README has no <!-- {start} --> … <!-- {end} -->"
+    found = re.search(rf"<!-- {start}[^>]*-->\n(.*?)<!-- {end} -->", text, re.DOTALL)
+    assert found, f"the page has no <!-- {start} --> … <!-- {end} -->"
     return found[1]
 
 
@@ -34,43 +34,43 @@ def metrics_table() -> str:
 
 def test_settings_table_is_the_structs() -> None:
     """Paste the output of `multiarch-extender config --table`."""
-    assert between("settings", "settings end") == settings_table()
+    assert between(page("settings.md"), "settings", "settings end") == settings_table()
 
 
 def test_metrics_table_is_the_registry() -> None:
     """Each metric with type, labels and meaning."""
-    assert between("metrics", "metrics end") == metrics_table()
+    assert between(page("metrics-and-logs.md"), "metrics", "metrics end") == metrics_table()
 
 
 @pytest.mark.parametrize("annotation", [MODE, PREFER, UNKNOWN, REASON, ADDED])
 def test_every_annotation_is_explained(annotation: str) -> None:
     """Each annotation that is read or written."""
-    assert f"`{annotation}`" in README
+    assert f"| `{annotation}` |" in page("annotations.md")
 
 
 def test_settings_named_in_the_text_exist() -> None:
     """No paragraph speaks of a setting that there is not."""
     paths = {setting.path for setting in settings()}
     sections = {path.partition(".")[0] for path in paths}
-    named = set(re.findall(rf"`((?:{'|'.join(sections)})\.[a-z_.]+)(?:[:=][^`]*)?`", README))
+    named = set(re.findall(rf"`((?:{'|'.join(sections)})\.[a-z_.]+)(?:[:=][^`]*)?`", TEXT))
     assert named
     assert named <= paths
 
 
 def test_commands_named_in_the_text_exist() -> None:
-    """Every `make` target of the README is one."""
-    makefile = (Path(__file__).parents[3] / "Makefile").read_text()
+    """Every `make` target that the text names is one."""
+    makefile = (PROJECT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z0-9-]+):.*## ", makefile, re.MULTILINE))
-    assert set(re.findall(r"(?:`|^)make ([a-z0-9-]+)", README, re.MULTILINE)) <= targets
+    assert set(re.findall(r"(?:`|^)make ([a-z0-9-]+)", TEXT, re.MULTILINE)) <= targets
 
 
 def test_log_events_are_those_of_the_code() -> None:
     """Each event is in the table, and each one in the table is logged somewhere."""
-    source = "\n".join(file.read_text() for file in (Path(__file__).parents[3] / "extender").rglob("*.py"))
+    source = "\n".join(file.read_text() for file in (PROJECT / "extender").rglob("*.py"))
     logged = set(re.findall(r"\blog\.(?:info|warning|error|exception)\(\s*\"([a-z]+\.[a-z_]+)\"", source))
     logged |= {
         event for line in re.findall(r"\bevent = (.*)", source) for event in re.findall(r"\"([a-z]+\.[a-z_]+)\"", line)
     }
-    table = README.partition("## Log events")[2].partition("\n## ")[0]
+    table = page("metrics-and-logs.md").partition("## Log events")[2].partition("\n## ")[0]
     named = set(re.findall(r"`([a-z]+\.[a-z_]+)`", table)) - {setting.path for setting in settings()}
     assert named == logged

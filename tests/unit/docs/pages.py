@@ -1,0 +1,49 @@
+"""The documentation as the tests read it: every page, its blocks of code, its links."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[3]
+DOCS = PROJECT / "docs"
+README = PROJECT / "README.md"
+PAGES = tuple(sorted(DOCS.rglob("*.md")))
+AT_THE_TOP = (README, *(PROJECT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")))
+ALL = (*AT_THE_TOP, PROJECT / "deploy" / "README.md", *PAGES)
+
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<code>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+
+
+def name_of(path: Path) -> str:
+    """The path within the checkout."""
+    return str(path.relative_to(PROJECT))
+
+
+def page(name: str) -> str:
+    """The text of a page in docs."""
+    return (DOCS / name).read_text()
+
+
+def blocks(text: str, language: str) -> Iterator[str]:
+    """The content of each block of code in that language."""
+    for found in _FENCE.finditer(text):
+        if found["language"] == language:
+            yield found["code"]
+
+
+def without_blocks(text: str) -> str:
+    """The text with its blocks of code left out, line by line."""
+    return _FENCE.sub("", text)
+
+
+def links(text: str) -> Iterator[str]:
+    """Where links and pictures lead, outside blocks of code."""
+    for found in _LINK.finditer(without_blocks(text)):
+        yield found["target"]
+
+
+def anchors(text: str) -> set[str]:
+    """What headings are called in a link, by the rule of code hosts and of MkDocs alike."""
+    headings = re.findall(r"^#+ (.*)$", without_blocks(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.replace("`", "")).strip().lower().replace(" ", "-") for heading in headings}

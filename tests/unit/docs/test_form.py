@@ -1,0 +1,100 @@
+"""The documentation can be read: short pages, short lines, links that lead somewhere, a place in the site for each."""
+
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from tests.unit.docs.pages import ALL, AT_THE_TOP, DOCS, PAGES, PROJECT, README, anchors, links, name_of, without_blocks
+
+README_WORDS, PAGE_WORDS, LINE_CHARACTERS = 900, 1500, 120
+_MODULE = re.compile(r"python -m ([a-z_.]+)")
+_PATH = re.compile(r"`((?:benchmarks|deploy|docs|tests)/[\w./-]+)`")
+
+
+def test_the_readme_is_short() -> None:
+    """At most 900 words, as `wc -w` counts them."""
+    assert len(README.read_text().split()) <= README_WORDS
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_a_page_is_short(path: Path) -> None:
+    """At most 1,500 words, as `wc -w` counts them."""
+    assert len(path.read_text().split()) <= PAGE_WORDS
+
+
+@pytest.mark.parametrize("path", ALL, ids=name_of)
+def test_lines_of_prose_fit(path: Path) -> None:
+    """Tables and blocks of code may be wider, and so may a line that is one link."""
+    lines = without_blocks(path.read_text()).splitlines()
+    prose = [line for line in lines if not line.lstrip().startswith("|") and not re.fullmatch(r"!?\[.*\]\(\S+\)", line)]
+    assert [line for line in prose if len(line) > LINE_CHARACTERS] == []
+
+
+@pytest.mark.parametrize("path", ALL, ids=name_of)
+def test_links_lead_somewhere(path: Path) -> None:
+    """Each file is there, and each heading in it."""
+    for link in links(path.read_text()):
+        target = urlsplit(link)
+        if target.scheme:
+            continue
+        file = path.parent / target.path if target.path else path
+        assert file.exists(), link
+        if target.fragment:
+            assert target.fragment in anchors(file.read_text()), link
+
+
+def test_every_page_is_in_the_site() -> None:
+    """And the site names no page that there is not."""
+    assert sorted(DOCS / name for name in _named(_site()["nav"])) == sorted(PAGES)
+
+
+def test_the_site_fetches_nothing() -> None:
+    """No plugin but the search, no fonts or highlighting from elsewhere, no analytics."""
+    site = _site()
+    assert site["plugins"] == ["search"]
+    assert site["theme"]["name"] in ("mkdocs", "readthedocs")
+    assert (site["theme"]["highlightjs"], site["theme"]["font"]) == (False, False)
+    assert "extra" not in site
+    assert not site.keys() & {"extra_javascript", "extra_css"}
+
+
+def test_modules_named_in_the_text_exist() -> None:
+    """Every `python -m` is of a module that is in the checkout."""
+    for path in ALL:
+        for module in _MODULE.findall(path.read_text()):
+            file = PROJECT / module.replace(".", "/")
+            assert file.with_suffix(".py").exists() or (file / "__main__.py").exists(), (name_of(path), module)
+
+
+def test_files_named_in_the_text_exist() -> None:
+    """Every path of deploy, docs, tests or benchmarks, but those with a NAME to fill in."""
+    for path in ALL:
+        for named in _PATH.findall(path.read_text()):
+            assert "NAME" in named or (PROJECT / named).exists(), (name_of(path), named)
+
+
+def test_there_is_something_to_check() -> None:
+    """The lists above are not empty by mistake."""
+    assert len(PAGES) > 20
+    assert all(path.exists() for path in AT_THE_TOP)
+
+
+def _site() -> dict[str, Any]:
+    site: dict[str, Any] = yaml.safe_load((PROJECT / "mkdocs.yml").read_text())
+    return site
+
+
+def _named(nav: object) -> list[str]:
+    """The pages of a navigation, which is a page, a list, or a title with either."""
+    match nav:
+        case str():
+            return [nav]
+        case list():
+            return [name for item in nav for name in _named(item)]
+        case dict():
+            return [name for item in nav.values() for name in _named(item)]
+    raise TypeError(nav)
