@@ -103,6 +103,8 @@ def test_the_site_builds_and_fetches_nothing(checkout: Path) -> None:
     assert len(pages) > 20
     for page in pages:
         text = page.read_text()
+        assert "```" not in text
+        assert not re.search(r"<p><code>(?:sh|console|yaml|toml)\n", text), "MkDocs knows no fence within a list"
         assert not re.findall(r"""<(?:script|img|link|iframe)[^>]*(?:src|href)=["'](?:https?:)?//""", text), page.name
     assert not list((checkout / "site").rglob("*.py"))
 
