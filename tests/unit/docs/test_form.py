@@ -12,7 +12,7 @@ from tests.unit.docs.pages import ALL, AT_THE_TOP, DOCS, PAGES, PROJECT, README,
 
 README_WORDS, PAGE_WORDS, LINE_CHARACTERS = 900, 1500, 120
 _MODULE = re.compile(r"python -m ([a-z_.]+)")
-_PATH = re.compile(r"`((?:benchmarks|deploy|docs|tests)/[\w./-]+)`")
+_PATH = re.compile(r"`((?:benchmarks|deploy|docs|extender|testbed|tests)/[\w./-]+)`")
 
 
 def test_the_readme_is_short() -> None:
@@ -77,7 +77,7 @@ def test_modules_named_in_the_text_exist() -> None:
 
 
 def test_files_named_in_the_text_exist() -> None:
-    """Every path of deploy, docs, tests or benchmarks, but those with a NAME to fill in."""
+    """Every path in the checkout's folders, but those with a NAME to fill in."""
     for path in ALL:
         for named in _PATH.findall(path.read_text()):
             assert "NAME" in named or (PROJECT / named).exists(), (name_of(path), named)
