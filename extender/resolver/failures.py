@@ -1,4 +1,4 @@
-"""Lookups that failed: what a person is told, and for how long the failure stands before anyone asks again.
+"""Lookups that failed: what a person is told, and for how long the failure holds before anyone asks again.
 
 Knows errors and lifetimes. A failure is no fact about the image, so it never replaces one.
 """
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from extender.circuit_breaker import Backoff
 from extender.credentials.keyring import CredentialId
 from extender.errors import (
     AddressRefused,
@@ -52,7 +53,7 @@ _LIFETIMES_SECONDS = {
     Cause.UNSUPPORTED: 3600.0,
     Cause.INVALID_REFERENCE: 3600.0,
 }
-_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 10.0, 300.0
+BACKOFF = Backoff(first_seconds=10.0, max_seconds=300.0)
 _RETRY_AFTER_SECONDS = 30.0
 # Tags are pushed after their pods quite often, and a pod is pending for half a minute: so at first we ask again soon.
 _SOON_MISSING_SECONDS, _SOON_TIMES, _MISSING_SECONDS = 5.0, 12, 60.0
@@ -65,7 +66,7 @@ NEXT_CREDENTIAL = frozenset({Cause.DENIED, Cause.MISSING})
 class _Row(msgspec.Struct, frozen=True):
     failure: Failure
     until: float
-    strikes: int
+    in_a_row: int
 
 
 class Failures:
@@ -77,21 +78,21 @@ class Failures:
         self._random = random
 
     def __len__(self) -> int:
-        """How many lookups last ended in failure, whether or not that still stands."""
+        """How many lookups last ended in failure, whether or not that still holds."""
         return len(self._rows)
 
     def current(self, target: Target, credential_id: CredentialId) -> Failure | None:
-        """The failure, as long as it stands; after that it is time to ask again."""
+        """The failure while it holds, then None: it is time to ask again."""
         row = self._rows.peek((target.repository, target.name, credential_id))
         return row.failure if row and self._clock() < row.until else None
 
     def remember(self, target: Target, credential_id: CredentialId, error: Exception) -> Failure:
-        """The failure that `error` means, which stands from now on; unavailability longer each time in a row."""
+        """The failure that `error` means. It holds from now on; unavailability holds longer each time in a row."""
         key = (target.repository, target.name, credential_id)
         failure = failure_of(error)
         before = self._rows.peek(key)
-        strikes = 1 + (before.strikes if before and before.failure == failure else 0)
-        self._rows.put(key, _Row(failure, self._clock() + lifetime_seconds(error, strikes, self._random), strikes))
+        in_a_row = 1 + (before.in_a_row if before and before.failure == failure else 0)
+        self._rows.put(key, _Row(failure, self._clock() + lifetime_seconds(error, in_a_row, self._random), in_a_row))
         return failure
 
     def forget(self, target: Target, credential_id: CredentialId) -> None:
@@ -105,24 +106,24 @@ def failure_of(error: Exception) -> Failure:
     return Failure(cause, _SENTENCES[cause])
 
 
-def lifetime_seconds(error: Exception, strikes: int, random: Callable[[], float]) -> float:
-    """How long the failure stands that `error` is the `strikes`-th of in a row.
+def lifetime_seconds(error: Exception, in_a_row: int, random: Callable[[], float]) -> float:
+    """How long the failure holds that `error` means, when it is the `in_a_row`-th of its kind, counted from 1.
 
-    Unavailable: 10 s doubling to 300 s, less up to a fifth by chance, so that what failed together does not come back
-    together. Throttled: until the registry said so, or 30 s, and up to a tenth longer by chance, never earlier than it
-    said. Missing: 5 s, and 60 s from the thirteenth on.
+    Unavailable and throttled: as `Backoff` says, 10 s doubling to 300 s, or what the registry has named. Missing: 5 s,
+    and 60 s from the thirteenth on.
     """
-    if isinstance(error, RegistryThrottled):
-        seconds = _RETRY_AFTER_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
-        return seconds * (1 + 0.1 * random())
     cause = failure_of(error).cause
     if cause is Cause.MISSING:
-        return _SOON_MISSING_SECONDS if strikes <= _SOON_TIMES else _MISSING_SECONDS
+        return _SOON_MISSING_SECONDS if in_a_row <= _SOON_TIMES else _MISSING_SECONDS
     fixed = _LIFETIMES_SECONDS.get(cause)
-    if fixed is not None:
-        return fixed
-    backoff = _BACKOFF_SECONDS * 2.0 ** min(strikes - 1, 10)
-    return min(backoff, _MAX_BACKOFF_SECONDS) * (1 - 0.2 * random())
+    return BACKOFF.seconds(in_a_row, random, retry_after_seconds(error)) if fixed is None else fixed
+
+
+def retry_after_seconds(error: Exception) -> float | None:
+    """How long a throttling registry wants us to wait, 30 s where it named no time; None if it does not throttle."""
+    if not isinstance(error, RegistryThrottled):
+        return None
+    return _RETRY_AFTER_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
 
 
 def summary(failures: Iterable[Failure | None]) -> Failure | None:

@@ -61,16 +61,16 @@ def test_each_failure_stands_for_its_own_time(
     assert failures.current(target, A) is None
 
 
-@pytest.mark.parametrize(("strikes", "seconds"), [(1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 300), (5000, 300)])
-def test_unavailability_doubles_up_to_five_minutes(strikes: int, seconds: float) -> None:
+@pytest.mark.parametrize(("in_a_row", "seconds"), [(1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 300), (5000, 300)])
+def test_unavailability_doubles_up_to_five_minutes(in_a_row: int, seconds: float) -> None:
     """A registry that stays away is asked more and more seldom, though never given up."""
-    assert lifetime_seconds(RegistryUnavailable("x"), strikes, lambda: 0.0) == seconds
+    assert lifetime_seconds(RegistryUnavailable("x"), in_a_row, lambda: 0.0) == seconds
 
 
-@pytest.mark.parametrize(("strikes", "seconds"), [(1, 5), (12, 5), (13, 60), (5000, 60)])
-def test_missing_is_asked_for_soon_at_first(strikes: int, seconds: float) -> None:
+@pytest.mark.parametrize(("in_a_row", "seconds"), [(1, 5), (12, 5), (13, 60), (5000, 60)])
+def test_missing_is_asked_for_soon_at_first(in_a_row: int, seconds: float) -> None:
     """A tag that is pushed after its pod is found while the pod is still pending; one that stays away costs little."""
-    assert lifetime_seconds(ManifestNotFound("x"), strikes, lambda: 0.0) == seconds
+    assert lifetime_seconds(ManifestNotFound("x"), in_a_row, lambda: 0.0) == seconds
 
 
 def test_jitter_never_comes_back_earlier_than_the_registry_said() -> None:
