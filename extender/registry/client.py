@@ -1,7 +1,7 @@
 """A registry's manifests and blobs: what to ask for, what each answer means, and bytes that are what they claim.
 
 Speaks the distribution-spec's pull part. Knows no cache and no platform; which credential to try is the caller's
-decision, which mirror `places`', and what to show to whom `exchange`'s and `auth`'s.
+decision, which mirror `mirrors`', and what to show to whom `exchange`'s and `auth`'s.
 """
 
 import random as stdlib_random
@@ -24,7 +24,7 @@ from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.endpoint import Capability, Endpoint, upstream_of
-from extender.registry.endpoint_breaker import Rests
+from extender.registry.endpoint_breaker import EndpointBreakers
 from extender.registry.exchange import MAX_DOCUMENT_BYTES, Exchange
 from extender.registry.image import FetchedManifest
 from extender.registry.mirror_failover import MirrorCredentials, MirrorFailover, nobody
@@ -71,8 +71,7 @@ class RegistryClient:
             mirror_credentials=mirror_credentials,
             guard=guard,
             concurrency=concurrency_per_host,
-            rests=Rests(probe_seconds=timeout_seconds, clock=clock, random=random),
-            clock=clock,
+            breakers=EndpointBreakers(probe_seconds=timeout_seconds, clock=clock, random=random),
         )
 
     async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
@@ -179,5 +178,5 @@ def _manifest_name(reference: ImageReference) -> str:
 
 
 def _capability(reference: ImageReference) -> Capability:
-    """What a place must be trusted with: to say what a tag means, or only to give what has a digest."""
+    """What an endpoint must be trusted with: to say what a tag means, or only to give what has a digest."""
     return "pull" if reference.digest else "resolve"

@@ -1,4 +1,4 @@
-"""Where the API of a registry is served, by the registry or by a mirror, and how that place is spoken to.
+"""Where the API of a registry is served, by the registry or by a mirror, and how requests to it are made.
 
 Knows addresses and what goes with them. Asks nothing, and reads no file.
 """
@@ -37,7 +37,7 @@ SYSTEM_TRUST = Trust()
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One place to ask for the images of a registry. `capabilities`: its word on tags counts, on digests, or both."""
+    """One root to ask for the images of a registry. `capabilities`: its word on tags counts, on digests, or both."""
 
     name: str
     """To be named in messages, metrics and log."""
@@ -56,7 +56,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         return url.with_query(ns=self.namespace) if self.namespace else url
 
     def repository_of(self, path: str) -> str:
-        """What the place itself calls the repository `path`: a root such as `/v2/hub-proxy` puts a prefix before it."""
+        """The endpoint's own name of the repository `path`: a root such as `/v2/hub-proxy` puts a prefix before it."""
         _, _, prefix = f"{self.root.raw_path}/".partition("/v2/")
         return prefix + path
 

@@ -1,6 +1,7 @@
-"""Places that have failed lately and are left alone for a while, where another place may do as well.
+"""Endpoints that have failed lately and are not asked for a while, where another endpoint may do as well.
 
-Knows failures and times. For a registry without mirrors the resolver does this, by images' hosts.
+Knows endpoints by their roots, and a circuit breaker for each that failed. A registry without mirrors has its breaker
+in the resolver instead, by the host that images name.
 """
 
 from collections.abc import Callable
@@ -8,66 +9,73 @@ from typing import NamedTuple
 
 import structlog
 
-from extender.errors import RegistryError, RegistryThrottled, RegistryUnavailable
+from extender.circuit_breaker import Attempt, Backoff, CircuitBreaker
+from extender.errors import RegistryThrottled, RegistryUnavailable
+from extender.tables import Table
 
 log = structlog.get_logger()
 
-_FIRST_SECONDS, _MOST_SECONDS = 10.0, 300.0
-_REMEMBERED = 1024  # a mirror of every registry makes places of all the hosts that images name
+_BACKOFF = Backoff(first_seconds=10.0, max_seconds=300.0)
+_SIZE = 1024  # a mirror of every registry makes endpoints of all the hosts that images name
 
 
-class _Rest(NamedTuple):
-    since: float
-    until: float
-    strikes: int
-    throttled: bool
+class _Row(NamedTuple):
+    breaker: CircuitBreaker
+    is_throttled: bool
 
 
-class Rests:
-    """The places at rest. One that fails again after its rest gets a longer one, twice as long up to five minutes.
-
-    After a rest one asker goes first: the others find the place at rest for `probe_seconds` more, or until it has
-    answered. Rests vary by chance, so that what failed together is not asked together.
-    """
+class EndpointBreakers:
+    """The breakers of endpoints that failed, by root; an endpoint that is not here has not failed."""
 
     def __init__(self, *, probe_seconds: float, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
+        """As `CircuitBreaker`: `clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
         self._probe_seconds = probe_seconds
         self._clock = clock
         self._random = random
-        self._rests: dict[str, _Rest] = {}
+        self._rows: Table[str, _Row] = Table(_SIZE)
 
-    def standing(self, place: str) -> RegistryError | None:
-        """What an asker gets instead of an answer; None where it may ask, and is the one who does."""
-        rest, now = self._rests.get(place), self._clock()
-        if rest is None:
-            return None
-        if now >= rest.until:
-            self._rests[place] = rest._replace(until=now + self._probe_seconds)
-            return None
-        if rest.throttled:
-            return RegistryThrottled(f"{place} has asked for a pause", rest.until - now)
-        return RegistryUnavailable(f"{place} has failed and is not asked for a while")
+    def admit(self, root: str) -> Attempt:
+        """An attempt at the endpoint; the caller records its outcome, or releases it.
 
-    def begin(self, place: str, error: RegistryThrottled | RegistryUnavailable, asked_at: float) -> None:
-        """The place has failed an asker of `asked_at`, and rests from now on, unless it has begun to since."""
-        before, now = self._rests.get(place), self._clock()
-        if before and asked_at <= before.since:
+        Raises:
+            RegistryThrottled, RegistryUnavailable: the endpoint is not asked now.
+        """
+        row = self._rows.peek(root)
+        if row is None:
+            return self.force()
+        attempt = row.breaker.admit()
+        if attempt:
+            return attempt
+        if row.is_throttled:
+            raise RegistryThrottled(f"{root} has asked for a pause", row.breaker.wait_seconds())
+        raise RegistryUnavailable(f"{root} has failed and is not asked for a while")
+
+    def force(self) -> Attempt:
+        """An attempt that is made whatever an endpoint's breaker says."""
+        return Attempt(self._clock())
+
+    def release(self, root: str, attempt: Attempt) -> None:
+        """The attempt is over. This only matters if it had no outcome."""
+        row = self._rows.peek(root)
+        if row:
+            row.breaker.release(attempt)
+
+    def record_success(self, root: str, attempt: Attempt) -> None:
+        """The endpoint has answered."""
+        row = self._rows.peek(root)
+        if row and row.breaker.record_success(attempt):
+            self._rows.remove(root)
+
+    def record_failure(self, root: str, attempt: Attempt, error: RegistryThrottled | RegistryUnavailable) -> None:
+        """The endpoint has failed the attempt; one that names no time when it throttles is taken to be down."""
+        row = self._rows.peek(root)
+        breaker = row.breaker if row else self._new_breaker()
+        retry_after_seconds = error.retry_after_seconds if isinstance(error, RegistryThrottled) else None
+        seconds = breaker.record_failure(attempt, retry_after_seconds)
+        if seconds is None:
             return
-        strikes = before.strikes + 1 if before else 1
-        seconds = self._seconds(error, strikes)
-        self._rests.pop(place, None)
-        self._rests[place] = _Rest(now, now + seconds, strikes, isinstance(error, RegistryThrottled))
-        log.info("mirror.rested", registry=place, seconds=round(seconds, 1), why=str(error))
-        if len(self._rests) > _REMEMBERED:
-            del self._rests[next(iter(self._rests))]
+        self._rows.put(root, _Row(breaker, isinstance(error, RegistryThrottled)))
+        log.info("mirror.rested", registry=root, seconds=round(seconds, 1), why=str(error))
 
-    def end(self, place: str) -> None:
-        """The place has answered."""
-        self._rests.pop(place, None)
-
-    def _seconds(self, error: RegistryThrottled | RegistryUnavailable, strikes: int) -> float:
-        asked = error.retry_after_seconds if isinstance(error, RegistryThrottled) else None
-        if asked is not None:
-            return asked * (1 + 0.2 * self._random())
-        return min(_FIRST_SECONDS * 2.0 ** min(strikes - 1, 10), _MOST_SECONDS) * (1 - 0.2 * self._random())
+    def _new_breaker(self) -> CircuitBreaker:
+        return CircuitBreaker(_BACKOFF, clock=self._clock, random=self._random, probe_seconds=self._probe_seconds)

@@ -1,15 +1,17 @@
-"""Which of the places that may have an image is asked, in which order, and whose word stands when none has it.
+"""Which of the endpoints that may have an image is asked, in which order, and whose failure counts if none has it.
 
-Knows mirrors and their troubles, whose credentials each may see, and how many ask a host at once. What is asked, and
-what an answer means, is `client`'s business.
+Knows mirrors and their failures, whose credentials each may see, and how many requests a host gets at once. What is
+asked, and what an answer means, is `client`'s business.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
+from extender.circuit_breaker import Attempt
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import (
     AddressRefused,
@@ -25,7 +27,7 @@ from extender.images.reference import ImageReference
 from extender.metrics import counter
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
-from extender.registry.endpoint_breaker import Rests
+from extender.registry.endpoint_breaker import EndpointBreakers
 
 MIRRORS = counter(
     "multiarch_mirror_requests_total",
@@ -47,7 +49,7 @@ async def nobody(_reference: ImageReference) -> tuple[Credential, ...]:
 
 
 class MirrorFailover:
-    """Asks one place after the other until one has an answer."""
+    """Asks one endpoint after the other until one has an answer."""
 
     def __init__(
         self,
@@ -56,25 +58,27 @@ class MirrorFailover:
         mirror_credentials: MirrorCredentials,
         guard: AddressGuard | None,
         concurrency: int,
-        rests: Rests,
-        clock: Callable[[], float],
+        breakers: EndpointBreakers,
     ) -> None:
-        """`endpoints_for` a domain are the places in order; `concurrency` may ask each host. The rest is `client`'s."""
+        """`endpoints_for` gives a domain's endpoints in order; at most `concurrency` requests are at a host at once.
+
+        `mirror_credentials` and `guard` are as `client` describes them.
+        """
         self._endpoints_for = endpoints_for
         self._mirror_credentials = mirror_credentials
         self._guard = guard
         self._concurrency = concurrency
-        self._rests = rests
-        self._clock = clock
+        self._breakers = breakers
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # hosts in use only
 
     async def first_answer(
         self, capability: Capability, reference: ImageReference, credential: Credential, ask: Ask[T]
     ) -> T:
-        """What the first place says that has what is asked for; where none has, the last one's word stands.
+        """The answer of the first endpoint that has what is asked for.
 
-        A mirror that lacks it, fails, or is at rest gives way to the next: it may hold only what it was fed. `ask` is
-        called with a place and a credential that it may see.
+        A mirror that lacks it, fails, or has an open breaker gives way to the next: it may hold only what it was fed.
+        If none has it, the failure is the last endpoint's. `ask` is called with an endpoint and a credential that it
+        may see.
 
         Raises:
             RegistryError, InvalidManifest: as `ask`, or the guard.
@@ -85,15 +89,15 @@ class MirrorFailover:
         failures: list[Failure] = []
         for endpoint in endpoints:
             is_last_hope = endpoint is endpoints[-1] and not any(map(_has_answered, failures))
-            minding = self._minding_rests(ask, may_rest=not is_last_hope)
+            begin = self._breakers.force if is_last_hope else partial(self._breakers.admit, _key(endpoint))
             try:
-                return await self._visit(endpoint, reference, credential, minding)
+                return await self._visit(endpoint, reference, credential, self._recording(ask, begin))
             except (RegistryError, InvalidManifest) as exc:
                 failures.append(exc)
         raise _verdict(failures) if failures else _nowhere(reference, capability)
 
     async def _visit(self, endpoint: Endpoint, reference: ImageReference, credential: Credential, ask: Ask[T]) -> T:
-        """What one place says to the first credential that it does not deny, when there is room there."""
+        """What one endpoint says to the first credential that it does not deny, once its host has room."""
         if self._guard:
             self._guard.check_registry(endpoint.root)
         credentials = await self._credentials_for(endpoint, reference, credential)
@@ -103,25 +107,28 @@ class MirrorFailover:
                     return await ask(endpoint, shown)
             return await ask(endpoint, credentials[-1])
 
-    def _minding_rests(self, ask: Ask[T], *, may_rest: bool) -> Ask[T]:
-        """`ask`, which leaves a place alone that has failed lately, if it may, and remembers which one fails now."""
+    def _recording(self, ask: Ask[T], begin: Callable[[], Attempt]) -> Ask[T]:
+        """`ask`, with its outcome recorded in the endpoint's breaker; `begin` raises where that refuses."""
 
-        async def mind(endpoint: Endpoint, shown: Credential) -> T:
-            resting = self._rests.standing(_key(endpoint)) if may_rest else None
-            if resting:
+        async def ask_and_record(endpoint: Endpoint, shown: Credential) -> T:
+            try:
+                attempt = begin()
+            except RegistryError:
                 _tally(endpoint, "resting")
-                raise resting
-            asked_at = self._clock()
+                raise
             try:
                 answer = await ask(endpoint, shown)
             except (RegistryError, InvalidManifest) as exc:
-                self._learn(endpoint, exc, asked_at)
+                self._record(endpoint, attempt, exc)
                 raise
-            self._rests.end(_key(endpoint))
-            _tally(endpoint, "answered")
-            return answer
+            else:
+                self._breakers.record_success(_key(endpoint), attempt)
+                _tally(endpoint, "answered")
+                return answer
+            finally:
+                self._breakers.release(_key(endpoint), attempt)
 
-        return mind
+        return ask_and_record
 
     def _turn(self, endpoint: Endpoint) -> asyncio.Semaphore:
         host = endpoint.root.host_port_subcomponent or ""
@@ -136,16 +143,16 @@ class MirrorFailover:
         there = ImageReference(endpoint.name, endpoint.repository_of(reference.path), reference.tag, reference.digest)
         return await self._mirror_credentials(there) or (ANONYMOUS,)
 
-    def _learn(self, endpoint: Endpoint, failure: Failure, asked_at: float) -> None:
+    def _record(self, endpoint: Endpoint, attempt: Attempt, failure: Failure) -> None:
         if _has_answered(failure):
-            self._rests.end(_key(endpoint))
+            self._breakers.record_success(_key(endpoint), attempt)
         elif isinstance(failure, (RegistryThrottled, RegistryUnavailable)) and not failure.host_is_well:
-            self._rests.begin(_key(endpoint), failure, asked_at)
+            self._breakers.record_failure(_key(endpoint), attempt, failure)
         _tally(endpoint, "missing" if isinstance(failure, (ManifestNotFound, RegistryDenied)) else "failed")
 
 
 def _verdict(failures: Sequence[Failure]) -> Failure:
-    """The word of the last that could be asked, which is nearest the source.
+    """The failure of the last endpoint that could be asked, which is nearest the source.
 
     A registry that fails behind a mirror that answers is not held against the images that the mirror has.
     """
@@ -163,8 +170,9 @@ def _nowhere(reference: ImageReference, capability: Capability) -> RegistryUnava
 
 
 def _has_answered(failure: Failure) -> bool:
-    """Whether asking cost little. A 5xx counts: distribution's cache says 500 for what it lacks when its registry is
-    away, and gives what it has.
+    """Whether the endpoint answered, which costs little.
+
+    A 5xx counts: distribution's cache says 500 for what it lacks when its registry is away, and gives what it has.
     """
     return isinstance(failure, (ManifestNotFound, RegistryDenied, InvalidManifest, RegistryFailed))
 

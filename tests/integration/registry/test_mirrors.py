@@ -185,7 +185,7 @@ async def break_off(request: web.BaseRequest) -> web.StreamResponse:
 
 
 async def test_mirror_that_is_not_there_gives_way(make_mirrored: MakeMirrored, clock: Clock) -> None:
-    """It is asked once, and again when its rest is over."""
+    """It is asked once, and again when its breaker admits a probe."""
     async with Watched() as mirror, EmbeddedRegistry() as upstream:
         upstream.add("team/app", "1", IMAGE)
         mirror.add("team/app", "1", IMAGE)

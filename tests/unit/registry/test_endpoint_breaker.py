@@ -1,9 +1,10 @@
-"""Places that failed are left alone for a while, and one asker at a time finds out whether they are well again."""
+"""Endpoints that failed are not asked for a while, and one probe at a time finds out whether they are well again."""
 
 import pytest
 
-from extender.errors import RegistryThrottled, RegistryUnavailable
-from extender.registry.endpoint_breaker import Rests
+from extender.circuit_breaker import Attempt
+from extender.errors import RegistryError, RegistryThrottled, RegistryUnavailable
+from extender.registry.endpoint_breaker import EndpointBreakers
 from testbed.clock import Clock
 
 DOWN = RegistryUnavailable("down")
@@ -12,96 +13,134 @@ MIRROR = "https://mirror.example/v2"
 
 @pytest.fixture
 def clock() -> Clock:
-    """The time by which rests end."""
+    """The time by which breakers are open."""
     return Clock()
 
 
 @pytest.fixture
-def rests(clock: Clock) -> Rests:
-    """Nobody rests; rests do not vary."""
-    return Rests(probe_seconds=5, clock=clock, random=lambda: 0.0)
+def breakers(clock: Clock) -> EndpointBreakers:
+    """No endpoint has failed; backoffs do not vary."""
+    return EndpointBreakers(probe_seconds=5, clock=clock, random=lambda: 0.0)
 
 
-def fail(rests: Rests, clock: Clock, error: RegistryThrottled | RegistryUnavailable = DOWN) -> None:
-    """The mirror fails one who has asked just now."""
+def fail(breakers: EndpointBreakers, clock: Clock, error: RegistryThrottled | RegistryUnavailable = DOWN) -> None:
+    """The mirror fails an attempt that begins now."""
     clock.advance(0.001)
-    rests.begin(MIRROR, error, clock())
+    breakers.record_failure(MIRROR, breakers.force(), error)
 
 
-def test_place_that_never_failed_is_asked(rests: Rests) -> None:
+def refusal(breakers: EndpointBreakers, root: str = MIRROR) -> RegistryError | None:
+    """Why the endpoint is not asked now; None if it is, in which case there is an attempt that nobody ends."""
+    try:
+        breakers.admit(root)
+    except RegistryError as exc:
+        return exc
+    return None
+
+
+def test_endpoint_that_never_failed_is_asked(breakers: EndpointBreakers) -> None:
     """As is one that has been well again."""
-    assert rests.standing(MIRROR) is None
-    rests.end(MIRROR)
+    attempt = breakers.admit(MIRROR)
+    breakers.record_success(MIRROR, attempt)
+    assert refusal(breakers) is None
 
 
-@pytest.mark.parametrize(("strikes", "seconds"), [(1, 10), (2, 20), (3, 40), (6, 300), (5000, 300)], ids=str)
-def test_rests_grow_with_failures_in_a_row(rests: Rests, clock: Clock, strikes: int, seconds: float) -> None:
+@pytest.mark.parametrize(("failures", "seconds"), [(1, 10), (2, 20), (3, 40), (6, 300), (5000, 300)], ids=str)
+def test_backoff_grows_with_failures_in_a_row(
+    breakers: EndpointBreakers, clock: Clock, failures: int, seconds: float
+) -> None:
     """Ten seconds, doubling up to five minutes."""
-    for _ in range(strikes):
+    for _ in range(failures):
         clock.advance(1000)
-        assert rests.standing(MIRROR) is None
-        fail(rests, clock)
+        assert refusal(breakers) is None
+        fail(breakers, clock)
     clock.advance(seconds - 0.1)
-    assert isinstance(rests.standing(MIRROR), RegistryUnavailable)
+    assert isinstance(refusal(breakers), RegistryUnavailable)
     clock.advance(0.2)
-    assert rests.standing(MIRROR) is None
+    assert refusal(breakers) is None
 
 
-def test_throttled_place_rests_as_long_as_it_said(rests: Rests, clock: Clock) -> None:
+def test_throttled_endpoint_is_left_alone_as_long_as_it_said(breakers: EndpointBreakers, clock: Clock) -> None:
     """And those who would ask are told how long that is still."""
-    fail(rests, clock, RegistryThrottled("later", 90.0))
+    fail(breakers, clock, RegistryThrottled("later", 90.0))
     clock.advance(30)
-    standing = rests.standing(MIRROR)
-    assert isinstance(standing, RegistryThrottled)
-    assert standing.retry_after_seconds == pytest.approx(60)
+    error = refusal(breakers)
+    assert isinstance(error, RegistryThrottled)
+    assert error.retry_after_seconds == pytest.approx(60)
 
 
-def test_throttled_place_that_named_no_time(rests: Rests, clock: Clock) -> None:
-    """It rests as one that is down."""
-    fail(rests, clock, RegistryThrottled("later", None))
+def test_throttled_endpoint_that_named_no_time(breakers: EndpointBreakers, clock: Clock) -> None:
+    """It is left alone as one that is down."""
+    fail(breakers, clock, RegistryThrottled("later", None))
     clock.advance(10)
-    assert rests.standing(MIRROR) is None
+    assert refusal(breakers) is None
 
 
-def test_one_asker_goes_first(rests: Rests, clock: Clock) -> None:
-    """The others find the place at rest until that one is back, or has been away too long."""
-    fail(rests, clock)
+def test_one_probe_goes_first(breakers: EndpointBreakers, clock: Clock) -> None:
+    """Others are refused until that one has an answer, or has been away too long."""
+    fail(breakers, clock)
     clock.advance(10)
-    assert rests.standing(MIRROR) is None
-    assert rests.standing(MIRROR) is not None
+    assert refusal(breakers) is None
+    assert refusal(breakers) is not None
     clock.advance(5)
-    assert rests.standing(MIRROR) is None
-    rests.end(MIRROR)
-    assert [rests.standing(MIRROR) for _ in range(3)] == [None] * 3
+    probe = breakers.admit(MIRROR)
+    breakers.record_success(MIRROR, probe)
+    assert [refusal(breakers) for _ in range(3)] == [None] * 3
 
 
-def test_those_who_asked_before_it_fell_ill_do_not_lengthen_the_rest(rests: Rests, clock: Clock) -> None:
-    """A burst of failures is one failure."""
-    asked_at = clock()
-    fail(rests, clock)
-    for _ in range(5):
-        rests.begin(MIRROR, DOWN, asked_at)
+def test_a_probe_that_comes_to_nothing_gives_way_to_the_next(breakers: EndpointBreakers, clock: Clock) -> None:
+    """A lookup that was cancelled says nothing about the endpoint."""
+    fail(breakers, clock)
     clock.advance(10)
-    assert rests.standing(MIRROR) is None
+    probe = breakers.admit(MIRROR)
+    assert refusal(breakers) is not None
+    breakers.release(MIRROR, probe)
+    assert refusal(breakers) is None
 
 
-def test_rests_vary_by_chance(clock: Clock) -> None:
-    """A failure's by up to a fifth less, a stated time by up to a fifth more: never earlier than the place said."""
-    rests = Rests(probe_seconds=5, clock=clock, random=lambda: 0.5)
-    fail(rests, clock)
-    clock.advance(9)
-    assert rests.standing(MIRROR) is None
-    rests.end(MIRROR)
-    fail(rests, clock, RegistryThrottled("later", 100.0))
-    clock.advance(109)
-    assert rests.standing(MIRROR) is not None
+def test_failures_of_attempts_begun_before_the_opening_do_not_lengthen_it(
+    breakers: EndpointBreakers, clock: Clock
+) -> None:
+    """A burst of failures is one failure."""
+    earlier = Attempt(clock())
+    fail(breakers, clock)
+    for _ in range(5):
+        breakers.record_failure(MIRROR, earlier, DOWN)
+    clock.advance(10)
+    assert refusal(breakers) is None
+
+
+def test_success_of_an_attempt_begun_before_the_opening_does_not_end_it(
+    breakers: EndpointBreakers, clock: Clock
+) -> None:
+    """The endpoint was asked before it failed; one who had to ask it all the same knows better."""
+    earlier = breakers.admit(MIRROR)
+    fail(breakers, clock)
+    breakers.record_success(MIRROR, earlier)
+    assert refusal(breakers) is not None
     clock.advance(1)
-    assert rests.standing(MIRROR) is None
+    breakers.record_success(MIRROR, breakers.force())
+    assert refusal(breakers) is None
 
 
-def test_memory_is_bounded(rests: Rests, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The place that failed first is forgotten first."""
-    monkeypatch.setattr("extender.registry.endpoint_breaker._REMEMBERED", 2)
-    for place in ("a", "b", "c"):
-        rests.begin(place, DOWN, clock())
-    assert [rests.standing(place) is None for place in ("a", "b", "c")] == [True, False, False]
+def test_backoffs_vary_by_chance(clock: Clock) -> None:
+    """A failure's by up to a fifth less, a stated time by up to a tenth more: never earlier than the endpoint said."""
+    breakers = EndpointBreakers(probe_seconds=5, clock=clock, random=lambda: 0.5)
+    fail(breakers, clock)
+    clock.advance(9)
+    probe = breakers.admit(MIRROR)
+    breakers.record_success(MIRROR, probe)
+    fail(breakers, clock, RegistryThrottled("later", 100.0))
+    clock.advance(104)
+    assert refusal(breakers) is not None
+    clock.advance(1)
+    assert refusal(breakers) is None
+
+
+def test_memory_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The endpoint that failed first is forgotten first."""
+    monkeypatch.setattr("extender.registry.endpoint_breaker._SIZE", 2)
+    breakers = EndpointBreakers(probe_seconds=5, clock=clock, random=lambda: 0.0)
+    for root in ("a", "b", "c"):
+        breakers.record_failure(root, breakers.force(), DOWN)
+    assert [refusal(breakers, root) is None for root in ("a", "b", "c")] == [True, False, False]

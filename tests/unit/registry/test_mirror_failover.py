@@ -19,7 +19,7 @@ from extender.errors import (
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
-from extender.registry.endpoint_breaker import Rests
+from extender.registry.endpoint_breaker import EndpointBreakers
 from extender.registry.mirror_failover import MIRRORS, MirrorFailover
 from testbed.clock import Clock
 
@@ -31,7 +31,7 @@ DOWN, FAILED, BUSY = RegistryUnavailable("down"), RegistryFailed("500"), Registr
 
 
 class World:
-    """Places a, b (mirrors) and up, and what each says: an answer, or an error of this kind."""
+    """Endpoints a, b (mirrors) and up, and what each says: an answer, or an error of this kind."""
 
     def __init__(self, *, concurrency: int = 8, guard: AddressGuard | None = None) -> None:
         self.says: dict[str, str | Exception] = {}
@@ -47,8 +47,7 @@ class World:
             mirror_credentials=self.credentials_for,
             guard=guard,
             concurrency=concurrency,
-            rests=Rests(probe_seconds=5, clock=self.clock, random=lambda: 0.0),
-            clock=self.clock,
+            breakers=EndpointBreakers(probe_seconds=5, clock=self.clock, random=lambda: 0.0),
         )
 
     def endpoints_for(self, domain: str) -> Sequence[Endpoint]:
@@ -221,7 +220,7 @@ async def test_dead_registry_behind_a_mirror_is_left_alone_too() -> None:
     assert world.visited() == ["a", "up", "a", "a"]
 
 
-async def test_registry_is_asked_where_all_mirrors_rest() -> None:
+async def test_registry_is_asked_where_all_mirrors_have_failed() -> None:
     """However ill it was: its own breaker is elsewhere, and somebody has to try."""
     world = World()
     world.says = {"a": DOWN, "up": DOWN}
@@ -245,7 +244,7 @@ async def test_those_who_queue_for_a_mirror_do_not_wait_for_it_to_fail_them_each
     assert world.visited().count("a") == 1
 
 
-async def test_spared_registry_is_not_at_rest() -> None:
+async def test_spared_registry_s_breaker_stays_closed() -> None:
     """What is withheld to save its quota says nothing against it."""
     world = World()
     spared = RegistryThrottled("few left", 300.0)
@@ -262,7 +261,7 @@ async def test_spared_registry_is_not_at_rest() -> None:
     assert await world.look() == "answer"
 
 
-async def test_single_place_never_rests_here() -> None:
+async def test_single_endpoint_has_no_breaker_here() -> None:
     """A registry without mirrors has the resolver's breaker, and one is enough."""
     world = World()
     world.says = {"up": DOWN}
