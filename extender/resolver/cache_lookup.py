@@ -54,11 +54,13 @@ class CacheLookup:
             if known and age_seconds < self._cache.fresh_seconds(query, target, credential_id):
                 return CacheState(known.content, "hit")
             if known and age_seconds < self._cache.lifetimes.stale_seconds:
-                may_ask = not (self._failures.current(target, credential_id) or self._registry_lookup.resting(target))
+                may_ask = not (
+                    self._failures.current(target, credential_id) or self._registry_lookup.host_failure(target)
+                )
                 return CacheState(known.content, "stale", target if may_ask else None)
         failure = self._current_failure(target, keyring, credential_ids)
         if not failure and not keyring.is_due(target.reference) and not self._persistence.may_know(credential_ids):
-            failure = self._registry_lookup.resting(target)  # nobody but the registry could tell more
+            failure = self._registry_lookup.host_failure(target)  # nobody but the registry could tell more
         return CacheState(failure, "negative") if failure else CacheState(None, "", target)
 
     def _current_failure(

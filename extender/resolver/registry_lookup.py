@@ -22,7 +22,7 @@ from extender.resolver.failures import DENIED, NEXT_CREDENTIAL, Failures, summar
 from extender.resolver.image_cache import CachedImage, ImageCache
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
-from extender.resolver.registry_hosts import HostResting, Hosts
+from extender.resolver.registry_hosts import BreakerOpen, RegistryHosts
 
 T = TypeVar("T", CachedImage, Image)
 
@@ -33,7 +33,7 @@ _AT_ONCE = 512
 # Fetches remembered, twice as many as can be under way: the oldest is dropped whether or not it has ended. One that
 # outlives 1,024 later ones could be repeated, not broken. An image takes some 3 KB.
 _REMEMBERED = 2 * _AT_ONCE
-# Hosts whose troubles are remembered.
+# Hosts whose failures are remembered.
 _HOSTS = 4096
 
 
@@ -56,14 +56,14 @@ class RegistryLookup:
         self._failures = failures
         self._clock = clock
         self._random = random
-        self._hosts = Hosts(_HOSTS, clock, random)
+        self._hosts = RegistryHosts(_HOSTS, clock, random)
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._trying: dict[Hashable, asyncio.Task[Any]] = {}  # of Known or of Image, as what was asked for
         self._fetch = alru_cache(maxsize=_REMEMBERED, key=_fetch_key)(self._fetch_image)
 
-    def resting(self, target: Target) -> Failure | None:
-        """Why the target's host is not to be asked now; None if it may be."""
-        return self._hosts.resting(target.reference.domain)
+    def host_failure(self, target: Target) -> Failure | None:
+        """Why the target's host is not asked now; None if it may be."""
+        return self._hosts.failure(target.reference.domain)
 
     async def find(self, target: Target, credentials: tuple[Credential, ...]) -> CachedImage | Failure:
         """What the target is, by the first credential that works. Every error ends here, as a `Failure`."""
@@ -122,7 +122,7 @@ class RegistryLookup:
         try:
             async with self._hosts.host(target.reference.domain).visit(str(target.reference)), self._room:
                 outcome = await ask(target, credential)
-        except HostResting as exc:
+        except BreakerOpen as exc:
             return exc.failure
         except (RegistryError, InvalidManifest, UnsupportedManifest) as exc:
             return self._fail(target, credential, exc)

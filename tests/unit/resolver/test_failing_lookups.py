@@ -81,7 +81,7 @@ async def test_an_image_that_stays_unavailable_is_asked_for_more_and_more_seldom
 async def test_lookups_that_make_way_for_a_probe_are_not_failures_of_their_images(
     resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
-    """Of two begun when a host's rest is over one is the probe; the other may go as soon as that has an answer."""
+    """Of two begun when a breaker's time is over one is the probe; the other may go as soon as that has an answer."""
     images = [APP, "ghcr.io/team/other:1"]
     for image in images:
         registry.push(image, "linux/arm64")

@@ -146,7 +146,7 @@ async def test_stored_answers_hold_as_long_as_remembered_ones(
     assert answer.cause is Cause.UNAVAILABLE
 
 
-async def test_a_host_that_rests_hides_no_stored_answer(replica: Replica, registry: FakeRegistry) -> None:
+async def test_a_host_that_is_not_asked_hides_no_stored_answer(replica: Replica, registry: FakeRegistry) -> None:
     """What the store knows needs no registry."""
     registry.push(APP, "linux/arm64")
     await learned(replica())
