@@ -20,7 +20,7 @@ from extender.images.digest import PackedDigest, pack_digest
 from extender.metrics import counter
 from extender.resolver.image_cache import CachedImage, NameKey
 from extender.resolver.references import Target
-from extender.resolver.store_health import Doing, Health
+from extender.resolver.store_breakers import Doing, Health
 from extender.store.rows import Batch, NameRow, Row, Store, StoreError
 
 T = TypeVar("T")

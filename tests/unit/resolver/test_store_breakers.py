@@ -4,7 +4,7 @@ import pytest
 import structlog
 
 from extender.metrics import REGISTRY
-from extender.resolver.store_health import Doing, Health
+from extender.resolver.store_breakers import Doing, Health
 from extender.store.rows import StoreError
 from testbed.clock import Clock
 
