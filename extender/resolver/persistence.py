@@ -7,6 +7,7 @@ and how to tell monotonic time from the time of day. Nothing of how a store keep
 import asyncio
 import contextlib
 import contextvars
+import random as stdlib_random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
@@ -14,13 +15,14 @@ from typing import TypeVar
 
 import structlog
 
+from extender.circuit_breaker import Attempt
 from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.images.content import Content
 from extender.images.digest import PackedDigest, pack_digest
 from extender.metrics import counter
 from extender.resolver.image_cache import CachedImage, NameKey
 from extender.resolver.references import Target
-from extender.resolver.store_breakers import Doing, Health
+from extender.resolver.store_breakers import Operation, StoreBreakers
 from extender.store.rows import Batch, NameRow, Row, Store, StoreError
 
 T = TypeVar("T")
@@ -58,6 +60,7 @@ class Persistence:
     What was learned with a credential is kept only with `persist_private`: unless a file keys the ids, they mean
     nothing to the next process. `clock` and `wall_clock` give seconds, monotonic and since the epoch; times come and go
     by `clock`. A wall clock that was set back makes a row look proven just now, and delays asking again that much.
+    `random` gives numbers from 0 up to 1.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Persistence:
         persist_private: bool = False,
         clock: Callable[[], float],
         wall_clock: Callable[[], float] = time.time,
+        random: Callable[[], float] = stdlib_random.random,
         read_seconds: float = _READ_SECONDS,
     ) -> None:
         self._store = store
@@ -74,7 +78,7 @@ class Persistence:
         self._clock = clock
         self._wall_clock = wall_clock
         self._read_seconds = read_seconds
-        self._health = Health(store.location if store else "", clock)
+        self._breakers = StoreBreakers(store.location if store else "", clock=clock, random=random)
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
         self._writing = asyncio.Lock()
         self._names: dict[NameKey, CachedImage] = {}
@@ -103,7 +107,7 @@ class Persistence:
     def may_know(self, credential_ids: Iterable[CredentialId]) -> bool:
         """Whether it makes sense to ask for a name that memory does not have, or that others may have confirmed."""
         store = self._store
-        if store is None or self._health.rest_seconds(Doing.READING) or (self._is_loaded and not store.is_shared):
+        if store is None or self._breakers.wait_seconds(Operation.READING) or (self._is_loaded and not store.is_shared):
             return False
         return any(map(self._may_keep, credential_ids))
 
@@ -130,10 +134,14 @@ class Persistence:
         if store is None or store.is_shared:
             return
         slices = store.rows()
-        while self._health.admit(Doing.READING):
-            rows = await self._attempt(Doing.READING, anext(slices, None), _WRITE_SECONDS)
-            if rows is None:  # the end, or a failure, after which names are asked for one by one
-                self._is_loaded = not self._health.rest_seconds(Doing.READING)
+        end: Sequence[Row | None] = []
+        attempt = self._breakers.admit(Operation.READING)
+        while attempt:
+            rows = await self._attempt(Operation.READING, attempt, anext(slices, end), _WRITE_SECONDS)
+            if rows is None:  # a failure, after which names are asked for one by one
+                break
+            if rows is end:
+                self._is_loaded = True
                 break
             for key, known in self._names_in(rows):
                 load(key, known)
@@ -141,15 +149,16 @@ class Persistence:
                 if row and not isinstance(row, NameRow):
                     load_content(row.repository, row.packed, row.content)
             ROWS["loaded"].inc(len(rows))
+            attempt = self._breakers.force()  # what is under way does not end for a failure of another read
 
     async def flush(self) -> None:
         """All that waits has been written, unless the store fails or is left alone."""
         async with self._writing:
-            while (self._names or self._denials) and self._health.admit(Doing.WRITING):
-                if not await self._write_batch():
+            while self._names or self._denials:
+                attempt = self._breakers.admit(Operation.WRITING)
+                if attempt is None or not await self._write_batch(attempt):
                     return
-            if not (self._names or self._denials):
-                self._changed.clear()
+            self._changed.clear()
 
     async def close(self) -> None:
         """What waits is written if that takes no longer than two seconds, and the store is closed."""
@@ -183,9 +192,9 @@ class Persistence:
             if not self._denials:  # a crash must not bring back what was taken away
                 await asyncio.sleep(_GATHER_SECONDS)
             await self.flush()
-            await asyncio.sleep(self._health.rest_seconds(Doing.WRITING))
+            await asyncio.sleep(self._breakers.wait_seconds(Operation.WRITING))
 
-    async def _write_batch(self) -> bool:
+    async def _write_batch(self, attempt: Attempt) -> bool:
         """Whether the oldest that waits has been written; else it waits on. Denials stay until they are written."""
         store, denials = self._store, dict(self._denials)
         if store is None:
@@ -198,7 +207,7 @@ class Persistence:
         written = False
         try:
             work = _write(store, self._batch_of(taken, denials))
-            written = await self._attempt(Doing.WRITING, work, _WRITE_SECONDS) is True
+            written = await self._attempt(Operation.WRITING, attempt, work, _WRITE_SECONDS) is True
         finally:
             if not written:
                 self._names = taken | self._names
@@ -217,30 +226,34 @@ class Persistence:
 
     async def _read(self, ask: Callable[[], Awaitable[Sequence[T | None]]]) -> Sequence[T | None]:
         async with self._reading:
-            if not self._health.admit(Doing.READING):
+            attempt = self._breakers.admit(Operation.READING)
+            if attempt is None:
                 return []
-            found = await self._attempt(Doing.READING, ask(), self._read_seconds)
+            found = await self._attempt(Operation.READING, attempt, ask(), self._read_seconds)
         if found is None:
             READS["error"].inc()
             return []
         READS["hit" if any(found) else "miss"].inc()
         return found
 
-    async def _attempt(self, doing: Doing, work: Awaitable[T], seconds: float) -> T | None:
-        """What `work` comes to; None if it fails or takes too long, which the store's health then shows."""
+    async def _attempt(self, operation: Operation, attempt: Attempt, work: Awaitable[T], seconds: float) -> T | None:
+        """What `work` comes to; None if it fails or takes too long. The outcome is recorded in the store's breakers."""
         try:
             async with asyncio.timeout(seconds):
                 outcome = await work
         except TimeoutError:
-            self._health.failed(doing, StoreError("timeout", "no answer in time"))
+            error = StoreError("timeout", "no answer in time")
         except StoreError as exc:
-            self._health.failed(doing, exc)
+            error = exc
         except Exception:  # a defect of ours or of a client's must not end a lookup
             log.exception("store.crashed")
-            self._health.failed(doing, StoreError("unavailable", "it met an error that is none of its own"))
+            error = StoreError("unavailable", "it met an error that is none of its own")
         else:
-            self._health.succeeded(doing)
+            self._breakers.record_success(operation, attempt)
             return outcome
+        finally:
+            self._breakers.release(operation, attempt)
+        self._breakers.record_failure(operation, attempt, error)
         return None
 
     def _names_in(self, rows: Sequence[Row | None]) -> list[tuple[NameKey, CachedImage]]:

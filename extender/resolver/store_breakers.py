@@ -1,6 +1,6 @@
-"""Whether the store is well, and when to try it again if it is not.
+"""Whether the store may be read or written now, and what is counted and logged when it fails.
 
-Knows time and failures, and nothing of what a store does.
+Knows the store's failures by their reasons, and nothing of what a store does.
 """
 
 import enum
@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import structlog
 
+from extender.circuit_breaker import Attempt, Backoff, CircuitBreaker, State
 from extender.metrics import counter
 from extender.store.rows import StoreError
 
@@ -20,55 +21,60 @@ ERRORS = counter(
     ("corrupt", "locked", "schema", "timeout", "unavailable", "unwritable"),
 )
 
+_BACKOFF = Backoff(first_seconds=1.0, max_seconds=60.0)
+_PROBE_SECONDS = 1.0
 
-class Doing(enum.Enum):
-    """What was attempted."""
+
+class Operation(enum.Enum):
+    """What is done with the store."""
 
     READING = "reading"
     WRITING = "writing"
 
 
-_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 1.0, 60.0
-
-
-class Health:
+class StoreBreakers:
     """The store's breakers: one for reading and one for writing, since a store that is full may still be read.
 
-    A failure opens one, for 1 s doubling to 60 s; then one attempt at a time goes through.
+    The first failure opens a breaker, for 1 s doubling to 60 s.
     """
 
-    def __init__(self, location: str, clock: Callable[[], float]) -> None:
+    def __init__(self, location: str, *, clock: Callable[[], float], random: Callable[[], float]) -> None:
+        """As `CircuitBreaker`: `clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
         self._location = location
         self._clock = clock
-        self._failures = dict.fromkeys(Doing, 0)
-        self._until = dict.fromkeys(Doing, 0.0)
+        self._breakers = {
+            operation: CircuitBreaker(_BACKOFF, clock=clock, random=random, probe_seconds=_PROBE_SECONDS)
+            for operation in Operation
+        }
 
-    def rest_seconds(self, doing: Doing) -> float:
-        """How long that is still to be left alone."""
-        return max(0.0, self._until[doing] - self._clock()) if self._failures[doing] else 0.0
+    def wait_seconds(self, operation: Operation) -> float:
+        """How long the operation is refused from now on; 0.0 if it is not."""
+        return self._breakers[operation].wait_seconds()
 
-    def admit(self, doing: Doing) -> bool:
-        """Whether an attempt may be made now. If it probes a sick store, no other may be for a while."""
-        if self.rest_seconds(doing):
-            return False
-        if self._failures[doing]:
-            self._rest(doing)
-        return True
+    def admit(self, operation: Operation) -> Attempt | None:
+        """An attempt that may be made now, None if it may not. The caller records its outcome, or releases it."""
+        return self._breakers[operation].admit()
 
-    def succeeded(self, doing: Doing) -> None:
-        """An attempt went well."""
-        was_sick, self._failures[doing] = any(self._failures.values()), 0
-        if was_sick and not any(self._failures.values()):
+    def force(self) -> Attempt:
+        """An attempt that is made whatever the breaker says."""
+        return Attempt(self._clock())
+
+    def release(self, operation: Operation, attempt: Attempt) -> None:
+        """The attempt is over. This only matters if it had no outcome."""
+        self._breakers[operation].release(attempt)
+
+    def record_success(self, operation: Operation, attempt: Attempt) -> None:
+        """The attempt succeeded. Logged when that closes the last open breaker."""
+        if self._breakers[operation].record_success(attempt) and self._are_closed():
             log.info("store.recovered", store=self._location)
 
-    def failed(self, doing: Doing, error: StoreError) -> None:
-        """An attempt did not. Said once, until all goes well again; counted every time."""
+    def record_failure(self, operation: Operation, attempt: Attempt, error: StoreError) -> None:
+        """The attempt failed. Counted every time, logged when it opens the first breaker."""
         ERRORS[error.reason].inc()
-        if not any(self._failures.values()):
-            log.warning("store.failed", store=self._location, doing=doing.value, reason=error.reason, detail=str(error))
-        self._failures[doing] += 1
-        self._rest(doing)
+        if self._are_closed():
+            doing = operation.value
+            log.warning("store.failed", store=self._location, doing=doing, reason=error.reason, detail=str(error))
+        self._breakers[operation].record_failure(attempt)
 
-    def _rest(self, doing: Doing) -> None:
-        seconds = _BACKOFF_SECONDS * 2.0 ** min(self._failures[doing] - 1, 10)
-        self._until[doing] = self._clock() + min(seconds, _MAX_BACKOFF_SECONDS)
+    def _are_closed(self) -> bool:
+        return all(breaker.state() is State.CLOSED for breaker in self._breakers.values())

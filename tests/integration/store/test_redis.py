@@ -235,7 +235,7 @@ async def test_a_server_that_dies_and_comes_back_costs_no_answer(
 
     await load(range(300), redis.kill)
     await load(range(300, 600), lambda: None)
-    await resolver._persistence.flush()  # or a write that is refused now would rest from after the minute on
+    await resolver._persistence.flush()  # or a write that fails now would open the breaker after the minute
     redis.start()
     clock.advance(60)
     await load(range(600, 900), lambda: None)

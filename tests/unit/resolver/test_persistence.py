@@ -60,6 +60,7 @@ async def open_persistence(store: FakeStore, clock: Clock, monkeypatch: pytest.M
                 persist_private=private,
                 clock=clock,
                 wall_clock=clock.ahead(AHEAD),
+                random=lambda: 0.0,
                 read_seconds=read_seconds,
             )
         )
@@ -352,6 +353,23 @@ async def test_where_loading_fails_names_are_asked_for_one_by_one(
     store.fault = None
     clock.advance(1)
     assert len(await persistence.find(target(), [PUBLIC])) == 1
+
+
+async def test_loading_goes_on_when_another_read_has_failed(
+    open_persistence: Open, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes from the store in slices is not given up for a name that was not found in time."""
+    persistence, names = open_persistence(), ["1", "2", "3"]
+
+    async def rows() -> AsyncIterator[list[NameRow]]:
+        for name in names:
+            yield [NameRow(*key(name), PACKED, CONTENT, AHEAD)]
+            store.fault = LOCKED
+            await persistence.find(target("other"), [PUBLIC])
+
+    monkeypatch.setattr(store, "rows", rows)
+    assert [name for _, name, _ in await load(persistence)] == names
+    assert store.reads == 1
 
 
 async def test_contents_are_loaded_and_found_by_digest(open_persistence: Open, store: FakeStore) -> None:
