@@ -4,6 +4,7 @@ Knows how to hold 15,000 of them in little memory; which platform a node states 
 """
 
 import asyncio
+import random as stdlib_random
 import re
 from collections.abc import Callable, Iterable, Sequence, Set
 from functools import lru_cache, partial
@@ -11,6 +12,7 @@ from functools import lru_cache, partial
 import msgspec
 import structlog
 
+from extender.circuit_breaker import Attempt, Backoff, CircuitBreaker
 from extender.cluster.client import ClusterRefused
 from extender.cluster.listwatch import Getter, Resource
 from extender.errors import ClusterError, ExtenderError
@@ -32,7 +34,7 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)  # RFC 1
 _LOOKUPS_AT_ONCE = 16
 _MISSING_SECONDS = 10.0  # how long a name that was not found is not looked up again
 _MISSING_NAMES = 1024
-_REST_SECONDS = 1.0  # without lookups after one that failed: kube-scheduler waits for each
+_BACKOFF = Backoff(first_seconds=1.0, max_seconds=1.0)  # without lookups: kube-scheduler waits for each
 log = structlog.get_logger()
 
 
@@ -66,14 +68,24 @@ class WatchedNodes:
     listed once, and then stays true: an old view beats none.
     """
 
-    def __init__(self, reader: Getter, *, level_label: str, clock: Callable[[], float]) -> None:
-        """`level_label` is the node label that states amd64/v2… or arm64/v9…, empty where there is none."""
+    def __init__(
+        self,
+        reader: Getter,
+        *,
+        level_label: str,
+        clock: Callable[[], float],
+        random: Callable[[], float] = stdlib_random.random,
+    ) -> None:
+        """`level_label` is the node label that states amd64/v2… or arm64/v9…, empty where there is none.
+
+        `clock` gives monotonic seconds, `random` numbers from 0 up to 1.
+        """
         self._reader = reader
         self._level_label = level_label
         self._clock = clock
         self._taints: dict[NodeName, tuple[Taint, ...]] = {}  # of the tainted ones
         self._missing: dict[NodeName, float] = {}  # until when, the earliest first
-        self._rests_until = 0.0
+        self._breaker = CircuitBreaker(_BACKOFF, clock=clock, random=random)
         self.synced = False
         self.platforms = NodePlatforms()
         for architecture, child in _NODES.items():
@@ -119,11 +131,11 @@ class WatchedNodes:
         """Looks up those of `names` that are not in view, once; what it finds is in view from then on.
 
         For the node that is so new that the scheduler's watch has seen it and ours has not. All lookups together take
-        at most `wait_seconds`. A name that no node has is not looked up again for ten seconds, and after a lookup that
-        failed none is made for one.
+        at most `wait_seconds`. A name that no node has is not looked up again for ten seconds. After a failed lookup
+        none is made for a second; then one call at a time makes them, until all those of a call succeed.
         """
         absent = [name for name in names if name not in self.platforms]
-        if self.synced and self._rests_until <= self._clock():
+        if self.synced:
             await self._look_up_all([name for name in absent if self._may_exist(name)][:_LOOKUPS_AT_ONCE], wait_seconds)
         still = [name for name in absent if name not in self.platforms]
         return NodeLookup(
@@ -132,21 +144,28 @@ class WatchedNodes:
         )
 
     async def _look_up_all(self, names: Sequence[NodeName], wait_seconds: float) -> None:
+        attempt = self._breaker.admit() if names else None
+        if attempt is None:
+            return
         try:
             async with asyncio.timeout(wait_seconds):
-                await asyncio.gather(*map(self._look_up, names))
+                await asyncio.gather(*(self._look_up(name, attempt) for name in names))
         except TimeoutError:
-            self._rests_until = self._clock() + _REST_SECONDS
+            self._breaker.record_failure(attempt)
             log.warning("nodes.lookup_timed_out", nodes=len(names), wait_seconds=wait_seconds)
+        else:
+            self._breaker.record_success(attempt)  # no news where one of them has failed meanwhile
+        finally:
+            self._breaker.release(attempt)
 
-    async def _look_up(self, name: NodeName) -> None:
+    async def _look_up(self, name: NodeName, attempt: Attempt) -> None:
         try:
             document = await self._reader.get(f"{NODES.path}/{name}")
         except ClusterError as exc:
             if isinstance(exc, ClusterRefused) and exc.status == 404:
                 self._remember_missing(name)
             else:
-                self._rests_until = self._clock() + _REST_SECONDS
+                self._breaker.record_failure(attempt)
                 log.info("nodes.lookup_failed", node=name, error=str(exc))
             return
         if name in self.platforms:  # the watch came first, and knows better

@@ -41,6 +41,7 @@ class Lookups:
         self.asked: list[str] = []
         self.before_answer: Callable[[], None] = lambda: None
         self.failure: ClusterError | None = None
+        self.failing: set[str] = set()
 
     async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON) -> bytes:
         name = path.removeprefix("/api/v1/nodes/")
@@ -48,6 +49,8 @@ class Lookups:
         self.before_answer()
         if self.failure:
             raise self.failure
+        if name in self.failing:
+            raise ClusterError("connection reset")
         if name == "slow":
             await asyncio.Event().wait()
         if name not in self.documents:
@@ -61,7 +64,7 @@ class View:
     def __init__(self, *others: bytes, level_label: str = "") -> None:
         self.clock = Clock()
         self.lookups = Lookups(*others)
-        self.nodes = WatchedNodes(self.lookups, level_label=level_label, clock=self.clock)
+        self.nodes = WatchedNodes(self.lookups, level_label=level_label, clock=self.clock, random=lambda: 0.0)
         self.nodes.upsert(node("a"))
         self.nodes.upsert(node("b", "arm64"))
         self.nodes.keep_only({"a", "b"})
@@ -259,6 +262,32 @@ async def test_node_that_cannot_be_asked_about_may_exist(failure: ClusterError) 
     view.clock.advance(1)
     assert await view.nodes.find([C], 1.0) == NodeLookup()
     assert view.lookups.asked == ["c", "c"]
+
+
+async def test_one_call_at_a_time_looks_up_after_a_failure() -> None:
+    """The others wait for nothing; they go on when it has succeeded, or was broken off."""
+    view = View(node("c"))
+    slow = NodeName("slow")
+    await view.nodes.find([slow], 0.01)
+    view.clock.advance(1)
+    probe = asyncio.create_task(view.nodes.find([slow], 60.0))
+    while len(view.lookups.asked) < 2:
+        await asyncio.sleep(0)
+    assert await view.nodes.find([C], 1.0) == NodeLookup(unreachable=(C,))
+    probe.cancel()
+    await asyncio.gather(probe, return_exceptions=True)
+    assert await view.nodes.find([C], 1.0) == NodeLookup()
+    assert view.lookups.asked == ["slow", "slow", "c"]
+
+
+async def test_one_name_that_fails_is_a_failure_of_the_call() -> None:
+    """Whatever the other names' lookups say after it."""
+    view = View(node("c"))
+    view.lookups.failing = {"d"}
+    d = NodeName("d")
+    assert await view.nodes.find([d, C], 1.0) == NodeLookup(unreachable=(d,))
+    assert await view.nodes.find([d], 1.0) == NodeLookup(unreachable=(d,))
+    assert view.lookups.asked == ["d", "c"]
 
 
 async def test_malformed_node_is_an_absent_node() -> None:
