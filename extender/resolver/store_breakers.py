@@ -72,8 +72,13 @@ class StoreBreakers:
         """The attempt failed. Counted every time, logged when it opens the first breaker."""
         ERRORS[error.reason].inc()
         if self._are_closed():
-            doing = operation.value
-            log.warning("store.failed", store=self._location, doing=doing, reason=error.reason, detail=str(error))
+            log.warning(
+                "store.failed",
+                store=self._location,
+                doing=operation.value,
+                reason=error.reason,
+                detail=str(error),
+            )
         self._breakers[operation].record_failure(attempt)
 
     def _are_closed(self) -> bool:

@@ -132,7 +132,7 @@ def test_the_breaker_s_times_vary_by_chance(clock: Clock, chance: float) -> None
 
 
 def test_success_that_began_before_the_opening_does_not_close(breaker: CircuitBreaker, clock: Clock) -> None:
-    """Neither while the breaker is open nor when it probes: it was admitted before the trouble."""
+    """Neither while the breaker is open nor when it probes: it was admitted before the failure."""
     soon, late = begin(breaker), begin(breaker)
     fail_after(breaker, clock)
     assert not breaker.record_success(soon)
@@ -311,5 +311,5 @@ class Attempts(RuleBasedStateMachine):
         return self.in_flight.pop(number % len(self.in_flight))[0] if self.in_flight else None
 
 
-Attempts.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+Attempts.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 test_any_order_of_attempts = Attempts.TestCase

@@ -1,4 +1,4 @@
-"""Mirrors in turn: who is asked, who is shown which credential, and whose word stands."""
+"""Mirrors in turn: who is asked, who is shown which credential, and whose failure counts."""
 
 import asyncio
 from collections.abc import Sequence
@@ -126,7 +126,7 @@ async def test_last_word_stands(
     verdict: type[Exception],
     well: bool | None,
 ) -> None:
-    """The registry's own; its trouble is not held against images that a working mirror has."""
+    """The registry's own; its failure is not held against images that a working mirror has."""
     world = World()
     world.says = {"a": mirror, "up": upstream}
     with pytest.raises(verdict) as raised:

@@ -1,4 +1,4 @@
-"""How long a failure stands, and what a person reads."""
+"""How long a failure holds, and what a person reads."""
 
 import pytest
 
@@ -86,7 +86,7 @@ def test_jitter_shortens_a_backoff_by_a_fifth_at_most() -> None:
 
 
 def test_failures_in_a_row_are_counted_and_success_ends_the_row(target: Target, clock: Clock) -> None:
-    """The second stands for 20 s, the first after a success for 10 s again, and so does one of another kind."""
+    """The second holds for 20 s, the first after a success for 10 s again, and so does one of another kind."""
     failures = Failures(10, clock, lambda: 0.0)
     failures.remember(target, A, RegistryUnavailable("x"))
     failures.remember(target, A, RegistryUnavailable("x"))

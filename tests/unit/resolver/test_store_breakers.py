@@ -82,8 +82,8 @@ def test_a_store_that_cannot_be_written_may_still_be_read(breakers: StoreBreaker
     assert breakers.admit(READING)
 
 
-def test_trouble_is_said_once_and_its_end_too(breakers: StoreBreakers, clock: Clock) -> None:
-    """However often it fails meanwhile, and in whatever it is doing."""
+def test_failure_is_logged_once_and_its_end_too(breakers: StoreBreakers, clock: Clock) -> None:
+    """However often it fails meanwhile, reading or writing."""
 
     def fail(operation: Operation) -> None:
         clock.advance(100)
