@@ -1,6 +1,5 @@
 """`inspect`: the platforms of images, by the same path on which the service learns them."""
 
-import asyncio
 import json
 import sys
 from collections.abc import Sequence
@@ -11,12 +10,11 @@ import typer
 import yaml
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from extender.cli.image_lookup import look_up_images
 from extender.cli.options import Assignments, ConfigFile
 from extender.config.reading import read_config
-from extender.config.tree import Config
 from extender.errors import ConfigError, InvalidReference
 from extender.images.content import Content, Failure
 from extender.images.manifest import Image, Kind
@@ -24,8 +22,6 @@ from extender.images.platform import Compatibility, InvalidPlatform, Platform, p
 from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.placement.facts import Pending, PodImage, Unknown, fact_of
-from extender.service.cluster_view import NoCluster
-from extender.service.resolving import open_pod_resolver
 
 _COLUMNS = 160  # a platform, a digest, and a sentence
 
@@ -64,7 +60,7 @@ def inspect(
         required = [parse_platform(text) for text in require or ()]
     except InvalidPlatform as exc:
         raise ConfigError(f"--require: {exc}") from exc
-    found = asyncio.run(_inspect_all(images, settings))
+    found = look_up_images(images, settings)
     results = [_inspected(reference, answer) for reference, answer in zip(images, found, strict=True)]
     _print(results, output)
     compatibility = Compatibility(
@@ -79,23 +75,6 @@ def inspect(
         print(line, file=sys.stderr)
     if lacking or any(result.unknown for result in results):
         raise typer.Exit(1)
-
-
-async def _inspect_all(references: Sequence[str], settings: Config) -> list[Image | Failure]:
-    progress = Progress(
-        TextColumn("Looking up"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
-        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
-    )  # fmt: skip
-    async with open_pod_resolver(settings, NoCluster()) as pod_resolver:
-        with progress:
-            task = progress.add_task("", total=len(references))
-
-            async def one(reference: str) -> Image | Failure:
-                answer = await pod_resolver.resolver.describe(reference, pod_resolver.keyring)
-                progress.update(task, advance=1, description=reference)
-                return answer
-
-            return list(await asyncio.gather(*map(one, references)))
 
 
 def _inspected(reference: str, answer: Image | Failure) -> Inspected:

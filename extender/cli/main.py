@@ -1,15 +1,18 @@
 """The command `multiarch-extender` (also `kubectl multiarch`): its subcommands, and how an error becomes an exit code.
 
-0: fine. 1: the answer is "no". 2: usage or configuration.
+0: fine. 1: the answer is "no". 2: usage or configuration. A file of this folder that defines a function of its own name
+is a subcommand.
 """
 
 import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Annotated
 
 import typer
 
-from extender import __version__
-from extender.cli import config, demo, inspect, serve
+from extender import __version__, cli
 from extender.errors import ConfigError
 
 app = typer.Typer(
@@ -19,10 +22,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Keeps pods on nodes whose CPU platform their images were built for.",
 )
-app.command("serve")(serve.serve)
-app.command("inspect")(inspect.inspect)
-app.command("demo")(demo.demo)
-app.command("config")(config.config)
+
+
+def commands() -> Iterator[tuple[str, Callable[..., None]]]:
+    """Each subcommand by name: the function that bears the name of its file."""
+    for name in sorted(module.name for module in iter_modules(cli.__path__)):
+        command = None if name == "main" else getattr(import_module(f"{cli.__name__}.{name}"), name, None)
+        if command is not None:
+            yield name, command
+
+
+for _name, _command in commands():
+    app.command(_name)(_command)
 
 
 def _print_version(wanted: bool) -> None:
