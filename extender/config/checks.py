@@ -3,6 +3,8 @@
 import ipaddress
 from collections.abc import Iterator
 
+import msgspec
+
 from extender.config.tree import Config, TlsConfig
 from extender.errors import ConfigError
 from extender.images.platform import InvalidPlatform, parse_platform
@@ -31,26 +33,24 @@ def _provider_problems(config: Config) -> Iterator[str]:
 
 
 def _listener_problems(config: Config) -> Iterator[str]:
-    scheduler, admission, operations = config.scheduler, config.admission, config.operations
-    if not scheduler.listen and not admission.listen:
+    if not config.scheduler.listen and not config.admission.listen:
         yield "scheduler.listen and admission.listen are both empty, so there is nothing to serve; give one a host:port"
-    listeners = {"scheduler": scheduler.listen, "admission": admission.listen, "operations": operations.listen}
+    sections = {field.name: getattr(config, field.name) for field in msgspec.structs.fields(config)}
+    listeners = {name: section for name, section in sections.items() if getattr(section, "listen", "")}
     used: dict[tuple[str, int], str] = {}
-    for name, listen in listeners.items():
-        if not listen:
-            continue
+    for name, section in listeners.items():
         try:
-            address = parse_listen(listen)
+            address = parse_listen(section.listen)
         except ConfigError as exc:
             yield f"{name}.listen: {exc}"
             continue
         if address[1] and address in used:
-            yield f"{name}.listen: {listen!r} is taken by {used[address]}.listen; choose another port"
+            yield f"{name}.listen: {section.listen!r} is taken by {used[address]}.listen; choose another port"
         used[address] = name
-    if scheduler.listen:
-        yield from _tls_problems("scheduler", scheduler.listen, scheduler.tls, plain_allowed=scheduler.insecure)
-    if admission.listen:
-        yield from _tls_problems("admission", admission.listen, admission.tls, plain_allowed=False)
+    for name, section in listeners.items():
+        if hasattr(section, "tls"):
+            plain_allowed = getattr(section, "insecure", False)
+            yield from _tls_problems(name, section.listen, section.tls, plain_allowed=plain_allowed)
 
 
 def _tls_problems(name: str, listen: str, tls: TlsConfig | None, *, plain_allowed: bool) -> Iterator[str]:

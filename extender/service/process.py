@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import gc
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
 import structlog
@@ -28,15 +28,28 @@ SETTLE_SECONDS = 0.1
 
 
 class Service(msgspec.Struct, frozen=True):
-    """A running service: the base URLs that are served, empty for a listener that is off.
+    """A running service. `urls` has the base URL of each listener by name, empty for one that is off.
 
     `is_loaded` tells whether all that the store keeps is in memory.
     """
 
-    scheduler_url: str
-    admission_url: str
-    operations_url: str
-    is_loaded: Callable[[], bool] = lambda: True
+    urls: Mapping[str, str]
+    is_loaded: Callable[[], bool]
+
+    @property
+    def scheduler_url(self) -> str:
+        """Where the scheduler verbs are."""
+        return self.urls["scheduler"]
+
+    @property
+    def admission_url(self) -> str:
+        """Where the webhook is."""
+        return self.urls["admission"]
+
+    @property
+    def operations_url(self) -> str:
+        """Where health and metrics are."""
+        return self.urls["operations"]
 
 
 @contextlib.asynccontextmanager
@@ -55,7 +68,7 @@ async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterat
         try:
             urls = await listeners.open(pod_resolver, cluster_view)
             log.info("service.started", version=__version__, config=_shown(config))
-            yield Service(urls["scheduler"], urls["admission"], urls["operations"], pod_resolver.resolver.is_loaded)
+            yield Service(urls, pod_resolver.resolver.is_loaded)
         finally:
             await listeners.close()
 
