@@ -11,7 +11,7 @@ import structlog
 
 from extender.circuit_breaker import Attempt, Backoff, CircuitBreaker
 from extender.errors import RegistryThrottled, RegistryUnavailable
-from extender.tables import Table
+from extender.tables import LruTable
 
 log = structlog.get_logger()
 
@@ -32,7 +32,7 @@ class EndpointBreakers:
         self._probe_seconds = probe_seconds
         self._clock = clock
         self._random = random
-        self._rows: Table[str, _Row] = Table(_SIZE)
+        self._rows: LruTable[str, _Row] = LruTable(_SIZE)
 
     def admit(self, root: str) -> Attempt:
         """An attempt at the endpoint; the caller records its outcome, or releases it.

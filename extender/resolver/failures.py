@@ -21,7 +21,7 @@ from extender.errors import (
 from extender.images.content import Cause, Failure
 from extender.images.digest import PackedDigest
 from extender.resolver.references import Target
-from extender.tables import Table
+from extender.tables import LruTable
 
 # Constant sentences: nothing a registry wrote, and no address, reaches the pod's author through them.
 _SENTENCES = {
@@ -74,7 +74,7 @@ class Failures:
     """The last failure of each (repository, tag or digest, credential), of at most `size`."""
 
     def __init__(self, size: int, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        self._rows: Table[tuple[str, PackedDigest, CredentialId], _Row] = Table(size)
+        self._rows: LruTable[tuple[str, PackedDigest, CredentialId], _Row] = LruTable(size)
         self._clock = clock
         self._random = random
 

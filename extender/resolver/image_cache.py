@@ -16,7 +16,7 @@ from extender.images.content import Answer, Content, Failure
 from extender.images.digest import PackedDigest, pack_digest, unpack_digest
 from extender.metrics import counter
 from extender.resolver.references import References, Target
-from extender.tables import Shelf, Table
+from extender.tables import LruTable, Table
 
 LOOKUPS = counter(
     "multiarch_lookups_total",
@@ -91,9 +91,9 @@ class ImageCache:
         self.lifetimes = lifetimes
         self._clock = clock
         self._write_log = write_log
-        self._names: Table[NameKey, CachedImage] = Table(size)
-        self._contents: Shelf[tuple[str, PackedDigest], Content] = Shelf(size)
-        self._interned: Table[Content, Content] = Table(_INTERNED)
+        self._names: LruTable[NameKey, CachedImage] = LruTable(size)
+        self._contents: Table[tuple[str, PackedDigest], Content] = Table(size)
+        self._interned: LruTable[Content, Content] = LruTable(_INTERNED)
         self._denied_at: dict[tuple[str, CredentialId], float] = {}
 
     def __len__(self) -> int:
@@ -152,7 +152,7 @@ class ImageCache:
         """The registry gave `credential_id` at `at` the bytes of `target`, which hash to `digest` and say `content`."""
         packed = pack_digest(digest)
         content = self._intern(content)
-        self._contents.put((target.repository, packed), content)
+        self._contents.put_in_place((target.repository, packed), content)
         return self._write(target, credential_id, CachedImage(content, packed, at))
 
     def confirm(self, target: Target, credential_id: CredentialId, digest: str, at: float) -> CachedImage | None:
@@ -175,7 +175,7 @@ class ImageCache:
         repository, name, credential_id = key
         known = CachedImage(self._intern(known.content), known.packed, known.confirmed_at)
         repository = sys.intern(repository)
-        self._contents.put((repository, known.packed), known.content)
+        self._contents.put_in_place((repository, known.packed), known.content)
         key = (repository, name, CredentialId(sys.intern(credential_id)))
         before = self._names.peek(key)
         if not self._is_void(key, known) and (before is None or before.confirmed_at < known.confirmed_at):
@@ -183,7 +183,7 @@ class ImageCache:
 
     def load_content(self, repository: str, packed: PackedDigest, content: Content) -> None:
         """The repository has shown the bytes of the digest to us earlier, or to another replica."""
-        self._contents.put((sys.intern(repository), packed), self._intern(content))
+        self._contents.put_in_place((sys.intern(repository), packed), self._intern(content))
 
     def _intern(self, content: Content) -> Content:
         known = self._interned.peek(content)

@@ -21,7 +21,7 @@ from extender.errors import (
 )
 from extender.images.content import Failure
 from extender.resolver.failures import BACKOFF, UNAVAILABLE, failure_of, retry_after_seconds
-from extender.tables import Table
+from extender.tables import LruTable
 
 log = structlog.get_logger()
 
@@ -110,7 +110,7 @@ class RegistryHosts:
     """The hosts asked most recently, of at most `size`."""
 
     def __init__(self, size: int, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        self._hosts: Table[str, RegistryHost] = Table(size)
+        self._hosts: LruTable[str, RegistryHost] = LruTable(size)
         self._clock = clock
         self._random = random
 

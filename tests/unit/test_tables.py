@@ -1,11 +1,13 @@
 """Bounded tables, and digests made small."""
 
+from itertools import dropwhile
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.images.digest import digest_of, pack_digest, unpack_digest
-from extender.tables import Shelf, Table
+from extender.tables import LruTable, Table
 
 KEYS = st.integers(0, 7)
 STEPS = st.lists(
@@ -18,9 +20,9 @@ STEPS = st.lists(
 
 
 @given(size=st.integers(1, 6), steps=STEPS)
-def test_a_table_does_what_a_list_in_order_of_use_does(size: int, steps: list[tuple[str, int, int]]) -> None:
+def test_an_lru_table_does_what_a_list_in_order_of_use_does(size: int, steps: list[tuple[str, int, int]]) -> None:
     """Whatever is put, read and removed: the rows are those of a list whose first goes when there are too many."""
-    table: Table[int, int] = Table(size)
+    table: LruTable[int, int] = LruTable(size)
     model: list[tuple[int, int]] = []
     for verb, key, value in steps:
         found = dict(model).get(key)
@@ -41,27 +43,52 @@ def test_a_table_does_what_a_list_in_order_of_use_does(size: int, steps: list[tu
 
 
 @given(size=st.integers(1, 6), keys=st.lists(KEYS, max_size=60))
-def test_a_small_shelf_does_what_a_list_in_order_of_arrival_does(size: int, keys: list[int]) -> None:
+def test_a_table_written_in_place_does_what_a_list_in_order_of_arrival_does(size: int, keys: list[int]) -> None:
     """Reading changes nothing, and what is put again keeps its place."""
-    shelf: Shelf[int, int] = Shelf(size)
+    table: Table[int, int] = Table(size)
     model: dict[int, int] = {}
     for value, key in enumerate(keys):
-        shelf.put(key, value)
+        expected = len(model) == size and key not in model
         model[key] = value
         if len(model) > size:
             del model[next(iter(model))]
-        assert len(shelf) == len(model)
-        assert {key: shelf.peek(key) for key in range(8)} == {key: model.get(key) for key in range(8)}
+        assert table.put_in_place(key, value) == expected
+        assert len(table) == len(model)
+        assert {key: table.peek(key) for key in range(8)} == {key: model.get(key) for key in range(8)}
 
 
-def test_a_large_shelf_lets_go_of_several_rows_at_a_time() -> None:
-    """One in a hundred, those that came first; it is never beyond its size."""
-    shelf: Shelf[int, int] = Shelf(1000)
-    for key in range(1001):
-        shelf.put(key, key)
-    assert len(shelf) == 990
-    assert shelf.peek(10) is None
-    assert shelf.peek(11) == 11
+@given(size=st.integers(1, 6), steps=STEPS)
+def test_a_table_does_what_a_list_in_order_of_writing_does(size: int, steps: list[tuple[str, int, int]]) -> None:
+    """Reading changes nothing, what is put again comes last, and the rows are told in the order in which they go."""
+    table: Table[int, int] = Table(size)
+    model: list[tuple[int, int]] = []
+    for verb, key, value in steps:
+        if verb == "peek":
+            assert table.peek(key) == dict(model).get(key)
+        elif verb == "put":
+            rows = [row for row in model if row[0] != key] + [(key, value)]
+            model = rows[-size:]
+            assert table.put(key, value) == len(rows) - len(model)
+        elif verb == "remove":
+            table.remove(key)
+            model = [row for row in model if row[0] != key]
+        else:
+            table.remove_first_while(lambda one, number: one % 2 == 0 or number > 5)
+            model = list(dropwhile(lambda row: row[0] % 2 == 0 or row[1] > 5, model))
+        assert list(table.items()) == model
+        assert len(table) == len(model)
+
+
+@pytest.mark.parametrize(("size", "gone"), [(1000, 1), (1999, 1), (2000, 2), (10_000, 10)])
+def test_a_large_table_lets_go_of_several_rows_at_a_time(size: int, gone: int) -> None:
+    """One in a thousand, those that came first; it is never beyond its size."""
+    table: Table[int, int] = Table(size)
+    for key in range(size):
+        assert table.put(key, key) == 0
+    assert table.put(size, size) == gone
+    assert len(table) == size + 1 - gone
+    assert table.peek(gone - 1) is None
+    assert table.peek(gone) == gone
 
 
 @pytest.mark.parametrize(
