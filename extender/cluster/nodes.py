@@ -20,6 +20,7 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Node, NodeName, Wire
 from extender.metrics import gauge
 from extender.placement.nodes import NodeLookup, NodePlatforms, platform_of_node
+from extender.tables import Table
 
 NODES = Resource(name="nodes", path="/api/v1/nodes")
 
@@ -84,7 +85,7 @@ class WatchedNodes:
         self._level_label = level_label
         self._clock = clock
         self._taints: dict[NodeName, tuple[Taint, ...]] = {}  # of the tainted ones
-        self._missing: dict[NodeName, float] = {}  # until when, the earliest first
+        self._missing: Table[NodeName, float] = Table(_MISSING_NAMES)  # until when, the earliest first
         self._breaker = CircuitBreaker(_BACKOFF, clock=clock, random=random)
         self.synced = False
         self.platforms = NodePlatforms()
@@ -112,7 +113,7 @@ class WatchedNodes:
             raise ClusterError("a node without a name")
         name = NodeName(node.metadata.name)
         self.platforms.put(name, platform_of_node(node, self._level_label))
-        self._missing.pop(name, None)
+        self._missing.remove(name)
         self._taints.pop(name, None)
         if node.spec and node.spec.taints:
             self._taints[name] = _shared_taints(tuple(node.spec.taints))
@@ -177,16 +178,12 @@ class WatchedNodes:
             log.info("nodes.lookup_failed", node=name, error=str(exc))
 
     def _may_exist(self, name: NodeName) -> bool:
-        return self._missing.get(name, 0.0) <= self._clock() and _NAME.fullmatch(name) is not None
+        return (self._missing.peek(name) or 0.0) <= self._clock() and _NAME.fullmatch(name) is not None
 
     def _remember_missing(self, name: NodeName) -> None:
         now = self._clock()
-        self._missing.pop(name, None)
-        self._missing[name] = now + _MISSING_SECONDS
-        for each in list(self._missing):
-            if self._missing[each] > now and len(self._missing) <= _MISSING_NAMES:
-                break
-            del self._missing[each]
+        self._missing.put(name, now + _MISSING_SECONDS)
+        self._missing.remove_first_while(lambda _, until: until <= now)
 
     def _forget(self, name: NodeName) -> None:
         self.platforms.drop(name)

@@ -5,7 +5,6 @@ Knows lifetimes and who shares what. How a provider is asked is its own business
 
 import asyncio
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from enum import StrEnum
 from typing import Protocol
@@ -18,6 +17,7 @@ from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, 
 from extender.credentials.logins import ByPattern, Login, Logins
 from extender.errors import ExtenderError
 from extender.images.reference import ImageReference
+from extender.tables import LruTable
 
 log = structlog.get_logger()
 
@@ -89,7 +89,7 @@ class ProviderKeyring:
         self._provider = provider
         self._key = key
         self._clock = clock
-        self._held: OrderedDict[tuple[CacheKeyType, str], _Held] = OrderedDict()
+        self._held: LruTable[tuple[CacheKeyType, str], _Held] = LruTable(_REMEMBERED)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._room = asyncio.Semaphore(_AT_ONCE)
 
@@ -130,9 +130,8 @@ class ProviderKeyring:
         """The narrowest answer that holds for the repository, as the kubelet looks them up."""
         host = repository.partition("/")[0]
         for key in ((CacheKeyType.IMAGE, repository), (CacheKeyType.REGISTRY, host), (CacheKeyType.GLOBAL, "")):
-            held = self._held.get(key)
+            held = self._held.peek(key)
             if held:
-                self._held.move_to_end(key)
                 return held
         return None
 
@@ -168,10 +167,8 @@ class ProviderKeyring:
             CacheKeyType.GLOBAL: "",
         }
         for key in names.items():  # a narrower one would hide it
-            self._held.pop(key, None)
-        self._held[cache_key_type, names[cache_key_type]] = held
-        if len(self._held) > _REMEMBERED:
-            self._held.popitem(last=False)
+            self._held.remove(key)
+        self._held.put((cache_key_type, names[cache_key_type]), held)
 
     def _credential_id_of(self, login: Login) -> CredentialId:
         """By its principal where there is one, so that what it may read outlives its password."""

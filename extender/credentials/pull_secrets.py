@@ -5,7 +5,6 @@ for half a minute; what stays longer are patterns and credential ids, by which m
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 
 import msgspec
@@ -15,6 +14,7 @@ from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, 
 from extender.credentials.logins import ByPattern, InvalidLogins, Login, Logins
 from extender.errors import ClusterError
 from extender.images.reference import ImageReference
+from extender.tables import LruTable, Table
 
 log = structlog.get_logger()
 
@@ -53,8 +53,8 @@ class PullSecrets:
         self._reader = reader
         self._key = key
         self._clock = clock
-        self._kept: OrderedDict[_SecretName, _Reading] = OrderedDict()
-        self._remembered: OrderedDict[tuple[str, tuple[str, ...]], _Remembered] = OrderedDict()
+        self._kept: Table[_SecretName, _Reading] = Table(_KEPT)
+        self._remembered: LruTable[tuple[str, tuple[str, ...]], _Remembered] = LruTable(_REMEMBERED)
         self._reading: dict[_SecretName, asyncio.Task[_Reading]] = {}
         self._room = asyncio.Semaphore(_READS_AT_ONCE)
         self._sweep_at: asyncio.TimerHandle | None = None
@@ -69,15 +69,12 @@ class PullSecrets:
 
     def credential_ids_for(self, namespace: str, names: tuple[str, ...], repository: str) -> tuple[CredentialId, ...]:
         """What stood for the matching logins when the secrets were last read together."""
-        remembered = self._remembered.get((namespace, names))
-        if remembered is None:
-            return ()
-        self._remembered.move_to_end((namespace, names))
-        return remembered.credential_ids.matching(repository)
+        remembered = self._remembered.peek((namespace, names))
+        return remembered.credential_ids.matching(repository) if remembered else ()
 
     def is_due(self, namespace: str, names: tuple[str, ...]) -> bool:
         """Whether they were never read together, or are old enough to be read again."""
-        remembered = self._remembered.get((namespace, names))
+        remembered = self._remembered.peek((namespace, names))
         return remembered is None or self._clock() >= remembered.due_at
 
     async def load(self, namespace: str, names: tuple[str, ...], repository: str, *, refresh: bool) -> list[Login]:
@@ -90,7 +87,7 @@ class PullSecrets:
 
     def at_hand(self, namespace: str, names: tuple[str, ...], repository: str) -> list[Login]:
         """The same from what has been read lately, nothing where one of the secrets has not."""
-        readings = [self._kept.get((namespace, name)) for name in names]
+        readings = [self._kept.peek((namespace, name)) for name in names]
         found = [reading for reading in readings if reading and self._age_seconds(reading) < KEEP_SECONDS]
         logins = _logins_of(found) if len(found) == len(names) else ()
         return list(Logins(logins).matching(repository))
@@ -104,7 +101,7 @@ class PullSecrets:
 
         Whoever waits is a lookup in a task of its own, cancelled only when all are: so is the reading then.
         """
-        kept = self._kept.get(secret)
+        kept = self._kept.peek(secret)
         if kept and self._age_seconds(kept) < most_seconds:
             return kept
         task = self._reading.get(secret)
@@ -129,18 +126,14 @@ class PullSecrets:
         return reading
 
     def _keep(self, secret: _SecretName, reading: _Reading) -> None:
-        self._kept.pop(secret, None)
-        self._kept[secret] = reading
-        if len(self._kept) > _KEPT:
-            self._kept.popitem(last=False)
+        self._kept.put(secret, reading)
         if self._sweep_at is None:
             self._sweep_at = asyncio.get_running_loop().call_later(KEEP_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
         """Passwords that are too old to be used are not held any longer."""
         self._sweep_at = None
-        for secret in [secret for secret, reading in self._kept.items() if self._age_seconds(reading) >= KEEP_SECONDS]:
-            del self._kept[secret]
+        self._kept.remove_where(lambda _, reading: self._age_seconds(reading) >= KEEP_SECONDS)
         if self._kept:
             self._sweep_at = asyncio.get_running_loop().call_later(_JUST_READ_SECONDS, self._sweep)
 
@@ -148,7 +141,7 @@ class PullSecrets:
         self, namespace: str, names: tuple[str, ...], readings: Sequence[_Reading], logins: Sequence[Login]
     ) -> None:
         """Keeps the credential ids; those known before stay where a secret could not be read this time."""
-        before = self._remembered.pop((namespace, names), None)
+        before = self._remembered.peek((namespace, names))
         problem = _problem_of(readings)
         if problem and (before is None or before.problem != problem):
             log.warning("secret.malformed", namespace=namespace, why=problem)
@@ -158,9 +151,7 @@ class PullSecrets:
             pairs = zip(logins, self.credentials_of(logins), strict=True)
             credential_ids = ByPattern((login.pattern, credential.id) for login, credential in pairs)
         oldest = min((reading.read_at for reading in readings), default=self._clock())
-        self._remembered[namespace, names] = _Remembered(credential_ids, oldest + KEEP_SECONDS, problem)
-        if len(self._remembered) > _REMEMBERED:
-            self._remembered.popitem(last=False)
+        self._remembered.put((namespace, names), _Remembered(credential_ids, oldest + KEEP_SECONDS, problem))
 
     def _age_seconds(self, reading: _Reading) -> float:
         return self._clock() - reading.read_at

@@ -5,6 +5,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from extender.tables import Table
+
 _Decision = TypeVar("_Decision")
 
 # A change of a tag, a secret or a namespace's annotations takes effect after this time at the latest.
@@ -23,7 +25,7 @@ class DecisionCache(Generic[_Decision]):
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._rows: dict[Hashable, _Row[_Decision]] = {}
+        self._rows: Table[Hashable, _Row[_Decision]] = Table(ROWS)
 
     def __len__(self) -> int:
         """How many are held, old ones included: at most `ROWS`."""
@@ -31,12 +33,9 @@ class DecisionCache(Generic[_Decision]):
 
     def find(self, template: Hashable | None) -> _Decision | None:
         """What was kept for this template within the last second; None for no template."""
-        row = self._rows.get(template)
+        row = self._rows.peek(template)
         return row.decision if row and self._clock() < row.until else None
 
     def keep(self, template: Hashable, decision: _Decision) -> None:
         """The decision holds for a second from now; the oldest is forgotten first."""
-        self._rows.pop(template, None)
-        self._rows[template] = _Row(decision, self._clock() + FRESH_SECONDS)
-        if len(self._rows) > ROWS:
-            del self._rows[next(iter(self._rows))]
+        self._rows.put(template, _Row(decision, self._clock() + FRESH_SECONDS))

@@ -1,9 +1,9 @@
 """When each waiting pod was first asked about, so that *pending* has an end."""
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 from extender.kubernetes.core_v1 import PodUid
+from extender.tables import Table
 
 # A pod whose row is pushed out only waits anew: 150,000 pods are the largest cluster Kubernetes is tested for.
 ROWS = 150_000
@@ -14,12 +14,13 @@ class FirstSeen:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._since: OrderedDict[PodUid, float] = OrderedDict()
+        self._since: Table[PodUid, float] = Table(ROWS)
 
     def seconds(self, uid: PodUid) -> float:
         """How long ago `uid` was first asked about; the first time is now."""
         now = self._clock()
-        since = self._since.setdefault(uid, now)
-        if len(self._since) > ROWS:
-            self._since.popitem(last=False)
+        since = self._since.peek(uid)
+        if since is None:
+            since = now
+            self._since.put(uid, now)
         return now - since

@@ -7,8 +7,8 @@ credential goes to the registry it was given for and to the token server that re
 import asyncio
 import base64
 import re
-from collections.abc import Callable, Hashable
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import NamedTuple
 
 import aiohttp
 import msgspec
@@ -19,6 +19,7 @@ from extender.errors import RegistryDenied, RegistryError, RegistryUnavailable
 from extender.registry.challenge import Challenge, MalformedChallenge, parse_challenges
 from extender.registry.endpoint import SYSTEM_TRUST, Trust
 from extender.registry.transport import Response, deadline, follow, host_of, resolve_url, send, throttled
+from extender.tables import Table
 
 _MAX_TOKEN_BYTES = 1024 * 1024  # as containers/image has it (internal/iolimits)
 _MIN_LIFE_SECONDS = 60.0  # the protocol's default; registries that say less mean it no more than others do
@@ -26,8 +27,6 @@ _RENEW_AFTER = 0.8  # of a token's life: none is sent that could expire on its w
 _REMEMBERED = 4096  # challenges, and tokens: more repositories than most clusters run, in a few MB
 # What may stand in a header, of a length that servers take: real tokens have a few KB, and thousands are remembered.
 _TOKEN = re.compile(r"[\x21-\x7e]{1,16384}")
-_K = TypeVar("_K", bound=Hashable)
-_V = TypeVar("_V")
 
 
 class _TokenKey(NamedTuple):
@@ -74,8 +73,8 @@ class Authenticator:
         self._timeout_seconds = timeout_seconds
         self._clock = clock
         self._wall_clock = wall_clock
-        self._challenges: dict[tuple[URL, str], Challenge] = {}
-        self._tokens: dict[_TokenKey, _Token] = {}
+        self._challenges: Table[tuple[URL, str], Challenge] = Table(_REMEMBERED)
+        self._tokens: Table[_TokenKey, _Token] = Table(_REMEMBERED)
         self._calls: dict[_TokenKey, _SharedFetch] = {}
 
     async def authorization(
@@ -89,13 +88,13 @@ class Authenticator:
             RegistryError: as `answer`.
         """
         key = (url.origin(), repository)
-        challenge = self._challenges.get(key)
+        challenge = self._challenges.peek(key)
         if challenge is None:
             return None
         try:
             return await self._respond(challenge, url, repository, credential, trust)
         except RegistryError:
-            self._challenges.pop(key, None)  # so that the next request hears of a token server that has moved
+            self._challenges.remove(key)  # so that the next request hears of a token server that has moved
             raise
 
     async def answer(
@@ -119,14 +118,14 @@ class Authenticator:
         if challenge.scheme == "bearer":
             self._forget(_token_key(challenge, response.url, repository, credential), sent)
         authorization = await self._respond(challenge, response.url, repository, credential, trust)
-        _remember(self._challenges, (response.url.origin(), repository), challenge)
+        self._challenges.put((response.url.origin(), repository), challenge)
         return authorization if authorization != sent else None
 
     def _forget(self, key: _TokenKey, sent: str | None) -> None:
         """Drop the token that was refused, unless another request has renewed it meanwhile."""
-        token = self._tokens.get(key)
+        token = self._tokens.peek(key)
         if token and sent == f"Bearer {token.text}":
-            del self._tokens[key]
+            self._tokens.remove(key)
 
     async def _respond(
         self, challenge: Challenge, url: URL, repository: str, credential: Credential, trust: Trust
@@ -140,7 +139,7 @@ class Authenticator:
 
         A waiter that is cancelled leaves the request to the others; the last one takes it along.
         """
-        token = self._tokens.get(key)
+        token = self._tokens.peek(key)
         if token and self._clock() < token.renew_at:
             return token.text
         call = self._calls.get(key)
@@ -169,7 +168,7 @@ class Authenticator:
         if response.status != 200:
             raise self._refusal(response)
         text, life_seconds = _read_token(response)
-        _remember(self._tokens, key, _Token(text, self._clock() + life_seconds * _RENEW_AFTER))
+        self._tokens.put(key, _Token(text, self._clock() + life_seconds * _RENEW_AFTER))
         return text
 
     def _refusal(self, response: Response) -> RegistryError:
@@ -226,11 +225,3 @@ def _read_token(response: Response) -> tuple[str, float]:
 def _basic(credential: Credential) -> str:
     pair = f"{credential.username}:{credential.password}".encode()
     return f"Basic {base64.b64encode(pair).decode()}"
-
-
-def _remember(memory: dict[_K, _V], key: _K, value: _V) -> None:
-    """Keep the value as the newest, and let the oldest go when there are too many."""
-    memory.pop(key, None)
-    memory[key] = value
-    if len(memory) > _REMEMBERED:
-        del memory[next(iter(memory))]

@@ -13,6 +13,7 @@ from yarl import URL
 from extender.credentials.keyring import CredentialId
 from extender.errors import RegistryThrottled
 from extender.metrics import counter, gauge
+from extender.tables import Table
 
 log = structlog.get_logger()
 
@@ -64,17 +65,16 @@ class Quotas:
         """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
         self._clock = clock
         self._random = random
-        self._readings: dict[tuple[URL, CredentialId], _Reading] = {}
+        self._readings: Table[tuple[URL, CredentialId], _Reading] = Table(_REMEMBERED)
 
     def note(self, name: str, origin: URL, credential_id: CredentialId, headers: Mapping[str, str]) -> None:
         """What an answer's headers say; without any, nothing is limited. `name` is the registry's in the metrics."""
-        before = self._readings.pop((origin, credential_id), None)
-        reading = self._read(headers)
+        key = (origin, credential_id)
+        before, reading = self._readings.peek(key), self._read(headers)
         if reading is None:
+            self._readings.remove(key)
             return
-        self._readings[origin, credential_id] = reading
-        if len(self._readings) > _REMEMBERED:
-            del self._readings[next(iter(self._readings))]
+        self._readings.put(key, reading)
         LIMIT[_label(name)].set(reading.limit)
         REMAINING[_label(name)].set(reading.remaining)
         if reading.is_low and not (before and before.is_low):
@@ -82,18 +82,18 @@ class Quotas:
 
     def is_low(self, origin: URL, credential_id: CredentialId) -> bool:
         """Whether what is left is for others. A window that has passed says nothing any more."""
-        reading = self._readings.get((origin, credential_id))
+        reading = self._readings.peek((origin, credential_id))
         return reading is not None and reading.is_low and self._age_seconds(reading) < reading.window_seconds
 
     def is_old(self, origin: URL, credential_id: CredentialId) -> bool:
         """Whether it is worth a HEAD, which costs nothing, to hear what is left now."""
-        reading = self._readings.get((origin, credential_id))
+        reading = self._readings.peek((origin, credential_id))
         return reading is None or self._age_seconds(reading) >= _OLD_SECONDS
 
     def withheld(self, name: str, origin: URL, credential_id: CredentialId) -> RegistryThrottled:
         """The error for a request that is not made: it may be worth another try after at most five minutes or so."""
         WITHHELD[_label(name)].inc()
-        reading = self._readings.get((origin, credential_id))
+        reading = self._readings.peek((origin, credential_id))
         window_seconds = reading.window_seconds if reading else _WINDOW_SECONDS
         seconds = min(window_seconds, _MOST_WAIT_SECONDS) * (1 + 0.2 * self._random())
         error = RegistryThrottled(f"{name} allows few more requests, and they are left to the nodes", seconds)

@@ -24,7 +24,10 @@ from extender.resolver.image_cache import CachedImage, NameKey
 from extender.resolver.references import Target
 from extender.resolver.store_breakers import Operation, StoreBreakers
 from extender.store.rows import Batch, NameRow, Row, Store, StoreError
+from extender.tables import Table
 
+K = TypeVar("K")
+V = TypeVar("V")
 T = TypeVar("T")
 
 log = structlog.get_logger()
@@ -81,8 +84,8 @@ class Persistence:
         self._breakers = StoreBreakers(store.location if store else "", clock=clock, random=random)
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
         self._writing = asyncio.Lock()
-        self._names: dict[NameKey, CachedImage] = {}
-        self._denials: dict[tuple[str, CredentialId], float] = {}
+        self._names: Table[NameKey, CachedImage] = Table(_MOST_WAITING)
+        self._denials: Table[tuple[str, CredentialId], float] = Table(_MOST_WAITING)
         self._changed = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._is_loaded = False
@@ -91,17 +94,14 @@ class Persistence:
         """The name's row will be written. A microsecond."""
         if self._store is None or not self._may_keep(key[2]):
             return
-        self._names.pop(key, None)  # to come last: what was learned first is written, or dropped, first
-        self._names[key] = known
-        self._drop_oldest(self._names)
+        ROWS["dropped"].inc(self._names.put(key, known))
         self._wake()
 
     def note_denial(self, repository: str, credential_id: CredentialId, at: float) -> None:
         """What was proven to the credential up to `at` will be void in the store too."""
         if self._store is None or not self._may_keep(credential_id):
             return
-        self._denials[repository, credential_id] = at
-        self._drop_oldest(self._denials)
+        ROWS["dropped"].inc(self._denials.put((repository, credential_id), at))
         self._wake()
 
     def may_know(self, credential_ids: Iterable[CredentialId]) -> bool:
@@ -175,11 +175,6 @@ class Persistence:
     def _may_keep(self, credential_id: CredentialId) -> bool:
         return self._persist_private or credential_id == ANONYMOUS.id
 
-    def _drop_oldest(self, waiting: dict[T, CachedImage] | dict[T, float]) -> None:
-        if len(waiting) > _MOST_WAITING:
-            del waiting[next(iter(waiting))]
-            ROWS["dropped"].inc()
-
     def _wake(self) -> None:
         self._changed.set()
         if self._writer is None:
@@ -195,26 +190,19 @@ class Persistence:
             await asyncio.sleep(self._breakers.wait_seconds(Operation.WRITING))
 
     async def _write_batch(self, attempt: Attempt) -> bool:
-        """Whether the oldest that waits has been written; else it waits on. Denials stay until they are written."""
-        store, denials = self._store, dict(self._denials)
+        """Whether the oldest that waits has been written; else it waits on."""
+        store, denials = self._store, dict(self._denials.items())
         if store is None:
             return False
         if denials:
-            self._names = {key: known for key, known in self._names.items() if not self._is_denied(key, known)}
-        taken = dict(islice(self._names.items(), _BATCH_ROWS))
-        for key in taken:
-            del self._names[key]
-        written = False
-        try:
-            work = _write(store, self._batch_of(taken, denials))
-            written = await self._attempt(Operation.WRITING, attempt, work, _WRITE_SECONDS) is True
-        finally:
-            if not written:
-                self._names = taken | self._names
+            self._names.remove_where(self._is_denied)
+        names = dict(islice(self._names.items(), _BATCH_ROWS))
+        work = _write(store, self._batch_of(names, denials))
+        written = await self._attempt(Operation.WRITING, attempt, work, _WRITE_SECONDS) is True
         if written:
-            ROWS["written"].inc(len(taken))
-            for denied in [denied for denied, at in denials.items() if self._denials.get(denied) == at]:
-                del self._denials[denied]
+            ROWS["written"].inc(len(names))
+            _remove_unchanged(self._names, names)
+            _remove_unchanged(self._denials, denials)
         return written
 
     def _batch_of(self, names: dict[NameKey, CachedImage], denials: dict[tuple[str, CredentialId], float]) -> Batch:
@@ -271,8 +259,15 @@ class Persistence:
         return [(key, known) for key, known in found if not self._is_denied(key, known)]
 
     def _is_denied(self, key: NameKey, known: CachedImage) -> bool:
-        denied_at = self._denials.get((key[0], key[2]))
+        denied_at = self._denials.peek((key[0], key[2]))
         return denied_at is not None and known.confirmed_at <= denied_at
+
+
+def _remove_unchanged(waiting: Table[K, V], written: dict[K, V]) -> None:
+    """Removes the rows that were written, but for those that have been put again meanwhile."""
+    for key, value in written.items():
+        if waiting.peek(key) is value:
+            waiting.remove(key)
 
 
 async def _write(store: Store, batch: Batch) -> bool:

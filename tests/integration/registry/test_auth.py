@@ -434,9 +434,10 @@ async def test_token_renewed_by_another_is_not_dropped(authenticator: Authentica
         assert len(registry.desk) == 2
 
 
-async def test_memory_is_bounded(authenticator: Authenticator, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_bounded(session: aiohttp.ClientSession, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest challenges and tokens are forgotten: whoever names many repositories cannot fill the memory."""
     monkeypatch.setattr("extender.registry.auth._REMEMBERED", 3)
+    authenticator = Authenticator(session, timeout_seconds=3600, clock=clock, wall_clock=clock)
     async with GuardedRegistry("") as registry:
         url = URL(f"{registry.url}/v2/")
         for number in range(5):

@@ -124,9 +124,10 @@ def test_gauges_name_docker_hub_and_no_other(quotas: Quotas) -> None:
     assert set(LIMIT) == {"docker.io", "other"}
 
 
-def test_memory_is_bounded(quotas: Quotas, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever names many registries cannot fill it."""
     monkeypatch.setattr("extender.registry.quota._REMEMBERED", 2)
+    quotas = Quotas(clock=clock, random=lambda: 0.5)
     for number in range(3):
         quotas.note("x", URL(f"https://{number}.example"), NOBODY, CIMultiDict({"ratelimit-remaining": "0"}))
     low = [quotas.is_low(URL(f"https://{number}.example"), NOBODY) for number in range(3)]
