@@ -5,7 +5,6 @@ Knows their configuration file (kubelet.config.k8s.io/v1 CredentialProviderConfi
 ServiceAccount's token are refused: no pod's identity is ours to use.
 """
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -21,14 +20,11 @@ from extender.credentials.providers import (
     CredentialsUnavailable,
     ProviderKeyring,
 )
+from extender.durations import parse_seconds
 from extender.errors import ConfigError
 
 _TIMEOUT_SECONDS = 60.0  # the kubelet's
 _PROTOCOL = "credentialprovider.kubelet.k8s.io/v1"
-# As Go writes and reads durations: 1h30m, 1.5h, 0s, 0.
-_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?(?:h|ms|us|µs|ns|m|s))+|0", re.ASCII)
-_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?)(h|ms|us|µs|ns|m|s)", re.ASCII)
-_UNIT_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
 class _Variable(msgspec.Struct, frozen=True):
@@ -158,7 +154,8 @@ def _checked_seconds(plugin: _Plugin) -> float:
 
 
 def _seconds(duration: str) -> float:
-    """Seconds of a duration as Go writes it, none negative. Raises ValueError."""
-    if not _DURATION.fullmatch(duration):
-        raise ValueError
-    return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION_PART.findall(duration))
+    """Returns the seconds of a duration, zero included. Raises ValueError, for a negative one too."""
+    seconds = parse_seconds(duration)
+    if seconds < 0:
+        raise ValueError("a negative duration")
+    return seconds

@@ -17,14 +17,12 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from yarl import URL
 
+from extender.durations import parse_seconds
 from extender.errors import ConfigError
 from extender.registry.endpoint import CAPABILITIES, Capability, Endpoint, Trust, upstream_root
 
 SETTING = "registry.hosts_directory"
 _KNOWN_CAPABILITIES = frozenset({"resolve", "pull", "push", "referrers"})
-_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|µs|ms|s|m|h))+")
-_DURATION_PART = re.compile(r"([0-9.]+)(ns|us|µs|ms|s|m|h)")
-_UNIT_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 K = TypeVar("K", bound="_HostKeys")
@@ -114,7 +112,7 @@ class HostsReader:
             tuple(_read_headers(section, keys.header)),
             own,
             elsewhere,
-            _read_seconds(section, keys.dial_timeout),
+            _read_timeout(section, keys.dial_timeout),
         )
 
     def _read_certificates(self, folder: Path) -> MirrorHost:
@@ -240,10 +238,12 @@ def _read_headers(section: _Section, header: Mapping[str, str | list[str]]) -> I
             yield name, each
 
 
-def _read_seconds(section: _Section, text: str) -> float | None:
-    if not text:
-        return None
-    if not _DURATION.fullmatch(text):
+def _read_timeout(section: _Section, text: str) -> float | None:
+    """Returns the seconds of `dial_timeout`; None, our own time-out, for no text and for zero."""
+    try:
+        seconds = parse_seconds(text) if text else 0.0
+    except ValueError:
+        seconds = -1.0
+    if seconds < 0:
         raise section.error("dial_timeout", f"{text!r} is no duration such as 3s or 500ms")
-    seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
     return seconds or None

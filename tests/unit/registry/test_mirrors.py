@@ -269,6 +269,7 @@ def test_certificates_without_a_file(certificates: Path, tmp_path: Path) -> None
         ('[host."https://m:x"]', "host.\"https://m:x\": 'https://m:x' is no http or https address"),
         ('[host."https://m"]\ncapabilities = ["pul"]', "capabilities: 'pul' is none of pull, resolve, push"),
         ('[host."https://m"]\ndial_timeout = "soon"', "dial_timeout: 'soon' is no duration"),
+        ('[host."https://m"]\ndial_timeout = "-3s"', "dial_timeout: '-3s' is no duration"),
         ('[host."https://m"]\nca = "gone.pem"', "gone.pem holds no certificates: No such file"),
         ('[host."https://m"]\nca = "hosts.toml"', "hosts.toml holds no certificates"),
         ('[host."https://m"]\nclient = "gone.pem"', "gone.pem and its key cannot be used: No such file"),
