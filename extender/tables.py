@@ -1,4 +1,10 @@
-"""Mappings of bounded size: `LruTable` drops the row used longest ago, `Table` the row put longest ago.
+"""Mappings of bounded size, and the declarations of all caches.
+
+`LruTable` drops the row used longest ago, `Table` the row put longest ago. Each cache of the package is declared where
+it is made, so that its key, lifetime, bound and what invalidates it stand beside the code and in one table in
+docs/architecture.md. What is no cache is not declared: views of nodes and namespaces hold what a watch last said, all
+of it, and change with the cluster instead of going out of date; a value that a function without parameters or an object
+works out once needs no bound.
 
 This module is pure: no clock, no task, no metric.
 """
@@ -7,6 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable, ItemsView
 from itertools import islice, takewhile
 from typing import Generic, TypeVar
+
+import msgspec
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -95,3 +103,50 @@ class Table(_Rows[K, V]):
         """Removes rows from the first to go up to one of which `is_void` is false. O(rows removed)."""
         for key, _ in list(takewhile(lambda row: is_void(*row), self._rows.items())):
             del self._rows[key]
+
+
+class CacheSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The declaration of a cache, in words for people, from which the cache is made.
+
+    `name` begins with the module that declares it. `bound` counts the rows of each object that has the cache; where a
+    setting or another program bounds it, `bound` says so in words. Settings stand in backticks.
+    """
+
+    name: str
+    key: str
+    lifetime: str
+    bound: int | str
+    invalidated_by: str
+
+    @property
+    def rows(self) -> int:
+        """How many rows the cache holds at most. Raises TypeError where a setting says so."""
+        if isinstance(self.bound, str):
+            raise TypeError(f"{self.name} is bounded by {self.bound}")
+        return self.bound
+
+    def table(self, size: int | None = None) -> Table[K, V]:
+        """Makes the cache as a `Table`. `size` is its bound where a setting says so."""
+        return Table(self.rows if size is None else size)
+
+    def lru_table(self, size: int | None = None) -> LruTable[K, V]:
+        """Makes the cache as an `LruTable`. `size` is its bound where a setting says so."""
+        return LruTable(self.rows if size is None else size)
+
+
+_DECLARED: dict[str, CacheSpec] = {}
+
+
+def declare_cache(
+    name: str, *, key: str, lifetime: str = "unlimited", bound: int | str, invalidated_by: str = "nothing"
+) -> CacheSpec:
+    """Declares a cache, once, when its module is imported. Raises ValueError for a name that stands for another."""
+    spec = CacheSpec(name=name, key=key, lifetime=lifetime, bound=bound, invalidated_by=invalidated_by)
+    if _DECLARED.setdefault(name, spec) != spec:
+        raise ValueError(f"there are two caches named {name}")
+    return spec
+
+
+def caches() -> tuple[CacheSpec, ...]:
+    """Returns the caches of all modules imported so far, by name."""
+    return tuple(_DECLARED[name] for name in sorted(_DECLARED))

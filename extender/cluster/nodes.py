@@ -20,7 +20,7 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Node, NodeName, Wire
 from extender.metrics import gauge
 from extender.placement.nodes import NodeLookup, NodePlatforms, platform_of_node
-from extender.tables import Table
+from extender.tables import Table, declare_cache
 
 NODES = Resource(name="nodes", path="/api/v1/nodes")
 
@@ -34,7 +34,6 @@ _NODES = gauge(
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)  # RFC 1123 subdomain: safe in a path
 _LOOKUPS_AT_ONCE = 16
 _MISSING_SECONDS = 10.0  # how long a name that was not found is not looked up again
-_MISSING_NAMES = 1024
 _BACKOFF = Backoff(first_seconds=1.0, max_seconds=1.0)  # without lookups: kube-scheduler waits for each
 log = structlog.get_logger()
 
@@ -60,6 +59,14 @@ class TaintedNode(Node, frozen=True):
 
 
 _NODE = msgspec.json.Decoder(TaintedNode)
+_MISSING = declare_cache(
+    "cluster.nodes.missing",
+    key="node name",
+    lifetime=f"{_MISSING_SECONDS:g} s",
+    bound=1024,
+    invalidated_by="the node's arrival",
+)
+_TAINTS = declare_cache("cluster.nodes.taints", key="taints", bound=1024)
 
 
 class WatchedNodes:
@@ -85,7 +92,7 @@ class WatchedNodes:
         self._level_label = level_label
         self._clock = clock
         self._taints: dict[NodeName, tuple[Taint, ...]] = {}  # of the tainted ones
-        self._missing: Table[NodeName, float] = Table(_MISSING_NAMES)  # until when, the earliest first
+        self._missing: Table[NodeName, float] = _MISSING.table()  # until when, the earliest first
         self._breaker = CircuitBreaker(_BACKOFF, clock=clock, random=random)
         self.synced = False
         self.platforms = NodePlatforms()
@@ -194,7 +201,7 @@ def _label_of(platform: Platform | None) -> str:
     return platform.architecture if platform and platform.architecture in _ARCHITECTURES else "other"
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(_TAINTS.rows)
 def _shared_taints(taints: tuple[Taint, ...]) -> tuple[Taint, ...]:
     """The same object for equal taints: the nodes of a pool share them."""
     return taints

@@ -12,6 +12,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from extender.tables import declare_cache
+
 _DEFAULT_REGISTRY = "index.docker.io"
 _SCHEME = re.compile(r"https?://")
 _ADDRESS = re.compile(r"(?P<host>\[[^][]*\]|[^][:/]*)(?::(?P<port>[0-9]*))?(?P<path>/.*)?", re.ASCII | re.DOTALL)
@@ -168,7 +170,10 @@ def _decode_auth(pattern: str, auth: str) -> tuple[str, str]:
     return username, password
 
 
-@functools.lru_cache(maxsize=1024)
+_ADDRESSES = declare_cache("credentials.logins.addresses", key="repository", bound=1024)
+
+
+@functools.lru_cache(_ADDRESSES.rows)
 def _address_of(repository: str) -> tuple[str, str, str]:
     """Host, port and path; all empty where there is no address in it."""
     found = _ADDRESS.fullmatch(repository)

@@ -17,15 +17,21 @@ from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, 
 from extender.credentials.logins import ByPattern, Login, Logins
 from extender.errors import ExtenderError
 from extender.images.reference import ImageReference
-from extender.tables import LruTable
+from extender.tables import LruTable, declare_cache
 
 log = structlog.get_logger()
 
 _RETRY_SECONDS = 10.0  # after a failure
 _SETTLED_SECONDS = 30.0  # after which an image that stays unresolved is reason to ask again, unless all is kept longer
 _LEAST_KEPT_SECONDS = 1.0  # one lookup may need them twice
-_REMEMBERED = 4096
 _AT_ONCE = 8  # questions to one provider
+_ANSWERS = declare_cache(
+    "credentials.providers.answers",
+    key="image, registry or neither",
+    lifetime="as the provider says",
+    bound=4096,
+    invalidated_by="a newer or failed answer",
+)
 
 
 class CredentialsUnavailable(ExtenderError):
@@ -89,7 +95,7 @@ class ProviderKeyring:
         self._provider = provider
         self._key = key
         self._clock = clock
-        self._held: LruTable[tuple[CacheKeyType, str], _Held] = LruTable(_REMEMBERED)
+        self._held: LruTable[tuple[CacheKeyType, str], _Held] = _ANSWERS.lru_table()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._room = asyncio.Semaphore(_AT_ONCE)
 

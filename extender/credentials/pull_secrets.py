@@ -14,7 +14,7 @@ from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, 
 from extender.credentials.logins import ByPattern, InvalidLogins, Login, Logins
 from extender.errors import ClusterError
 from extender.images.reference import ImageReference
-from extender.tables import LruTable, Table
+from extender.tables import LruTable, Table, declare_cache
 
 log = structlog.get_logger()
 
@@ -22,11 +22,25 @@ log = structlog.get_logger()
 KEEP_SECONDS = 30.0
 # After a denial secrets are read at once, but those just read. What could not be read is tried again after it, too.
 _JUST_READ_SECONDS = 5.0
-_KEPT = 1024  # secrets with their passwords
-_REMEMBERED = 8192  # sets of secrets with their credential ids: one per namespace and ServiceAccount, and some
 _READS_AT_ONCE = 16  # at the API server, which has other things to do
 # Of one pod, the first so many: nobody has more, and a pod must not make us read for minutes.
 MOST_NAMES = 64
+
+# Secrets with their passwords.
+_READINGS = declare_cache(
+    "credentials.pull_secrets.readings",
+    key="namespace, secret",
+    lifetime=f"{KEEP_SECONDS:g} s",
+    bound=1024,
+    invalidated_by=f"a denial, after {_JUST_READ_SECONDS:g} s",
+)
+# Of sets of secrets: one per namespace and ServiceAccount, and some.
+_CREDENTIAL_IDS = declare_cache(
+    "credentials.pull_secrets.credential_ids",
+    key="namespace, secrets",
+    bound=8192,
+    invalidated_by="the next reading",
+)
 
 _SecretName = tuple[str, str]  # namespace, name
 
@@ -53,8 +67,8 @@ class PullSecrets:
         self._reader = reader
         self._key = key
         self._clock = clock
-        self._kept: Table[_SecretName, _Reading] = Table(_KEPT)
-        self._remembered: LruTable[tuple[str, tuple[str, ...]], _Remembered] = LruTable(_REMEMBERED)
+        self._kept: Table[_SecretName, _Reading] = _READINGS.table()
+        self._remembered: LruTable[tuple[str, tuple[str, ...]], _Remembered] = _CREDENTIAL_IDS.lru_table()
         self._reading: dict[_SecretName, asyncio.Task[_Reading]] = {}
         self._room = asyncio.Semaphore(_READS_AT_ONCE)
         self._sweep_at: asyncio.TimerHandle | None = None

@@ -5,14 +5,19 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from extender.tables import Table
+from extender.tables import Table, declare_cache
 
 _Decision = TypeVar("_Decision")
 
 # A change of a tag, a secret or a namespace's annotations takes effect after this time at the latest.
 FRESH_SECONDS = 1.0
 # Some 2 KB each; a scheduler works on few templates at a time.
-ROWS = 512
+DECISIONS = declare_cache(
+    "outlets.decision_cache.decisions",
+    key="namespace, pod spec",
+    lifetime=f"{FRESH_SECONDS:g} s",
+    bound=512,
+)
 
 
 class _Row(msgspec.Struct, Generic[_Decision], frozen=True):
@@ -25,10 +30,10 @@ class DecisionCache(Generic[_Decision]):
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._rows: Table[Hashable, _Row[_Decision]] = Table(ROWS)
+        self._rows: Table[Hashable, _Row[_Decision]] = DECISIONS.table()
 
     def __len__(self) -> int:
-        """How many are held, old ones included: at most `ROWS`."""
+        """How many are held, old ones included: at most `DECISIONS.rows`."""
         return len(self._rows)
 
     def find(self, template: Hashable | None) -> _Decision | None:

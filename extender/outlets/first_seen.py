@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from extender.kubernetes.core_v1 import PodUid
-from extender.tables import Table
+from extender.tables import Table, declare_cache
 
 # A pod whose row is pushed out only waits anew: 150,000 pods are the largest cluster Kubernetes is tested for.
-ROWS = 150_000
+_TIMES = declare_cache("outlets.first_seen.times", key="pod uid", bound=150_000)
 
 
 class FirstSeen:
@@ -14,7 +14,7 @@ class FirstSeen:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._since: Table[PodUid, float] = Table(ROWS)
+        self._since: Table[PodUid, float] = _TIMES.table()
 
     def seconds(self, uid: PodUid) -> float:
         """How long ago `uid` was first asked about; the first time is now."""

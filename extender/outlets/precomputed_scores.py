@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from extender.errors import InvalidRequest
+from extender.tables import declare_cache
 
 _Answer = TypeVar("_Answer")
 
@@ -17,6 +18,13 @@ _Answer = TypeVar("_Answer")
 FRESH_SECONDS = 1.0
 # Whole nodes are megabytes, which are not to be kept.
 _KEPT_BYTES = 1 << 20
+declare_cache(
+    "outlets.precomputed_scores.answer",
+    key="request body",
+    lifetime=f"{FRESH_SECONDS:g} s",
+    bound=1,
+    invalidated_by="the first use, another request",
+)
 
 
 class PrecomputedScores(Generic[_Answer]):

@@ -44,6 +44,7 @@ from extender.placement.scheduling import (
     prioritize_nodes,
 )
 from extender.server.routes import Reply
+from extender.tables import declare_cache
 
 log = structlog.get_logger()
 
@@ -55,7 +56,7 @@ NODES = counters(
 )
 
 # About 1 KB each; a busy cluster creates pods of some hundred templates at a time.
-DECISIONS = 4096
+_DECISIONS = declare_cache("outlets.scheduler.decisions", key="images, facts, overrides", bound=4096)
 NOT_IN_VIEW = "node {node} is not in view, and the API server could not be asked about it; to be tried again"
 
 
@@ -95,7 +96,7 @@ class SchedulerVerbs:
         self._may_read_secrets = may_read_secrets
         self._first_seen = FirstSeen(clock)
         # The decision about known images depends on nothing else of the pod, so pods of one template share it.
-        self._decide_known = functools.lru_cache(DECISIONS)(self._decide_facts)
+        self._decide_known = functools.lru_cache(_DECISIONS.rows)(self._decide_facts)
         self._decision_cache = DecisionCache[Decision](clock)
         self._precomputed_scores = PrecomputedScores[_Scores](clock)
 

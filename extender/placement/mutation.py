@@ -45,10 +45,11 @@ from extender.placement.patch import Json, JsonObject, Operation, diff, look
 from extender.placement.policy import Policy, common_platforms, is_exempt, is_multi_arch, preference_for
 from extender.placement.reasons import platforms_text
 from extender.placement.tolerations import TolerationRule, is_covered, parse_platforms
+from extender.tables import declare_cache
 
 # Pods of one template get one answer, and most pods are one of many. An entry holds what a pod may be patched in, its
 # tolerations and affinity above all: larger than this, an answer is not worth keeping.
-_REMEMBERED = 1024
+_MUTATIONS = declare_cache("placement.mutation.mutations", key="pod fields, images, facts, overrides", bound=1024)
 _REMEMBERED_BYTES = 8192
 
 
@@ -115,7 +116,7 @@ class Mutator:
     def __init__(self, policy: Policy, admission: AdmissionPolicy) -> None:
         self._policy = policy
         self._admission = admission
-        self._remembered = functools.lru_cache(_REMEMBERED)(self._decide)
+        self._remembered = functools.lru_cache(_MUTATIONS.rows)(self._decide)
 
     def skip(self, pod: Pod, overrides: Overrides) -> Mutation | None:
         """The answer for a pod whose images do not matter (see `untouched`); None if they must be looked up."""

@@ -15,6 +15,7 @@ from extender.errors import ExtenderError, InvalidRequest
 from extender.images.platform import Platform, normalize_platform
 from extender.kubernetes.core_v1 import Node, NodeName, NodeSystemInfo
 from extender.kubernetes.extender_v1 import quote, unquote
+from extender.tables import declare_cache
 
 UNSEEN = 255
 """The code of a node that is not in view."""
@@ -210,7 +211,10 @@ def platform_of_node(node: Node, level_label: str) -> Platform | None:
     return _stated(os, architecture, labels.get(level_label, "") if level_label else "")
 
 
-@lru_cache(maxsize=1024)
+_STATED = declare_cache("placement.nodes.platforms", key="os, architecture, level", bound=1024)
+
+
+@lru_cache(_STATED.rows)
 def _stated(os: str, architecture: str, level: str) -> Platform:
     """The platform in these words; the same object for the same words, of which a cluster has few."""
     platform = normalize_platform(os, architecture)

@@ -26,6 +26,7 @@ from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, 
 from extender.placement.nodes import UNSEEN, NodePlatforms
 from extender.placement.policy import Policy, choice_for, is_multi_arch, preference_for
 from extender.placement.reasons import Constraint, refusal_text, retry_text
+from extender.tables import declare_cache
 
 _Answer = TypeVar("_Answer")
 
@@ -282,7 +283,10 @@ def _verdict_table(nodes: NodePlatforms, decision: Decision) -> bytes:
     return numbers.ljust(256, bytes([_NUMBERS[Verdict.UNSTATED]]))
 
 
-@functools.cache
+_MASKS = declare_cache("placement.scheduling.masks", key="score", bound=256)
+
+
+@functools.lru_cache(_MASKS.rows)
 def _only(score: int) -> bytes:
     """A table for bytes.translate that maps this score to 1 and all others to 0."""
     return bytes(number == score for number in range(256))

@@ -11,6 +11,7 @@ import msgspec
 
 from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import Toleration
+from extender.tables import declare_cache
 
 # An API server refuses a pod whose toleration has another key or value (apimachinery/pkg/util/validation): a key is a
 # qualified name or empty, a value is a label's.
@@ -47,7 +48,10 @@ class TolerationRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         )
 
 
-@functools.lru_cache(maxsize=256)
+_RULES = declare_cache("placement.tolerations.platforms", key="texts of a rule", bound=256)
+
+
+@functools.lru_cache(_RULES.rows)
 def parse_platforms(texts: tuple[str, ...]) -> frozenset[Platform]:
     """The platforms of a rule, normalised.
 

@@ -18,6 +18,7 @@ from yarl import URL
 
 from extender import metrics
 from extender.errors import AddressRefused, ConfigError
+from extender.tables import declare_cache
 
 log = structlog.get_logger()
 
@@ -178,7 +179,10 @@ def _addresses_inside(address: Address) -> tuple[IPv4Address, ...]:
     return tuple(inside for inside in found if inside is not None)
 
 
-@functools.lru_cache(maxsize=1024)
+_HOSTS = declare_cache("registry.addresses.hosts", key="host as written", bound=1024)
+
+
+@functools.lru_cache(_HOSTS.rows)
 def _canonical(host: str) -> str:
     """One spelling per host: lower case, no final dot, addresses in their usual form, Docker Hub by one name."""
     name = unquote(host).lower().rstrip(".")

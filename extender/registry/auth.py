@@ -19,14 +19,29 @@ from extender.errors import RegistryDenied, RegistryError, RegistryUnavailable
 from extender.registry.challenge import Challenge, MalformedChallenge, parse_challenges
 from extender.registry.endpoint import SYSTEM_TRUST, Trust
 from extender.registry.transport import Response, deadline, follow, host_of, resolve_url, send, throttled
-from extender.tables import Table
+from extender.tables import Table, declare_cache
 
 _MAX_TOKEN_BYTES = 1024 * 1024  # as containers/image has it (internal/iolimits)
 _MIN_LIFE_SECONDS = 60.0  # the protocol's default; registries that say less mean it no more than others do
 _RENEW_AFTER = 0.8  # of a token's life: none is sent that could expire on its way
-_REMEMBERED = 4096  # challenges, and tokens: more repositories than most clusters run, in a few MB
 # What may stand in a header, of a length that servers take: real tokens have a few KB, and thousands are remembered.
 _TOKEN = re.compile(r"[\x21-\x7e]{1,16384}")
+
+
+# More repositories than most clusters run, in a few MB.
+_CHALLENGES = declare_cache(
+    "registry.auth.challenges",
+    key="origin, repository",
+    bound=4096,
+    invalidated_by="a failed token request",
+)
+_TOKENS = declare_cache(
+    "registry.auth.tokens",
+    key="realm, service, scope, credential id",
+    lifetime=f"{_RENEW_AFTER:.0%} of the token's",
+    bound=4096,
+    invalidated_by="a 401",
+)
 
 
 class _TokenKey(NamedTuple):
@@ -73,8 +88,8 @@ class Authenticator:
         self._timeout_seconds = timeout_seconds
         self._clock = clock
         self._wall_clock = wall_clock
-        self._challenges: Table[tuple[URL, str], Challenge] = Table(_REMEMBERED)
-        self._tokens: Table[_TokenKey, _Token] = Table(_REMEMBERED)
+        self._challenges: Table[tuple[URL, str], Challenge] = _CHALLENGES.table()
+        self._tokens: Table[_TokenKey, _Token] = _TOKENS.table()
         self._calls: dict[_TokenKey, _SharedFetch] = {}
 
     async def authorization(

@@ -11,12 +11,15 @@ import structlog
 
 from extender.circuit_breaker import Attempt, Backoff, CircuitBreaker
 from extender.errors import RegistryThrottled, RegistryUnavailable
-from extender.tables import LruTable
+from extender.tables import LruTable, declare_cache
 
 log = structlog.get_logger()
 
 _BACKOFF = Backoff(first_seconds=10.0, max_seconds=300.0)
-_SIZE = 1024  # a mirror of every registry makes endpoints of all the hosts that images name
+# A mirror of every registry makes endpoints of all the hosts that images name.
+_BREAKERS = declare_cache(
+    "registry.endpoint_breaker.breakers", key="root of the endpoint", bound=1024, invalidated_by="an answer"
+)
 
 
 class _Row(NamedTuple):
@@ -32,7 +35,7 @@ class EndpointBreakers:
         self._probe_seconds = probe_seconds
         self._clock = clock
         self._random = random
-        self._rows: LruTable[str, _Row] = LruTable(_SIZE)
+        self._rows: LruTable[str, _Row] = _BREAKERS.lru_table()
 
     def admit(self, root: str) -> Attempt:
         """An attempt at the endpoint; the caller records its outcome, or releases it.

@@ -13,7 +13,7 @@ from yarl import URL
 from extender.credentials.keyring import CredentialId
 from extender.errors import RegistryThrottled
 from extender.metrics import counter, gauge
-from extender.tables import Table
+from extender.tables import Table, declare_cache
 
 log = structlog.get_logger()
 
@@ -44,7 +44,13 @@ _WINDOW_SECONDS = 60.0  # where none is stated
 _MOST_WAIT_SECONDS = 300.0
 _RESERVE = 0.1  # of the limit: ten pulls of the hundred that Docker Hub gives an address
 _OLD_SECONDS = 60.0
-_REMEMBERED = 4096
+_READINGS = declare_cache(
+    "registry.quota.readings",
+    key="origin, credential id",
+    lifetime="the quota's window",
+    bound=4096,
+    invalidated_by="the next answer",
+)
 
 
 class _Reading(NamedTuple):
@@ -65,7 +71,7 @@ class Quotas:
         """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
         self._clock = clock
         self._random = random
-        self._readings: Table[tuple[URL, CredentialId], _Reading] = Table(_REMEMBERED)
+        self._readings: Table[tuple[URL, CredentialId], _Reading] = _READINGS.table()
 
     def note(self, name: str, origin: URL, credential_id: CredentialId, headers: Mapping[str, str]) -> None:
         """What an answer's headers say; without any, nothing is limited. `name` is the registry's in the metrics."""

@@ -15,7 +15,13 @@ from extender import __version__
 from extender.errors import ConfigError
 from extender.registry.addresses import AddressGuard, inner_refusal
 from extender.registry.transport import host_of, proxy_of
+from extender.tables import declare_cache
 
+_RESOLVED_SECONDS = 10
+# What names resolve to, checked before it is kept.
+_ADDRESSES = declare_cache(
+    "registry.session.addresses", key="host, port", lifetime=f"{_RESOLVED_SECONDS} s", bound=1000
+)
 _CONNECTIONS = 256  # over all hosts, so that no reference can use up the file descriptors; each host has its own bound
 
 
@@ -34,7 +40,11 @@ def open_session(*, guard: AddressGuard, ca_files: Sequence[str] = ()) -> aiohtt
     proxies = frozenset(_address_of(proxy) for proxy in map(proxy_of, ("http", "https")) if proxy)
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            ssl=_trusting(ca_files), limit=_CONNECTIONS, resolver=_GuardedResolver(guard, proxies)
+            ssl=_trusting(ca_files),
+            limit=_CONNECTIONS,
+            resolver=_GuardedResolver(guard, proxies),
+            ttl_dns_cache=_RESOLVED_SECONDS,
+            dns_cache_max_size=_ADDRESSES.rows,
         ),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None),

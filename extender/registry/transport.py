@@ -23,6 +23,7 @@ from yarl import URL
 
 from extender import metrics
 from extender.errors import RegistryThrottled, RegistryUnavailable
+from extender.tables import declare_cache
 
 _CODES = ("2xx", "3xx", "401", "403", "404", "429", "4xx", "5xx", "error")
 _REQUESTS = metrics.counter(
@@ -188,7 +189,10 @@ def proxy_for(url: URL) -> URL | None:
     return _find_proxy(url.scheme, f"{url.raw_host}:{url.port}", tuple(map(os.environ.get, _PROXY_VARIABLES)))
 
 
-@functools.lru_cache(maxsize=1024)
+_PROXIES = declare_cache("registry.transport.proxies", key="scheme, host, proxy variables", bound=1024)
+
+
+@functools.lru_cache(_PROXIES.rows)
 def _find_proxy(scheme: str, host: str, environment: tuple[str | None, ...]) -> URL | None:
     """As `proxy_for`; urllib reads the whole environment for it, which takes as long as the rest of a request."""
     del environment  # what the answer hangs on

@@ -21,7 +21,7 @@ from extender.errors import (
 from extender.images.content import Cause, Failure
 from extender.images.digest import PackedDigest
 from extender.resolver.references import Target
-from extender.tables import LruTable
+from extender.tables import LruTable, declare_cache
 
 # Constant sentences: nothing a registry wrote, and no address, reaches the pod's author through them.
 _SENTENCES = {
@@ -64,6 +64,16 @@ _SOON_MISSING_SECONDS, _SOON_TIMES, _MISSING_SECONDS = 5.0, 12, 60.0
 NEXT_CREDENTIAL = frozenset({Cause.DENIED, Cause.MISSING})
 
 
+FEWEST_FAILURES = 1_000
+_FAILURES = declare_cache(
+    "resolver.failures.failures",
+    key="repository, tag or digest, credential id",
+    lifetime=f"{_SOON_MISSING_SECONDS:g} s to {max(_LIFETIMES_SECONDS.values()):g} s",
+    bound=f"a tenth of `cache.size`, {FEWEST_FAILURES:,} at least",
+    invalidated_by="a lookup that succeeds",
+)
+
+
 class _Row(msgspec.Struct, frozen=True):
     failure: Failure
     until: float
@@ -74,7 +84,7 @@ class Failures:
     """The last failure of each (repository, tag or digest, credential), of at most `size`."""
 
     def __init__(self, size: int, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        self._rows: LruTable[tuple[str, PackedDigest, CredentialId], _Row] = LruTable(size)
+        self._rows: LruTable[tuple[str, PackedDigest, CredentialId], _Row] = _FAILURES.lru_table(size)
         self._clock = clock
         self._random = random
 

@@ -15,8 +15,8 @@ from extender.credentials.keyring import ANONYMOUS, CredentialId, Keyring
 from extender.images.content import Answer, Content, Failure
 from extender.images.digest import PackedDigest, pack_digest, unpack_digest
 from extender.metrics import counter
-from extender.resolver.references import References, Target
-from extender.tables import LruTable, Table
+from extender.resolver.references import TARGETS, References, Target
+from extender.tables import LruTable, Table, declare_cache
 
 LOOKUPS = counter(
     "multiarch_lookups_total",
@@ -26,12 +26,19 @@ LOOKUPS = counter(
     ("hit", "stale", "shared", "fetched", "negative", "error"),
 )
 
-# Distinct platform sets; a cluster has some dozens. One that falls out is only no longer shared.
-_INTERNED = 4096
 # Denials remembered before the rows they void are swept out, which takes 20 ms for 100,000 rows.
 # They stand in no Table: a denial that is dropped before that would bring its rows back.
 _DENIALS = 4096
-_MOST_TEXTS = 8_192
+_NAMES = declare_cache(
+    "resolver.image_cache.names",
+    key="repository, tag or digest, credential id",
+    lifetime="`cache.stale_seconds`",
+    bound="`cache.size`",
+    invalidated_by="a denial",
+)
+_CONTENTS = declare_cache("resolver.image_cache.contents", key="repository, digest", bound="`cache.size`")
+# A cluster has some dozens of platform sets. One that falls out is only no longer shared.
+_PLATFORM_SETS = declare_cache("resolver.image_cache.platform_sets", key="content", bound=4096)
 
 NameKey = tuple[str, PackedDigest, CredentialId]  # repository, tag or digest, credential
 
@@ -88,13 +95,13 @@ class ImageCache:
         self, size: int, lifetimes: Lifetimes, clock: Callable[[], float], write_log: WriteLog | None = None
     ) -> None:
         """`clock` gives monotonic seconds. `write_log` is told what registries say, but not what is loaded."""
-        self.references = References(min(size, _MOST_TEXTS))
+        self.references = References(min(size, TARGETS.rows))
         self.lifetimes = lifetimes
         self._clock = clock
         self._write_log = write_log
-        self._names: LruTable[NameKey, CachedImage] = LruTable(size)
-        self._contents: Table[tuple[str, PackedDigest], Content] = Table(size)
-        self._interned: LruTable[Content, Content] = LruTable(_INTERNED)
+        self._names: LruTable[NameKey, CachedImage] = _NAMES.lru_table(size)
+        self._contents: Table[tuple[str, PackedDigest], Content] = _CONTENTS.table(size)
+        self._interned: LruTable[Content, Content] = _PLATFORM_SETS.lru_table()
         self._denied_at: dict[tuple[str, CredentialId], float] = {}
 
     def __len__(self) -> int:

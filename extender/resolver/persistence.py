@@ -24,7 +24,7 @@ from extender.resolver.image_cache import CachedImage, NameKey
 from extender.resolver.references import Target
 from extender.resolver.store_breakers import Operation, StoreBreakers
 from extender.store.rows import Batch, NameRow, Row, Store, StoreError
-from extender.tables import Table
+from extender.tables import Table, declare_cache
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -53,7 +53,16 @@ _CLOSE_SECONDS = 2.0
 _GATHER_SECONDS = 0.25
 _BATCH_ROWS = 1_000
 # Rows that wait while the store is away, of some 300 bytes each; then the oldest are dropped.
-_MOST_WAITING = 10_000
+_WAITING_NAMES = declare_cache(
+    "resolver.persistence.names",
+    key="repository, tag or digest, credential id",
+    lifetime="until written",
+    bound=10_000,
+    invalidated_by="a denial",
+)
+_WAITING_DENIALS = declare_cache(
+    "resolver.persistence.denials", key="repository, credential id", lifetime="until written", bound=10_000
+)
 _READS_AT_ONCE = 8
 
 
@@ -84,8 +93,8 @@ class Persistence:
         self._breakers = StoreBreakers(store.location if store else "", clock=clock, random=random)
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
         self._writing = asyncio.Lock()
-        self._names: Table[NameKey, CachedImage] = Table(_MOST_WAITING)
-        self._denials: Table[tuple[str, CredentialId], float] = Table(_MOST_WAITING)
+        self._names: Table[NameKey, CachedImage] = _WAITING_NAMES.table()
+        self._denials: Table[tuple[str, CredentialId], float] = _WAITING_DENIALS.table()
         self._changed = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._is_loaded = False

@@ -11,10 +11,13 @@ from extender.errors import InvalidReference
 from extender.images.content import Cause, Failure
 from extender.images.digest import PackedDigest, pack_digest
 from extender.images.reference import ImageReference, parse_reference
-from extender.tables import LruTable
+from extender.tables import LruTable, declare_cache
 
 # What can be pulled stays under 800 characters; a longer text is wrong, and read anew each time rather than kept.
 _MAX_KEPT_CHARACTERS = 1024
+
+
+TARGETS = declare_cache("resolver.references.targets", key="text of the reference", bound=8192)
 
 
 class Target(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from extender.errors import (
 )
 from extender.images.content import Failure
 from extender.resolver.failures import BACKOFF, UNAVAILABLE, failure_of, retry_after_seconds
-from extender.tables import LruTable
+from extender.tables import LruTable, declare_cache
 
 log = structlog.get_logger()
 
@@ -106,11 +106,15 @@ class RegistryHost:
         return self._breaker.state() is State.CLOSED and self._failed_image in ("", image)
 
 
+# Hosts whose failures are remembered.
+HOSTS = declare_cache("resolver.registry_hosts.hosts", key="registry host", bound=4096)
+
+
 class RegistryHosts:
     """The hosts asked most recently, of at most `size`."""
 
     def __init__(self, size: int, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        self._hosts: LruTable[str, RegistryHost] = LruTable(size)
+        self._hosts: LruTable[str, RegistryHost] = HOSTS.lru_table(size)
         self._clock = clock
         self._random = random
 

@@ -22,7 +22,8 @@ from extender.resolver.failures import DENIED, NEXT_CREDENTIAL, Failures, summar
 from extender.resolver.image_cache import CachedImage, ImageCache
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
-from extender.resolver.registry_hosts import BreakerOpen, RegistryHosts
+from extender.resolver.registry_hosts import HOSTS, BreakerOpen, RegistryHosts
+from extender.tables import declare_cache
 
 T = TypeVar("T", CachedImage, Image)
 
@@ -32,9 +33,9 @@ log = structlog.get_logger()
 _AT_ONCE = 512
 # Fetches remembered, twice as many as can be under way: the oldest is dropped whether or not it has ended. One that
 # outlives 1,024 later ones could be repeated, not broken. An image takes some 3 KB.
-_REMEMBERED = 2 * _AT_ONCE
-# Hosts whose failures are remembered.
-_HOSTS = 4096
+_FETCHES = declare_cache(
+    "resolver.registry_lookup.fetches", key="repository, digest, credential id", bound=2 * _AT_ONCE
+)
 
 
 class RegistryLookup:
@@ -56,10 +57,10 @@ class RegistryLookup:
         self._failures = failures
         self._clock = clock
         self._random = random
-        self._hosts = RegistryHosts(_HOSTS, clock, random)
+        self._hosts = RegistryHosts(HOSTS.rows, clock, random)
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._trying: dict[Hashable, asyncio.Task[Any]] = {}  # of Known or of Image, as what was asked for
-        self._fetch = alru_cache(maxsize=_REMEMBERED, key=_fetch_key)(self._fetch_image)
+        self._fetch = alru_cache(maxsize=_FETCHES.rows, key=_fetch_key)(self._fetch_image)
 
     def host_failure(self, target: Target) -> Failure | None:
         """Why the target's host is not asked now; None if it may be."""

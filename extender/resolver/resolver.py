@@ -20,7 +20,7 @@ from extender.images.manifest import Image
 from extender.metrics import REGISTRY, gauge
 from extender.registry.image import ManifestClient
 from extender.resolver.cache_lookup import CacheLookup, CacheState
-from extender.resolver.failures import NEXT_CREDENTIAL, Failures
+from extender.resolver.failures import FEWEST_FAILURES, NEXT_CREDENTIAL, Failures
 from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, ImageQuery, Lifetimes
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
@@ -50,7 +50,6 @@ _MOST_CALLS = 10_000
 # Of them, those that one tenant's pods have started: half of what may ask registries at once, so that no namespace
 # full of images that lead nowhere keeps the others waiting.
 _MOST_CALLS_EACH = 256
-_FEWEST_FAILURES = 1_000
 _ENDED = Failure(Cause.LOOKING_UP, "its lookup was ended before it came to anything")
 
 
@@ -84,7 +83,7 @@ class Resolver:
         self._persistence = persistence or Persistence(None, clock=clock)
         lifetimes = Lifetimes(tag_seconds=tag_seconds, always_seconds=always_seconds, stale_seconds=stale_seconds)
         self.cache = ImageCache(size, lifetimes, clock, self._persistence)
-        self._failures = Failures(max(size // 10, _FEWEST_FAILURES), clock, random)
+        self._failures = Failures(max(size // 10, FEWEST_FAILURES), clock, random)
         self._registry_lookup = RegistryLookup(
             client, self.cache, self._persistence, self._failures, clock=clock, random=random
         )

@@ -15,6 +15,8 @@ from email.utils import formatdate
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from extender.tables import declare_cache
+
 AnswerNowait = Callable[[str, bytes], bytes | None]
 """The JSON text that answers 200 to this body at this path; None leaves the request to aiohttp."""
 
@@ -199,7 +201,11 @@ class _Clock:
 _CLOCK = _Clock()
 
 
-@functools.lru_cache(1024)  # a client's heads differ in their bodies' lengths alone
+# A client's heads differ in their bodies' lengths alone.
+_HEADS = declare_cache("server.connection.heads", key="request head", bound=1024)
+
+
+@functools.lru_cache(_HEADS.rows)
 def _read_head(head: bytes) -> tuple[str, int] | None:
     """Path and body length of a request that can be answered here; None for any other."""
     found = _HEAD.fullmatch(head)

@@ -29,6 +29,7 @@ from extender.store.rows import (
     encode_content,
     encode_name,
 )
+from extender.tables import declare_cache
 
 T = TypeVar("T")
 
@@ -62,6 +63,15 @@ class RedisServer(msgspec.Struct, frozen=True, kw_only=True):
         """`redis://host:port/database`, without login."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'rediss' if self.tls else 'redis'}://{host}:{self.port}/{self.database}"
+
+
+declare_cache(
+    "store.redis.rows",
+    key="repository, tag or digest, credential id",
+    lifetime="a week, or `cache.stale_seconds` if longer",
+    bound="the server's `maxmemory`",
+    invalidated_by="a denial, a new schema",
+)
 
 
 class RedisStore:

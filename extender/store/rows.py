@@ -16,6 +16,7 @@ from extender.images.content import Content
 from extender.images.digest import PackedDigest, pack_digest, unpack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
+from extender.tables import declare_cache
 
 Reason = Literal["corrupt", "locked", "schema", "timeout", "unavailable", "unwritable"]
 
@@ -143,13 +144,17 @@ def decode_content(repository: str, packed: PackedDigest, record: bytes) -> Cont
         return None
 
 
-@functools.lru_cache(maxsize=1024)
+_ENCODED = declare_cache("store.rows.encoded_contents", key="content", bound=1024)
+_DECODED = declare_cache("store.rows.decoded_contents", key="bytes", bound=1024)
+
+
+@functools.lru_cache(_ENCODED.rows)
 def _encode_content(content: Content) -> bytes:
     platforms = tuple((one.os, one.architecture, one.variant) for one in sorted(content.platforms))
     return _ENCODER.encode(_ContentRecord(content.kind, platforms, content.states_platforms))
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(_DECODED.rows)
 def _decode_content(raw: bytes) -> Content:
     record = _CONTENT_DECODER.decode(raw)
     return Content(record.kind, frozenset(Platform(*words) for words in record.platforms), record.states_platforms)

@@ -29,6 +29,7 @@ from extender.store.rows import (
     encode_content,
     encode_name,
 )
+from extender.tables import declare_cache
 
 T = TypeVar("T")
 
@@ -58,6 +59,14 @@ _REASONS: dict[int, Reason] = {
     sqlite3.SQLITE_CONSTRAINT: "corrupt",
     sqlite3.SQLITE_MISMATCH: "corrupt",
 }
+
+
+declare_cache(
+    "store.sqlite.rows",
+    key="repository, tag or digest, credential id",
+    bound="`cache.size`",
+    invalidated_by="a denial, a new schema",
+)
 
 
 class SqliteStore:

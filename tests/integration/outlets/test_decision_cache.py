@@ -1,6 +1,6 @@
 """Decisions that are used again: for how long, and how many are held."""
 
-from extender.outlets.decision_cache import FRESH_SECONDS, ROWS, DecisionCache
+from extender.outlets.decision_cache import DECISIONS, FRESH_SECONDS, DecisionCache
 from testbed.clock import Clock
 
 
@@ -22,9 +22,9 @@ def test_a_decision_is_found_for_its_own_kind_and_a_second() -> None:
 def test_the_oldest_is_forgotten_first() -> None:
     """Pods of which no two are alike must not fill memory."""
     recent = DecisionCache[int](Clock())
-    for number in range(ROWS):
+    for number in range(DECISIONS.rows):
         recent.keep(number, number)
     recent.keep(0, 0)
     recent.keep("one more", -1)
-    assert len(recent) == ROWS
+    assert len(recent) == DECISIONS.rows
     assert (recent.find(0), recent.find(1), recent.find(2)) == (0, None, 2)

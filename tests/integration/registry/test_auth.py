@@ -5,6 +5,7 @@ import base64
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -14,6 +15,7 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.demo.images import build_index
 from extender.errors import RegistryDenied, RegistryError, RegistryThrottled, RegistryUnavailable
 from extender.images.reference import ImageReference, parse_reference
+from extender.registry import auth as module
 from extender.registry.auth import Authenticator
 from extender.registry.transport import Response
 from testbed.clock import Clock
@@ -436,7 +438,8 @@ async def test_token_renewed_by_another_is_not_dropped(authenticator: Authentica
 
 async def test_memory_is_bounded(session: aiohttp.ClientSession, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest challenges and tokens are forgotten: whoever names many repositories cannot fill the memory."""
-    monkeypatch.setattr("extender.registry.auth._REMEMBERED", 3)
+    for name in ("_CHALLENGES", "_TOKENS"):
+        monkeypatch.setattr(module, name, msgspec.structs.replace(getattr(module, name), bound=3))
     authenticator = Authenticator(session, timeout_seconds=3600, clock=clock, wall_clock=clock)
     async with GuardedRegistry("") as registry:
         url = URL(f"{registry.url}/v2/")

@@ -10,6 +10,7 @@ from extender.cli.config import settings_table
 from extender.config.tree import settings
 from extender.metrics import REGISTRY
 from extender.placement.annotations import ADDED, MODE, PREFER, REASON, UNKNOWN
+from tests.unit.declared_caches import declared_caches
 from tests.unit.docs.pages import ALL, PROJECT, page
 
 TEXT = "\n".join(path.read_text() for path in ALL)
@@ -32,6 +33,19 @@ def metrics_table() -> str:
     return "\n".join(["| metric | type | labels | meaning |", "|---|---|---|---|", *rows, ""])
 
 
+def caches_table() -> str:
+    """Every cache that the package declares as Markdown, by name."""
+    rows = [
+        f"| {spec.name} | {spec.key} | {spec.lifetime} | {_number(spec.bound)} | {spec.invalidated_by} |"
+        for spec in declared_caches()
+    ]
+    return "\n".join(["| cache | key | lifetime | rows | invalidated by |", "|---|---|---|---|---|", *rows, ""])
+
+
+def _number(bound: int | str) -> str:
+    return bound if isinstance(bound, str) else f"{bound:,}"
+
+
 def test_settings_table_is_the_structs() -> None:
     """Paste the output of `multiarch-extender config --table`."""
     assert between(page("settings.md"), "settings", "settings end") == settings_table()
@@ -40,6 +54,11 @@ def test_settings_table_is_the_structs() -> None:
 def test_metrics_table_is_the_registry() -> None:
     """Each metric with type, labels and meaning."""
     assert between(page("metrics-and-logs.md"), "metrics", "metrics end") == metrics_table()
+
+
+def test_caches_table_is_the_declarations() -> None:
+    """Each cache with key, lifetime, bound and what invalidates it. Paste what `caches_table` gives."""
+    assert between(page("architecture.md"), "caches", "caches end") == caches_table()
 
 
 @pytest.mark.parametrize("annotation", [MODE, PREFER, UNKNOWN, REASON, ADDED])

@@ -1,9 +1,11 @@
 """Endpoints that failed are not asked for a while, and one probe at a time finds out whether they are well again."""
 
+import msgspec
 import pytest
 
 from extender.circuit_breaker import Attempt
 from extender.errors import RegistryError, RegistryThrottled, RegistryUnavailable
+from extender.registry import endpoint_breaker as module
 from extender.registry.endpoint_breaker import EndpointBreakers
 from testbed.clock import Clock
 
@@ -139,7 +141,7 @@ def test_backoffs_vary_by_chance(clock: Clock) -> None:
 
 def test_memory_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The endpoint that failed first is forgotten first."""
-    monkeypatch.setattr("extender.registry.endpoint_breaker._SIZE", 2)
+    monkeypatch.setattr(module, "_BREAKERS", msgspec.structs.replace(module._BREAKERS, bound=2))
     breakers = EndpointBreakers(probe_seconds=5, clock=clock, random=lambda: 0.0)
     for root in ("a", "b", "c"):
         breakers.record_failure(root, breakers.force(), DOWN)

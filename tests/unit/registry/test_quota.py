@@ -1,11 +1,13 @@
 """What a registry says of its quota, and when the rest of it is left to others."""
 
+import msgspec
 import pytest
 from multidict import CIMultiDict
 from yarl import URL
 
 from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.errors import RegistryThrottled
+from extender.registry import quota as module
 from extender.registry.quota import LIMIT, REMAINING, WITHHELD, Quotas
 from testbed.clock import Clock
 
@@ -126,7 +128,7 @@ def test_gauges_name_docker_hub_and_no_other(quotas: Quotas) -> None:
 
 def test_memory_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever names many registries cannot fill it."""
-    monkeypatch.setattr("extender.registry.quota._REMEMBERED", 2)
+    monkeypatch.setattr(module, "_READINGS", msgspec.structs.replace(module._READINGS, bound=2))
     quotas = Quotas(clock=clock, random=lambda: 0.5)
     for number in range(3):
         quotas.note("x", URL(f"https://{number}.example"), NOBODY, CIMultiDict({"ratelimit-remaining": "0"}))

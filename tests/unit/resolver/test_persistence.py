@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
 import pytest
 import structlog
 
@@ -251,7 +252,8 @@ async def test_what_waits_while_the_store_is_away_is_bounded(
     open_persistence: Open, store: FakeStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest rows go, and are counted."""
-    monkeypatch.setattr(module, "_MOST_WAITING", 3)
+    for name in ("_WAITING_NAMES", "_WAITING_DENIALS"):
+        monkeypatch.setattr(module, name, msgspec.structs.replace(getattr(module, name), bound=3))
     before = rows("dropped")
     persistence = open_persistence()
     store.fault = LOCKED

@@ -1,0 +1,208 @@
+"""Every cache of the package is declared, and made from its declaration."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+import extender
+from extender.config.tree import settings
+from extender.tables import CacheSpec, LruTable, Table, caches, declare_cache
+from tests.unit.declared_caches import declared_caches
+
+N = TypeVar("N", bound=ast.AST)
+
+PACKAGE = Path(extender.__file__).parent
+FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if file != PACKAGE / "tables.py"]
+MEMOS = {"cache", "lru_cache", "alru_cache"}
+TABLES = {"Table", "LruTable", "OrderedDict"}
+
+
+@pytest.fixture
+def no_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has been declared, for tests that declare something."""
+    monkeypatch.setattr("extender.tables._DECLARED", {})
+
+
+@pytest.mark.usefixtures("no_caches")
+def test_a_cache_is_made_from_its_declaration() -> None:
+    """The declaration's bound is the cache's, unless a setting says it."""
+    spec = declare_cache("test.tables.letters", key="letter", lifetime="5 s", bound=2, invalidated_by="a number")
+    assert (spec.key, spec.lifetime, spec.bound, spec.invalidated_by) == ("letter", "5 s", 2, "a number")
+    tables: list[Table[str, int] | LruTable[str, int]] = [spec.table(), spec.lru_table()]
+    for rows in tables:
+        for number, letter in enumerate("abc"):
+            rows.put(letter, number)
+        assert [rows.peek(letter) for letter in "abc"] == [None, 1, 2]
+
+
+@pytest.mark.usefixtures("no_caches")
+def test_a_cache_bounded_by_a_setting_needs_its_size() -> None:
+    """Nothing else says how large it is."""
+    spec = declare_cache("test.tables.numbers", key="number", bound="`cache.size`")
+    table: Table[int, int] = spec.table(1)
+    assert [table.put(number, number) for number in range(3)] == [0, 1, 1]
+    for make in (spec.table, spec.lru_table):
+        with pytest.raises(TypeError, match=r"test\.tables\.numbers is bounded by `cache\.size`"):
+            make()
+
+
+@pytest.mark.usefixtures("no_caches")
+def test_a_name_stands_for_one_cache() -> None:
+    """The same declaration may come twice, as from a module that is loaded again; another may not."""
+    first = declare_cache("test.tables.twice", key="a", bound=1)
+    assert declare_cache("test.tables.twice", key="a", bound=1) == first
+    with pytest.raises(ValueError, match=r"two caches named test\.tables\.twice"):
+        declare_cache("test.tables.twice", key="b", bound=1)
+    other = declare_cache("test.tables.another", key="a", bound=1)
+    assert caches() == (other, first)
+
+
+def test_a_declaration_says_something() -> None:
+    """No field is empty, no bound is zero, and no bar would break the table in Markdown."""
+    specs = declared_caches()
+    assert len(specs) > 25
+    for spec in specs:
+        assert all((spec.key, spec.lifetime, spec.bound, spec.invalidated_by)), spec.name
+        assert "|" not in _words(spec), spec.name
+
+
+def test_settings_named_in_a_declaration_exist() -> None:
+    """A setting in a declaration is one of the configuration's."""
+    paths = {setting.path for setting in settings()}
+    named = {name for spec in declared_caches() for name in re.findall(r"`([a-z_]+\.[a-z_.]+)`", _words(spec))}
+    assert named
+    assert named <= paths
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_caches_of_a_file_are_declared(file: Path) -> None:
+    """Whatever remembers is made by a declaration, or asks one for its rows."""
+    assert undeclared(ast.parse(file.read_text())) == []
+
+
+def test_declarations_are_named_after_their_file() -> None:
+    """So that the table in the documentation leads to the code."""
+    named = {
+        name: ".".join(file.relative_to(PACKAGE).with_suffix("").parts)
+        for file in FILES
+        for name in _declarations(ast.parse(file.read_text()))
+    }
+    assert {name: name.rpartition(".")[0] for name in named} == named
+    assert set(named) == {spec.name for spec in declared_caches()}
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("rows = Table(7)", ["Table"]),
+        ("rows: tables.LruTable[int, int] = tables.LruTable(7)", ["LruTable"]),
+        ("rows = LruTable[int, int](size)", ["LruTable"]),
+        ("rows = collections.OrderedDict()", ["OrderedDict"]),
+        ("class Names(LruTable[str, int]): ...\nnames = Names(5)", ["Names"]),
+        ("@lru_cache\ndef read(text): ...", ["lru_cache"]),
+        ("@functools.lru_cache(maxsize=1024)\ndef read(text): ...", ["lru_cache"]),
+        ("@functools.lru_cache(None)\ndef read(text): ...", ["lru_cache"]),
+        ("@functools.cache\ndef read(text): ...", ["cache"]),
+        ("read = functools.cache(parse)", ["cache"]),
+        ("fetch = alru_cache(maxsize=9, key=key)(ask)", ["alru_cache"]),
+        ("X = 5\n@lru_cache(X)\ndef read(text): ...", ["lru_cache"]),
+        ("spec = CacheSpec(name='x')", ["CacheSpec"]),
+        ("X = declare_cache('x')\nrows = X.table()\nmore = X.lru_table(size)", []),
+        ("X = declare_cache('x')\n@functools.lru_cache(X.rows)\ndef read(text): ...", []),
+        ("X = declare_cache('x')\nfetch = alru_cache(maxsize=X.rows, key=key)(ask)", []),
+        ("X = declare_cache('x')\nclass Names(Table[str, int]): ...\nnames = Names(min(size, X.rows))", []),
+        ("@functools.cache\ndef settings(): ...", []),
+        ("from extender.resolver.references import TARGETS, References\nnames = References(TARGETS.rows)", []),
+        ("from extender.resolver.references import TARGETS, References\nnames = References(5)", ["References"]),
+        ("rows: Table[int, int] = other", []),
+        ("from rich.table import Table\ntable = Table('a', 'b')", []),
+    ],
+)
+def test_what_counts_as_undeclared(code: str, found: list[str]) -> None:
+    """Each way to make a cache, with and without a declaration."""
+    assert undeclared(ast.parse(code)) == found
+
+
+def undeclared(tree: ast.Module) -> list[str]:
+    """What makes a cache in this module without asking a declaration for its bound."""
+    imports = list(_nodes(tree, ast.ImportFrom))
+    foreign = {alias.name for node in imports if node.module == "rich.table" for alias in node.names}
+    makers = (TABLES | MEMOS | _subclasses(tree) | SUBCLASSES | {"CacheSpec"}) - foreign
+    declared = _declared(tree).union(*map(_imported_declarations, imports))
+    made = [
+        _name(node.func) for node in _nodes(tree, ast.Call) if _name(node.func) in makers and not _asks(node, declared)
+    ]
+    decorators = [
+        _name(decorator)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for decorator in node.decorator_list
+        if _name(decorator) in MEMOS and not (_name(decorator) == "cache" and not ast.unparse(node.args))
+    ]
+    return made + decorators
+
+
+def _asks(call: ast.Call, declared: set[str]) -> bool:
+    """Whether an argument is, or is worked out from, the `rows` of a declaration."""
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == "rows" and _name(node.value) in declared
+        for argument in [*call.args, *(keyword.value for keyword in call.keywords)]
+        for node in ast.walk(argument)
+    )
+
+
+def _declared(tree: ast.Module) -> set[str]:
+    """The module's names for its own declarations."""
+    return {
+        _name(node.targets[0])
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and _name(node.value.func) == "declare_cache"
+    }
+
+
+def _imported_declarations(node: ast.ImportFrom) -> set[str]:
+    """Of the names that are imported, those that a module of ours has for its declarations."""
+    file = PACKAGE.parent / f"{(node.module or '').replace('.', '/')}.py"
+    there = _declared(ast.parse(file.read_text())) if file in FILES else set[str]()
+    return there & {alias.name for alias in node.names}
+
+
+def _declarations(tree: ast.Module) -> Iterator[str]:
+    """The names of the caches that a module declares."""
+    for node in _nodes(tree, ast.Call):
+        if _name(node.func) == "declare_cache":
+            yield ast.literal_eval(node.args[0])
+
+
+def _nodes(tree: ast.AST, kind: type[N]) -> Iterator[N]:
+    return (node for node in ast.walk(tree) if isinstance(node, kind))
+
+
+def _name(node: ast.AST) -> str:
+    """The last name of `functools.lru_cache`, `LruTable[str, int]`, `Table`."""
+    match node:
+        case ast.Name():
+            return node.id
+        case ast.Attribute():
+            return node.attr
+        case ast.Subscript():
+            return _name(node.value)
+    return ""
+
+
+def _subclasses(tree: ast.Module) -> set[str]:
+    """The classes of the module that are tables."""
+    return {node.name for node in _nodes(tree, ast.ClassDef) if TABLES & set(map(_name, node.bases))}
+
+
+SUBCLASSES = set[str]().union(*(_subclasses(ast.parse(file.read_text())) for file in FILES))
+
+
+def _words(spec: CacheSpec) -> str:
+    return f"{spec.key} {spec.lifetime} {spec.bound} {spec.invalidated_by}"
