@@ -1,4 +1,4 @@
-"""The nodes of the cluster: the platform and the taints of each, kept current by a watch.
+"""The nodes of the cluster: the platform of each, kept current by a watch.
 
 Knows how to hold 15,000 of them in little memory; which platform a node states is decided in `placement.nodes`.
 """
@@ -7,7 +7,7 @@ import asyncio
 import random as stdlib_random
 import re
 from collections.abc import Callable, Iterable, Sequence, Set
-from functools import lru_cache, partial
+from functools import partial
 
 import msgspec
 import structlog
@@ -17,7 +17,7 @@ from extender.cluster.client import ClusterRefused
 from extender.cluster.listwatch import Getter, Resource
 from extender.errors import ClusterError, ExtenderError
 from extender.images.platform import Platform
-from extender.kubernetes.core_v1 import Node, NodeName, Wire
+from extender.kubernetes.core_v1 import Node, NodeName
 from extender.metrics import gauge
 from extender.placement.nodes import NodeLookup, NodePlatforms, platform_of_node
 from extender.tables import Table, declare_cache
@@ -35,30 +35,11 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)  # RFC 1
 _LOOKUPS_AT_ONCE = 16
 _MISSING_SECONDS = 10.0  # how long a name that was not found is not looked up again
 _BACKOFF = Backoff(first_seconds=1.0, max_seconds=1.0)  # without lookups: kube-scheduler waits for each
+
+_NODE = msgspec.json.Decoder(Node)
 log = structlog.get_logger()
 
 
-class Taint(Wire, frozen=True):
-    """core/v1 Taint; an empty value is a value."""
-
-    key: str = ""
-    value: str | None = None
-    effect: str | None = None
-
-
-class NodeSpec(Wire, frozen=True):
-    """The part of core/v1 NodeSpec that reports show."""
-
-    taints: list[Taint] | None = None
-
-
-class TaintedNode(Node, frozen=True):
-    """core/v1 Node with its taints."""
-
-    spec: NodeSpec | None = None
-
-
-_NODE = msgspec.json.Decoder(TaintedNode)
 _MISSING = declare_cache(
     "cluster.nodes.missing",
     key="node name",
@@ -66,7 +47,6 @@ _MISSING = declare_cache(
     bound=1024,
     invalidated_by="the node's arrival",
 )
-_TAINTS = declare_cache("cluster.nodes.taints", key="taints", bound=1024)
 
 
 class WatchedNodes:
@@ -91,17 +71,12 @@ class WatchedNodes:
         self._reader = reader
         self._level_label = level_label
         self._clock = clock
-        self._taints: dict[NodeName, tuple[Taint, ...]] = {}  # of the tainted ones
         self._missing: Table[NodeName, float] = _MISSING.table()  # until when, the earliest first
         self._breaker = CircuitBreaker(_BACKOFF, clock=clock, random=random)
         self.synced = False
         self.platforms = NodePlatforms()
         for architecture, child in _NODES.items():
             child.set_function(partial(self.count, architecture))
-
-    def taints(self, name: NodeName) -> tuple[Taint, ...]:
-        """The node's taints; none for a node not in view."""
-        return self._taints.get(name, ())
 
     def count(self, architecture: str) -> int:
         """How many nodes are of `architecture`, with `other` as in the metric. O(distinct platforms)."""
@@ -121,18 +96,15 @@ class WatchedNodes:
         name = NodeName(node.metadata.name)
         self.platforms.put(name, platform_of_node(node, self._level_label))
         self._missing.remove(name)
-        self._taints.pop(name, None)
-        if node.spec and node.spec.taints:
-            self._taints[name] = _shared_taints(tuple(node.spec.taints))
 
     def delete(self, name: str) -> None:
         """The node is gone; deleting one not in view changes nothing."""
-        self._forget(NodeName(name))
+        self.platforms.drop(NodeName(name))
 
     def keep_only(self, names: Set[str]) -> None:
         """All nodes have been listed, and these are their names: the view is synced."""
         for name in [name for name in self.platforms if name not in names]:
-            self._forget(name)
+            self.platforms.drop(name)
         self.synced = True
 
     async def find(self, names: Iterable[NodeName], wait_seconds: float) -> NodeLookup:
@@ -192,16 +164,6 @@ class WatchedNodes:
         self._missing.put(name, now + _MISSING_SECONDS)
         self._missing.remove_first_while(lambda _, until: until <= now)
 
-    def _forget(self, name: NodeName) -> None:
-        self.platforms.drop(name)
-        self._taints.pop(name, None)
-
 
 def _label_of(platform: Platform | None) -> str:
     return platform.architecture if platform and platform.architecture in _ARCHITECTURES else "other"
-
-
-@lru_cache(_TAINTS.rows)
-def _shared_taints(taints: tuple[Taint, ...]) -> tuple[Taint, ...]:
-    """The same object for equal taints: the nodes of a pool share them."""
-    return taints

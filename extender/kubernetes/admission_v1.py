@@ -19,7 +19,6 @@ class GroupVersionKind(Wire, frozen=True):
     """metav1.GroupVersionKind; the group of core is empty."""
 
     group: str | None = None
-    version: str | None = None
     kind: str | None = None
 
 
@@ -35,7 +34,6 @@ class AdmissionRequest(Wire, frozen=True):
     namespace: str | None = None
     operation: str | None = None
     object: msgspec.Raw = msgspec.Raw()
-    dry_run: bool | None = None
 
 
 class AdmissionReview(Wire, frozen=True):

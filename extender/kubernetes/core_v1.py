@@ -20,7 +20,6 @@ class OwnerReference(Wire, frozen=True):
     """metav1.OwnerReference."""
 
     kind: str = ""
-    name: str = ""
     controller: bool | None = None
 
 
@@ -38,7 +37,6 @@ class ObjectMeta(Wire, frozen=True):
 class Container(Wire, frozen=True):
     """The image of a container, init container or ephemeral container."""
 
-    name: str | None = None
     image: str | None = None
     image_pull_policy: str | None = None
 

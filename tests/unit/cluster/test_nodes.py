@@ -3,13 +3,12 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import msgspec
 import pytest
 
 from extender.cluster.client import JSON, ClusterRefused
-from extender.cluster.nodes import Taint, WatchedNodes
+from extender.cluster.nodes import WatchedNodes
 from extender.errors import ClusterError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
@@ -21,15 +20,11 @@ AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")
 A, B, C = NodeName("a"), NodeName("b"), NodeName("c")
 
 
-def node(name: str, architecture: str | None = "amd64", taints: Any = None, **labels: str) -> bytes:
+def node(name: str, architecture: str | None = "amd64", **labels: str) -> bytes:
     """A node as the API server writes it."""
     info = {"architecture": architecture, "operatingSystem": "linux"} if architecture is not None else None
     return json.dumps(
-        {
-            "metadata": {"name": name, "labels": labels or None},
-            "spec": {"taints": taints},
-            "status": {"nodeInfo": info},
-        }
+        {"metadata": {"name": name, "labels": labels or None}, "spec": {}, "status": {"nodeInfo": info}}
     ).encode()
 
 
@@ -144,36 +139,21 @@ def test_heartbeat_changes_nothing() -> None:
     assert nodes.count("arm64") == 1
 
 
-def test_equal_platforms_and_taints_are_one_object() -> None:
-    """15,000 nodes of one pool hold one platform and one tuple of taints."""
+def test_equal_platforms_are_one_object() -> None:
+    """15,000 nodes of one pool hold one platform."""
     nodes = View().nodes
-    taints = [{"key": "arch", "value": "arm64", "effect": "NoSchedule"}]
-    nodes.upsert(node("c", "arm64", taints))
-    nodes.upsert(node("d", "arm64", taints))
+    nodes.upsert(node("c", "arm64"))
+    nodes.upsert(node("d", "arm64"))
     assert nodes.platforms[C] is nodes.platforms[NodeName("d")]
-    assert nodes.taints(C) is nodes.taints(NodeName("d"))
-
-
-def test_taints_follow_the_node() -> None:
-    """Reports see the node's present taints, and none once they or the node are gone."""
-    nodes = View().nodes
-    nodes.upsert(node("a", "amd64", [{"key": "dedicated", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}]))
-    assert nodes.taints(A) == (Taint("dedicated", None, "NoExecute"),)
-    nodes.upsert(node("a"))
-    assert nodes.taints(A) == ()
-    nodes.upsert(node("b", "arm64", [{"key": "x"}]))
-    nodes.delete("b")
-    assert nodes.taints(B) == ()
 
 
 def test_list_removes_what_it_does_not_name() -> None:
-    """Nodes that went away unseen leave with their platform and their taints."""
+    """Nodes that went away unseen leave with their platform."""
     nodes = View().nodes
-    nodes.upsert(node("b", "arm64", [{"key": "x"}]))
+    nodes.upsert(node("b", "arm64"))
     nodes.keep_only({"a"})
     assert dict(nodes.platforms) == {A: AMD64}
     assert nodes.platforms.distinct == {AMD64}
-    assert nodes.taints(B) == ()
 
 
 def test_unknown_name_is_deleted_without_harm() -> None:

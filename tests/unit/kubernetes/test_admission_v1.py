@@ -28,7 +28,7 @@ def test_request_as_kube_apiserver_sends_it_is_read() -> None:
         b'"object":{ "spec":{"future": 1} },"oldObject":null,"dryRun":true,"options":{"kind":"CreateOptions"}}}'
     )
     request = review.request
-    assert (request.uid, request.namespace, request.operation, request.dry_run) == ("u-1", "shop", "CREATE", True)
+    assert (request.uid, request.namespace, request.operation) == ("u-1", "shop", "CREATE")
     assert bytes(request.object) == b'{ "spec":{"future": 1} }'
     assert is_pod_creation(request)
 
