@@ -19,7 +19,7 @@ import msgspec
 
 from extender.cluster.library import lighten_library
 from extender.errors import ClusterError
-from extender.kubernetes.core_v1 import Wire
+from extender.kubernetes.meta_v1 import Status
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration
@@ -48,12 +48,6 @@ class ClusterRefused(ClusterError):
         super().__init__(message)
         self.status = status
         self.retry_after_seconds = retry_after_seconds
-
-
-class Status(Wire, frozen=True):
-    """metav1.Status: the body of a refusal."""
-
-    message: str | None = None
 
 
 _STATUS = msgspec.json.Decoder(Status)

@@ -11,7 +11,7 @@ import msgspec
 
 from extender.cluster.client import JSON, ClusterRefused
 from extender.errors import ClusterError
-from extender.kubernetes.core_v1 import Wire
+from extender.kubernetes.meta_v1 import Status, VersionedMeta, VersionedObject, WatchEvent
 
 
 class Streamer(Protocol):
@@ -22,26 +22,11 @@ class Streamer(Protocol):
     ) -> AsyncGenerator[bytes, None]: ...
 
 
-class Meta(Wire, frozen=True):
-    """What a watch needs of metav1.ObjectMeta."""
-
-    name: str = ""
-    resource_version: str = ""
-
-
-class Head(Wire, frozen=True):
-    """Of an object or bookmark its metadata, of an ERROR's Status the rest."""
-
-    metadata: Meta = Meta()
-    code: int = 0
-    message: str | None = None
-
-
 class Event(msgspec.Struct, frozen=True):
     """`type` is ADDED, MODIFIED, DELETED, BOOKMARK or whatever else a server thinks of; the object is undecoded."""
 
     type: str
-    meta: Meta
+    meta: VersionedMeta
     object: msgspec.Raw
 
     @property
@@ -50,13 +35,9 @@ class Event(msgspec.Struct, frozen=True):
         return self.type in ("ADDED", "MODIFIED")
 
 
-class _Line(Wire, frozen=True):
-    type: str
-    object: msgspec.Raw
-
-
-_LINE = msgspec.json.Decoder(_Line)
-_HEAD = msgspec.json.Decoder(Head)
+_LINE = msgspec.json.Decoder(WatchEvent)
+_OBJECT = msgspec.json.Decoder(VersionedObject)
+_STATUS = msgspec.json.Decoder(Status)
 
 
 async def watch_events(
@@ -77,9 +58,9 @@ async def watch_events(
 def _event_of(line: bytes) -> Event:
     try:
         event = _LINE.decode(line)
-        head = _HEAD.decode(event.object)
+        if event.type != "ERROR":
+            return Event(event.type, _OBJECT.decode(event.object).metadata, event.object)
+        status = _STATUS.decode(event.object)
     except msgspec.DecodeError as exc:
         raise ClusterError(f"the API server's answer is malformed: {exc}") from exc
-    if event.type == "ERROR":
-        raise ClusterRefused(f"the watch ended: {head.code} {(head.message or '')[:200]}", head.code)
-    return Event(event.type, head.metadata, event.object)
+    raise ClusterRefused(f"the watch ended: {status.code} {(status.message or '')[:200]}", status.code)

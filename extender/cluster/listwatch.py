@@ -13,9 +13,9 @@ import msgspec
 import structlog
 
 from extender.cluster.client import JSON, ClusterRefused
-from extender.cluster.events import Event, Head, Streamer, watch_events
+from extender.cluster.events import Event, Streamer, watch_events
 from extender.errors import ClusterError
-from extender.kubernetes.core_v1 import Wire
+from extender.kubernetes.meta_v1 import List, ListMeta, VersionedObject
 from extender.metrics import gauge
 
 # A page of nodes is 3 MB or more, twice that while it comes in, and decoding it holds the event loop for 4 ms.
@@ -67,22 +67,8 @@ class Handler(Protocol):
         """Everything has been listed by `upsert`; what is not among `names` is gone."""
 
 
-class ListMeta(Wire, frozen=True):
-    """metav1.ListMeta; an empty `continue_` ends the list."""
-
-    resource_version: str = ""
-    continue_: str = msgspec.field(name="continue", default="")
-
-
-class Page(Wire, frozen=True):
-    """One page of any list, its objects undecoded."""
-
-    metadata: ListMeta = ListMeta()
-    items: list[msgspec.Raw] | None = None
-
-
-_PAGE = msgspec.json.Decoder(Page)
-_HEAD = msgspec.json.Decoder(Head)
+_PAGE = msgspec.json.Decoder(List)
+_OBJECT = msgspec.json.Decoder(VersionedObject)
 T = TypeVar("T")
 
 
@@ -152,7 +138,7 @@ class ListWatch:
         body = await self._reader.get(self._resource.path, query, accept=self._resource.list_accept)
         page = _decode(_PAGE, body)
         for document in page.items or ():
-            name = _decode(_HEAD, document).metadata.name
+            name = _decode(_OBJECT, document).metadata.name
             self._upsert(name, document)
             names.add(name)
         self._confirmed_at = self._clock()

@@ -9,7 +9,8 @@ from types import MappingProxyType
 import msgspec
 
 from extender.cluster.listwatch import Resource
-from extender.kubernetes.core_v1 import Wire
+from extender.errors import ClusterError
+from extender.kubernetes.meta_v1 import PartialObjectMetadata
 
 PREFIX = "multiarch-extender.io/"
 NAMESPACES = Resource(
@@ -20,16 +21,7 @@ NAMESPACES = Resource(
 )
 
 
-class _Meta(Wire, frozen=True):
-    name: str
-    annotations: dict[str, str] | None = None
-
-
-class _PartialObjectMetadata(Wire, frozen=True):
-    metadata: _Meta
-
-
-_NAMESPACE = msgspec.json.Decoder(_PartialObjectMetadata)
+_NAMESPACE = msgspec.json.Decoder(PartialObjectMetadata)
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -52,8 +44,11 @@ class NamespaceView:
 
         Raises:
             msgspec.ValidationError: a field that is read has another type than meta/v1 gives it.
+            ClusterError: it has no name.
         """
         metadata = _NAMESPACE.decode(document).metadata
+        if not metadata.name:
+            raise ClusterError("a namespace without a name")
         ours = {key: value for key, value in (metadata.annotations or {}).items() if key.startswith(PREFIX)}
         if ours:
             self._annotations[metadata.name] = ours

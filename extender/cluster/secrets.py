@@ -14,7 +14,7 @@ from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.credentials.keyring import CREDENTIALS
 from extender.credentials.logins import InvalidLogins, Login, decode_docker_config, decode_legacy_config
 from extender.errors import ClusterError
-from extender.kubernetes.core_v1 import Wire
+from extender.kubernetes.core_v1 import Secret
 
 log = structlog.get_logger()
 
@@ -31,12 +31,7 @@ _DECODERS = {
 }
 
 
-class _Secret(Wire, frozen=True):
-    type: str | None = None
-    data: dict[str, str | None] | None = None
-
-
-_SECRET = msgspec.json.Decoder(_Secret)
+_SECRET = msgspec.json.Decoder(Secret)
 
 
 class ClusterSecrets:

@@ -16,7 +16,7 @@ import msgspec
 
 from extender.credentials.clouds import ask, decode, read_token
 from extender.credentials.logins import Login
-from extender.credentials.providers import CredentialProviderResponse, CredentialsUnavailable
+from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials
 
 # As cloud-provider-aws has it (cmd/ecr-credential-provider/main.go), with regions as Amazon names them.
 _HOST = re.compile(
@@ -87,7 +87,7 @@ class EcrProvider:
         """Whether the repository is in a private registry of ECR."""
         return _HOST.fullmatch(repository.partition("/")[0]) is not None
 
-    async def provide(self, repository: str) -> CredentialProviderResponse:
+    async def provide(self, repository: str) -> ProvidedCredentials:
         """A login for the repository's registry, kept for half of its twelve hours.
 
         Raises:
@@ -96,7 +96,7 @@ class EcrProvider:
         host = repository.partition("/")[0]
         found = _HOST.fullmatch(host)
         if found is None:
-            return CredentialProviderResponse((), 0.0)
+            return ProvidedCredentials((), 0.0)
         region, china = found["region"], ".cn" if found["domain"].endswith(".cn") else ""
         service = "ecr-fips" if found["fips"] else "api.ecr"
         url = self._environment.get("AWS_ENDPOINT_URL_ECR") or f"https://{service}.{region}.amazonaws.com{china}"
@@ -113,7 +113,7 @@ class EcrProvider:
             raise CredentialsUnavailable("ECR gave no token")
         granted = reply.authorization_data[0]
         keep_seconds = (granted.expires_at - self._wall_clock()) / 2
-        return CredentialProviderResponse((_login_of(host, granted.authorization_token),), keep_seconds)
+        return ProvidedCredentials((_login_of(host, granted.authorization_token),), keep_seconds)
 
     async def _keys(self) -> AwsKeys:
         given = self._environment

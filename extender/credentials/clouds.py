@@ -14,7 +14,8 @@ import aiohttp
 import msgspec
 
 from extender.credentials.logins import Login
-from extender.credentials.providers import CacheKeyType, CredentialProviderResponse, CredentialsUnavailable
+from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials
+from extender.kubernetes.credential_provider_v1 import CacheKeyType
 
 _TIMEOUT_SECONDS = 10.0
 _MAX_BODY_BYTES = 1 << 20
@@ -69,7 +70,7 @@ class GoogleProvider:
         """Whether Google answers at the repository's host."""
         return _GOOGLE_HOST.fullmatch(repository.partition("/")[0]) is not None
 
-    async def provide(self, repository: str) -> CredentialProviderResponse:
+    async def provide(self, repository: str) -> ProvidedCredentials:
         """An access token, which is good for all of Google's registries.
 
         Raises:
@@ -79,7 +80,7 @@ class GoogleProvider:
         body = await ask(self._session, "GET", self._url, headers={"Metadata-Flavor": "Google"})
         token = decode(_GOOGLE, body, "the metadata server")
         logins = tuple(Login(pattern, "oauth2accesstoken", token.access_token) for pattern in _GOOGLE_PATTERNS)
-        return CredentialProviderResponse(logins, token.expires_in - _SPARE_SECONDS, CacheKeyType.GLOBAL)
+        return ProvidedCredentials(logins, token.expires_in - _SPARE_SECONDS, CacheKeyType.GLOBAL)
 
 
 class AzureProvider:
@@ -101,7 +102,7 @@ class AzureProvider:
         """Whether Azure answers at the repository's host."""
         return _AZURE_HOST.fullmatch(repository.partition("/")[0]) is not None
 
-    async def provide(self, repository: str) -> CredentialProviderResponse:
+    async def provide(self, repository: str) -> ProvidedCredentials:
         """A refresh token of the repository's registry, for which our federated token is exchanged twice.
 
         Raises:
@@ -116,7 +117,7 @@ class AzureProvider:
         }
         body = await ask(self._session, "POST", f"https://{host}/oauth2/exchange", form=form)
         token = decode(_REGISTRY, body, host).refresh_token
-        return CredentialProviderResponse((Login(host, _AZURE_USERNAME, token),), _AZURE_KEEP_SECONDS)
+        return ProvidedCredentials((Login(host, _AZURE_USERNAME, token),), _AZURE_KEEP_SECONDS)
 
     async def _access_token(self, host: str) -> str:
         if not (self._client and self._tenant and self._token_file):

@@ -14,7 +14,7 @@ import structlog
 from extender.credentials.keyring import DockerConfigKeyring, JoinedKeyring, Keyring
 from extender.credentials.logins import InvalidLogins, Login, Logins, decode_docker_config
 from extender.credentials.programs import ProgramFailed, run_program
-from extender.credentials.providers import CredentialProviderResponse, CredentialsUnavailable, ProviderKeyring
+from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderKeyring
 from extender.errors import ConfigError
 
 log = structlog.get_logger()
@@ -56,7 +56,7 @@ class CredentialHelpers:
         """Whether there is a helper for the repository's registry."""
         return bool(self._helpers.get(repository.partition("/")[0], self._store))
 
-    async def provide(self, repository: str) -> CredentialProviderResponse:
+    async def provide(self, repository: str) -> ProvidedCredentials:
         """The login the helper has for the repository's registry, if any; kept for a minute.
 
         Raises:
@@ -71,9 +71,9 @@ class CredentialHelpers:
             )
         except ProgramFailed as exc:
             if any(phrase in exc.output for phrase in _NOT_FOUND):
-                return CredentialProviderResponse((), _KEEP_SECONDS)
+                return ProvidedCredentials((), _KEEP_SECONDS)
             raise
-        return CredentialProviderResponse(_logins_in(answer, host, program), _KEEP_SECONDS)
+        return ProvidedCredentials(_logins_in(answer, host, program), _KEEP_SECONDS)
 
 
 def load_docker_config(path: str, *, key: bytes, clock: Callable[[], float]) -> Keyring:

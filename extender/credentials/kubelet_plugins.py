@@ -1,67 +1,33 @@
 """The kubelet's credential-provider plugins: the programs that ECR, Artifact Registry and ACR give to nodes.
 
-Knows their configuration file (kubelet.config.k8s.io/v1 CredentialProviderConfig) and their protocol
-(credentialprovider.kubelet.k8s.io/v1, k8s.io/kubelet/pkg/apis/credentialprovider/v1/types.go). Plugins that want a
-ServiceAccount's token are refused: no pod's identity is ours to use.
+Knows what the kubelet accepts in their configuration file and as an answer. Plugins that want a ServiceAccount's token
+are refused: no pod's identity is ours to use.
 """
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from extender.credentials.keyring import Keyring
 from extender.credentials.logins import Login, Pattern, compile_pattern
 from extender.credentials.programs import run_program
-from extender.credentials.providers import (
-    CacheKeyType,
-    CredentialProviderResponse,
-    CredentialsUnavailable,
-    ProviderKeyring,
-)
+from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderKeyring
 from extender.durations import parse_seconds
 from extender.errors import ConfigError
+from extender.kubernetes.credential_provider_v1 import (
+    CONFIG_VERSIONS,
+    PROTOCOL,
+    CredentialProvider,
+    CredentialProviderConfig,
+    CredentialProviderRequest,
+    CredentialProviderResponse,
+)
 
 _TIMEOUT_SECONDS = 60.0  # the kubelet's
-_PROTOCOL = "credentialprovider.kubelet.k8s.io/v1"
 
 
-class _Variable(msgspec.Struct, frozen=True):
-    name: str
-    value: str = ""
-
-
-class _Plugin(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    match_images: tuple[str, ...]
-    default_cache_duration: str
-    api_version: str
-    args: tuple[str, ...] | None = None
-    env: tuple[_Variable, ...] | None = None
-    token_attributes: dict[str, object] | None = None
-
-
-class _PluginConfig(msgspec.Struct, frozen=True, rename="camel"):
-    api_version: str
-    kind: Literal["CredentialProviderConfig"]
-    providers: tuple[_Plugin, ...]
-
-
-class _Auth(msgspec.Struct):
-    username: str = ""
-    password: str = ""
-
-
-class _Response(msgspec.Struct, rename="camel"):
-    api_version: str
-    kind: Literal["CredentialProviderResponse"]
-    cache_key_type: CacheKeyType
-    cache_duration: str | None = None
-    auth: dict[str, _Auth] | None = None
-
-
-_RESPONSE = msgspec.json.Decoder(_Response)
+_RESPONSE = msgspec.json.Decoder(CredentialProviderResponse)
 
 
 class CredentialPlugin:
@@ -69,7 +35,7 @@ class CredentialPlugin:
 
     source = "provider"
 
-    def __init__(self, plugin: _Plugin, bin_dir: str) -> None:
+    def __init__(self, plugin: CredentialProvider, bin_dir: str) -> None:
         """Raises ConfigError where the kubelet would refuse the plugin, or where it wants what we have not."""
         self.name = plugin.name
         self.principal = plugin.name  # the node's own identity: one, however often its passwords change
@@ -83,15 +49,14 @@ class CredentialPlugin:
         """Whether one of `matchImages` matches."""
         return any(pattern.matches_repository(repository) for pattern in self._patterns)
 
-    async def provide(self, repository: str) -> CredentialProviderResponse:
+    async def provide(self, repository: str) -> ProvidedCredentials:
         """What the plugin answers for the repository.
 
         Raises:
             CredentialsUnavailable: it fails, takes longer than a minute, or does not keep to the protocol.
         """
-        question = {"kind": "CredentialProviderRequest", "apiVersion": _PROTOCOL, "image": repository}
         answer = await run_program(
-            self._program, self._arguments, msgspec.json.encode(question),
+            self._program, self._arguments, msgspec.json.encode(CredentialProviderRequest(repository)),
             environment=self._environment, timeout_seconds=_TIMEOUT_SECONDS,
         )  # fmt: skip
         try:
@@ -99,11 +64,11 @@ class CredentialPlugin:
             seconds = _seconds(response.cache_duration) if response.cache_duration is not None else None
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
             raise CredentialsUnavailable(f"{self.name} gave no CredentialProviderResponse") from None
-        if response.api_version != _PROTOCOL:
-            raise CredentialsUnavailable(f"{self.name} speaks another version than {_PROTOCOL}")
+        if response.api_version != PROTOCOL:
+            raise CredentialsUnavailable(f"{self.name} speaks another version than {PROTOCOL}")
         logins = tuple(Login(key, auth.username, auth.password) for key, auth in (response.auth or {}).items())
         keep_seconds = self._default_seconds if seconds is None else seconds
-        return CredentialProviderResponse(logins, keep_seconds, response.cache_key_type)
+        return ProvidedCredentials(logins, keep_seconds, response.cache_key_type)
 
 
 def load_credential_plugins(path: str, bin_dir: str, *, key: bytes, clock: Callable[[], float]) -> tuple[Keyring, ...]:
@@ -114,13 +79,13 @@ def load_credential_plugins(path: str, bin_dir: str, *, key: bytes, clock: Calla
     """
     where = f"registry.credential_providers.config: {path}"
     try:
-        config = msgspec.yaml.decode(Path(path).read_bytes(), type=_PluginConfig)
+        config = msgspec.yaml.decode(Path(path).read_bytes(), type=CredentialProviderConfig)
     except OSError as exc:
         raise ConfigError(f"{where} cannot be read: {exc.strerror}") from exc
     except msgspec.MsgspecError as exc:
         raise ConfigError(f"{where}: {exc}") from exc
-    if config.api_version not in ("kubelet.config.k8s.io/v1", "kubelet.config.k8s.io/v1beta1"):
-        raise ConfigError(f"{where}: apiVersion must be kubelet.config.k8s.io/v1, not {config.api_version}")
+    if config.api_version not in CONFIG_VERSIONS:
+        raise ConfigError(f"{where}: apiVersion must be {CONFIG_VERSIONS[0]}, not {config.api_version}")
     names = [plugin.name for plugin in config.providers]
     if not names or len(set(names)) != len(names):
         raise ConfigError(f"{where}: at least one provider is needed, and each name only once")
@@ -131,7 +96,7 @@ def load_credential_plugins(path: str, bin_dir: str, *, key: bytes, clock: Calla
     return tuple(ProviderKeyring(plugin, key=key, clock=clock) for plugin in plugins)
 
 
-def _patterns_of(plugin: _Plugin) -> list[Pattern]:
+def _patterns_of(plugin: CredentialProvider) -> list[Pattern]:
     patterns = [compile_pattern(text) for text in plugin.match_images]
     good = [pattern for pattern in patterns if pattern and pattern.host.pattern]
     if not good or len(good) < len(patterns):
@@ -139,12 +104,12 @@ def _patterns_of(plugin: _Plugin) -> list[Pattern]:
     return good
 
 
-def _checked_seconds(plugin: _Plugin) -> float:
+def _checked_seconds(plugin: CredentialProvider) -> float:
     """`defaultCacheDuration`, after everything else has been found to be as the kubelet wants it."""
     if plugin.name in ("", ".", "..") or "/" in plugin.name or " " in plugin.name:
         raise ConfigError(f"{plugin.name!r} is no name of a program in bin_dir")
-    if plugin.api_version != _PROTOCOL:
-        raise ConfigError(f"{plugin.name}: apiVersion must be {_PROTOCOL}")
+    if plugin.api_version != PROTOCOL:
+        raise ConfigError(f"{plugin.name}: apiVersion must be {PROTOCOL}")
     if plugin.token_attributes is not None:
         raise ConfigError(f"{plugin.name}: tokenAttributes: tokens of ServiceAccounts are not given to plugins")
     try:

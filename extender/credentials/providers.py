@@ -6,7 +6,6 @@ Knows lifetimes and who shares what. How a provider is asked is its own business
 import asyncio
 import hashlib
 from collections.abc import Callable, Hashable
-from enum import StrEnum
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -17,6 +16,7 @@ from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, 
 from extender.credentials.logins import ByPattern, Login, Logins
 from extender.errors import ExtenderError
 from extender.images.reference import ImageReference
+from extender.kubernetes.credential_provider_v1 import CacheKeyType
 from extender.tables import LruTable, declare_cache
 
 log = structlog.get_logger()
@@ -38,15 +38,7 @@ class CredentialsUnavailable(ExtenderError):
     """A provider gave no credentials. The message quotes nothing that it said."""
 
 
-class CacheKeyType(StrEnum):
-    """For what else an answer holds: for its image alone, for all of its registry, or for everything."""
-
-    IMAGE = "Image"
-    REGISTRY = "Registry"
-    GLOBAL = "Global"
-
-
-class CredentialProviderResponse(msgspec.Struct, frozen=True):
+class ProvidedCredentials(msgspec.Struct, frozen=True):
     """What a provider gave, and for how long it may be kept."""
 
     logins: tuple[Login, ...]
@@ -68,7 +60,7 @@ class CredentialProvider(Protocol):
     def serves(self, repository: str) -> bool:
         """Whether it is to be asked about `repository` (`quay.io/a/b`)."""
 
-    async def provide(self, repository: str) -> CredentialProviderResponse:
+    async def provide(self, repository: str) -> ProvidedCredentials:
         """What it has for `repository`.
 
         Raises:

@@ -1,1 +1,1 @@
-"""The fields read and written on the Kubernetes wire. Pure."""
+"""The fields that are read and written of what Kubernetes components send each other, one API group a file. Pure."""

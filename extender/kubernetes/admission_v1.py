@@ -9,17 +9,11 @@ from typing import Annotated
 import msgspec
 
 from extender.errors import InvalidRequest
-from extender.kubernetes.core_v1 import Wire
+from extender.kubernetes.meta_v1 import GroupVersionKind
+from extender.kubernetes.wire import Wire
 
 WARNING_CHARACTERS = 256
 """The API truncates longer warnings where there are many (types.go, AdmissionResponse.Warnings)."""
-
-
-class GroupVersionKind(Wire, frozen=True):
-    """metav1.GroupVersionKind; the group of core is empty."""
-
-    group: str | None = None
-    kind: str | None = None
 
 
 class AdmissionRequest(Wire, frozen=True):

@@ -1,4 +1,4 @@
-"""The fields of core/v1 that are read. Unknown fields are ignored, missing and null ones are empty.
+"""The fields of core/v1 that are read or written. Unknown fields are ignored, missing and null ones are empty.
 
 Source: k8s.io/api/core/v1/types.go. Structs hold what a decision reads and nothing more; whoever must give an object
 back works on its raw bytes.
@@ -8,30 +8,11 @@ from typing import NewType
 
 import msgspec
 
+from extender.kubernetes.meta_v1 import ObjectMeta
+from extender.kubernetes.wire import Wire
+
 NodeName = NewType("NodeName", str)
 PodUid = NewType("PodUid", str)
-
-
-class Wire(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Base of everything decoded here: camelCase keys."""
-
-
-class OwnerReference(Wire, frozen=True):
-    """metav1.OwnerReference."""
-
-    kind: str = ""
-    controller: bool | None = None
-
-
-class ObjectMeta(Wire, frozen=True):
-    """metav1.ObjectMeta. Who puts annotations back as they were asks whether they were missing or null."""
-
-    name: str | None = None
-    generate_name: str | None = None
-    namespace: str | None = None
-    uid: str | None = None
-    annotations: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
-    owner_references: list[OwnerReference] | None = None
 
 
 class Container(Wire, frozen=True):
@@ -89,6 +70,21 @@ class Pod(Wire, frozen=True):
     spec: PodSpec | None = None
 
 
+class CreatedSpec(PodSpec, frozen=True):
+    """core/v1 PodSpec with the parts that a patch touches or depends on, as they came; `UNSET` where they did not."""
+
+    tolerations: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    affinity: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    scheduler_name: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    node_selector: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class CreatedPod(Pod, frozen=True):
+    """core/v1 Pod as a mutation reads it."""
+
+    spec: CreatedSpec | None = None
+
+
 class NodeSystemInfo(Wire, frozen=True):
     """What the kubelet says of its machine: architecture in GOARCH, no variant."""
 
@@ -114,3 +110,64 @@ class Node(Wire, frozen=True):
 
     metadata: NodeMeta | None = None
     status: NodeStatus | None = None
+
+
+class NodeList(Wire, frozen=True):
+    """core/v1 NodeList, of which only the items are read."""
+
+    items: list[Node] | None = None
+
+
+class Secret(Wire, frozen=True):
+    """core/v1 Secret; its data is base64."""
+
+    type: str | None = None
+    data: dict[str, str | None] | None = None
+
+
+class NodeSelectorRequirement(Wire, frozen=True, omit_defaults=True):
+    """core/v1 NodeSelectorRequirement."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class NodeSelectorTerm(Wire, frozen=True, omit_defaults=True):
+    """core/v1 NodeSelectorTerm: its requirements are ANDed, and without any it matches no node."""
+
+    match_expressions: tuple[NodeSelectorRequirement, ...] | None = None
+    match_fields: tuple[NodeSelectorRequirement, ...] | None = None
+
+
+class NodeSelector(Wire, frozen=True):
+    """core/v1 NodeSelector: its terms are ORed."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] | None = None
+
+
+class PreferredSchedulingTerm(Wire, frozen=True):
+    """core/v1 PreferredSchedulingTerm; the weight is 1-100."""
+
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class NodeAffinity(
+    Wire,
+    frozen=True,
+    rename={
+        "required": "requiredDuringSchedulingIgnoredDuringExecution",
+        "preferred": "preferredDuringSchedulingIgnoredDuringExecution",
+    },
+):
+    """core/v1 NodeAffinity."""
+
+    required: NodeSelector | None = None
+    preferred: tuple[PreferredSchedulingTerm, ...] | None = None
+
+
+class Affinity(Wire, frozen=True):
+    """core/v1 Affinity, of which only the part about nodes is read."""
+
+    node_affinity: NodeAffinity | None = None

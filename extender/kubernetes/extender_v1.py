@@ -13,7 +13,8 @@ from typing import TypeVar
 import msgspec
 
 from extender.errors import InvalidRequest
-from extender.kubernetes.core_v1 import Node, NodeName, ObjectMeta, Pod
+from extender.kubernetes.core_v1 import Node, NodeList, NodeName, Pod
+from extender.kubernetes.meta_v1 import ObjectMeta
 
 _NULL = msgspec.Raw(b"null")
 _NONE_FAILED = msgspec.Raw(b"{}")
@@ -23,12 +24,6 @@ _T = TypeVar("_T")
 
 class GoWire(msgspec.Struct, frozen=True, rename="pascal", gc=False):
     """Base of everything Go writes without JSON tags: PascalCase keys."""
-
-
-class NodeList(msgspec.Struct, frozen=True):
-    """core/v1 NodeList, of which only the items are read."""
-
-    items: list[Node] | None = None
 
 
 class ExtenderFilterResult(GoWire, frozen=True):

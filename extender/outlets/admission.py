@@ -18,9 +18,9 @@ from extender.kubernetes.admission_v1 import (
     encode_response,
     is_pod_creation,
 )
+from extender.kubernetes.core_v1 import CreatedPod
 from extender.metrics import counter
 from extender.outlets.pod_resolver import PodQuestion, PodResolver
-from extender.placement.creation import CreatedPod
 from extender.placement.facts import facts_of
 from extender.placement.mutation import AdmissionOutcome, AdmissionPolicy, Mutation, Mutator
 from extender.server.routes import Reply

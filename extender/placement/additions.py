@@ -11,8 +11,8 @@ from typing import Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from extender.kubernetes.core_v1 import Toleration
-from extender.placement.affinity import ARCHITECTURE, OPERATING_SYSTEM, Alternatives, PreferredTerm
+from extender.kubernetes.core_v1 import PreferredSchedulingTerm, Toleration
+from extender.placement.affinity import ARCHITECTURE, OPERATING_SYSTEM, Alternatives
 from extender.placement.annotations import ADDED, REASON
 from extender.placement.patch import Json, JsonObject, look, pointer
 from extender.placement.terms import (
@@ -45,7 +45,7 @@ _CONTAINERS = {
 }
 
 SchedulerBefore: TypeAlias = Literal["missing", "null", "", "default-scheduler"]
-_Item = TypeVar("_Item", Toleration, PreferredTerm)
+_Item = TypeVar("_Item", Toleration, PreferredSchedulingTerm)
 
 
 class Additions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -57,7 +57,7 @@ class Additions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
 
     tolerations: tuple[Toleration, ...] = ()
     required: tuple[AddedTerm, ...] = ()
-    preferred: tuple[PreferredTerm, ...] = ()
+    preferred: tuple[PreferredSchedulingTerm, ...] = ()
     scheduler_name_was: SchedulerBefore | None = None
     was: Mapping[str, Absence] = {}
 
@@ -129,7 +129,7 @@ def add(
     *,
     tolerations: Sequence[Toleration] = (),
     required: Sequence[Alternatives] = (),
-    preferred: Sequence[PreferredTerm] = (),
+    preferred: Sequence[PreferredSchedulingTerm] = (),
     scheduler_name: str = "",
 ) -> Additions:
     """Add these to `document`, in place; `required` as in `affinity.Plan`. Returns the record of it.
@@ -158,7 +158,7 @@ def annotate(document: JsonObject, additions: Additions, reason: str) -> Additio
     return additions
 
 
-def _json(value: Toleration | PreferredTerm) -> Json:
+def _json(value: Toleration | PreferredSchedulingTerm) -> Json:
     return cast("Json", msgspec.json.decode(_ENCODER.encode(value)))
 
 

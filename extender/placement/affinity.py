@@ -10,7 +10,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from extender.images.platform import Compatibility, Platform, runs_on
-from extender.kubernetes.core_v1 import Wire
+from extender.kubernetes.core_v1 import (
+    NodeAffinity,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    PreferredSchedulingTerm,
+)
 from extender.placement.facts import ImageFact, RunsOn
 
 ARCHITECTURE = "kubernetes.io/arch"
@@ -45,55 +50,7 @@ class AffinityMode(enum.StrEnum):
         return self in (AffinityMode.PREFERRED, AffinityMode.BOTH)
 
 
-class Requirement(Wire, frozen=True, omit_defaults=True):
-    """core/v1 NodeSelectorRequirement."""
-
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] | None = None
-
-
-class Term(Wire, frozen=True, omit_defaults=True):
-    """core/v1 NodeSelectorTerm: its requirements are ANDed, and without any it matches no node."""
-
-    match_expressions: tuple[Requirement, ...] | None = None
-    match_fields: tuple[Requirement, ...] | None = None
-
-
-class NodeSelector(Wire, frozen=True):
-    """core/v1 NodeSelector: its terms are ORed."""
-
-    node_selector_terms: tuple[Term, ...] | None = None
-
-
-class PreferredTerm(Wire, frozen=True):
-    """core/v1 PreferredSchedulingTerm; the weight is 1-100."""
-
-    weight: int = 0
-    preference: Term = Term()
-
-
-class NodeAffinity(
-    Wire,
-    frozen=True,
-    rename={
-        "required": "requiredDuringSchedulingIgnoredDuringExecution",
-        "preferred": "preferredDuringSchedulingIgnoredDuringExecution",
-    },
-):
-    """core/v1 NodeAffinity."""
-
-    required: NodeSelector | None = None
-    preferred: tuple[PreferredTerm, ...] | None = None
-
-
-class Affinity(Wire, frozen=True):
-    """core/v1 Affinity, of which only the part about nodes is read."""
-
-    node_affinity: NodeAffinity | None = None
-
-
-Alternatives = tuple[tuple[Requirement, ...], ...]
+Alternatives = tuple[tuple[NodeSelectorRequirement, ...], ...]
 """What is ANDed to a term; several make several terms of it, which are ORed. Empty: nothing."""
 
 
@@ -129,7 +86,7 @@ def plan_required(affinity: NodeAffinity, node_selector: Mapping[str, str], node
 
     A term that implies as much gets nothing; one that matches nothing anyway, or would match nothing then, is left.
     """
-    selector = [Requirement(key, "In", (value,)) for key, value in node_selector.items()]
+    selector = [NodeSelectorRequirement(key, "In", (value,)) for key, value in node_selector.items()]
     alone = _alternatives(selector, nodes)
     if alone is None:
         return Plan(selector_contradicts=True)
@@ -146,7 +103,7 @@ def plan_required(affinity: NodeAffinity, node_selector: Mapping[str, str], node
 
 def plan_preferred(
     affinity: NodeAffinity, preference: Mapping[str, int], architectures: frozenset[str]
-) -> tuple[PreferredTerm, ...]:
+) -> tuple[PreferredSchedulingTerm, ...]:
     """One term for each preferred architecture among `architectures`, weight 10 for each point of preference.
 
     None where the pod's author prefers architectures already.
@@ -155,13 +112,16 @@ def plan_preferred(
     if any(_LABELS.get(item.key) == ARCHITECTURE for item in own):
         return ()
     return tuple(
-        PreferredTerm(min(points * 10, _HIGHEST_WEIGHT), Term((Requirement(ARCHITECTURE, "In", (architecture,)),)))
+        PreferredSchedulingTerm(
+            min(points * 10, _HIGHEST_WEIGHT),
+            NodeSelectorTerm((NodeSelectorRequirement(ARCHITECTURE, "In", (architecture,)),)),
+        )
         for architecture, points in sorted(preference.items())
         if points > 0 and architecture in architectures
     )
 
 
-def _alternatives(present: Sequence[Requirement], nodes: frozenset[Platform]) -> Alternatives | None:
+def _alternatives(present: Sequence[NodeSelectorRequirement], nodes: frozenset[Platform]) -> Alternatives | None:
     """What to AND to `present` so that it allows only `nodes`: nothing if it does, None if it allows none of them."""
     left = [
         node
@@ -188,18 +148,20 @@ def _products(nodes: Sequence[Platform]) -> list[tuple[list[str], list[str]]]:
     return [(systems, list(architectures)) for architectures, systems in products.items()]
 
 
-def _missing(present: Sequence[Requirement], label: str, values: Sequence[str]) -> tuple[Requirement, ...]:
+def _missing(
+    present: Sequence[NodeSelectorRequirement], label: str, values: Sequence[str]
+) -> tuple[NodeSelectorRequirement, ...]:
     """The requirement that `label` is one of `values`, unless what is present allows no other."""
     listed = [item.values or () for item in present if _LABELS.get(item.key) == label and item.operator == "In"]
     allowed = {value for value in (listed[0] if listed else ()) if _allows(present, label, value)}
-    return () if listed and allowed <= set(values) else (Requirement(label, "In", tuple(values)),)
+    return () if listed and allowed <= set(values) else (NodeSelectorRequirement(label, "In", tuple(values)),)
 
 
-def _allows(present: Sequence[Requirement], label: str, value: str) -> bool:
+def _allows(present: Sequence[NodeSelectorRequirement], label: str, value: str) -> bool:
     return all(_admits(item, value) for item in present if _LABELS.get(item.key) == label)
 
 
-def _admits(requirement: Requirement, value: str) -> bool:
+def _admits(requirement: NodeSelectorRequirement, value: str) -> bool:
     """Whether a node whose label has `value` satisfies it; an operator of the future is taken to be satisfied."""
     values = requirement.values or ()
     match requirement.operator:

@@ -9,26 +9,11 @@ from typing import cast
 import msgspec
 
 from extender.images.platform import Platform
-from extender.kubernetes.core_v1 import Pod, PodSpec
+from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
 from extender.placement.annotations import ADDED, REASON, Overrides
 from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown
 from extender.placement.patch import JsonObject
 from extender.placement.reasons import Constraint, refusal_text
-
-
-class CreatedSpec(PodSpec, frozen=True):
-    """core/v1 PodSpec with the parts that a patch touches or depends on, as they came; `UNSET` where they did not."""
-
-    tolerations: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    affinity: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    scheduler_name: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    node_selector: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-class CreatedPod(Pod, frozen=True):
-    """core/v1 Pod as a mutation reads it."""
-
-    spec: CreatedSpec | None = None
 
 
 class _Metadata(msgspec.Struct, frozen=True):

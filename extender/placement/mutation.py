@@ -13,7 +13,7 @@ import msgspec
 
 from extender.images.platform import Platform
 from extender.kubernetes.admission_v1 import encode_fields
-from extender.kubernetes.core_v1 import Pod, Toleration
+from extender.kubernetes.core_v1 import Affinity, CreatedPod, NodeAffinity, Pod, PreferredSchedulingTerm, Toleration
 from extender.placement.additions import (
     ADDED_PATH,
     AFFINITY_PATH,
@@ -28,18 +28,15 @@ from extender.placement.additions import (
     write_record,
 )
 from extender.placement.affinity import (
-    Affinity,
     AffinityMode,
     Alternatives,
-    NodeAffinity,
     Plan,
-    PreferredTerm,
     node_platforms,
     plan_preferred,
     plan_required,
 )
 from extender.placement.annotations import Mode, Overrides
-from extender.placement.creation import CreatedPod, Creation, read_creation
+from extender.placement.creation import Creation, read_creation
 from extender.placement.facts import Fit, ImageFact, PodImage, fit
 from extender.placement.patch import Json, JsonObject, Operation, diff, look
 from extender.placement.policy import Policy, common_platforms, is_exempt, is_multi_arch, preference_for
@@ -102,7 +99,7 @@ class _PlannedAffinity(msgspec.Struct, frozen=True):
     """The node affinity to be written; `explained`: the pod gets the reason as an annotation, since no event will."""
 
     required: tuple[Alternatives, ...] = ()
-    preferred: tuple[PreferredTerm, ...] = ()
+    preferred: tuple[PreferredSchedulingTerm, ...] = ()
     explained: bool = False
     warnings: tuple[str, ...] = ()
 
@@ -229,7 +226,7 @@ class Mutator:
         plan = plan_required(existing, selector, nodes)
         return _PlannedAffinity(plan.additions, (), any(plan.additions), tuple(_contradictions(creation, plan)))
 
-    def _plan_preferred(self, creation: Creation, existing: NodeAffinity) -> tuple[PreferredTerm, ...]:
+    def _plan_preferred(self, creation: Creation, existing: NodeAffinity) -> tuple[PreferredSchedulingTerm, ...]:
         compatibility = self._policy.compatibility
         if not is_multi_arch(creation.facts, compatibility):
             return ()

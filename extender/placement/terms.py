@@ -8,7 +8,8 @@ from typing import Literal, TypeAlias, cast
 
 import msgspec
 
-from extender.placement.affinity import Alternatives, Requirement
+from extender.kubernetes.core_v1 import NodeSelectorRequirement
+from extender.placement.affinity import Alternatives
 from extender.placement.patch import Json, JsonObject
 
 Absence: TypeAlias = Literal["missing", "null"]
@@ -26,7 +27,7 @@ class AddedTerm(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
     """
 
     index: int
-    match_expressions: tuple[Requirement, ...]
+    match_expressions: tuple[NodeSelectorRequirement, ...]
     whole: bool = False
     was: Absence | None = None
 
@@ -108,5 +109,5 @@ def _is_bare(term: Json) -> bool:
     return isinstance(term, dict) and not any(term.values())
 
 
-def _json(requirements: Sequence[Requirement]) -> list[Json]:
+def _json(requirements: Sequence[NodeSelectorRequirement]) -> list[Json]:
     return cast("list[Json]", msgspec.json.decode(msgspec.json.encode(requirements)))

@@ -22,8 +22,9 @@ from extender.credentials.aws import AwsKeys, EcrProvider, sign
 from extender.credentials.clouds import AzureProvider, GoogleProvider
 from extender.credentials.keyring import ANONYMOUS
 from extender.credentials.operator_keyring import open_operator_keyring
-from extender.credentials.providers import CacheKeyType, CredentialsUnavailable
+from extender.credentials.providers import CredentialsUnavailable
 from extender.images.reference import parse_reference
+from extender.kubernetes.credential_provider_v1 import CacheKeyType
 
 KEY = b"k" * 32
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()

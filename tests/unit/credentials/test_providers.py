@@ -7,13 +7,9 @@ from structlog.testing import capture_logs
 
 from extender.credentials.keyring import ANONYMOUS, JoinedKeyring
 from extender.credentials.logins import Login
-from extender.credentials.providers import (
-    CacheKeyType,
-    CredentialProviderResponse,
-    CredentialsUnavailable,
-    ProviderKeyring,
-)
+from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderKeyring
 from extender.images.reference import parse_reference
+from extender.kubernetes.credential_provider_v1 import CacheKeyType
 from testbed.clock import Clock
 
 KEY = b"k" * 32
@@ -42,14 +38,14 @@ class Provider:
     def serves(self, repository: str) -> bool:
         return repository.startswith(("quay.io/", "ghcr.io/"))
 
-    async def provide(self, repository: str) -> CredentialProviderResponse:
+    async def provide(self, repository: str) -> ProvidedCredentials:
         self.asked.append(repository)
         await self.open.wait()
         if self.fails:
             raise CredentialsUnavailable("it is down")
         password = f"password-{len(self.asked)}"
         logins = tuple(Login(host, "node", password) for host in ("quay.io", "ghcr.io"))
-        return CredentialProviderResponse(logins, self.keep_seconds, self.cache_key_type)
+        return ProvidedCredentials(logins, self.keep_seconds, self.cache_key_type)
 
 
 @pytest.fixture

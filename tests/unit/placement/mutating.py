@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from extender.images.platform import Platform, parse_platform
+from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import ADDED, read_overrides
-from extender.placement.creation import CreatedPod
 from extender.placement.facts import ImageFact, PodImage, RunsOn, images_of
 from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator
 from extender.placement.policy import Policy

@@ -10,19 +10,15 @@ from hypothesis import strategies as st
 
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, Platform, parse_platform
-from extender.placement.affinity import (
+from extender.kubernetes.core_v1 import (
     Affinity,
-    AffinityMode,
-    Alternatives,
     NodeAffinity,
     NodeSelector,
-    PreferredTerm,
-    Requirement,
-    Term,
-    node_platforms,
-    plan_preferred,
-    plan_required,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    PreferredSchedulingTerm,
 )
+from extender.placement.affinity import AffinityMode, Alternatives, node_platforms, plan_preferred, plan_required
 from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
 
 ARCH = "kubernetes.io/arch"
@@ -40,24 +36,24 @@ def built_for(*texts: str) -> RunsOn:
     return RunsOn(platforms(*texts))
 
 
-def where(key: str, operator: str, *values: str) -> Requirement:
+def where(key: str, operator: str, *values: str) -> NodeSelectorRequirement:
     """A requirement of a node selector term."""
-    return Requirement(key, operator, values or None)
+    return NodeSelectorRequirement(key, operator, values or None)
 
 
-def anded(*requirements: Requirement) -> Alternatives:
+def anded(*requirements: NodeSelectorRequirement) -> Alternatives:
     """What makes one term of one."""
     return (requirements,)
 
 
-def required(*terms: Term) -> NodeAffinity:
+def required(*terms: NodeSelectorTerm) -> NodeAffinity:
     """Required node affinity of these terms."""
     return NodeAffinity(required=NodeSelector(terms))
 
 
-def of(*requirements: Requirement) -> Term:
+def of(*requirements: NodeSelectorRequirement) -> NodeSelectorTerm:
     """A term of these match expressions."""
-    return Term(requirements)
+    return NodeSelectorTerm(requirements)
 
 
 LINUX = where(OS, "In", "linux")
@@ -131,7 +127,7 @@ def test_nodes_of_the_images(facts: list[ImageFact], compatibility: Compatibilit
         ),
         pytest.param(required(of(ZONE)), {}, MULTI, [anded(TWO, LINUX)], id="a term about something else"),
         pytest.param(
-            required(of(ZONE), Term(None, (where("metadata.name", "In", "n"),))),
+            required(of(ZONE), NodeSelectorTerm(None, (where("metadata.name", "In", "n"),))),
             {},
             MULTI,
             [anded(TWO, LINUX), anded(TWO, LINUX)],
@@ -167,8 +163,10 @@ def test_nodes_of_the_images(facts: list[ImageFact], compatibility: Compatibilit
             [()],
             id="implied by the beta labels",
         ),
-        pytest.param(required(Term(), of(ZONE)), {}, MULTI, [(), anded(TWO, LINUX)], id="an empty term is left"),
-        pytest.param(required(Term((), ())), {}, MULTI, [()], id="a term of empty lists is left"),
+        pytest.param(
+            required(NodeSelectorTerm(), of(ZONE)), {}, MULTI, [(), anded(TWO, LINUX)], id="an empty term is left"
+        ),
+        pytest.param(required(NodeSelectorTerm((), ())), {}, MULTI, [()], id="a term of empty lists is left"),
         pytest.param(NodeAffinity(), {ARCH: "arm64", OS: "linux"}, MULTI, [], id="nodeSelector implies"),
         pytest.param(NodeAffinity(), {ARCH: "arm64"}, MULTI, [anded(LINUX)], id="nodeSelector implies a part"),
         pytest.param(
@@ -201,7 +199,7 @@ def test_plan_keeps_each_term_on_the_nodes(
         pytest.param(where("beta.kubernetes.io/arch", "In", "s390x"), id="beta label"),
     ],
 )
-def test_contradicting_term_is_left_and_counted(contradiction: Requirement) -> None:
+def test_contradicting_term_is_left_and_counted(contradiction: NodeSelectorRequirement) -> None:
     """Another requirement would change nothing about it, and its author should hear of it."""
     plan = plan_required(required(of(contradiction, ZONE), of(ZONE)), {}, MULTI)
     assert plan.additions == ((), anded(TWO, LINUX))
@@ -219,7 +217,7 @@ WORDS = {ARCH: ["amd64", "arm64", "s390x"], OS: ["linux", "windows"]}
 NODES = [Platform(os, architecture) for os, architecture in itertools.product(WORDS[OS], WORDS[ARCH])]
 REQUIREMENTS = st.sampled_from([ARCH, OS]).flatmap(
     lambda key: st.builds(
-        lambda operator, values: Requirement(key, operator, tuple(values)),
+        lambda operator, values: NodeSelectorRequirement(key, operator, tuple(values)),
         st.sampled_from(["In", "NotIn", "Exists"]),
         st.lists(st.sampled_from(WORDS[key]), unique=True),
     )
@@ -227,7 +225,7 @@ REQUIREMENTS = st.sampled_from([ARCH, OS]).flatmap(
 TERMS = st.lists(st.lists(REQUIREMENTS, min_size=1, max_size=3), max_size=3)
 
 
-def admits(requirements: Sequence[Requirement], node: Platform) -> bool:
+def admits(requirements: Sequence[NodeSelectorRequirement], node: Platform) -> bool:
     """Whether a node of this platform satisfies them all, as kube-scheduler has it."""
     labels = {ARCH: node.architecture, OS: node.os}
     return all(
@@ -239,10 +237,10 @@ def admits(requirements: Sequence[Requirement], node: Platform) -> bool:
 @settings(deadline=None)
 @given(TERMS, st.frozensets(st.sampled_from(NODES), min_size=1))
 def test_planned_affinity_allows_what_the_author_and_the_images_allow(
-    terms: list[list[Requirement]], nodes: frozenset[Platform]
+    terms: list[list[NodeSelectorRequirement]], nodes: frozenset[Platform]
 ) -> None:
     """Node by node: neither one too many nor one too few, unless a term is left because it contradicts."""
-    plan = plan_required(required(*(Term(tuple(term)) for term in terms)), {}, nodes)
+    plan = plan_required(required(*(NodeSelectorTerm(tuple(term)) for term in terms)), {}, nodes)
     written = [
         [*term, *more]
         for term, alternatives in zip(terms or [[]], plan.additions, strict=True)
@@ -258,9 +256,9 @@ def test_planned_affinity_allows_what_the_author_and_the_images_allow(
     assert all(item.operator == "In" and item.values for item in added)
 
 
-def prefers(architecture: str, weight: int) -> PreferredTerm:
+def prefers(architecture: str, weight: int) -> PreferredSchedulingTerm:
     """The preferred term for one architecture."""
-    return PreferredTerm(weight, of(where(ARCH, "In", architecture)))
+    return PreferredSchedulingTerm(weight, of(where(ARCH, "In", architecture)))
 
 
 @pytest.mark.parametrize(
@@ -278,14 +276,16 @@ def prefers(architecture: str, weight: int) -> PreferredTerm:
             NodeAffinity(preferred=(prefers("amd64", 1),)), {"arm64": 10}, [], id="the author prefers one already"
         ),
         pytest.param(
-            NodeAffinity(preferred=(PreferredTerm(1, of(ZONE)),)),
+            NodeAffinity(preferred=(PreferredSchedulingTerm(1, of(ZONE)),)),
             {"arm64": 10},
             [prefers("arm64", 100)],
             id="about a zone",
         ),
     ],
 )
-def test_preferred_terms(affinity: NodeAffinity, preference: dict[str, int], expected: list[PreferredTerm]) -> None:
+def test_preferred_terms(
+    affinity: NodeAffinity, preference: dict[str, int], expected: list[PreferredSchedulingTerm]
+) -> None:
     """One per preferred architecture, ten for each point."""
     assert list(plan_preferred(affinity, preference, frozenset({"amd64", "arm64"}))) == expected
 
@@ -298,7 +298,9 @@ def test_affinity_is_read_from_core_v1() -> None:
         b'"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":3,"preference":{}}]}}',
         type=Affinity,
     )
-    assert affinity.node_affinity == NodeAffinity(NodeSelector((of(ZONE),)), (PreferredTerm(3, Term()),))
+    assert affinity.node_affinity == NodeAffinity(
+        NodeSelector((of(ZONE),)), (PreferredSchedulingTerm(3, NodeSelectorTerm()),)
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""What the kubelet and its credential-provider plugins write: their configuration file, and a question with its answer.
+
+Sources: k8s.io/kubelet/config/v1/types.go (kubelet.config.k8s.io/v1) and
+k8s.io/kubelet/pkg/apis/credentialprovider/v1/types.go (credentialprovider.kubelet.k8s.io/v1). Durations are texts as Go
+writes them.
+"""
+
+from enum import StrEnum
+from typing import Literal
+
+from extender.kubernetes.wire import Wire
+
+CONFIG_VERSIONS = ("kubelet.config.k8s.io/v1", "kubelet.config.k8s.io/v1beta1")
+PROTOCOL = "credentialprovider.kubelet.k8s.io/v1"
+
+
+class ExecEnvVar(Wire, frozen=True):
+    """kubelet.config.k8s.io/v1 ExecEnvVar: a variable of the plugin's environment."""
+
+    name: str
+    value: str = ""
+
+
+class CredentialProvider(Wire, frozen=True):
+    """kubelet.config.k8s.io/v1 CredentialProvider: one plugin. Of `token_attributes` only the presence is read."""
+
+    name: str
+    match_images: tuple[str, ...]
+    default_cache_duration: str
+    api_version: str
+    args: tuple[str, ...] | None = None
+    env: tuple[ExecEnvVar, ...] | None = None
+    token_attributes: dict[str, object] | None = None
+
+
+class CredentialProviderConfig(Wire, frozen=True):
+    """kubelet.config.k8s.io/v1 CredentialProviderConfig: the file that `--image-credential-provider-config` names."""
+
+    api_version: str
+    kind: Literal["CredentialProviderConfig"]
+    providers: tuple[CredentialProvider, ...]
+
+
+class CredentialProviderRequest(Wire, frozen=True):
+    """credentialprovider.kubelet.k8s.io/v1 CredentialProviderRequest: what a plugin reads on its standard input."""
+
+    image: str
+    kind: Literal["CredentialProviderRequest"] = "CredentialProviderRequest"
+    api_version: str = PROTOCOL
+
+
+class CacheKeyType(StrEnum):
+    """For what else an answer holds (PluginCacheKeyType): its image alone, all of its registry, or everything."""
+
+    IMAGE = "Image"
+    REGISTRY = "Registry"
+    GLOBAL = "Global"
+
+
+class AuthConfig(Wire, frozen=True):
+    """credentialprovider.kubelet.k8s.io/v1 AuthConfig: a login."""
+
+    username: str = ""
+    password: str = ""
+
+
+class CredentialProviderResponse(Wire, frozen=True):
+    """credentialprovider.kubelet.k8s.io/v1 CredentialProviderResponse: what a plugin writes on its standard output.
+
+    `auth` has a login by the pattern of images that it is for.
+    """
+
+    api_version: str
+    kind: Literal["CredentialProviderResponse"]
+    cache_key_type: CacheKeyType
+    cache_duration: str | None = None
+    auth: dict[str, AuthConfig] | None = None
