@@ -1,6 +1,6 @@
 """What the annotations of namespaces ask for, kept current by a watch of their metadata alone.
 
-Knows the prefix of our annotations; what they mean is said in `placement.annotations`.
+Keeps all that has our prefix; what it means is said in `placement.annotations`.
 """
 
 from collections.abc import Mapping, Set
@@ -11,8 +11,8 @@ import msgspec
 from extender.cluster.listwatch import Resource
 from extender.errors import ClusterError
 from extender.kubernetes.meta_v1 import PartialObjectMetadata
+from extender.placement.annotations import PREFIX
 
-PREFIX = "multiarch-extender.io/"
 NAMESPACES = Resource(
     name="namespaces",
     path="/api/v1/namespaces",
@@ -28,7 +28,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 class NamespaceView:
     """The annotations that namespaces carry for us. A `Handler` for the watch of `NAMESPACES`.
 
-    Before it is synced, a namespace not seen yet has none: they are wishes, and nobody should wait for them.
+    Before it is synced, a namespace not seen yet has none: nobody should wait for what only overrides a default.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from extender.kubernetes.core_v1 import PreferredSchedulingTerm, Toleration
 from extender.placement.affinity import ARCHITECTURE, OPERATING_SYSTEM, Alternatives
-from extender.placement.annotations import ADDED, REASON
+from extender.placement.annotations import ADDED, REASON, SERVICE_KEYS
 from extender.placement.patch import Json, JsonObject, look, pointer
 from extender.placement.terms import (
     Absence,
@@ -29,7 +29,8 @@ DEFAULT_SCHEDULER = "default-scheduler"
 
 _ANNOTATIONS = ("metadata", "annotations")
 ADDED_PATH = (*_ANNOTATIONS, ADDED)
-REASON_PATH = (*_ANNOTATIONS, REASON)
+NOTE_PATHS = tuple((*_ANNOTATIONS, key) for key in SERVICE_KEYS if key != ADDED)
+"""Where annotations are that the service writes for people to read."""
 AFFINITY_PATH = ("spec", "affinity")
 TOLERATIONS_PATH = ("spec", "tolerations")
 _TERMS = (*AFFINITY_PATH, "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
@@ -105,13 +106,13 @@ def take_back(
 ) -> Additions:
     """Remove from `document` what `record` names and we could have added; returns what was removed.
 
-    `document` holds the touched parts of a pod and is changed in place; our two annotations go in any case. Of the
+    `document` holds the touched parts of a pod and is changed in place; our own annotations go in any case. Of the
     record's tolerations only those among `tolerations` count.
     """
     annotations = look(document, _ANNOTATIONS)
     if isinstance(annotations, dict):
-        annotations.pop(ADDED, None)
-        annotations.pop(REASON, None)
+        for key in SERVICE_KEYS:
+            annotations.pop(key, None)
     if record is None:
         return NOTHING
     taken = Additions(

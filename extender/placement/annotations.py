@@ -1,26 +1,26 @@
-"""The annotations of pods and namespaces: what their authors may ask for, and what we write back.
+"""The annotations of pods and namespaces: what their authors may ask for, and what the service writes back.
 
-The namespace's value is the default, the pod's overrides it. A value that is none of the allowed ones is reported and
-counts as absent: it is never an error for the pod.
+`ANNOTATIONS` declares each one once, and everything else about annotations is derived from it: what is read of pods and
+namespaces, what is taken back, the documentation. The namespace's value is the default, the pod's overrides it. A value
+that is none of the allowed ones is reported and counts as absent: it is never an error for the pod.
 """
 
 import enum
 import re
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from extender.images.platform import normalize_platform
 
-MODE = "multiarch-extender.io/mode"
-PREFER = "multiarch-extender.io/prefer"
-UNKNOWN = "multiarch-extender.io/unknown"
+PREFIX = "multiarch-extender.io/"
+"""What the key of every annotation begins with."""
 
-REASON = "multiarch-extender.io/reason"
-"""Written by us: why the pod was kept off nodes, where the scheduler's own event will not say it."""
-ADDED = "multiarch-extender.io/added"
-"""Written by us: what we added to the pod, so that a later pass over other images can take it back."""
+MODE = f"{PREFIX}mode"
+PREFER = f"{PREFIX}prefer"
+UNKNOWN = f"{PREFIX}unknown"
+REASON = f"{PREFIX}reason"
+ADDED = f"{PREFIX}added"
 
 NO_PREFERENCE = "none"
 """The value of `prefer` that asks for no boost at all."""
@@ -55,62 +55,128 @@ class Overrides(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
 
-_DEFAULTS = Overrides()
-_ARCHITECTURE = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
-_QUOTED_CHARACTERS = 40  # of a refused value: annotations may be 256 KiB long, and the sentence goes into warnings
-_Word = TypeVar("_Word", Mode, Choice)
+class Writer(enum.StrEnum):
+    """Who writes an annotation. Authors write on their own object, the service on pods."""
 
+    POD = "pod"
+    NAMESPACE = "namespace"
+    SERVICE = "service"
+
+
+class Annotation(msgspec.Struct, frozen=True, kw_only=True):
+    """One annotation. `values` says what it may hold, `meaning` what that does, both in Markdown.
+
+    What authors write is read by `parse` into `field` of `Overrides`; `parse` raises ValueError for a value that is
+    none of `values`. What the service writes has neither.
+    """
+
+    key: str
+    writers: tuple[Writer, ...]
+    values: str
+    meaning: str
+    field: str = ""
+    parse: Callable[[str], object] | None = None
+
+
+_ARCHITECTURE = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
+
+
+def _parse_architecture(value: str) -> str:
+    if not _ARCHITECTURE.fullmatch(value):
+        raise ValueError(value)
+    return normalize_platform("", value).architecture
+
+
+def _one_of(words: type[enum.StrEnum]) -> str:
+    return f"one of {', '.join(f'`{word}`' for word in words)}"
+
+
+_AUTHORS = (Writer.POD, Writer.NAMESPACE)
+
+ANNOTATIONS = (
+    Annotation(
+        key=MODE,
+        writers=_AUTHORS,
+        values=_one_of(Mode),
+        meaning="decide; decide, record and change nothing; do not look",
+        field="mode",
+        parse=Mode,
+    ),
+    Annotation(
+        key=PREFER,
+        writers=_AUTHORS,
+        values=f"an architecture such as `arm64`, or `{NO_PREFERENCE}`",
+        meaning="boost this architecture by 10 instead, or none",
+        field="prefer",
+        parse=_parse_architecture,
+    ),
+    Annotation(
+        key=UNKNOWN,
+        writers=_AUTHORS,
+        values=_one_of(Choice),
+        meaning="what to do about unknown (not pending) images",
+        field="unknown",
+        parse=Choice,
+    ),
+    Annotation(
+        key=REASON,
+        writers=(Writer.SERVICE,),
+        values="a sentence",
+        meaning="why the pod is kept to some nodes; written beside required node affinity, for which the scheduler's "
+        "own event names no image",
+    ),
+    Annotation(
+        key=ADDED,
+        writers=(Writer.SERVICE,),
+        values="JSON",
+        meaning="what was added to the pod, so that a later pass over changed images can take it back",
+    ),
+)
+
+
+def keys_written_by(writer: Writer) -> frozenset[str]:
+    """The keys of the annotations that `writer` writes."""
+    return frozenset(annotation.key for annotation in ANNOTATIONS if writer in annotation.writers)
+
+
+POD_KEYS = keys_written_by(Writer.POD)
+"""What is read of a pod: with any of these, it has a say of its own in what is decided about it."""
+NAMESPACE_KEYS = keys_written_by(Writer.NAMESPACE)
+"""What is read of a namespace."""
+SERVICE_KEYS = tuple(sorted(keys_written_by(Writer.SERVICE)))
+"""What the service writes on pods, and takes back in a later pass."""
+
+_DEFAULTS = Overrides()
+_QUOTED_CHARACTERS = 40  # of a refused value: annotations may be 256 KiB long, and the sentence goes into warnings
 
 Annotations = Mapping[str, str] | msgspec.UnsetType | None
 
 
 def read_overrides(pod: Annotations, namespace: Annotations) -> Overrides:
-    """The wishes in the annotations of a pod and of its namespace; either may be missing, null or lack ours."""
-    if not _has_overrides(pod) and not _has_overrides(namespace):
-        return _DEFAULTS
+    """What the annotations of a pod and of its namespace ask for; either may be missing, null or have none of ours."""
     overrides = _DEFAULTS
-    for owner, annotations in (("namespace", namespace or {}), ("pod", pod or {})):
-        overrides = _override(overrides, owner, annotations)
+    if namespace and not namespace.keys().isdisjoint(NAMESPACE_KEYS):
+        overrides = _override(overrides, Writer.NAMESPACE, namespace)
+    if pod and not pod.keys().isdisjoint(POD_KEYS):
+        overrides = _override(overrides, Writer.POD, pod)
     return overrides
 
 
-def _has_overrides(annotations: Annotations) -> bool:
-    if not annotations:
-        return False
-    return not annotations.keys().isdisjoint((MODE, PREFER, UNKNOWN))
-
-
-def _override(default: Overrides, owner: str, annotations: Mapping[str, str]) -> Overrides:
+def _override(default: Overrides, owner: Writer, annotations: Mapping[str, str]) -> Overrides:
+    found: dict[str, object] = {}
     problems = list(default.problems)
-    mode = _read_word(Mode, owner, MODE, annotations, problems)
-    unknown = _read_word(Choice, owner, UNKNOWN, annotations, problems)
-    prefer = _read_architecture(owner, annotations, problems)
-    return Overrides(mode or default.mode, prefer or default.prefer, unknown or default.unknown, tuple(problems))
+    for annotation in ANNOTATIONS:
+        value = annotations.get(annotation.key)
+        if value is None or annotation.parse is None or owner not in annotation.writers:
+            continue
+        try:
+            found[annotation.field] = annotation.parse(value)
+        except ValueError:
+            problems.append(_problem(owner, annotation, value))
+    return msgspec.structs.replace(default, **found, problems=tuple(problems))
 
 
-def _read_word(
-    words: type[_Word], owner: str, key: str, annotations: Mapping[str, str], problems: list[str]
-) -> _Word | None:
-    value = annotations.get(key)
-    if value is None:
-        return None
-    try:
-        return words(value)
-    except ValueError:
-        problems.append(_problem(owner, key, value, f"one of {', '.join(words)}"))
-        return None
-
-
-def _read_architecture(owner: str, annotations: Mapping[str, str], problems: list[str]) -> str | None:
-    value = annotations.get(PREFER)
-    if value is None:
-        return None
-    if not _ARCHITECTURE.fullmatch(value):
-        problems.append(_problem(owner, PREFER, value, f"an architecture such as arm64, or {NO_PREFERENCE}"))
-        return None
-    return normalize_platform("", value).architecture
-
-
-def _problem(owner: str, key: str, value: str, right: str) -> str:
+def _problem(owner: Writer, annotation: Annotation, value: str) -> str:
     shown = value if len(value) <= _QUOTED_CHARACTERS else f"{value[:_QUOTED_CHARACTERS]}…"
-    return f"the {owner}'s annotation {key} is {shown!r} and was ignored; it must be {right}"
+    right = annotation.values.replace("`", "")
+    return f"the {owner}'s annotation {annotation.key} is {shown!r} and was ignored; it must be {right}"

@@ -10,7 +10,7 @@ import msgspec
 
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
-from extender.placement.annotations import ADDED, REASON, Overrides
+from extender.placement.annotations import SERVICE_KEYS, Overrides
 from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown
 from extender.placement.patch import JsonObject
 from extender.placement.reasons import Constraint, refusal_text
@@ -98,4 +98,4 @@ def read_creation(
 def _ours(annotations: Mapping[str, str] | msgspec.UnsetType | None) -> Mapping[str, str] | msgspec.UnsetType | None:
     if not annotations:
         return annotations
-    return {key: annotations[key] for key in (ADDED, REASON) if key in annotations}
+    return {key: annotations[key] for key in SERVICE_KEYS if key in annotations}

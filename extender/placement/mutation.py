@@ -17,8 +17,8 @@ from extender.kubernetes.core_v1 import Affinity, CreatedPod, NodeAffinity, Pod,
 from extender.placement.additions import (
     ADDED_PATH,
     AFFINITY_PATH,
+    NOTE_PATHS,
     NOTHING,
-    REASON_PATH,
     TOLERATIONS_PATH,
     Additions,
     add,
@@ -151,7 +151,7 @@ class Mutator:
         taken = take_back(after, record, offered, self._admission.scheduler_name)
         affinity = self._plan_affinity(creation, after)
         added = self._add(creation, after, affinity)
-        recorded = look(after, ADDED_PATH) is not None and look(after, REASON_PATH) == look(before, REASON_PATH)
+        recorded = look(after, ADDED_PATH) is not None and all(look(after, it) == look(before, it) for it in NOTE_PATHS)
         if record and recorded and record.same_as(taken) and record.same_as(added):
             after = before  # else our part would move behind what others have put in since
         return self._answer(creation, list(diff(before, after)), added, affinity.warnings)

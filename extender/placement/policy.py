@@ -10,7 +10,7 @@ import msgspec
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import MODE, NO_PREFERENCE, PREFER, UNKNOWN, Choice, Overrides
+from extender.placement.annotations import NO_PREFERENCE, POD_KEYS, Choice, Overrides
 from extender.placement.facts import ImageFact, Pending, RunsOn, Unknown
 
 HIGHEST_PREFERENCE = 10
@@ -18,8 +18,9 @@ HIGHEST_PREFERENCE = 10
 
 _MIRROR = "kubernetes.io/config.mirror"  # on the API object that mirrors a static pod
 _SOURCE = "kubernetes.io/config.source"  # on what a kubelet read from a file or URL instead of the API
-_HEARD = (MODE, PREFER, UNKNOWN, _MIRROR, _SOURCE)
-"""Every annotation of a pod that anything here depends on."""
+_STATIC_KEYS = frozenset({_MIRROR, _SOURCE})
+_DECIDING_KEYS = POD_KEYS | _STATIC_KEYS
+"""Every annotation of a pod on which a decision depends."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +41,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_exempt(pod: Pod, policy: Policy) -> bool:
     """Whether this pod is none of our business: bound already, static or its mirror, or of an ignored RuntimeClass."""
-    if pod.metadata and pod.metadata.annotations and not pod.metadata.annotations.keys().isdisjoint((_MIRROR, _SOURCE)):
+    if pod.metadata and pod.metadata.annotations and not pod.metadata.annotations.keys().isdisjoint(_STATIC_KEYS):
         return True
     return pod.spec is not None and (
         bool(pod.spec.node_name) or pod.spec.runtime_class_name in policy.ignore_runtime_classes
@@ -48,12 +49,13 @@ def is_exempt(pod: Pod, policy: Policy) -> bool:
 
 
 def template_key(pod: Pod) -> Hashable | None:
-    """What pods have in common that are decided about alike, as long as images and namespaces stay what they are: their
-    namespace and all that is read of their spec, as pods of one template have. None for a pod whose own annotations
-    have a say.
+    """A key that is equal for pods of one template: their namespace and all that is read of their spec.
+
+    Pods with equal keys get the same decision as long as images and namespaces stay what they are. None for a pod whose
+    own annotations have a say.
     """
     metadata = pod.metadata
-    if metadata is None or (metadata.annotations and not metadata.annotations.keys().isdisjoint(_HEARD)):
+    if metadata is None or (metadata.annotations and not metadata.annotations.keys().isdisjoint(_DECIDING_KEYS)):
         return None
     return metadata.namespace, pod.spec
 
@@ -71,7 +73,7 @@ def choice_for(fact: Pending | Unknown, policy: Policy, overrides: Overrides) ->
 
 
 def preference_for(policy: Policy, overrides: Overrides) -> Mapping[str, int]:
-    """The score of each architecture for a multi-arch pod: the operator's map, unless the wishes replace it."""
+    """The score of each architecture for a multi-arch pod: the operator's map, unless `prefer` replaces it."""
     if overrides.prefer is None:
         return policy.preference
     return {} if overrides.prefer == NO_PREFERENCE else {overrides.prefer: HIGHEST_PREFERENCE}

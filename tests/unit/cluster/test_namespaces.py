@@ -5,8 +5,9 @@ import json
 import msgspec
 import pytest
 
-from extender.cluster.namespaces import PREFIX, NamespaceView
-from extender.placement.annotations import ADDED, MODE, PREFER, REASON, UNKNOWN
+from extender.cluster.namespaces import NamespaceView
+from extender.errors import ClusterError
+from extender.placement.annotations import MODE, NAMESPACE_KEYS, PREFER
 
 
 def namespace(name: str, annotations: dict[str, str] | None = None) -> msgspec.Raw:
@@ -22,10 +23,18 @@ def test_only_our_annotations_are_kept() -> None:
     assert view.annotations_of("a") == {MODE: "observe"}
 
 
-@pytest.mark.parametrize("key", [MODE, PREFER, UNKNOWN, REASON, ADDED])
-def test_prefix_is_that_of_our_annotations(key: str) -> None:
-    """Every annotation we know of carries the prefix that this view keeps."""
-    assert key.startswith(PREFIX)
+@pytest.mark.parametrize("key", sorted(NAMESPACE_KEYS))
+def test_every_annotation_that_namespaces_have_for_us_is_kept(key: str) -> None:
+    """Each declared one arrives."""
+    view = NamespaceView()
+    view.upsert(namespace("a", {key: "x"}))
+    assert view.annotations_of("a") == {key: "x"}
+
+
+def test_namespace_without_a_name_is_refused() -> None:
+    """It could not be found again."""
+    with pytest.raises(ClusterError, match="without a name"):
+        NamespaceView().upsert(msgspec.Raw(b'{"metadata":{}}'))
 
 
 @pytest.mark.parametrize("annotations", [None, {}, {"example.com/team": "a"}], ids=["null", "empty", "foreign"])

@@ -9,11 +9,16 @@ import extender.store.redis  # noqa: F401 -- imported late, where it is named
 from extender.cli.config import settings_table
 from extender.config.tree import settings
 from extender.metrics import REGISTRY
-from extender.placement.annotations import ADDED, MODE, PREFER, REASON, UNKNOWN
+from extender.placement.annotations import ANNOTATIONS, Writer
 from tests.unit.declared_caches import declared_caches
 from tests.unit.docs.pages import ALL, PROJECT, page
 
 TEXT = "\n".join(path.read_text() for path in ALL)
+WRITERS = {
+    Writer.POD: "the pod's author",
+    Writer.NAMESPACE: "the namespace's author",
+    Writer.SERVICE: "the service, on pods",
+}
 
 
 def between(text: str, start: str, end: str) -> str:
@@ -46,6 +51,16 @@ def _number(bound: int | str) -> str:
     return bound if isinstance(bound, str) else f"{bound:,}"
 
 
+def annotations_table() -> str:
+    """Every annotation as Markdown, in the order of its declaration."""
+    rows = [
+        f"| `{annotation.key}` | {', '.join(WRITERS[writer] for writer in annotation.writers)} "
+        f"| {annotation.values} | {annotation.meaning} |"
+        for annotation in ANNOTATIONS
+    ]
+    return "\n".join(["| annotation | written by | values | meaning |", "|---|---|---|---|", *rows, ""])
+
+
 def test_settings_table_is_the_structs() -> None:
     """Paste the output of `multiarch-extender config --table`."""
     assert between(page("settings.md"), "settings", "settings end") == settings_table()
@@ -61,7 +76,12 @@ def test_caches_table_is_the_declarations() -> None:
     assert between(page("architecture.md"), "caches", "caches end") == caches_table()
 
 
-@pytest.mark.parametrize("annotation", [MODE, PREFER, UNKNOWN, REASON, ADDED])
+def test_annotations_table_is_their_declaration() -> None:
+    """Each annotation with its writers, values and meaning."""
+    assert between(page("annotations.md"), "annotations", "annotations end") == annotations_table()
+
+
+@pytest.mark.parametrize("annotation", [annotation.key for annotation in ANNOTATIONS])
 def test_every_annotation_is_explained(annotation: str) -> None:
     """Each annotation that is read or written."""
     assert f"| `{annotation}` |" in page("annotations.md")

@@ -1,10 +1,24 @@
 """What pods and namespaces may ask for, and what becomes of values that are none."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-from extender.placement.annotations import MODE, PREFER, UNKNOWN, Choice, Mode, Overrides, read_overrides
+import extender
+from extender.placement.annotations import (
+    ANNOTATIONS,
+    MODE,
+    PREFER,
+    PREFIX,
+    UNKNOWN,
+    Annotation,
+    Choice,
+    Mode,
+    Overrides,
+    Writer,
+    read_overrides,
+)
 
 Annotations = Mapping[str, str] | None
 
@@ -69,3 +83,35 @@ def test_every_bad_value_is_reported_and_long_ones_are_cut() -> None:
     assert len(overrides.problems) == 3
     assert overrides.problems[0].startswith("the namespace's annotation")
     assert all(len(problem) < 200 for problem in overrides.problems)
+
+
+@pytest.mark.parametrize("annotation", ANNOTATIONS, ids=lambda annotation: annotation.key)
+def test_every_annotation_is_declared_whole(annotation: Annotation) -> None:
+    """Its key is ours and its alone; what authors write is read into a field, what the service writes is not."""
+    assert annotation.key.startswith(PREFIX)
+    assert [other.key for other in ANNOTATIONS].count(annotation.key) == 1
+    assert annotation.values
+    assert annotation.meaning
+    by_service = annotation.writers == (Writer.SERVICE,)
+    assert by_service == (Writer.SERVICE in annotation.writers) == (annotation.parse is None)
+    assert (annotation.field in Overrides.__struct_fields__) is not by_service
+
+
+@pytest.mark.parametrize("annotation", ANNOTATIONS, ids=lambda annotation: annotation.key)
+def test_every_annotation_is_read_where_its_authors_write_it(annotation: Annotation) -> None:
+    """What the service writes is no override, and nobody overrides by an annotation that is another's to write."""
+    overrides = {
+        Writer.POD: read_overrides({annotation.key: "?!"}, None),
+        Writer.NAMESPACE: read_overrides(None, {annotation.key: "?!"}),
+    }
+    for writer, found in overrides.items():
+        assert (found != Overrides()) is (writer in annotation.writers)
+        assert all(annotation.key in problem for problem in found.problems)
+
+
+def test_no_key_is_written_down_elsewhere() -> None:
+    """An annotation that is named beside the table would be read and cached past it."""
+    declared = Path("placement", "annotations.py")
+    root = Path(extender.__file__).parent
+    named = {file.relative_to(root) for file in root.rglob("*.py") if PREFIX in file.read_text("utf-8")}
+    assert named == {declared}

@@ -8,7 +8,7 @@ import pytest
 
 from extender.images.content import Cause
 from extender.placement.additions import NOTHING, read_record, take_back
-from extender.placement.annotations import ADDED, REASON
+from extender.placement.annotations import ADDED, REASON, SERVICE_KEYS
 from extender.placement.facts import ImageFact, Unknown
 from extender.placement.mutation import AdmissionOutcome, AdmissionPolicy
 from extender.placement.patch import JsonObject
@@ -202,6 +202,14 @@ def test_record_that_we_could_not_have_written_removes_nothing(record: object) -
     patched = after(document, Unknown(Cause.DENIED, "x"), admission=ALL)
     assert patched["spec"] == document["spec"]
     assert patched["metadata"]["annotations"] == {}
+
+
+@pytest.mark.parametrize("key", SERVICE_KEYS)
+def test_every_annotation_of_ours_is_taken_back(key: str) -> None:
+    """Whatever an earlier pass wrote, a pass that has nothing to say leaves none of it; others' annotations stay."""
+    document = pod(metadata={"annotations": {"team": "a/b~c", key: "{}"}})
+    patched = after(document, Unknown(Cause.DENIED, "x"))
+    assert patched["metadata"]["annotations"] == {"team": "a/b~c"}
 
 
 CLAIMS = {

@@ -6,7 +6,7 @@ import pytest
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, parse_platform
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import Choice, Overrides
+from extender.placement.annotations import POD_KEYS, Choice, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
 from extender.placement.policy import (
     Policy,
@@ -80,16 +80,10 @@ def test_pods_of_one_kind_differ_in_nothing_that_is_read(before: bytes, after: b
 
 @pytest.mark.parametrize(
     "annotation",
-    [
-        "multiarch-extender.io/mode",
-        "multiarch-extender.io/prefer",
-        "multiarch-extender.io/unknown",
-        "kubernetes.io/config.mirror",
-        "kubernetes.io/config.source",
-    ],
+    [*sorted(POD_KEYS), "kubernetes.io/config.mirror", "kubernetes.io/config.source"],
 )
 def test_a_pod_that_speaks_for_itself_is_of_no_kind(annotation: str) -> None:
-    """Nor is one without metadata, of which the namespace is not known."""
+    """Whatever annotation it says it with; nor is one without metadata, of which the namespace is not known."""
     assert template_key(msgspec.json.decode(ONE.replace(b"example.com/ip", annotation.encode()), type=Pod)) is None
     assert template_key(Pod()) is None
 
