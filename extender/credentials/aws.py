@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 import msgspec
 
-from extender.credentials.clouds import ask, decode, read_token
+from extender.credentials.cloud_api import ask, decode, read_token
 from extender.credentials.logins import Login
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials
 

@@ -11,8 +11,9 @@ from typing import Literal
 import aiohttp
 
 from extender.credentials.aws import EcrProvider
-from extender.credentials.clouds import AzureProvider, GoogleProvider
+from extender.credentials.azure import AzureProvider
 from extender.credentials.docker_config import load_docker_config
+from extender.credentials.google import GoogleProvider
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.kubelet_plugins import load_credential_plugins
 from extender.credentials.providers import CredentialProvider, ProviderKeyring

@@ -19,7 +19,8 @@ from rich.pretty import pretty_repr
 from structlog.testing import capture_logs
 
 from extender.credentials.aws import AwsKeys, EcrProvider, sign
-from extender.credentials.clouds import AzureProvider, GoogleProvider
+from extender.credentials.azure import AzureProvider
+from extender.credentials.google import GoogleProvider
 from extender.credentials.keyring import ANONYMOUS
 from extender.credentials.operator_keyring import open_operator_keyring
 from extender.credentials.providers import CredentialsUnavailable

@@ -1,0 +1,86 @@
+"""The identity that Azure gives our pod, turned into credentials for its container registries.
+
+Knows the endpoints of Microsoft Entra and of a registry, and the variables that Azure's workload identity webhook sets.
+"""
+
+import re
+from collections.abc import Mapping
+
+import aiohttp
+import msgspec
+
+from extender.credentials.cloud_api import ask, decode, read_token
+from extender.credentials.logins import Login
+from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials
+
+_HOST = re.compile(r"[a-z0-9-]+\.azurecr\.(io|cn|us)", re.ASCII)
+_AUDIENCES = {
+    "io": "https://containerregistry.azure.net",
+    "cn": "https://management.chinacloudapi.cn",
+    "us": "https://management.usgovcloudapi.net",
+}
+# What Azure wants to see as the name beside a refresh token.
+_USERNAME = "00000000-0000-0000-0000-000000000000"
+_KEEP_SECONDS = 3600.0  # a refresh token of a registry is good for three hours
+
+
+class _AccessToken(msgspec.Struct):
+    access_token: str
+
+
+class _RefreshToken(msgspec.Struct):
+    refresh_token: str
+
+
+_ACCESS_TOKEN = msgspec.json.Decoder(_AccessToken, strict=False)
+_REFRESH_TOKEN = msgspec.json.Decoder(_RefreshToken)
+
+
+class AzureProvider:
+    """Container registries of Azure, by the workload identity whose token is mounted into our pod."""
+
+    source = "acr"
+    name = "acr"
+
+    def __init__(self, session: aiohttp.ClientSession, environment: Mapping[str, str]) -> None:
+        """The variables are those that Azure's workload identity webhook sets."""
+        self._session = session
+        self._client = environment.get("AZURE_CLIENT_ID", "")
+        self._tenant = environment.get("AZURE_TENANT_ID", "")
+        self._token_file = environment.get("AZURE_FEDERATED_TOKEN_FILE", "")
+        self._authority = environment.get("AZURE_AUTHORITY_HOST") or "https://login.microsoftonline.com/"
+        self.principal = f"{self._tenant} {self._client}"
+
+    def serves(self, repository: str) -> bool:
+        """Whether Azure answers at the repository's host."""
+        return _HOST.fullmatch(repository.partition("/")[0]) is not None
+
+    async def provide(self, repository: str) -> ProvidedCredentials:
+        """A refresh token of the repository's registry, for which our federated token is exchanged twice.
+
+        Raises:
+            CredentialsUnavailable: there is no workload identity, or it is not accepted.
+        """
+        host = repository.partition("/")[0]
+        form = {
+            "grant_type": "access_token",
+            "service": host,
+            "tenant": self._tenant,
+            "access_token": await self._access_token(host),
+        }
+        body = await ask(self._session, "POST", f"https://{host}/oauth2/exchange", form=form)
+        token = decode(_REFRESH_TOKEN, body, host).refresh_token
+        return ProvidedCredentials((Login(host, _USERNAME, token),), _KEEP_SECONDS)
+
+    async def _access_token(self, host: str) -> str:
+        if not (self._client and self._tenant and self._token_file):
+            raise CredentialsUnavailable("AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_FEDERATED_TOKEN_FILE are not set")
+        form = {
+            "grant_type": "client_credentials",
+            "client_id": self._client,
+            "scope": f"{_AUDIENCES[host.rpartition('.')[2]]}/.default",
+            "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
+            "client_assertion": await read_token(self._token_file),
+        }
+        url = f"{self._authority.rstrip('/')}/{self._tenant}/oauth2/v2.0/token"
+        return decode(_ACCESS_TOKEN, await ask(self._session, "POST", url, form=form), "Microsoft Entra").access_token

@@ -1,0 +1,57 @@
+"""The identity that Google gives our pod, turned into credentials for its registries.
+
+Knows the metadata server's token endpoint, and the variable that says where that is.
+"""
+
+import re
+from collections.abc import Mapping
+
+import aiohttp
+import msgspec
+
+from extender.credentials.cloud_api import ask, decode
+from extender.credentials.logins import Login
+from extender.credentials.providers import ProvidedCredentials
+from extender.kubernetes.credential_provider_v1 import CacheKeyType
+
+_SPARE_SECONDS = 60.0  # no token is kept so long that it could expire on its way
+_PATTERNS = ("gcr.io", "*.gcr.io", "*-docker.pkg.dev")
+_HOST = re.compile(r"gcr\.io|[a-z0-9-]+\.gcr\.io|[a-z0-9-]+-docker\.pkg\.dev", re.ASCII)
+
+
+class _Token(msgspec.Struct):
+    access_token: str
+    expires_in: float
+
+
+_TOKEN = msgspec.json.Decoder(_Token)
+
+
+class GoogleProvider:
+    """Container Registry and Artifact Registry, by the workload identity that the metadata server vouches for."""
+
+    source = "gcp"
+    name = "gcp"
+    principal = "workload identity"
+
+    def __init__(self, session: aiohttp.ClientSession, environment: Mapping[str, str]) -> None:
+        """`session` must let link-local addresses be reached: the metadata server has one."""
+        self._session = session
+        host = environment.get("GCE_METADATA_HOST") or "metadata.google.internal"
+        self._url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
+
+    def serves(self, repository: str) -> bool:
+        """Whether Google answers at the repository's host."""
+        return _HOST.fullmatch(repository.partition("/")[0]) is not None
+
+    async def provide(self, repository: str) -> ProvidedCredentials:
+        """An access token, which is good for all of Google's registries.
+
+        Raises:
+            CredentialsUnavailable: the metadata server gives none.
+        """
+        del repository
+        body = await ask(self._session, "GET", self._url, headers={"Metadata-Flavor": "Google"})
+        token = decode(_TOKEN, body, "the metadata server")
+        logins = tuple(Login(pattern, "oauth2accesstoken", token.access_token) for pattern in _PATTERNS)
+        return ProvidedCredentials(logins, token.expires_in - _SPARE_SECONDS, CacheKeyType.GLOBAL)
