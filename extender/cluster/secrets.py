@@ -11,6 +11,7 @@ import msgspec
 import structlog
 
 from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.credential_sources import Source
 from extender.credentials.keyring import CREDENTIALS
 from extender.credentials.logins import InvalidLogins, Login, decode_docker_config, decode_legacy_config
 from extender.errors import ClusterError
@@ -54,12 +55,12 @@ class ClusterSecrets:
         if body is None:
             return ()
         logins = _logins_in(body)
-        CREDENTIALS["secret"]["obtained" if logins else "none"].inc()
+        CREDENTIALS[Source.SECRET]["obtained" if logins else "none"].inc()
         return logins
 
     async def _get(self, namespace: str, name: str) -> bytes | None:
         if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):
-            CREDENTIALS["secret"]["none"].inc()
+            CREDENTIALS[Source.SECRET]["none"].inc()
             return None
         path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
         try:
@@ -73,7 +74,7 @@ class ClusterSecrets:
         return body
 
     def _note(self, refusal: ClusterRefused) -> None:
-        CREDENTIALS["secret"]["none" if refusal.status == 404 else "refused"].inc()
+        CREDENTIALS[Source.SECRET]["none" if refusal.status == 404 else "refused"].inc()
         if refusal.status == 404:
             return
         if not self._is_refused:

@@ -71,6 +71,7 @@ def _assign(tree: dict[str, Any], assignment: str) -> None:
 
 _AT = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$(?P<path>[^`]*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
+_INDEX = re.compile(r"\[\d*\]\Z")  # of an item of a list, which is documented with the list
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
@@ -96,7 +97,8 @@ def _explain(message: str, tree: object) -> str:
             value = value[int(index)] if index else value[name] if name else value  # type: ignore[index]  # a miss is caught
         except (KeyError, IndexError, TypeError):
             break
-    documentation = next((f". {setting.documentation}" for setting in settings() if setting.path == path), "")
+    setting_path = _INDEX.sub("", path)
+    documentation = next((f". {setting.documentation}" for setting in settings() if setting.path == setting_path), "")
     return f"{path or 'the configuration'}: {value!r:.200} is wrong: {what[:1].lower()}{what[1:]}{documentation}"
 
 

@@ -5,14 +5,16 @@ the pure rooms' types, no running part.
 """
 
 import ast
+import enum
 import functools
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args, get_type_hints
 
 import msgspec
 
+from extender.credential_sources import Cloud
 from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import Choice
 from extender.placement.tolerations import TolerationRule
@@ -147,7 +149,7 @@ class RegistryConfig(Section, frozen=True):
     docker_config: str = ""
     """Docker `config.json`: its `auths`, and the `credHelpers` and `credsStore` it names, which are run."""
     credential_providers: CredentialProvidersConfig = CredentialProvidersConfig()
-    clouds: tuple[Literal["ecr", "gcp", "acr"], ...] = ()
+    clouds: tuple[Cloud, ...] = ()
     """Clouds whose identity of our own pod is used for their registries."""
     hosts_directory: str = ""
     """Folder in containerd's `certs.d` layout (`hosts.toml` per registry): mirrors, authorities, client certificates;
@@ -214,9 +216,18 @@ def _settings_of(section: Section, prefix: str) -> Iterator[Setting]:
     for name in section.__struct_fields__:
         value = getattr(section, name)
         if name in documentation:
-            yield Setting(f"{prefix}{name}", msgspec.json.encode(value).decode(), documentation[name])
+            text = documentation[name] + _words_of(type(section), name)
+            yield Setting(f"{prefix}{name}", msgspec.json.encode(value).decode(), text)
         if isinstance(value, Section):
             yield from _settings_of(value, f"{prefix}{name}.")
+
+
+def _words_of(section: type[Section], field: str) -> str:
+    """Which words there are for a list of declared words; empty for another field, whose documentation says it all."""
+    words = next(iter(get_args(get_type_hints(section)[field])), None)
+    if not (isinstance(words, type) and issubclass(words, enum.StrEnum)):
+        return ""
+    return f" Any of {', '.join(f'`{word.value}`' for word in words)}."
 
 
 def _documentation(section: type[Section]) -> Mapping[str, str]:

@@ -7,14 +7,14 @@ import base64
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from urllib.parse import quote, urlsplit
 
-import aiohttp
 import msgspec
 
-from extender.credentials.cloud_api import ask, decode, read_token
+from extender.credential_sources import Cloud
+from extender.credentials.cloud_api import CloudAccess, ask, decode, read_token
 from extender.credentials.logins import Login
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials
 
@@ -71,16 +71,15 @@ class EcrProvider:
     node's own role is not asked for.
     """
 
-    source = "ecr"
-    name = "ecr"
+    source = Cloud.ECR
+    name = Cloud.ECR.value
 
-    def __init__(
-        self, session: aiohttp.ClientSession, environment: Mapping[str, str], *, wall_clock: Callable[[], float]
-    ) -> None:
-        """`wall_clock` counts from the epoch. The environment is Amazon's, AWS_ENDPOINT_URL_* included."""
-        self._session = session
+    def __init__(self, access: CloudAccess) -> None:
+        """The variables are Amazon's, AWS_ENDPOINT_URL_* included."""
+        environment = access.environment
+        self._session = access.session
         self._environment = environment
-        self._wall_clock = wall_clock
+        self._wall_clock = access.wall_clock
         self.principal = environment.get("AWS_ROLE_ARN") or environment.get("AWS_ACCESS_KEY_ID") or "pod identity"
 
     def serves(self, repository: str) -> bool:

@@ -4,12 +4,11 @@ Knows the endpoints of Microsoft Entra and of a registry, and the variables that
 """
 
 import re
-from collections.abc import Mapping
 
-import aiohttp
 import msgspec
 
-from extender.credentials.cloud_api import ask, decode, read_token
+from extender.credential_sources import Cloud
+from extender.credentials.cloud_api import CloudAccess, ask, decode, read_token
 from extender.credentials.logins import Login
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials
 
@@ -39,12 +38,13 @@ _REFRESH_TOKEN = msgspec.json.Decoder(_RefreshToken)
 class AzureProvider:
     """Container registries of Azure, by the workload identity whose token is mounted into our pod."""
 
-    source = "acr"
-    name = "acr"
+    source = Cloud.ACR
+    name = Cloud.ACR.value
 
-    def __init__(self, session: aiohttp.ClientSession, environment: Mapping[str, str]) -> None:
+    def __init__(self, access: CloudAccess) -> None:
         """The variables are those that Azure's workload identity webhook sets."""
-        self._session = session
+        environment = access.environment
+        self._session = access.session
         self._client = environment.get("AZURE_CLIENT_ID", "")
         self._tenant = environment.get("AZURE_TENANT_ID", "")
         self._token_file = environment.get("AZURE_FEDERATED_TOKEN_FILE", "")

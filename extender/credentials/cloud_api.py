@@ -1,10 +1,11 @@
-"""One plain request to a cloud's API, and the token that a cloud mounts into our pod.
+"""What a cloud is asked with, one plain request to its API, and the token that it mounts into our pod.
 
 Knows how such requests fail, and no cloud. No cloud's library is used: what is asked is two or three requests each.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +18,19 @@ _TIMEOUT_SECONDS = 10.0
 _MAX_BODY_BYTES = 1 << 20
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, repr=False)
+class CloudAccess:
+    """What a cloud is asked with.
+
+    `session` lets link-local addresses be reached, since metadata servers have them. `environment` is what the cloud's
+    webhook gave our pod. `wall_clock` gives seconds since the epoch.
+    """
+
+    session: aiohttp.ClientSession
+    environment: Mapping[str, str]
+    wall_clock: Callable[[], float]
 
 
 async def ask(

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from extender.credential_sources import Source
 from extender.credentials.keyring import DockerConfigKeyring, JoinedKeyring, Keyring
 from extender.credentials.logins import InvalidLogins, Login, Logins, decode_docker_config
 from extender.credentials.programs import ProgramFailed, run_program
@@ -44,7 +45,7 @@ _FOUND = msgspec.json.Decoder(_Found)
 class CredentialHelpers:
     """The helpers a configuration names: one per registry in `credHelpers`, `credsStore` for all others."""
 
-    source = "helper"
+    source = Source.HELPER
     name = "docker-credential-helpers"
     principal = ""
 

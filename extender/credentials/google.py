@@ -4,12 +4,11 @@ Knows the metadata server's token endpoint, and the variable that says where tha
 """
 
 import re
-from collections.abc import Mapping
 
-import aiohttp
 import msgspec
 
-from extender.credentials.cloud_api import ask, decode
+from extender.credential_sources import Cloud
+from extender.credentials.cloud_api import CloudAccess, ask, decode
 from extender.credentials.logins import Login
 from extender.credentials.providers import ProvidedCredentials
 from extender.kubernetes.credential_provider_v1 import CacheKeyType
@@ -30,14 +29,14 @@ _TOKEN = msgspec.json.Decoder(_Token)
 class GoogleProvider:
     """Container Registry and Artifact Registry, by the workload identity that the metadata server vouches for."""
 
-    source = "gcp"
-    name = "gcp"
+    source = Cloud.GCP
+    name = Cloud.GCP.value
     principal = "workload identity"
 
-    def __init__(self, session: aiohttp.ClientSession, environment: Mapping[str, str]) -> None:
-        """`session` must let link-local addresses be reached: the metadata server has one."""
-        self._session = session
-        host = environment.get("GCE_METADATA_HOST") or "metadata.google.internal"
+    def __init__(self, access: CloudAccess) -> None:
+        """The variable is the one that Google's own libraries read."""
+        self._session = access.session
+        host = access.environment.get("GCE_METADATA_HOST") or "metadata.google.internal"
         self._url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
 
     def serves(self, repository: str) -> bool:

@@ -11,6 +11,7 @@ from typing import NewType, Protocol
 import msgspec
 import structlog
 
+from extender.credential_sources import SOURCES, Source
 from extender.credentials.logins import Login, Logins
 from extender.images.reference import ImageReference
 from extender.metrics import counters
@@ -20,7 +21,7 @@ log = structlog.get_logger()
 CREDENTIALS = counters(
     "multiarch_credentials_total",
     "Attempts to obtain credentials, by where from and what came of it.",
-    ("source", ("secret", "helper", "provider", "ecr", "gcp", "acr", "keyring")),
+    ("source", tuple(source.value for source in SOURCES)),
     ("outcome", ("obtained", "none", "refused", "malformed", "error")),
 )
 
@@ -133,7 +134,7 @@ class JoinedKeyring:
         return tuple(part.identity for part in self._parts)
 
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
-        """The parts\' ids, without repeats."""
+        """The parts' ids, without repeats."""
         found: tuple[CredentialId, ...] = ()
         for part in self._parts:
             credential_ids = part.credential_ids_for(reference)
@@ -162,7 +163,7 @@ async def _load_part(part: Keyring, reference: ImageReference, *, refresh: bool)
     try:
         return await part.load(reference, refresh=refresh)
     except Exception as exc:  # noqa: BLE001 - a defect of ours in one source must not cost the others' credentials
-        CREDENTIALS["keyring"]["error"].inc()
+        CREDENTIALS[Source.KEYRING]["error"].inc()
         # Neither text nor traceback: an exception may hold what it stumbled over.
         log.error("keyring.crashed", kind=type(part).__name__, why=type(exc).__name__)  # noqa: TRY400
         return ()

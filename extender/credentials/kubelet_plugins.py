@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from extender.credential_sources import Source
 from extender.credentials.keyring import Keyring
 from extender.credentials.logins import Login, Pattern, compile_pattern
 from extender.credentials.programs import run_program
@@ -33,7 +34,7 @@ _RESPONSE = msgspec.json.Decoder(CredentialProviderResponse)
 class CredentialPlugin:
     """One plugin, asked as the kubelet asks it."""
 
-    source = "provider"
+    source = Source.PROVIDER
 
     def __init__(self, plugin: CredentialProvider, bin_dir: str) -> None:
         """Raises ConfigError where the kubelet would refuse the plugin, or where it wants what we have not."""

@@ -6,20 +6,17 @@ come last.
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Literal
+from pkgutil import resolve_name
 
 import aiohttp
 
-from extender.credentials.aws import EcrProvider
-from extender.credentials.azure import AzureProvider
+from extender.credential_sources import Cloud
+from extender.credentials.cloud_api import CloudAccess
 from extender.credentials.docker_config import load_docker_config
-from extender.credentials.google import GoogleProvider
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.kubelet_plugins import load_credential_plugins
 from extender.credentials.providers import CredentialProvider, ProviderKeyring
 from extender.errors import ConfigError
-
-Cloud = Literal["ecr", "gcp", "acr"]
 
 
 @contextlib.asynccontextmanager
@@ -50,10 +47,13 @@ async def open_operator_keyring(
     if plugin_config:
         parts += load_credential_plugins(plugin_config, plugin_dir, key=key, clock=clock)
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
-        providers: dict[Cloud, CredentialProvider] = {
-            "ecr": EcrProvider(session, environment, wall_clock=wall_clock),
-            "gcp": GoogleProvider(session, environment),
-            "acr": AzureProvider(session, environment),
-        }
-        parts += [ProviderKeyring(providers[cloud], key=key, clock=clock) for cloud in dict.fromkeys(clouds)]
+        access = CloudAccess(session, environment, wall_clock)
+        for cloud in dict.fromkeys(clouds):
+            parts.append(ProviderKeyring(open_cloud(cloud, access), key=key, clock=clock))
         yield JoinedKeyring(parts)
+
+
+def open_cloud(cloud: Cloud, access: CloudAccess) -> CredentialProvider:
+    """The provider that the cloud is declared with."""
+    provider: Callable[[CloudAccess], CredentialProvider] = resolve_name(cloud.provider)
+    return provider(access)

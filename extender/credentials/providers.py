@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
+from extender.credential_sources import Cloud, Source
 from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, credential_id_of
 from extender.credentials.logins import ByPattern, Login, Logins
 from extender.errors import ExtenderError
@@ -49,11 +50,14 @@ class ProvidedCredentials(msgspec.Struct, frozen=True):
 class CredentialProvider(Protocol):
     """Someone who hands out credentials.
 
-    `source` is the label under which it counts. `principal` names who its credentials stand for, where that outlives
+    `name` is what logs call it. `principal` names who its credentials stand for, where that outlives
     their passwords; empty where another password may be another person.
     """
 
-    source: str
+    @property
+    def source(self) -> Source | Cloud:
+        """The source under which it counts."""
+
     name: str
     principal: str
 

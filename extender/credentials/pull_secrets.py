@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 import msgspec
 import structlog
 
+from extender.credential_sources import Source
 from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, Keyring, SecretReader, credentials_of
 from extender.credentials.logins import ByPattern, InvalidLogins, Login, Logins
 from extender.errors import ClusterError
@@ -129,10 +130,10 @@ class PullSecrets:
             async with self._room:
                 reading = _Reading(self._clock(), await self._reader.read_logins(*secret))
         except InvalidLogins as exc:
-            CREDENTIALS["secret"]["malformed"].inc()
+            CREDENTIALS[Source.SECRET]["malformed"].inc()
             reading = _Reading(self._clock(), problem=f"{secret[1]}: {exc}")
         except ClusterError as exc:
-            CREDENTIALS["secret"]["error"].inc()
+            CREDENTIALS[Source.SECRET]["error"].inc()
             log.warning("secret.unread", namespace=secret[0], secret=secret[1], why=str(exc))
             retried_soon = self._clock() - KEEP_SECONDS + _JUST_READ_SECONDS
             return _Reading(retried_soon, before.logins if before else None, before.problem if before else "")

@@ -3,7 +3,7 @@
 import base64
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,8 +18,10 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from rich.pretty import pretty_repr
 from structlog.testing import capture_logs
 
+from extender import credential_sources as sources
 from extender.credentials.aws import AwsKeys, EcrProvider, sign
 from extender.credentials.azure import AzureProvider
+from extender.credentials.cloud_api import CloudAccess
 from extender.credentials.google import GoogleProvider
 from extender.credentials.keyring import ANONYMOUS
 from extender.credentials.operator_keyring import open_operator_keyring
@@ -125,6 +127,11 @@ async def azure_session(cloud: Cloud, authority: trustme.CA) -> AsyncIterator[ai
         yield opened
 
 
+def access(session: aiohttp.ClientSession, environment: Mapping[str, str] | None = None) -> CloudAccess:
+    """This session, these variables, and a clock that stands."""
+    return CloudAccess(session, environment or {}, lambda: NOW)
+
+
 # Google
 
 
@@ -134,7 +141,7 @@ async def test_google_s_metadata_server_gives_a_token_for_all_its_registries(
     """Asked with the header that proves it was meant; kept a minute less than it is good for."""
     path = "/computeMetadata/v1/instance/service-accounts/default/token"
     cloud.answers[path] = (200, json.dumps({"access_token": "ya29", "expires_in": 3599, "token_type": "Bearer"}))
-    provider = GoogleProvider(session, {"GCE_METADATA_HOST": f"127.0.0.1:{cloud.port}"})
+    provider = GoogleProvider(access(session, {"GCE_METADATA_HOST": f"127.0.0.1:{cloud.port}"}))
     given = await provider.provide("eu.gcr.io/project/app")
     assert cloud.asked[0].headers["metadata-flavor"] == "Google"
     assert {(login.username, login.password) for login in given.logins} == {("oauth2accesstoken", "ya29")}
@@ -152,7 +159,7 @@ async def test_google_s_metadata_server_gives_a_token_for_all_its_registries(
 )  # fmt: skip
 async def test_google_serves_its_own_hosts(session: aiohttp.ClientSession, host: str, served: bool) -> None:
     """Nobody else is given the token."""
-    assert GoogleProvider(session, {}).serves(f"{host}/project/app") is served
+    assert GoogleProvider(access(session)).serves(f"{host}/project/app") is served
 
 
 # Azure
@@ -170,7 +177,7 @@ def azure(cloud: Cloud, azure_session: aiohttp.ClientSession, tmp_path: Path) ->
         "AZURE_FEDERATED_TOKEN_FILE": str(tmp_path / "token"),
         "AZURE_AUTHORITY_HOST": "https://login.test/",
     }
-    return AzureProvider(azure_session, environment)
+    return AzureProvider(access(azure_session, environment))
 
 
 async def test_azure_exchanges_the_federated_token_twice(cloud: Cloud, azure: AzureProvider) -> None:
@@ -200,7 +207,7 @@ async def test_azure_exchanges_the_federated_token_twice(cloud: Cloud, azure: Az
 async def test_azure_without_an_identity_says_what_is_missing(session: aiohttp.ClientSession) -> None:
     """The variables by name."""
     with pytest.raises(CredentialsUnavailable, match="AZURE_FEDERATED_TOKEN_FILE are not set"):
-        await AzureProvider(session, {}).provide("team.azurecr.io/app")
+        await AzureProvider(access(session)).provide("team.azurecr.io/app")
 
 
 @pytest.mark.parametrize(
@@ -213,7 +220,7 @@ async def test_azure_without_an_identity_says_what_is_missing(session: aiohttp.C
 )  # fmt: skip
 async def test_azure_serves_its_own_hosts(session: aiohttp.ClientSession, host: str, served: bool) -> None:
     """Nobody else is given the token."""
-    assert AzureProvider(session, {}).serves(f"{host}/app") is served
+    assert AzureProvider(access(session)).serves(f"{host}/app") is served
 
 
 # Amazon
@@ -225,7 +232,7 @@ def ecr(session: aiohttp.ClientSession, cloud: Cloud, **environment: str) -> Ecr
     data = [{"authorizationToken": token, "expiresAt": NOW + 43_200, "proxyEndpoint": f"https://{ECR}"}]
     cloud.answers.setdefault("/", (200, json.dumps({"authorizationData": data})))
     endpoints = {"AWS_ENDPOINT_URL_ECR": cloud.url, "AWS_ENDPOINT_URL_STS": f"{cloud.url}/sts"}
-    return EcrProvider(session, endpoints | environment, wall_clock=lambda: NOW)
+    return EcrProvider(access(session, endpoints | environment))
 
 
 def signed_again(asked: Asked, keys: AwsKeys) -> str:
@@ -319,7 +326,7 @@ async def test_amazon_s_pod_identity_is_asked_of_its_agent(
 )  # fmt: skip
 async def test_amazon_serves_its_own_hosts(session: aiohttp.ClientSession, host: str, served: bool) -> None:
     """Nobody else is given the login."""
-    assert EcrProvider(session, {}, wall_clock=lambda: NOW).serves(f"{host}/team/app") is served
+    assert EcrProvider(access(session)).serves(f"{host}/team/app") is served
 
 
 async def test_amazon_without_an_identity_says_so(cloud: Cloud, session: aiohttp.ClientSession) -> None:
@@ -362,7 +369,7 @@ async def test_what_a_cloud_answers_wrongly_is_unavailable_without_a_word_of_it(
 
 async def test_a_cloud_that_cannot_be_reached_is_unavailable(session: aiohttp.ClientSession) -> None:
     """Such as Google's metadata server on a machine of our own."""
-    provider = GoogleProvider(session, {"GCE_METADATA_HOST": "127.0.0.1:1"})
+    provider = GoogleProvider(access(session, {"GCE_METADATA_HOST": "127.0.0.1:1"}))
     with pytest.raises(CredentialsUnavailable, match=r"127\.0\.0\.1:1 cannot be reached: ClientConnector"):
         await provider.provide("gcr.io/project/app")
 
@@ -371,8 +378,9 @@ async def test_a_failing_cloud_costs_its_credentials_only(cloud: Cloud) -> None:
     """The log says which and why; other registries are none of its business."""
     environment = KEYS | {"AWS_ENDPOINT_URL_ECR": cloud.url}
     cloud.answers["/"] = (403, "")
+    gcp, ecr = sources.Cloud.GCP, sources.Cloud.ECR
     settings = open_operator_keyring(
-        docker_config="", plugin_config="", plugin_dir="", clouds=["gcp", "ecr", "gcp"],
+        docker_config="", plugin_config="", plugin_dir="", clouds=[gcp, ecr, gcp],
         environment=environment, key=KEY, clock=lambda: 0.0, wall_clock=lambda: NOW,
     )  # fmt: skip
     async with settings as keyring:

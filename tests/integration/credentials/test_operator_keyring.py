@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from extender.credential_sources import Cloud
 from extender.credentials.keyring import ANONYMOUS, Keyring
-from extender.credentials.operator_keyring import Cloud, open_operator_keyring
+from extender.credentials.operator_keyring import open_operator_keyring
 from extender.errors import ConfigError
 from extender.images.reference import parse_reference
 from tests.integration.credentials.programs import Program
@@ -65,7 +66,7 @@ async def test_files_come_before_plugins_and_plugins_before_clouds(tmp_path: Pat
         docker=str(tmp_path / "config.json"),
         plugins=str(tmp_path / "providers.json"),
         folder=str(tmp_path),
-        clouds=["ecr"],
+        clouds=[Cloud.ECR],
         AWS_ACCESS_KEY_ID="a",
         AWS_SECRET_ACCESS_KEY="b",
         AWS_ENDPOINT_URL_ECR=f"http://127.0.0.1:{runner.addresses[0][1]}",

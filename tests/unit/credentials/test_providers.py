@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from extender.credential_sources import Source
 from extender.credentials.keyring import ANONYMOUS, JoinedKeyring
 from extender.credentials.logins import Login
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderKeyring
@@ -21,7 +22,7 @@ ELSEWHERE = parse_reference("ghcr.io/team/app:1")
 class Provider:
     """Gives a new password every time, as a test says for how long and for what."""
 
-    source = "provider"
+    source = Source.PROVIDER
     name = "test"
 
     def __init__(

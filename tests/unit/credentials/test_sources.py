@@ -1,0 +1,67 @@
+"""The sources of credentials: what is declared of them in one place holds in all others."""
+
+import pkgutil
+from collections.abc import Iterator
+from importlib import import_module
+
+import aiohttp
+import pytest
+
+import extender.credentials
+from extender.config.reading import read_config
+from extender.config.tree import settings
+from extender.credential_sources import SOURCES, Cloud, Source
+from extender.credentials.cloud_api import CloudAccess
+from extender.credentials.keyring import CREDENTIALS
+from extender.credentials.operator_keyring import open_cloud
+from extender.errors import ConfigError
+
+
+def provider_sources() -> Iterator[object]:
+    """The source of every class of the room that provides credentials."""
+    room = extender.credentials
+    for module in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
+        for kind in vars(import_module(module.name)).values():
+            if isinstance(kind, type) and kind.__module__ == module.name and hasattr(kind, "provide"):
+                yield vars(kind)["source"]
+
+
+def test_every_provider_is_declared() -> None:
+    """A source that is named in its own file alone fails here, before it fails where it is counted."""
+    sources = [source for source in provider_sources() if not isinstance(source, property)]  # that is the protocol's
+    assert all(isinstance(source, Source | Cloud) for source in sources)
+    assert sorted(sources, key=str) == sorted([Source.HELPER, Source.PROVIDER, *Cloud], key=str)
+
+
+@pytest.mark.parametrize("cloud", Cloud)
+async def test_every_cloud_opens_its_own_provider(cloud: Cloud) -> None:
+    """It is the class that the declaration names, and calls itself as the declaration does."""
+    async with aiohttp.ClientSession() as session:
+        provider = open_cloud(cloud, CloudAccess(session, {}, lambda: 0.0))
+    assert provider.source is cloud
+    assert provider.name == cloud.value
+    assert not provider.serves("registry.example.com/team/app")
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_source_is_counted(source: Source | Cloud) -> None:
+    """Under its own name, once, with every outcome."""
+    assert [str(other) for other in SOURCES].count(source) == 1
+    assert set(CREDENTIALS[source]) == {"obtained", "none", "refused", "malformed", "error"}
+
+
+@pytest.mark.parametrize("cloud", Cloud)
+def test_every_cloud_can_be_set(cloud: Cloud) -> None:
+    """By the same name, which the setting's documentation has."""
+    assert read_config(None, [f"registry.clouds=[{cloud.value}]"]).registry.clouds == (cloud,)
+    (documentation,) = (setting.documentation for setting in settings() if setting.path == "registry.clouds")
+    assert f"`{cloud.value}`" in documentation
+
+
+def test_a_cloud_that_there_is_not_is_refused_with_those_there_are() -> None:
+    """The operator reads which one was wrong, and what would be right."""
+    with pytest.raises(ConfigError) as caught:
+        read_config(None, ["registry.clouds=[gcp, azure]"])
+    message = str(caught.value)
+    assert message.startswith("registry.clouds[1]: 'azure' is wrong: ")
+    assert all(f"`{cloud.value}`" in message for cloud in Cloud)
