@@ -1,7 +1,7 @@
-"""The pull secrets that a pod names, as a keyring: read when a lookup needs them, and forgotten soon.
+"""The pull secrets that a pod names, as a keyring. They are read when a lookup needs them, and kept for half a minute.
 
-Knows namespaces, names and how old a reading is; how a secret is read is the `SecretReader`'s business. Passwords stay
-for half a minute; what stays longer are patterns and credential ids, by which memory is asked without reading anything.
+Knows namespaces, names and how old a reading is; a `SecretReader` reads the secrets. Patterns and credential ids are
+kept for longer than passwords, so that the image cache can be asked without reading a secret.
 """
 
 import asyncio
@@ -83,17 +83,17 @@ class PullSecrets:
         return _PodSecrets(self, namespace, chosen, may_read=may_read)
 
     def credential_ids_for(self, namespace: str, names: tuple[str, ...], repository: str) -> tuple[CredentialId, ...]:
-        """What stood for the matching logins when the secrets were last read together."""
+        """Returns the ids of the matching credentials when the secrets were last read; none if they never were."""
         remembered = self._remembered.peek((namespace, names))
         return remembered.credential_ids.matching(repository) if remembered else ()
 
     def is_due(self, namespace: str, names: tuple[str, ...]) -> bool:
-        """Whether they were never read together, or are old enough to be read again."""
+        """Whether the secrets were never read together, or so long ago that they are read again."""
         remembered = self._remembered.peek((namespace, names))
         return remembered is None or self._clock() >= remembered.due_at
 
     async def load(self, namespace: str, names: tuple[str, ...], repository: str, *, refresh: bool) -> list[Login]:
-        """The matching logins, all secrets' together in the order the kubelet tries them."""
+        """Returns the matching logins of all the secrets, in the order in which the kubelet tries them."""
         most_seconds = _JUST_READ_SECONDS if refresh else KEEP_SECONDS
         readings = [await self._read((namespace, name), most_seconds) for name in names]
         logins = _logins_of(readings)
@@ -101,7 +101,7 @@ class PullSecrets:
         return list(Logins(logins).matching(repository))
 
     def at_hand(self, namespace: str, names: tuple[str, ...], repository: str) -> list[Login]:
-        """The same from what has been read lately, nothing where one of the secrets has not."""
+        """Returns the same without reading; nothing if one of the secrets was not read in the last half minute."""
         readings = [self._kept.peek((namespace, name)) for name in names]
         found = [reading for reading in readings if reading and self._age_seconds(reading) < KEEP_SECONDS]
         logins = _logins_of(found) if len(found) == len(names) else ()
@@ -112,7 +112,7 @@ class PullSecrets:
         return credentials_of(logins, key=self._key)
 
     async def _read(self, secret: _SecretName, most_seconds: float) -> _Reading:
-        """The reading that is at most so old, or a new one that all who ask share.
+        """Returns a reading that is at most so old, or a new one that all who ask at the same time share.
 
         Whoever waits is a lookup in a task of its own, cancelled only when all are: so is the reading then.
         """
@@ -146,7 +146,7 @@ class PullSecrets:
             self._sweep_at = asyncio.get_running_loop().call_later(KEEP_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
-        """Passwords that are too old to be used are not held any longer."""
+        """Removes readings, and so passwords, that are too old to be used."""
         self._sweep_at = None
         self._kept.remove_where(lambda _, reading: self._age_seconds(reading) >= KEEP_SECONDS)
         if self._kept:

@@ -1,4 +1,4 @@
-"""What a registry wants to see before it answers: nothing, a Basic login, or a Bearer token from its token server.
+"""The Authorization headers that registries ask for: a Basic login, or a Bearer token from the registry's token server.
 
 Knows the token protocol (distribution: docs/spec/auth/token.md) and remembers challenges and tokens, not images. A
 credential goes to the registry it was given for and to the token server that registry names, and no further.
@@ -45,7 +45,7 @@ _TOKENS = declare_cache(
 
 
 class _TokenKey(NamedTuple):
-    """What a token was given for. The credential is there by its scope: keys hold no secret."""
+    """What a token was given for. The credential stands in it by its id: keys hold no secret."""
 
     realm: URL
     service: str
@@ -95,7 +95,7 @@ class Authenticator:
     async def authorization(
         self, url: URL, repository: str, credential: Credential, trust: Trust = SYSTEM_TRUST
     ) -> str | None:
-        """The header value that `url`'s host asked for when last asked about `repository`; None if it never did.
+        """Returns the header value that `url`'s host last asked for about `repository`; None if it has asked for none.
 
         `trust` is how the token server's TLS is checked.
 
@@ -120,7 +120,7 @@ class Authenticator:
         sent: str | None,
         trust: Trust = SYSTEM_TRUST,
     ) -> str | None:
-        """The header value that answers a 401; None where there is nothing to show that was not `sent` already.
+        """Returns the header value that answers a 401; None if there is no other than the one that was `sent`.
 
         Raises:
             RegistryDenied: the token server refuses the credential.
@@ -137,7 +137,7 @@ class Authenticator:
         return authorization if authorization != sent else None
 
     def _forget(self, key: _TokenKey, sent: str | None) -> None:
-        """Drop the token that was refused, unless another request has renewed it meanwhile."""
+        """Drops the token that was refused, unless another request has renewed it meanwhile."""
         token = self._tokens.peek(key)
         if token and sent == f"Bearer {token.text}":
             self._tokens.remove(key)
@@ -150,9 +150,9 @@ class Authenticator:
         return _basic(credential) if credential != ANONYMOUS else None
 
     async def _token(self, key: _TokenKey, credential: Credential, trust: Trust) -> str:
-        """The remembered token, or a new one from a request that all who want it share.
+        """Returns the remembered token, or a new one from a request that all waiters share.
 
-        A waiter that is cancelled leaves the request to the others; the last one takes it along.
+        The request is cancelled when the last waiter is.
         """
         token = self._tokens.peek(key)
         if token and self._clock() < token.renew_at:
@@ -196,7 +196,7 @@ class Authenticator:
 
 
 def _choose(response: Response) -> Challenge | None:
-    """The challenge to answer, Bearer before Basic; None where neither is offered."""
+    """Returns the challenge to answer, Bearer before Basic; None if the registry offers neither."""
     try:
         challenges = parse_challenges(response.headers.getall("WWW-Authenticate", ()))
     except MalformedChallenge as exc:
@@ -206,7 +206,7 @@ def _choose(response: Response) -> Challenge | None:
 
 
 def _token_key(challenge: Challenge, url: URL, repository: str, credential: Credential) -> _TokenKey:
-    """What to ask of the token server; the scope is the registry's where it states one, else to pull `repository`."""
+    """Returns what to ask the token server for; the scope is the one in the challenge, else to pull `repository`."""
     parameters = challenge.parameters
     if not parameters.get("realm"):
         raise RegistryUnavailable(f"{host_of(url)} sent a malformed challenge")
@@ -220,13 +220,13 @@ def _token_key(challenge: Challenge, url: URL, repository: str, credential: Cred
 
 
 def _token_url(key: _TokenKey) -> URL:
-    """The realm with what is asked of it; several scopes become several parameters."""
+    """Returns the realm's URL with service and scopes; several scopes become several parameters."""
     parameters = [("service", key.service)] if key.service else []
     return key.realm.extend_query([*parameters, *(("scope", scope) for scope in key.scope.split())])
 
 
 def _read_token(response: Response) -> tuple[str, float]:
-    """The token, and for how many seconds it is good."""
+    """Returns the token, and for how many seconds it is valid."""
     try:
         answer = _DECODER.decode(response.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:

@@ -1,6 +1,6 @@
-"""How many requests a registry still allows, and when to keep from spending them: nodes pull from the same quota.
+"""The quotas of registries: how many requests each still allows, and when the rest is left to the nodes.
 
-Knows the RateLimit headers (Docker Hub's `76;w=21600`, and plain numbers as in the drafts of the IETF). Asks nothing.
+Reads the RateLimit headers (Docker Hub's `76;w=21600`, and plain numbers as in the IETF's drafts). Sends no request.
 """
 
 import re
@@ -65,7 +65,7 @@ class _Reading(NamedTuple):
 
 
 class Quotas:
-    """What registries have said, by origin and by who asked: accounts have a quota each, addresses another."""
+    """Keeps what registries said of quotas, by origin and credential: accounts and addresses have their own."""
 
     def __init__(self, *, clock: Callable[[], float], random: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
@@ -74,7 +74,7 @@ class Quotas:
         self._readings: Table[tuple[URL, CredentialId], _Reading] = _READINGS.table()
 
     def note(self, name: str, origin: URL, credential_id: CredentialId, headers: Mapping[str, str]) -> None:
-        """What an answer's headers say; without any, nothing is limited. `name` is the registry's in the metrics."""
+        """Records what an answer's headers say; with none, nothing is limited. `name` is the registry's in metrics."""
         key = (origin, credential_id)
         before, reading = self._readings.peek(key), self._read(headers)
         if reading is None:
@@ -87,17 +87,17 @@ class Quotas:
             log.warning("quota.ran_low", registry=name, limit=reading.limit, remaining=reading.remaining)
 
     def is_low(self, origin: URL, credential_id: CredentialId) -> bool:
-        """Whether what is left is for others. A window that has passed says nothing any more."""
+        """Whether the rest of the quota is left to the nodes. A reading older than its window does not count."""
         reading = self._readings.peek((origin, credential_id))
         return reading is not None and reading.is_low and self._age_seconds(reading) < reading.window_seconds
 
     def is_old(self, origin: URL, credential_id: CredentialId) -> bool:
-        """Whether it is worth a HEAD, which costs nothing, to hear what is left now."""
+        """Whether the last reading is so old that a HEAD, which costs no quota, should bring a new one."""
         reading = self._readings.peek((origin, credential_id))
         return reading is None or self._age_seconds(reading) >= _OLD_SECONDS
 
     def withheld(self, name: str, origin: URL, credential_id: CredentialId) -> RegistryThrottled:
-        """The error for a request that is not made: it may be worth another try after at most five minutes or so."""
+        """Counts a request that is not made, and returns its error, which asks for a pause of six minutes at most."""
         WITHHELD[_label(name)].inc()
         reading = self._readings.peek((origin, credential_id))
         window_seconds = reading.window_seconds if reading else _WINDOW_SECONDS
@@ -107,7 +107,7 @@ class Quotas:
         return error
 
     def _read(self, headers: Mapping[str, str]) -> _Reading | None:
-        """The two headers, their names in whatever case; without a stated limit the last request is the reserve."""
+        """Reads the two headers; None if they state no remaining requests. Without a limit there is no reserve."""
         remaining = headers.get("RateLimit-Remaining", "")
         limit = headers.get("RateLimit-Limit", "")
         left, most = _NUMBER.match(remaining), _NUMBER.match(limit)

@@ -100,14 +100,14 @@ class Persistence:
         self._is_loaded = False
 
     def note(self, key: NameKey, known: CachedImage) -> None:
-        """The name's row will be written. A microsecond."""
+        """Puts the name's row with those that wait to be written. Takes a microsecond."""
         if self._store is None or not self._may_keep(key[2]):
             return
         ROWS["dropped"].inc(self._names.put(key, known))
         self._wake()
 
     def note_denial(self, repository: str, credential_id: CredentialId, at: float) -> None:
-        """What was proven to the credential up to `at` will be void in the store too."""
+        """Has the store forget, too, what was proven to the credential up to `at`."""
         if self._store is None or not self._may_keep(credential_id):
             return
         ROWS["dropped"].inc(self._denials.put((repository, credential_id), at))
@@ -161,7 +161,7 @@ class Persistence:
             attempt = self._breakers.force()  # what is under way does not end for a failure of another read
 
     async def flush(self) -> None:
-        """All that waits has been written, unless the store fails or is left alone."""
+        """Writes all that waits, until the store fails or its breaker refuses."""
         async with self._writing:
             while self._names or self._denials:
                 attempt = self._breakers.admit(Operation.WRITING)
@@ -170,7 +170,7 @@ class Persistence:
             self._changed.clear()
 
     async def close(self) -> None:
-        """What waits is written if that takes no longer than two seconds, and the store is closed."""
+        """Writes what waits if that takes no longer than two seconds, and closes the store."""
         if self._writer:
             self._writer.cancel()
             await asyncio.gather(self._writer, return_exceptions=True)
@@ -199,7 +199,7 @@ class Persistence:
             await asyncio.sleep(self._breakers.wait_seconds(Operation.WRITING))
 
     async def _write_batch(self, attempt: Attempt) -> bool:
-        """Whether the oldest that waits has been written; else it waits on."""
+        """Writes the oldest of the rows that wait, and all denials. Whether that succeeded; else they wait on."""
         store, denials = self._store, dict(self._denials.items())
         if store is None:
             return False
