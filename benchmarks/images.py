@@ -56,8 +56,8 @@ class Cold(msgspec.Struct, frozen=True):
 
     def row(self, name: str) -> list[str | int | float]:
         """As the table has it."""
-        asked = sum(self.counts.requests.values())
-        return [name, self.images, self.seconds, self.per_second, asked, self.counts.connections, self.peak]
+        requests = sum(self.counts.requests.values())
+        return [name, self.images, self.seconds, self.per_second, requests, self.counts.connections, self.peak]
 
 
 class Burst(msgspec.Struct, frozen=True):
@@ -71,8 +71,8 @@ class Burst(msgspec.Struct, frozen=True):
 
 def run(*, fewer: int = 1) -> Report:
     """The answer. About half a minute, most of it the registry's."""
-    place = cores()
-    with far_registry(core=place.load, delay_seconds=DELAY_SECONDS) as registry, pinned(place.server):
+    core = cores()
+    with far_registry(core=core.load, delay_seconds=DELAY_SECONDS) as registry, pinned(core.server):
         return uvloop.run(_measure(registry, fewer))
 
 
@@ -205,18 +205,16 @@ def names_at(hosts: Sequence[str], count: int) -> list[str]:
 
 
 def _burst_row(kind: str, burst: Burst) -> list[str | int | float]:
-    asked = [burst.counts.of(each) for each in _BURST_COLUMNS[2:5]]
-    return [kind, burst.callers, *asked, burst.seconds * 1000, burst.alone_seconds * 1000]
+    counts = [burst.counts.of(each) for each in _BURST_COLUMNS[2:5]]
+    return [kind, burst.callers, *counts, burst.seconds * 1000, burst.alone_seconds * 1000]
 
 
 def _burst_claims(kind: str, burst: Burst) -> list[Claim]:
     expected = {"HEAD manifests": 1, "GET manifests": 1, "GET blobs": int(kind == "single")}
     return [
         *(
-            Claim(
-                what=f"{asked} for one {kind} image", value=burst.counts.of(asked), unit="", at_least=one, at_most=one
-            )
-            for asked, one in expected.items()
+            Claim(what=f"{what} for one {kind} image", value=burst.counts.of(what), unit="", at_least=one, at_most=one)
+            for what, one in expected.items()
         ),
         _claim(f"time of all over that of one alone, {kind}", burst.seconds / burst.alone_seconds, at_most=2),
     ]

@@ -37,8 +37,8 @@ class Cost(msgspec.Struct, frozen=True):
 
 def run(*, fewer: int = 1) -> Report:
     """The answer. A few seconds."""
-    place = cores()
-    with far_registry(core=place.load, delay_seconds=0) as registry, pinned(place.server):
+    core = cores()
+    with far_registry(core=core.load, delay_seconds=0) as registry, pinned(core.server):
         costs = uvloop.run(_measure(registry, max(KNOWN // fewer, 20), max(ASKED // fewer, 100)))
     by_name = {(cost.name, cost.images): cost.microseconds for cost in costs}
     two, cached = by_name["resolve_all", 2], by_name["alru_cache", 1]
@@ -77,18 +77,18 @@ def _names(costs: Sequence[Cost]) -> list[str]:
     return [cost.name for cost in costs]
 
 
-async def _measure(registry: FarRegistry, known: int, asked: int) -> list[Cost]:
+async def _measure(registry: FarRegistry, known: int, lookups: int) -> list[Cost]:
     names = [f"{name}:known" for name in names_at(registry.hosts, known)]
     async with open_resolver(registry) as resolver:
         await learn([ImageQuery(name) for name in names], resolver)
         answers = resolver.peek_all([ImageQuery(name) for name in names], KEYRING)
         by_name = dict(zip(names, answers, strict=True))
         operators = JoinedKeyring((KEYRING,))
-        costs = [Cost("dictionary", 1, _dictionary(by_name, names, asked))]
-        costs.append(Cost("alru_cache", 1, await _alru_cache(by_name, names, asked)))
-        costs += [Cost("peek_all", size, _peek_all(resolver, operators, _pods(names, size), asked)) for size in SIZES]
+        costs = [Cost("dictionary", 1, _dictionary(by_name, names, lookups))]
+        costs.append(Cost("alru_cache", 1, await _alru_cache(by_name, names, lookups)))
+        costs += [Cost("peek_all", size, _peek_all(resolver, operators, _pods(names, size), lookups)) for size in SIZES]
         costs += [
-            Cost("resolve_all", size, await _resolve_all(resolver, operators, _pods(names, size), asked))
+            Cost("resolve_all", size, await _resolve_all(resolver, operators, _pods(names, size), lookups))
             for size in SIZES
         ]
     return costs
@@ -98,49 +98,51 @@ def _pods(names: Sequence[str], size: int) -> list[list[str]]:
     return [[names[(first + further) % len(names)] for further in range(size)] for first in range(0, len(names), size)]
 
 
-def _dictionary(answers: dict[str, Answer], names: Sequence[str], asked: int) -> float:
-    watch = _Watch(asked)
+def _dictionary(answers: dict[str, Answer], names: Sequence[str], lookups: int) -> float:
+    watch = _Watch(lookups)
     for _ in range(ROUNDS):
         watch.start()
-        for number in range(asked):
+        for number in range(lookups):
             answers[names[number % len(names)]]
         watch.stop()
     return watch.least
 
 
-async def _alru_cache(answers: dict[str, Answer], names: Sequence[str], asked: int) -> float:
+async def _alru_cache(answers: dict[str, Answer], names: Sequence[str], lookups: int) -> float:
     @alru_cache(maxsize=len(names))
     async def remembered(name: str) -> Answer:
         return answers[name]
 
     for name in names:
         await remembered(name)
-    watch = _Watch(asked)
+    watch = _Watch(lookups)
     for _ in range(ROUNDS):
         watch.start()
-        for number in range(asked):
+        for number in range(lookups):
             await remembered(names[number % len(names)])
         watch.stop()
     return watch.least
 
 
-def _peek_all(resolver: Resolver, keyring: JoinedKeyring, pods: Sequence[Sequence[str]], asked: int) -> float:
+def _peek_all(resolver: Resolver, keyring: JoinedKeyring, pods: Sequence[Sequence[str]], lookups: int) -> float:
     size = len(pods[0])
-    watch = _Watch(asked // size * size)
+    watch = _Watch(lookups // size * size)
     for _ in range(ROUNDS):
         watch.start()
-        for number in range(asked // size):
+        for number in range(lookups // size):
             resolver.peek_all([ImageQuery(image) for image in pods[number % len(pods)]], keyring)
         watch.stop()
     return watch.least
 
 
-async def _resolve_all(resolver: Resolver, keyring: JoinedKeyring, pods: Sequence[Sequence[str]], asked: int) -> float:
+async def _resolve_all(
+    resolver: Resolver, keyring: JoinedKeyring, pods: Sequence[Sequence[str]], lookups: int
+) -> float:
     size = len(pods[0])
-    watch = _Watch(asked // size * size)
+    watch = _Watch(lookups // size * size)
     for _ in range(ROUNDS):
         watch.start()
-        for number in range(asked // size):
+        for number in range(lookups // size):
             await resolver.resolve_all([ImageQuery(image) for image in pods[number % len(pods)]], keyring, 0.1)
         watch.stop()
     return watch.least

@@ -48,9 +48,9 @@ class Taken(msgspec.Struct, frozen=True):
 def run(*, fewer: int = 1, nodes: int = NODES) -> Report:
     """The answer. Half a minute."""
     sizes = sorted({max(images // fewer, 10) for images in IMAGES})
-    place = cores()
-    with quiet_cluster(core=place.load, nodes=max(nodes // fewer, 1)) as cluster:
-        taken = [_measure(place.server, cluster.kubeconfig, images) for images in sizes]
+    core = cores()
+    with quiet_cluster(core=core.load, nodes=max(nodes // fewer, 1)) as cluster:
+        taken = [_measure(core.server, cluster.kubeconfig, images) for images in sizes]
     line = statistics.linear_regression([one.images for one in taken], [one.process.megabytes for one in taken])
     most = taken[-1]
     return Report(

@@ -94,11 +94,11 @@ class ObservedProcess:
 
     def look(self) -> ProcessFigures:
         """What it is made of now. Raises ServerFailed if it has ended."""
-        place = Path(f"/proc/{self.pid}")
+        folder = Path(f"/proc/{self.pid}")
         try:
             used, spent_seconds = memory(self.pid), cpu_seconds(self.pid)
-            threads = len(list((place / "task").iterdir()))
-            ends = [_target(path) for path in (place / "fd").iterdir()]
+            threads = len(list((folder / "task").iterdir()))
+            ends = [_target(path) for path in (folder / "fd").iterdir()]
         except OSError as exc:
             raise ServerFailed("it has ended") from exc
         return ProcessFigures(

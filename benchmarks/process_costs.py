@@ -14,7 +14,7 @@ _IDLE = (3, 4)  # numbers in the first line of /proc/stat: idle and iowait
 _GUEST = 8  # guest and guest_nice, from here on, are part of user and nice
 
 
-class Memory(msgspec.Struct, frozen=True):
+class ResidentMemory(msgspec.Struct, frozen=True):
     """Resident memory now, and the most there has been, in megabytes of 1,000,000 bytes."""
 
     now_megabytes: float
@@ -34,10 +34,10 @@ def machine_seconds() -> float:
     return busy / _TICKS_PER_SECOND
 
 
-def memory(pid: int) -> Memory:
+def memory(pid: int) -> ResidentMemory:
     """Its resident memory. Raises OSError when it is gone."""
     status = _numbers(Path(f"/proc/{pid}/status"))
-    return Memory(status["VmRSS"] * 1024 / 1e6, status["VmHWM"] * 1024 / 1e6)
+    return ResidentMemory(status["VmRSS"] * 1024 / 1e6, status["VmHWM"] * 1024 / 1e6)
 
 
 def bytes_read(pid: int) -> int:

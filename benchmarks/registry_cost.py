@@ -250,7 +250,7 @@ async def _missing(simulation: Simulation) -> None:
     await simulation.ask_evenly(["team/app:typo"], 720, HOUR)
 
 
-async def _restart_at_once(simulation: Simulation) -> None:
+async def _restart_soon(simulation: Simulation) -> None:
     await _fill_and_restart(simulation, MINUTE)
 
 
@@ -284,7 +284,7 @@ SCENARIOS = (
     Scenario("a tag that has moved, 100 pods in the 15 minutes after it was noticed", _moved_tag),
     Scenario("5 namespaces with a login each, one image", _tenants),
     Scenario("an image that is not there, asked for every 5 s for an hour", _missing),
-    Scenario("restart with a store that knows 2,000 images, all asked for a minute later", _restart_at_once),
+    Scenario("restart with a store that knows 2,000 images, all asked for a minute later", _restart_soon),
     Scenario("the same, asked for an hour later", _restart_later),
 )
 

@@ -45,7 +45,7 @@ class Soaked(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked, what came of it, and what the process was made of meanwhile."""
 
     seconds: float
-    asked: Mapping[str, int]
+    requested: Mapping[str, int]
     wrong: Mapping[str, int]
     reconnects: int
     looks: Sequence[Look]
@@ -55,13 +55,13 @@ class Soaked(msgspec.Struct, frozen=True, kw_only=True):
 
 def run(*, fewer: int = 1, requests: int = REQUESTS, settle_seconds: float = SETTLE_SECONDS) -> Report:
     """The answer. Some minutes for a million requests; afterwards what is left over has `settle_seconds` to go."""
-    place, requests = cores(), max(requests // fewer, 20 * CONNECTIONS)
+    core, requests = cores(), max(requests // fewer, 20 * CONNECTIONS)
     nodes, images = max(NODES // fewer, 2 * FEW_NODES), max(IMAGES // fewer, 20)
     with (
-        far_registry(core=place.load, delay_seconds=0.02) as registry,
-        quiet_cluster(core=place.load, nodes=nodes) as cluster,
-        observed_process(core=place.server, settings=_settings(registry, cluster)) as service,
-        pinned(place.load),
+        far_registry(core=core.load, delay_seconds=0.02) as registry,
+        quiet_cluster(core=core.load, nodes=nodes) as cluster,
+        observed_process(core=core.server, settings=_settings(registry, cluster)) as service,
+        pinned(core.load),
     ):
         questions = Questions(registry.hosts, nodes=nodes, images=images)
         return _report(_soak(service, questions, requests, settle_seconds))
@@ -83,7 +83,7 @@ def _soak(service: ObservedProcess, questions: Questions, requests: int, settle_
     """So many requests, one under way on each connection, every answer checked, and looks at the process meanwhile."""
     chance = random.Random(2)
     askers = [Asker(service.addresses) for _ in range(CONNECTIONS)]
-    asked, wrong, reconnects = Counter[str](), Counter[str](), 0
+    requested, wrong, reconnects = Counter[str](), Counter[str](), 0
     begin = _look(service, 0)
     looks, every = [begin], max(requests // LOOKS, 1)
     started = time.perf_counter()
@@ -95,7 +95,7 @@ def _soak(service: ObservedProcess, questions: Questions, requests: int, settle_
                 reconnects += 1
                 asker.hang_up()
         question = questions.draw(number)
-        asked[question.kind] += 1
+        requested[question.kind] += 1
         asker.ask(question)
         if number % every == every - 1:
             looks.append(_look(service, number + 1))
@@ -107,7 +107,13 @@ def _soak(service: ObservedProcess, questions: Questions, requests: int, settle_
     del wrong[""]
     idle = _settled(service, begin, settle_seconds)
     return Soaked(
-        seconds=seconds, asked=asked, wrong=wrong, reconnects=reconnects, looks=looks, idle=idle, events=service.events
+        seconds=seconds,
+        requested=requested,
+        wrong=wrong,
+        reconnects=reconnects,
+        looks=looks,
+        idle=idle,
+        events=service.events,
     )
 
 
@@ -136,7 +142,7 @@ def _report(soaked: Soaked) -> Report:
                 [_row(f"{look.requests:,}", look) for look in _spread(soaked.looks)]
                 + [_row("all hung up", soaked.idle)],
             ),
-            Table("What was asked", ["kind", "requests"], [[kind, soaked.asked.get(kind, 0)] for kind in MIX]),
+            Table("What was asked", ["kind", "requests"], [[kind, soaked.requested.get(kind, 0)] for kind in MIX]),
             Table(
                 "What was logged",
                 ["event", "times"],
@@ -165,8 +171,8 @@ def _report(soaked: Soaked) -> Report:
 def _claims(soaked: Soaked) -> list[Claim]:
     """A speed and a size, and then everything that must not be left behind."""
     begin, last, tenth = soaked.looks[0].process, soaked.looks[-1].process, _after_a_tenth(soaked.looks).process
-    total = sum(soaked.asked.values())
-    nonsense = sum(soaked.asked.get(kind, 0) for kind in NONSENSE)
+    total = sum(soaked.requested.values())
+    nonsense = sum(soaked.requested.get(kind, 0) for kind in NONSENSE)
     complaints = sum(count for (level, _), count in soaked.events.items() if level not in ("debug", "info"))
     left_over = {
         "answers that were not right": sum(soaked.wrong.values()),

@@ -100,16 +100,16 @@ class Asker:
     def __init__(self, addresses: Mapping[str, str]) -> None:
         self._addresses = addresses
         self._sockets: dict[str, socket.socket] = {}
-        self._asked: Question | None = None
+        self._question: Question | None = None
 
     def ask(self, question: Question) -> None:
         """Send it; `read` gives what comes back."""
-        self._asked = question
+        self._question = question
         self._socket(question.listener).sendall(question.raw)
 
     def read(self, *, checked: bool) -> str:
         """What is wrong with the answer, in a few words; empty if nothing is."""
-        question = self._asked
+        question = self._question
         assert question
         try:
             status, body = _read_answer(self._sockets[question.listener])
@@ -172,9 +172,9 @@ def _fault_in(question: Question, body: bytes) -> str:
     return f"{question.kind}: wrong answer" if wrong else ""
 
 
-def _tail(**rest: object) -> bytes:
+def _tail(**fields: object) -> bytes:
     """What follows the pod in a request's body."""
-    return b"," + msgspec.json.encode(rest)[1:]
+    return b"," + msgspec.json.encode(fields)[1:]
 
 
 def _marked(document: bytes, images: Sequence[str], serial: int) -> bytes:

@@ -53,19 +53,19 @@ class Times(msgspec.Struct, frozen=True):
 def run(*, fewer: int = 1) -> Report:
     """The answer. Half a minute."""
     samples, images, nodes = max(SAMPLES // fewer, 1), max(IMAGES // fewer, 10), max(NODES // fewer, 1)
-    place = cores()
-    with tempfile.TemporaryDirectory() as scratch, quiet_cluster(core=place.load, nodes=nodes) as cluster:
+    core = cores()
+    with tempfile.TemporaryDirectory() as scratch, quiet_cluster(core=core.load, nodes=nodes) as cluster:
         store = Path(scratch) / "images.sqlite"
         fill_store(store, images)
         settings = {"cluster.kubeconfig": cluster.kubeconfig, "cache.url": f"sqlite:///{store}"}
         alone = {"cluster.mode": "none", "cache.url": f"sqlite:///{store}"}
         empty = {"cluster.mode": "none", "cache.url": "'memory:'"}
-        with pinned(place.server):
+        with pinned(core.server):
             times = [_times(name, samples, partial(_run, program)) for name, program in PROGRAMS.items()]
-        times.append(_times(EMPTY, samples, lambda: _ready(place.server, empty)))
-        times.append(_times(ALONE, samples, lambda: _ready(place.server, alone)))
-        times.append(_times(CLUSTER, samples, lambda: _ready(place.server, settings)))
-        times.append(_times(KNOWN, samples, lambda: _known(place.server, settings, images)))
+        times.append(_times(EMPTY, samples, lambda: _ready(core.server, empty)))
+        times.append(_times(ALONE, samples, lambda: _ready(core.server, alone)))
+        times.append(_times(CLUSTER, samples, lambda: _ready(core.server, settings)))
+        times.append(_times(KNOWN, samples, lambda: _known(core.server, settings, images)))
     return _report(times, images, nodes)
 
 

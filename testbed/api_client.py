@@ -214,9 +214,9 @@ def _tls(cluster: KubernetesObject, user: KubernetesObject) -> ssl.SSLContext:
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """The lines of a stream; StreamReader's own have a limit that a large object passes."""
-    rest = b""
+    remainder = b""
     async for chunk in content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
+        *lines, remainder = (remainder + chunk).split(b"\n")
         for line in lines:
             yield line
 

@@ -109,10 +109,10 @@ class DebianRegistry:
         shown = {"Authorization": authorization} if authorization else {}
         base = f"{self.url}/v2/{repository}"
         for blob in bundle.blobs:
-            place = _send("POST", f"{base}/blobs/uploads/", b"", shown, tls)
-            parameters = f"{'&' if '?' in place else '?'}digest={digest_of(blob)}"
+            location = _send("POST", f"{base}/blobs/uploads/", b"", shown, tls)
+            parameters = f"{'&' if '?' in location else '?'}digest={digest_of(blob)}"
             octets = {"Content-Type": "application/octet-stream"}
-            _send("PUT", urljoin(base, place) + parameters, blob, shown | octets, tls)
+            _send("PUT", urljoin(base, location) + parameters, blob, shown | octets, tls)
         for manifest in bundle.manifests:
             name = tag if manifest is bundle.manifests[-1] else manifest.digest
             _send("PUT", f"{base}/manifests/{name}", manifest.body, shown | {"Content-Type": manifest.media_type}, tls)

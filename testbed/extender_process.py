@@ -193,9 +193,9 @@ async def write_account(api: ApiClient, admin: Path, path: Path, mode: Mode) -> 
     for manifest in identity:
         await api.apply(manifest)
     [account] = [found["metadata"] for found in identity if found["kind"] == "ServiceAccount"]
-    asked = f"/api/v1/namespaces/{account['namespace']}/serviceaccounts/{account['name']}/token"
+    token_path = f"/api/v1/namespaces/{account['namespace']}/serviceaccounts/{account['name']}/token"
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
-    answer = await api.request("POST", asked, {**request, "spec": {"expirationSeconds": TOKEN_SECONDS}})
+    answer = await api.request("POST", token_path, {**request, "spec": {"expirationSeconds": TOKEN_SECONDS}})
     kubeconfig: dict[str, Any] = msgspec.yaml.decode(admin.read_bytes())
     kubeconfig["users"] = [{"name": user["name"], "user": _token(answer)} for user in kubeconfig["users"]]
     path.touch(mode=0o600)

@@ -133,8 +133,8 @@ class KindCluster:
     def scheduler_metrics(self, name: str = "kube-scheduler") -> str:
         """What that scheduler's /metrics says, asked with the node's own kubectl: it listens on the node's loopback."""
         server = f"https://127.0.0.1:{self._ports[name]}"
-        asked = f"--kubeconfig={ADMIN} --server={server} --insecure-skip-tls-verify"  # its certificate is self-signed
-        return self._in_node(f"kubectl {asked} get --raw /metrics")
+        flags = f"--kubeconfig={ADMIN} --server={server} --insecure-skip-tls-verify"  # its certificate is self-signed
+        return self._in_node(f"kubectl {flags} get --raw /metrics")
 
     def logs(self) -> str:
         """The end of each running scheduler's log."""

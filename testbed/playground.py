@@ -74,8 +74,8 @@ async def open_playground(cluster: LocalCluster, folder: Path) -> AsyncIterator[
         stack.callback(service.terminate)
         await service.start()
         await api.apply(webhook_configuration(Mode.SECOND, service.admission_url, service.authority))
-        for mode, asked in ((Mode.SECOND, service.scheduler_url), (Mode.DEFAULT, "")):
-            configuration = scheduler_configuration(mode, asked)
+        for mode, url in ((Mode.SECOND, service.scheduler_url), (Mode.DEFAULT, "")):
+            configuration = scheduler_configuration(mode, url)
             stack.enter_context(running_scheduler(cluster, configuration, f"kube-{mode}", scheduler_flags(mode)))
         yield WELCOME.format(
             kubeconfig=cluster.kubeconfig,

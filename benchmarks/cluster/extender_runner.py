@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from benchmarks.cluster.extenders import Extender, ReferenceExtender, ServiceExtender
-from benchmarks.cluster.variants import BOTH, Asked, Pods, Variant
+from benchmarks.cluster.variants import BOTH, ExtenderChoice, Pods, Variant
 from benchmarks.reference.programs import Programs
 from extender.cluster.pods import LINGER_SECONDS
 from extender.demo.registry import EmbeddedRegistry
@@ -49,13 +49,13 @@ class ExtenderRunner:
             self._accounts[mode] = await write_account(self._api, self._cluster.kubeconfig, path, mode)
 
     @asynccontextmanager
-    async def asked(self, variant: Variant) -> AsyncIterator[Extender | None]:
+    async def extender_of(self, variant: Variant) -> AsyncIterator[Extender | None]:
         """Whoever is asked in this variant, ready and warm; None if nobody is."""
-        match variant.asked:
-            case Asked.NULL | Asked.SCORING | Asked.TYPED:
-                with self._reference(variant.asked) as reference:
+        match variant.extender:
+            case ExtenderChoice.NULL | ExtenderChoice.SCORING | ExtenderChoice.TYPED:
+                with self._reference(variant.extender) as reference:
                     yield reference
-            case Asked.OURS:
+            case ExtenderChoice.OURS:
                 async with self._service(Mode.SECOND, admission=False) as service:
                     await self._warm(service)
                     yield ServiceExtender(service, BOTH)
@@ -75,8 +75,8 @@ class ExtenderRunner:
         return spec | {key: reviewed[key] for key in ("affinity", "tolerations") if key in reviewed}
 
     @contextmanager
-    def _reference(self, which: Asked) -> Iterator[ReferenceExtender]:
-        program = self._programs.typed if which is Asked.TYPED else self._programs.null
+    def _reference(self, which: ExtenderChoice) -> Iterator[ReferenceExtender]:
+        program = self._programs.typed if which is ExtenderChoice.TYPED else self._programs.null
         images = {self.images[Pods.MULTI]: list(ARCHITECTURES), self.images[Pods.SINGLE]: ["amd64"]}
         table = {"nodes": self._nodes, "images": images}
         reference = ReferenceExtender(which, program, self._folder, self._cluster.host_address, table)
@@ -114,10 +114,10 @@ class ExtenderRunner:
 
         And when it no longer looks at pending pods, as it does for some seconds after it has met such images.
         """
-        asked = {"Pod": pod("warm", *self.images.values(), namespace=WHERE), "NodeNames": list(self._nodes)[:1]}
+        args = {"Pod": pod("warm", *self.images.values(), namespace=WHERE), "NodeNames": list(self._nodes)[:1]}
         async with asyncio.timeout(30):
             while not await self._is_warm(service):
-                await service.ask("filter", asked)
+                await service.ask("filter", args)
         await asyncio.sleep(LINGER_SECONDS + 1)
 
     async def _is_warm(self, service: ExtenderProcess) -> bool:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from benchmarks.cluster.variants import Asked
+from benchmarks.cluster.variants import ExtenderChoice
 from benchmarks.process_costs import bytes_read
 from testbed.extender_process import ExtenderProcess
 from testbed.processes import Process
@@ -45,16 +45,18 @@ class Extender(Protocol):
 class ReferenceExtender:
     """One of the Go programs; it does not count, so what it has read is held against the least there can be."""
 
-    def __init__(self, which: Asked, program: Path, folder: Path, host: str, table: Mapping[str, object]) -> None:
+    def __init__(
+        self, which: ExtenderChoice, program: Path, folder: Path, host: str, table: Mapping[str, object]
+    ) -> None:
         """Returns when it listens; `table` is what `typed` decides by. Raises ProcessFailed."""
         name = which.replace(" ", "-")
         command = [str(program), "-listen", f"{host}:0"]
         match which:
-            case Asked.TYPED:
+            case ExtenderChoice.TYPED:
                 path = folder / "table.json"
                 path.write_bytes(msgspec.json.encode(table))
                 command += ["-table", str(path)]
-            case Asked.SCORING:
+            case ExtenderChoice.SCORING:
                 command.append("-score")
         self._process = Process(name, command, folder / f"{name}.log")
         self._process.wait_until(lambda: b"\n" in self._process.log.read_bytes(), _READY_SECONDS)

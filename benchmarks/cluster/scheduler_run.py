@@ -16,7 +16,7 @@ from benchmarks.cluster.extender_runner import ARCHITECTURES, WHERE, ExtenderRun
 from benchmarks.cluster.extenders import Extender
 from benchmarks.cluster.measurements import Measurement, Sample, pace_of
 from benchmarks.cluster.scheduler_metrics import ALGORITHM, ATTEMPT, quantiles, scheduled
-from benchmarks.cluster.variants import FILTER, Asked, Pods, Variant
+from benchmarks.cluster.variants import FILTER, ExtenderChoice, Pods, Variant
 from benchmarks.process_costs import cpu_seconds, machine_seconds
 from benchmarks.reference.programs import Programs
 from extender.demo.registry import EmbeddedRegistry
@@ -102,10 +102,10 @@ class SchedulerRun:
         """
         count, spec = variant.count(pods), await self._extenders.spec(variant)
         try:
-            async with self._extenders.asked(variant) as asked:
-                created_per_second = await self._create(variant, asked, count, spec)
+            async with self._extenders.extender_of(variant) as extender:
+                created_per_second = await self._create(variant, extender, count, spec)
                 await self._quiet()
-                samples, text, calls = await self._schedule(variant, asked, count)
+                samples, text, calls = await self._schedule(variant, extender, count)
             await self._judge(variant, count)
         finally:
             await self._clear(count)
@@ -121,10 +121,10 @@ class SchedulerRun:
         )
         return measured, text
 
-    async def _create(self, variant: Variant, asked: Extender | None, count: int, spec: KubernetesObject) -> float:
+    async def _create(self, variant: Variant, extender: Extender | None, count: int, spec: KubernetesObject) -> float:
         """How many pods a second were created; nobody schedules them yet."""
-        if asked:
-            await asked.begin()
+        if extender:
+            await extender.begin()
         image = self._extenders.images[variant.pods]
         pods = [
             pod(f"pod-{index}", image, namespace=WHERE, labels={"part": str(index % DELETERS)}, spec=spec)
@@ -133,45 +133,45 @@ class SchedulerRun:
         began = time.perf_counter()
         await self._api.create_all(pods)
         seconds = time.perf_counter() - began
-        if asked and variant.affinity:
-            await asked.check(count, ["admission"])
+        if extender and variant.affinity:
+            await extender.check(count, ["admission"])
         return count / seconds
 
     async def _schedule(
-        self, variant: Variant, asked: Extender | None, count: int
+        self, variant: Variant, extender: Extender | None, count: int
     ) -> tuple[list[Sample], str, Mapping[str, float]]:
         """Samples from before kube-scheduler's start until all are bound, its last metrics, calls per pod."""
-        url = asked.url if asked else ""
+        url = extender.url if extender else ""
         configuration = scheduler_configuration(Mode.SECOND, url, variant.entry(), clientConnection=dict(FAST))
-        samples = [self._sample(0, asked)]
+        samples = [self._sample(0, extender)]
         with running_scheduler(self._cluster, configuration, SCHEDULER, scheduler_flags(Mode.SECOND)):
             profiling = asyncio.create_task(asyncio.to_thread(self._profile, variant.name)) if self._profile else None
-            text = await self._read_until_bound(samples, asked, count)
+            text = await self._read_until_bound(samples, extender, count)
             if profiling:
                 await profiling
-            calls = await asked.check(count, variant.verbs) if asked else {}
+            calls = await extender.check(count, variant.verbs) if extender else {}
         return samples, text, calls
 
-    async def _read_until_bound(self, samples: list[Sample], asked: Extender | None, count: int) -> str:
+    async def _read_until_bound(self, samples: list[Sample], extender: Extender | None, count: int) -> str:
         """The metrics that say that so many are bound; a sample is added for each reading. Raises TimeoutError."""
         try:
             async with asyncio.timeout(BOUND_SECONDS):
                 while True:
                     text = await asyncio.to_thread(self._cluster.scheduler_metrics, SCHEDULER)
-                    samples.append(self._sample(scheduled(text), asked))
+                    samples.append(self._sample(scheduled(text), extender))
                     if samples[-1].bound >= count:
                         return text
                     await asyncio.sleep(SAMPLE_SECONDS)
         except TimeoutError:
             raise TimeoutError(f"{samples[-1].bound} of {count} pods bound in {BOUND_SECONDS:g} s") from None
 
-    def _sample(self, bound: int, asked: Extender | None) -> Sample:
+    def _sample(self, bound: int, extender: Extender | None) -> Sample:
         """Now; kube-scheduler has spent nothing before its start, so that the one of the run before does not count."""
         pids = {process.name: process.pid for process in self._cluster.processes if process.is_running}
         spent = {SCHEDULER: 0.0} if pids else {}
         spent |= {name: cpu_seconds(pid) for name, pid in pids.items()}
-        if asked:
-            spent["asked"] = cpu_seconds(asked.pid)
+        if extender:
+            spent["asked"] = cpu_seconds(extender.pid)
         if pids:
             spent["reader"] = cpu_seconds(os.getpid())
         return Sample(time.perf_counter(), bound, spent, machine_seconds() if pids else 0.0)
@@ -179,7 +179,7 @@ class SchedulerRun:
     async def _judge(self, variant: Variant, count: int) -> None:
         """Raises Misplaced, unless every pod stands where it may and has what the webhook gives it."""
         pods = await self._api.list("Pod", WHERE)
-        is_kept_off = variant.asked in (Asked.OURS, Asked.TYPED) and FILTER in variant.verbs
+        is_kept_off = variant.extender in (ExtenderChoice.OURS, ExtenderChoice.TYPED) and FILTER in variant.verbs
         is_single = variant.pods is Pods.SINGLE and (is_kept_off or variant.affinity == "required")
         allowed = ("amd64",) if is_single else ARCHITECTURES
         placed = [self._architectures.get(each["spec"].get("nodeName", ""), "nowhere") for each in pods]

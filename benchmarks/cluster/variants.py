@@ -15,7 +15,7 @@ WHOLE_PODS_SHARE = 10
 """A call with whole nodes carries megabytes: so many times fewer pods are placed then."""
 
 
-class Asked(StrEnum):
+class ExtenderChoice(StrEnum):
     """Whose extender kube-scheduler asks."""
 
     NOBODY = "none"
@@ -41,7 +41,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    asked: Asked
+    extender: ExtenderChoice
     pods: Pods = Pods.MULTI
     verbs: tuple[str, ...] = ()
     by_names: bool = True
@@ -59,33 +59,33 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
         return pods if self.by_names else max(1, pods // WHOLE_PODS_SHARE)
 
 
-def _asking(name: str, asked: Asked, pods: Pods) -> Variant:
-    return Variant(name=name, asked=asked, pods=pods, verbs=BOTH, claimed=True)
+def _asking(name: str, extender: ExtenderChoice, pods: Pods) -> Variant:
+    return Variant(name=name, extender=extender, pods=pods, verbs=BOTH, claimed=True)
 
 
 VARIANTS: tuple[Variant, ...] = (
-    Variant(name="none", asked=Asked.NOBODY, claimed=True),
-    Variant(name="affinity by hand", asked=Asked.NOBODY, affinity="required", by_hand=True, claimed=True),
-    Variant(name="webhook required", asked=Asked.NOBODY, affinity="required", claimed=True),
-    Variant(name="webhook preferred", asked=Asked.NOBODY, affinity="preferred", claimed=True),
-    Variant(name="tolerations by hand", asked=Asked.NOBODY, affinity="none", by_hand=True, claimed=True),
-    Variant(name="webhook tolerations", asked=Asked.NOBODY, affinity="none", claimed=True),
-    _asking("null scoring", Asked.SCORING, Pods.MULTI),
-    _asking("null", Asked.NULL, Pods.MULTI),
-    _asking("ours", Asked.OURS, Pods.MULTI),
-    _asking("typed", Asked.TYPED, Pods.MULTI),
-    _asking("null single", Asked.NULL, Pods.SINGLE),
-    _asking("ours single", Asked.OURS, Pods.SINGLE),
-    _asking("typed single", Asked.TYPED, Pods.SINGLE),
-    Variant(name="none single", asked=Asked.NOBODY, pods=Pods.SINGLE),
-    Variant(name="webhook required single", asked=Asked.NOBODY, pods=Pods.SINGLE, affinity="required"),
-    Variant(name="ours filter", asked=Asked.OURS, verbs=(FILTER,)),
-    Variant(name="ours filter single", asked=Asked.OURS, pods=Pods.SINGLE, verbs=(FILTER,)),
-    Variant(name="ours prioritize", asked=Asked.OURS, verbs=(PRIORITIZE,)),
-    Variant(name="ours prioritize single", asked=Asked.OURS, pods=Pods.SINGLE, verbs=(PRIORITIZE,)),
-    Variant(name="null whole", asked=Asked.NULL, verbs=BOTH, by_names=False),
-    Variant(name="ours whole", asked=Asked.OURS, verbs=BOTH, by_names=False),
-    Variant(name="typed whole", asked=Asked.TYPED, verbs=BOTH, by_names=False),
+    Variant(name="none", extender=ExtenderChoice.NOBODY, claimed=True),
+    Variant(name="affinity by hand", extender=ExtenderChoice.NOBODY, affinity="required", by_hand=True, claimed=True),
+    Variant(name="webhook required", extender=ExtenderChoice.NOBODY, affinity="required", claimed=True),
+    Variant(name="webhook preferred", extender=ExtenderChoice.NOBODY, affinity="preferred", claimed=True),
+    Variant(name="tolerations by hand", extender=ExtenderChoice.NOBODY, affinity="none", by_hand=True, claimed=True),
+    Variant(name="webhook tolerations", extender=ExtenderChoice.NOBODY, affinity="none", claimed=True),
+    _asking("null scoring", ExtenderChoice.SCORING, Pods.MULTI),
+    _asking("null", ExtenderChoice.NULL, Pods.MULTI),
+    _asking("ours", ExtenderChoice.OURS, Pods.MULTI),
+    _asking("typed", ExtenderChoice.TYPED, Pods.MULTI),
+    _asking("null single", ExtenderChoice.NULL, Pods.SINGLE),
+    _asking("ours single", ExtenderChoice.OURS, Pods.SINGLE),
+    _asking("typed single", ExtenderChoice.TYPED, Pods.SINGLE),
+    Variant(name="none single", extender=ExtenderChoice.NOBODY, pods=Pods.SINGLE),
+    Variant(name="webhook required single", extender=ExtenderChoice.NOBODY, pods=Pods.SINGLE, affinity="required"),
+    Variant(name="ours filter", extender=ExtenderChoice.OURS, verbs=(FILTER,)),
+    Variant(name="ours filter single", extender=ExtenderChoice.OURS, pods=Pods.SINGLE, verbs=(FILTER,)),
+    Variant(name="ours prioritize", extender=ExtenderChoice.OURS, verbs=(PRIORITIZE,)),
+    Variant(name="ours prioritize single", extender=ExtenderChoice.OURS, pods=Pods.SINGLE, verbs=(PRIORITIZE,)),
+    Variant(name="null whole", extender=ExtenderChoice.NULL, verbs=BOTH, by_names=False),
+    Variant(name="ours whole", extender=ExtenderChoice.OURS, verbs=BOTH, by_names=False),
+    Variant(name="typed whole", extender=ExtenderChoice.TYPED, verbs=BOTH, by_names=False),
 )
 """Those that are compared stand beside each other, so that what drifts in a cluster drifts for both."""
 

@@ -71,8 +71,8 @@ class _Storage:
     """buildah with a storage of its own."""
 
     def __init__(self, folder: Path) -> None:
-        places = ["--root", str(folder / "storage"), "--runroot", str(folder / "run")]
-        self._buildah = ["buildah", *places, "--storage-driver", "vfs"]
+        folders = ["--root", str(folder / "storage"), "--runroot", str(folder / "run")]
+        self._buildah = ["buildah", *folders, "--storage-driver", "vfs"]
 
     def has(self, image: str) -> bool:
         """Whether the image is there."""

@@ -20,8 +20,8 @@ TAKEN_SECONDS = 60.0
 
 def leaning_to(architecture: str) -> KubernetesObject:
     """Part of a pod's spec: of nodes otherwise equal, kube-scheduler itself takes one of this architecture."""
-    wish = {"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": [architecture]}]}
-    preferred = [{"weight": 100, "preference": wish}]
+    preference = {"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": [architecture]}]}
+    preferred = [{"weight": 100, "preference": preference}]
     return {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}}
 
 

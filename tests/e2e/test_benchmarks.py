@@ -130,9 +130,9 @@ def test_the_typed_go_extender_preempts_as_we_do(running: Contenders, kind: str,
 def test_the_null_extender_refuses_nothing(running: Contenders, build: Any, kind: str) -> None:
     """Its answers are the request's own list, in the request's form, and no scores."""
     body = build(running.multi if kind == "multi" else running.single, NODES)
-    asked = msgspec.json.decode(body)
+    args = msgspec.json.decode(body)
     answer = msgspec.json.decode(ask_once(f"{running.urls[NULL]}/scheduler/filter", body))
-    assert answer == {key: asked[key] for key in ("Nodes", "NodeNames") if asked[key]}
+    assert answer == {key: args[key] for key in ("Nodes", "NodeNames") if args[key]}
     assert ask_once(f"{running.urls[NULL]}/scheduler/prioritize", body) == b"[]"
 
 

@@ -507,14 +507,14 @@ class Recorder:
     """A webhook that allows everything, and remembers which pods it was asked about."""
 
     def __init__(self) -> None:
-        self.asked: set[str] = set()
+        self.reviewed: set[str] = set()
 
     async def handle(self, request: web.Request) -> web.Response:
         """AdmissionReview for AdmissionReview."""
         review = await request.json()
-        asked = review["request"]
-        self.asked.add(f"{asked['namespace']}/{asked['name']}")
-        return web.json_response({**review, "request": None, "response": {"uid": asked["uid"], "allowed": True}})
+        created = review["request"]
+        self.reviewed.add(f"{created['namespace']}/{created['name']}")
+        return web.json_response({**review, "request": None, "response": {"uid": created["uid"], "allowed": True}})
 
 
 @pytest.fixture
@@ -564,15 +564,15 @@ async def test_match_conditions_pass_over_the_pods_that_the_service_leaves_alone
     mirror = pod("unbound-mirror", "registry.example.com/app:1", namespace="conditions", annotations={MIRROR: "hash"})
     with pytest.raises(ApiError, match=r"must set spec\.nodeName"):  # said after all webhooks have been asked
         await dry_run(api, mirror)
-    expected = {name for name, (_, _, asked) in PODS.items() if asked}
-    assert webhook.asked - {"conditions/probe"} == {f"conditions/{name}" for name in expected}
+    expected = {name for name, (_, _, reviewed) in PODS.items() if reviewed}
+    assert webhook.reviewed - {"conditions/probe"} == {f"conditions/{name}" for name in expected}
     assert {name for name in PODS if looked_at(pod_of(name))} == expected
 
 
 async def _asked_about(api: ApiClient, webhook: Recorder, name: str) -> None:
     """Returns when the API server, which learns of webhooks by a watch, asks about pods of the namespace."""
     async with asyncio.timeout(READY_SECONDS):
-        while f"{name}/probe" not in webhook.asked:
+        while f"{name}/probe" not in webhook.reviewed:
             await dry_run(api, pod("probe", "registry.example.com/app:1", namespace=name))
 
 
@@ -584,7 +584,7 @@ def looked_at(made: KubernetesObject) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("mode", "asked"),
+    ("mode", "reviewed"),
     [("webhook", {"default", "labelled"}), ("second-scheduler", {"labelled"})],
     ids=["webhook", "second-scheduler"],
 )
@@ -594,7 +594,7 @@ async def test_the_webhook_is_asked_about_pods_of_the_right_namespaces(
     recorder: tuple[Recorder, Callable[[str], Awaitable[int]]],
     tmp_path: Path,
     mode: str,
-    asked: set[str],
+    reviewed: set[str],
 ) -> None:
     """Never about the cluster's own or ours; else about all of them, or those with the label."""
     await labelled(api, "labelled")
@@ -604,4 +604,4 @@ async def test_the_webhook_is_asked_about_pods_of_the_right_namespaces(
     await _asked_about(api, webhook, "labelled")
     for name in ("default", "labelled", "kube-system", "kube-public", "kube-node-lease", OURS):
         await dry_run(api, pod("p", "registry.example.com/app:1", namespace=name))
-    assert webhook.asked - {"labelled/probe"} == {f"{name}/p" for name in asked}
+    assert webhook.reviewed - {"labelled/probe"} == {f"{name}/p" for name in reviewed}

@@ -46,8 +46,8 @@ def test_every_kind_of_variant_is_measured() -> None:
     for name in ("algorithm p50 ms", "algorithm p99 ms", "attempt p50 ms", "attempt p99 ms", "scheduler CPU ms"):
         assert set(column(costs, name)) == set(VARIANTS)
         assert min(column(costs, name).values()) > 0
-    asked = {"ours", "ours single", "ours whole"}
-    assert column(costs, "filter calls").keys() == column(costs, "prioritize calls").keys() == asked
+    ours = {"ours", "ours single", "ours whole"}
+    assert column(costs, "filter calls").keys() == column(costs, "prioritize calls").keys() == ours
     assert min(column(costs, "filter calls").values()) >= 1
     assert {claim.what.rpartition("of ")[2] for claim in report.claims} == {
         "ours / null",

@@ -177,27 +177,27 @@ class World:
         return await self.api.request("POST", f"/api/v1/namespaces/{where}/pods?dryRun=All", manifest)
 
     def second_scheduler(
-        self, asked: ExtenderProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
+        self, extender: ExtenderProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
     ) -> AbstractContextManager[None]:
         """kube-scheduler for pods of `multiarch-scheduler`, with the shipped file and flags; see `scheduler`."""
-        return self.scheduler(Mode.SECOND, asked, flags=flags, **entry)
+        return self.scheduler(Mode.SECOND, extender, flags=flags, **entry)
 
     def default_scheduler(
-        self, asked: ExtenderProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
+        self, extender: ExtenderProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
     ) -> AbstractContextManager[None]:
         """kube-scheduler for pods that name none; asking None, as if there were no extender; see `scheduler`."""
-        return self.scheduler(Mode.DEFAULT, asked, flags=flags, **entry)
+        return self.scheduler(Mode.DEFAULT, extender, flags=flags, **entry)
 
     @contextmanager
     def scheduler(
-        self, mode: Mode, asked: ExtenderProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
+        self, mode: Mode, extender: ExtenderProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
     ) -> Iterator[None]:
         """That mode's kube-scheduler, ready inside the block, asking that service, or a server at that address.
 
         `entry` overrides fields of the extender's entry, such as `httpTimeout="500ms"`; None takes one away. `flags`
         replace the shipped ones.
         """
-        url = asked.scheduler_url if isinstance(asked, ExtenderProcess) else asked or ""
+        url = extender.scheduler_url if isinstance(extender, ExtenderProcess) else extender or ""
         shipped = Mode.SECOND if mode is Mode.SECOND else Mode.DEFAULT
         configuration = scheduler_configuration(shipped, url, entry, clientConnection=dict(FAST))
         arguments = scheduler_flags(shipped) if flags is None else flags
@@ -262,10 +262,10 @@ class World:
     async def warm(self, service: ExtenderProcess, where: str, *images: str) -> None:
         """Returns when the service knows these images, since its filter verb has been asked about a pod of them."""
         known = await service.metric("multiarch_images", state="known")
-        asked = {"Pod": pod("warm", *images, namespace=where), "NodeNames": ["nowhere"]}
+        args = {"Pod": pod("warm", *images, namespace=where), "NodeNames": ["nowhere"]}
         async with asyncio.timeout(30):
             while await service.metric("multiarch_images", state="known") < known + len(images):
-                await service.ask("filter", asked)
+                await service.ask("filter", args)
                 await asyncio.sleep(0.02)
 
     async def wait_all_bound(self, where: str, count: int, timeout_seconds: float = BOUND_SECONDS) -> dict[str, str]:

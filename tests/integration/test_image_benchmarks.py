@@ -67,10 +67,10 @@ def test_the_start_is_measured_with_and_without_a_cluster() -> None:
 def test_a_short_soak_finds_every_answer_right() -> None:
     """Every kind of request has been asked, what is none is logged, and nothing else is."""
     report = soak.run(requests=1200, fewer=5, settle_seconds=0)
-    found, asked = figures(report), column(report.tables[1], "requests")
+    found, requests = figures(report), column(report.tables[1], "requests")
     assert column(report.tables[1], "kind") == list(MIX)
-    assert all(asked)
-    assert sum(map(int, map(str, asked))) == found["requests"] == 240
+    assert all(requests)
+    assert sum(map(int, map(str, requests))) == found["requests"] == 240
     assert found["answers that were not right"] == 0
     assert found["requests that were none and not logged"] == found["other warnings and errors logged"] == 0
     assert [line.name for line in report.plots[0].lines] == ["service"]

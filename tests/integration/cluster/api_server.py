@@ -111,13 +111,13 @@ class ApiServer:
         """The open watches of a collection."""
         return [watcher for watcher in self._watchers if watcher.path == path]
 
-    def asked(self, kind: Kind) -> list[Request]:
+    def received(self, kind: Kind) -> list[Request]:
         """The requests of one kind so far."""
         return [request for request in self.requests if request.kind == kind]
 
     async def handle(self, received: web.BaseRequest) -> web.StreamResponse:
         """Answers one request."""
-        request = Request(kind_of(received), received.path, dict(received.query), dict(received.headers))
+        request = Request(request_kind(received), received.path, dict(received.query), dict(received.headers))
         self.requests.append(request)
         try:
             self._admit(request)
@@ -233,7 +233,7 @@ def write_kubeconfig(server: ApiServer, folder: Path) -> Path:
     return path
 
 
-def kind_of(request: web.BaseRequest) -> Kind:
+def request_kind(request: web.BaseRequest) -> Kind:
     """What a request is, by its path and query."""
     if request.path not in COLLECTIONS:
         return "get"

@@ -134,7 +134,7 @@ async def test_cancelled_request_leaves_the_client_usable(api: ApiServer, client
     """A caller that gives up while a list is slow takes nobody with it."""
     api.is_open.clear()
     listing = asyncio.create_task(client.get(NODES, LIST))
-    while not api.asked("list"):
+    while not api.received("list"):
         await asyncio.sleep(0)
     listing.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -38,7 +38,7 @@ async def test_what_we_use_brings_no_models() -> None:
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "use",
     [
         "assert client.V1Pod().kind is None",
         "assert client.CoreV1Api.__init__",
@@ -47,10 +47,10 @@ async def test_what_we_use_brings_no_models() -> None:
         "import kubernetes_asyncio; assert kubernetes_asyncio.__version__ and kubernetes_asyncio.watch.Watch",
     ],
 )
-async def test_the_rest_is_there_for_who_asks(wish: str) -> None:
+async def test_the_rest_is_there_for_who_asks(use: str) -> None:
     """As it is without us, the same objects included."""
     same = "\nfrom kubernetes_asyncio.client import configuration as c; assert client.Configuration is c.Configuration"
-    await modules_after(_LIGHTEN + _WHAT_WE_USE + wish + same)
+    await modules_after(_LIGHTEN + _WHAT_WE_USE + use + same)
 
 
 async def test_a_name_that_there_is_not_is_an_attribute_error() -> None:

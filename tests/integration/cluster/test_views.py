@@ -91,7 +91,7 @@ async def test_node_view_follows_the_cluster(api: ApiServer, client: ClusterClie
         api.remove(NODES.path, "c")
         await until(lambda: NodeName("c") not in nodes.platforms)
     assert dict(nodes.platforms) == {"a": ARM64, "b": ARM64, "d": Platform("linux", "s390x")}
-    assert len(api.asked("list")) == 1
+    assert len(api.received("list")) == 1
 
 
 async def test_large_cluster_is_listed_in_pages(api: ApiServer, client: ClusterClient) -> None:
@@ -102,7 +102,7 @@ async def test_large_cluster_is_listed_in_pages(api: ApiServer, client: ClusterC
     async with watching(client, NODES, nodes):
         await until(lambda: nodes.synced)
     assert len(nodes.platforms) == 2 * PAGE_OBJECTS + 3
-    assert len(api.asked("list")) == 3
+    assert len(api.received("list")) == 3
 
 
 async def test_history_lost_between_pages_restarts_the_list(api: ApiServer, client: ClusterClient) -> None:
@@ -117,13 +117,13 @@ async def test_history_lost_between_pages_restarts_the_list(api: ApiServer, clie
 
     api.is_open.clear()
     async with watching(client, NODES, nodes):
-        await until(lambda: api.asked("list"))
+        await until(lambda: api.received("list"))
         api.is_open.set()
         await until(lambda: len(nodes.platforms) >= PAGE_OBJECTS)
         lose_history()
         await until(lambda: nodes.synced)
-    asked = ["continue" in request.query for request in api.asked("list")]
-    assert asked[:3] == [False, True, False]
+    continued = ["continue" in request.query for request in api.received("list")]
+    assert continued[:3] == [False, True, False]
     assert NodeName("n0") not in nodes.platforms
     assert len(nodes.platforms) == PAGE_OBJECTS + 2
 
@@ -146,7 +146,7 @@ async def test_compacted_history_is_listed_again(
         api.send(NODES.path, None)
         await until(lambda: NodeName("c") not in nodes.platforms)
     assert dict(nodes.platforms) == {"a": AMD64, "b": ARM64, "d": ARM64}
-    assert len(api.asked("list")) == 2
+    assert len(api.received("list")) == 2
 
 
 async def test_bookmark_saves_the_list(api: ApiServer, client: ClusterClient) -> None:
@@ -158,10 +158,10 @@ async def test_bookmark_saves_the_list(api: ApiServer, client: ClusterClient) ->
         api.bookmark(NODES.path)
         api.compact()
         api.send(NODES.path, None)
-        await until(lambda: len(api.asked("watch")) == 2 and api.watchers(NODES.path))
+        await until(lambda: len(api.received("watch")) == 2 and api.watchers(NODES.path))
         api.put(NODES.path, node("d"))
         await until(lambda: NodeName("d") in nodes.platforms)
-    assert len(api.asked("list")) == 1
+    assert len(api.received("list")) == 1
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ async def test_lost_watch_misses_nothing(
         may_return.set()
         await until(lambda: NodeName("d") in nodes.platforms)
     assert dict(nodes.platforms) == {"a": AMD64, "c": AMD64, "d": ARM64}
-    assert len(api.asked("list")) == 1
+    assert len(api.received("list")) == 1
 
 
 async def test_stalled_watch_is_replaced(api: ApiServer, client: ClusterClient) -> None:
@@ -200,7 +200,7 @@ async def test_stalled_watch_is_replaced(api: ApiServer, client: ClusterClient) 
             watcher.outgoing = asyncio.Queue()  # the server goes on, but its words get lost
         api.put(NODES.path, node("d"))
         await until(lambda: NodeName("d") in nodes.platforms)
-    assert len(api.asked("watch")) > 1
+    assert len(api.received("watch")) > 1
 
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
@@ -210,7 +210,7 @@ async def test_refused_list_is_tried_until_it_is_granted(api: ApiServer, client:
     api.refusals += [("list", Refusal(status))] * 5
     async with watching(client, NODES, nodes):
         await until(lambda: nodes.synced)
-    assert len(api.asked("list")) == 6
+    assert len(api.received("list")) == 6
 
 
 async def test_cancelled_list_leaves_a_consistent_view(api: ApiServer, client: ClusterClient) -> None:
@@ -220,7 +220,7 @@ async def test_cancelled_list_leaves_a_consistent_view(api: ApiServer, client: C
     nodes = node_view(client)
     api.is_open.clear()
     async with watching(client, NODES, nodes):
-        await until(lambda: api.asked("list"))
+        await until(lambda: api.received("list"))
     assert not nodes.synced
     assert dict(nodes.platforms) == {}
     api.is_open.set()

@@ -36,7 +36,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "aws-secret"}
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     """A request as it was received."""
 
     method: str
@@ -57,7 +57,7 @@ class Cloud:
     def __init__(self) -> None:
         self.port = 0
         self.tls_port = 0
-        self.asked: list[Asked] = []
+        self.received: list[ReceivedRequest] = []
         self.answers: dict[str, tuple[int, str]] = {}
 
     @property
@@ -69,7 +69,7 @@ class Cloud:
         """What a test has put there."""
         body = (await request.read()).decode()
         headers = {name.lower(): value for name, value in request.headers.items()}
-        self.asked.append(Asked(request.method, request.host, request.path, headers, body))
+        self.received.append(ReceivedRequest(request.method, request.host, request.path, headers, body))
         status, text = self.answers.get(request.path, (404, "hunter2"))
         return web.Response(status=status, text=text, headers={"Location": "/elsewhere"} if status == 307 else {})
 
@@ -143,7 +143,7 @@ async def test_google_s_metadata_server_gives_a_token_for_all_its_registries(
     cloud.answers[path] = (200, json.dumps({"access_token": "ya29", "expires_in": 3599, "token_type": "Bearer"}))
     provider = GoogleProvider(access(session, {"GCE_METADATA_HOST": f"127.0.0.1:{cloud.port}"}))
     given = await provider.provide("eu.gcr.io/project/app")
-    assert cloud.asked[0].headers["metadata-flavor"] == "Google"
+    assert cloud.received[0].headers["metadata-flavor"] == "Google"
     assert {(login.username, login.password) for login in given.logins} == {("oauth2accesstoken", "ya29")}
     assert {login.pattern for login in given.logins} == {"gcr.io", "*.gcr.io", "*-docker.pkg.dev"}
     assert (given.keep_seconds, given.cache_key_type) == (3539, CacheKeyType.GLOBAL)
@@ -187,7 +187,7 @@ async def test_azure_exchanges_the_federated_token_twice(cloud: Cloud, azure: Az
     assert (login.pattern, login.username, login.password) == (
         "team.azurecr.io", "00000000-0000-0000-0000-000000000000", "refresh",
     )  # fmt: skip
-    first, second = cloud.asked
+    first, second = cloud.received
     assert (first.host, first.form) == (
         "login.test",
         {
@@ -235,13 +235,13 @@ def ecr(session: aiohttp.ClientSession, cloud: Cloud, **environment: str) -> Ecr
     return EcrProvider(access(session, endpoints | environment))
 
 
-def signed_again(asked: Asked, keys: AwsKeys) -> str:
+def signed_again(received: ReceivedRequest, keys: AwsKeys) -> str:
     """The signature that these keys would have put there."""
-    names = asked.headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+    names = received.headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
     ours = {"host", "x-amz-date", "x-amz-security-token"}
     return sign(
-        keys, asked.method, f"http://{asked.host}{asked.path}",
-        {name: asked.headers[name] for name in names if name not in ours}, asked.body.encode(),
+        keys, received.method, f"http://{received.host}{received.path}",
+        {name: received.headers[name] for name in names if name not in ours}, received.body.encode(),
         region="eu-central-1", service="ecr", at=datetime.fromtimestamp(NOW, UTC),
     )["authorization"]  # fmt: skip
 
@@ -272,11 +272,11 @@ async def test_amazon_s_keys_of_the_environment_sign_the_request(cloud: Cloud, s
     (login,) = given.logins
     assert (login.pattern, login.username, login.password) == (ECR, "AWS", "hunter2")
     assert (given.keep_seconds, given.cache_key_type) == (21_600, CacheKeyType.REGISTRY)
-    (asked,) = cloud.asked
-    assert asked.headers["x-amz-target"] == "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken"
-    assert asked.headers["x-amz-security-token"] == "session"
-    assert asked.headers["authorization"] == signed_again(asked, AwsKeys("AKID", "aws-secret", "session"))
-    assert "/20260301/eu-central-1/ecr/aws4_request" in asked.headers["authorization"]
+    (received,) = cloud.received
+    assert received.headers["x-amz-target"] == "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken"
+    assert received.headers["x-amz-security-token"] == "session"
+    assert received.headers["authorization"] == signed_again(received, AwsKeys("AKID", "aws-secret", "session"))
+    assert "/20260301/eu-central-1/ecr/aws4_request" in received.headers["authorization"]
 
 
 async def test_amazon_s_role_for_a_service_account_is_assumed(
@@ -289,7 +289,7 @@ async def test_amazon_s_role_for_a_service_account_is_assumed(
     cloud.answers["/sts/"] = (200, f"<AssumeRoleWithWebIdentityResponse>{fields}</AssumeRoleWithWebIdentityResponse>")
     environment = {"AWS_ROLE_ARN": "arn:aws:iam::1:role/r", "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")}
     await ecr(session, cloud, **environment).provide(f"{ECR}/team/app")
-    first, second = cloud.asked
+    first, second = cloud.received
     assert first.form == {
         "Action": "AssumeRoleWithWebIdentity", "Version": "2011-06-15", "RoleArn": "arn:aws:iam::1:role/r",
         "RoleSessionName": "multiarch-extender", "WebIdentityToken": "jwt",
@@ -309,9 +309,9 @@ async def test_amazon_s_pod_identity_is_asked_of_its_agent(
         "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(tmp_path / "token"),
     }
     await ecr(session, cloud, **environment).provide(f"{ECR}/team/app")
-    assert cloud.asked[0].headers["authorization"] == "jwt"
-    assert cloud.asked[1].headers["authorization"] == signed_again(
-        cloud.asked[1], AwsKeys("ASIA", "pod-secret", "pod-token")
+    assert cloud.received[0].headers["authorization"] == "jwt"
+    assert cloud.received[1].headers["authorization"] == signed_again(
+        cloud.received[1], AwsKeys("ASIA", "pod-secret", "pod-token")
     )
 
 
@@ -333,7 +333,7 @@ async def test_amazon_without_an_identity_says_so(cloud: Cloud, session: aiohttp
     """The node's own role is not asked for."""
     with pytest.raises(CredentialsUnavailable, match="no AWS identity is in the environment"):
         await ecr(session, cloud).provide(f"{ECR}/team/app")
-    assert cloud.asked == []
+    assert cloud.received == []
 
 
 def test_amazon_s_keys_do_not_show() -> None:
@@ -364,7 +364,7 @@ async def test_what_a_cloud_answers_wrongly_is_unavailable_without_a_word_of_it(
     with pytest.raises(CredentialsUnavailable) as caught:
         await ecr(session, cloud, **KEYS).provide(f"{ECR}/team/app")
     assert "hunter2" not in str(caught.value)
-    assert len(cloud.asked) == 1
+    assert len(cloud.received) == 1
 
 
 async def test_a_cloud_that_cannot_be_reached_is_unavailable(session: aiohttp.ClientSession) -> None:

@@ -223,7 +223,7 @@ async def test_token_server_that_has_moved_is_found_again(make_client: MakeClien
 
 
 @pytest.mark.parametrize(
-    ("challenges", "asked"),
+    ("challenges", "path"),
     [
         pytest.param(['Bearer realm="/token"'], "/token?scope=repository:team/app:pull", id="relative-and-alone"),
         pytest.param(
@@ -254,12 +254,12 @@ async def test_token_server_that_has_moved_is_found_again(make_client: MakeClien
         ),
     ],
 )
-async def test_what_is_asked_of_the_token_server(make_client: MakeClient, challenges: list[str], asked: str) -> None:
+async def test_what_is_asked_of_the_token_server(make_client: MakeClient, challenges: list[str], path: str) -> None:
     """Realm, service and scope are the challenge's; without a scope it is to pull this repository."""
     async with GuardedRegistry(LOGIN) as registry:
         registry.challenges = challenges
         assert await make_client(registry.host).head_manifest(app_at(registry), ANN) == INDEX.digest
-        assert registry.desk == [(asked, LOGIN)]
+        assert registry.desk == [(path, LOGIN)]
 
 
 @pytest.mark.parametrize(

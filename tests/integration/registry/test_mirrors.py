@@ -150,9 +150,9 @@ async def test_mirrors_are_asked_in_the_order_of_the_file(make_mirrored: MakeMir
         client = make_mirrored(upstream.host, f'[host."{second.url}"]\n[host."{first.url}"]\n')
         reference = parse_reference(f"{upstream.host}/team/app:1")
         assert await client.head_manifest(reference, ANONYMOUS) == digest
-        asked = "HEAD /v2/team/app/manifests/1"
-        assert (second.paths, first.paths) == ([f"{asked}?ns={upstream.host}"],) * 2
-        assert upstream.paths == [asked]
+        line = "HEAD /v2/team/app/manifests/1"
+        assert (second.paths, first.paths) == ([f"{line}?ns={upstream.host}"],) * 2
+        assert upstream.paths == [line]
         second.add("team/app", "1", IMAGE)
         assert await client.head_manifest(reference, ANONYMOUS) == digest
         assert (len(second.paths), len(first.paths), len(upstream.paths)) == (2, 1, 1)
@@ -192,9 +192,9 @@ async def test_mirror_that_is_not_there_gives_way(make_mirrored: MakeMirrored, c
         mirror.fault = break_off
         client = make_mirrored(upstream.host, f'[host."{mirror.url}"]\n')
         assert await platforms_of(client, f"{upstream.host}/team/app:1") == BOTH
-        asked = len(mirror.paths)  # aiohttp asks twice before it believes that a connection is broken
+        requests = len(mirror.paths)  # aiohttp asks twice before it believes that a connection is broken
         assert await platforms_of(client, f"{upstream.host}/team/app:1") == BOTH
-        assert len(mirror.paths) == asked
+        assert len(mirror.paths) == requests
         clock.advance(10)
         mirror.fault = None
         upstream.forget()

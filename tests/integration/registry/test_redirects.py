@@ -16,13 +16,13 @@ INDEX = build_index(["linux/amd64", "linux/arm64"])
 APP = "team/app"
 
 
-def leads_to(place: str, status: int = 307) -> Fault:
+def leads_to(root: str, status: int = 307) -> Fault:
     """A registry whose manifests are elsewhere; the path is kept."""
 
     async def fault(request: web.BaseRequest) -> web.StreamResponse | None:
         if "/moved/" in request.path or not request.path.startswith("/v2/"):
             return None
-        location = f"{place}{request.path.replace('/v2/', '/v2/moved/')}"
+        location = f"{root}{request.path.replace('/v2/', '/v2/moved/')}"
         return web.Response(status=status, headers={"Location": location})
 
     return fault

@@ -97,8 +97,8 @@ class Peer:
 
     async def read(self) -> tuple[str, Message, bytes]:
         """Status line, headers and body of the next answer."""
-        status, _, rest = (await self.reader.readuntil(b"\r\n\r\n")).decode().partition("\r\n")
-        answered = email.message_from_string(rest)
+        status, _, head = (await self.reader.readuntil(b"\r\n\r\n")).decode().partition("\r\n")
+        answered = email.message_from_string(head)
         return status, answered, await self.reader.readexactly(int(answered["Content-Length"]))
 
     async def ask(self, body: int | str, version: str = "1.1", *headers: str) -> tuple[str, Message, bytes]:
@@ -151,7 +151,7 @@ async def test_answers_of_every_length_follow_each_other_on_a_connection(peer: P
 
 
 @pytest.mark.parametrize(
-    ("version", "asked", "said", "ends"),
+    ("version", "sent", "said", "ends"),
     [
         ("1.1", (), None, False),
         ("1.1", ("Connection: close",), "close", True),
@@ -161,10 +161,10 @@ async def test_answers_of_every_length_follow_each_other_on_a_connection(peer: P
     ids=["kept", "closed", "old", "old-kept"],
 )
 async def test_connection_ends_when_the_caller_wants_it(
-    peer: Peer, version: str, asked: tuple[str, ...], said: str | None, *, ends: bool
+    peer: Peer, version: str, sent: tuple[str, ...], said: str | None, *, ends: bool
 ) -> None:
     """As RFC 9112, section 9.3 has it, and the answer says so where that version does not take it for granted."""
-    _, headers, _ = await peer.ask(1, version, *asked)
+    _, headers, _ = await peer.ask(1, version, *sent)
     assert headers["Connection"] == said
     if ends:
         assert await peer.reader.read() == b""
@@ -265,7 +265,7 @@ async def test_what_has_to_wait_is_aiohttps_and_the_next_request_is_not(peer: Pe
 
 @direct
 @pytest.mark.parametrize(
-    ("start", "fields", "rest", "status"),
+    ("start", "fields", "body", "status"),
     [
         pytest.param("POST", ["X-Any: y", "Content-Length: 1"], "3", 200, id="field"),
         pytest.param("POST", ["Content-Length: 1", "Connection: keep-alive"], "3", 200, id="connection"),
@@ -284,11 +284,11 @@ async def test_what_has_to_wait_is_aiohttps_and_the_next_request_is_not(peer: Pe
     ],
 )
 async def test_the_unusual_is_aiohttps(
-    peer: Peer, letters: Letters, start: str, fields: list[str], rest: str, status: int
+    peer: Peer, letters: Letters, start: str, fields: list[str], body: str, status: int
 ) -> None:
     """It knows HTTP better, and its answer says what is wrong."""
     method, _, path = start.partition(" ")
-    peer.writer.write("\r\n".join([f"{method} {path or PATH} HTTP/1.1", "Host: x", *fields, "", rest]).encode())
+    peer.writer.write("\r\n".join([f"{method} {path or PATH} HTTP/1.1", "Host: x", *fields, "", body]).encode())
     said = await peer.reader.readuntil(b"\r\n")
     assert said.split()[1] == str(status).encode()
     assert letters.answered_nowait == 0

@@ -405,30 +405,30 @@ async def test_a_decision_that_is_used_again_is_the_namespace_s_own_and_a_second
     world.write_secret("a", "ann", "a-secret")
     verbs = verbs_of(world, may_read=True)
 
-    def asked(namespace: str, name: str) -> bytes:
+    def request(namespace: str, name: str) -> bytes:
         document = world.pod(namespace, "pull")
         document["metadata"] |= {"name": name, "uid": name}
         return msgspec.json.encode(with_nodes(document, NODES))
 
     hits = LOOKUPS["hit"].value
-    assert verbs.filter_nowait(asked("a", "one")) is None
-    await verbs.filter(asked("a", "one"))
-    answers = [verbs.filter_nowait(asked("a", name)) for name in ("one", "two", "three")]
+    assert verbs.filter_nowait(request("a", "one")) is None
+    await verbs.filter(request("a", "one"))
+    answers = [verbs.filter_nowait(request("a", name)) for name in ("one", "two", "three")]
     kept = [msgspec.json.decode(answer.body)["Nodes"]["items"] for answer in answers if answer]
     assert [[item["metadata"]["name"] for item in items] for items in kept] == [["b", "d"]] * 3
     assert LOOKUPS["hit"].value == hits + 3
-    assert verbs.filter_nowait(asked("b", "one")) is None
+    assert verbs.filter_nowait(request("b", "one")) is None
     world.registry.rights["team/app"] = set()
     world.clock.advance(899.5)
-    assert verbs.filter_nowait(asked("a", "four"))
+    assert verbs.filter_nowait(request("a", "four"))
     world.clock.advance(0.9)
     pod = msgspec.convert(world.pod("a", "pull"), Pod)
     question = world.question(pod, "a")
     (answer,) = await world.pod_resolver.resolver.resolve_all([lookup_of(pod)], question.keyring, 60, revalidate=True)
     assert words_of(answer) == "denied"
-    assert verbs.filter_nowait(asked("a", "five"))
+    assert verbs.filter_nowait(request("a", "five"))
     world.clock.advance(0.1)
-    assert verbs.filter_nowait(asked("a", "six")) is None
+    assert verbs.filter_nowait(request("a", "six")) is None
 
 
 async def test_pending_pods_warm_up_with_their_secrets(world: World) -> None:

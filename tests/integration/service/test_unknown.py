@@ -119,13 +119,13 @@ async def test_image_that_is_never_pulled_passes_and_earns_nothing(
     assert (await caller.review(created))["patch"] == []
 
 
-@pytest.mark.parametrize(("wish", "error"), [("retry", True), ("pass", False), ("nonsense", False)])
+@pytest.mark.parametrize(("annotation", "error"), [("retry", True), ("pass", False), ("nonsense", False)])
 async def test_pods_own_wish_counts_for_unknown_images_only(
-    start_service: StartService, failing: Failing, wish: str, error: bool
+    start_service: StartService, failing: Failing, annotation: str, error: bool
 ) -> None:
     """The annotation decides about *unknown*, leaves *pending* to the operator, and a bad value counts as absent."""
     caller = await start_service(plain_http=failing.host)
-    annotations = {"multiarch-extender.io/unknown": wish}
+    annotations = {"multiarch-extender.io/unknown": annotation}
     denied = pod(f"{failing.host}/denied:1", annotations=annotations)
     missing = pod(f"{failing.host}/missing:1", annotations=annotations)
     assert bool((await caller.filter(with_nodes(denied)))["Error"]) == error
@@ -133,4 +133,4 @@ async def test_pods_own_wish_counts_for_unknown_images_only(
     warned = any(
         "multiarch-extender.io/unknown" in warning for warning in (await caller.review(denied)).get("warnings", [])
     )
-    assert warned == (wish == "nonsense")
+    assert warned == (annotation == "nonsense")

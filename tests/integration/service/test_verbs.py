@@ -49,12 +49,12 @@ class View:
             NodeName(name): Platform("linux", "arm64" if name in "bd" else "amd64") for name in ("a", "b", "c", "d")
         }
         self.platforms = NodePlatforms({name: self._all[name] for name in self._all if name not in late})
-        self.asked: list[Sequence[NodeName]] = []
+        self.requested: list[Sequence[NodeName]] = []
 
     async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
         """Take in those that the API server knows."""
         assert wait_seconds < 1
-        self.asked.append(names)
+        self.requested.append(names)
         if self._cut_off:
             return NodeLookup(unreachable=tuple(names))
         self.platforms.merge(NodePlatforms({name: self._all[name] for name in names if name in self._all}))
@@ -110,14 +110,14 @@ async def test_unrefused_nodes_come_back_byte_for_byte(caller: Caller, images: E
     """Fields never heard of, odd spacing and number formats survive, kept in part or whole."""
     info = b'{"architecture":"amd64","operatingSystem":"linux"}'
     odd = b'{ "metadata":{"name":"a","x-future":[1.0, 2e3]}, "status":{"nodeInfo":%s} }' % info
-    rest = msgspec.json.encode(node("b", "arm64"))
+    other = msgspec.json.encode(node("b", "arm64"))
     for image, whole in (("multi", True), ("amd", False)):
         created = msgspec.json.encode(pod(f"{images.host}/{image}:1"))
-        body = b'{"Pod":%s,"Nodes":{"metadata":{},"items":[%s,%s]},"NodeNames":null}' % (created, odd, rest)
+        body = b'{"Pod":%s,"Nodes":{"metadata":{},"items":[%s,%s]},"NodeNames":null}' % (created, odd, other)
         async with caller.session.post(f"{caller.service.scheduler_url}/scheduler/filter", data=body) as response:
             answer = await response.read()
         assert odd in answer
-        assert (rest in answer) == whole
+        assert (other in answer) == whole
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ async def test_node_missing_from_the_view_is_asked_for_once(
     caller = await start_service(plain_http=images.host, nodes=view)
     result = await caller.filter(with_names(pod(f"{images.host}/amd:1"), ["a", "b", "c", "d", "e"]))
     assert kept(result) == ["a", "c", "e"]
-    assert view.asked == [["b", "d", "e"]]
+    assert view.requested == [["b", "d", "e"]]
 
 
 @pytest.mark.parametrize(
@@ -418,14 +418,14 @@ async def test_pending_ends(images: EmbeddedRegistry) -> None:
             level_label="",
             clock=clock,
         )
-        for at, asked, outcome in (
+        for at, request, outcome in (
             (0, body, "error"),
             (29.9, body, "error"),
             (30, body, "answered"),
             (30, other, "error"),
         ):
             clock.now = at
-            assert (await verbs.filter(asked)).outcome == outcome
+            assert (await verbs.filter(request)).outcome == outcome
 
 
 @FORMS
@@ -438,9 +438,9 @@ async def test_scores_worked_out_ahead_are_those_of_a_request_by_itself(
     before = await caller.metric(series)
     for number in range(6):
         image = "multi:1" if number != 3 else "arm:1"  # one of them is refused by some nodes
-        asked = form(pod(f"{images.host}/{image}", uid=f"uid-{number}", annotations={MODE_ANNOTATION: mode}))
-        await caller.filter(asked)
-        scores = await caller.prioritize(asked)
+        request = form(pod(f"{images.host}/{image}", uid=f"uid-{number}", annotations={MODE_ANNOTATION: mode}))
+        await caller.filter(request)
+        scores = await caller.prioritize(request)
         assert scores == ({"b": 10, "d": 10} if number != 3 and mode == "enforce" else {})
     await caller.prioritize(form(pod(f"{images.host}/multi:1", annotations={MODE_ANNOTATION: mode})))
     assert await caller.metric(series) == before + 6 * 2

@@ -95,11 +95,11 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def ask(caller: Caller, listen: str, image: str) -> None:
     """Asks about a pod of that image, at the filter verb where there is one, else at the webhook."""
-    asked = pod("asked", image=image)
+    pending = pod("asked", image=image)
     if listen:
-        await caller.filter({"Pod": asked, "NodeNames": ["a"]})
+        await caller.filter({"Pod": pending, "NodeNames": ["a"]})
     else:
-        await caller.review(asked, namespace="default")
+        await caller.review(pending, namespace="default")
 
 
 @MODES

@@ -11,12 +11,12 @@ from testbed.binaries import BinariesMissing
 class Elsewhere(SourceModule, frozen=True, kw_only=True):
     """The module in a folder of the test's."""
 
-    place: str
+    directory: str
 
     @property
     def folder(self) -> Path:
         """That folder."""
-        return Path(self.place)
+        return Path(self.directory)
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def module(tmp_path: Path) -> Elsewhere:
     (tmp_path / "go.sum").write_text("")
     (tmp_path / "typed" / "main.go").write_text("package main\n")
     return Elsewhere(
-        name="extenders", dependency="k8s.io/kube-scheduler", programs={"typed": "./typed"}, place=str(tmp_path)
+        name="extenders", dependency="k8s.io/kube-scheduler", programs={"typed": "./typed"}, directory=str(tmp_path)
     )
 
 

@@ -7,7 +7,7 @@ from benchmarks.cluster.measurements import Measurement, Pace, Sample, pace_of, 
 from benchmarks.cluster.scheduler_metrics import ATTEMPT, Quantiles, quantile, quantiles, scheduled
 from benchmarks.cluster.throughput import Plan
 from benchmarks.cluster.throughput_report import COMPARISONS, claims_of, report_of
-from benchmarks.cluster.variants import QUICK, VARIANTS, Asked, chosen, in_round
+from benchmarks.cluster.variants import QUICK, VARIANTS, ExtenderChoice, chosen, in_round
 from benchmarks.report import Machine
 from testbed.shipped_files import Mode, scheduler_configuration
 
@@ -157,7 +157,7 @@ def test_compared_extenders_are_asked_the_same_verbs_about_the_same_pods() -> No
     by_name = {variant.name: variant for variant in VARIANTS}
     for each in COMPARISONS[:5]:
         ours, other = by_name[each.variant], by_name[each.over]
-        assert ours.asked is Asked.OURS
+        assert ours.extender is ExtenderChoice.OURS
         assert (ours.verbs, ours.pods, ours.by_names) == (other.verbs, other.pods, other.by_names)
         assert ours.pods is each.pods
 

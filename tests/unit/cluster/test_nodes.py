@@ -33,14 +33,14 @@ class Lookups:
 
     def __init__(self, *documents: bytes) -> None:
         self.documents = {json.loads(document)["metadata"]["name"]: document for document in documents}
-        self.asked: list[str] = []
+        self.names: list[str] = []
         self.before_answer: Callable[[], None] = lambda: None
         self.failure: ClusterError | None = None
         self.failing: set[str] = set()
 
     async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON) -> bytes:
         name = path.removeprefix("/api/v1/nodes/")
-        self.asked.append(name)
+        self.names.append(name)
         self.before_answer()
         if self.failure:
             raise self.failure
@@ -192,7 +192,7 @@ async def test_node_missing_from_the_view_is_looked_up_and_kept() -> None:
     """The scheduler may know a node before we do: one GET brings it into the view."""
     view = View(node("c", "arm64"))
     assert await view.nodes.find([A, C], 1.0) == NodeLookup()
-    assert view.lookups.asked == ["c"]
+    assert view.lookups.names == ["c"]
     assert view.nodes.platforms[C] == ARM64
     assert view.nodes.count("arm64") == 2
 
@@ -200,10 +200,10 @@ async def test_node_missing_from_the_view_is_looked_up_and_kept() -> None:
 async def test_node_that_does_not_exist_is_asked_for_once_in_ten_seconds() -> None:
     """A wrong name costs one GET, not one per scheduling attempt."""
     view = View()
-    for elapsed, asked in ((0.0, 1), (9.9, 1), (0.1, 2)):
+    for elapsed, count in ((0.0, 1), (9.9, 1), (0.1, 2)):
         view.clock.advance(elapsed)
         assert await view.nodes.find([C], 1.0) == NodeLookup(absent=(C,))
-        assert len(view.lookups.asked) == asked
+        assert len(view.lookups.names) == count
 
 
 async def test_watch_ends_the_memory_of_a_missing_node() -> None:
@@ -213,7 +213,7 @@ async def test_watch_ends_the_memory_of_a_missing_node() -> None:
     view.nodes.upsert(node("c"))
     view.nodes.delete("c")
     await view.nodes.find([C], 1.0)
-    assert view.lookups.asked == ["c", "c"]
+    assert view.lookups.names == ["c", "c"]
 
 
 async def test_slow_lookup_leaves_the_node_unasked_and_the_others_found() -> None:
@@ -223,10 +223,10 @@ async def test_slow_lookup_leaves_the_node_unasked_and_the_others_found() -> Non
     assert await view.nodes.find([slow, C], 0.01) == NodeLookup(unreachable=(slow,))
     view.clock.advance(0.9)
     assert await view.nodes.find([slow], 60.0) == NodeLookup(unreachable=(slow,))
-    assert sorted(view.lookups.asked) == ["c", "slow"]
+    assert sorted(view.lookups.names) == ["c", "slow"]
     view.clock.advance(0.1)
     assert await view.nodes.find([slow], 0.01) == NodeLookup(unreachable=(slow,))
-    assert sorted(view.lookups.asked) == ["c", "slow", "slow"]
+    assert sorted(view.lookups.names) == ["c", "slow", "slow"]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ async def test_node_that_cannot_be_asked_about_may_exist(failure: ClusterError) 
     assert await view.nodes.find([C], 1.0) == NodeLookup(unreachable=(C,))
     view.clock.advance(1)
     assert await view.nodes.find([C], 1.0) == NodeLookup()
-    assert view.lookups.asked == ["c", "c"]
+    assert view.lookups.names == ["c", "c"]
 
 
 async def test_one_call_at_a_time_looks_up_after_a_failure() -> None:
@@ -290,7 +290,7 @@ async def test_nothing_is_looked_up_before_the_view_is_synced() -> None:
     lookups = Lookups(node("c"))
     nodes = WatchedNodes(lookups, level_label="", clock=lambda: 0.0)
     assert await nodes.find([C], 1.0) == NodeLookup(unreachable=(C,))
-    assert lookups.asked == []
+    assert lookups.names == []
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ async def test_name_that_no_node_can_have_is_not_asked_for(name: str) -> None:
     """A name becomes part of a path: only RFC 1123 subdomains do."""
     view = View()
     assert await view.nodes.find([NodeName(name)], 1.0) == NodeLookup(absent=(NodeName(name),))
-    assert view.lookups.asked == []
+    assert view.lookups.names == []
 
 
 async def test_lookups_of_one_call_are_bounded() -> None:
@@ -308,7 +308,7 @@ async def test_lookups_of_one_call_are_bounded() -> None:
     view = View()
     names = [NodeName(f"n{number}") for number in range(5000)]
     assert await view.nodes.find(names, 1.0) == NodeLookup(absent=tuple(names[:16]), unreachable=tuple(names[16:]))
-    assert len(view.lookups.asked) == 16
+    assert len(view.lookups.names) == 16
 
 
 async def test_memory_of_missing_names_is_bounded_and_expires() -> None:
@@ -326,7 +326,7 @@ async def test_cancelled_lookup_leaves_the_view_as_it_was() -> None:
     """A caller that hangs up neither adds a node nor marks one as missing."""
     view = View(node("slow"))
     finding = asyncio.create_task(view.nodes.find([NodeName("slow")], 60.0))
-    while not view.lookups.asked:
+    while not view.lookups.names:
         await asyncio.sleep(0)
     finding.cancel()
     with pytest.raises(asyncio.CancelledError):

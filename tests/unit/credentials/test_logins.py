@@ -118,7 +118,7 @@ def test_what_is_on_the_default_registry(name: str, default: bool) -> None:
 def test_every_match_is_tried_most_specific_first() -> None:
     """Keys sort in reverse string order; logins under one key keep their order, and none is left out."""
     patterns = ["quay.io", "*.io/team", "quay.io/team", "https://quay.io/v2/team", "*.io"]
-    logins = Logins(Login(pattern, str(place), "secret") for place, pattern in enumerate(patterns))
+    logins = Logins(Login(pattern, str(index), "secret") for index, pattern in enumerate(patterns))
     assert [login.username for login in logins.matching("quay.io/team/app")] == ["2", "3", "0", "1", "4"]
 
 

@@ -31,7 +31,7 @@ class Provider:
         self.cache_key_type = cache_key_type
         self.keep_seconds = keep_seconds
         self.principal = principal
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.fails = False
         self.open = asyncio.Event()
         self.open.set()
@@ -40,11 +40,11 @@ class Provider:
         return repository.startswith(("quay.io/", "ghcr.io/"))
 
     async def provide(self, repository: str) -> ProvidedCredentials:
-        self.asked.append(repository)
+        self.requested.append(repository)
         await self.open.wait()
         if self.fails:
             raise CredentialsUnavailable("it is down")
-        password = f"password-{len(self.asked)}"
+        password = f"password-{len(self.requested)}"
         logins = tuple(Login(host, "node", password) for host in ("quay.io", "ghcr.io"))
         return ProvidedCredentials(logins, self.keep_seconds, self.cache_key_type)
 
@@ -56,7 +56,7 @@ def clock() -> Clock:
 
 
 @pytest.mark.parametrize(
-    ("cache_key_type", "asked"),
+    ("cache_key_type", "requested"),
     [
         pytest.param(CacheKeyType.IMAGE, ["quay.io/team/app", "quay.io/team/other", "ghcr.io/team/app"], id="image"),
         pytest.param(CacheKeyType.REGISTRY, ["quay.io/team/app", "ghcr.io/team/app"], id="registry"),
@@ -64,14 +64,14 @@ def clock() -> Clock:
     ],
 )
 async def test_an_answer_serves_as_far_as_it_reaches(
-    clock: Clock, cache_key_type: CacheKeyType, asked: list[str]
+    clock: Clock, cache_key_type: CacheKeyType, requested: list[str]
 ) -> None:
     """The provider says whether its answer is for the image, for the registry, or for everything."""
     provider = Provider(cache_key_type)
     ring = ProviderKeyring(provider, key=KEY, clock=clock)
     for reference in (APP, APP, OTHER_APP, ELSEWHERE, APP, OTHER_APP):
         assert await ring.load(reference)
-    assert provider.asked == asked
+    assert provider.requested == requested
 
 
 async def test_an_answer_is_kept_until_it_expires(clock: Clock) -> None:
@@ -95,7 +95,7 @@ async def test_an_answer_that_may_not_be_kept_is_obtained_for_each_lookup(clock:
     for _ in range(3):
         await ring.load(APP)
         clock.advance(1)
-    assert len(provider.asked) == 3
+    assert len(provider.requested) == 3
     assert not ring.is_due(APP)
     clock.advance(28)
     assert not ring.is_due(APP)
@@ -112,7 +112,7 @@ async def test_those_who_ask_at_the_same_time_share_an_answer(clock: Clock) -> N
     await asyncio.sleep(0)
     provider.open.set()
     assert {found[0].password for found in await asyncio.gather(*loads)} == {"password-1"}
-    assert provider.asked == ["quay.io/team/app"]
+    assert provider.requested == ["quay.io/team/app"]
 
 
 async def test_a_failure_is_tried_again_after_ten_seconds(clock: Clock) -> None:
@@ -147,7 +147,7 @@ async def test_a_failure_to_renew_leaves_scopes_and_no_password(clock: Clock) ->
     clock.advance(10)
     assert len(await ring.load(ELSEWHERE)) == 1
     assert len(await ring.load(APP)) == 1
-    assert len(provider.asked) == 3
+    assert len(provider.requested) == 3
 
 
 async def test_a_failure_before_a_wider_answer_does_not_hide_it(clock: Clock) -> None:
@@ -161,7 +161,7 @@ async def test_a_failure_before_a_wider_answer_does_not_hide_it(clock: Clock) ->
     await ring.load(APP)
     clock.advance(50)
     await ring.load(APP)
-    assert len(provider.asked) == 2
+    assert len(provider.requested) == 2
 
 
 async def test_scope_outlives_the_password_of_a_principal(clock: Clock) -> None:
@@ -192,7 +192,7 @@ async def test_registries_of_others_are_none_of_its_business(clock: Clock) -> No
     hub = parse_reference("redis")
     assert not ring.is_due(hub)
     assert await ring.load(hub) == ()
-    assert provider.asked == []
+    assert provider.requested == []
 
 
 async def test_a_keyring_that_breaks_does_not_take_the_others_along(clock: Clock) -> None:

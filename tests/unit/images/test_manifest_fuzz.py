@@ -77,8 +77,8 @@ def test_any_bytes_are_a_document_or_refused(body: bytes, content_type: str) -> 
 def test_a_damaged_document_is_a_document_or_refused(data: st.DataObject) -> None:
     """Cutting a real document and overwriting some of its bytes raises nothing but our two errors."""
     body = bytearray(json.dumps(data.draw(st.sampled_from(WHOLE))).encode())
-    for place, byte in data.draw(
+    for offset, byte in data.draw(
         st.dictionaries(st.integers(0, len(body) - 1), st.integers(0, 255), max_size=3)
     ).items():
-        body[place] = byte
+        body[offset] = byte
     read(bytes(body[: data.draw(st.integers(0, len(body)))]), "")

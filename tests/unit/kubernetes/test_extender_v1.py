@@ -277,11 +277,11 @@ def test_full_victims_are_given_back_as_identifiers() -> None:
 
 
 @pytest.mark.parametrize(
-    "rest", [b"", b',"NodeNameToVictims":null,"NodeNameToMetaVictims":null', b',"NodeNameToVictims":{}']
+    "fields", [b"", b',"NodeNameToVictims":null,"NodeNameToMetaVictims":null', b',"NodeNameToVictims":{}']
 )
-def test_no_candidates_is_an_empty_map(rest: bytes) -> None:
+def test_no_candidates_is_an_empty_map(fields: bytes) -> None:
     """No candidates in, no candidates out: an object, never null."""
-    answer = encode_preemption_result(decode_preemption_args(b'{"Pod":{}' + rest + b"}").echo())
+    answer = encode_preemption_result(decode_preemption_args(b'{"Pod":{}' + fields + b"}").echo())
     assert answer == b'{"NodeNameToMetaVictims":{}}'
 
 

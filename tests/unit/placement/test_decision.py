@@ -126,19 +126,19 @@ def test_an_unresolved_image_that_is_never_pulled_passes(cause: Cause) -> None:
 @pytest.mark.parametrize("cause", Cause)
 def test_the_unknown_is_never_a_yes(cause: Cause) -> None:
     """Each cause, age, choice and wish: no platform is made up but the operator's, and nothing is earned."""
-    for young, pending, unknown, wish in product((True, False), Choice, Choice, (None, *Choice)):
+    for young, pending, unknown, override in product((True, False), Choice, Choice, (None, *Choice)):
         fact = fact_of(PodImage("r/image-1:1"), Failure(cause, "…"), may_be_pending=young)
         policy = Policy(
             pending=pending, unknown=unknown, assume=frozenset({S390X}), preference={"amd64": 10, "s390x": 10}
         )
         decision = decide(
-            [RunsOn(frozenset({AMD64, ARM64, S390X})), fact], policy, Overrides(prefer="s390x", unknown=wish)
+            [RunsOn(frozenset({AMD64, ARM64, S390X})), fact], policy, Overrides(prefer="s390x", unknown=override)
         )
         verdicts = {platform: decision.verdict(platform) for platform in (AMD64, ARM64, S390X)}
         assert Verdict.YES not in verdicts.values()
         assert Verdict.NO not in verdicts.values()
         assert decision.preference == {}
-        choice = pending if isinstance(fact, Pending) else wish or unknown
+        choice = pending if isinstance(fact, Pending) else override or unknown
         refused = {platform for platform, verdict in verdicts.items() if verdict in REFUSED}
         never = cause is Cause.NEVER_PULLED
         assert refused == ({AMD64, ARM64} if choice is ASSUME and not never else set[Platform]())

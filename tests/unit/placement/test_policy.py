@@ -92,16 +92,16 @@ PENDING, UNKNOWN = Pending(Cause.THROTTLED, "…"), Unknown(Cause.THROTTLED, "�
 NEVER = Unknown(Cause.NEVER_PULLED, "…")
 
 
-@pytest.mark.parametrize("wish", [None, *Choice])
+@pytest.mark.parametrize("override", [None, *Choice])
 @pytest.mark.parametrize("unknown", Choice)
 @pytest.mark.parametrize("pending", Choice)
 def test_the_wish_is_for_unknown_images_and_the_operator_keeps_pending_ones(
-    pending: Choice, unknown: Choice, wish: Choice | None
+    pending: Choice, unknown: Choice, override: Choice | None
 ) -> None:
     """Every combination; an image that is never pulled passes under all of them."""
-    policy, overrides = Policy(pending=pending, unknown=unknown), Overrides(unknown=wish)
+    policy, overrides = Policy(pending=pending, unknown=unknown), Overrides(unknown=override)
     assert choice_for(PENDING, policy, overrides) is pending
-    assert choice_for(UNKNOWN, policy, overrides) is (wish or unknown)
+    assert choice_for(UNKNOWN, policy, overrides) is (override or unknown)
     assert choice_for(NEVER, policy, overrides) is Choice.PASS
 
 

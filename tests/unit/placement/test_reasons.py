@@ -132,6 +132,6 @@ def test_platforms_are_sorted_and_the_rest_is_counted() -> None:
     assert platforms_text(map(parse_platform, ("windows/amd64", "linux/arm/v7", "linux/amd64"))) == (
         "linux/amd64, linux/arm/v7, windows/amd64"
     )
-    head, _, rest = platforms_text(Platform("linux", f"a{index:02}") for index in range(40)).partition(" and ")
+    head, _, tail = platforms_text(Platform("linux", f"a{index:02}") for index in range(40)).partition(" and ")
     assert head.startswith("linux/a00, linux/a01, ")
-    assert rest == f"{40 - len(head.split(', '))} more"
+    assert tail == f"{40 - len(head.split(', '))} more"

@@ -407,10 +407,10 @@ def test_filter_answer_is_what_go_would_write() -> None:
 
 def test_a_decision_works_each_platform_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes come by the thousand, platforms by two or three."""
-    asked: list[Platform] = []
+    fitted: list[Platform] = []
 
     def count(facts: Sequence[ImageFact], platform: Platform, compatibility: Compatibility) -> Fit:
-        asked.append(platform)
+        fitted.append(platform)
         return fit(facts, platform, compatibility)
 
     monkeypatch.setattr("extender.placement.scheduling.fit", count)
@@ -419,4 +419,4 @@ def test_a_decision_works_each_platform_out_once(monkeypatch: pytest.MonkeyPatch
     args, view = ask(NAMES, nodes)
     assert is_unsettled(args, view, decision)
     assert filter_nodes(args, view, decision).verdicts == {Verdict.PASSED: 50, Verdict.NO: 50}
-    assert sorted(asked) == sorted(map(parse_platform, ("linux/amd64", "linux/arm64")))
+    assert sorted(fitted) == sorted(map(parse_platform, ("linux/amd64", "linux/arm64")))

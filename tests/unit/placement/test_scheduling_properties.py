@@ -56,26 +56,26 @@ overrides = st.builds(Overrides, unknown=st.none() | choices, prefer=st.sampled_
 references = st.sampled_from([f"r/{letter}:1" for letter in "abcdefgh"])
 
 
-def decide(images: Sequence[tuple[PodImage, ImageFact]], policy: Policy, wish: Overrides) -> Decision:
+def decide(images: Sequence[tuple[PodImage, ImageFact]], policy: Policy, overrides: Overrides) -> Decision:
     """The decision about a pod of these images."""
-    return Decision([image for image, _ in images], [fact for _, fact in images], policy, wish)
+    return Decision([image for image, _ in images], [fact for _, fact in images], policy, overrides)
 
 
 decisions = st.builds(decide, st.lists(st.tuples(references.map(PodImage), facts), max_size=5), policies, overrides)
-Asked = Mapping[NodeName, Platform | None]
-clusters: st.SearchStrategy[Asked] = st.dictionaries(
+Nodes = Mapping[NodeName, Platform | None]
+clusters: st.SearchStrategy[Nodes] = st.dictionaries(
     st.integers(0, 99).map(lambda number: NodeName(f"n{number}")), st.none() | platforms, min_size=1, max_size=8
 )
 quick = settings(max_examples=100, deadline=None)
 
 
-def by_name(cluster: Asked) -> tuple[ExtenderArgs, NodePlatforms]:
+def by_name(cluster: Nodes) -> tuple[ExtenderArgs, NodePlatforms]:
     """The request for these nodes by name."""
     body = msgspec.json.encode({"Pod": {}, "NodeNames": list(cluster)})
     return decode_args(body), NodePlatforms(cluster)
 
 
-def by_node(cluster: Asked) -> tuple[ExtenderArgs, NodePlatforms]:
+def by_node(cluster: Nodes) -> tuple[ExtenderArgs, NodePlatforms]:
     """The request for these nodes whole."""
     items = [
         {
@@ -105,7 +105,7 @@ def reasons_in(result: ExtenderFilterResult) -> dict[str, str]:
 
 @given(decisions, clusters)
 @quick
-def test_kept_and_refused_are_the_asked_nodes(decision: Decision, cluster: Asked) -> None:
+def test_kept_and_refused_are_the_asked_nodes(decision: Decision, cluster: Nodes) -> None:
     """Each node is in one of the two, in order, once, and every refused one has the reason."""
     outcome = filter_nodes(*by_name(cluster), decision)
     answer = outcome.answer
@@ -122,7 +122,7 @@ def test_kept_and_refused_are_the_asked_nodes(decision: Decision, cluster: Asked
 
 @given(decisions, clusters)
 @quick
-def test_filter_is_idempotent(decision: Decision, cluster: Asked) -> None:
+def test_filter_is_idempotent(decision: Decision, cluster: Nodes) -> None:
     """What was kept is kept when asked about again, untouched."""
     first = filter_nodes(*by_name(cluster), decision).answer
     if first.error:
@@ -134,7 +134,7 @@ def test_filter_is_idempotent(decision: Decision, cluster: Asked) -> None:
 
 @given(decisions, clusters)
 @quick
-def test_both_forms_are_answered_alike(decision: Decision, cluster: Asked) -> None:
+def test_both_forms_are_answered_alike(decision: Decision, cluster: Nodes) -> None:
     """The form decides how an answer is written, not what it says."""
     named, whole = (filter_nodes(*ask(cluster), decision) for ask in (by_name, by_node))
     assert named.verdicts == whole.verdicts
@@ -147,14 +147,14 @@ def test_both_forms_are_answered_alike(decision: Decision, cluster: Asked) -> No
 
 @given(decisions, clusters, st.data())
 @quick
-def test_the_reason_does_not_depend_on_the_nodes_asked(decision: Decision, cluster: Asked, data: st.DataObject) -> None:
+def test_the_reason_does_not_depend_on_the_nodes_asked(decision: Decision, cluster: Nodes, data: st.DataObject) -> None:
     """Any part of the nodes gets the same text for the same pod."""
     picks = data.draw(st.lists(st.booleans(), min_size=len(cluster), max_size=len(cluster)))
     part = {name: cluster[name] for name in compress(cluster, picks)}
     reasons = {
         reason
-        for asked in (cluster, part, dict(reversed(list(cluster.items()))))
-        for reason in reasons_in(filter_nodes(*by_name(asked), decision).answer).values()
+        for nodes in (cluster, part, dict(reversed(list(cluster.items()))))
+        for reason in reasons_in(filter_nodes(*by_name(nodes), decision).answer).values()
     }
     assert len(reasons) <= 1
     assert all(len(reason) < 512 for reason in reasons)
@@ -175,7 +175,7 @@ def test_the_reason_is_true_of_every_refused_platform(decision: Decision) -> Non
 
 @given(decisions, clusters)
 @quick
-def test_scores_are_integers_from_one_to_ten_for_nodes_filter_keeps(decision: Decision, cluster: Asked) -> None:
+def test_scores_are_integers_from_one_to_ten_for_nodes_filter_keeps(decision: Decision, cluster: Nodes) -> None:
     """And only where every image is known to run there."""
     scores = json.loads(encode_priorities(prioritize_nodes(*by_name(cluster), decision).answer))
     assert len({item["Host"] for item in scores}) == len(scores)
@@ -187,7 +187,7 @@ def test_scores_are_integers_from_one_to_ten_for_nodes_filter_keeps(decision: De
 
 @given(decisions, clusters)
 @quick
-def test_preempt_agrees_with_filter(decision: Decision, cluster: Asked) -> None:
+def test_preempt_agrees_with_filter(decision: Decision, cluster: Nodes) -> None:
     """It keeps what filter keeps, and nothing where filter would ask for another try."""
     args, nodes = by_name(cluster)
     filtered = filter_nodes(args, nodes, decision).answer
@@ -201,10 +201,10 @@ def test_preempt_agrees_with_filter(decision: Decision, cluster: Asked) -> None:
 @given(st.lists(facts, min_size=1, max_size=5), policies, overrides, platforms)
 @quick
 def test_the_order_of_images_changes_no_verdict(
-    images: list[ImageFact], policy: Policy, wish: Overrides, platform: Platform
+    images: list[ImageFact], policy: Policy, overrides: Overrides, platform: Platform
 ) -> None:
     """Only the text names the first in pod order."""
     named = [(PodImage(f"r/{index}:1"), fact) for index, fact in enumerate(images)]
-    forwards, backwards = decide(named, policy, wish), decide(named[::-1], policy, wish)
+    forwards, backwards = decide(named, policy, overrides), decide(named[::-1], policy, overrides)
     assert forwards.verdict(platform) is backwards.verdict(platform)
     assert set(blame(forwards.constraints)) == set(blame(backwards.constraints))

@@ -94,8 +94,8 @@ class FakeRegistry:
     def count(self, method: str, reference: str = "", credential_id: str = "") -> int:
         """How many such requests there were; an empty text matches any."""
         return sum(
-            asked[0] == method and reference in ("", asked[1]) and credential_id in ("", asked[2])
-            for asked in self.requests
+            request[0] == method and reference in ("", request[1]) and credential_id in ("", request[2])
+            for request in self.requests
         )
 
     def methods(self) -> Counter[str]:

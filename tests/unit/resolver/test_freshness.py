@@ -18,7 +18,7 @@ LOOKUP = ImageQuery(APP)
 PUBLIC = Keys(ANONYMOUS)
 OLD, NEW = index_of("linux/amd64"), index_of("linux/amd64", "linux/arm64")
 
-Landed = Callable[[], Awaitable[None]]
+Finished = Callable[[], Awaitable[None]]
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ async def test_a_tag_is_not_asked_for_while_fresh(resolver: Resolver, registry: 
 
 @pytest.mark.usefixtures("known")
 async def test_a_stale_tag_serves_while_it_is_revalidated_by_head(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Landed
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Finished
 ) -> None:
     """The answer comes at once, one HEAD confirms it, and it is fresh for another 900 s."""
     clock.advance(900)
@@ -60,7 +60,7 @@ async def test_a_stale_tag_serves_while_it_is_revalidated_by_head(
 
 @pytest.mark.usefixtures("known")
 async def test_a_tag_that_moved_is_fetched_once_and_swapped(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Landed
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Finished
 ) -> None:
     """Until the new content is there, the old one serves."""
     digest = registry.push(APP, "linux/amd64", "linux/arm64")
@@ -116,7 +116,7 @@ async def test_what_is_resolved_at_every_start_is_stale_after_a_minute(
 
 @pytest.mark.usefixtures("known")
 async def test_peek_gives_stale_content_and_asks_nobody(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Landed
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Finished
 ) -> None:
     """Renewing it is what `start` is for."""
     clock.advance(86_399)

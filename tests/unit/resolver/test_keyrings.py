@@ -17,7 +17,7 @@ APP = "ghcr.io/team/app:1"
 LOOKUP = ImageQuery(APP)
 CONTENT = index_of("linux/arm64")
 REFERENCE = ImageReference(domain="ghcr.io", path="team/app", tag="1", digest="")
-Landed = Callable[[], Awaitable[None]]
+Finished = Callable[[], Awaitable[None]]
 
 
 class Loaded(Keys):
@@ -65,7 +65,7 @@ def cause_of(answer: Answer) -> Cause | None:
     return answer.cause if isinstance(answer, Failure) else None
 
 
-async def test_credentials_are_loaded_within_the_lookup(resolver: Resolver, finished: Landed) -> None:
+async def test_credentials_are_loaded_within_the_lookup(resolver: Resolver, finished: Finished) -> None:
     """Who asks and does not wait gets no answer yet, and starts the loading."""
     keys = Loaded("shop", TENANT)
     assert resolver.peek(LOOKUP, keys) is None
@@ -98,11 +98,11 @@ async def test_lookups_of_two_tenants_are_not_one_while_they_load(resolver: Reso
     mine, theirs = Loaded("shop", TENANT), Loaded("bank", OTHER)
     for keys in (mine, theirs):
         keys.open.clear()
-    asked = [asyncio.create_task(ask(resolver, keys)) for keys in (mine, theirs)]
+    tasks = [asyncio.create_task(ask(resolver, keys)) for keys in (mine, theirs)]
     await asyncio.sleep(0)
     for keys in (mine, theirs):
         keys.open.set()
-    allowed, denied = await asyncio.gather(*asked)
+    allowed, denied = await asyncio.gather(*tasks)
     assert allowed == CONTENT
     assert cause_of(denied) is Cause.DENIED
 
@@ -111,10 +111,10 @@ async def test_pods_alike_share_loading_and_lookup(resolver: Resolver, registry:
     """As many as there are."""
     keys = Loaded("shop", TENANT)
     keys.open.clear()
-    asked = [asyncio.create_task(ask(resolver, keys)) for _ in range(50)]
+    tasks = [asyncio.create_task(ask(resolver, keys)) for _ in range(50)]
     await asyncio.sleep(0)
     keys.open.set()
-    assert await asyncio.gather(*asked) == [CONTENT] * 50
+    assert await asyncio.gather(*tasks) == [CONTENT] * 50
     assert keys.loads == [False]
     assert registry.methods() == {"HEAD": 1, "GET": 1}
 
@@ -173,7 +173,7 @@ async def test_a_new_password_under_the_same_scope_is_tried(resolver: Resolver, 
 
 
 async def test_a_tag_is_renewed_with_credentials_loaded_anew(
-    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Landed
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Finished
 ) -> None:
     """Stale content serves meanwhile; a secret that is gone takes its scope along."""
     keys = Loaded("shop", TENANT)
@@ -196,7 +196,7 @@ async def test_inspect_loads_too(resolver: Resolver) -> None:
 
 
 async def test_one_tenant_s_lookups_leave_room_for_the_others(
-    resolver: Resolver, registry: FakeRegistry, finished: Landed
+    resolver: Resolver, registry: FakeRegistry, finished: Finished
 ) -> None:
     """A namespace full of images that lead nowhere has so many lookups under way, and no more."""
     registry.open.clear()

@@ -79,8 +79,8 @@ def test_a_cluster_is_made_used_and_deleted(tools: Path) -> None:
         "rm /etc/kubernetes/manifests/mine.yaml",
         "kind delete cluster --name lab",
     ]
-    places = [commands(tools).index(step) for step in steps]
-    assert places == sorted(places)
+    positions = [commands(tools).index(step) for step in steps]
+    assert positions == sorted(positions)
     assert not cluster.kubeconfig.parent.exists()
 
 
@@ -99,11 +99,11 @@ def test_the_metrics_of_kinds_scheduler_are_read_within_the_node(tools: Path) ->
             with running_scheduler(cluster, name=name):
                 cluster.scheduler_metrics(name)
         assert cluster.processes == ()
-    asked = [line for line in commands(tools).splitlines() if "get --raw /metrics" in line]
-    ports = [line.split("--server=https://127.0.0.1:")[1].split()[0] for line in asked]
+    calls = [line for line in commands(tools).splitlines() if "get --raw /metrics" in line]
+    ports = [line.split("--server=https://127.0.0.1:")[1].split()[0] for line in calls]
     assert ports == ["10301", "10302", "10301"]
     assert all(
-        "exec -i lab-control-plane sh -c kubectl --kubeconfig=/etc/kubernetes/admin.conf" in line for line in asked
+        "exec -i lab-control-plane sh -c kubectl --kubeconfig=/etc/kubernetes/admin.conf" in line for line in calls
     )
 
 
