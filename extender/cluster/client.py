@@ -73,7 +73,7 @@ async def open_cluster(
         mode = "in-cluster" if inside else "kubeconfig"
     chosen = mode
 
-    async def load() -> _Connection:
+    async def load() -> _ApiConnection:
         return await _load(chosen, kubeconfig, context)
 
     return ClusterClient(await load(), load, clock)
@@ -88,7 +88,7 @@ class ClusterClient:
     """
 
     def __init__(
-        self, connection: "_Connection", load: "Callable[[], Awaitable[_Connection]]", clock: Callable[[], float]
+        self, connection: "_ApiConnection", load: "Callable[[], Awaitable[_ApiConnection]]", clock: Callable[[], float]
     ) -> None:
         self._connection = connection
         self._load = load
@@ -153,7 +153,7 @@ class ClusterClient:
                 yield response
                 return
 
-    async def _usable_connection(self) -> "_Connection":
+    async def _usable_connection(self) -> "_ApiConnection":
         async with self._renewing:
             if self._connection.is_doubtful and self._clock() >= self._renewable_at:
                 self._renewable_at = self._clock() + _RENEW_SECONDS
@@ -162,7 +162,7 @@ class ClusterClient:
         return self._connection
 
 
-class _Connection:
+class _ApiConnection:
     """One loaded configuration with its session. `is_doubtful`: the API server no longer takes it, or we it."""
 
     def __init__(self, configuration: "Configuration") -> None:
@@ -220,7 +220,7 @@ class _Connection:
         return {setting["key"]: setting["value"].strip() for setting in settings.values()}
 
 
-async def _load(mode: Literal["in-cluster", "kubeconfig"], kubeconfig: str, context: str) -> _Connection:
+async def _load(mode: Literal["in-cluster", "kubeconfig"], kubeconfig: str, context: str) -> _ApiConnection:
     lighten_library()
     from kubernetes_asyncio import client, config
 
@@ -234,7 +234,7 @@ async def _load(mode: Literal["in-cluster", "kubeconfig"], kubeconfig: str, cont
                 config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]  # it has no annotations
             else:
                 await config.load_kube_config(path, context or None, configuration)
-            return _Connection(configuration)
+            return _ApiConnection(configuration)
     except Exception as exc:  # a malformed kubeconfig makes the loader fail in any way Python can
         where = "in-cluster configuration" if mode == "in-cluster" else f"kubeconfig {path}"
         raise ClusterError(f"cannot use the {where}: {_words(exc)}") from exc

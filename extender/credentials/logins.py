@@ -61,18 +61,18 @@ class Pattern(NamedTuple):
         return self.matches(*_address_of(repository))
 
 
-class _Entry(msgspec.Struct):
+class _DockerAuth(msgspec.Struct):
     username: str | None = None
     password: str | None = None
     auth: str | None = None
 
 
 class _DockerConfig(msgspec.Struct):
-    auths: dict[str, _Entry] | None = None
+    auths: dict[str, _DockerAuth] | None = None
 
 
 _CONFIG = msgspec.json.Decoder(_DockerConfig)
-_AUTHS = msgspec.json.Decoder(dict[str, _Entry] | None)
+_AUTHS = msgspec.json.Decoder(dict[str, _DockerAuth] | None)
 
 
 class ByPattern(Generic[T]):
@@ -145,12 +145,12 @@ def is_on_default_registry(repository: str) -> bool:
     return first in ("docker.io", _DEFAULT_REGISTRY) or not ("." in first or ":" in first)
 
 
-def _logins_of(entries: dict[str, _Entry] | None) -> tuple[Login, ...]:
+def _logins_of(entries: dict[str, _DockerAuth] | None) -> tuple[Login, ...]:
     logins = (_login_of(pattern, entry) for pattern, entry in (entries or {}).items())
     return tuple(login for login in logins if login.username or login.password)
 
 
-def _login_of(pattern: str, entry: _Entry) -> Login:
+def _login_of(pattern: str, entry: _DockerAuth) -> Login:
     """The login of one entry; empty where there is none, as `docker login` leaves it beside a credential store."""
     if entry.auth:
         return Login(pattern, *_decode_auth(pattern, entry.auth))

@@ -21,18 +21,18 @@ _PATH = re.compile(r"/v2/(?P<repository>.+)/(?P<kind>manifests|blobs)/(?P<name>[
 _SHUTDOWN_SECONDS = 1.0  # for requests under way at the end
 
 
-class _Platform(msgspec.Struct, frozen=True):
+class _IndexPlatform(msgspec.Struct, frozen=True):
     os: str = ""
     architecture: str = ""
 
 
-class _Entry(msgspec.Struct):
+class _IndexEntry(msgspec.Struct):
     digest: str
-    platform: _Platform = _Platform()
+    platform: _IndexPlatform = _IndexPlatform()
 
 
 class _Index(msgspec.Struct):
-    manifests: list[_Entry]
+    manifests: list[_IndexEntry]
 
 
 class EmbeddedRegistry:

@@ -100,7 +100,7 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
         self.drop(name)
         self._codes[quote(name)] = code
         if platform and platform not in self.distinct:
-            self._recollect()
+            self._find_distinct()
 
     def merge(self, others: "NodePlatforms") -> None:
         """Put all of these."""
@@ -113,7 +113,7 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
             self._nodes_by_code[own[code]] += 1
         for code in own:
             self._nodes_by_code[code] -= 1
-        self._recollect()
+        self._find_distinct()
 
     def drop_first(self, number: int) -> None:
         """Drop as many of the nodes that were put longest ago; none if it is negative."""
@@ -127,7 +127,7 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
             return
         self._nodes_by_code[code] -= 1
         if not self._nodes_by_code[code]:
-            self._recollect()
+            self._find_distinct()
 
     def _fill(self, platforms: Mapping[NodeName, Platform | None]) -> None:
         codes = {}
@@ -135,7 +135,7 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
             codes[platform] = code = self._hold(platform)
             self._nodes_by_code[code] = number
         self._codes.update(zip(map(quote, platforms), map(codes.__getitem__, platforms.values()), strict=True))
-        self._recollect()
+        self._find_distinct()
 
     def _hold(self, platform: Platform | None) -> int:
         """The platform's code, counted as if one more node had it, so that no other platform is given it."""
@@ -162,7 +162,7 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
         self._by_code[free] = platform
         return free
 
-    def _recollect(self) -> None:
+    def _find_distinct(self) -> None:
         present = zip(self._nodes_by_code, self._by_code, strict=True)
         self.distinct = frozenset(platform for number, platform in present if number and platform)
 

@@ -95,14 +95,14 @@ class HostsReader:
             raise ConfigError(f'{SETTING}: {file}: host: write a table per host, such as [host."https://mirror"]')
         hosts = []
         for name, table in tables.items():
-            section = _Section(file, f'host."{name}"')
+            section = _Position(file, f'host."{name}"')
             hosts.append(self._host(section, name, _convert(section, table, _HostKeys)))
-        section, keys = _Section(file, ""), _convert(_Section(file, ""), document, _RootKeys)
+        section, keys = _Position(file, ""), _convert(_Position(file, ""), document, _RootKeys)
         host = self._host(section, keys.server, keys)
         # Without a server, the registry itself, whatever the file says that it can do: so containerd has it.
         return (*hosts, host if keys.server else host._replace(capabilities=CAPABILITIES))
 
-    def _host(self, section: "_Section", address: str, keys: _HostKeys) -> MirrorHost:
+    def _host(self, section: "_Position", address: str, keys: _HostKeys) -> MirrorHost:
         own, elsewhere = self._contexts(
             section, _list_of(keys.ca), [_pair_of(each) for each in _list_of(keys.client)], skip_verify=keys.skip_verify
         )
@@ -121,11 +121,11 @@ class HostsReader:
         authorities = [name for name in names if name.endswith(".crt")]
         stems = [name.removesuffix(".cert") for name in names if name.endswith(".cert")]
         pairs = [(f"{stem}.cert", f"{stem}.key" if f"{stem}.key" in names else "") for stem in stems]
-        own, elsewhere = self._contexts(_Section(folder, ""), authorities, pairs, skip_verify=False)
+        own, elsewhere = self._contexts(_Position(folder, ""), authorities, pairs, skip_verify=False)
         return MirrorHost(own=own, elsewhere=elsewhere)
 
     def _contexts(
-        self, section: "_Section", authorities: Sequence[str], pairs: Sequence[tuple[str, str]], *, skip_verify: bool
+        self, section: "_Position", authorities: Sequence[str], pairs: Sequence[tuple[str, str]], *, skip_verify: bool
     ) -> tuple[ssl.SSLContext | bool, ssl.SSLContext | bool]:
         """For the host itself, and for where it leads; True where there is nothing special to it."""
         folder = section.folder
@@ -140,7 +140,7 @@ class HostsReader:
             self._load_pair(section, own, folder / certificate, folder / key if key else None)
         return own, elsewhere
 
-    def _trusting(self, section: "_Section", authorities: Sequence[Path]) -> ssl.SSLContext:
+    def _trusting(self, section: "_Position", authorities: Sequence[Path]) -> ssl.SSLContext:
         context = ssl.create_default_context()
         for path in self._ca_files:
             context.load_verify_locations(path)
@@ -152,7 +152,7 @@ class HostsReader:
                 raise section.error("ca", f"{authority} holds no certificates: {exc.strerror or exc}") from exc
         return context
 
-    def _load_pair(self, section: "_Section", context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
+    def _load_pair(self, section: "_Position", context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
         self._note(certificate)
         if key:
             self._note(key)
@@ -165,7 +165,7 @@ class HostsReader:
         self.stamps.setdefault(path, stamp_of(path))
 
 
-class _Section(NamedTuple):
+class _Position(NamedTuple):
     """Where in which file something stands, for the words of a refusal. `file` is the folder where there is no file."""
 
     file: Path
@@ -189,7 +189,7 @@ def stamp_of(path: Path) -> Stamp:
     return str(path), status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _convert(section: _Section, table: object, kind: type[K]) -> K:
+def _convert(section: _Position, table: object, kind: type[K]) -> K:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as exc:
@@ -206,7 +206,7 @@ def _pair_of(client: str | tuple[str, str]) -> tuple[str, str]:
     return (client, "") if isinstance(client, str) else client
 
 
-def _read_address(section: _Section, text: str, *, override_path: bool) -> URL:
+def _read_address(section: _Position, text: str, *, override_path: bool) -> URL:
     """The root of the API: `/v2` is put behind the path, unless `override_path` says that the path is the root."""
     try:
         url = URL(text if "://" in text else f"https://{text}")
@@ -221,7 +221,7 @@ def _read_address(section: _Section, text: str, *, override_path: bool) -> URL:
     return URL.build(scheme=url.scheme, host=url.host or "", port=url.explicit_port, path=path)
 
 
-def _read_capabilities(section: _Section, names: Sequence[str]) -> frozenset[Capability]:
+def _read_capabilities(section: _Position, names: Sequence[str]) -> frozenset[Capability]:
     """None stated are all; those of writing are not for us."""
     lower = {name.lower() for name in names}
     if unknown := sorted(lower - _KNOWN_CAPABILITIES):
@@ -229,7 +229,7 @@ def _read_capabilities(section: _Section, names: Sequence[str]) -> frozenset[Cap
     return frozenset(each for each in CAPABILITIES if each in lower) if names else CAPABILITIES
 
 
-def _read_headers(section: _Section, header: Mapping[str, str | list[str]]) -> Iterator[tuple[str, str]]:
+def _read_headers(section: _Position, header: Mapping[str, str | list[str]]) -> Iterator[tuple[str, str]]:
     """The values are not quoted in a refusal: they may be secrets."""
     for name, value in header.items():
         for each in _list_of(value):
@@ -238,7 +238,7 @@ def _read_headers(section: _Section, header: Mapping[str, str | list[str]]) -> I
             yield name, each
 
 
-def _read_timeout(section: _Section, text: str) -> float | None:
+def _read_timeout(section: _Position, text: str) -> float | None:
     """Returns the seconds of `dial_timeout`; None, our own time-out, for no text and for zero."""
     try:
         seconds = parse_seconds(text) if text else 0.0
