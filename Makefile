@@ -43,11 +43,12 @@ format: setup ## Rewrite the code in the house format
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 .PHONY: lint
-lint: setup ## Format, lint, strict types, import contracts
+lint: setup ## Format, lint, strict types, import contracts, words
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tests.lint.identifiers
 
 .PHONY: check
 check: lint test ## Everything a commit must pass
