@@ -25,7 +25,7 @@ from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.session import open_session
 from extender.resolver.image_cache import ImageQuery
-from extender.resolver.persistence import Persistence
+from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
 from extender.store.sqlite import SqliteStore
 from testbed.clock import Clock
@@ -113,7 +113,9 @@ class Simulation:
         """New replicas instead of those there were; with a `store`, at one place."""
         for _ in range(replicas):
             kept = store(self._folder / "images.sqlite", size=10_000) if store else None
-            persistence = Persistence(kept, clock=self.clock, wall_clock=self.clock, read_seconds=10.0)
+            persistence = Persistence(
+                kept, clock=self.clock, wall_clock=self.clock, limits=PersistenceLimits(read_seconds=10.0)
+            )
             resolver = Resolver(
                 await self._client(),
                 size=10_000,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 JSON = "application/json"
 TIMEOUT_SECONDS = 30.0
 MAX_BODY_BYTES = 64 << 20  # a page of 250 nodes with 50 images each is 3 to 10 MB
-_MAX_LINE_BYTES = 16 << 20  # etcd's objects end at 1.5 MiB, as JSON they are a few times that
+MAX_LINE_BYTES = 16 << 20  # etcd's objects end at 1.5 MiB, as JSON they are a few times that
 _MAX_STATUS_BYTES = 64 << 10
 _QUOTED_CHARACTERS = 200  # of what the API server or a credential plugin says
 _CONNECT_SECONDS = 10.0
@@ -117,12 +117,18 @@ class ClusterClient:
         return b"".join(chunks)
 
     async def stream(
-        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON, stall_seconds: float
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        accept: str = JSON,
+        stall_seconds: float,
+        line_bytes: int = MAX_LINE_BYTES,
     ) -> AsyncGenerator[bytes, None]:
         """The lines of a watch as they come, until the server ends it; a last line without its end is dropped.
 
-        `stall_seconds` without one byte is an error: a dead peer looks like a cluster in which nothing happens. Close
-        it with `contextlib.aclosing`.
+        A line longer than `line_bytes` is an error, and so are `stall_seconds` without one byte: a dead peer looks like
+        a cluster in which nothing happens. Close it with `contextlib.aclosing`.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=stall_seconds)
         async with self._response(path, query, accept, timeout) as response:
@@ -131,8 +137,8 @@ class ClusterClient:
                 *lines, remainder = (remainder + chunk).split(b"\n")
                 for line in filter(None, lines):
                     yield line
-                if len(remainder) > _MAX_LINE_BYTES:
-                    raise ClusterError(f"{path}: a line of the watch is longer than {_MAX_LINE_BYTES} bytes")
+                if len(remainder) > line_bytes:
+                    raise ClusterError(f"{path}: a line of the watch is longer than {line_bytes} bytes")
 
     async def close(self) -> None:
         """Ends every connection, and with it whatever is still being read."""

@@ -101,6 +101,11 @@ class ListWatch:
         self._confirmed_at = clock()
         AGE[resource.name].set_function(self.age_seconds)
 
+    @property
+    def confirmed_at(self) -> float:
+        """When the API server last proved itself, by `clock`; before its first proof, when this object was made."""
+        return self._confirmed_at
+
     def age_seconds(self) -> float:
         """How long ago the API server last proved itself; before its first proof, the age of this object."""
         return self._clock() - self._confirmed_at

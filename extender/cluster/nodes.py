@@ -78,6 +78,11 @@ class WatchedNodes:
         for architecture, child in _NODES.items():
             child.set_function(partial(self.count, architecture))
 
+    @property
+    def missing(self) -> frozenset[NodeName]:
+        """The names that no node had when they were looked up lately."""
+        return frozenset(name for name, _ in self._missing.items())
+
     def count(self, architecture: str) -> int:
         """How many nodes are of `architecture`, with `other` as in the metric. O(distinct platforms)."""
         counted = (None, *self.platforms.distinct)

@@ -25,7 +25,7 @@ from extender.kubernetes.credential_provider_v1 import (
     CredentialProviderResponse,
 )
 
-_TIMEOUT_SECONDS = 60.0  # the kubelet's
+TIMEOUT_SECONDS = 60.0  # the kubelet's
 
 
 _RESPONSE = msgspec.json.Decoder(CredentialProviderResponse)
@@ -36,8 +36,9 @@ class CredentialPlugin:
 
     source = Source.PROVIDER
 
-    def __init__(self, plugin: CredentialProvider, bin_dir: str) -> None:
+    def __init__(self, plugin: CredentialProvider, bin_dir: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         """Raises ConfigError where the kubelet would refuse the plugin, or where it wants what we have not."""
+        self._timeout_seconds = timeout_seconds
         self.name = plugin.name
         self.principal = plugin.name  # the node's own identity: one, however often its passwords change
         self._program = str(Path(bin_dir) / plugin.name)
@@ -58,7 +59,7 @@ class CredentialPlugin:
         """
         answer = await run_program(
             self._program, self._arguments, msgspec.json.encode(CredentialProviderRequest(repository)),
-            environment=self._environment, timeout_seconds=_TIMEOUT_SECONDS,
+            environment=self._environment, timeout_seconds=self._timeout_seconds,
         )  # fmt: skip
         try:
             response = _RESPONSE.decode(answer)
@@ -72,7 +73,9 @@ class CredentialPlugin:
         return ProvidedCredentials(logins, keep_seconds, response.cache_key_type)
 
 
-def load_credential_plugins(path: str, bin_dir: str, *, key: bytes, clock: Callable[[], float]) -> tuple[Keyring, ...]:
+def load_credential_plugins(
+    path: str, bin_dir: str, *, key: bytes, clock: Callable[[], float], timeout_seconds: float = TIMEOUT_SECONDS
+) -> tuple[Keyring, ...]:
     """The keyrings of the plugins in the file at `path`, in its order; the programs are in `bin_dir`.
 
     Raises:
@@ -91,7 +94,7 @@ def load_credential_plugins(path: str, bin_dir: str, *, key: bytes, clock: Calla
     if not names or len(set(names)) != len(names):
         raise ConfigError(f"{where}: at least one provider is needed, and each name only once")
     try:
-        plugins = [CredentialPlugin(plugin, bin_dir) for plugin in config.providers]
+        plugins = [CredentialPlugin(plugin, bin_dir, timeout_seconds=timeout_seconds) for plugin in config.providers]
     except ConfigError as exc:
         raise ConfigError(f"{where}: {exc}") from exc
     return tuple(ProviderKeyring(plugin, key=key, clock=clock) for plugin in plugins)

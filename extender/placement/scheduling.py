@@ -120,7 +120,7 @@ class Decision:
         assumed = {image for image, _, choice in unresolved if choice is Choice.ASSUME and not self.retried}
         self.constraints = tuple(_constraints(images, facts, assumed, policy.assume))
         self._facts = facts
-        self._policy = policy
+        self.policy = policy
         self._overrides = overrides
         self._verdicts: dict[Platform | None, Verdict] = {}
         self._uniform: Mapping[frozenset[Platform], Verdict | None] = {}  # for the last platforms asked about
@@ -140,9 +140,9 @@ class Decision:
     @functools.cached_property
     def preference(self) -> Mapping[str, int]:
         """The score of each architecture, empty for a pod that is not known to be multi-arch."""
-        if not is_multi_arch(self._facts, self._policy.compatibility):
+        if not is_multi_arch(self._facts, self.policy.compatibility):
             return {}
-        return preference_for(self._policy, self._overrides)
+        return preference_for(self.policy, self._overrides)
 
     def score(self, platform: Platform | None) -> int:
         """The score of nodes of `platform`, 0 for those that get none."""
@@ -164,7 +164,7 @@ class Decision:
     def _decide(self, platform: Platform | None) -> Verdict:
         if platform is None:
             return Verdict.UNSTATED
-        match fit(self._facts, platform, self._policy.compatibility):
+        match fit(self._facts, platform, self.policy.compatibility):
             case Fit.NO:
                 return Verdict.NO
             case Fit.YES:
@@ -173,7 +173,7 @@ class Decision:
             return Verdict.RETRY
         if not any(constraint.assumed for constraint in self.constraints):
             return Verdict.PASSED
-        runs = runs_on(self._policy.assume, platform, self._policy.compatibility)
+        runs = runs_on(self.policy.assume, platform, self.policy.compatibility)
         return Verdict.ASSUMED_YES if runs else Verdict.ASSUMED_NO
 
 

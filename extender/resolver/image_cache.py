@@ -104,6 +104,11 @@ class ImageCache:
         self._interned: LruTable[Content, Content] = _PLATFORM_SETS.lru_table()
         self._denied_at: dict[tuple[str, CredentialId], float] = {}
 
+    @property
+    def denials(self) -> int:
+        """How many denials are remembered since the rows they void may still be there."""
+        return len(self._denied_at)
+
     def __len__(self) -> int:
         """How many contents are known."""
         return len(self._contents)

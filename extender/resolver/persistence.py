@@ -11,7 +11,7 @@ import random as stdlib_random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -45,25 +45,34 @@ ROWS = counter(
     ("loaded", "written", "dropped", "damaged"),
 )
 
-# A lookup waits no longer for the store than this; a registry's answer takes about as long.
-_READ_SECONDS = 0.2
 _WRITE_SECONDS = 10.0
-_CLOSE_SECONDS = 2.0
-# How long after it was learned a row is on its way: with the batch under way, what a crash loses.
-_GATHER_SECONDS = 0.25
-_BATCH_ROWS = 1_000
-# Rows that wait while the store is away, of some 300 bytes each; then the oldest are dropped.
+_MOST_WAITING = 10_000
 _WAITING_NAMES = declare_cache(
     "resolver.persistence.names",
     key="repository, tag or digest, credential id",
     lifetime="until written",
-    bound=10_000,
+    bound=_MOST_WAITING,
     invalidated_by="a denial",
 )
 _WAITING_DENIALS = declare_cache(
-    "resolver.persistence.denials", key="repository, credential id", lifetime="until written", bound=10_000
+    "resolver.persistence.denials", key="repository, credential id", lifetime="until written", bound=_MOST_WAITING
 )
 _READS_AT_ONCE = 8
+
+
+class PersistenceLimits(NamedTuple):
+    """How long the store may take, and how much waits for it."""
+
+    read_seconds: float = 0.2
+    """A lookup waits no longer for the store than this; a registry's answer takes about as long."""
+    gather_seconds: float = 0.25
+    """How long after it was learned a row is on its way: with the batch under way, what a crash loses."""
+    close_seconds: float = 2.0
+    """What waits may be written for so long at the end."""
+    batch_rows: int = 1_000
+    """Rows that are written together."""
+    most_waiting: int = _MOST_WAITING
+    """Rows that wait while the store is away, of some 300 bytes each; then the oldest are dropped."""
 
 
 class Persistence:
@@ -83,18 +92,18 @@ class Persistence:
         clock: Callable[[], float],
         wall_clock: Callable[[], float] = time.time,
         random: Callable[[], float] = stdlib_random.random,
-        read_seconds: float = _READ_SECONDS,
+        limits: PersistenceLimits = PersistenceLimits(),  # noqa: B008 -- it is frozen
     ) -> None:
         self._store = store
         self._persist_private = persist_private
         self._clock = clock
         self._wall_clock = wall_clock
-        self._read_seconds = read_seconds
+        self._limits = limits
         self._breakers = StoreBreakers(store.location if store else "", clock=clock, random=random)
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
         self._writing = asyncio.Lock()
-        self._names: Table[NameKey, CachedImage] = _WAITING_NAMES.table()
-        self._denials: Table[tuple[str, CredentialId], float] = _WAITING_DENIALS.table()
+        self._names: Table[NameKey, CachedImage] = _WAITING_NAMES.table(limits.most_waiting)
+        self._denials: Table[tuple[str, CredentialId], float] = _WAITING_DENIALS.table(limits.most_waiting)
         self._changed = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._is_loaded = False
@@ -175,7 +184,7 @@ class Persistence:
             self._writer.cancel()
             await asyncio.gather(self._writer, return_exceptions=True)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
+            async with asyncio.timeout(self._limits.close_seconds):
                 await self.flush()
         store, self._store = self._store, None
         if store:
@@ -194,7 +203,7 @@ class Persistence:
         while True:
             await self._changed.wait()
             if not self._denials:  # a crash must not bring back what was taken away
-                await asyncio.sleep(_GATHER_SECONDS)
+                await asyncio.sleep(self._limits.gather_seconds)
             await self.flush()
             await asyncio.sleep(self._breakers.wait_seconds(Operation.WRITING))
 
@@ -205,7 +214,7 @@ class Persistence:
             return False
         if denials:
             self._names.remove_where(self._is_denied)
-        names = dict(islice(self._names.items(), _BATCH_ROWS))
+        names = dict(islice(self._names.items(), self._limits.batch_rows))
         work = _write(store, self._batch_of(names, denials))
         written = await self._attempt(Operation.WRITING, attempt, work, _WRITE_SECONDS) is True
         if written:
@@ -226,7 +235,7 @@ class Persistence:
             attempt = self._breakers.admit(Operation.READING)
             if attempt is None:
                 return []
-            found = await self._attempt(Operation.READING, attempt, ask(), self._read_seconds)
+            found = await self._attempt(Operation.READING, attempt, ask(), self._limits.read_seconds)
         if found is None:
             READS["error"].inc()
             return []

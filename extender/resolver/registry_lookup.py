@@ -81,6 +81,11 @@ class RegistryLookup:
             if credential.id in credential_ids and credential not in before:
                 self._failures.forget(target, credential.id)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether no fetch can start any more."""
+        return bool(self._fetch.cache_parameters()["closed"])
+
     async def close(self) -> None:
         """No fetch is under way, and none starts any more."""
         await self._fetch.cache_close()

@@ -67,7 +67,7 @@ class Resolver:
     asked before a registry is, is closed with the resolver; without it nothing outlives the process.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings and parts, each by its name
         self,
         client: ManifestClient,
         *,
@@ -78,6 +78,7 @@ class Resolver:
         clock: Callable[[], float],
         random: Callable[[], float] = stdlib_random.random,
         persistence: Persistence | None = None,
+        most_calls: int = _MOST_CALLS,
     ) -> None:
         self._clock = clock
         self._persistence = persistence or Persistence(None, clock=clock)
@@ -95,8 +96,8 @@ class Resolver:
             clock,
         )
         self._loading: asyncio.Task[None] | None = None
-        self._finding: SingleFlight[_CallKey, CachedImage | Failure] = SingleFlight(_MOST_CALLS, _MOST_CALLS_EACH)
-        self._describing: SingleFlight[_CallKey, Image | Failure] = SingleFlight(_MOST_CALLS, _MOST_CALLS_EACH)
+        self._finding: SingleFlight[_CallKey, CachedImage | Failure] = SingleFlight(most_calls, _MOST_CALLS_EACH)
+        self._describing: SingleFlight[_CallKey, Image | Failure] = SingleFlight(most_calls, _MOST_CALLS_EACH)
         for state, child in IMAGES.items():
             child.set_function(partial(self._count, state))
 
@@ -174,6 +175,15 @@ class Resolver:
     def counts(self) -> Mapping[str, int]:
         """How many digests are `known`, how many names' last lookup `failed`, and how many lookups are `in_flight`."""
         return {state: self._count(state) for state in IMAGES}
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no lookup can start any more."""
+        return self._registry_lookup.is_closed
+
+    async def flush(self) -> None:
+        """Writes what waits for the store; what the store does not take now waits on."""
+        await self._persistence.flush()
 
     async def close(self) -> None:
         """No lookup is under way any more and none will start; who waits for one gets what memory has."""

@@ -108,6 +108,11 @@ class Connection(RequestHandler):
         self._is_aiohttps = False
         self._was_shared = False
 
+    @property
+    def keep_alive_until(self) -> float:
+        """When aiohttp closes the connection if nobody asks any more, by the loop's clock."""
+        return self._next_keepalive_close_time
+
     def data_received(self, data: bytes) -> None:
         """Answers, keeps the data for later, or hands it to aiohttp, which calls this without data to go on itself."""
         if self._awaited_bytes and data:

@@ -78,10 +78,12 @@ class SqliteStore:
 
     is_shared = False
 
-    def __init__(self, path: Path, *, size: int) -> None:
+    def __init__(self, path: Path, *, size: int, busy_seconds: float = _BUSY_SECONDS) -> None:
+        """`busy_seconds` are how long to wait for another process that has locked the file."""
         self.location = f"sqlite:///{path}"
         self._path = path
         self._size = size
+        self._busy_seconds = busy_seconds
         self._thread = ThreadPoolExecutor(1, "store")
         self._opened: sqlite3.Connection | None = None
 
@@ -144,7 +146,7 @@ class SqliteStore:
     def _open(self) -> sqlite3.Connection:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # for our eyes only; SQLite would not say so
-        file = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
+        file = sqlite3.connect(self._path, timeout=self._busy_seconds, isolation_level=None)
         file.text_factory = _text
         try:
             self._prepare(file)

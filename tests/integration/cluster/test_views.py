@@ -302,8 +302,8 @@ async def test_age_is_small_while_the_server_talks(api: ApiServer, client: Clust
     nodes = node_view(client)
     async with watching(client, NODES, nodes) as watch:
         await until(lambda: nodes.synced)
-        before = watch._confirmed_at
+        before = watch.confirmed_at
         api.bookmark(NODES.path)
         await until(lambda: api.watchers(NODES.path))
         api.bookmark(NODES.path)
-        await until(lambda: watch._confirmed_at > before)
+        await until(lambda: watch.confirmed_at > before)

@@ -11,7 +11,6 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from extender.credentials import kubelet_plugins
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.kubelet_plugins import load_credential_plugins
 from extender.credentials.programs import run_program
@@ -229,14 +228,13 @@ async def test_a_program_that_hangs_is_ended_with_all_it_started(tmp_path: Path)
     assert readable
 
 
-async def test_time_out_is_said(
-    tmp_path: Path, clock: Clock, program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_time_out_is_said(tmp_path: Path, clock: Clock, program: Program) -> None:
     """The kubelet's minute, shortened here to none at all."""
     program.rewrite("time.sleep(1000)")
-    monkeypatch.setattr(kubelet_plugins, "_TIMEOUT_SECONDS", 0.001)
+    path = write(tmp_path, plugin())
+    rings = load_credential_plugins(path, str(tmp_path), key=KEY, clock=clock, timeout_seconds=0.001)
     with capture_logs() as lines:
-        await load(tmp_path, clock, plugin()).load(APP)
+        await JoinedKeyring(rings).load(APP)
     assert [line["why"] for line in lines] == ["ecr has not answered within 0.001 s"]
 
 

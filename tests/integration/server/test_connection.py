@@ -338,9 +338,10 @@ async def test_a_busy_connection_does_not_grow_old(peer: Peer, server: connectio
     """It is closed when nobody has asked for long, as aiohttp does it, not when it was opened long ago."""
     await peer.ask(1)
     (protocol,) = server.connections
-    before = protocol._next_keepalive_close_time
+    assert isinstance(protocol, connection.Connection)
+    before = protocol.keep_alive_until
     await peer.ask(1)
-    assert before < protocol._next_keepalive_close_time <= asyncio.get_running_loop().time() + KEEP_ALIVE_SECONDS
+    assert before < protocol.keep_alive_until <= asyncio.get_running_loop().time() + KEEP_ALIVE_SECONDS
 
 
 def test_this_aiohttp_is_one_that_can_be_gone_round() -> None:

@@ -8,14 +8,14 @@ from urllib.parse import quote
 
 import pytest
 import trustme
+from redis.asyncio import Redis
 
 from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.images.content import Content
 from extender.images.digest import digest_of, pack_digest
 from extender.resolver.image_cache import ImageQuery
-from extender.resolver.persistence import Persistence
+from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
-from extender.store.redis import RedisStore
 from extender.store.rows import Batch, ContentRow, NameRow, Store, StoreError
 from extender.store.url import open_store
 from testbed.clock import Clock
@@ -33,6 +33,18 @@ StartRedis = Callable[..., DebianRedis]
 def row(number: int, credential_id: CredentialId = PUBLIC, at: float = 1e9) -> NameRow:
     packed = pack_digest(digest_of(str(number).encode()))
     return NameRow("ghcr.io:443/team/app", f"v{number}", credential_id, packed, index_of("linux/arm64"), at)
+
+
+def client_of(server: DebianRedis) -> Redis:
+    """A client of the server, for what a store does not do."""
+    return Redis(port=server.port)
+
+
+async def only_key(client: Redis, pattern: str) -> str:
+    """The one key that the pattern matches."""
+    (key,) = await client.keys(pattern)
+    assert isinstance(key, bytes)
+    return key.decode()
 
 
 @pytest.fixture
@@ -94,11 +106,11 @@ async def test_what_one_replica_writes_another_reads(open_url: Open, redis: Debi
 async def test_every_key_has_our_prefix_and_lapses(store: Store, redis: DebianRedis) -> None:
     """Others may use the same server, and what nobody renews goes by itself."""
     await store.write(Batch([row(0)], {("ghcr.io/team/other", PUBLIC): 1.0}))
-    assert isinstance(store, RedisStore)
-    keys = [key.decode() for key in await store._client.keys("*") if isinstance(key, bytes)]
+    async with client_of(redis) as client:
+        keys = [key.decode() for key in await client.keys("*") if isinstance(key, bytes)]
+        lifetimes = [await client.ttl(key) for key in keys]
     assert len(keys) == 3
     assert all(key.startswith("multiarch-extender:1:") for key in keys)
-    lifetimes = [await store._client.ttl(key) for key in keys]
     assert all(6 * 86_400 < seconds <= 7 * 86_400 for seconds in lifetimes)
 
 
@@ -117,17 +129,19 @@ async def test_a_denial_voids_what_was_proven_before_whoever_writes_it_when(open
 
 async def test_what_somebody_else_put_there_is_no_row(store: Store, redis: DebianRedis) -> None:
     """Neither another key's record, nor text, nor a damaged denial that might have been one."""
-    assert isinstance(store, RedisStore)
-    await store.write(Batch([row(0), row(1)], NONE))
-    keys = [store._name_key(item.repository, item.name, item.credential_id) for item in (row(0), row(1))]
-    record = await store._client.get(keys[1])
-    assert record is not None
-    await store._client.set(keys[0], record)
-    assert await find(store, row(0)) == [None]
-    await store._client.set(keys[0], "whatever")
-    assert await find(store, row(0)) == [None]
-    await store._client.set(store._denial_key(row(1).repository, PUBLIC), "whatever")
-    assert await find(store, row(1)) == []
+    await store.write(Batch([row(0), row(1)], {("ghcr.io/team/other", PUBLIC): 1.0}))
+    async with client_of(redis) as client:
+        first, second = [await only_key(client, f"*:name:*:v{number}") for number in range(2)]
+        record = await client.get(second)
+        assert record is not None
+        await client.set(first, record)
+        assert await find(store, row(0)) == [None]
+        await client.set(first, "whatever")
+        assert await find(store, row(0)) == [None]
+        denial = await only_key(client, "*:denial:*")
+        assert await find(store, row(1)) == [row(1)]
+        await client.set(denial.replace("ghcr.io/team/other", row(1).repository), "whatever")
+        assert await find(store, row(1)) == []
 
 
 async def test_who_has_the_password_is_let_in(open_url: Open, start_redis: StartRedis, tmp_path: Path) -> None:
@@ -183,8 +197,8 @@ async def test_a_server_that_is_full_is_not_written_but_read(open_url: Open, sta
     redis = start_redis("--maxmemory-policy", "noeviction")
     store = open_url(f"redis://127.0.0.1:{redis.port}")
     await store.write(Batch([row(0)], NONE))
-    assert isinstance(store, RedisStore)
-    await store._client.config_set("maxmemory", "1")
+    async with client_of(redis) as client:
+        await client.config_set("maxmemory", "1")
     with pytest.raises(StoreError) as caught:
         await store.write(Batch([row(1)], NONE))
     assert caught.value.reason == "unwritable"
@@ -195,7 +209,7 @@ async def test_a_server_that_hangs_is_given_up(store: Store, redis: DebianRedis)
     """It accepts connections and says nothing; when it speaks again, no answer goes to another's question."""
     await store.write(Batch([row(0), row(1)], NONE))
     clock = Clock()
-    persistence = Persistence(store, clock=clock, wall_clock=lambda: 1e9, read_seconds=0.05)
+    persistence = Persistence(store, clock=clock, wall_clock=lambda: 1e9, limits=PersistenceLimits(read_seconds=0.05))
     redis.pause()
     assert await persistence.find_content(row(0).repository, digest_of(b"0")) is None
     redis.resume()
@@ -216,7 +230,9 @@ async def test_a_server_that_dies_and_comes_back_costs_no_answer(
         registry.push(image, "linux/arm64")
 
     def resolver_over(one: Store) -> Resolver:
-        persistence = Persistence(one, clock=clock, wall_clock=clock.ahead(1e9), read_seconds=30)
+        persistence = Persistence(
+            one, clock=clock, wall_clock=clock.ahead(1e9), limits=PersistenceLimits(read_seconds=30)
+        )
         return Resolver(
             registry, size=10_000, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock,
             persistence=persistence,
@@ -235,11 +251,11 @@ async def test_a_server_that_dies_and_comes_back_costs_no_answer(
 
     await load(range(300), redis.kill)
     await load(range(300, 600), lambda: None)
-    await resolver._persistence.flush()  # or a write that fails now would open the breaker after the minute
+    await resolver.flush()  # or a write that fails now would open the breaker after the minute
     redis.start()
     clock.advance(60)
     await load(range(600, 900), lambda: None)
-    await resolver._persistence.flush()
+    await resolver.flush()
     registry.requests.clear()
     other = resolver_over(open_url(f"redis://127.0.0.1:{redis.port}"))
     answers = await other.resolve_all([ImageQuery(image) for image in images[600:]], KEYS, 60)

@@ -11,7 +11,7 @@ from extender.errors import RegistryUnavailable
 from extender.images.content import Answer, Content
 from extender.images.reference import ImageReference
 from extender.resolver.image_cache import ImageQuery
-from extender.resolver.persistence import Persistence
+from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
 from extender.store.sqlite import SqliteStore
 from tests.unit.resolver.fake_registry import TENANT, FakeRegistry, Keys
@@ -66,7 +66,7 @@ async def start(registry: FakeRegistry, tmp_path: Path) -> AsyncIterator[Start]:
             persist_private=private,
             clock=lambda: booted,
             wall_clock=lambda: NOW + seconds_later,
-            read_seconds=60,
+            limits=PersistenceLimits(read_seconds=60),
         )
         running.append(
             Resolver(

@@ -5,7 +5,9 @@ import random
 import sqlite3
 import stat
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,14 @@ CONTENTS = [index_of("linux/amd64"), index_of("linux/arm64")]
 NONE: dict[tuple[str, CredentialId], float] = {}
 
 Open = Callable[..., SqliteStore]
+
+
+class FullConnection(sqlite3.Connection):
+    """One whose file cannot grow."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.execute("PRAGMA max_page_count = 1")  # no less than there are already
 
 
 def row(number: int, credential_id: CredentialId = PUBLIC, repository: str = "ghcr.io/team/app") -> NameRow:
@@ -38,8 +48,8 @@ async def open_store(path: Path) -> AsyncIterator[Open]:
     """Stores over that file, closed at the end."""
     opened = []
 
-    def open_it(size: int = 1000) -> SqliteStore:
-        opened.append(SqliteStore(path, size=size))
+    def open_it(size: int = 1000, *, busy_seconds: float = 0.5) -> SqliteStore:
+        opened.append(SqliteStore(path, size=size, busy_seconds=busy_seconds))
         return opened[-1]
 
     yield open_it
@@ -216,17 +226,14 @@ async def test_someone_else_s_database_is_left_alone(open_store: Open, path: Pat
     assert list(path.parent.iterdir()) == [path]
 
 
-async def test_a_locked_file_is_no_store_until_it_is_free(
-    open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_locked_file_is_no_store_until_it_is_free(open_store: Open, path: Path) -> None:
     """Nothing is set aside: it is in use."""
-    monkeypatch.setattr("extender.store.sqlite._BUSY_SECONDS", 0.01)
     first = open_store()
     await first.write(Batch([row(0)], NONE))
     await first.close()
     other = sqlite3.connect(path, isolation_level=None)
     other.executescript("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE")
-    store = open_store()
+    store = open_store(busy_seconds=0.01)
     assert await reason_of(everything(store)) == "locked"
     assert await reason_of(store.write(Batch([row(1)], NONE))) == "locked"
     other.close()
@@ -245,11 +252,15 @@ async def test_a_path_that_cannot_be_written_is_no_store(tmp_path: Path, locatio
     await store.close()
 
 
-async def test_a_disk_that_is_full_loses_nothing_that_is_there(open_store: Open, path: Path) -> None:
+async def test_a_disk_that_is_full_loses_nothing_that_is_there(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The batch fails as a whole."""
+    first = open_store()
+    await first.write(Batch([row(0)], NONE))
+    await first.close()
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=FullConnection))
     store = open_store()
-    await store.write(Batch([row(0)], NONE))
-    await store._run(lambda file: file.execute("PRAGMA max_page_count = 1").fetchall())
     many = [row(number) for number in range(1, 1000)]
     assert await reason_of(store.write(Batch(many, NONE))) == "unwritable"
     assert await names(store) == [row(0)]

@@ -105,7 +105,7 @@ class Run:
         self.handler = RecordingHandler()
         self.delays: list[float] = []
         self.clock = Clock()
-        self._pauses = pauses
+        self.pauses = pauses
         self.watch = ListWatch(
             reader, NAMESPACES, self.handler, clock=self.clock, random=lambda: chance, sleep=self._sleep
         )
@@ -113,7 +113,7 @@ class Run:
     async def _sleep(self, seconds: float) -> None:
         self.delays.append(seconds)
         self.clock.advance(seconds)
-        if len(self.delays) == self._pauses:
+        if len(self.delays) == self.pauses:
             raise EnoughPauses
 
     async def to_the_end(self) -> "Run":
@@ -337,7 +337,7 @@ async def test_loss_and_recovery_are_logged_once_each() -> None:
 async def test_run_that_was_ended_goes_on_where_it_was() -> None:
     """Cancelled and run again, a watch continues from its version."""
     run = await Run(ScriptedReader([page()], [[event("ADDED", "x", "11")], []])).to_the_end()
-    run._pauses = 2
+    run.pauses = 2
     await run.to_the_end()
     assert run.reader.versions() == ["10", "11"]
     assert len(run.reader.lists) == 1

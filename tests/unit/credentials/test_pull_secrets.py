@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable, Sized
 
 import pytest
 from rich.pretty import pretty_repr
@@ -52,6 +53,26 @@ async def cluster() -> Cluster:
 def clock() -> Clock:
     """A clock that stands still."""
     return Clock()
+
+
+@pytest.fixture
+async def fire_timers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Calls what is to be called later, now; what that wants to be called later waits for the next time."""
+    loop, timers = asyncio.get_running_loop(), list[Callable[[], None]]()
+
+    def call_later(seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        timers.append(callback)
+        return asyncio.TimerHandle(loop.time() + seconds, callback, (), loop)
+
+    def fire() -> None:
+        due = timers.copy()
+        timers.clear()
+        assert due
+        for callback in due:
+            callback()
+
+    monkeypatch.setattr(loop, "call_later", call_later)
+    return fire
 
 
 @pytest.fixture
@@ -193,16 +214,16 @@ async def test_a_deleted_secret_opens_nothing_any_more(secrets: PullSecrets, clu
 
 
 async def test_an_api_server_that_fails_takes_nothing_away(
-    secrets: PullSecrets, cluster: Cluster, clock: Clock
+    secrets: PullSecrets, cluster: Cluster, clock: Clock, fire_timers: Callable[[], None]
 ) -> None:
     """Scopes stay, and it is asked again after five seconds; no login is invented."""
     ring = keyring(secrets, "pull")
     cluster.write("pull", ("quay.io", "ann", "x"))
     await ring.load(APP)
     credential_ids = ring.credential_ids_for(APP)
-    secrets._sweep()
+    fire_timers()
     clock.advance(KEEP_SECONDS)
-    secrets._sweep()
+    fire_timers()
     cluster.secrets["shop", "pull"] = ClusterError("HTTP 500")
     before = counted("error")
     with capture_logs() as lines:
@@ -216,14 +237,14 @@ async def test_an_api_server_that_fails_takes_nothing_away(
 
 
 async def test_passwords_are_dropped_when_they_are_too_old_to_be_used(
-    secrets: PullSecrets, cluster: Cluster, clock: Clock
+    secrets: PullSecrets, cluster: Cluster, clock: Clock, fire_timers: Callable[[], None]
 ) -> None:
     """Nothing that is kept for longer than half a minute holds one."""
     cluster.write("pull", ("quay.io", "ann", "hunter2"))
     await keyring(secrets, "pull").load(APP)
     assert reaches(secrets, "hunter2")
     clock.advance(KEEP_SECONDS)
-    secrets._sweep()
+    fire_timers()
     assert not reaches(secrets, "hunter2")
     assert not reaches(secrets, "ann")
 
@@ -298,4 +319,4 @@ def reaches(root: PullSecrets, text: str) -> bool:
         fields = getattr(thing, "__struct_fields__", None) or getattr(thing, "__dict__", {})
         return any(walk(getattr(thing, name)) for name in fields)
 
-    return walk(root._kept) or walk(root._remembered) or walk(root._reading)
+    return any(walk(table) for table in vars(root).values() if isinstance(table, Sized))

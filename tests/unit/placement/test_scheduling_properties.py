@@ -164,7 +164,7 @@ def test_the_reason_does_not_depend_on_the_nodes_asked(decision: Decision, clust
 @quick
 def test_the_reason_is_true_of_every_refused_platform(decision: Decision) -> None:
     """One of the images to blame does not run there, by what it was built for or is assumed to be."""
-    compatibility = decision._policy.compatibility
+    compatibility = decision.policy.compatibility
     for platform in PLATFORMS:
         if decision.verdict(platform) in REFUSED:
             blamed = blame(decision.constraints)

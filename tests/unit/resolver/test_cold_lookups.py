@@ -292,7 +292,7 @@ async def test_closing_ends_lookups_under_way_and_memory_answers_on(resolver: Re
     ended = await describer
     assert isinstance(ended, Failure)
     assert ended.cause is Cause.LOOKING_UP
-    assert resolver._registry_lookup._fetch.cache_parameters()["closed"]
+    assert resolver.is_closed
     requests = list(registry.requests)
     assert await resolve(resolver, APP) is None
     assert await resolve(resolver, "ghcr.io/team/known:1") == index_of("linux/amd64")

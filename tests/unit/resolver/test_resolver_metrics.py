@@ -7,7 +7,6 @@ import pytest
 
 from extender.credentials.keyring import ANONYMOUS
 from extender.metrics import REGISTRY
-from extender.resolver import resolver as module
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
@@ -105,11 +104,11 @@ async def test_lookups_beyond_the_bound_stay_pending_and_count_as_errors(
     registry: FakeRegistry,
     clock: Clock,
     counted: Callable[[], dict[str, float]],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They are looked up when they are asked for again and there is room."""
-    monkeypatch.setattr(module, "_MOST_CALLS", 2)
-    resolver = Resolver(registry, size=10, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock)
+    resolver = Resolver(
+        registry, size=10, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock, most_calls=2
+    )
     images = [f"ghcr.io/team/app:{number}" for number in range(3)]
     for image in images:
         registry.push(image, "linux/arm64")

@@ -8,7 +8,7 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryUnavailable
 from extender.images.content import Answer, Cause, Failure
 from extender.resolver.image_cache import ImageQuery
-from extender.resolver.persistence import Persistence
+from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
 from extender.store.rows import StoreError
 from testbed.clock import Clock
@@ -37,7 +37,11 @@ async def replica(registry: FakeRegistry, clock: Clock, store: FakeStore) -> Asy
 
     def start(over: FakeStore = store, *, private: bool = True, size: int = 1000) -> Resolver:
         persistence = Persistence(
-            over, persist_private=private, clock=clock, wall_clock=clock.ahead(1e9), read_seconds=60
+            over,
+            persist_private=private,
+            clock=clock,
+            wall_clock=clock.ahead(1e9),
+            limits=PersistenceLimits(read_seconds=60),
         )
         resolvers.append(
             Resolver(
@@ -67,7 +71,7 @@ async def ask(resolver: Resolver, keys: Keys = PUBLIC, lookup: ImageQuery = LOOK
 async def learned(resolver: Resolver, keys: Keys = PUBLIC, lookup: ImageQuery = LOOKUP) -> None:
     """The resolver has looked it up, and the store knows what came of it."""
     await ask(resolver, keys, lookup)
-    await resolver._persistence.flush()
+    await resolver.flush()
 
 
 def down(method: str, reference: object) -> Exception:
@@ -101,7 +105,7 @@ async def test_a_tag_that_one_replica_has_confirmed_is_confirmed_for_all(
         clock.advance(900)
         for one in replicas:
             assert (await one.resolve_all([LOOKUP], PUBLIC, 60, revalidate=True)) == [CONTENT]
-            await one._persistence.flush()
+            await one.flush()
     assert registry.methods() == {"HEAD": 4}
 
 
@@ -210,7 +214,7 @@ async def test_what_a_denial_took_away_stays_away_after_a_restart(
     registry.readers[REPOSITORY] = {"other"}
     clock.advance(900)
     await first.resolve_all([LOOKUP], Keys(TENANT), 60, revalidate=True)
-    await first._persistence.flush()
+    await first.flush()
     registry.fault = down
     for lookup in (LOOKUP, second):
         assert isinstance(await ask(replica(), Keys(TENANT), lookup), Failure)

@@ -1,8 +1,11 @@
 """Where the control plane's programs come from: the cache, a build, or KUBEBUILDER_ASSETS."""
 
+import io
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import IO
 
 import msgspec
 import pytest
@@ -33,6 +36,18 @@ def go(tmp_path: Path) -> Path:
     )
     script.chmod(0o755)
     return folder
+
+
+class ClosingWhenTold(io.StringIO):
+    """A standard error that closes `pipe` as soon as something is said on it."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        super().__init__()
+        self.pipe = pipe
+
+    def write(self, text: str) -> int:
+        self.pipe.close()
+        return super().write(text)
 
 
 def environment(tmp_path: Path, *folders: Path) -> dict[str, str]:
@@ -85,7 +100,7 @@ def test_a_failed_build_leaves_nothing_and_says_what_go_said(tmp_path: Path, go:
 
 
 def test_a_build_waits_for_another_process_and_uses_its_result(
-    tmp_path: Path, go: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, go: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever finds the lock taken says that it waits, then finds the folder there and does not build."""
     folder = tmp_path / ".cache" / "multiarch-extender" / "controlplane" / ETCD.key
@@ -98,18 +113,12 @@ def test_a_build_waits_for_another_process_and_uses_its_result(
     assert holder.stdin is not None
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
-    say = binaries._say
-
-    def say_and_let_go(text: str) -> None:
-        say(text)
-        assert holder.stdin is not None
-        holder.stdin.close()
-
-    monkeypatch.setattr(binaries, "_say", say_and_let_go)
+    said = ClosingWhenTold(holder.stdin)
+    monkeypatch.setattr(sys, "stderr", said)
     assert build(ETCD, environment(tmp_path, go)) == folder
     holder.stdout.close()
     assert holder.wait() == 0
-    assert "waiting for the build" in capsys.readouterr().err
+    assert "waiting for the build" in said.getvalue()
     assert not (tmp_path / "runs").exists()
 
 
