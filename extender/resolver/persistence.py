@@ -22,7 +22,7 @@ from extender.images.digest import PackedDigest, pack_digest
 from extender.metrics import counter
 from extender.resolver.image_cache import CachedImage, NameKey
 from extender.resolver.references import Target
-from extender.resolver.store_breakers import Operation, StoreBreakers
+from extender.resolver.store_breakers import StoreBreakers, StoreOperation
 from extender.store.rows import Batch, NameRow, Row, Store, StoreError
 from extender.tables import Table, declare_cache
 
@@ -125,7 +125,11 @@ class Persistence:
     def may_know(self, credential_ids: Iterable[CredentialId]) -> bool:
         """Whether it makes sense to ask for a name that memory does not have, or that others may have confirmed."""
         store = self._store
-        if store is None or self._breakers.wait_seconds(Operation.READING) or (self._is_loaded and not store.is_shared):
+        if (
+            store is None
+            or self._breakers.wait_seconds(StoreOperation.READING)
+            or (self._is_loaded and not store.is_shared)
+        ):
             return False
         return any(map(self._may_keep, credential_ids))
 
@@ -153,9 +157,9 @@ class Persistence:
             return
         slices = store.rows()
         end: Sequence[Row | None] = []
-        attempt = self._breakers.admit(Operation.READING)
+        attempt = self._breakers.admit(StoreOperation.READING)
         while attempt:
-            rows = await self._attempt(Operation.READING, attempt, anext(slices, end), _WRITE_SECONDS)
+            rows = await self._attempt(StoreOperation.READING, attempt, anext(slices, end), _WRITE_SECONDS)
             if rows is None:  # a failure, after which names are asked for one by one
                 break
             if rows is end:
@@ -173,7 +177,7 @@ class Persistence:
         """Writes all that waits, until the store fails or its breaker refuses."""
         async with self._writing:
             while self._names or self._denials:
-                attempt = self._breakers.admit(Operation.WRITING)
+                attempt = self._breakers.admit(StoreOperation.WRITING)
                 if attempt is None or not await self._write_batch(attempt):
                     return
             self._changed.clear()
@@ -205,7 +209,7 @@ class Persistence:
             if not self._denials:  # a crash must not bring back what was taken away
                 await asyncio.sleep(self._limits.gather_seconds)
             await self.flush()
-            await asyncio.sleep(self._breakers.wait_seconds(Operation.WRITING))
+            await asyncio.sleep(self._breakers.wait_seconds(StoreOperation.WRITING))
 
     async def _write_batch(self, attempt: Attempt) -> bool:
         """Writes the oldest of the rows that wait, and all denials. Whether that succeeded; else they wait on."""
@@ -216,7 +220,7 @@ class Persistence:
             self._names.remove_where(self._is_denied)
         names = dict(islice(self._names.items(), self._limits.batch_rows))
         work = _write(store, self._batch_of(names, denials))
-        written = await self._attempt(Operation.WRITING, attempt, work, _WRITE_SECONDS) is True
+        written = await self._attempt(StoreOperation.WRITING, attempt, work, _WRITE_SECONDS) is True
         if written:
             ROWS["written"].inc(len(names))
             _remove_unchanged(self._names, names)
@@ -232,17 +236,19 @@ class Persistence:
 
     async def _read(self, ask: Callable[[], Awaitable[Sequence[T | None]]]) -> Sequence[T | None]:
         async with self._reading:
-            attempt = self._breakers.admit(Operation.READING)
+            attempt = self._breakers.admit(StoreOperation.READING)
             if attempt is None:
                 return []
-            found = await self._attempt(Operation.READING, attempt, ask(), self._limits.read_seconds)
+            found = await self._attempt(StoreOperation.READING, attempt, ask(), self._limits.read_seconds)
         if found is None:
             READS["error"].inc()
             return []
         READS["hit" if any(found) else "miss"].inc()
         return found
 
-    async def _attempt(self, operation: Operation, attempt: Attempt, work: Awaitable[T], seconds: float) -> T | None:
+    async def _attempt(
+        self, operation: StoreOperation, attempt: Attempt, work: Awaitable[T], seconds: float
+    ) -> T | None:
         """What `work` comes to; None if it fails or takes too long. The outcome is recorded in the store's breakers."""
         try:
             async with asyncio.timeout(seconds):

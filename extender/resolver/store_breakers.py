@@ -25,7 +25,7 @@ _BACKOFF = Backoff(first_seconds=1.0, max_seconds=60.0)
 _PROBE_SECONDS = 1.0
 
 
-class Operation(enum.Enum):
+class StoreOperation(enum.Enum):
     """What is done with the store."""
 
     READING = "reading"
@@ -44,14 +44,14 @@ class StoreBreakers:
         self._clock = clock
         self._breakers = {
             operation: CircuitBreaker(_BACKOFF, clock=clock, random=random, probe_seconds=_PROBE_SECONDS)
-            for operation in Operation
+            for operation in StoreOperation
         }
 
-    def wait_seconds(self, operation: Operation) -> float:
+    def wait_seconds(self, operation: StoreOperation) -> float:
         """How long the operation is refused from now on; 0.0 if it is not."""
         return self._breakers[operation].wait_seconds()
 
-    def admit(self, operation: Operation) -> Attempt | None:
+    def admit(self, operation: StoreOperation) -> Attempt | None:
         """An attempt that may be made now, None if it may not. The caller records its outcome, or releases it."""
         return self._breakers[operation].admit()
 
@@ -59,16 +59,16 @@ class StoreBreakers:
         """An attempt that is made whatever the breaker says."""
         return Attempt(self._clock())
 
-    def release(self, operation: Operation, attempt: Attempt) -> None:
+    def release(self, operation: StoreOperation, attempt: Attempt) -> None:
         """The attempt is over. This only matters if it had no outcome."""
         self._breakers[operation].release(attempt)
 
-    def record_success(self, operation: Operation, attempt: Attempt) -> None:
+    def record_success(self, operation: StoreOperation, attempt: Attempt) -> None:
         """The attempt succeeded. Logged when that closes the last open breaker."""
         if self._breakers[operation].record_success(attempt) and self._are_closed():
             log.info("store.recovered", store=self._location)
 
-    def record_failure(self, operation: Operation, attempt: Attempt, error: StoreError) -> None:
+    def record_failure(self, operation: StoreOperation, attempt: Attempt, error: StoreError) -> None:
         """The attempt failed. Counted every time, logged when it opens the first breaker."""
         ERRORS[error.reason].inc()
         if self._are_closed():

@@ -36,10 +36,10 @@ class World:
     def __init__(self, *, concurrency: int = 8, guard: AddressGuard | None = None) -> None:
         self.says: dict[str, str | Exception] = {}
         self.capabilities: dict[str, frozenset[Capability]] = {}
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self.clock = Clock()
         self.mirror_credentials: tuple[Credential, ...] = (ANONYMOUS,)
-        self.keyring_was_asked: list[str] = []
+        self.keyring_requests: list[str] = []
         self.open = asyncio.Event()
         self.open.set()
         self.failover = MirrorFailover(
@@ -63,11 +63,11 @@ class World:
         ]
 
     async def credentials_for(self, reference: ImageReference) -> tuple[Credential, ...]:
-        self.keyring_was_asked.append(reference.repository)
+        self.keyring_requests.append(reference.repository)
         return self.mirror_credentials
 
     async def ask(self, endpoint: Endpoint, credential: Credential) -> str:
-        self.asked.append((endpoint.name, credential.id))
+        self.requests.append((endpoint.name, credential.id))
         self.clock.advance(0.001)
         await self.open.wait()
         said = self.says[endpoint.name]
@@ -80,8 +80,8 @@ class World:
 
     def visited(self) -> list[str]:
         """Who was asked since the last time."""
-        names = [name for name, _ in self.asked]
-        self.asked.clear()
+        names = [name for name, _ in self.requests]
+        self.requests.clear()
         return names
 
 
@@ -157,8 +157,8 @@ async def test_mirror_is_never_shown_the_images_credentials() -> None:
     world.mirror_credentials = (OWN, ANONYMOUS)
     world.says = {"a": DENIED, "b": MISSING, "up": "answer"}
     assert await world.look() == "answer"
-    assert world.asked == [("a", "operator"), ("a", "anonymous"), ("b", "operator"), ("up", "tenant")]
-    assert world.keyring_was_asked == ["a/hub/team/app", "b/team/app"]
+    assert world.requests == [("a", "operator"), ("a", "anonymous"), ("b", "operator"), ("up", "tenant")]
+    assert world.keyring_requests == ["a/hub/team/app", "b/team/app"]
 
 
 async def test_mirror_with_no_credentials_at_all_is_asked_as_nobody() -> None:
@@ -167,7 +167,7 @@ async def test_mirror_with_no_credentials_at_all_is_asked_as_nobody() -> None:
     world.mirror_credentials = ()
     world.says = {"a": "answer", "up": MISSING}
     assert await world.look() == "answer"
-    assert world.asked == [("a", "anonymous")]
+    assert world.requests == [("a", "anonymous")]
 
 
 async def test_capabilities_say_who_is_asked() -> None:
@@ -237,7 +237,7 @@ async def test_those_who_queue_for_a_mirror_do_not_wait_for_it_to_fail_them_each
     world.says = {"a": DOWN, "up": "answer"}
     world.open.clear()
     looking = [asyncio.create_task(world.look()) for _ in range(5)]
-    while not world.asked:
+    while not world.requests:
         await asyncio.sleep(0)
     world.open.set()
     assert await asyncio.gather(*looking) == ["answer"] * 5

@@ -5,11 +5,11 @@ import structlog
 
 from extender.circuit_breaker import Attempt
 from extender.metrics import REGISTRY
-from extender.resolver.store_breakers import Operation, StoreBreakers
+from extender.resolver.store_breakers import StoreBreakers, StoreOperation
 from extender.store.rows import StoreError
 from testbed.clock import Clock
 
-READING, WRITING = Operation.READING, Operation.WRITING
+READING, WRITING = StoreOperation.READING, StoreOperation.WRITING
 LOCKED = StoreError("locked", "somebody has it")
 
 
@@ -19,7 +19,7 @@ def breakers(clock: Clock) -> StoreBreakers:
     return StoreBreakers("sqlite:////file", clock=clock, random=lambda: 0.0)
 
 
-def begin(breakers: StoreBreakers, operation: Operation) -> Attempt:
+def begin(breakers: StoreBreakers, operation: StoreOperation) -> Attempt:
     """An attempt, which must be admitted."""
     attempt = breakers.admit(operation)
     assert attempt
@@ -85,11 +85,11 @@ def test_a_store_that_cannot_be_written_may_still_be_read(breakers: StoreBreaker
 def test_failure_is_logged_once_and_its_end_too(breakers: StoreBreakers, clock: Clock) -> None:
     """However often it fails meanwhile, reading or writing."""
 
-    def fail(operation: Operation) -> None:
+    def fail(operation: StoreOperation) -> None:
         clock.advance(100)
         breakers.record_failure(operation, begin(breakers, operation), LOCKED)
 
-    def succeed(operation: Operation) -> None:
+    def succeed(operation: StoreOperation) -> None:
         clock.advance(100)
         breakers.record_success(operation, begin(breakers, operation))
 
