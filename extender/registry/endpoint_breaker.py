@@ -30,12 +30,19 @@ class _Row(NamedTuple):
 class EndpointBreakers:
     """The breakers of endpoints that failed, by root; an endpoint that is not here has not failed."""
 
-    def __init__(self, *, probe_seconds: float, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        """As `CircuitBreaker`: `clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
+    def __init__(
+        self,
+        *,
+        probe_seconds: float,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+        size: int = _BREAKERS.rows,
+    ) -> None:
+        """At most `size`. As `CircuitBreaker`: `clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
         self._probe_seconds = probe_seconds
         self._clock = clock
         self._random = random
-        self._rows: LruTable[str, _Row] = _BREAKERS.lru_table()
+        self._rows: LruTable[str, _Row] = _BREAKERS.lru_table(size)
 
     def admit(self, root: str) -> Attempt:
         """An attempt at the endpoint; the caller records its outcome, or releases it.

@@ -1,11 +1,9 @@
 """Endpoints that failed are not asked for a while, and one probe at a time finds out whether they are well again."""
 
-import msgspec
 import pytest
 
 from extender.circuit_breaker import Attempt
 from extender.errors import RegistryError, RegistryThrottled, RegistryUnavailable
-from extender.registry import endpoint_breaker as module
 from extender.registry.endpoint_breaker import EndpointBreakers
 from testbed.clock import Clock
 
@@ -139,10 +137,9 @@ def test_backoffs_vary_by_chance(clock: Clock) -> None:
     assert refusal(breakers) is None
 
 
-def test_memory_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded(clock: Clock) -> None:
     """The endpoint that failed first is forgotten first."""
-    monkeypatch.setattr(module, "_BREAKERS", msgspec.structs.replace(module._BREAKERS, bound=2))
-    breakers = EndpointBreakers(probe_seconds=5, clock=clock, random=lambda: 0.0)
+    breakers = EndpointBreakers(probe_seconds=5, clock=clock, random=lambda: 0.0, size=2)
     for root in ("a", "b", "c"):
         breakers.record_failure(root, breakers.force(), DOWN)
     assert [refusal(breakers, root) is None for root in ("a", "b", "c")] == [True, False, False]
