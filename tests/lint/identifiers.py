@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import msgspec
 
@@ -46,14 +46,25 @@ class Finding(NamedTuple):
 
 
 def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Each name that is defined or used, with its line. Of imports only the names that they bring in."""
+    """Each name that is defined or used, with its line. Of imports only the names that they bring in.
+
+    Fields of log events are no identifiers: operators read them.
+    """
+    logged = {keyword for node in ast.walk(tree) if _is_logging(node) for keyword in node.keywords}
     for node in ast.walk(tree):
+        if node in logged:
+            continue
         line = getattr(node, "end_lineno" if isinstance(node, ast.Attribute) else "lineno", 0)
         for field in _FIELDS:
             held = getattr(node, field, None)
             for name in held if isinstance(held, list) else [held]:
                 if isinstance(name, str):
                     yield line, name.rpartition(".")[2]
+
+
+def _is_logging(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Whether this is a call such as `log.info(...)`."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func).startswith("log.")
 
 
 def unwanted_words(path: str, tree: ast.AST, words: Mapping[str, str]) -> list[Finding]:
