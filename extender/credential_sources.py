@@ -20,7 +20,7 @@ class Source(enum.StrEnum):
 class Cloud(enum.StrEnum):
     """A cloud whose identity of our own pod is a source; the value is also that of `registry.clouds`.
 
-    `provider` is the `module:class` that asks the cloud, a `CredentialProvider`. It is made from a `CloudAccess`, and
+    `provider` is the `module:class` that asks the cloud, a `LoginProvider`. It is made from a `CloudAccess`, and
     imported where the settings name its cloud.
     """
 

@@ -15,7 +15,7 @@ from extender.credentials.cloud_api import CloudAccess
 from extender.credentials.docker_config import load_docker_config
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.kubelet_plugins import load_credential_plugins
-from extender.credentials.providers import CredentialProvider, ProviderKeyring
+from extender.credentials.providers import LoginProvider, ProviderKeyring
 from extender.errors import ConfigError
 
 
@@ -53,7 +53,7 @@ async def open_operator_keyring(
         yield JoinedKeyring(parts)
 
 
-def open_cloud(cloud: Cloud, access: CloudAccess) -> CredentialProvider:
+def open_cloud(cloud: Cloud, access: CloudAccess) -> LoginProvider:
     """The provider that the cloud is declared with."""
-    provider: Callable[[CloudAccess], CredentialProvider] = resolve_name(cloud.provider)
+    provider: Callable[[CloudAccess], LoginProvider] = resolve_name(cloud.provider)
     return provider(access)

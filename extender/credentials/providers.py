@@ -47,7 +47,7 @@ class ProvidedCredentials(msgspec.Struct, frozen=True):
     cache_key_type: CacheKeyType = CacheKeyType.REGISTRY
 
 
-class CredentialProvider(Protocol):
+class LoginProvider(Protocol):
     """Someone who hands out credentials.
 
     `name` is what logs call it. `principal` names who its credentials stand for, where that outlives
@@ -86,7 +86,7 @@ class ProviderKeyring:
 
     tenant = ""
 
-    def __init__(self, provider: CredentialProvider, *, key: bytes, clock: Callable[[], float]) -> None:
+    def __init__(self, provider: LoginProvider, *, key: bytes, clock: Callable[[], float]) -> None:
         """`key` keys the ids; `clock` gives monotonic seconds."""
         self._provider = provider
         self._key = key

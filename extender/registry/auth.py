@@ -53,7 +53,7 @@ class _TokenKey(NamedTuple):
     credential: CredentialId
 
 
-class _Token(NamedTuple):
+class _BearerToken(NamedTuple):
     text: str
     renew_at: float
 
@@ -89,7 +89,7 @@ class Authenticator:
         self._clock = clock
         self._wall_clock = wall_clock
         self._challenges: Table[tuple[URL, str], Challenge] = _CHALLENGES.table()
-        self._tokens: Table[_TokenKey, _Token] = _TOKENS.table()
+        self._tokens: Table[_TokenKey, _BearerToken] = _TOKENS.table()
         self._calls: dict[_TokenKey, _SharedFetch] = {}
 
     async def authorization(
@@ -183,7 +183,7 @@ class Authenticator:
         if response.status != 200:
             raise self._refusal(response)
         text, life_seconds = _read_token(response)
-        self._tokens.put(key, _Token(text, self._clock() + life_seconds * _RENEW_AFTER))
+        self._tokens.put(key, _BearerToken(text, self._clock() + life_seconds * _RENEW_AFTER))
         return text
 
     def _refusal(self, response: Response) -> RegistryError:
