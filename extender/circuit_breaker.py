@@ -1,6 +1,7 @@
-"""Circuit breakers: whether another party that has failed may be asked again, and for how long it is not.
+"""Circuit breakers: whether a party that has failed may be tried again, and the backoff until it may.
 
-Knows failures in a row and times. Does no I/O, starts no task, writes no log; clock and random arrive as arguments.
+Counts failures in a row and keeps times. Does no I/O, starts no task and writes no log; the clock and the random
+numbers are arguments.
 """
 
 import enum
@@ -8,12 +9,12 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-_MAX_DOUBLINGS = 64  # beyond any maximum in use; a power without bound would overflow one day
+_MAX_DOUBLINGS = 64  # exceeds every `max_seconds` in use; an unbounded power would overflow eventually
 _SHORTER, _LONGER = 0.2, 0.1
 
 
 class State(enum.Enum):
-    """A breaker's state. `PROBING`: the time of `OPEN` is over, and one attempt at a time is admitted."""
+    """A breaker's state. `PROBING`: the time of `OPEN` has passed and one attempt at a time is admitted."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -29,8 +30,9 @@ class Backoff(NamedTuple):
     def seconds(self, failures: int, random: Callable[[], float], retry_after_seconds: float | None = None) -> float:
         """The wait after the `failures`-th failure, counted from 1; `random` gives numbers from 0 up to 1.
 
-        Chance makes it up to a fifth shorter, so that what failed together is not tried again together. Where the
-        other party has named a time (`retry_after_seconds`), the wait is that time and up to a tenth longer.
+        Random jitter makes the wait up to a fifth shorter, so that parties that failed together are not retried
+        together. If the other party stated a time (`retry_after_seconds`), the wait is that time or up to a tenth
+        longer.
         """
         if retry_after_seconds is not None:
             return retry_after_seconds * (1 + _LONGER * random())
@@ -39,7 +41,7 @@ class Backoff(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One use of what the breaker protects; its outcome is recorded with it."""
+    """One use of what the breaker protects. The caller passes it back when it records the outcome."""
 
     began_at: float
 
@@ -47,11 +49,12 @@ class Attempt(NamedTuple):
 class CircuitBreaker:
     """Refuses attempts for a while after a failure, then admits one at a time until one succeeds.
 
-    Closed: every attempt is admitted; a failure opens. Open: none is, until the backoff's time is over. Probing: one
-    attempt is admitted, the probe; its success closes the breaker, its failure opens it for longer.
+    Closed: every attempt is admitted, and a failure opens the breaker. Open: no attempt is admitted until the backoff
+    has passed. Probing: one attempt, the probe, is admitted; its success closes the breaker and its failure opens it
+    for longer.
 
-    Attempts that began before the breaker opened say nothing new: their success does not close it, and their failure
-    does not lengthen its time unless the other party names a later one.
+    The outcome of an attempt that began before the breaker opened is not news. Its success does not close the breaker.
+    Its failure does not extend the open time unless the other party states a later one.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class CircuitBreaker:
         random: Callable[[], float],
         probe_seconds: float = math.inf,
     ) -> None:
-        """`clock` gives monotonic seconds. A probe without an outcome gives way to another after `probe_seconds`."""
+        """`clock` gives monotonic seconds. After `probe_seconds` without an outcome another probe is admitted."""
         self._backoff = backoff
         self._clock = clock
         self._random = random
@@ -74,26 +77,26 @@ class CircuitBreaker:
 
     @property
     def failures(self) -> int:
-        """How many failures in a row have opened the breaker; 0 when it is closed."""
+        """The number of failures in a row that have opened the breaker; 0 when it is closed."""
         return self._failures
 
     def state(self) -> State:
-        """The state now."""
+        """The current state."""
         if not self._failures:
             return State.CLOSED
         return State.OPEN if self._clock() < self._open_until else State.PROBING
 
     def wait_seconds(self) -> float:
-        """How long attempts are refused from now on, at most; 0.0 if one is admitted now."""
+        """The longest time from now for which attempts are refused; 0.0 if one is admitted now."""
         if not self._failures:
             return 0.0
         probed_until = self._probe.began_at + self._probe_seconds if self._probe else -math.inf
         return max(0.0, max(self._open_until, probed_until) - self._clock())
 
     def admit(self) -> Attempt | None:
-        """An attempt that may be made now, None if it may not.
+        """An attempt that the caller may make now; None if attempts are refused.
 
-        The caller records its outcome, or releases it if it has none.
+        The caller records its outcome, or releases the attempt if it has no outcome.
         """
         if self.wait_seconds():
             return None
@@ -103,12 +106,12 @@ class CircuitBreaker:
         return attempt
 
     def release(self, attempt: Attempt) -> None:
-        """Another probe may begin, if the attempt was the probe. Once its outcome is recorded this changes nothing."""
+        """Admits another probe if `attempt` is the probe. Does nothing once the attempt's outcome is recorded."""
         if attempt is self._probe:
             self._probe = None
 
     def record_success(self, attempt: Attempt) -> bool:
-        """Closes the breaker, unless the attempt began before it opened. Whether that changed its state."""
+        """Closes the breaker unless the attempt began before it opened. Returns whether the state changed."""
         self.release(attempt)
         if not self._failures or attempt.began_at <= self._opened_at:
             return False
@@ -117,9 +120,9 @@ class CircuitBreaker:
         return True
 
     def record_failure(self, attempt: Attempt, retry_after_seconds: float | None = None) -> float | None:
-        """Opens the breaker. For how many seconds from now, None if the failure says nothing new.
+        """Opens the breaker. Returns for how many seconds from now, or None if the failure changes nothing.
 
-        `retry_after_seconds` is the time that the other party has named: it is kept, and nothing shortens it.
+        `retry_after_seconds` is the time that the other party stated. The breaker stays open at least that long.
         """
         self.release(attempt)
         now, is_next = self._clock(), not self._failures or attempt.began_at > self._opened_at

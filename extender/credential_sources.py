@@ -1,7 +1,6 @@
-"""Where credentials come from, each source declared once: settings, metrics and keyrings call it by this name.
+"""The sources of credentials, each declared once; settings, metrics, logs and keyrings name a source by its value.
 
-The file is outside the credentials' room, since settings are declared by it, and imports nothing of ours. Log, metric
-and setting have the member's value.
+The file is outside the credentials' room because settings are declared from it. It imports nothing of this package.
 """
 
 import enum
@@ -9,19 +8,19 @@ from typing import Self
 
 
 class Source(enum.StrEnum):
-    """What credentials are obtained from, as far as other settings than `registry.clouds` name it."""
+    """The sources that settings other than `registry.clouds` name."""
 
-    SECRET = "secret"  # noqa: S105  # the name of a kind
+    SECRET = "secret"  # noqa: S105  # a kind's name, not a secret
     HELPER = "helper"
     PROVIDER = "provider"
     KEYRING = "keyring"
 
 
 class Cloud(enum.StrEnum):
-    """A cloud whose identity of our own pod is a source; the value is also that of `registry.clouds`.
+    """A cloud that gives credentials to our own pod's identity; the value is also that of `registry.clouds`.
 
-    `provider` is the `module:class` that asks the cloud, a `LoginProvider`. It is made from a `CloudAccess`, and
-    imported where the settings name its cloud.
+    `provider` is the `module:class` of the `LoginProvider` that requests them. It is made from a `CloudAccess`, and
+    imported only if the settings name its cloud.
     """
 
     provider: str

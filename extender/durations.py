@@ -1,6 +1,6 @@
 """Durations as Go's time.ParseDuration reads them (https://pkg.go.dev/time#ParseDuration): 300ms, -1.5h, 2h45m.
 
-This module is pure. Whether a duration may be negative or zero is decided by who reads it.
+This module is pure. The caller decides whether a duration may be negative or zero.
 """
 
 import re
@@ -20,12 +20,12 @@ _MOST_NANOSECONDS = 2**63 - 1  # some 292 years: a Duration is an int64
 
 
 def parse_seconds(text: str) -> float:
-    """Returns the seconds of a duration: numbers with units, such as `1h30m`, `-1.5s` or `+.5ms`, or `0` alone.
+    """Returns the seconds of a duration: numbers with units such as `1h30m`, `-1.5s` or `+.5ms`, or `0` alone.
 
-    A fraction of a nanosecond is dropped, as Go drops it.
+    A fraction of a nanosecond is dropped, as in Go.
 
     Raises:
-        ValueError: `text` is no duration, or longer than Go can hold. The message does not quote it.
+        ValueError: `text` is not a duration, or is longer than Go can hold. The message does not quote it.
     """
     sign, unsigned = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
     if unsigned == "0":
@@ -48,6 +48,6 @@ def _nanoseconds(whole: str, fraction: str, unit: str) -> int:
     size, digits = _UNIT_NANOSECONDS[unit], fraction[:19]
     if int(digits or 0) > 2**63:
         digits = digits[:18]
-    # As Go has it, a float of as many digits as fit into an int64: a third of an hour written with nineteen digits is
-    # twenty minutes.
+    # As in Go, the fraction is a float of as many digits as fit into an int64: a third of an hour written with nineteen
+    # digits is twenty minutes.
     return int(whole or 0) * size + int(int(digits or 0) * (size / 10.0 ** len(digits)))

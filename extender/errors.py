@@ -1,7 +1,7 @@
-"""Every error of this package; the leaf says whose fault it was, since that fixes the answer.
+"""All errors of this package. The leaf class tells whose fault the error is, which determines the response.
 
-Knows no other room. Foreign exceptions become one of these once, at the edge that met them.
-Messages never hold credentials or bodies that came from outside.
+Imports no other room. Foreign exceptions are translated into these once, at the edge that meets them.
+Messages never contain credentials or bodies from outside.
 """
 
 
@@ -10,42 +10,43 @@ class ExtenderError(Exception):
 
 
 class InvalidRequest(ExtenderError):
-    """The caller (kube-scheduler, kube-apiserver) sent something that is no request: answered with 400."""
+    """The caller (kube-scheduler or kube-apiserver) sent an invalid request; the response is 400."""
 
 
 class InvalidReference(ExtenderError):
-    """The pod's author wrote an image string that is no image reference."""
+    """The pod's author wrote an image string that is not an image reference."""
 
 
 class InvalidManifest(ExtenderError):
-    """The registry's bytes are not the document they claim to be (wrong digest, malformed, two kinds in one)."""
+    """The registry's bytes are not the document they claim to be: wrong digest, malformed, or two kinds in one."""
 
 
 class UnsupportedManifest(ExtenderError):
-    """A well-formed document from which no platform can be learned, such as schema1 or one over our request budget."""
+    """A well-formed document whose platforms cannot be read, such as schema1 or one over our request budget."""
 
 
 class RegistryError(ExtenderError):
-    """A registry did not give what was asked for.
+    """A registry did not return what was requested.
 
-    `host_is_well`: that says nothing against the image's registry, since it was spared, or a mirror of it has answered.
+    `host_is_well`: whether the error does not count as a failure of the image's registry, because no request was sent
+    to it or a mirror of it responded.
     """
 
     host_is_well = False
 
 
 class ManifestNotFound(RegistryError):
-    """404: no such repository, tag or digest there."""
+    """404: the registry has no such repository, tag or digest."""
 
 
 class RegistryDenied(RegistryError):
-    """401 with the best credential we have, or 403; some registries answer so for what does not exist."""
+    """401 with the best credential we have, or 403. Some registries return these for what does not exist."""
 
 
 class RegistryThrottled(RegistryError):
-    """429: the registry asks us to come back later.
+    """429: the registry tells us to retry later.
 
-    `retry_after_seconds` is the clamped Retry-After, or None where the registry named no time.
+    `retry_after_seconds` is the clamped Retry-After, or None if the registry stated no time.
     """
 
     def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
@@ -54,19 +55,19 @@ class RegistryThrottled(RegistryError):
 
 
 class RegistryUnavailable(RegistryError):
-    """The host's fault: connection, TLS, DNS, time-out, 5xx, a login page, a redirect loop."""
+    """The host failed: connection, TLS, DNS, time-out, 5xx, a login page or a redirect loop."""
 
 
 class RegistryFailed(RegistryUnavailable):
-    """There is an answer, which costs no time-out, but it is no registry's: 5xx, a login page."""
+    """The host responded, so no time-out was spent, but not as a registry does: 5xx or a login page."""
 
 
 class AddressRefused(RegistryError):
-    """The operator's rules keep us from a host on the way: `allow`, `deny`, or an address inside. Nothing was asked."""
+    """The operator's rules (`allow`, `deny`, private addresses) forbid a host on the way; it got no request."""
 
 
 class ClusterError(ExtenderError):
-    """The Kubernetes API did not give what was asked for."""
+    """The Kubernetes API did not return what was requested."""
 
 
 class ConfigError(ExtenderError):

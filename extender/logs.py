@@ -1,6 +1,6 @@
-"""How log events become lines on standard error: JSON for machines, or columns for a person.
+"""Configures how log events are written to standard error: as JSON for machines, or in columns for a person.
 
-An event is a constant `noun.past_verb`; what varies are fields. Importing this configures nothing.
+An event is a constant `noun.past_verb`; the variable parts are fields. Importing this module configures nothing.
 """
 
 import logging
@@ -13,7 +13,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 
 
 def configure_logs(level: Literal["debug", "info", "warning", "error"], form: Literal["json", "console"]) -> None:
-    """From now on every event of `level` and above is a line on standard error."""
+    """Writes every event of `level` and above as a line on standard error from now on."""
     last = (
         structlog.processors.JSONRenderer()
         if form == "json"

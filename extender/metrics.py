@@ -1,9 +1,9 @@
-"""The one metrics registry, and how a metric is made so that every labelled series exists at zero from the start.
+"""The one metrics registry, and functions that make metrics whose labelled series all exist at zero from the start.
 
 A metric is defined in the file that counts with it; names and labels are the public contract of
 docs/metrics-and-logs.md.
-Counting happens on the hot path, so it is a plain addition: prometheus-client, which takes a lock for each, is asked
-for the form in which the sums are told.
+Counting is on the hot path, so it is a plain addition. prometheus-client, which takes a lock for each addition, only
+renders the sums.
 """
 
 from bisect import bisect_left
@@ -17,7 +17,7 @@ REGISTRY = CollectorRegistry(auto_describe=True)
 
 
 class Count:
-    """A sum that grows. Each is added to by one thread."""
+    """A sum that only grows. Only one thread may add to it."""
 
     __slots__ = ("value",)
 
@@ -25,12 +25,12 @@ class Count:
         self.value = 0.0
 
     def inc(self, amount: float = 1) -> None:
-        """Add `amount`, which is not negative."""
+        """Adds `amount`, which is not negative."""
         self.value += amount
 
 
 class Durations:
-    """How many durations were observed below each bound, and their sum. Each is added to by one thread."""
+    """The number of observed durations in each histogram bucket, and their sum. Only one thread may add to it."""
 
     __slots__ = ("_bounds_seconds", "_counts", "_sum_seconds")
 
@@ -40,12 +40,12 @@ class Durations:
         self._sum_seconds = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one that took so long."""
+        """Counts one duration."""
         self._counts[bisect_left(self._bounds_seconds, seconds)] += 1
         self._sum_seconds += seconds
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        """Tell what was counted as the series of `labels`."""
+        """Adds the counts to `family` as the series of `labels`."""
         total, buckets = 0, list[tuple[str, float]]()
         for bound, number in zip((*map(str, self._bounds_seconds), "+Inf"), self._counts, strict=True):
             total += number
@@ -54,7 +54,7 @@ class Durations:
 
 
 class _Collector(Collector):
-    """Tells `REGISTRY` what `tell` gives whenever somebody asks."""
+    """A collector in `REGISTRY` that calls `tell` at each scrape."""
 
     def __init__(self, tell: Callable[[], Metric]) -> None:
         self._tell = tell

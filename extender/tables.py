@@ -1,10 +1,10 @@
 """Mappings of bounded size, and the declarations of all caches.
 
-`LruTable` drops the row used longest ago, `Table` the row put longest ago. Each cache of the package is declared where
-it is made, so that its key, lifetime, bound and what invalidates it stand beside the code and in one table in
-docs/architecture.md. What is no cache is not declared: views of nodes and namespaces hold what a watch last said, all
-of it, and change with the cluster instead of going out of date; a value that a function without parameters or an object
-works out once needs no bound.
+`LruTable` evicts the row used longest ago, `Table` the row put longest ago. Each cache of the package is declared where
+it is made: its key, lifetime, bound and what invalidates it are beside the code and in one table in
+docs/architecture.md. Two kinds of state are not caches and not declared. Views of nodes and namespaces hold everything
+that a watch last sent, and change with the cluster instead of expiring. A value that an object or a function without
+parameters computes once needs no bound.
 
 This module is pure: no clock, no task, no metric.
 """
@@ -21,7 +21,7 @@ V = TypeVar("V")
 
 
 class _Rows(Generic[K, V]):
-    """What both tables can do; `_rows` is in the order in which rows go."""
+    """The operations that both tables share; `_rows` is in eviction order."""
 
     def __init__(self, rows: dict[K, V], size: int) -> None:
         self._rows = rows
@@ -41,7 +41,7 @@ class _Rows(Generic[K, V]):
 
 
 class LruTable(_Rows[K, V]):
-    """A mapping of at most `size` rows that drops the one used longest ago; reading a row uses it. O(1).
+    """A mapping of at most `size` rows that evicts the row used longest ago; reading a row uses it. O(1).
 
     A row costs some 120 bytes besides its key and value.
     """
@@ -52,14 +52,14 @@ class LruTable(_Rows[K, V]):
         super().__init__(OrderedDict(), size)
 
     def peek(self, key: K) -> V | None:
-        """Returns the row's value and makes it the last to go; None if there is no row."""
+        """Returns the row's value and makes the row the last to be evicted; None if there is no row."""
         value = self._rows.get(key)
         if value is not None:
             self._rows.move_to_end(key)
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Adds or replaces the row, which becomes the last to go."""
+        """Adds or replaces the row, which becomes the last to be evicted."""
         self._rows[key] = value
         self._rows.move_to_end(key)
         if len(self._rows) > self._size:
@@ -67,10 +67,10 @@ class LruTable(_Rows[K, V]):
 
 
 class Table(_Rows[K, V]):
-    """A mapping of at most `size` rows that drops those put longest ago, read or not. O(1), amortised.
+    """A mapping of at most `size` rows that evicts the rows put longest ago, read or not. O(1), amortised.
 
-    A row costs some 50 bytes less than in an `LruTable`. Beyond 2,000 rows several go together, one in a thousand:
-    finding the first row of a dictionary passes over all that were removed before it.
+    A row costs some 50 bytes less than in an `LruTable`. A table of 2,000 rows or more evicts a thousandth of its rows
+    at once, because finding the first row of a dictionary passes over all rows that were removed before it.
     """
 
     def __init__(self, size: int) -> None:
@@ -81,16 +81,16 @@ class Table(_Rows[K, V]):
         return self._rows.get(key)
 
     def items(self) -> ItemsView[K, V]:
-        """Returns a view of keys and values, the first to go first."""
+        """Returns a view of keys and values in eviction order."""
         return self._rows.items()
 
     def put(self, key: K, value: V) -> int:
-        """Adds or replaces the row, which becomes the last to go. Returns how many rows went to make room."""
+        """Adds or replaces the row, which becomes the last to be evicted. Returns how many rows were evicted for it."""
         self._rows.pop(key, None)
         return self.put_in_place(key, value)
 
     def put_in_place(self, key: K, value: V) -> int:
-        """As `put`, but a row that is replaced keeps its place in the order."""
+        """Does what `put` does, but a replaced row keeps its position in the eviction order."""
         self._rows[key] = value
         if len(self._rows) <= self._size:
             return 0
@@ -100,7 +100,7 @@ class Table(_Rows[K, V]):
         return len(gone)
 
     def remove_first_while(self, is_void: Callable[[K, V], bool]) -> None:
-        """Removes rows from the first to go up to one of which `is_void` is false. O(rows removed)."""
+        """Removes rows in eviction order and stops at the first of which `is_void` is false. O(rows removed)."""
         for key, _ in list(takewhile(lambda row: is_void(*row), self._rows.items())):
             del self._rows[key]
 
@@ -108,8 +108,8 @@ class Table(_Rows[K, V]):
 class CacheSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The declaration of a cache, in words for people, from which the cache is made.
 
-    `name` begins with the module that declares it. `bound` counts the rows of each object that has the cache; where a
-    setting or another program bounds it, `bound` says so in words. Settings stand in backticks.
+    `name` begins with the module that declares it. `bound` is the number of rows in each object that has the cache, or
+    a text that names the setting or program that bounds it. Settings are written in backticks.
     """
 
     name: str
@@ -120,17 +120,17 @@ class CacheSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> int:
-        """How many rows the cache holds at most. Raises TypeError where a setting says so."""
+        """The largest number of rows. Raises TypeError if `bound` is a text."""
         if isinstance(self.bound, str):
             raise TypeError(f"{self.name} is bounded by {self.bound}")
         return self.bound
 
     def table(self, size: int | None = None) -> Table[K, V]:
-        """Makes the cache as a `Table`. `size` is its bound where a setting says so."""
+        """Makes the cache as a `Table`. `size` is required if `bound` is a text."""
         return Table(self.rows if size is None else size)
 
     def lru_table(self, size: int | None = None) -> LruTable[K, V]:
-        """Makes the cache as an `LruTable`. `size` is its bound where a setting says so."""
+        """Makes the cache as an `LruTable`. `size` is required if `bound` is a text."""
         return LruTable(self.rows if size is None else size)
 
 
@@ -140,7 +140,7 @@ _DECLARED: dict[str, CacheSpec] = {}
 def declare_cache(
     name: str, *, key: str, lifetime: str = "unlimited", bound: int | str, invalidated_by: str = "nothing"
 ) -> CacheSpec:
-    """Declares a cache, once, when its module is imported. Raises ValueError for a name that stands for another."""
+    """Declares a cache when its module is imported. Raises ValueError if the name already belongs to another cache."""
     spec = CacheSpec(name=name, key=key, lifetime=lifetime, bound=bound, invalidated_by=invalidated_by)
     if _DECLARED.setdefault(name, spec) != spec:
         raise ValueError(f"there are two caches named {name}")
