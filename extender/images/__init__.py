@@ -1,1 +1,1 @@
-"""What an image is: references, platforms, manifests. Pure."""
+"""Image references, platforms and manifests. Pure."""

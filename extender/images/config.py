@@ -1,6 +1,6 @@
-"""What an image config blob says of the platform it was built for; nothing else of it is read.
+"""Reads the platform from an image config blob, and nothing else.
 
-Source: OCI image-spec config.md, which Docker's `application/vnd.docker.container.image.v1+json` agrees with.
+Source: OCI image-spec config.md. Docker's `application/vnd.docker.container.image.v1+json` has the same fields.
 """
 
 from extender.errors import InvalidManifest
@@ -12,13 +12,13 @@ _UNSTATED = frozenset({"", "unknown"})
 
 
 def read_config(body: bytes) -> Platform | None:
-    """The platform in an image config, or None if it states none: then it belongs to an artifact. O(bytes).
+    """The platform in an image config; None if it states none, in which case it belongs to an artifact. O(bytes).
 
     Cosign's signatures and older attestations have a config of the usual type whose `os` and `architecture` are both
-    missing, empty or `unknown`. One of the two alone is an error: the other is never guessed.
+    missing, empty or `unknown`. A config with only one of the two is an error, as the other is never guessed.
 
     Raises:
-        InvalidManifest: no config, only one of `os` and `architecture`, or words that are no platform's.
+        InvalidManifest: `body` is not a config, has only one of `os` and `architecture`, or has invalid values in them.
     """
     config = decode_json(CONFIG_DECODER, body)
     os, architecture = config.os or "", config.architecture or ""

@@ -1,4 +1,4 @@
-"""What an image was found to be: the platforms its bytes name, or why that is not known."""
+"""The result of looking an image up: the platforms its bytes name, or why they are not known."""
 
 import enum
 
@@ -9,7 +9,7 @@ from extender.images.platform import Platform
 
 
 class Cause(enum.StrEnum):
-    """Why nothing is known of an image. The first four can mend by themselves and make it *pending*."""
+    """Why an image's platforms are not known. The first four can resolve by themselves and make the image *pending*."""
 
     LOOKING_UP = "looking-up"
     MISSING = "missing"
@@ -28,10 +28,10 @@ RETRYABLE = frozenset({Cause.LOOKING_UP, Cause.MISSING, Cause.THROTTLED, Cause.U
 
 
 class Content(msgspec.Struct, frozen=True):
-    """What the bytes behind a digest can run on, learned from a registry.
+    """The platforms on which the content of a digest runs, as read from a registry.
 
-    `platforms` is empty for an artifact. `states_platforms`: an index at least one of whose entries names its platform,
-    which is what makes an image *volume* constrain a node.
+    `platforms` is empty for an artifact. `states_platforms` is true for an index with at least one entry that names its
+    platform; only such an image constrains nodes when it is mounted as a volume.
     """
 
     kind: Kind
@@ -40,11 +40,11 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a lookup ended without content. `detail` is one short sentence, safe to show to the pod's author."""
+    """Why a lookup failed. `detail` is one short sentence, safe to show to the pod's author."""
 
     cause: Cause
     detail: str
 
 
-# What the resolver answers for a reference; None: no lookup has ended yet.
+# What the resolver returns for a reference; None means that no lookup has ended yet.
 Answer = Content | Failure | None

@@ -1,6 +1,6 @@
-"""What a digest is: `algorithm:hex`, and whether bytes have one.
+"""Digests: the form `algorithm:hex`, and whether bytes match one.
 
-Knows the three algorithms the kubelet registers (sha256, sha384, sha512) and nothing of who stated the digest.
+Supports the three algorithms that the kubelet registers: sha256, sha384 and sha512.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{1
 
 
 def is_digest(text: str) -> bool:
-    """Whether `text` is a digest of an algorithm known here, of the right length and in lower case."""
+    """Whether `text` is a digest of a supported algorithm, with the right length and in lower case."""
     return _DIGEST.fullmatch(text) is not None
 
 
@@ -20,13 +20,13 @@ def digest_of(body: bytes, algorithm: str = "sha256") -> str:
     """The digest of `body` as `algorithm:hex`. O(bytes).
 
     Raises:
-        KeyError: `algorithm` is none of sha256, sha384, sha512.
+        KeyError: `algorithm` is not sha256, sha384 or sha512.
     """
     return f"{algorithm}:{_HASHES[algorithm](body).hexdigest()}"
 
 
 def matches_digest(body: bytes, digest: str) -> bool:
-    """Whether `body` has this digest; no for a `digest` that is none. O(bytes)."""
+    """Whether `body` has this digest; False if `digest` is not a valid digest. O(bytes)."""
     return is_digest(digest) and digest_of(body, digest.partition(":")[0]) == digest
 
 
@@ -34,7 +34,7 @@ PackedDigest = bytes | str
 
 
 def pack_digest(digest: str) -> PackedDigest:
-    """The 32 bytes of a sha256 digest, half the memory of its text; the text itself of any other."""
+    """The 32 bytes of a sha256 digest, in half the memory of its text; any other text unchanged."""
     algorithm, _, encoded = digest.partition(":")
     if algorithm != "sha256" or len(encoded) != 64:
         return digest
@@ -42,9 +42,9 @@ def pack_digest(digest: str) -> PackedDigest:
         packed = bytes.fromhex(encoded)
     except ValueError:
         return digest
-    return packed if packed.hex() == encoded else digest  # fromhex reads upper case and spaces too
+    return packed if packed.hex() == encoded else digest  # fromhex accepts upper case and spaces too
 
 
 def unpack_digest(packed: PackedDigest) -> str:
-    """The digest that `pack_digest` was given."""
+    """The text that was passed to `pack_digest`."""
     return packed if isinstance(packed, str) else f"sha256:{packed.hex()}"

@@ -1,7 +1,7 @@
-"""From manifest bytes to the platforms an image runs on, or to what else must be fetched to know.
+"""Reads from manifest bytes the platforms an image runs on, or which descriptors must be fetched to know them.
 
-Knows the documents a registry serves (docker list and schema2, OCI index and manifest) and what in them is nothing to
-run. Fetches nothing: whoever does checks digests, sets the budget of requests, and ends loops.
+Reads the documents a registry serves (docker list and schema2, OCI index and manifest) and recognises the entries in
+them that cannot be run. Fetches nothing: the caller checks digests, limits the number of requests and ends loops.
 Sources: OCI image-spec image-index.md, manifest.md, descriptor.md; BuildKit attestation-storage.md.
 """
 
@@ -30,18 +30,19 @@ from extender.images.media_type import (
 from extender.images.platform import InvalidPlatform, Platform, platform_of
 from extender.images.untrusted import decode_json, quote
 
-# Objects in one document. The largest official indexes hold some 30 entries of up to three objects, and runtimes end
-# at 127 layers, so this is a hundredfold; a 4 MiB body could hold a million and keep the event loop for a second.
+# JSON objects in one document. The largest official indexes have some 30 entries of up to three objects, and runtimes
+# allow at most 127 layers, so this is about a hundred times as many. A 4 MiB body could hold a million objects and
+# block the event loop for a second.
 _MAX_OBJECTS = 10_000
-_MAX_MEDIA_TYPE = 255  # characters: two names of 127 and a slash (RFC 6838 §4.2), since media types are remembered
-_MAX_SIZE_BYTES = 2**63 - 1  # sizes are int64 in the specification; ours stay so when they are summed up
+_MAX_MEDIA_TYPE = 255  # characters: two names of 127 and a slash (RFC 6838 §4.2); bounded because it is cached
+_MAX_SIZE_BYTES = 2**63 - 1  # sizes are int64 in the specification; our sums stay within that
 
 _FAMILIES = (INDEXES, MANIFESTS, SCHEMA1)
 _KNOWN = frozenset().union(*_FAMILIES)
 
 
 class Kind(enum.StrEnum):
-    """What a manifest document is."""
+    """The kinds of manifest document."""
 
     INDEX = "index"
     MANIFEST = "manifest"
@@ -49,10 +50,10 @@ class Kind(enum.StrEnum):
 
 
 class PlatformEntry(msgspec.Struct, frozen=True):
-    """One thing to run in an image.
+    """An image manifest that runs on one platform.
 
-    `digest` names its manifest. `size_bytes` is what a node pulls (manifest, config and layers) where that manifest was
-    read, and the size of the manifest alone where an index stated the platform and it was not.
+    `digest` is the manifest's. `size_bytes` is what a node pulls (manifest, config and layers) if the manifest was
+    read. It is the size of the manifest alone if an index stated the platform and the manifest was not read.
     """
 
     platform: Platform
@@ -61,14 +62,14 @@ class PlatformEntry(msgspec.Struct, frozen=True):
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A descriptor that is nothing to run, and why. `digest` is empty where the document states none."""
+    """A descriptor that cannot be run, and why. `digest` is empty if the document states no valid one."""
 
     digest: str
     why: str
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything learned about one digest."""
+    """Everything that was read about one digest."""
 
     digest: str
     media_type: str
@@ -79,7 +80,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Descriptor(msgspec.Struct, frozen=True):
-    """Bytes that must be fetched to know more. `digest` is well-formed, `size_bytes` is only the document's word."""
+    """Content that must be fetched. `digest` is well-formed; `size_bytes` is what the document claims, unverified."""
 
     media_type: str
     digest: str
@@ -87,10 +88,10 @@ class Descriptor(msgspec.Struct, frozen=True):
 
 
 class IndexDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """An index: one entry per platform it states, then what must be fetched to know, each in the document's order.
+    """An index: one entry for each platform it states, and the children to fetch, each in the document's order.
 
-    `children` are manifests without a platform, and nested indexes. Runtimes choose by the index alone, so an entry
-    counts whatever the config behind it says.
+    `children` are manifests without a platform, and nested indexes. Runtimes choose by the index alone, so the platform
+    of an entry holds whatever the config of its manifest says.
     """
 
     media_type: str
@@ -105,9 +106,9 @@ class IndexDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManifestDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A single image. `platform` is there when the config was embedded; else fetch `config` and ask `read_config`.
+    """A single image. `size_bytes` is what a node pulls: manifest, config and layers.
 
-    `size_bytes` is what a node pulls: manifest, config and layers.
+    `platform` is set if the config is embedded. Otherwise fetch `config` and pass its bytes to `read_config`.
     """
 
     media_type: str
@@ -117,7 +118,7 @@ class ManifestDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArtifactDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A document that is no image: a chart, a signature, a WebAssembly module. `why` is how that shows."""
+    """A document that is not an image, such as a chart, signature or WebAssembly module. `why` tells what shows it."""
 
     media_type: str
     why: str
@@ -127,11 +128,11 @@ Document = IndexDocument | ManifestDocument | ArtifactDocument
 
 
 def read_manifest(body: bytes, content_type: str) -> Document:
-    """What a manifest response says; `content_type` is its Content-Type header, empty if it had none. O(bytes).
+    """The document in a manifest response; `content_type` is the Content-Type header, empty if missing. O(bytes).
 
     Raises:
-        InvalidManifest: malformed, two kinds in one, or not of the kind that it or the registry says.
-        UnsupportedManifest: schema1, or more objects than are looked at.
+        InvalidManifest: malformed, two kinds in one, or not of the kind that it or the registry states.
+        UnsupportedManifest: schema1, or more than 10,000 objects.
     """
     if body.count(b"{") > _MAX_OBJECTS:
         raise UnsupportedManifest(f"the document holds more than {_MAX_OBJECTS} objects")
@@ -147,10 +148,10 @@ def read_manifest(body: bytes, content_type: str) -> Document:
 
 
 def _media_type(document: wire.Document, header: str) -> str:
-    """The one media type that the document, the registry and the document's shape agree on, possibly an unknown one.
+    """The media type on which the document, the Content-Type header and the document's fields agree; may be unknown.
 
     A document that differs from its Content-Type should be refused (image-spec manifest.md, CVE-2021-41190). Registries
-    also serve manifests as text/plain, application/json or application/octet-stream: such a type says nothing.
+    also serve manifests as text/plain, application/json or application/octet-stream; such a Content-Type is ignored.
     """
     stated, shape = document.media_type or "", _media_type_by_shape(document)
     if stated in _KNOWN and header in _KNOWN and stated != header:
@@ -166,7 +167,7 @@ def _media_type(document: wire.Document, header: str) -> str:
 
 
 def _media_type_by_shape(document: wire.Document) -> str:
-    """What the fields that are there make of the document; empty if nothing. Docker's documents always state theirs."""
+    """The media type that the present fields imply; empty if none. Docker's documents always state their media type."""
     shapes = {
         OCI_INDEX: document.manifests is not None,
         OCI_MANIFEST: document.config is not None or document.layers is not None,
@@ -198,7 +199,7 @@ def _read_single(media_type: str, document: wire.Document, body_bytes: int) -> M
 
 
 def _why_artifact(artifact_type: str, config_type: str) -> str:
-    """Why a manifest with these types is no image, empty if it is one. Unknown configs must not be parsed."""
+    """Why a manifest with these types is not an image; empty if it is one. Unknown configs must not be parsed."""
     if artifact_type and artifact_type not in IMAGE_CONFIGS:
         return f"its artifact type is {quote(artifact_type)}"
     if config_type not in IMAGE_CONFIGS and config_type not in LEGACY_CONFIGS:
@@ -207,7 +208,7 @@ def _why_artifact(artifact_type: str, config_type: str) -> str:
 
 
 def _embedded(config: wire.RawDescriptor) -> bytes | None:
-    """The config in the descriptor's `data`, if it is what `digest` and `size` say; else it must be fetched."""
+    """The config in the descriptor's `data` if it matches `digest` and `size`; None if it must be fetched."""
     try:
         data = base64.b64decode(config.data or "", validate=True)
     except ValueError:
@@ -216,7 +217,7 @@ def _embedded(config: wire.RawDescriptor) -> bytes | None:
 
 
 def _read_index(media_type: str, manifests: Iterable[wire.RawDescriptor]) -> IndexDocument:
-    """The index, with the first entry for each platform: twins differ in compression or Windows build only."""
+    """The index with the first entry for each platform; further ones differ only in compression or Windows build."""
     entries: dict[Platform, PlatformEntry] = {}
     children: dict[str, Descriptor] = {}
     skipped = []
@@ -253,10 +254,11 @@ def _read_entry(descriptor: wire.RawDescriptor) -> PlatformEntry | Descriptor | 
 
 
 def _why_nothing_to_run(descriptor: wire.RawDescriptor, platform: wire.RawPlatform) -> str:
-    """Why an entry is no image, as far as its descriptor tells; empty if it may be one.
+    """Why an entry is not an image according to its descriptor; empty if it may be one.
 
-    `artifactType` repeats the config's media type when the entry is a manifest (descriptor.md), so an image config's
-    type says nothing; runtimes choose by platform alone, so a stated platform outweighs it.
+    `artifactType` repeats the config's media type if the entry is a manifest (descriptor.md), so the media type of an
+    image config there does not mark an artifact. Runtimes choose by platform alone, so an entry that states a platform
+    counts whatever its `artifactType` is.
     """
     media_type, artifact_type = descriptor.media_type or "", descriptor.artifact_type or ""
     if (descriptor.annotations and bytes(descriptor.annotations.reference_type)) or artifact_type == ATTESTATION:

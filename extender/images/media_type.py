@@ -13,8 +13,8 @@ INDEXES = frozenset({DOCKER_LIST, OCI_INDEX})
 MANIFESTS = frozenset({DOCKER_MANIFEST, OCI_MANIFEST})
 SCHEMA1 = frozenset({"application/vnd.docker.distribution.manifest.v1+json", SIGNED_SCHEMA1})
 
-# What to accept in every manifest request: distribution gives a docker list that is not accepted away as its
-# linux/amd64 child, which makes a multi-arch image look like an amd64 one (registry/handlers/manifests.go).
+# The Accept header of every manifest request. If a docker list is not accepted, distribution returns its linux/amd64
+# child instead, which makes a multi-arch image look like an amd64 one (registry/handlers/manifests.go).
 ACCEPTED = (DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST)
 
 IMAGE_CONFIGS = frozenset(
@@ -23,7 +23,7 @@ IMAGE_CONFIGS = frozenset(
         "application/vnd.oci.image.config.v1+json",
     }
 )
-# Old registries wrote these over the config type of real images (distribution/distribution#1621); Docker reads on.
+# Old registries replaced the config type of real images by these (distribution/distribution#1621); Docker accepts them.
 LEGACY_CONFIGS = frozenset({"", "application/octet-stream", "application/json", "text/html"})
 ATTESTATION = "application/vnd.docker.attestation.manifest.v1+json"
 

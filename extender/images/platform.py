@@ -1,7 +1,7 @@
-"""What a platform is, how its spelling is normalised, and which node platform runs which image platform.
+"""Platforms: their normalised spelling, and which node platform runs which image platform.
 
-Normalisation follows containerd/platforms (database.go). Matching is stricter than containerd's: only what containerd
-and CRI-O both run counts, and the two compatibilities on which they differ are the operator's choice.
+Normalisation follows containerd/platforms (database.go). Matching is stricter than containerd's: a match needs both
+containerd and CRI-O to run the image. For the two compatibilities on which they differ the operator decides.
 """
 
 import re
@@ -13,13 +13,13 @@ from extender.images.untrusted import quote
 
 
 class InvalidPlatform(ExtenderError):
-    """Text that is no `os/architecture[/variant]`."""
+    """A text that is not `os/architecture[/variant]`."""
 
 
 class Platform(msgspec.Struct, frozen=True, order=True, cache_hash=True):
-    """An operating system and processor, in Go's words. Build it with `normalize_platform` or `parse_platform`.
+    """An operating system and processor in Go's names. Build it with `normalize_platform` or `parse_platform`.
 
-    Unknown words are kept as they are (`linux/fake`, `linux/mips64le`): a platform nobody lists here is still one.
+    Names not listed in this file are valid and kept as they are (`linux/fake`, `linux/mips64le`).
     An empty variant is the architecture's baseline (amd64 v1, arm64 v8).
     """
 
@@ -33,7 +33,7 @@ class Platform(msgspec.Struct, frozen=True, order=True, cache_hash=True):
 
 
 class Compatibility(msgspec.Struct, frozen=True, kw_only=True):
-    """Which foreign instruction sets this cluster's nodes run as well (containerd says yes to both, CRI-O to none)."""
+    """Which other instruction sets the cluster's nodes also run. containerd runs both, CRI-O neither."""
 
     run_386_on_amd64: bool = False
     run_arm_on_arm64: bool = False
@@ -44,7 +44,7 @@ _ARCHITECTURES = {
     "x86-64": "amd64",
     "aarch64": "arm64",
 }
-# These names say the variant too: whatever variant stands beside them is dropped.
+# These names imply the variant; a variant stated beside them is dropped.
 _WITH_VARIANT = {"i386": ("386", ""), "armhf": ("arm", "v7"), "armel": ("arm", "v6")}
 _VARIANTS = {
     "amd64": {"v1": ""},
@@ -56,8 +56,9 @@ _ARM = ("v5", "v6", "v7", "v8")
 _AMD64 = ("v2", "v3", "v4")  # x86-64 psABI
 _ARM_V8 = tuple(f"v8.{minor}" for minor in range(1, 10))
 _ARM_V9 = ("v9", *(f"v9.{minor}" for minor in range(1, 8)))
-# The variants beyond the plain one that a node of a variant runs; a variant not listed runs itself and the plain one.
-# Armv9.x holds Armv8.(x+5), as containerd has it (compare.go).
+# The variants that a node runs besides the baseline, by architecture and variant of the node. A variant not listed runs
+# itself and the baseline.
+# Armv9.x includes Armv8.(x+5), as in containerd (compare.go).
 _RUNS = {
     "arm": {variant: frozenset(_ARM[: index + 1]) for index, variant in enumerate(_ARM)},
     "amd64": {variant: frozenset(_AMD64[: index + 1]) for index, variant in enumerate(_AMD64)},
@@ -65,15 +66,15 @@ _RUNS = {
     | {variant: frozenset(_ARM_V8[: index + 5] + _ARM_V9[: index + 1]) for index, variant in enumerate(_ARM_V9)},
 }
 
-# Narrower than containerd's specifierRe (platforms.go): a label's value, since that is what a word becomes in node
-# affinity, and an API server refuses a pod whose affinity holds anything else.
+# A valid label value, which is narrower than containerd's specifierRe (platforms.go): each part of a platform may be
+# written to node affinity, and an API server refuses a pod whose affinity has any other value.
 _WORD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 
 def normalize_platform(os: str, architecture: str, variant: str = "") -> Platform:
-    """The platform in containerd's spelling: `aarch64`+`v8` is `arm64`, `armhf` is `arm/v7`. O(1).
+    """The platform in containerd's spelling: `aarch64` with `v8` is `arm64`, `armhf` is `arm/v7`. O(1).
 
-    An empty `os` or `architecture` stays empty: a service must not fill in its own.
+    An empty `os` or `architecture` stays empty: a service must not default to its own platform.
     """
     os, architecture, variant = os.lower(), architecture.lower(), variant.lower()
     os = "darwin" if os == "macos" else os
@@ -84,10 +85,10 @@ def normalize_platform(os: str, architecture: str, variant: str = "") -> Platfor
 
 
 def platform_of(os: str, architecture: str, variant: str = "") -> Platform:
-    """The normalised platform that words from outside state; an empty `variant` is none.
+    """The normalised platform of untrusted values; an empty `variant` means that none is stated.
 
     Raises:
-        InvalidPlatform: a word is missing, or is not what a label's value may be.
+        InvalidPlatform: `os` or `architecture` is empty, or a value is not a valid label value.
     """
     if not (_WORD.fullmatch(os) and _WORD.fullmatch(architecture) and (not variant or _WORD.fullmatch(variant))):
         raise InvalidPlatform(
@@ -100,7 +101,7 @@ def parse_platform(text: str) -> Platform:
     """The normalised platform in `os/architecture[/variant]`.
 
     Raises:
-        InvalidPlatform: there are not two or three parts, or one is not what a label's value may be.
+        InvalidPlatform: there are not two or three parts, or one is not a valid label value.
     """
     parts = text.split("/")
     if len(parts) not in (2, 3) or not all(_WORD.fullmatch(part) for part in parts):
@@ -111,15 +112,15 @@ def parse_platform(text: str) -> Platform:
 
 
 def runs_on(platforms: frozenset[Platform], node: Platform, compatibility: Compatibility) -> bool:
-    """Whether an image built for `platforms` runs on `node`: one of them is satisfied by it."""
+    """Whether an image built for `platforms` runs on `node`, that is, `node` satisfies at least one of them."""
     return node in platforms or any(satisfies(node, required, compatibility) for required in platforms)
 
 
 def satisfies(node: Platform, required: Platform, compatibility: Compatibility) -> bool:
-    """Whether a node of platform `node` runs what was built for `required`. Not symmetric.
+    """Whether a node of platform `node` runs an image built for `required`. Not symmetric.
 
-    An amd64 or arm64 level (`amd64/v3`, `arm64/v9`) is satisfied only by a node that declares as much, the plain
-    platform by every node of its architecture.
+    Only a node that declares an amd64 or arm64 level (`amd64/v3`, `arm64/v9`) or a higher one satisfies that level.
+    Every node of an architecture satisfies its baseline.
     """
     if node.os != required.os:
         return False
@@ -133,5 +134,5 @@ def satisfies(node: Platform, required: Platform, compatibility: Compatibility) 
 
 
 def _runs_variant(architecture: str, node: str, required: str) -> bool:
-    """Whether `node` runs `required`, both variants of one architecture. Plain arm does not occur: it is v7."""
+    """Whether `node` runs `required`, both variants of one architecture. arm always has a variant, by default v7."""
     return not required or node == required or required in _RUNS.get(architecture, {}).get(node, ())

@@ -1,9 +1,9 @@
-"""What an image reference is: its grammar and its defaults, exactly as the kubelet reads it.
+"""Image references: their grammar and defaults, exactly as the kubelet parses them.
 
-Grammar and domain split are those of github.com/distribution/reference (regexp.go, normalize.go), the digest's are
-those of opencontainers/go-digest with sha384 and sha512 registered, the default tag is the kubelet's
-(pkg/util/parsers): `latest` only where there is neither tag nor digest. Knows no registry and no network: port 99999
-and host `[:]` are grammatical, and fail where someone connects.
+The grammar and the domain split are those of github.com/distribution/reference (regexp.go, normalize.go). Digests
+follow opencontainers/go-digest with sha384 and sha512 registered. The default tag is the kubelet's
+(pkg/util/parsers): `latest` only if there is neither tag nor digest. This file checks grammar alone: port 99999 and
+host `[:]` are grammatical, and fail when a client connects.
 """
 
 import re
@@ -18,8 +18,9 @@ _DEFAULT_DOMAIN = "docker.io"
 _LEGACY_DOMAIN = "index.docker.io"
 _OFFICIAL = "library/"
 _MAX_PATH = 255  # RepositoryNameTotalLengthMax: "library/" counts, the domain does not
-# The grammar leaves a domain unbounded, DNS ends it at 253 characters: with port, path, tag and digest, what can be
-# pulled stays under 800. A pod may hold a million characters, which the grammar alone would read for half a second.
+# The grammar does not bound the domain, but DNS does at 253 characters. With port, path, tag and digest, a reference
+# that can be pulled stays under 800 characters. A pod may hold a million, which the grammar takes half a second to
+# match.
 _MAX_TEXT = 4096
 
 _HOST_PART = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
@@ -35,8 +36,8 @@ _IMAGE_ID = re.compile(r"[a-f0-9]{64}", re.ASCII)
 class ImageReference(msgspec.Struct, frozen=True, cache_hash=True):
     """A normalised image reference; an empty string means absent. Build it with `parse_reference`.
 
-    `domain` keeps its case and is empty in the one odd form `ex_ample.com/x`, which no client can pull. With a tag and
-    a digest both are kept, and the digest decides what is pulled.
+    `domain` keeps its case. It is empty in the one odd form `ex_ample.com/x`, which no client can pull. A reference may
+    have both a tag and a digest; then the digest determines what is pulled.
     """
 
     domain: str
@@ -50,7 +51,7 @@ class ImageReference(msgspec.Struct, frozen=True, cache_hash=True):
         return f"{self.domain}/{self.path}" if self.domain else self.path
 
     def with_digest(self, digest: str) -> "ImageReference":
-        """The same repository by digest, without a tag."""
+        """The reference to `digest` in the same repository, without a tag."""
         return ImageReference(self.domain, self.path, "", digest)
 
     def __str__(self) -> str:
@@ -59,10 +60,10 @@ class ImageReference(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 def parse_reference(text: str) -> ImageReference:
-    """The reference a kubelet makes of a pod's `image`. O(characters).
+    """The reference that a kubelet parses from a pod's `image`. O(characters).
 
     Raises:
-        InvalidReference: with what is wrong, in words for the pod's author.
+        InvalidReference: `text` is not a reference. The message tells the pod's author what is wrong.
     """
     if len(text) > _MAX_TEXT:
         raise InvalidReference(f"{quote(text)} is no image reference: it has more than {_MAX_TEXT} characters")
@@ -77,7 +78,7 @@ def parse_reference(text: str) -> ImageReference:
 
 
 def _with_domain(name: str) -> str:
-    """`name` with the defaults written out (splitDockerDomain); what comes out need not be valid."""
+    """`name` with the defaults written out (splitDockerDomain); the result need not be valid."""
     first, slash, remainder = name.partition("/")
     if not slash:
         return f"{_DEFAULT_DOMAIN}/{_OFFICIAL}{name}"
@@ -91,7 +92,7 @@ def _with_domain(name: str) -> str:
 
 
 def _why_invalid(text: str) -> str:
-    """The likeliest mistake in a text that is invalid, the most telling first."""
+    """The likeliest mistake in an invalid reference; the most specific ones are checked first."""
     name, at, digest = text.partition("@")
     if not text:
         return "it is empty"

@@ -1,7 +1,4 @@
-"""Text and JSON from outside: shown safely, and decoded with every failure translated.
-
-Knows nothing of what the text or the document means.
-"""
+"""Untrusted text and JSON: quoting text safely, and decoding JSON with every failure translated."""
 
 from typing import TypeVar
 
@@ -9,22 +6,22 @@ import msgspec
 
 from extender.errors import InvalidManifest
 
-_SHOWN = 100  # characters: enough to recognise what was written, too few to fill a log line or an event
+_SHOWN = 100  # characters: enough to recognise the text, too few to fill a log line or an event
 
 T = TypeVar("T")
 
 
 def quote(text: str) -> str:
-    """`text` between quotes on one line, control characters escaped, cut off with `…` after 100 characters."""
+    """`text` in quotes on one line, with control characters escaped and cut off by `…` after 100 characters."""
     shown = repr(text[:_SHOWN])
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
 
 
 def decode_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """The document in `body`. Unknown keys are ignored; of a key that comes twice the last one counts, as in Go.
+    """The document in `body`. Unknown keys are ignored; the last of duplicate keys counts, as in Go.
 
     Raises:
-        InvalidManifest: no JSON, no UTF-8 where it is read, nested too deep, or a field of the wrong type.
+        InvalidManifest: not JSON, not UTF-8 in a field that is read, nested too deep, or a field of the wrong type.
     """
     try:
         return decoder.decode(body)

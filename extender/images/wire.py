@@ -1,4 +1,4 @@
-"""The fields of indexes, manifests and image configs that are read. Unknown fields are ignored, any field may be null.
+"""The fields of indexes, manifests and image configs that we read. Unknown fields are ignored; any field may be null.
 
 Sources: OCI image-spec image-index.md, manifest.md, descriptor.md, config.md; Docker's documents have the same fields.
 """
@@ -7,7 +7,7 @@ import msgspec
 
 
 class RawPlatform(msgspec.Struct, frozen=True, gc=False):
-    """The platform of an index entry, and the three fields of an image config that say the same."""
+    """The platform of an index entry, or the same three fields of an image config."""
 
     os: str | None = None
     architecture: str | None = None
@@ -15,13 +15,13 @@ class RawPlatform(msgspec.Struct, frozen=True, gc=False):
 
 
 class Annotations(msgspec.Struct, frozen=True, gc=False):
-    """The one annotation that changes what a descriptor is; raw and empty where it is missing."""
+    """The one annotation that changes what a descriptor is; raw JSON, empty if missing."""
 
     reference_type: msgspec.Raw = msgspec.field(name="vnd.docker.reference.type", default=msgspec.Raw())
 
 
 class RawDescriptor(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """descriptor.md; `platform` occurs in an index only, `data` is base64."""
+    """A descriptor (descriptor.md); `platform` occurs only in an index, `data` is base64."""
 
     media_type: str | None = None
     digest: str | None = None
@@ -33,13 +33,13 @@ class RawDescriptor(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Layer(msgspec.Struct, frozen=True, gc=False):
-    """A layer's descriptor, of which the size is of interest."""
+    """A layer's descriptor, of which only the size is read."""
 
     size: int | None = None
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Any manifest document: `manifests` makes it an index, `config` and `layers` a manifest, `fsLayers` schema1."""
+    """Any manifest document. `manifests` marks an index, `config` or `layers` a manifest, and `fsLayers` schema1."""
 
     media_type: str | None = None
     artifact_type: str | None = None
