@@ -1,1 +1,1 @@
-"""The fields that are read and written of what Kubernetes components send each other, one API group a file. Pure."""
+"""The fields that we read and write of Kubernetes API objects and requests, one API group per file. Pure."""

@@ -1,6 +1,6 @@
-"""AdmissionReview as kube-apiserver sends it, and the only answer we ever give: allowed, with or without a patch.
+"""AdmissionReview requests from kube-apiserver, and the only response we send: allowed, with or without a patch.
 
-Source: k8s.io/api/admission/v1/types.go. Knows the envelope; the object inside stays raw bytes.
+Source: k8s.io/api/admission/v1/types.go. This file decodes the envelope; the object in it stays raw bytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ WARNING_CHARACTERS = 256
 
 
 class AdmissionRequest(Wire, frozen=True):
-    """What is to be judged. `object` holds the object's JSON, is `null` on DELETE, and empty where the key is missing.
+    """The request of a review. `object` is the object's JSON: `null` on DELETE, and empty if the key is missing.
 
-    `namespace` counts, not the object's own, which may be empty on CREATE.
+    Use `namespace`, not the object's own, which may be empty on CREATE.
     """
 
     uid: Annotated[str, msgspec.Meta(min_length=1)]
@@ -31,7 +31,7 @@ class AdmissionRequest(Wire, frozen=True):
 
 
 class AdmissionReview(Wire, frozen=True):
-    """The envelope; what it calls itself is repeated in the answer."""
+    """The envelope; the response repeats its `api_version` and `kind`."""
 
     request: AdmissionRequest
     api_version: str | None = None
@@ -50,11 +50,11 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def decode_review(body: bytes) -> AdmissionReview:
-    """The review in `body`; unknown fields are ignored, of the rest only the request's uid must be there.
+    """The review in `body`. Unknown fields are ignored; only the request's uid is required.
 
     Raises:
-        InvalidRequest: no JSON, a field of the wrong type, or no request with a uid: without the uid there is no answer
-            that kube-apiserver would take, so it gets a 400 and follows the webhook's failurePolicy.
+        InvalidRequest: not JSON, a field of the wrong type, or no request with a uid. kube-apiserver accepts no
+            response without the uid, so it gets a 400 and follows the webhook's failurePolicy.
     """
     try:
         return _DECODER.decode(body)
@@ -65,7 +65,7 @@ def decode_review(body: bytes) -> AdmissionReview:
 
 
 def is_pod_creation(request: AdmissionRequest) -> bool:
-    """Whether a pod is being created: not changed, bound, evicted or given an ephemeral container."""
+    """Whether the request creates a pod. It does not if it updates, binds or evicts one or adds a container to it."""
     kind = request.kind
     return (
         request.operation == "CREATE"
@@ -84,15 +84,16 @@ def encode_response(
     warnings: Sequence[str] = (),
     audit_annotations: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The answer that allows what was asked, in the review's own version; its fields as `encode_fields` has them."""
+    """The response body that allows the request, in the review's own version; the arguments as in `encode_fields`."""
     return complete_response(review, encode_fields(patch, warnings, audit_annotations or {}))
 
 
 def encode_fields(patch: bytes, warnings: Sequence[str], audit_annotations: Mapping[str, str]) -> bytes:
-    """What an answer says beside allowing: the same for all pods alike, and for `complete_response` to complete.
+    """The part of a response that does not depend on the review, as JSON for `complete_response`.
 
-    `patch` is a JSON Patch document (RFC 6902), empty for no change. Warnings are made fit for an HTTP header: one line
-    of at most 256 characters each. Audit annotations have one-word keys; kube-apiserver puts the webhook's name before.
+    Pods with the same mutation share it. `patch` is a JSON Patch document (RFC 6902), empty for no change. Each warning
+    is made fit for an HTTP header: one line of at most 256 characters. Audit annotations have one-word keys, to which
+    kube-apiserver prepends the webhook's name.
     """
     fields = _Fields(
         patch_type="JSONPatch" if patch else None,
@@ -104,7 +105,7 @@ def encode_fields(patch: bytes, warnings: Sequence[str], audit_annotations: Mapp
 
 
 def complete_response(review: AdmissionReview, fields: bytes) -> bytes:
-    """The answer that allows what was asked, in the review's own version, and says `fields`."""
+    """The response body that allows the request, in the review's own version, with `fields` from `encode_fields`."""
     return b'{"apiVersion":%b,"kind":%b,"response":{"uid":%b,"allowed":true%b%b}' % (
         _ENCODER.encode(review.api_version or "admission.k8s.io/v1"),
         _ENCODER.encode(review.kind or "AdmissionReview"),

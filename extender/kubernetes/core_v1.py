@@ -1,7 +1,7 @@
-"""The fields of core/v1 that are read or written. Unknown fields are ignored, missing and null ones are empty.
+"""The fields of core/v1 that we read or write. Unknown fields are ignored; missing and null fields are empty.
 
-Source: k8s.io/api/core/v1/types.go. Structs hold what a decision reads and nothing more; whoever must give an object
-back works on its raw bytes.
+Source: k8s.io/api/core/v1/types.go. Structs hold only what a decision reads. Code that returns an object to Kubernetes
+works on its raw bytes instead.
 """
 
 from typing import NewType
@@ -30,13 +30,13 @@ class ImageVolumeSource(Wire, frozen=True):
 
 
 class Volume(Wire, frozen=True):
-    """A volume, of which only the image kind matters."""
+    """core/v1 Volume, of which only an image volume's source is read."""
 
     image: ImageVolumeSource | None = None
 
 
 class Toleration(Wire, frozen=True, omit_defaults=True):
-    """core/v1 Toleration; an empty operator is Equal, an empty key or effect matches all."""
+    """core/v1 Toleration; an empty operator means Equal, an empty key or effect matches all."""
 
     key: str | None = None
     operator: str | None = None
@@ -46,7 +46,7 @@ class Toleration(Wire, frozen=True, omit_defaults=True):
 
 
 class LocalObjectReference(Wire, frozen=True):
-    """A name in the pod's own namespace."""
+    """core/v1 LocalObjectReference: the name of an object in the pod's own namespace."""
 
     name: str | None = None
 
@@ -71,7 +71,7 @@ class Pod(Wire, frozen=True):
 
 
 class CreatedSpec(PodSpec, frozen=True):
-    """core/v1 PodSpec with the parts that a patch touches or depends on, as they came; `UNSET` where they did not."""
+    """core/v1 PodSpec with the fields that a patch changes or depends on, as raw JSON; `UNSET` if missing."""
 
     tolerations: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     affinity: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -86,7 +86,7 @@ class CreatedPod(Pod, frozen=True):
 
 
 class NodeSystemInfo(Wire, frozen=True):
-    """What the kubelet says of its machine: architecture in GOARCH, no variant."""
+    """core/v1 NodeSystemInfo: what the kubelet reports of its machine, with architecture in GOARCH and no variant."""
 
     architecture: str | None = None
     operating_system: str | None = None
@@ -99,7 +99,7 @@ class NodeStatus(Wire, frozen=True):
 
 
 class NodeMeta(Wire, frozen=True):
-    """The metadata of a node that decides its platform."""
+    """The metadata of a node from which its platform is read."""
 
     name: str | None = None
     labels: dict[str, str] | None = None
@@ -134,7 +134,7 @@ class NodeSelectorRequirement(Wire, frozen=True, omit_defaults=True):
 
 
 class NodeSelectorTerm(Wire, frozen=True, omit_defaults=True):
-    """core/v1 NodeSelectorTerm: its requirements are ANDed, and without any it matches no node."""
+    """core/v1 NodeSelectorTerm: its requirements are ANDed; a term without requirements matches no node."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] | None = None
     match_fields: tuple[NodeSelectorRequirement, ...] | None = None
@@ -168,6 +168,6 @@ class NodeAffinity(
 
 
 class Affinity(Wire, frozen=True):
-    """core/v1 Affinity, of which only the part about nodes is read."""
+    """core/v1 Affinity, of which only the node affinity is read."""
 
     node_affinity: NodeAffinity | None = None

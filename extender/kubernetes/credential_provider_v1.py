@@ -1,8 +1,8 @@
-"""What the kubelet and its credential-provider plugins write: their configuration file, and a question with its answer.
+"""The kubelet's credential-provider plugins: their configuration file, and their requests and responses.
 
 Sources: k8s.io/kubelet/config/v1/types.go (kubelet.config.k8s.io/v1) and
-k8s.io/kubelet/pkg/apis/credentialprovider/v1/types.go (credentialprovider.kubelet.k8s.io/v1). Durations are texts as Go
-writes them.
+k8s.io/kubelet/pkg/apis/credentialprovider/v1/types.go (credentialprovider.kubelet.k8s.io/v1). Durations are texts in
+Go's format.
 """
 
 from enum import StrEnum
@@ -15,14 +15,14 @@ PROTOCOL = "credentialprovider.kubelet.k8s.io/v1"
 
 
 class ExecEnvVar(Wire, frozen=True):
-    """kubelet.config.k8s.io/v1 ExecEnvVar: a variable of the plugin's environment."""
+    """kubelet.config.k8s.io/v1 ExecEnvVar: an environment variable of the plugin."""
 
     name: str
     value: str = ""
 
 
 class CredentialProvider(Wire, frozen=True):
-    """kubelet.config.k8s.io/v1 CredentialProvider: one plugin. Of `token_attributes` only the presence is read."""
+    """kubelet.config.k8s.io/v1 CredentialProvider: one plugin. We read only whether `token_attributes` is present."""
 
     name: str
     match_images: tuple[str, ...]
@@ -50,7 +50,7 @@ class CredentialProviderRequest(Wire, frozen=True):
 
 
 class CacheKeyType(StrEnum):
-    """For what else an answer holds (PluginCacheKeyType): its image alone, all of its registry, or everything."""
+    """What a response is valid for (PluginCacheKeyType): only its image, all of its registry, or every image."""
 
     IMAGE = "Image"
     REGISTRY = "Registry"
@@ -67,7 +67,7 @@ class AuthConfig(Wire, frozen=True):
 class CredentialProviderResponse(Wire, frozen=True):
     """credentialprovider.kubelet.k8s.io/v1 CredentialProviderResponse: what a plugin writes on its standard output.
 
-    `auth` has a login by the pattern of images that it is for.
+    `auth` maps patterns of images to logins.
     """
 
     api_version: str

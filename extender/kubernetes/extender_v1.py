@@ -1,8 +1,8 @@
-"""The scheduler extender protocol: kube-scheduler's requests and our answers, in Go's field names.
+"""The scheduler extender protocol: kube-scheduler's requests and our responses, with Go's field names.
 
-Source: k8s.io/kube-scheduler/extender/v1/types.go, the same from v0.30 on. A request names its nodes in one of two
-forms, `NodeNames` (`nodeCacheCapable: true`) or whole `Nodes`, and is answered in its own. What is given back is cut
-from the request's bytes, so fields unknown here survive. Knows no platform and takes no decision.
+Source: k8s.io/kube-scheduler/extender/v1/types.go, unchanged since v0.30. A request lists its nodes in one of two
+forms, `NodeNames` (`nodeCacheCapable: true`) or whole `Nodes`, and the response uses the same form. Returned nodes are
+cut from the request's bytes, so they keep fields unknown here. Decisions are made in `placement`.
 """
 
 import functools
@@ -23,14 +23,14 @@ _T = TypeVar("_T")
 
 
 class GoWire(msgspec.Struct, frozen=True, rename="pascal", gc=False):
-    """Base of everything Go writes without JSON tags: PascalCase keys."""
+    """The base of structs whose Go types have no JSON tags: their keys are PascalCase."""
 
 
 class ExtenderFilterResult(GoWire, frozen=True):
-    """Which nodes remain, and why each of the others does not: two objects of reasons by node name.
+    """The nodes that remain, and two objects that map each other node's name to the reason for its refusal.
 
-    A null list means *no node* to kube-scheduler, so one of the two is filled unless there is an `error`; with an
-    `error` nothing else is looked at.
+    kube-scheduler reads a null list as *no node*, so one of the two lists is filled unless there is an `error`. With an
+    `error` it ignores all other fields.
     """
 
     nodes: msgspec.Raw | None = None
@@ -41,20 +41,20 @@ class ExtenderFilterResult(GoWire, frozen=True):
 
 
 class MetaPod(GoWire, frozen=True):
-    """A victim by its identifier."""
+    """A victim by its uid."""
 
     uid: str = msgspec.field(name="UID")
 
 
 class MetaVictims(GoWire, frozen=True):
-    """The pods to evict from one node; an empty list is legal from 1.38 on."""
+    """The pods to evict from one node; an empty list is valid since 1.38."""
 
     pods: list[MetaPod]
     num_pdb_violations: int = msgspec.field(name="NumPDBViolations")
 
 
 class ExtenderPreemptionResult(GoWire, frozen=True):
-    """The nodes on which preemption may go on; always by identifiers, whatever the request's form was."""
+    """The nodes on which preemption may go on. Victims are given by uid, whatever the request's form was."""
 
     node_name_to_meta_victims: Mapping[NodeName, msgspec.Raw | MetaVictims]
 
@@ -62,9 +62,9 @@ class ExtenderPreemptionResult(GoWire, frozen=True):
 class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
     """A filter or prioritize request.
 
-    `nodes` is None in the `NodeNames` form, where `node_names` is a JSON array that has not been looked into; else
-    `raw_nodes` is the NodeList that they were read from. Where both are filled (kubernetes/kubernetes#126425) the nodes
-    count: kube-scheduler accepts them whatever its `nodeCacheCapable` says.
+    In the `NodeNames` form `nodes` is None and `node_names` is an undecoded JSON array. In the other form `raw_nodes`
+    is the NodeList from which `nodes` were decoded. If a request has both (kubernetes/kubernetes#126425) its nodes
+    count, because kube-scheduler accepts nodes in the response whatever its `nodeCacheCapable` is.
     """
 
     pod: Pod
@@ -74,10 +74,10 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def names(self) -> list[NodeName]:
-        """The nodes asked about, in order; a node without a name has the empty one. Decoded when first read.
+        """The names of the requested nodes, in order; empty for a node without a name. Decoded when first read.
 
         Raises:
-            InvalidRequest: `NodeNames` holds something but strings.
+            InvalidRequest: `NodeNames` has an item that is not a string.
         """
         if self.nodes is None:
             return _decode(_NAMES, self.node_names, "ExtenderArgs.NodeNames")
@@ -85,10 +85,10 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def raw_names(self) -> Sequence[bytes]:
-        """The names as `quote` writes them, cut out of the request where it says them so, as kube-scheduler does.
+        """The quoted names, cut out of the request at the commas without parsing JSON.
 
-        No JSON is parsed, so of a request that is written otherwise the pieces are no names: see `canonical_names`. But
-        where every piece is some known node's quoted name, the list is the list of these.
+        They equal `canonical_names` if the request writes names as `quote` does, which kube-scheduler does. In any
+        other request a piece may not be a name. The list is right whenever every piece is a known node's quoted name.
         """
         if self.nodes is not None:
             return self.canonical_names
@@ -97,31 +97,31 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def canonical_names(self) -> Sequence[bytes]:
-        """The names as `quote` writes them, however the request wrote them.
+        """The names as `quote` writes them, however the request writes them.
 
         Raises:
-            InvalidRequest: `NodeNames` holds something but strings.
+            InvalidRequest: `NodeNames` has an item that is not a string.
         """
         return [quote(name) for name in self.names]
 
     def count(self) -> int:
-        """How many nodes are asked about, without decoding their names: those cannot hold a comma."""
+        """The number of requested nodes. Names are not decoded but counted by commas, which no node name contains."""
         if self.nodes is not None:
             return len(self.nodes)
         text = bytes(self.node_names)
         return text.count(b",") + (b'"' in text)
 
     def echo(self) -> ExtenderFilterResult:
-        """The answer that keeps every node, made of the request's own bytes."""
+        """The response that keeps every node, made of the request's own bytes."""
         if self.nodes is None:
             return ExtenderFilterResult(node_names=self.node_names)
         return ExtenderFilterResult(nodes=self.raw_nodes)
 
     def without(self, raw_names: Sequence[bytes], refused: bytes, reason: str) -> ExtenderFilterResult:
-        """The answer that keeps the nodes whose byte in `refused` is 0, in order, and refuses the others for `reason`.
+        """The response that keeps the nodes whose byte in `refused` is 0, in order, and refuses the rest for `reason`.
 
-        `raw_names` has the asked nodes' quoted names, `refused` a byte for each. Refused is for good (*unresolvable*):
-        evicting pods would not help.
+        `raw_names` has the quoted names of the requested nodes, `refused` one byte (0 or 1) for each. Nodes are refused
+        as *unresolvable*: evicting pods from them would not help.
         """
         kept = refused.translate(_NOT)
         failed = _failed(compress(raw_names, refused), reason)
@@ -134,13 +134,13 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
 
 
 class ExtenderPreemptionArgs(msgspec.Struct, frozen=True):
-    """A preempt request: the victims on each candidate node, already as the answer wants them."""
+    """A preempt request: the victims on each candidate node, already in the response's form."""
 
     pod: Pod
     victims: Mapping[NodeName, msgspec.Raw | MetaVictims]
 
     def echo(self) -> ExtenderPreemptionResult:
-        """The answer that lets preemption go on as planned."""
+        """The response that lets preemption go on for every candidate."""
         return ExtenderPreemptionResult(self.victims)
 
 
@@ -173,8 +173,8 @@ class _PreemptionArgs(GoWire, frozen=True):
     node_name_to_meta_victims: dict[NodeName, msgspec.Raw] | None = None
 
 
-# Whole nodes are read twice where some are refused: once for the fields that decide, once for the raw bytes that are
-# given back. That is faster than cutting them up first and decoding the pieces.
+# Whole nodes are decoded twice if some are refused: once for the fields that decide, once for the raw bytes to return.
+# That is faster than splitting them into raw nodes first and decoding each.
 _ARGS = msgspec.json.Decoder(_Args)
 _HEAD = msgspec.json.Decoder(_Head)
 _NAMES = msgspec.json.Decoder(list[NodeName])
@@ -184,7 +184,7 @@ _RAW_NODE_LIST = msgspec.json.Decoder(_RawNodeList)
 _PREEMPTION_ARGS = msgspec.json.Decoder(_PreemptionArgs)
 _ENCODER = msgspec.json.Encoder()
 
-# How Go's encoding/json lays a request out: pod, nodes, node names, and no spaces.
+# The layout of a request in Go's encoding/json: pod, nodes, node names, and no spaces.
 _AFTER_POD = b',"Nodes":'
 _BEFORE_NAMES = b'null,"NodeNames":'
 _BEFORE_LIST = _BEFORE_NAMES + b"["
@@ -192,11 +192,11 @@ _AFTER_NODES = b',"NodeNames":null}'
 
 
 def decode_args(body: bytes) -> ExtenderArgs:
-    """The filter or prioritize request in `body`. Missing and null fields are empty, unknown ones ignored.
+    """The filter or prioritize request in `body`. Missing and null fields are empty; unknown fields are ignored.
 
     Raises:
-        InvalidRequest: it is no such object, has no pod, or names nodes in neither form, which kube-scheduler never
-            does: an answer that is as null as the request would refuse every node without a reason.
+        InvalidRequest: `body` is not such an object, has no pod, or has neither list of nodes. kube-scheduler always
+            sends one of them. Echoing two null lists would refuse every node without a reason.
     """
     args = _cut_up(body)
     if args is not None:
@@ -215,11 +215,10 @@ def decode_args(body: bytes) -> ExtenderArgs:
 
 
 def _cut_up(body: bytes) -> ExtenderArgs | None:
-    """The request, if it is laid out as Go writes it: then only the pod is parsed here, and the nodes, most of it, are
-    cut out.
+    """The request if it has Go's layout, else None. Only the pod is parsed; the nodes, most of the body, are cut out.
 
-    It is the pod's braces that tell where we are: what stands before the nodes and is closed by one brace must be JSON,
-    so their key is the request's own and no deeper one. A list of names has one closing bracket, its own.
+    The pod's braces prove the position: the bytes before the key of the nodes, closed by one brace, must be valid JSON,
+    so that key is the request's own and not one of a nested object. A list of names has only its own closing bracket.
     """
     end = body.find(_AFTER_POD)
     start = end + len(_AFTER_POD)
@@ -230,7 +229,7 @@ def _cut_up(body: bytes) -> ExtenderArgs | None:
     try:
         pod = _HEAD.decode(body[:end] + b"}").pod
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None  # whoever parses all of it will say what is wrong
+        return None  # parsing the whole body will report what is wrong
     if is_named:
         return ExtenderArgs(pod, None, msgspec.Raw(memoryview(body)[names:-1]), _NULL)
     return _with_nodes(pod, msgspec.Raw(memoryview(body)[start : -len(_AFTER_NODES)]))
@@ -241,10 +240,10 @@ def _with_nodes(pod: Pod, nodes: msgspec.Raw) -> ExtenderArgs:
 
 
 def decode_preemption_args(body: bytes) -> ExtenderPreemptionArgs:
-    """The preempt request in `body`, in either form; none filled means no candidates.
+    """The preempt request in `body`, in either form; no candidates if both are empty.
 
     Raises:
-        InvalidRequest: it is no such object or has no pod.
+        InvalidRequest: `body` is not such an object or has no pod.
     """
     args = _decode(_PREEMPTION_ARGS, body, "ExtenderPreemptionArgs")
     if args.pod is None:
@@ -256,7 +255,7 @@ def decode_preemption_args(body: bytes) -> ExtenderPreemptionArgs:
 
 
 def encode_filter_result(result: ExtenderFilterResult) -> bytes:
-    """The body of a filter answer, as `msgspec` would write it, but for its buffer that grows by being copied."""
+    """The body of a filter response, as `msgspec` would encode it but without the copies of its growing buffer."""
     pieces = (
         b'{"Nodes":',
         result.nodes or b"null",
@@ -274,9 +273,9 @@ def encode_filter_result(result: ExtenderFilterResult) -> bytes:
 
 
 def encode_priorities(hosts: Mapping[int, Sequence[bytes]]) -> bytes:
-    """The body of a prioritize answer, from quoted names by score: a bare array; a node that is not in it scores 0.
+    """The body of a prioritize response, from quoted names by score: a bare array. A node not in it scores 0.
 
-    Scores are integers, 0-10: a fraction makes kube-scheduler drop the whole answer.
+    Scores are integers from 0 to 10. A fraction would make kube-scheduler drop the whole response.
     """
     entries = (
         b'{"Host":%b,"Score":%d}' % ((b',"Score":%d},{"Host":' % score).join(raw_names), score)
@@ -287,28 +286,28 @@ def encode_priorities(hosts: Mapping[int, Sequence[bytes]]) -> bytes:
 
 
 def encode_preemption_result(result: ExtenderPreemptionResult) -> bytes:
-    """The body of a preempt answer."""
+    """The body of a preempt response."""
     return _ENCODER.encode(result)
 
 
 def quote(name: NodeName) -> bytes:
-    """The name as JSON text, in the one way in which names are compared here."""
+    """The name as a JSON string, in the one spelling in which names are compared."""
     return _ENCODER.encode(name)
 
 
 def unquote(raw_names: bytes) -> NodeName:
-    """The name that `quote` made this of."""
+    """The name of which `quote` made these bytes."""
     return _NAME.decode(raw_names)
 
 
 def _failed(raw_names: Iterable[bytes], reason: str) -> msgspec.Raw:
-    """An object that gives each name the same reason."""
+    """A JSON object that maps each name to the same reason."""
     value = b":" + _ENCODER.encode(reason)
     return _joined(raw_names, b"{", value + b",", value + b"}")
 
 
 def _joined(texts: Iterable[bytes], opening: bytes, between: bytes, closing: bytes) -> msgspec.Raw:
-    """The texts between the others, copied once: they may be hundreds of kilobytes."""
+    """The texts joined by `between`, inside `opening` and `closing`. They may be hundreds of kilobytes: copied once."""
     pieces = list(texts)
     if not pieces:
         return msgspec.Raw(opening + closing[-1:])

@@ -1,7 +1,7 @@
-"""The fields of meta/v1 that are read: what objects, lists, watches and refusals of every kind have in common.
+"""The fields of meta/v1 that we read: those that objects, lists, watches and error statuses of every kind share.
 
-Source: k8s.io/apimachinery/pkg/apis/meta/v1/types.go. Unknown fields are ignored; no field must be there unless it has
-no default.
+Source: k8s.io/apimachinery/pkg/apis/meta/v1/types.go. Unknown fields are ignored; only fields without a default are
+required.
 """
 
 import msgspec
@@ -10,7 +10,7 @@ from extender.kubernetes.wire import Wire
 
 
 class GroupVersionKind(Wire, frozen=True):
-    """metav1.GroupVersionKind; the group of core is empty."""
+    """metav1.GroupVersionKind; the group of core/v1 is empty."""
 
     group: str | None = None
     kind: str | None = None
@@ -24,7 +24,7 @@ class OwnerReference(Wire, frozen=True):
 
 
 class ObjectMeta(Wire, frozen=True):
-    """metav1.ObjectMeta. Who puts annotations back as they were asks whether they were missing or null."""
+    """metav1.ObjectMeta. `annotations` tells missing (UNSET) from null, so that a patch can restore either."""
 
     name: str | None = None
     generate_name: str | None = None
@@ -35,20 +35,20 @@ class ObjectMeta(Wire, frozen=True):
 
 
 class PartialObjectMetadata(Wire, frozen=True):
-    """metav1.PartialObjectMetadata: an object of any kind, sent without all but its metadata."""
+    """metav1.PartialObjectMetadata: an object of any kind, sent with its metadata alone."""
 
     metadata: ObjectMeta
 
 
 class VersionedMeta(Wire, frozen=True):
-    """What a watch reads of metav1.ObjectMeta."""
+    """The fields of metav1.ObjectMeta that a watch reads."""
 
     name: str = ""
     resource_version: str = ""
 
 
 class VersionedObject(Wire, frozen=True):
-    """An object of any kind, or a bookmark, of which a watch reads the name and the version."""
+    """An object of any kind, or a bookmark, of which a watch reads the name and the resource version."""
 
     metadata: VersionedMeta = VersionedMeta()
 
@@ -61,14 +61,14 @@ class ListMeta(Wire, frozen=True):
 
 
 class List(Wire, frozen=True):
-    """metav1.List: one page of a list of any kind, its objects undecoded."""
+    """metav1.List: one page of a list of any kind, with undecoded objects."""
 
     metadata: ListMeta = ListMeta()
     items: list[msgspec.Raw] | None = None
 
 
 class WatchEvent(Wire, frozen=True):
-    """metav1.WatchEvent: a line of a watch. The object of an ERROR is a `Status`."""
+    """metav1.WatchEvent: one line of a watch. The object of an ERROR event is a `Status`."""
 
     type: str
     object: msgspec.Raw
