@@ -1,1 +1,1 @@
-"""From image facts and nodes to decisions and reasons. Pure."""
+"""Decisions and their reasons, computed from facts about images and nodes. Pure."""

@@ -1,9 +1,9 @@
-"""What the webhook adds to a pod: how it is written, recorded in an annotation, and taken back.
+"""What the webhook adds to a pod: writing it, recording it in an annotation, and taking it back.
 
-The record lets a later pass over other images (another webhook put a sidecar in) narrow or undo an earlier one. A pod's
-author can write one too, so it is only a claim: what it names is removed only where it stands exactly so, and only
-if we could have written it (a toleration of a rule, `In` on the two platform labels, our schedulerName). What else it
-says, or a record that cannot be read, removes nothing. Knows no image and no policy.
+The record lets a later pass over other images (after another webhook added a sidecar) narrow or undo an earlier pass. A
+pod's author can write a record too, so it is not trusted. An item that it names is removed only if the pod has exactly
+that item and we could have written it: a toleration of a rule, `In` on the two platform labels, or our schedulerName.
+Other items, and records that cannot be read, remove nothing. Depends on neither images nor policy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,15 +30,15 @@ DEFAULT_SCHEDULER = "default-scheduler"
 _ANNOTATIONS = ("metadata", "annotations")
 ADDED_PATH = (*_ANNOTATIONS, ADDED)
 NOTE_PATHS = tuple((*_ANNOTATIONS, key) for key in SERVICE_KEYS if key != ADDED)
-"""Where annotations are that the service writes for people to read."""
+"""The paths of the annotations that the service writes for people to read."""
 AFFINITY_PATH = ("spec", "affinity")
 TOLERATIONS_PATH = ("spec", "tolerations")
 _TERMS = (*AFFINITY_PATH, "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 _PREFERRED = (*AFFINITY_PATH, "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
 _SCHEDULER_NAME = "schedulerName"
 
-# Every list and map that is made for an addition and unmade with it, by pointer. Not `spec` and `metadata`: only a part
-# of them is in sight here, and no pod is valid without them.
+# The path of every list and map that is created for an addition and removed with it, by pointer. `spec` and `metadata`
+# are not among them: we see only a part of them here, and no pod is valid without them.
 _CONTAINERS = {
     pointer(path[:depth]): path[:depth]
     for path in (_ANNOTATIONS, TOLERATIONS_PATH, _TERMS, _PREFERRED)
@@ -52,8 +52,8 @@ _Item = TypeVar("_Item", Toleration, PreferredSchedulingTerm)
 class Additions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """What was added to one pod.
 
-    `scheduler_name_was` is what stood where our schedulerName is now. `was` tells, by pointer, which lists and maps had
-    to be made, and how they were absent.
+    `scheduler_name_was` is the value that our schedulerName replaced. `was` has the topmost lists and maps that were
+    created, by pointer, and how each was absent before.
     """
 
     tolerations: tuple[Toleration, ...] = ()
@@ -63,7 +63,7 @@ class Additions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
     was: Mapping[str, Absence] = {}
 
     def same_as(self, other: "Additions") -> bool:
-        """Whether the pod was given the same, whatever had to be made for it."""
+        """Whether both added the same, apart from the lists and maps that were created for it."""
         return msgspec.structs.replace(self, was={}) == msgspec.structs.replace(other, was={})
 
 
@@ -73,7 +73,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def read_record(text: Json) -> Additions | None:
-    """The record in an annotation's value; None if it is none that we could have written."""
+    """The record in an annotation's value; None if we could not have written it."""
     if not isinstance(text, str):
         return None
     try:
@@ -97,17 +97,17 @@ def read_record(text: Json) -> Additions | None:
 
 
 def write_record(additions: Additions) -> str:
-    """The annotation's value."""
+    """The value of the annotation that records `additions`."""
     return _ENCODER.encode(additions).decode()
 
 
 def take_back(
     document: JsonObject, record: Additions | None, tolerations: Sequence[Toleration], scheduler_name: str
 ) -> Additions:
-    """Remove from `document` what `record` names and we could have added; returns what was removed.
+    """Removes from `document` what `record` names and we could have added. Returns what was removed.
 
-    `document` holds the touched parts of a pod and is changed in place; our own annotations go in any case. Of the
-    record's tolerations only those among `tolerations` count.
+    `document` holds the touched parts of a pod and is changed in place. Our own annotations are always removed. Of the
+    record's tolerations only those among `tolerations` are removed.
     """
     annotations = look(document, _ANNOTATIONS)
     if isinstance(annotations, dict):
@@ -133,9 +133,9 @@ def add(
     preferred: Sequence[PreferredSchedulingTerm] = (),
     scheduler_name: str = "",
 ) -> Additions:
-    """Add these to `document`, in place; `required` as in `affinity.Plan`. Returns the record of it.
+    """Adds these to `document`, in place; `required` as in `affinity.Plan`. Returns the record of what was added.
 
-    The name is for a pod that has none, or the default one; an empty name is none.
+    `scheduler_name` replaces only an absent, empty or default name; if it is empty or the default, nothing changes.
     """
     was: dict[str, Absence] = {}
     if tolerations:
@@ -147,7 +147,7 @@ def add(
 
 
 def annotate(document: JsonObject, additions: Additions, reason: str) -> Additions:
-    """Write the record and, unless empty, the reason into `document`; returns the record as written."""
+    """Writes the record and, unless empty, the reason into `document`. Returns the record as written."""
     was = dict(additions.was)
     if document.get("metadata") is None:
         document["metadata"] = {}
@@ -164,9 +164,10 @@ def _json(value: Toleration | PreferredSchedulingTerm) -> Json:
 
 
 def _reach(document: JsonObject, path: Sequence[str], leaf: Json, was: dict[str, Absence]) -> Json:
-    """What stands at `path`, made there (`leaf`) together with its parents where one is missing or null.
+    """The value at `path`, created as `leaf` together with its parents where they are missing or null.
 
-    Whoever calls has seen to it that what stands there already has the shapes of core/v1.
+    `was` records the topmost one that was created. The caller ensures that values already there have the shapes of
+    core/v1.
     """
     found = document
     for depth, step in enumerate(path, 1):
@@ -186,7 +187,7 @@ def _reach_list(document: JsonObject, path: Sequence[str], was: dict[str, Absenc
 
 
 def _restore(document: JsonObject, was: Mapping[str, Absence]) -> None:
-    """Undo what was made, where nothing has been put in since."""
+    """Makes the lists and maps in `was` absent again, except those to which something was added since."""
     for where, how in was.items():
         path = _CONTAINERS.get(where)
         parent = look(document, path[:-1]) if path else None
@@ -195,14 +196,14 @@ def _restore(document: JsonObject, was: Mapping[str, Absence]) -> None:
 
 
 def _is_empty(value: Json) -> bool:
-    """Whether nothing is in there, at any depth of maps; an item of a list is something, even an empty term."""
+    """Whether `value` is an empty list, or a map whose values are all empty; a list of empty terms is not empty."""
     if isinstance(value, dict):
         return all(_is_empty(inner) for inner in value.values())
     return isinstance(value, list) and not value
 
 
 def _remove(document: JsonObject, path: Sequence[str], items: Sequence[_Item]) -> tuple[_Item, ...]:
-    """Each of `items` once, as far as it is in the list at `path`."""
+    """Removes each of `items` once from the list at `path`. Returns those that were in it."""
     found = look(document, path)
     if not isinstance(found, list):
         return ()

@@ -1,7 +1,7 @@
-"""What node affinity keeps a pod on the platforms its images have, given what its author asks for already.
+"""Plans the node affinity that keeps a pod on its images' platforms, given the affinity that the pod already has.
 
-Reads core/v1 node affinity and plans; `additions` writes. Labels speak of operating system and architecture only, so
-this is never narrower than the images are: a variant is for the scheduler verbs to judge.
+This file plans and `additions` writes. Node labels state operating system and architecture only, so the affinity is
+never narrower than the images' platforms. The scheduler verbs check variants.
 """
 
 import enum
@@ -32,7 +32,7 @@ _HIGHEST_WEIGHT = 100
 
 
 class AffinityMode(enum.StrEnum):
-    """Which node affinity is written."""
+    """Which kinds of node affinity are written."""
 
     NONE = "none"
     REQUIRED = "required"
@@ -41,24 +41,25 @@ class AffinityMode(enum.StrEnum):
 
     @property
     def required(self) -> bool:
-        """Whether pods are kept on the platforms their images have."""
+        """Whether pods get required affinity to their images' platforms."""
         return self in (AffinityMode.REQUIRED, AffinityMode.BOTH)
 
     @property
     def preferred(self) -> bool:
-        """Whether multi-arch pods state the preference."""
+        """Whether multi-arch pods get preferred affinity to the preferred architectures."""
         return self in (AffinityMode.PREFERRED, AffinityMode.BOTH)
 
 
 Alternatives = tuple[tuple[NodeSelectorRequirement, ...], ...]
-"""What is ANDed to a term; several make several terms of it, which are ORed. Empty: nothing."""
+"""Lists of requirements to AND to a term; several lists make several ORed terms of it. Empty: no change."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What required affinity is to be written.
+    """The required affinity to write.
 
-    `additions` has an entry for each existing term; where there is none it has one entry at most, for terms to be made.
-    `contradicted` counts the terms that allow none of the images' platforms; `selector_contradicts`: nodeSelector does.
+    `additions` has an entry for each existing term; if there are no terms, at most one entry for new terms.
+    `contradicted` counts the terms that allow none of the images' platforms. `selector_contradicts`: whether the
+    nodeSelector allows none of them.
     """
 
     additions: tuple[Alternatives, ...] = ()
@@ -67,9 +68,10 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def node_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -> frozenset[Platform]:
-    """The kinds of node, without variant, on which all the known images run; empty where none is known or none is left.
+    """The platforms, without variant, of nodes on which all known images run.
 
-    The candidates are what the images name, and what else might run one of them: amd64 and arm64.
+    Empty if no image is known or no platform is common to all. The candidates are the platforms that the images name,
+    and amd64 and arm64, which may run images of other architectures.
     """
     known = [fact.platforms for fact in facts if isinstance(fact, RunsOn)]
     named = frozenset[Platform]().union(*known)
@@ -82,9 +84,10 @@ def node_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -> 
 
 
 def plan_required(affinity: NodeAffinity, node_selector: Mapping[str, str], nodes: frozenset[Platform]) -> Plan:
-    """How a pod of this affinity and nodeSelector is kept on `nodes`, which are at least one.
+    """The required affinity that keeps a pod with this affinity and nodeSelector on `nodes` (at least one).
 
-    A term that implies as much gets nothing; one that matches nothing anyway, or would match nothing then, is left.
+    A term that already allows only `nodes` gets no addition. Neither does a term that matches no node, or that would
+    match none with an addition.
     """
     selector = [NodeSelectorRequirement(key, "In", (value,)) for key, value in node_selector.items()]
     alone = _alternatives(selector, nodes)
@@ -104,9 +107,9 @@ def plan_required(affinity: NodeAffinity, node_selector: Mapping[str, str], node
 def plan_preferred(
     affinity: NodeAffinity, preference: Mapping[str, int], architectures: frozenset[str]
 ) -> tuple[PreferredSchedulingTerm, ...]:
-    """One term for each preferred architecture among `architectures`, weight 10 for each point of preference.
+    """One term for each preferred architecture among `architectures`, with weight 10 for each point of preference.
 
-    None where the pod's author prefers architectures already.
+    Empty if the pod's own preferred affinity names architectures already.
     """
     own = [item for term in affinity.preferred or () for item in term.preference.match_expressions or ()]
     if any(_LABELS.get(item.key) == ARCHITECTURE for item in own):
@@ -122,7 +125,7 @@ def plan_preferred(
 
 
 def _alternatives(present: Sequence[NodeSelectorRequirement], nodes: frozenset[Platform]) -> Alternatives | None:
-    """What to AND to `present` so that it allows only `nodes`: nothing if it does, None if it allows none of them."""
+    """What to AND to `present` so that it allows only `nodes`; empty if it already does, None if it allows none."""
     left = [
         node
         for node in nodes
@@ -138,7 +141,7 @@ def _alternatives(present: Sequence[NodeSelectorRequirement], nodes: frozenset[P
 
 
 def _products(nodes: Sequence[Platform]) -> list[tuple[list[str], list[str]]]:
-    """`nodes` as operating systems × architectures, sorted; the fewest whose operating systems do not overlap."""
+    """`nodes` as sorted products of operating systems × architectures: the fewest with disjoint operating systems."""
     by_system: dict[str, set[str]] = {}
     for node in sorted(nodes):
         by_system.setdefault(node.os, set()).add(node.architecture)
@@ -151,7 +154,7 @@ def _products(nodes: Sequence[Platform]) -> list[tuple[list[str], list[str]]]:
 def _missing(
     present: Sequence[NodeSelectorRequirement], label: str, values: Sequence[str]
 ) -> tuple[NodeSelectorRequirement, ...]:
-    """The requirement that `label` is one of `values`, unless what is present allows no other."""
+    """The requirement that `label` is one of `values`; empty if `present` already allows no other value."""
     listed = [item.values or () for item in present if _LABELS.get(item.key) == label and item.operator == "In"]
     allowed = {value for value in (listed[0] if listed else ()) if _allows(present, label, value)}
     return () if listed and allowed <= set(values) else (NodeSelectorRequirement(label, "In", tuple(values)),)
@@ -162,14 +165,14 @@ def _allows(present: Sequence[NodeSelectorRequirement], label: str, value: str) 
 
 
 def _admits(requirement: NodeSelectorRequirement, value: str) -> bool:
-    """Whether a node whose label has `value` satisfies it; an operator of the future is taken to be satisfied."""
+    """Whether a node whose label has `value` satisfies the requirement; an unknown operator counts as satisfied."""
     values = requirement.values or ()
     match requirement.operator:
         case "In":
             return value in values
         case "NotIn":
             return value not in values
-        case "DoesNotExist" | "Gt" | "Lt":  # an architecture is no number
+        case "DoesNotExist" | "Gt" | "Lt":  # an architecture is not a number
             return False
         case _:
             return True

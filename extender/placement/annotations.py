@@ -1,8 +1,8 @@
-"""The annotations of pods and namespaces: what their authors may ask for, and what the service writes back.
+"""The annotations of pods and namespaces: what their authors may set, and what the service writes.
 
-`ANNOTATIONS` declares each one once, and everything else about annotations is derived from it: what is read of pods and
-namespaces, what is taken back, the documentation. The namespace's value is the default, the pod's overrides it. A value
-that is none of the allowed ones is reported and counts as absent: it is never an error for the pod.
+`ANNOTATIONS` declares each annotation once. The keys read from pods and namespaces, the keys taken back and the
+documentation are derived from it. The namespace's value is the default, and the pod's overrides it. A value that is not
+allowed is reported and ignored; it is never an error for the pod.
 """
 
 import enum
@@ -14,7 +14,7 @@ import msgspec
 from extender.images.platform import normalize_platform
 
 PREFIX = "multiarch-extender.io/"
-"""What the key of every annotation begins with."""
+"""The prefix of every annotation's key."""
 
 MODE = f"{PREFIX}mode"
 PREFER = f"{PREFIX}prefer"
@@ -23,11 +23,11 @@ REASON = f"{PREFIX}reason"
 ADDED = f"{PREFIX}added"
 
 NO_PREFERENCE = "none"
-"""The value of `prefer` that asks for no boost at all."""
+"""The value of `prefer` that turns off all preferences."""
 
 
 class Mode(enum.StrEnum):
-    """How far a decision goes: into effect, into the records only, or not even made."""
+    """What happens with a decision: it takes effect, it is only recorded, or it is not made."""
 
     ENFORCE = "enforce"
     OBSERVE = "observe"
@@ -35,7 +35,7 @@ class Mode(enum.StrEnum):
 
 
 class Choice(enum.StrEnum):
-    """What to do about an image of which nothing is known (yet)."""
+    """What to do about a pending or unknown image."""
 
     RETRY = "retry"
     ASSUME = "assume"
@@ -43,10 +43,10 @@ class Choice(enum.StrEnum):
 
 
 class Overrides(msgspec.Struct, frozen=True):
-    """What the pod and its namespace ask for together.
+    """The settings that the annotations of a pod and its namespace override together.
 
-    `prefer` is a normalised architecture, `none`, or None where nobody asked; `unknown` None leaves it to the operator.
-    `problems` has one short sentence per value that was refused.
+    `prefer` is a normalised architecture, `none`, or None if not set. `unknown` is None if not set; then the operator's
+    setting applies. `problems` has one short sentence for each value that was ignored.
     """
 
     mode: Mode = Mode.ENFORCE
@@ -56,7 +56,7 @@ class Overrides(msgspec.Struct, frozen=True):
 
 
 class Writer(enum.StrEnum):
-    """Who writes an annotation. Authors write on their own object, the service on pods."""
+    """Who writes an annotation: the author of the pod or namespace on that object, or the service on pods."""
 
     POD = "pod"
     NAMESPACE = "namespace"
@@ -64,10 +64,10 @@ class Writer(enum.StrEnum):
 
 
 class Annotation(msgspec.Struct, frozen=True, kw_only=True):
-    """One annotation. `values` says what it may hold, `meaning` what that does, both in Markdown.
+    """One annotation. `values` tells which values it may have and `meaning` what they do, both in Markdown.
 
-    What authors write is read by `parse` into `field` of `Overrides`; `parse` raises ValueError for a value that is
-    none of `values`. What the service writes has neither.
+    `parse` reads an author's value into `field` of `Overrides`, and raises ValueError if `values` does not allow it.
+    Annotations that the service writes have neither.
     """
 
     key: str
@@ -140,20 +140,20 @@ def keys_written_by(writer: Writer) -> frozenset[str]:
 
 
 POD_KEYS = keys_written_by(Writer.POD)
-"""What is read of a pod: with any of these, it has a say of its own in what is decided about it."""
+"""The keys read from pods. A pod with any of these influences the decision about itself."""
 NAMESPACE_KEYS = keys_written_by(Writer.NAMESPACE)
-"""What is read of a namespace."""
+"""The keys read from namespaces."""
 SERVICE_KEYS = tuple(sorted(keys_written_by(Writer.SERVICE)))
-"""What the service writes on pods, and takes back in a later pass."""
+"""The keys that the service writes on pods, and takes back in a later pass."""
 
 _DEFAULTS = Overrides()
-_QUOTED_CHARACTERS = 40  # of a refused value: annotations may be 256 KiB long, and the sentence goes into warnings
+_QUOTED_CHARACTERS = 40  # of an ignored value: annotations may be 256 KiB long, and the sentence goes into warnings
 
 Annotations = Mapping[str, str] | msgspec.UnsetType | None
 
 
 def read_overrides(pod: Annotations, namespace: Annotations) -> Overrides:
-    """What the annotations of a pod and of its namespace ask for; either may be missing, null or have none of ours."""
+    """The overrides in the annotations of a pod and of its namespace; either may be missing, null or without ours."""
     overrides = _DEFAULTS
     if namespace and not namespace.keys().isdisjoint(NAMESPACE_KEYS):
         overrides = _override(overrides, Writer.NAMESPACE, namespace)

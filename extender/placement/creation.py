@@ -1,6 +1,6 @@
-"""A pod that is being created, as the value on which its mutation depends, and on nothing else.
+"""The inputs of a pod's mutation as one value, on which alone the mutation depends.
 
-Knows which parts of a pod a patch may touch or depend on; what is done about them is `mutation`'s.
+This file selects the parts of a pod that a patch may change or depend on. `mutation` decides what changes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,16 +28,16 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Touched(msgspec.Struct, frozen=True):
-    """The parts of a pod that a patch depends on. Of the annotations ours, and whether there are any to put them by."""
+    """The parts of a pod that a patch depends on. Of its annotations only ours, or whether there are none at all."""
 
     metadata: _Metadata | msgspec.UnsetType
     spec: _Spec
 
 
 class Creation(msgspec.Struct, frozen=True):
-    """All that an answer depends on, besides the operator's settings; equal ones get equal answers.
+    """Everything that a mutation depends on, besides the operator's settings. Equal creations get equal mutations.
 
-    `touched` is JSON, `facts` are those of `images`, `cluster` has the platforms of the nodes there are.
+    `touched` is JSON. `facts` are those of `images`. `cluster` holds the platforms of the cluster's nodes.
     """
 
     touched: bytes
@@ -47,7 +47,7 @@ class Creation(msgspec.Struct, frozen=True):
     cluster: frozenset[Platform]
 
     def document(self) -> JsonObject:
-        """The touched parts as plain JSON, the caller's to change."""
+        """A new copy of the touched parts as plain JSON, which the caller may change."""
         return cast("JsonObject", msgspec.json.decode(self.touched))
 
     @property
@@ -57,7 +57,7 @@ class Creation(msgspec.Struct, frozen=True):
 
     @property
     def refusal(self) -> str:
-        """Why some nodes are none for this pod, in the words of the scheduler verbs, by what is known alone."""
+        """Why some nodes cannot run this pod, worded as in the scheduler verbs, by the known images alone."""
         pairs = zip(self.images, self.facts, strict=True)
         return refusal_text(
             [Constraint(image.reference, fact.platforms) for image, fact in pairs if isinstance(fact, RunsOn)]
@@ -65,7 +65,7 @@ class Creation(msgspec.Struct, frozen=True):
 
     @property
     def unresolved(self) -> list[tuple[PodImage, Pending | Unknown]]:
-        """The images of which nothing is known, and why."""
+        """The pending and unknown images with their facts, which tell why."""
         pairs = zip(self.images, self.facts, strict=True)
         return [(image, fact) for image, fact in pairs if isinstance(fact, Pending | Unknown)]
 
@@ -80,7 +80,7 @@ def read_creation(
     overrides: Overrides,
     cluster: frozenset[Platform],
 ) -> Creation:
-    """The creation of the pod."""
+    """The creation of `pod`; `facts` are those of `images`, in the same order."""
     spec = pod.spec or CreatedSpec()
     touched = _Touched(
         _Metadata(_ours(pod.metadata.annotations)) if pod.metadata else msgspec.UNSET,

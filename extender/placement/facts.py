@@ -1,6 +1,6 @@
-"""What is known of a pod's images: the images a pod names, and what each of them can run on.
+"""The images that a pod names, and what is known of each: `RunsOn`, `Anywhere`, `Pending` or `Unknown`.
 
-Four answers, and not knowing is one: *runs on*, *anywhere*, *pending*, *unknown*. Knows no node and no policy.
+Depends on neither nodes nor policy.
 """
 
 import enum
@@ -15,24 +15,24 @@ from extender.kubernetes.core_v1 import Pod
 
 
 class RunsOn(msgspec.Struct, frozen=True):
-    """The image was built for these platforms (at least one) and no other."""
+    """The image is built for these platforms (at least one) and no others."""
 
     platforms: frozenset[Platform]
 
 
 class Anywhere(msgspec.Struct, frozen=True):
-    """The image constrains no node: an artifact, or an image whose platforms do not matter, mounted as a volume."""
+    """The image constrains no node: it is mounted as a volume, and is not an index that states platforms."""
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """Not known yet, and likely to be known soon."""
+    """The image's platforms are not known yet, but are likely to be known soon."""
 
     cause: Cause
     detail: str
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """Not known, and not expected to become known without someone's doing."""
+    """The image's platforms are not known, and are not expected to become known unless someone acts."""
 
     cause: Cause
     detail: str
@@ -42,7 +42,7 @@ ImageFact = RunsOn | Anywhere | Pending | Unknown
 
 
 class Role(enum.StrEnum):
-    """What a pod uses an image for."""
+    """How a pod uses an image."""
 
     CONTAINER = "container"
     VOLUME = "volume"
@@ -67,8 +67,8 @@ class Fit(enum.Enum):
 def images_of(pod: Pod) -> tuple[PodImage, ...]:
     """The pod's images without repeats, in pod order: containers, init, ephemeral, then image volumes.
 
-    A container without an image is kept as the empty reference (which is invalid, so unknown); an image volume
-    without a reference names nothing yet and is left out.
+    A container without an image is kept as the empty reference, which is invalid and so unknown. An image volume
+    without a reference is left out, as it names nothing yet.
     """
     spec = pod.spec
     if spec is None:
@@ -87,14 +87,17 @@ def images_of(pod: Pod) -> tuple[PodImage, ...]:
 
 
 def facts_of(images: Sequence[PodImage], answers: Sequence[Answer], *, may_be_pending: bool) -> list[ImageFact]:
-    """What `answers`, one for each of `images` in order, mean for the pod; `may_be_pending` as in `fact_of`."""
+    """The facts that follow from `answers`, one for each of `images` in order; `may_be_pending` as in `fact_of`."""
     return [
         fact_of(image, answer, may_be_pending=may_be_pending) for image, answer in zip(images, answers, strict=True)
     ]
 
 
 def fact_of(image: PodImage, answer: Answer, *, may_be_pending: bool) -> ImageFact:
-    """What `answer` means for this use of the image; `may_be_pending` is false once the pod has waited long enough."""
+    """The fact that follows from `answer` for this use of the image.
+
+    `may_be_pending` is false once the pod has waited long enough; then no fact is `Pending`.
+    """
     if isinstance(answer, Content):
         return _fact_of_content(image, answer)
     failure = answer or Failure(Cause.LOOKING_UP, "its lookup has not ended yet")
@@ -118,7 +121,7 @@ def _fact_of_content(image: PodImage, content: Content) -> ImageFact:
 def fit(facts: Sequence[ImageFact], platform: Platform, compatibility: Compatibility) -> Fit:
     """Whether a pod of these images runs on `platform`. O(images × their platforms).
 
-    NO if one is known not to, whatever else is unknown; YES if all are known to; else UNRESOLVED.
+    NO if one image is known not to run, even if others are unknown; YES if all are known to run; else UNRESOLVED.
     """
     if any(isinstance(fact, RunsOn) and not runs_on(fact.platforms, platform, compatibility) for fact in facts):
         return Fit.NO

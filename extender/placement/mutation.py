@@ -1,7 +1,7 @@
-"""The decision about a pod that is being created: what it is given so that it lands where its images run.
+"""The decision about a pod that is being created: what is added so that it is scheduled where its images run.
 
-Answers with a JSON Patch on the object, so that fields unknown here survive, with warnings for the pod's author and
-with annotations for the audit log. Knows no HTTP and no clock: a dry run is a run.
+The result is a JSON Patch, which keeps fields unknown here, with warnings for the pod's author and annotations for the
+audit log. Uses no HTTP and no clock and has no side effects, so a dry run is handled like any other request.
 """
 
 import enum
@@ -44,14 +44,14 @@ from extender.placement.reasons import platforms_text
 from extender.placement.tolerations import TolerationRule, is_covered, parse_platforms
 from extender.tables import declare_cache
 
-# Pods of one template get one answer, and most pods are one of many. An entry holds what a pod may be patched in, its
-# tolerations and affinity above all: larger than this, an answer is not worth keeping.
+# Pods of one template get the same mutation, and most pods are one of many. An entry holds the parts of a pod that a
+# patch may change, mainly tolerations and affinity. Beyond this size it is not worth caching.
 _MUTATIONS = declare_cache("placement.mutation.mutations", key="pod fields, images, facts, overrides", bound=1024)
 _REMEMBERED_BYTES = 8192
 
 
 class AdmissionOutcome(enum.StrEnum):
-    """What became of a pod."""
+    """The outcome of a review of a pod."""
 
     PATCHED = "patched"
     UNCHANGED = "unchanged"
@@ -61,7 +61,7 @@ class AdmissionOutcome(enum.StrEnum):
 
 
 class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's settings about pods that are being created; an empty `scheduler_name` changes none."""
+    """The operator's settings for pods that are being created; an empty `scheduler_name` changes no pod's."""
 
     tolerations: tuple[TolerationRule, ...] = ()
     node_affinity: AffinityMode = AffinityMode.NONE
@@ -69,7 +69,7 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mutation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The answer for one pod; `patch` is a JSON Patch document, empty for no change."""
+    """The response for one pod; `patch` is a JSON Patch document, empty for no change."""
 
     outcome: AdmissionOutcome
     patch: bytes = b""
@@ -78,15 +78,15 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def fields(self) -> bytes:
-        """All this for `complete_response`; many pods get one mutation."""
+        """The response's fields for `complete_response`, encoded once, as many pods get one mutation."""
         return encode_fields(self.patch, self.warnings, self.audit_annotations)
 
 
 def untouched(pod: Pod, overrides: Overrides, policy: Policy) -> AdmissionOutcome | None:
-    """Why this pod's images need not even be looked up; None if they must be.
+    """Why this pod's images need not be looked up; None if they must be.
 
-    DaemonSet pods are left alone, besides those of `policy.is_exempt`: their controller judges taints and affinity by
-    its template, and would go on making pods for nodes that what we add keeps them off.
+    DaemonSet pods are exempt, besides those of `policy.is_exempt`. Their controller checks taints and affinity by its
+    own template, and would keep creating pods for nodes that our additions exclude.
     """
     if overrides.mode is Mode.IGNORE:
         return AdmissionOutcome.IGNORED
@@ -96,7 +96,10 @@ def untouched(pod: Pod, overrides: Overrides, policy: Policy) -> AdmissionOutcom
 
 
 class _PlannedAffinity(msgspec.Struct, frozen=True):
-    """The node affinity to be written; `explained`: the pod gets the reason as an annotation, since no event will."""
+    """The node affinity to write.
+
+    `explained`: whether the pod gets the reason as an annotation, since no event of the scheduler will give it.
+    """
 
     required: tuple[Alternatives, ...] = ()
     preferred: tuple[PreferredSchedulingTerm, ...] = ()
@@ -108,7 +111,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class Mutator:
-    """The operator's settings, ready to be applied to pods. Answers are a pure function of their arguments."""
+    """Applies the operator's settings to pods. Its results depend on the arguments and these settings alone."""
 
     def __init__(self, policy: Policy, admission: AdmissionPolicy) -> None:
         self._policy = policy
@@ -116,7 +119,7 @@ class Mutator:
         self._remembered = functools.lru_cache(_MUTATIONS.rows)(self._decide)
 
     def skip(self, pod: Pod, overrides: Overrides) -> Mutation | None:
-        """The answer for a pod whose images do not matter (see `untouched`); None if they must be looked up."""
+        """The response for a pod whose images do not matter (see `untouched`); None if they must be looked up."""
         outcome = untouched(pod, overrides, self._policy)
         if outcome is None:
             return None
@@ -131,19 +134,20 @@ class Mutator:
         overrides: Overrides,
         cluster: frozenset[Platform] = frozenset(),
     ) -> Mutation:
-        """What to answer about a pod that is not to be skipped; `facts` are those of `images`, in order.
+        """The response for a pod that `skip` does not skip; `facts` are those of `images`, in order.
 
-        Tolerations and affinity come from known images only: an unresolved one earns nothing and refuses nothing here.
-        `cluster` has the platforms of the nodes there are, nothing if they are not watched; it gives warnings only.
-        Under `observe` the audit annotation `would-add` stands for the patch.
+        Required affinity comes from the known images only; an unresolved image refuses nothing here. Tolerations and
+        preferred affinity need all images to be known. `cluster` holds the platforms of the cluster's nodes, or is
+        empty if they are not watched; it is used for warnings only. Under `observe` the audit annotation `would-add`
+        replaces the patch.
         """
         creation = read_creation(pod, images, facts, overrides, cluster)
         return self._remembered(creation) if len(creation.touched) <= _REMEMBERED_BYTES else self._decide(creation)
 
     def _decide(self, creation: Creation) -> Mutation:
-        """Take back what an earlier pass recorded, add what is due now; the difference is the patch.
+        """Takes back what an earlier pass recorded and adds what applies now; the difference is the patch.
 
-        So a pass over its own result changes nothing, and one over other images narrows or undoes.
+        So a pass over its own result changes nothing, and a pass over other images narrows or undoes the earlier one.
         """
         before, after = creation.document(), creation.document()
         record = read_record(look(before, ADDED_PATH))
@@ -153,7 +157,7 @@ class Mutator:
         added = self._add(creation, after, affinity)
         recorded = look(after, ADDED_PATH) is not None and all(look(after, it) == look(before, it) for it in NOTE_PATHS)
         if record and recorded and record.same_as(taken) and record.same_as(added):
-            after = before  # else our part would move behind what others have put in since
+            after = before  # otherwise our additions would move behind what others have appended since
         return self._answer(creation, list(diff(before, after)), added, affinity.warnings)
 
     def _add(self, creation: Creation, document: JsonObject, affinity: _PlannedAffinity) -> Additions:
@@ -186,7 +190,7 @@ class Mutator:
         )
 
     def _earned_tolerations(self, creation: Creation, existing: Json) -> list[Toleration]:
-        """Those of the rules whose every platform all images run on, unless the pod has as much already."""
+        """The tolerations of rules on whose every platform all images run, except those that the pod covers already."""
         present = msgspec.convert(existing or [], list[Toleration])
         own = len(present)
         for rule in self._admission.tolerations if creation.constrained else ():

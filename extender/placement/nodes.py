@@ -1,6 +1,6 @@
-"""The platform of a node, and the platforms of the nodes a scheduler asks about.
+"""The platform of a node, and a mapping of node names to platforms with fast lookup of thousands of names.
 
-Knows nothing of pods and images.
+Depends on neither pods nor images.
 """
 
 import re
@@ -26,7 +26,7 @@ _LEVEL = re.compile(r"(?:(?P<architecture>.+)[/._-])?(?P<variant>[vV]\d+(?:\.\d+
 
 
 class TooManyPlatforms(ExtenderError):
-    """No code is left: a cluster has a handful of platforms, and this one would have more than 254."""
+    """No code is left, because the nodes have more than 254 platforms. A usual cluster has a handful."""
 
 
 class _Codes(dict[bytes, int]):
@@ -39,10 +39,10 @@ class _Codes(dict[bytes, int]):
 
 
 class NodePlatforms(Mapping[NodeName, Platform | None]):
-    """The platform of each node by name, None for one that states none; thousands of names are looked up in one go.
+    """The platform of each node by name, None for a node that states none. `codes_of` looks up many names at once.
 
-    A cluster has few platforms, so each has a code of one byte, and names are kept quoted, as requests write them: a
-    request's names become bytes without a Python object for any node but its name.
+    A cluster has few platforms, so each has a code of one byte. Names are kept quoted, as requests write them. So the
+    names of a request are mapped to a byte each, and no Python object is made for a node except its name.
     """
 
     def __init__(self, platforms: Mapping[NodeName, Platform | None] | None = None) -> None:
@@ -54,7 +54,7 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
             self._fill(platforms)
 
     def __getitem__(self, name: NodeName) -> Platform | None:
-        """Raises KeyError for a node that is not in view."""
+        """The node's platform. Raises KeyError for a node that is not in view."""
         code = self._codes[quote(name)]
         if code == UNSEEN:
             raise KeyError(name)
@@ -71,11 +71,11 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
 
     @property
     def by_code(self) -> Sequence[Platform | None]:
-        """The platform that each code stands for."""
+        """The platform of each code."""
         return self._by_code
 
     def coded(self) -> ItemsView[bytes, int]:
-        """Each node's quoted name with its platform's code."""
+        """Each node's quoted name and its platform's code."""
         return self._codes.items()
 
     def codes_of(self, raw_name: Iterable[bytes]) -> bytes:
@@ -83,7 +83,7 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
         return bytes(map(self._codes.__getitem__, raw_name))
 
     def count(self, platform: Platform | None) -> int:
-        """How many nodes are of this platform. O(distinct platforms)."""
+        """The number of nodes with this platform. O(distinct platforms)."""
         return sum(
             number
             for number, other in zip(self._nodes_by_code, self._by_code, strict=True)
@@ -91,19 +91,19 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
         )
 
     def put(self, name: NodeName, platform: Platform | None) -> None:
-        """The node is there, or is of another platform now; what was put last is last in order.
+        """Adds the node or replaces its platform; the node becomes the last in order.
 
         Raises:
             TooManyPlatforms: there are more than 254 platforms.
         """
-        code = self._hold(platform)  # first, so that a platform never seems to leave while one of its nodes changes
+        code = self._hold(platform)  # before `drop`, so that `distinct` keeps the platform of a node put again
         self.drop(name)
         self._codes[quote(name)] = code
         if platform and platform not in self.distinct:
             self._find_distinct()
 
     def merge(self, others: "NodePlatforms") -> None:
-        """Put all of these."""
+        """Puts all nodes of `others`."""
         own = [self._hold(platform if platform in others.distinct else None) for platform in others.by_code]
         for raw_name, code in others.coded():
             before = self._codes.pop(raw_name, UNSEEN)
@@ -116,12 +116,12 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
         self._find_distinct()
 
     def drop_first(self, number: int) -> None:
-        """Drop as many of the nodes that were put longest ago; none if it is negative."""
+        """Drops the `number` nodes that were put longest ago; none if `number` is negative."""
         for name in list(islice(self, max(number, 0))):
             self.drop(name)
 
     def drop(self, name: NodeName) -> None:
-        """The node is gone; dropping one not in view changes nothing."""
+        """Removes the node; does nothing if it is not in view."""
         code = self._codes.pop(quote(name), UNSEEN)
         if code == UNSEEN:
             return
@@ -138,13 +138,13 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
         self._find_distinct()
 
     def _hold(self, platform: Platform | None) -> int:
-        """The platform's code, counted as if one more node had it, so that no other platform is given it."""
+        """The platform's code, after counting one more node for it so that no other platform takes the code."""
         code = self._code_of(platform)
         self._nodes_by_code[code] += 1
         return code
 
     def _code_of(self, platform: Platform | None) -> int:
-        """The platform's own code, or one that no node has."""
+        """The platform's present code, or a code that no node has, now assigned to the platform."""
         if platform is None:
             return 0
         free = 0
@@ -168,9 +168,10 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
 
 
 class NodeLookup(msgspec.Struct, frozen=True):
-    """What came of looking for nodes that were not in view, besides those that are by now.
+    """The result of looking up nodes that were not in view, apart from those that are in view now.
 
-    `absent`: the cluster has no such node, or none that says what it is. `unreachable` may exist, but nobody could say.
+    `absent`: nodes that the cluster does not have, or that state no platform. `unreachable`: nodes that may exist, but
+    could not be looked up.
     """
 
     absent: tuple[NodeName, ...] = ()
@@ -178,7 +179,7 @@ class NodeLookup(msgspec.Struct, frozen=True):
 
 
 def list_nodes(nodes: Sequence[Node], level_label: str) -> NodePlatforms:
-    """The platforms of the nodes that came whole with a request; `level_label` as in `platform_of_node`.
+    """The platforms of the whole nodes in a request; `level_label` as in `platform_of_node`.
 
     Raises:
         InvalidRequest: there are more than 254 platforms.
@@ -195,12 +196,12 @@ def name_of_node(node: Node) -> NodeName:
 
 
 def platform_of_node(node: Node, level_label: str) -> Platform | None:
-    """What the node can execute, or None if it does not say.
+    """The node's platform; None if it states no operating system or no architecture.
 
-    The kubelet's word (`status.nodeInfo`) counts before the labels, and those before the beta labels, for operating
-    system and architecture each. `level_label` names the label that states an instruction set level, `v3` or `amd64-v3`
-    (a label value cannot hold a slash, but `amd64/v3` is understood too); it is ignored if it speaks of another
-    architecture, and there is none if it is empty.
+    For each of the two, the kubelet's `status.nodeInfo` comes before the labels, and the labels before the beta labels.
+    `level_label` is the key of the label that states an instruction set level, `v3` or `amd64-v3`; empty for no such
+    label. A label value cannot hold a slash, but `amd64/v3` is accepted too. A level of another architecture is
+    ignored.
     """
     labels = (node.metadata and node.metadata.labels) or {}
     info = (node.status and node.status.node_info) or NodeSystemInfo()
@@ -216,7 +217,7 @@ _STATED = declare_cache("placement.nodes.platforms", key="os, architecture, leve
 
 @lru_cache(_STATED.rows)
 def _stated(os: str, architecture: str, level: str) -> Platform:
-    """The platform in these words; the same object for the same words, of which a cluster has few."""
+    """The platform that these values state. Cached, as a cluster has few: equal values give the same object."""
     platform = normalize_platform(os, architecture)
     found = _LEVEL.fullmatch(level)
     return _with_level(platform, found["architecture"], found["variant"]) if found else platform

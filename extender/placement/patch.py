@@ -1,6 +1,6 @@
 """JSON Patch (RFC 6902): the operations that turn one JSON value into another, and the pointers (RFC 6901) they use.
 
-Knows nothing of Kubernetes. Fields that are equal on both sides, or on neither, are never touched.
+Independent of Kubernetes. A field that is equal in both values, or in neither of them, is never touched.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ JsonObject: TypeAlias = "dict[str, Json]"
 
 
 class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One step; `remove` has no value."""
+    """One operation of a patch; `remove` has no value."""
 
     op: Literal["add", "replace", "remove"]
     path: str
@@ -21,12 +21,12 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def pointer(path: Sequence[str | int]) -> str:
-    """The JSON pointer to `path`: `/` before each step, `~` and `/` inside one escaped."""
+    """The JSON pointer to `path`: `/` before each step, with `~` and `/` escaped inside steps."""
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
 
 def look(value: Json, path: Sequence[str]) -> Json:
-    """What stands at `path` below `value`; None also where it is missing."""
+    """The value at `path` below `value`; None if it is null or missing."""
     for step in path:
         if not isinstance(value, dict):
             return None
@@ -35,10 +35,10 @@ def look(value: Json, path: Sequence[str]) -> Json:
 
 
 def diff(before: Json, after: Json, path: str = "") -> Iterator[Operation]:
-    """The operations from `before` to `after`, to be applied in this order. O(size of both).
+    """The operations that turn `before` into `after`, in the order to apply them. O(size of both).
 
-    Lists are compared after what they have in common at both ends; a list that only grew or shrank in one place gets
-    only additions or removals. Values are equal as in Python, where 1 is True.
+    Lists are compared without their common head and tail, so a list that only grew or shrank in one position gets only
+    additions or removals. Values are compared as in Python, where 1 equals True.
     """
     if isinstance(before, dict) and isinstance(after, dict):
         yield from _diff_objects(before, after, path)

@@ -1,6 +1,6 @@
-"""What the operator decided, and the questions about one pod that every outlet asks in the same words.
+"""The operator's policy, and the decisions about one pod that all outlets share.
 
-Knows no node and writes nothing: scheduling and mutation both build on it, so that they cannot disagree.
+Depends on no node and writes nothing. `scheduling` and `mutation` both use this file, so that they agree.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -14,10 +14,10 @@ from extender.placement.annotations import NO_PREFERENCE, POD_KEYS, Choice, Over
 from extender.placement.facts import ImageFact, Pending, RunsOn, Unknown
 
 HIGHEST_PREFERENCE = 10
-"""The highest score of the extender protocol (MaxExtenderPriority), which a pod's own `prefer` gives."""
+"""The highest score of the extender protocol (MaxExtenderPriority), which the annotation `prefer` gives."""
 
 _MIRROR = "kubernetes.io/config.mirror"  # on the API object that mirrors a static pod
-_SOURCE = "kubernetes.io/config.source"  # on what a kubelet read from a file or URL instead of the API
+_SOURCE = "kubernetes.io/config.source"  # on a pod that a kubelet read from a file or URL instead of the API
 _STATIC_KEYS = frozenset({_MIRROR, _SOURCE})
 _DECIDING_KEYS = POD_KEYS | _STATIC_KEYS
 """Every annotation of a pod on which a decision depends."""
@@ -26,9 +26,9 @@ _DECIDING_KEYS = POD_KEYS | _STATIC_KEYS
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's settings that placement reads.
 
-    `pending` and `unknown` say what to do about an image of which nothing is known yet, or at all. `assume` is what it
-    is taken to run on under `assume`: the operator's word, which can refuse a node and never earns anything.
-    `preference` is a score of 0-10 by normalised architecture.
+    `pending` and `unknown` are the choices for pending and for unknown images. `assume` holds the platforms on which
+    such an image is assumed to run under `Choice.ASSUME`. An assumption can refuse a node, but never gives a pod a
+    score, toleration or affinity. `preference` is a score of 0-10 by normalised architecture.
     """
 
     pending: Choice = Choice.RETRY
@@ -40,7 +40,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_exempt(pod: Pod, policy: Policy) -> bool:
-    """Whether this pod is none of our business: bound already, static or its mirror, or of an ignored RuntimeClass."""
+    """Whether no decision is made about the pod: it is bound, static, a mirror pod, or of an ignored RuntimeClass."""
     if pod.metadata and pod.metadata.annotations and not pod.metadata.annotations.keys().isdisjoint(_STATIC_KEYS):
         return True
     return pod.spec is not None and (
@@ -49,10 +49,10 @@ def is_exempt(pod: Pod, policy: Policy) -> bool:
 
 
 def template_key(pod: Pod) -> Hashable | None:
-    """A key that is equal for pods of one template: their namespace and all that is read of their spec.
+    """A key that is equal for pods of one template: their namespace and everything that we read of their spec.
 
-    Pods with equal keys get the same decision as long as images and namespaces stay what they are. None for a pod whose
-    own annotations have a say.
+    Pods with equal keys get the same decision as long as images and namespaces do not change. None for a pod whose own
+    annotations influence the decision.
     """
     metadata = pod.metadata
     if metadata is None or (metadata.annotations and not metadata.annotations.keys().isdisjoint(_DECIDING_KEYS)):
@@ -63,8 +63,8 @@ def template_key(pod: Pod) -> Hashable | None:
 def choice_for(fact: Pending | Unknown, policy: Policy, overrides: Overrides) -> Choice:
     """What to do about this unresolved image.
 
-    One that is never pulled passes, since only the node's own copy could tell; and where the operator names no platform
-    to assume, `assume` has nothing to say and passes.
+    An image that is never pulled passes, as only the node's own copy could tell its platforms. `assume` passes too if
+    the operator names no platforms to assume.
     """
     if isinstance(fact, Unknown) and fact.cause is Cause.NEVER_PULLED:
         return Choice.PASS
@@ -80,9 +80,10 @@ def preference_for(policy: Policy, overrides: Overrides) -> Mapping[str, int]:
 
 
 def common_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -> frozenset[Platform]:
-    """The platforms named by the known images on which all the known images run; empty where nothing constrains.
+    """The platforms named by the known images on which all known images run.
 
-    Each named platform is asked as if it were a node, so arm/v6 and arm/v7 have arm/v7 in common.
+    Empty if no image is known or no platform is common to all. Each named platform is treated as a node's platform, so
+    arm/v6 and arm/v7 have arm/v7 in common.
     """
     known = [fact.platforms for fact in facts if isinstance(fact, RunsOn)]
     return frozenset(
@@ -93,7 +94,7 @@ def common_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -
 
 
 def is_multi_arch(facts: Sequence[ImageFact], compatibility: Compatibility) -> bool:
-    """Whether all images are known and what they have in common spans at least two architectures."""
+    """Whether all images are known and their common platforms have at least two architectures."""
     if any(isinstance(fact, Pending | Unknown) for fact in facts):
         return False
     return len({platform.architecture for platform in common_platforms(facts, compatibility)}) >= 2

@@ -1,7 +1,7 @@
-"""The sentences a pod's author reads: why nodes were refused, and why the scheduler should come back.
+"""The sentences for a pod's author: why nodes were refused, and why kube-scheduler should retry.
 
-Each is a function of the pod's images alone and never of the nodes asked about: kube-scheduler groups nodes by text,
-and a text that changes from one attempt to the next makes it retry the pod in a hot loop. Always below 512 characters.
+Each depends on the pod's images alone and never on the requested nodes. kube-scheduler groups nodes by text, and a text
+that changes between attempts makes it retry the pod in a hot loop. Each has fewer than 512 characters.
 """
 
 import itertools
@@ -12,7 +12,7 @@ import msgspec
 from extender.images.platform import Platform
 from extender.placement.facts import Pending, PodImage, Unknown
 
-# The longest frame around a reference and its platforms, with five digits of further ones, takes 112 of the 512.
+# The longest text around a reference and its platforms, with counts of five digits, takes 112 of the 512 characters.
 _REFERENCE_CHARACTERS = 220
 _PLATFORMS_CHARACTERS = 160
 _PLATFORM_CHARACTERS = 60  # a manifest may state any word as its architecture
@@ -20,7 +20,10 @@ _DETAIL_CHARACTERS = 160
 
 
 class Constraint(msgspec.Struct, frozen=True):
-    """An image that refuses every node which runs none of `platforms`; `assumed`: that is the operator's word."""
+    """An image that refuses every node which runs none of `platforms`.
+
+    `assumed`: whether `platforms` are assumed by the operator's policy rather than known.
+    """
 
     reference: str
     platforms: frozenset[Platform]
@@ -28,11 +31,12 @@ class Constraint(msgspec.Struct, frozen=True):
 
 
 def blame(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
-    """Those whose set has no proper subset among the others', in their order, without repeats.
+    """The constraints whose platforms have no proper subset among the others', in order and without repeats.
 
-    Every refused node is refused by one of them: some constraint C refuses it, so the node runs nothing of C's set.
-    Take a smallest set among those within C's: the node runs nothing of it either, and it has no proper subset, so it
-    is here. It does not matter which of them are assumed, since an assumption that holds for one node holds for all.
+    At least one of them refuses every refused node. Proof: some constraint C refuses the node, so the node runs no
+    platform of C. Take a smallest set S among the sets of platforms within C's. The node runs no platform of S either,
+    and no other set is a proper subset of S, so the result has S. Which constraints are assumed does not matter, as an
+    assumption applies to all nodes alike.
     """
     first: dict[tuple[str, frozenset[Platform]], Constraint] = {}
     for item in constraints:
@@ -43,7 +47,7 @@ def blame(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
 
 
 def refusal_text(constraints: Sequence[Constraint]) -> str:
-    """The one reason for all nodes that these refuse; empty if there are none to refuse anything."""
+    """The one reason for all nodes that `constraints` refuse; empty without constraints."""
     blamed = blame(constraints)
     if not blamed:
         return ""
@@ -57,7 +61,7 @@ def refusal_text(constraints: Sequence[Constraint]) -> str:
 
 
 def retry_text(unresolved: Sequence[tuple[PodImage, Pending | Unknown]]) -> str:
-    """Why the scheduler should ask again, naming the first of these images and its cause; empty if there is none."""
+    """Why kube-scheduler should retry, with the first unresolved image and its cause; empty if there is none."""
     if not unresolved:
         return ""
     image, fact = unresolved[0]
@@ -68,7 +72,7 @@ def retry_text(unresolved: Sequence[tuple[PodImage, Pending | Unknown]]) -> str:
 
 
 def platforms_text(platforms: Iterable[Platform]) -> str:
-    """`linux/amd64, linux/arm64`: sorted; of a list longer than 160 characters the head, then `and 7 more`."""
+    """The sorted platforms as `linux/amd64, linux/arm64`; a list beyond 160 characters is cut off by `and 7 more`."""
     words = [_shorten(str(platform), _PLATFORM_CHARACTERS) for platform in sorted(platforms)]
     ends = itertools.accumulate(len(word) + len(", ") for word in words)
     fitting = sum(end <= _PLATFORMS_CHARACTERS for end in ends)
@@ -86,7 +90,7 @@ def _others(references: Set[str]) -> str:
 
 
 def _shorten(text: str, characters: int) -> str:
-    """`text` with its middle cut out, since both ends of a reference tell most; unprintable characters as `?`."""
+    """`text` without its middle if too long, as the ends of a reference tell most; unprintable characters as `?`."""
     if len(text) > characters:
         half = (characters - 1) // 2
         text = f"{text[:half]}…{text[-half:]}"

@@ -1,7 +1,7 @@
-"""The decision about one pod and the nodes kube-scheduler asks about: filter, prioritize, preempt.
+"""The decision about one pod and the nodes in a request of kube-scheduler: filter, prioritize, preempt.
 
-Not knowing never becomes a platform here: what is unresolved passes, asks for another try, or is taken for what the
-operator said, and only the known earns a score. Knows no wire bytes, no registry and no cluster.
+An unresolved image never counts as known: it passes, makes kube-scheduler retry, or is assumed to run on the operator's
+platforms. Only known images give scores. Depends on no registry and no cluster.
 """
 
 import enum
@@ -32,7 +32,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Verdict(enum.StrEnum):
-    """What is decided about a pod on the nodes of one platform."""
+    """The decision about a pod on the nodes of one platform."""
 
     YES = "yes"
     NO = "no"
@@ -41,11 +41,11 @@ class Verdict(enum.StrEnum):
     ASSUMED_NO = "assumed-no"
     PASSED = "passed"
     UNSTATED = "unstated"
-    """The node states no platform, or is not in view: it passes."""
+    """The node states no platform or is not in view, so it passes."""
 
 
 class RequestedNodes(msgspec.Struct, frozen=True):
-    """The nodes of a request: each one's quoted name, and the code of its platform."""
+    """The quoted names of the nodes in a request, and the code of each node's platform."""
 
     raw_names: Sequence[bytes]
     codes: bytes
@@ -56,14 +56,15 @@ _USUAL = frozenset({Platform("linux", "amd64"), Platform("linux", "arm64")})
 REFUSED = frozenset({Verdict.NO, Verdict.ASSUMED_NO})
 UNRESOLVED = frozenset({Verdict.RETRY, Verdict.ASSUMED_YES, Verdict.ASSUMED_NO, Verdict.PASSED})
 
-# A byte per node, and tables for bytes.translate: beside looking 5,000 names up, all else costs next to nothing.
+# Verdicts are one byte per node, computed by bytes.translate with these tables. Compared to looking up 5,000 names, the
+# rest costs next to nothing.
 _NUMBERS = {verdict: number for number, verdict in enumerate(Verdict)}
 _IS_REFUSED = bytes(verdict in REFUSED for verdict in Verdict).ljust(256, b"\0")
 _IS_UNRESOLVED = bytes(verdict in UNRESOLVED for verdict in Verdict).ljust(256, b"\0")
 
 
 class UniformVerdict(Mapping[Verdict, int]):
-    """All asked nodes have one verdict. How many they are is counted when somebody wants to know, after the answer."""
+    """The verdict counts of a request whose nodes all have one verdict. Counts the nodes when read, not before."""
 
     def __init__(self, verdict: Verdict, count: Callable[[], int]) -> None:
         self._verdict = verdict
@@ -85,9 +86,9 @@ class UniformVerdict(Mapping[Verdict, int]):
 
 
 class DecidedAnswer(msgspec.Struct, Generic[_Answer], frozen=True):
-    """What to answer, and what was decided: the same, unless the pod is only observed.
+    """The answer to send and the answer that was decided. They differ only if the pod is merely observed.
 
-    `verdicts` counts the asked nodes by what was decided about them.
+    `verdicts` counts the requested nodes by verdict.
     """
 
     answer: _Answer
@@ -96,18 +97,18 @@ class DecidedAnswer(msgspec.Struct, Generic[_Answer], frozen=True):
 
 
 class Decision:
-    """What a pod's images mean for any node: a function of what is known of them, the policy and the overrides.
+    """The decision about a pod for any node, from the facts about its images, the policy and the overrides.
 
-    `constraints` are what can refuse a node, in pod order: the known images, and under `assume` the unresolved ones,
-    which are taken for what the operator said. `retried` are the images whose lookup the scheduler should come back
-    for; where there are any, nothing is assumed (retry beats assume). `enforced` is false for a pod that is only
-    observed. `can_be_learned`: an image is unresolved whose lookup could still tell.
+    `constraints` holds the images that can refuse a node, in pod order: the known images and, under `assume`, the
+    unresolved ones with the operator's platforms. `retried` holds the unresolved images for which kube-scheduler should
+    retry. If there are any, nothing is assumed (retry beats assume). `enforced` is false for a pod that is only
+    observed. `can_be_learned`: whether a lookup could still resolve an unresolved image.
     """
 
     def __init__(
         self, images: Sequence[PodImage], facts: Sequence[ImageFact], policy: Policy, overrides: Overrides
     ) -> None:
-        """`facts` are those of `images`, in the same order."""
+        """`facts` has the fact of each of `images`, in the same order."""
         unresolved = [
             (image, fact, choice_for(fact, policy, overrides))
             for image, fact in zip(images, facts, strict=True)
@@ -123,15 +124,15 @@ class Decision:
         self.policy = policy
         self._overrides = overrides
         self._verdicts: dict[Platform | None, Verdict] = {}
-        self._uniform: Mapping[frozenset[Platform], Verdict | None] = {}  # for the last platforms asked about
+        self._uniform: Mapping[frozenset[Platform], Verdict | None] = {}  # for the platforms of the last call
 
     @functools.cached_property
     def refusal(self) -> str:
-        """The reason for every node that is refused."""
+        """The reason given for every refused node."""
         return refusal_text(self.constraints)
 
     def verdict(self, platform: Platform | None) -> Verdict:
-        """The verdict on nodes of `platform`; None is a node that states none. Worked out once per platform."""
+        """The verdict on nodes of `platform`, None for nodes that state none. Computed once per platform."""
         found = self._verdicts.get(platform)
         if found is None:
             found = self._verdicts[platform] = self._decide(platform)
@@ -145,15 +146,15 @@ class Decision:
         return preference_for(self.policy, self._overrides)
 
     def score(self, platform: Platform | None) -> int:
-        """The score of nodes of `platform`, 0 for those that get none."""
+        """The score of nodes of `platform`; 0 unless their verdict is *yes* and the architecture is preferred."""
         score = self.preference.get(platform.architecture, 0) if platform else 0
         return score if score and self.verdict(platform) is Verdict.YES else 0
 
     def verdict_on_any(self, platforms: frozenset[Platform]) -> Verdict | None:
-        """The verdict on every node there could be in a cluster of these platforms, if there is one and it lets pass.
+        """The one verdict on all possible nodes of a cluster with `platforms`, if it lets nodes pass; else None.
 
-        A node that is not in view could be of any of the usual platforms: it may be the first of its kind, seen by the
-        scheduler before us.
+        Possible nodes include the usual platforms, because a node that is not in view may be the first of its platform,
+        which kube-scheduler has seen before us.
         """
         if platforms not in self._uniform:
             possible = {self.verdict(platform) for platform in platforms | _USUAL}
@@ -178,12 +179,13 @@ class Decision:
 
 
 def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> DecidedAnswer[ExtenderFilterResult]:
-    """Which of the asked nodes remain. Where none is refused, the answer is the request's own list, byte for byte.
+    """The requested nodes that remain. If none is refused, the answer is the request's own list, byte for byte.
 
-    A node that is not in `nodes` passes. An error, for the whole call, only if some asked node's verdict is to retry.
+    A node that is not in `nodes` passes. The whole answer is an error only if the verdict on a requested node is to
+    retry.
 
     Raises:
-        InvalidRequest: `NodeNames` holds something but strings.
+        InvalidRequest: `NodeNames` has an item that is not a string.
     """
     uniform = decision.verdict_on_any(nodes.distinct)
     if uniform:
@@ -202,10 +204,10 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
 
 
 def is_unsettled(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> bool:
-    """Whether learning more of the pod's images could change the answer: not if every asked node is refused already.
+    """Whether resolving more of the pod's images could change the answer; not if all requested nodes are refused.
 
     Raises:
-        InvalidRequest: `NodeNames` holds something but strings.
+        InvalidRequest: `NodeNames` has an item that is not a string.
     """
     if not decision.can_be_learned:
         return False
@@ -218,12 +220,12 @@ Scores = Mapping[int, Sequence[bytes]]
 
 
 def prioritize_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> DecidedAnswer[Scores]:
-    """The scores above zero: for a multi-arch pod, each node that is *yes* has the preference for its architecture.
+    """The scores above zero: for a multi-arch pod, each node with verdict *yes* scores its architecture's preference.
 
     `verdicts` counts the scored nodes only.
 
     Raises:
-        InvalidRequest: `NodeNames` holds something but strings.
+        InvalidRequest: `NodeNames` has an item that is not a string.
     """
     scores = bytes(map(decision.score, nodes.by_code))
     if not any(scores):
@@ -239,9 +241,9 @@ def prioritize_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decisio
 def preempt_nodes(
     args: ExtenderPreemptionArgs, nodes: NodePlatforms, decision: Decision
 ) -> DecidedAnswer[ExtenderPreemptionResult]:
-    """The candidates on which evicting pods could help: not those that filter would refuse.
+    """The candidates on which evicting pods could help, which excludes nodes that filter would refuse.
 
-    None at all while an image is to be retried: what was evicted for nothing does not come back.
+    There are none while an image is to be retried, as pods evicted in vain do not come back.
     """
     verdicts = {name: decision.verdict(nodes.get(name)) for name in args.victims}
     kept = {
@@ -264,21 +266,21 @@ def _constraints(
 
 
 def look_up(args: ExtenderArgs, nodes: NodePlatforms) -> RequestedNodes:
-    """The asked nodes and their platforms' codes.
+    """The requested nodes and the codes of their platforms.
 
     Raises:
-        InvalidRequest: `NodeNames` holds something but strings.
+        InvalidRequest: `NodeNames` has an item that is not a string.
     """
     codes = nodes.codes_of(args.raw_names)
     if UNSEEN not in codes:
         return RequestedNodes(args.raw_names, codes)
     return RequestedNodes(
         args.canonical_names, nodes.codes_of(args.canonical_names)
-    )  # a node not in view, or a name in another spelling
+    )  # a node is not in view, or the request spells its name otherwise
 
 
 def _verdict_table(nodes: NodePlatforms, decision: Decision) -> bytes:
-    """From a platform's code to its verdict's number; a node that is not in view states no platform."""
+    """A table for bytes.translate from a platform's code to its verdict's number; `UNSEEN` maps to `UNSTATED`."""
     numbers = bytes(_NUMBERS[decision.verdict(platform)] for platform in nodes.by_code)
     return numbers.ljust(256, bytes([_NUMBERS[Verdict.UNSTATED]]))
 

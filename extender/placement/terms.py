@@ -1,6 +1,6 @@
-"""Node selector terms as JSON: requirements ANDed to them, and taken out again.
+"""Node selector terms as JSON: ANDing requirements to them, and removing these again.
 
-Works on the list as it stands in a pod, so that fields unknown here stay. What to AND is `affinity`'s to say.
+Edits the list in the pod's own JSON, so that fields unknown here stay. `affinity` decides which requirements to AND.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ _FIELDS = "matchFields"
 
 
 class AddedTerm(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """What was ANDed to the term that now stands at `index`.
+    """The requirements that were ANDed to the term that is now at `index`.
 
-    `whole`: the term itself is ours, made anew or as a copy of the one before it. `was`: how its matchExpressions were
-    absent.
+    `whole`: whether we added the term itself, as a new term or as a copy of the term before it. `was`: how its
+    matchExpressions were absent; None if they were present.
     """
 
     index: int
@@ -33,7 +33,7 @@ class AddedTerm(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
 
 
 def and_terms(terms: list[Json], additions: Sequence[Alternatives]) -> tuple[AddedTerm, ...]:
-    """AND `additions` (as in `affinity.Plan`) to `terms`, in place; returns what stands where then."""
+    """ANDs `additions` (as in `affinity.Plan`) to `terms`, in place. Returns what was added to which term."""
     if not terms:
         terms.extend({_EXPRESSIONS: _json(requirements)} for requirements in additions[0])
         return tuple(AddedTerm(index, requirements, whole=True) for index, requirements in enumerate(additions[0]))
@@ -52,10 +52,11 @@ def and_terms(terms: list[Json], additions: Sequence[Alternatives]) -> tuple[Add
 
 
 def take_back_terms(terms: Json, recorded: Sequence[AddedTerm]) -> tuple[AddedTerm, ...]:
-    """Undo what is `recorded`, by rising index, as far as it stands exactly so; returns what was undone.
+    """Undoes the `recorded` additions that `terms` still has exactly as recorded. Returns those it undid.
 
-    A whole term goes if nothing else was ANDed to it since; a copy, only if it equals the one it was made from. Either
-    way no term is left that matches more nodes than without the record, but for the requirements themselves.
+    `recorded` is in ascending order of index. A whole term is removed if nothing else was ANDed to it since. A copy is
+    removed only if it equals the term it was copied from. Apart from losing the recorded requirements, no remaining
+    term matches more nodes than before.
     """
     if not isinstance(terms, list):
         return ()
@@ -68,12 +69,12 @@ def take_back_terms(terms: Json, recorded: Sequence[AddedTerm]) -> tuple[AddedTe
 
 
 def absence(parent: JsonObject, key: str) -> Absence:
-    """How `key`, which has no value in `parent`, is absent."""
+    """How `key` is absent from `parent`, where it is missing or null."""
     return "null" if key in parent else "missing"
 
 
 def make_absent(parent: JsonObject, key: str, how: Absence) -> None:
-    """Take `key` out of `parent`, or leave it null."""
+    """Removes `key` from `parent` or sets it to null, according to `how`."""
     if how == "null":
         parent[key] = None
     else:
@@ -81,7 +82,7 @@ def make_absent(parent: JsonObject, key: str, how: Absence) -> None:
 
 
 def remove_last(items: list[Json], item: Json) -> bool:
-    """Whether `item` was among `items`; of equals the last one goes, since ours were put last."""
+    """Removes the last item equal to `item`, as ours were appended. Returns whether there was one."""
     for index in reversed(range(len(items))):
         if items[index] == item:
             del items[index]
@@ -90,7 +91,10 @@ def remove_last(items: list[Json], item: Json) -> bool:
 
 
 def _subtract(term: Json, added: AddedTerm) -> bool:
-    """Take the requirements out if all are there and, unless the term is ours, something is left that it asks for."""
+    """Removes the requirements if the term has all of them. A term that we did not add must keep another requirement.
+
+    Returns whether they were removed.
+    """
     present = term.get(_EXPRESSIONS) if isinstance(term, dict) else None
     if not isinstance(term, dict) or not isinstance(present, list):
         return False

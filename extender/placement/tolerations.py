@@ -1,6 +1,6 @@
-"""Which toleration a pod may be given, and whether it has as much already.
+"""The rules for giving pods a toleration, and whether a pod has an equivalent toleration already.
 
-Knows no image and no pod: `mutation` asks, per rule, whether the images run on its platforms.
+Depends on neither images nor pods: `mutation` checks whether a pod's images run on the platforms of a rule.
 """
 
 import functools
@@ -13,18 +13,18 @@ from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import Toleration
 from extender.tables import declare_cache
 
-# An API server refuses a pod whose toleration has another key or value (apimachinery/pkg/util/validation): a key is a
-# qualified name or empty, a value is a label's.
+# An API server refuses a pod whose toleration has any other key or value (apimachinery/pkg/util/validation): a key is a
+# qualified name or empty, a value is a label value.
 _WORD = "[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _KEY = rf"^(([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_WORD})?\Z"
 _VALUE = rf"^({_WORD})?\Z"
 
 
 class TolerationRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A toleration, and the platforms on every one of which all images must run to earn it.
+    """A toleration, and the platforms on all of which a pod's images must run for the pod to get it.
 
-    An empty key, with Exists, tolerates every taint; an empty effect every effect. Platforms are written
-    `os/architecture` or `os/architecture/variant`; without any the rule is never earned.
+    An empty key with Exists tolerates every taint, and an empty effect every effect. Platforms are written
+    `os/architecture` or `os/architecture/variant`. A rule without platforms never applies.
     """
 
     key: Annotated[str, msgspec.Meta(pattern=_KEY)] = ""
@@ -34,7 +34,7 @@ class TolerationRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     platforms: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what an API server refuses, since it would refuse every pod that got this."""
+        """Raises ValueError for a toleration that an API server refuses, as it would refuse every pod that got it."""
         if self.operator == "Exists" and self.value:
             raise ValueError("with operator Exists the value must be empty")
         if not self.key and self.operator != "Exists":
@@ -42,7 +42,7 @@ class TolerationRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def toleration(self) -> Toleration:
-        """What a pod is given: empty fields left out."""
+        """The toleration that a pod is given, without empty fields."""
         return Toleration(
             key=self.key or None, operator=self.operator, value=self.value or None, effect=self.effect or None
         )
@@ -56,7 +56,7 @@ def parse_platforms(texts: tuple[str, ...]) -> frozenset[Platform]:
     """The platforms of a rule, normalised.
 
     Raises:
-        InvalidPlatform: one of them is none.
+        InvalidPlatform: one of the texts is not a platform.
     """
     return frozenset(parse_platform(text) for text in texts)
 
@@ -64,8 +64,8 @@ def parse_platforms(texts: tuple[str, ...]) -> frozenset[Platform]:
 def covers(existing: Toleration, rule: TolerationRule) -> bool:
     """Whether `existing` tolerates every taint that the rule's toleration would.
 
-    As Toleration.ToleratesTaint has it (k8s.io/api/core/v1/toleration.go): an empty effect or key matches all, an empty
-    operator is Equal, Exists matches any value; operators that compare numbers (Lt, Gt) cover no rule of ours.
+    As in Toleration.ToleratesTaint (k8s.io/api/core/v1/toleration.go), an empty effect or key matches all, an empty
+    operator means Equal, and Exists matches any value. Operators that compare numbers (Lt, Gt) cover no rule.
     """
     if existing.effect and existing.effect != rule.effect:
         return False
@@ -79,5 +79,5 @@ def covers(existing: Toleration, rule: TolerationRule) -> bool:
 
 
 def is_covered(rule: TolerationRule, tolerations: Sequence[Toleration]) -> bool:
-    """Whether one of these does what the rule's toleration would."""
+    """Whether one of `tolerations` covers the rule's toleration."""
     return any(covers(existing, rule) for existing in tolerations)
