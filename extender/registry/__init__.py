@@ -1,1 +1,1 @@
-"""I/O with one outside party: image registries."""
+"""Fetches manifests and blobs from image registries and their mirrors."""

@@ -1,7 +1,7 @@
-"""Where a lookup may lead: the hosts the operator allows and denies, and the addresses nothing outside may send us to.
+"""Decides which hosts and addresses lookups may contact, by the operator's rules and by address ranges.
 
 Whoever can create a pod chooses hosts, and whoever owns a host chooses its addresses, its token server and its
-redirects. Knows hosts and addresses; opens no connection and resolves no name.
+redirects. Opens no connection and resolves no name.
 """
 
 import functools
@@ -31,11 +31,11 @@ _REFUSED = metrics.counter(
 
 Address = IPv4Address | IPv6Address
 
-# Docker Hub under its three names: a rule for one is a rule for all.
+# Docker Hub has three names; a rule for one of them applies to all.
 _HUB = {"index.docker.io": "docker.io", "registry-1.docker.io": "docker.io"}
 
-# Where no registry of a cluster is, and a great deal of harm. Clouds' metadata services are at link-local addresses
-# and at those that are listed one by one.
+# Ranges without any cluster's registry, in which a request can do great harm. Clouds' metadata services are at
+# link-local addresses and at the single addresses listed here.
 _NEVER = tuple(
     ip_network(text)
     for text in (
@@ -61,22 +61,22 @@ _NEVER = tuple(
         "fd20:ce::254/128",  # metadata of Google Cloud
     )
 )
-# Where registries of a cluster or a company are. Shared address space (RFC 6598) counts as private: EKS and others
-# number pods with it.
+# Ranges for the registries of a cluster or a company. Shared address space (RFC 6598) counts as private: EKS and
+# others use it for pods.
 _PRIVATE = tuple(
     ip_network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
 )
-# The only IPv6 addresses that are handed out. Whatever else is outside _PRIVATE is loopback, unspecified, link-local,
-# site-local, multicast, or nothing yet.
+# The only IPv6 addresses that are allocated. All others outside _PRIVATE are loopback, unspecified, link-local,
+# site-local, multicast, or not assigned yet.
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
 
-# An ASCII host, in brackets where it is an IPv6 address, and a port; `*` stands for any characters.
+# An ASCII host, in brackets if it is an IPv6 address, and a port; `*` stands for any characters.
 _PATTERN = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._*-]+)(?::(?P<port>[0-9]{1,5}|\*))?")
 
 
 class _HostPattern(NamedTuple):
-    """A glob of hosts. `port` is None where every port will do."""
+    """A glob for hosts. `port` is None if every port matches."""
 
     host: re.Pattern[str]
     port: int | None
@@ -87,27 +87,31 @@ class _HostPattern(NamedTuple):
 
 
 class AddressGuard:
-    """The operator's rules. What may not be reached is refused by `AddressRefused`, which names hosts, not addresses.
+    """The operator's rules. Refusals raise `AddressRefused`, whose message names hosts but no addresses.
 
-    A host that a pattern of `allow` names is the operator's word and may be at any address. A pattern names what it
-    matches if there is a letter or a digit in its host: `*` alone names nothing.
+    A host that a pattern of `allow` names may be at any address, since the operator chose it. A pattern names the hosts
+    it matches if its host has a letter or a digit: `*` alone names none.
     """
 
     def __init__(
         self, *, allow: Sequence[str] = ("*",), deny: Sequence[str] = (), private_addresses: bool = True
     ) -> None:
-        """`allow` and `deny` are globs of `host` (any port) or `host:port`; without `private_addresses` only public
-        addresses are reached.
+        """`allow` and `deny` are globs for `host` (any port) or `host:port`.
+
+        Without `private_addresses` only public addresses may be contacted.
 
         Raises:
-            ConfigError: one of the globs is none.
+            ConfigError: a glob is malformed.
         """
         self._allow = tuple(_parse_pattern("registry.allow", text) for text in allow)
         self._deny = tuple(_parse_pattern("registry.deny", text) for text in deny)
         self._private_addresses = private_addresses
 
     def check_registry(self, url: URL) -> None:
-        """Raise unless a registry or mirror at this URL may be asked. Its address is another question."""
+        """Raises AddressRefused unless `allow` and `deny` permit a registry or mirror at this URL.
+
+        Does not check its address.
+        """
         host, port = _canonical(url.raw_host or ""), url.port
         if _matches(self._deny, host, port):
             raise _refusal("deny", host, "is denied by registry.deny")
@@ -115,9 +119,9 @@ class AddressGuard:
             raise _refusal("allow", host, "is not in registry.allow")
 
     def check_host(self, url: URL) -> None:
-        """Raise if nothing at all may be asked of this URL's host, going by its name, or by its address if it is one.
+        """Raises AddressRefused if no request may go to the URL's host, by its name or its literal address.
 
-        For every request: registry, mirror, token server, and each redirect.
+        Applies to every request: to registry, mirror and token server, and after each redirect.
         """
         host, port = _canonical(url.raw_host or ""), url.port
         if _matches(self._deny, host, port):
@@ -128,7 +132,7 @@ class AddressGuard:
             raise inner_refusal(host)
 
     def keep_reachable(self, host: str, port: int, found: Iterable[ResolveResult]) -> list[ResolveResult]:
-        """Those of a host's addresses that may be connected to, at least one; raises if there is none."""
+        """Returns the addresses of a host that may be connected to. Raises AddressRefused if there are none."""
         name = _canonical(host)
         named = self._is_named(name, port)
         kept = [result for result in found if self._may_connect(result["host"], port, named=named)]
@@ -146,7 +150,10 @@ class AddressGuard:
         return _matches((pattern for pattern in self._allow if pattern.is_name), host, port)
 
     def _is_open(self, address: Address) -> bool:
-        """Whether an address may be reached at a host that no one has named; one in another counts as both."""
+        """Whether an address may be contacted at a host that `allow` does not name.
+
+        An IPv6 address with IPv4 addresses inside may be contacted if all of those may.
+        """
         inside = _addresses_inside(address)
         return all(map(self._is_open, inside)) if inside else self._is_open_itself(address)
 
@@ -159,7 +166,10 @@ class AddressGuard:
 
 
 def literal_address(host: str) -> Address | None:
-    """The address that a host is in any spelling that the C library takes for one (`0x7f.1`, `2130706433`), or None."""
+    """Returns the address that a host spells, in any form that the C library accepts (`0x7f.1`, `2130706433`).
+
+    None if the host is not an address.
+    """
     try:
         address = ip_address(host)
     except ValueError:
@@ -171,7 +181,7 @@ def literal_address(host: str) -> Address | None:
 
 
 def _addresses_inside(address: Address) -> tuple[IPv4Address, ...]:
-    """The IPv4 addresses that packets to an IPv6 address may end at: mapped, NAT64, 6to4, Teredo."""
+    """Returns the IPv4 addresses that packets to an IPv6 address may reach: mapped, NAT64, 6to4, Teredo."""
     if isinstance(address, IPv4Address):
         return ()
     translated = IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None
@@ -184,7 +194,7 @@ _HOSTS = declare_cache("registry.addresses.hosts", key="host as written", bound=
 
 @functools.lru_cache(_HOSTS.rows)
 def _canonical(host: str) -> str:
-    """One spelling per host: lower case, no final dot, addresses in their usual form, Docker Hub by one name."""
+    """Returns one spelling per host: lower case, no final dot, addresses in canonical form, one name for Docker Hub."""
     name = unquote(host).lower().rstrip(".")
     literal = literal_address(name)
     return str(literal) if literal else _HUB.get(name, name)
@@ -206,7 +216,7 @@ def _matches(patterns: Iterable[_HostPattern], host: str, port: int | None) -> b
 
 
 def inner_refusal(host: str) -> AddressRefused:
-    """The error for a host that leads inside, whichever way that showed."""
+    """Counts and logs a refusal because of a host's address; returns the error."""
     return _refusal("address", host, "is at an address that is not asked")
 
 
@@ -216,8 +226,8 @@ def _refusal(rule: str, host: str, words: str) -> AddressRefused:
     return AddressRefused(f"{host} {words}")
 
 
-# Names that are known to lead inside, for when a proxy resolves them and we see no address: this host, metadata, and
-# the API server of the cluster.
+# Names of this host, of metadata services and of the cluster's API server. They are checked by name because we see no
+# address when a proxy resolves them.
 _INNER_NAMES = tuple(
     _parse_pattern("", text)
     for text in (

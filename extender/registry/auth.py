@@ -1,7 +1,7 @@
 """The Authorization headers that registries ask for: a Basic login, or a Bearer token from the registry's token server.
 
-Knows the token protocol (distribution: docs/spec/auth/token.md) and remembers challenges and tokens, not images. A
-credential goes to the registry it was given for and to the token server that registry names, and no further.
+Implements the token protocol (distribution: docs/spec/auth/token.md) and caches challenges and tokens. A credential is
+sent only to the registry it was given for and to the token server that this registry names.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from extender.registry.transport import Response, deadline, follow, host_of, res
 from extender.tables import Table, declare_cache
 
 _MAX_TOKEN_BYTES = 1024 * 1024  # as containers/image has it (internal/iolimits)
-_MIN_LIFE_SECONDS = 60.0  # the protocol's default; registries that say less mean it no more than others do
-_RENEW_AFTER = 0.8  # of a token's life: none is sent that could expire on its way
-# What may stand in a header, of a length that servers take: real tokens have a few KB, and thousands are remembered.
+_MIN_LIFE_SECONDS = 60.0  # the protocol's default; registries that state less do not hold to it
+_RENEW_AFTER = 0.8  # of a token's life, so that no token expires on its way
+# Characters that a header may hold, in a length that servers accept: real tokens have a few KB; thousands are cached.
 _TOKEN = re.compile(r"[\x21-\x7e]{1,16384}")
 
 
-# More repositories than most clusters run, in a few MB.
+# Enough for the repositories of most clusters, in a few MB.
 _CHALLENGES = declare_cache(
     "registry.auth.challenges",
     key="origin, repository",
@@ -45,7 +45,7 @@ _TOKENS = declare_cache(
 
 
 class _TokenKey(NamedTuple):
-    """What a token was given for. The credential stands in it by its id: keys hold no secret."""
+    """What a token was issued for. It names the credential by its id, so that keys hold no secret."""
 
     realm: URL
     service: str
@@ -69,11 +69,11 @@ class _SharedFetch(msgspec.Struct):
     waiters: int = 0
 
 
-_DECODER = msgspec.json.Decoder(_TokenReply, strict=False)  # a quoted number has been seen for expires_in
+_DECODER = msgspec.json.Decoder(_TokenReply, strict=False)  # some servers send expires_in as a string
 
 
 class Authenticator:
-    """Makes the Authorization header of each request, from what registries have asked for so far."""
+    """Makes the Authorization header of each request from the challenges that registries have sent so far."""
 
     def __init__(
         self,
@@ -95,9 +95,9 @@ class Authenticator:
     async def authorization(
         self, url: URL, repository: str, credential: Credential, trust: Trust = SYSTEM_TRUST
     ) -> str | None:
-        """Returns the header value that `url`'s host last asked for about `repository`; None if it has asked for none.
+        """Returns the header value for the last challenge of `url`'s host about `repository`; None without one.
 
-        `trust` is how the token server's TLS is checked.
+        `trust` says how the token server's TLS is checked.
 
         Raises:
             RegistryError: as `answer`.
@@ -109,7 +109,7 @@ class Authenticator:
         try:
             return await self._respond(challenge, url, repository, credential, trust)
         except RegistryError:
-            self._challenges.remove(key)  # so that the next request hears of a token server that has moved
+            self._challenges.remove(key)  # the next request then gets a new challenge: the token server may have moved
             raise
 
     async def answer(
@@ -120,11 +120,11 @@ class Authenticator:
         sent: str | None,
         trust: Trust = SYSTEM_TRUST,
     ) -> str | None:
-        """Returns the header value that answers a 401; None if there is no other than the one that was `sent`.
+        """Returns the header value that answers a 401; None if there is no value other than `sent`.
 
         Raises:
             RegistryDenied: the token server refuses the credential.
-            RegistryThrottled: the token server asks us to come back later.
+            RegistryThrottled: the token server answers 429.
             RegistryUnavailable: the challenge is malformed, or the token server fails.
         """
         challenge = _choose(response)
@@ -150,7 +150,7 @@ class Authenticator:
         return _basic(credential) if credential != ANONYMOUS else None
 
     async def _token(self, key: _TokenKey, credential: Credential, trust: Trust) -> str:
-        """Returns the remembered token, or a new one from a request that all waiters share.
+        """Returns the cached token, or a new one from a request that all waiters share.
 
         The request is cancelled when the last waiter is.
         """
@@ -206,7 +206,7 @@ def _choose(response: Response) -> Challenge | None:
 
 
 def _token_key(challenge: Challenge, url: URL, repository: str, credential: Credential) -> _TokenKey:
-    """Returns what to ask the token server for; the scope is the one in the challenge, else to pull `repository`."""
+    """Returns the key of the token to request; the scope is the challenge's, or to pull `repository` if it has none."""
     parameters = challenge.parameters
     if not parameters.get("realm"):
         raise RegistryUnavailable(f"{host_of(url)} sent a malformed challenge")
@@ -226,7 +226,7 @@ def _token_url(key: _TokenKey) -> URL:
 
 
 def _read_token(response: Response) -> tuple[str, float]:
-    """Returns the token, and for how many seconds it is valid."""
+    """Returns the token and its lifetime in seconds."""
     try:
         answer = _DECODER.decode(response.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:

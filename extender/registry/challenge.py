@@ -1,6 +1,6 @@
-"""What a WWW-Authenticate header says, by the grammar of RFC 9110 §11.6.1.
+"""Parses WWW-Authenticate headers by the grammar of RFC 9110 §11.6.1.
 
-Knows no registry: which challenge is answered, and how, is `auth`'s business.
+`auth` chooses the challenge to answer, and answers it.
 """
 
 import re
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-# One list element: a scheme, a parameter, or a scheme with its first parameter (or its token68, as Negotiate has it).
-# An unquoted value may hold what no token may, since `realm=https://…` and `realm=/` occur. What repeats is possessive
-# (`++`), or a header of many spaces would take time by the square of its length.
+# One list element: a scheme, a parameter, or a scheme with its first parameter (or its token68, as in Negotiate).
+# An unquoted value may have characters that a token may not, since `realm=https://…` and `realm=/` occur. Quantifiers
+# are possessive (`++`): otherwise a header of many spaces would take time quadratic in its length.
 _ELEMENT = re.compile(
     rf"(?:(?P<scheme>{_WORD}+)(?:[ \t]++|(?=,|$)))?"
     rf'(?:(?P<key>{_WORD}+)[ \t]*+=[ \t]*+(?:"(?P<quoted>(?:[^"\\]|\\.)*+)"|(?P<plain>[^\s",]*+))'
@@ -21,7 +21,7 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class MalformedChallenge(ValueError):
-    """A header that is no list of challenges: a comma is missing, a quote is not closed."""
+    """A header that is not a list of challenges, for example because a comma is missing or a quote is not closed."""
 
 
 class Challenge(NamedTuple):
@@ -32,10 +32,10 @@ class Challenge(NamedTuple):
 
 
 def parse_challenges(headers: Iterable[str]) -> tuple[Challenge, ...]:
-    """Every challenge in the values of a response's WWW-Authenticate headers, in their order. O(characters).
+    """Returns every challenge in the values of a response's WWW-Authenticate headers, in order. O(characters).
 
     Raises:
-        MalformedChallenge: one of them does not follow the grammar.
+        MalformedChallenge: a value does not follow the grammar.
     """
     return tuple(challenge for header in headers for challenge in _parse_header(header.strip(" \t,")))
 

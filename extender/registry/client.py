@@ -1,7 +1,7 @@
-"""A registry's manifests and blobs: what to ask for, what each answer means, and bytes that are what they claim.
+"""Fetches manifests and blobs: builds the requests, turns response statuses into errors, and verifies digests.
 
-Speaks the distribution-spec's pull part. Knows no cache and no platform; which credential to try is the caller's
-decision, which mirror `mirrors`', and what to show to whom `exchange`'s and `auth`'s.
+Implements the pull part of the distribution-spec, without a cache. The caller chooses the credential, and
+`mirror_failover` chooses the endpoint. `exchange` and `auth` decide which host receives which header and credential.
 """
 
 import random as stdlib_random
@@ -36,7 +36,7 @@ _NO_HEAD = frozenset({405, 501})
 
 
 class RegistryClient:
-    """Asks registries for manifests and blobs. Every method raises only RegistryError leaves and InvalidManifest."""
+    """Fetches manifests and blobs from registries. Raises only InvalidManifest and subclasses of RegistryError."""
 
     def __init__(  # noqa: PLR0913 - the operator's settings and the room's parts meet here, each by its name
         self,
@@ -53,13 +53,14 @@ class RegistryClient:
         wall_clock: Callable[[], float] = time.time,
         random: Callable[[], float] = stdlib_random.random,
     ) -> None:
-        """`timeout_seconds` bounds a whole exchange (challenge, token, redirects, body) from when its turn has come.
+        """`timeout_seconds` bounds a whole exchange: challenge, token, redirects and body.
 
-        `plain_http` are the `host[:port]` that are asked without TLS, unless `mirrors` says more of them.
-        `mirror_credentials` gives the operator's own credentials for a repository on a mirror, in the order to try
-        them: an image's are for its registry, and no mirror is shown them. `guard` says which registries and mirrors
-        may be asked at all (None: every one). `wall_clock` reads a Retry-After that is a date; `clock` gives monotonic
-        seconds and `random` numbers from 0 up to 1.
+        The time in which an exchange waits for others at the same host does not count. `plain_http` has the
+        `host[:port]` that are contacted without TLS, unless `mirrors` says otherwise. `mirror_credentials` returns the
+        operator's own credentials for a repository on a mirror, in the order to try them. An image's credentials are
+        for its registry and never go to a mirror. `guard` decides which registries and mirrors may be contacted
+        (None: all). `wall_clock` gives seconds since the epoch, for a Retry-After that is a date. `clock` gives
+        monotonic seconds and `random` numbers from 0 up to 1.
         """
         self._exchange = Exchange(session, authenticator, timeout_seconds=timeout_seconds)
         self._plain_http = plain_http
@@ -75,9 +76,9 @@ class RegistryClient:
         )
 
     async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
-        """The digest the registry states for the reference: a hint that nothing has changed, not a verified digest.
+        """Returns the digest that the registry states for the reference: an unverified hint that nothing has changed.
 
-        None where it does not say: it knows no HEAD, or sends no digest, or not the one that was asked for.
+        None if the registry does not support HEAD, sends no digest, or sends another digest than was asked for.
         """
 
         async def head(endpoint: Endpoint, shown: Credential) -> str | None:
@@ -91,9 +92,9 @@ class RegistryClient:
         return await self._failover.first_answer(_capability(reference), reference, credential, head)
 
     async def fetch_manifest(self, reference: ImageReference, credential: Credential) -> FetchedManifest:
-        """The manifest by digest, or by tag where the reference has no digest.
+        """Returns the manifest by digest, or by tag if the reference has no digest.
 
-        The digest is the one asked for, or computed from the body: the header is not trusted, since registries have
+        Its digest is the one asked for, or is computed from the body. The header is not trusted, since registries have
         sent wrong ones (google/go-containerregistry: pkg/v1/remote/descriptor.go).
         """
 
@@ -107,7 +108,10 @@ class RegistryClient:
         return await self._failover.first_answer(_capability(reference), reference, credential, fetch)
 
     async def fetch_blob(self, reference: ImageReference, digest: str, credential: Credential) -> bytes:
-        """The blob `digest` of the reference's repository. By GET: public.ecr.aws denies a HEAD where a GET works."""
+        """Returns the blob `digest` of the reference's repository.
+
+        Uses GET without a HEAD before it: public.ecr.aws denies a HEAD where a GET works.
+        """
 
         async def fetch(endpoint: Endpoint, shown: Credential) -> bytes:
             response = await self._exchange.ask("GET", endpoint, reference.path, f"blobs/{digest}", shown)
@@ -127,14 +131,14 @@ class RegistryClient:
         response = await self._exchange.ask(method, endpoint, reference.path, what, shown)
         if (
             response.status == 200 or "RateLimit-Remaining" in response.headers
-        ):  # a refusal that is silent on it says nothing
+        ):  # an error without the header does not mean that there is no quota
             self._quotas.note(endpoint.name, endpoint.root.origin(), shown.id, response.headers)
         return response
 
     async def _spare_quota(self, endpoint: Endpoint, reference: ImageReference, shown: Credential) -> None:
-        """Raise RegistryThrottled while only few more manifests may be had. A HEAD, which is free, tells what is left.
+        """Raises RegistryThrottled while the quota is low. Refreshes an old reading by a HEAD, which costs no quota.
 
-        Where the manifest was asked for by tag, the caller's own HEAD has just told.
+        For a manifest by tag, the caller's own HEAD has just refreshed the reading.
         """
         asker = (endpoint.root.origin(), shown.id)
         if self._quotas.is_low(*asker) and self._quotas.is_old(*asker):
@@ -143,7 +147,7 @@ class RegistryClient:
             raise self._quotas.withheld(endpoint.name, *asker)
 
     def _body_of(self, response: Response, endpoint: Endpoint, reference: ImageReference, digest: str) -> bytes:
-        """The body, if it is all there and hashes to `digest`, where that is not empty."""
+        """Returns the body if it is complete and hashes to `digest`; an empty `digest` is not checked."""
         self._check(response, endpoint, reference)
         if response.truncated:
             raise InvalidManifest(f"{endpoint.name} sent a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB")
@@ -152,7 +156,7 @@ class RegistryClient:
         return response.body
 
     def _check(self, response: Response, endpoint: Endpoint, reference: ImageReference) -> None:
-        """Raise what the answer's status means, unless it is a 200 that is no web page."""
+        """Raises the error for the response's status, unless it is a 200 that is not a web page."""
         if response.status == 200 and media_type_of(response.headers.get("Content-Type", "")) != "text/html":
             return
         raise self._refusal(response, endpoint.name, reference)
@@ -173,10 +177,10 @@ class RegistryClient:
 
 
 def _manifest_name(reference: ImageReference) -> str:
-    """What the manifest is called in its repository: the digest decides, as for the kubelet."""
+    """Returns the manifest's name in its repository: the digest if there is one, as in the kubelet."""
     return reference.digest or reference.tag
 
 
 def _capability(reference: ImageReference) -> Capability:
-    """What an endpoint must be trusted with: to say what a tag means, or only to give what has a digest."""
+    """Returns the capability that an endpoint needs: `resolve` to look up a tag, `pull` to fetch by digest."""
     return "pull" if reference.digest else "resolve"

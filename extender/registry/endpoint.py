@@ -1,6 +1,6 @@
-"""Where the API of a registry is served, by the registry or by a mirror, and how requests to it are made.
+"""The endpoints of a registry's API, on the registry itself or on a mirror, and the settings for requests to them.
 
-Knows addresses and what goes with them. Asks nothing, and reads no file.
+Sends no requests and reads no files.
 """
 
 import ssl
@@ -18,10 +18,10 @@ _HOSTS = {"docker.io": "registry-1.docker.io"}
 
 
 class Trust(msgspec.Struct, frozen=True):
-    """How the TLS of an endpoint is checked; True stands for the session's own way.
+    """The TLS contexts for an endpoint; True stands for the session's own.
 
-    Its token server and what it redirects to may show certificates of the same authorities (`elsewhere`). A client
-    certificate, and doing without a check, are for the endpoint's own origin alone.
+    `own` is for the endpoint's origin. Only `own` has a client certificate or skips verification. `elsewhere` trusts
+    the same authorities, and is for the token server and for the targets of redirects.
     """
 
     origin: URL | None = None
@@ -29,7 +29,7 @@ class Trust(msgspec.Struct, frozen=True):
     elsewhere: ssl.SSLContext | bool = True
 
     def context_for(self, url: URL) -> ssl.SSLContext | bool:
-        """What a request to `url` is checked with."""
+        """Returns the TLS context for a request to `url`."""
         return self.own if url.origin() == self.origin else self.elsewhere
 
 
@@ -37,35 +37,38 @@ SYSTEM_TRUST = Trust()
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One root to ask for the images of a registry. `capabilities`: its word on tags counts, on digests, or both."""
+    """One endpoint for the images of a registry. `capabilities`: may resolve tags, serve digests, or both."""
 
     name: str
-    """To be named in messages, metrics and log."""
+    """The name in messages, metrics and logs."""
     root: URL
-    """The root of the API, with `/v2` where it has that, and no slash at its end."""
+    """The root of the API, with `/v2` if it has that, and without a slash at the end."""
     namespace: str = ""
-    """The registry it is a mirror of; empty where it is that registry, and may see the credentials for it."""
+    """The registry that it mirrors; empty if it is the registry itself, which may receive the image's credentials."""
     capabilities: frozenset[Capability] = CAPABILITIES
     headers: tuple[tuple[str, str], ...] = ()
     trust: Trust = SYSTEM_TRUST
     connect_seconds: float | None = None
 
     def url_of(self, path: str, what: str) -> URL:
-        """The address of `what` (`manifests/…`, `blobs/…`) in the repository `path`; mirrors are told of whom."""
+        """Returns the URL of `what` (`manifests/…`, `blobs/…`) in the repository `path`.
+
+        For a mirror, the parameter `ns` names the registry.
+        """
         url = self.root.joinpath(f"{path}/{what}", encoded=True)
         return url.with_query(ns=self.namespace) if self.namespace else url
 
     def repository_of(self, path: str) -> str:
-        """The endpoint's own name of the repository `path`: a root such as `/v2/hub-proxy` puts a prefix before it."""
+        """Returns the endpoint's own name of the repository `path`: a root such as `/v2/hub-proxy` adds a prefix."""
         _, _, prefix = f"{self.root.raw_path}/".partition("/v2/")
         return prefix + path
 
 
 def upstream_root(domain: str, plain_http: Collection[str] = ()) -> URL:
-    """The root of the API of the registry itself.
+    """Returns the root of the registry's own API.
 
     Raises:
-        RegistryUnavailable: the domain is no address.
+        RegistryUnavailable: the domain is not an address.
     """
     scheme = "http" if domain in plain_http else "https"
     try:
@@ -79,5 +82,5 @@ def upstream_root(domain: str, plain_http: Collection[str] = ()) -> URL:
 
 
 def upstream_of(domain: str, plain_http: Collection[str] = ()) -> Endpoint:
-    """The registry itself, to be asked in the usual way. RegistryUnavailable as `upstream_root`."""
+    """Returns the registry's own endpoint, with default settings. Raises RegistryUnavailable as `upstream_root`."""
     return Endpoint(name=domain, root=upstream_root(domain, plain_http))

@@ -1,7 +1,7 @@
-"""Endpoints that have failed lately and are not asked for a while, where another endpoint may do as well.
+"""The circuit breakers of endpoints, for registries that have more than one endpoint.
 
-Knows endpoints by their roots, and a circuit breaker for each that failed. A registry without mirrors has its breaker
-in the resolver instead, by the host that images name.
+Keeps a breaker for each endpoint that failed, by its root. The resolver has the breaker of a registry without mirrors,
+by the host that images name.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from extender.tables import LruTable, declare_cache
 log = structlog.get_logger()
 
 _BACKOFF = Backoff(first_seconds=10.0, max_seconds=300.0)
-# A mirror of every registry makes endpoints of all the hosts that images name.
+# With a mirror for all registries, every host that images name is an endpoint.
 _BREAKERS = declare_cache(
     "registry.endpoint_breaker.breakers", key="root of the endpoint", bound=1024, invalidated_by="an answer"
 )
@@ -28,7 +28,7 @@ class _Row(NamedTuple):
 
 
 class EndpointBreakers:
-    """The breakers of endpoints that failed, by root; an endpoint that is not here has not failed."""
+    """The breakers of endpoints that failed, by root. Every other endpoint counts as one that has not failed."""
 
     def __init__(
         self,
@@ -38,17 +38,17 @@ class EndpointBreakers:
         random: Callable[[], float],
         size: int = _BREAKERS.rows,
     ) -> None:
-        """At most `size`. As `CircuitBreaker`: `clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
+        """Keeps at most `size` breakers. `clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
         self._probe_seconds = probe_seconds
         self._clock = clock
         self._random = random
         self._rows: LruTable[str, _Row] = _BREAKERS.lru_table(size)
 
     def admit(self, root: str) -> Attempt:
-        """An attempt at the endpoint; the caller records its outcome, or releases it.
+        """Returns an attempt at the endpoint. The caller records its outcome or releases it.
 
         Raises:
-            RegistryThrottled, RegistryUnavailable: the endpoint is not asked now.
+            RegistryThrottled, RegistryUnavailable: the endpoint's breaker refuses the attempt.
         """
         row = self._rows.peek(root)
         if row is None:
@@ -61,23 +61,23 @@ class EndpointBreakers:
         raise RegistryUnavailable(f"{root} has failed and is not asked for a while")
 
     def force(self) -> Attempt:
-        """An attempt that is made whatever an endpoint's breaker says."""
+        """Returns an attempt that is made in any state of the endpoint's breaker."""
         return Attempt(self._clock())
 
     def release(self, root: str, attempt: Attempt) -> None:
-        """The attempt is over. This only matters if it had no outcome."""
+        """Ends the attempt. Has an effect only if no outcome was recorded."""
         row = self._rows.peek(root)
         if row:
             row.breaker.release(attempt)
 
     def record_success(self, root: str, attempt: Attempt) -> None:
-        """The endpoint has answered."""
+        """Records that the endpoint has answered."""
         row = self._rows.peek(root)
         if row and row.breaker.record_success(attempt):
             self._rows.remove(root)
 
     def record_failure(self, root: str, attempt: Attempt, error: RegistryThrottled | RegistryUnavailable) -> None:
-        """The endpoint has failed the attempt; one that names no time when it throttles is taken to be down."""
+        """Records that the endpoint has failed the attempt. A 429 that names no time counts like any other failure."""
         row = self._rows.peek(root)
         breaker = row.breaker if row else self._new_breaker()
         retry_after_seconds = error.retry_after_seconds if isinstance(error, RegistryThrottled) else None

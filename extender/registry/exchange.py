@@ -1,6 +1,6 @@
-"""One question to one endpoint: redirected, authenticated, and shown no more than is meant for it.
+"""One exchange with one endpoint: a request with its redirects and its authentication.
 
-Knows who may see which header and whose certificates are trusted where. What an answer means is `client`'s business.
+Decides which host receives which header and which TLS context applies. `client` interprets the response.
 """
 
 import aiohttp
@@ -13,26 +13,29 @@ from extender.registry.auth import Authenticator
 from extender.registry.endpoint import Endpoint
 from extender.registry.transport import Response, deadline, follow, send
 
-# Registries refuse to store longer manifests and runtimes to read them (distribution, containerd, containers/image);
-# the same limit holds for configs, as in containers/image.
+# Registries refuse to store longer manifests, and runtimes refuse to read them (distribution, containerd,
+# containers/image). The same limit applies to configs, as in containers/image.
 MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
 _ACCEPT = ", ".join(ACCEPTED)
 
 
 class Exchange:
-    """Asks endpoints. Beyond the origin of one, nobody is shown its headers, a credential or a client certificate."""
+    """Sends requests to endpoints.
+
+    Redirects to another origin carry no credential, no client certificate and none of the endpoint's headers.
+    """
 
     def __init__(self, session: aiohttp.ClientSession, authenticator: Authenticator, *, timeout_seconds: float) -> None:
-        """`timeout_seconds` bounds all there is to one question: challenge, token, redirects, body."""
+        """`timeout_seconds` bounds a whole exchange: challenge, token, redirects and body."""
         self._session = session
         self._authenticator = authenticator
         self._timeout_seconds = timeout_seconds
 
     async def ask(self, method: str, endpoint: Endpoint, path: str, what: str, credential: Credential) -> Response:
-        """The answer about `what` in the repository `path`, which is no redirect.
+        """Returns the response about `what` in the repository `path`, after redirects.
 
         Raises:
-            RegistryError: there is no answer, or no token to be had.
+            RegistryError: there is no response, or no token can be obtained.
         """
 
         async def send_to(hop: URL) -> Response:
@@ -44,7 +47,7 @@ class Exchange:
     async def _send(
         self, method: str, url: URL, endpoint: Endpoint, repository: str, credential: Credential
     ) -> Response:
-        """The answer to one request, with one more try where a 401 says how to authenticate."""
+        """Sends one request, and once more if a 401 says how to authenticate; returns the last response."""
         own = credential if url.origin() == endpoint.root.origin() else ANONYMOUS
         authorization = await self._authenticator.authorization(url, repository, own, endpoint.trust)
         response = await self._send_once(method, url, endpoint, authorization)

@@ -1,10 +1,10 @@
-"""What a registry's folder of containerd's files says: places, and how each is to be trusted.
+"""Reads a registry's folder in containerd's format: the registry's endpoints and how TLS is checked for each.
 
-Follows containerd (docs/hosts.md; core/remotes/docker/config/hosts.go). Reads files and makes TLS contexts; which
-folder is whose, and when it is read again, is `mirrors`' business.
+Follows containerd (docs/hosts.md; core/remotes/docker/config/hosts.go). Reads files and makes TLS contexts; `mirrors`
+decides which folder is read, and when.
 
-Departures: a malformed file is refused, where containerd logs it and asks the registry without mirrors; plain HTTP for
-`localhost` is not guessed. Of several client certificates OpenSSL keeps one per kind of key.
+Departures: a malformed file is an error, where containerd logs it and uses the registry without mirrors. Plain HTTP is
+not assumed for `localhost`. Of several client certificates OpenSSL keeps one per type of key.
 """
 
 import re
@@ -28,11 +28,11 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 K = TypeVar("K", bound="_HostKeys")
 
 
-Stamp = tuple[str, int, int, int]  # a file: its path, inode, time of change, size
+Stamp = tuple[str, int, int, int]  # of a file: path, inode, modification time in nanoseconds, size
 
 
 class _HostKeys(msgspec.Struct):
-    """What may be said of a host; other keys are not for us, and left alone as containerd leaves them."""
+    """The keys of a host that are read. Other keys are ignored, as in containerd."""
 
     capabilities: list[str] = []
     ca: str | list[str] = []
@@ -48,7 +48,7 @@ class _RootKeys(_HostKeys):
 
 
 class MirrorHost(NamedTuple):
-    """One place of a registry's file; `root` is None where it is the registry itself."""
+    """One endpoint in a registry's file. `root` is None for the registry itself."""
 
     root: URL | None = None
     capabilities: frozenset[Capability] = CAPABILITIES
@@ -73,14 +73,14 @@ class MirrorHost(NamedTuple):
 
 
 class HostsReader:
-    """Reads folders of the directory, and remembers which files they name, as they were before they were read."""
+    """Reads registries' folders. `stamps` has the certificate and key files that they name, as before reading."""
 
     def __init__(self, ca_files: Sequence[str]) -> None:
         self.stamps: dict[Path, Stamp] = {}
         self._ca_files = ca_files
 
     def read_folder(self, folder: Path) -> tuple[MirrorHost, ...]:
-        """The places that `hosts.toml` names; without that file, the registry with Docker's certificates for it."""
+        """Returns the endpoints in `hosts.toml`; without that file, the registry with the folder's certificates."""
         file = folder / "hosts.toml"
         text = file.read_bytes() if file.exists() else b""
         return self._read_file(file, text) if text else (self._read_certificates(folder),)
@@ -99,7 +99,7 @@ class HostsReader:
             hosts.append(self._host(section, name, _convert(section, table, _HostKeys)))
         section, keys = _Position(file, ""), _convert(_Position(file, ""), document, _RootKeys)
         host = self._host(section, keys.server, keys)
-        # Without a server, the registry itself, whatever the file says that it can do: so containerd has it.
+        # Without `server`, the last endpoint is the registry itself, with all capabilities, as in containerd.
         return (*hosts, host if keys.server else host._replace(capabilities=CAPABILITIES))
 
     def _host(self, section: "_Position", address: str, keys: _HostKeys) -> MirrorHost:
@@ -116,7 +116,10 @@ class HostsReader:
         )
 
     def _read_certificates(self, folder: Path) -> MirrorHost:
-        """`*.crt` are authorities, `*.cert` and `*.key` of one name a client certificate (Docker's certs.d)."""
+        """Returns the registry itself, with the certificates of a folder in Docker's certs.d layout.
+
+        `*.crt` are authorities. `*.cert` and `*.key` of the same name are a client certificate.
+        """
         names = sorted(entry.name for entry in folder.iterdir())
         authorities = [name for name in names if name.endswith(".crt")]
         stems = [name.removesuffix(".cert") for name in names if name.endswith(".cert")]
@@ -127,7 +130,7 @@ class HostsReader:
     def _contexts(
         self, section: "_Position", authorities: Sequence[str], pairs: Sequence[tuple[str, str]], *, skip_verify: bool
     ) -> tuple[ssl.SSLContext | bool, ssl.SSLContext | bool]:
-        """For the host itself, and for where it leads; True where there is nothing special to it."""
+        """Returns the TLS contexts for the host itself and for other hosts; True stands for the session's own."""
         folder = section.folder
         elsewhere = self._trusting(section, [folder / name for name in authorities]) if authorities else True
         if not pairs and not skip_verify:
@@ -157,7 +160,7 @@ class HostsReader:
         if key:
             self._note(key)
         try:
-            context.load_cert_chain(certificate, key, password="")  # an encrypted key is refused, not asked about
+            context.load_cert_chain(certificate, key, password="")  # an encrypted key fails instead of prompting
         except OSError as exc:
             raise section.error("client", f"{certificate} and its key cannot be used: {exc.strerror or exc}") from exc
 
@@ -166,14 +169,14 @@ class HostsReader:
 
 
 class _Position(NamedTuple):
-    """Where in which file something stands, for the words of a refusal. `file` is the folder where there is no file."""
+    """A position in a file, for error messages. `file` is the folder if there is no file."""
 
     file: Path
     table: str
 
     @property
     def folder(self) -> Path:
-        """What relative paths start from."""
+        """The folder that relative paths start from."""
         return self.file.parent if self.file.suffix == ".toml" else self.file
 
     def error(self, key: str, problem: str) -> ConfigError:
@@ -202,12 +205,12 @@ def _list_of(value: str | list[Any]) -> list[Any]:
 
 
 def _pair_of(client: str | tuple[str, str]) -> tuple[str, str]:
-    """Certificate and key, which may be one file."""
+    """Returns the files of certificate and key; the key's is empty if one file has both."""
     return (client, "") if isinstance(client, str) else client
 
 
 def _read_address(section: _Position, text: str, *, override_path: bool) -> URL:
-    """The root of the API: `/v2` is put behind the path, unless `override_path` says that the path is the root."""
+    """Returns the root of the API: appends `/v2` if the path lacks it, unless `override_path` is set."""
     try:
         url = URL(text if "://" in text else f"https://{text}")
         usable = url.scheme in ("http", "https") and url.raw_host and url.port
@@ -222,7 +225,7 @@ def _read_address(section: _Position, text: str, *, override_path: bool) -> URL:
 
 
 def _read_capabilities(section: _Position, names: Sequence[str]) -> frozenset[Capability]:
-    """None stated are all; those of writing are not for us."""
+    """Returns which of `resolve` and `pull` are stated; both if nothing is. Ignores the other known names."""
     lower = {name.lower() for name in names}
     if unknown := sorted(lower - _KNOWN_CAPABILITIES):
         raise section.error("capabilities", f"{unknown[0]!r} is none of pull, resolve, push")
@@ -230,7 +233,7 @@ def _read_capabilities(section: _Position, names: Sequence[str]) -> frozenset[Ca
 
 
 def _read_headers(section: _Position, header: Mapping[str, str | list[str]]) -> Iterator[tuple[str, str]]:
-    """The values are not quoted in a refusal: they may be secrets."""
+    """Yields names and values. Error messages do not quote values, which may be secrets."""
     for name, value in header.items():
         for each in _list_of(value):
             if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(each):
@@ -239,7 +242,7 @@ def _read_headers(section: _Position, header: Mapping[str, str | list[str]]) -> 
 
 
 def _read_timeout(section: _Position, text: str) -> float | None:
-    """Returns the seconds of `dial_timeout`; None, our own time-out, for no text and for zero."""
+    """Returns the seconds of `dial_timeout`; None, for our own timeout, if it is empty or zero."""
     try:
         seconds = parse_seconds(text) if text else 0.0
     except ValueError:

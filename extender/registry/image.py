@@ -1,6 +1,6 @@
-"""From a manifest to everything that is known of the image, fetching what the manifest alone does not say.
+"""Describes an image from its manifest, and fetches the child manifests and configs that this needs.
 
-Knows what must be fetched and how much of it is too much; how it is fetched is the `ManifestClient`'s business.
+Decides what is fetched and sets the limits on it; a `ManifestClient` does the fetching.
 """
 
 from typing import Protocol
@@ -23,18 +23,18 @@ from extender.images.manifest import (
 from extender.images.platform import Platform
 from extender.images.reference import ImageReference
 
-# Requests for one image, beyond that for its manifest. A child whose platform the index does not state costs two
-# (manifest and config), so this is enough for eight of them; each is a pull where pulls are counted.
+# Requests for one image, besides the one for its manifest. A child whose platform the index does not state costs two
+# (manifest and config), so this allows eight such children. Each child is a pull where a registry counts pulls.
 MAX_REQUESTS = 16
-# Indexes inside each other, the outermost not counted. Nobody is known to nest more than one.
+# Levels of indexes nested in the outermost one. No known image has more than one.
 MAX_DEPTH = 4
-# Platforms of one image, and parts of it that are nothing to run: ten times what is known, so that what is remembered
-# of images stays small, whatever somebody thinks up.
+# Platforms of one image, and parts of it that do not run: ten times what known images have. The limits keep cached
+# images small even if someone builds an image to exceed them.
 MAX_PLATFORMS, MAX_SKIPPED = 256, 1000
 
 
 class FetchedManifest(msgspec.Struct, frozen=True):
-    """A manifest as it came: `body` hashes to `digest`, `media_type` is the Content-Type without parameters."""
+    """A manifest as received: `body` hashes to `digest`, `media_type` is the Content-Type without parameters."""
 
     digest: str
     media_type: str
@@ -42,34 +42,42 @@ class FetchedManifest(msgspec.Struct, frozen=True):
 
 
 class ManifestClient(Protocol):
-    """Whatever fetches manifests and blobs. Every method raises RegistryError leaves."""
+    """A client that fetches manifests and blobs. Every method raises subclasses of RegistryError."""
 
     async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
-        """The digest the registry states for the reference; None when it does not say: fetch, then."""
+        """Returns the digest that the registry states for the reference; None if the caller must fetch instead."""
         ...
 
     async def fetch_manifest(self, reference: ImageReference, credential: Credential) -> FetchedManifest:
-        """The manifest, by digest if the reference has one, else by tag. InvalidManifest if the bytes are not it."""
+        """Returns the manifest, by digest if the reference has one, else by tag.
+
+        Raises:
+            InvalidManifest: the bytes do not match the digest.
+        """
         ...
 
     async def fetch_blob(self, reference: ImageReference, digest: str, credential: Credential) -> bytes:
-        """The blob of the reference's repository that has this digest. InvalidManifest if the bytes are not it."""
+        """Returns the blob with this digest from the reference's repository.
+
+        Raises:
+            InvalidManifest: the bytes do not match the digest.
+        """
         ...
 
 
 async def describe_image(
     client: ManifestClient, reference: ImageReference, manifest: FetchedManifest, credential: Credential
 ) -> Image:
-    """Everything there is to know of the image behind `manifest`, which costs no request where an index says it all.
+    """Returns the description of the image behind `manifest`; sends no request if an index states every platform.
 
-    An image in which there is nothing to run is an artifact; `skipped` then says why. A part that cannot be read makes
-    the whole unknown: what is left out of a platform set would be refused by every node it runs on.
+    An image with nothing to run is an artifact, and `skipped` says why. One unreadable part fails the whole image: if
+    its platform were left out, all nodes of that platform would be refused.
 
     Raises:
         InvalidManifest: a document is not what it claims to be.
-        UnsupportedManifest: schema1, or more than `MAX_REQUESTS` or `MAX_DEPTH` would be needed, or it has more than
-            `MAX_PLATFORMS` or `MAX_SKIPPED`.
-        RegistryError: something could not be fetched.
+        UnsupportedManifest: a manifest is schema1, or the image exceeds `MAX_REQUESTS`, `MAX_DEPTH`, `MAX_PLATFORMS`
+            or `MAX_SKIPPED`.
+        RegistryError: a manifest or config could not be fetched.
     """
     survey = _Survey(client, reference, credential)
     document = await survey.read(manifest, depth=0)
@@ -85,7 +93,7 @@ async def describe_image(
 
 
 class _Survey:
-    """What has been learned of one image so far, and how many requests may still be spent on it."""
+    """What is known of one image so far, and how many requests may still be sent for it."""
 
     def __init__(self, client: ManifestClient, reference: ImageReference, credential: Credential) -> None:
         self.entries: dict[Platform, PlatformEntry] = {}
@@ -98,7 +106,7 @@ class _Survey:
         self._seen: set[str] = set()
 
     async def read(self, manifest: FetchedManifest, depth: int) -> Document:
-        """Add what this manifest and all below it say; the document it holds."""
+        """Adds what this manifest and its descendants state; returns the document it holds."""
         document = read_manifest(manifest.body, manifest.media_type)
         if isinstance(document, IndexDocument):
             await self._read_index(document, depth)
@@ -109,7 +117,7 @@ class _Survey:
         return document
 
     async def _read_index(self, index: IndexDocument, depth: int) -> None:
-        """The entries that state their platform come first: runtimes take one of the others only for want of those."""
+        """Adds the entries that state a platform first: runtimes use another child only if none of these matches."""
         self.states_platforms = self.states_platforms or index.states_platforms
         self.skipped.extend(index.skipped)
         for entry in index.entries:

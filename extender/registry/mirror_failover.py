@@ -1,7 +1,7 @@
-"""Which of the endpoints that may have an image is asked, in which order, and whose failure counts if none has it.
+"""Tries the endpoints of a registry in order, and chooses which error to raise if none has the image.
 
-Knows mirrors and their failures, whose credentials each may see, and how many requests a host gets at once. What is
-asked, and what an answer means, is `client`'s business.
+Chooses the credentials that each endpoint receives, and limits concurrent requests per host. `client` sends the
+requests and interprets the responses.
 """
 
 import asyncio
@@ -44,12 +44,12 @@ MirrorCredentials = Callable[[ImageReference], Awaitable[tuple[Credential, ...]]
 
 
 async def nobody(_reference: ImageReference) -> tuple[Credential, ...]:
-    """The credentials for mirrors of one who has none."""
+    """Returns the anonymous credential, for operators without credentials for mirrors."""
     return (ANONYMOUS,)
 
 
 class MirrorFailover:
-    """Asks one endpoint after the other until one has an answer."""
+    """Tries one endpoint after the other until one has what is requested."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class MirrorFailover:
         concurrency: int,
         breakers: EndpointBreakers,
     ) -> None:
-        """`endpoints_for` gives a domain's endpoints in order; at most `concurrency` requests are at a host at once.
+        """`endpoints_for` returns a domain's endpoints in order; `concurrency` limits concurrent requests per host.
 
-        `mirror_credentials` and `guard` are as `client` describes them.
+        `mirror_credentials` and `guard` are those of `RegistryClient`.
         """
         self._endpoints_for = endpoints_for
         self._mirror_credentials = mirror_credentials
@@ -74,14 +74,14 @@ class MirrorFailover:
     async def first_answer(
         self, capability: Capability, reference: ImageReference, credential: Credential, ask: Ask[T]
     ) -> T:
-        """The answer of the first endpoint that has what is asked for.
+        """Returns the result of `ask` for the first endpoint that has what is requested.
 
-        A mirror that lacks it, fails, or has an open breaker gives way to the next: it may hold only what it was fed.
-        If none has it, the failure is the last endpoint's. `ask` is called with an endpoint and a credential that it
-        may see.
+        Goes on to the next endpoint if a mirror lacks it, fails, or has an open breaker: a mirror may hold only a part
+        of the images. If no endpoint has it, raises the last one's error. Calls `ask` with an endpoint and a credential
+        that this endpoint may receive.
 
         Raises:
-            RegistryError, InvalidManifest: as `ask`, or the guard.
+            RegistryError, InvalidManifest: from `ask` or the guard.
         """
         endpoints = [each for each in self._endpoints_for(reference.domain) if capability in each.capabilities]
         if len(endpoints) == 1:
@@ -97,7 +97,7 @@ class MirrorFailover:
         raise _verdict(failures) if failures else _nowhere(reference, capability)
 
     async def _visit(self, endpoint: Endpoint, reference: ImageReference, credential: Credential, ask: Ask[T]) -> T:
-        """What one endpoint says to the first credential that it does not deny, once its host has room."""
+        """Returns the endpoint's result for the first credential that it does not deny; waits for its host's limit."""
         if self._guard:
             self._guard.check_registry(endpoint.root)
         credentials = await self._credentials_for(endpoint, reference, credential)
@@ -108,7 +108,7 @@ class MirrorFailover:
             return await ask(endpoint, credentials[-1])
 
     def _recording(self, ask: Ask[T], begin: Callable[[], Attempt]) -> Ask[T]:
-        """`ask`, with its outcome recorded in the endpoint's breaker; `begin` raises where that refuses."""
+        """Returns `ask` with its outcome recorded in the endpoint's breaker; `begin` raises if the breaker refuses."""
 
         async def ask_and_record(endpoint: Endpoint, shown: Credential) -> T:
             try:
@@ -137,7 +137,7 @@ class MirrorFailover:
     async def _credentials_for(
         self, endpoint: Endpoint, reference: ImageReference, credential: Credential
     ) -> tuple[Credential, ...]:
-        """The image's for its registry, and the operator's own for a mirror."""
+        """Returns the image's credential for its own registry, or the operator's credentials for a mirror."""
         if not endpoint.namespace:
             return (credential,)
         there = ImageReference(endpoint.name, endpoint.repository_of(reference.path), reference.tag, reference.digest)
@@ -152,9 +152,10 @@ class MirrorFailover:
 
 
 def _verdict(failures: Sequence[Failure]) -> Failure:
-    """The failure of the last endpoint that could be asked, which is nearest the source.
+    """Returns the failure of the last endpoint that the guard did not refuse, which is nearest the source.
 
-    A registry that fails behind a mirror that answers is not held against the images that the mirror has.
+    Sets `host_is_well` if any endpoint has answered: a failing registry behind a mirror that answers must not count
+    against the images that the mirror has.
     """
     failure = ([each for each in failures if not isinstance(each, AddressRefused)] or failures)[-1]
     if isinstance(failure, RegistryError) and any(map(_has_answered, failures)):
@@ -170,9 +171,10 @@ def _nowhere(reference: ImageReference, capability: Capability) -> RegistryUnava
 
 
 def _has_answered(failure: Failure) -> bool:
-    """Whether the endpoint answered, which costs little.
+    """Whether the endpoint answered, which takes little time.
 
-    A 5xx counts: distribution's cache says 500 for what it lacks when its registry is away, and gives what it has.
+    A 5xx counts as an answer: while its registry is down, distribution's cache answers 500 for content that it lacks
+    and still serves content that it has.
     """
     return isinstance(failure, (ManifestNotFound, RegistryDenied, InvalidManifest, RegistryFailed))
 

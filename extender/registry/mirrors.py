@@ -1,7 +1,7 @@
-"""The mirrors of registries, from the files that containerd reads on the nodes, so that we ask whom nodes pull from.
+"""The mirrors of registries, from the files that containerd reads on nodes, so that lookups use the same endpoints.
 
-Knows which folder is a registry's, and reads all of them at once and again when they have changed; a lookup meets what
-was read last. What a folder says is `hosts_toml`'s business. Asks no one.
+Maps each registry to its folder. Reads all folders together, and again when a file has changed; lookups use the result
+of the last successful read. `hosts_toml` parses a folder. Sends no requests.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ _UPSTREAM_ONLY = (MirrorHost(),)
 
 
 class HostsDirectory:
-    """containerd's `certs.d` folder: a folder per registry, and `_default` for those that have none."""
+    """containerd's `certs.d` folder: a folder per registry, and `_default` for registries without one."""
 
     def __init__(self, folder: str, *, ca_files: Sequence[str] = ()) -> None:
-        """Reads the folder. `ca_files` are PEM bundles trusted everywhere, besides the system's.
+        """Reads the folder. `ca_files` are PEM bundles trusted for all hosts, in addition to the system's.
 
         Raises:
             ConfigError: a file cannot be read or used; the message names the file and the key.
@@ -42,18 +42,21 @@ class HostsDirectory:
         self._load()
 
     def endpoints_for(self, domain: str, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
-        """The places to ask for images of `domain` (`host[:port]`), in order: mirrors, then the file's `server`.
+        """Returns the endpoints for images of `domain` (`host[:port]`), in order: mirrors, then the file's `server`.
 
-        `plain_http` are the registries that are asked without TLS where no file says otherwise.
+        `plain_http` has the registries that are contacted without TLS unless a file says otherwise.
 
         Raises:
-            RegistryUnavailable: the domain is no address.
+            RegistryUnavailable: the domain is not an address.
         """
         hosts = next((self._hosts[name] for name in _names_of(domain) if name in self._hosts), _UPSTREAM_ONLY)
         return tuple(host.endpoint(domain, plain_http) for host in hosts)
 
     def reload_if_changed(self) -> bool:
-        """Go by what the files say now; while they cannot be used, by what they said before."""
+        """Reads the files again if one has changed; returns whether they were loaded.
+
+        If they cannot be used, the endpoints stay as they were.
+        """
         if self._stamps(self._named) == self._seen:
             return False
         try:
@@ -67,13 +70,13 @@ class HostsDirectory:
         return True
 
     async def watch(self, every_seconds: float) -> None:
-        """Look at the files again and again until cancelled."""
+        """Calls `reload_if_changed` every `every_seconds` until cancelled."""
         while True:
             await asyncio.sleep(every_seconds)
             await asyncio.to_thread(self.reload_if_changed)
 
     def _load(self) -> None:
-        """All or nothing."""
+        """Reads all folders. An error leaves all endpoints as they were; the files then count as seen."""
         seen = self._stamps(())
         reader = HostsReader(self._ca_files)
         try:
@@ -82,16 +85,19 @@ class HostsDirectory:
         except OSError as exc:
             raise ConfigError(f"{SETTING}: {exc.filename or self._folder} cannot be read: {exc.strerror}") from exc
         finally:
-            # Stamps are taken before the reading, so that a change in between is seen as one the next time.
+            # Stamps are taken before reading, so that the next check notices a change made meanwhile.
             self._named, self._seen = tuple(reader.stamps), seen | frozenset(reader.stamps.values())
 
     def _stamps(self, named: Iterable[Path]) -> frozenset[Stamp]:
-        """What tells that a file has changed: of everything in the folder, and of `named` files elsewhere."""
+        """Returns the stamps of everything in the folder and of the `named` files, which may be elsewhere."""
         return frozenset(map(stamp_of, (*self._folder.glob("*"), *self._folder.glob("*/*"), *named)))
 
 
 def _names_of(domain: str) -> Iterator[str]:
-    """The folders that may be a registry's, the first that exists being it; no path has a colon on every system."""
+    """Yields the possible names of a registry's folder; the first that exists is used.
+
+    `host_port_` stands for `host:port`, since not every system allows a colon in a path.
+    """
     host, colon, port = domain.rpartition(":")
     if colon and host:
         yield f"{host}_{port}_"

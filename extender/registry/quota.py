@@ -1,4 +1,4 @@
-"""The quotas of registries: how many requests each still allows, and when the rest is left to the nodes.
+"""The quotas of registries: how many requests each still allows, and when lookups leave the rest to the nodes.
 
 Reads the RateLimit headers (Docker Hub's `76;w=21600`, and plain numbers as in the IETF's drafts). Sends no request.
 """
@@ -17,7 +17,7 @@ from extender.tables import Table, declare_cache
 
 log = structlog.get_logger()
 
-# The only registry that is known to say, by name; the others together, the last to speak.
+# Docker Hub is the only registry known to state a quota. Others share a label, with the value stated last.
 _NAMES = ("docker.io", "other")
 LIMIT = gauge(
     "multiarch_registry_quota_limit",
@@ -40,9 +40,9 @@ WITHHELD = counter(
 
 _NUMBER = re.compile(r"\s*([0-9]{1,15})")
 _WINDOW = re.compile(r";\s*w\s*=\s*([0-9]{1,15})")
-_WINDOW_SECONDS = 60.0  # where none is stated
+_WINDOW_SECONDS = 60.0  # if the registry states none
 _MOST_WAIT_SECONDS = 300.0
-_RESERVE = 0.1  # of the limit: ten pulls of the hundred that Docker Hub gives an address
+_RESERVE = 0.1  # of the limit, for the nodes: ten of the hundred pulls that Docker Hub allows an address
 _OLD_SECONDS = 60.0
 _READINGS = declare_cache(
     "registry.quota.readings",
@@ -65,7 +65,7 @@ class _Reading(NamedTuple):
 
 
 class Quotas:
-    """Keeps what registries said of quotas, by origin and credential: accounts and addresses have their own."""
+    """The quotas that registries stated last, by origin and credential: each account and address has its own."""
 
     def __init__(self, *, clock: Callable[[], float], random: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
@@ -74,7 +74,7 @@ class Quotas:
         self._readings: Table[tuple[URL, CredentialId], _Reading] = _READINGS.table()
 
     def note(self, name: str, origin: URL, credential_id: CredentialId, headers: Mapping[str, str]) -> None:
-        """Records what an answer's headers say; with none, nothing is limited. `name` is the registry's in metrics."""
+        """Records the quota in a response's headers; without them there is no limit. `name` is the registry's name."""
         key = (origin, credential_id)
         before, reading = self._readings.peek(key), self._read(headers)
         if reading is None:
@@ -87,17 +87,17 @@ class Quotas:
             log.warning("quota.ran_low", registry=name, limit=reading.limit, remaining=reading.remaining)
 
     def is_low(self, origin: URL, credential_id: CredentialId) -> bool:
-        """Whether the rest of the quota is left to the nodes. A reading older than its window does not count."""
+        """Whether lookups leave the rest of the quota to the nodes. Ignores a reading older than its window."""
         reading = self._readings.peek((origin, credential_id))
         return reading is not None and reading.is_low and self._age_seconds(reading) < reading.window_seconds
 
     def is_old(self, origin: URL, credential_id: CredentialId) -> bool:
-        """Whether the last reading is so old that a HEAD, which costs no quota, should bring a new one."""
+        """Whether a HEAD, which costs no quota, should refresh the last reading because of its age."""
         reading = self._readings.peek((origin, credential_id))
         return reading is None or self._age_seconds(reading) >= _OLD_SECONDS
 
     def withheld(self, name: str, origin: URL, credential_id: CredentialId) -> RegistryThrottled:
-        """Counts a request that is not made, and returns its error, which asks for a pause of six minutes at most."""
+        """Counts a request that is not sent and returns its error, with a wait of at most six minutes."""
         WITHHELD[_label(name)].inc()
         reading = self._readings.peek((origin, credential_id))
         window_seconds = reading.window_seconds if reading else _WINDOW_SECONDS
@@ -107,7 +107,10 @@ class Quotas:
         return error
 
     def _read(self, headers: Mapping[str, str]) -> _Reading | None:
-        """Reads the two headers; None if they state no remaining requests. Without a limit there is no reserve."""
+        """Returns the reading of the headers; None if they do not state the remaining requests.
+
+        A missing limit is read as 0, so that nothing is reserved.
+        """
         remaining = headers.get("RateLimit-Remaining", "")
         limit = headers.get("RateLimit-Limit", "")
         left, most = _NUMBER.match(remaining), _NUMBER.match(limit)

@@ -1,6 +1,6 @@
-"""The HTTP session that registries and token servers are asked through: none of its connections escapes the guard.
+"""The HTTP session for registries and token servers, in which the guard checks every request.
 
-Knows TLS trust, connection limits and where a connection is opened. Knows no registry, no credential and no request.
+Sets TLS trust and connection limits. Other files send the requests and obtain the credentials.
 """
 
 import socket
@@ -18,21 +18,21 @@ from extender.registry.transport import host_of, proxy_of
 from extender.tables import declare_cache
 
 _RESOLVED_SECONDS = 10
-# What names resolve to, checked before it is kept.
+# The addresses that names resolve to. The guard checks them before they are cached.
 _ADDRESSES = declare_cache(
     "registry.session.addresses", key="host, port", lifetime=f"{_RESOLVED_SECONDS} s", bound=1000
 )
-_CONNECTIONS = 256  # over all hosts, so that no reference can use up the file descriptors; each host has its own bound
+_CONNECTIONS = 256  # over all hosts, so that images cannot exhaust the file descriptors; each host has its own limit
 
 
 def open_session(*, guard: AddressGuard, ca_files: Sequence[str] = ()) -> aiohttp.ClientSession:
-    """A session for `RegistryClient` and `Authenticator`: no cookies, no time-out of its own, nothing from ~/.netrc.
+    """Returns a session for `RegistryClient` and `Authenticator`, without cookies, timeout and ~/.netrc.
 
-    Whatever is asked through it is checked by `guard` and raises AddressRefused where that
-    refuses: the host of each request, and each address right before it is connected to, so that a name cannot mean
-    another one by then. A proxy of the environment connects for us, so names and literals alone can be checked; its own
-    address is not. `ca_files` are PEM bundles trusted besides the system's. Call it with a loop running and close it
-    when done.
+    `guard` checks the host of each request, and each address right before it is connected to, so that a name cannot
+    resolve to another address in between. Requests that it refuses raise AddressRefused. A proxy that the environment
+    names connects for us: then only names and literal addresses can be checked. The proxy's own address is not checked.
+    `ca_files` are PEM bundles trusted in addition to the system's. Needs a running event loop; the caller closes the
+    session.
 
     Raises:
         ConfigError: one of `ca_files` cannot be read or holds no certificate.
@@ -54,7 +54,7 @@ def open_session(*, guard: AddressGuard, ca_files: Sequence[str] = ()) -> aiohtt
 
 
 class _GuardedResolver(AbstractResolver):
-    """Resolves a name to those of its addresses that may be reached. aiohttp connects to these and asks no more."""
+    """Resolves a name to the addresses that the guard allows. aiohttp connects to these without another lookup."""
 
     def __init__(self, guard: AddressGuard, proxies: frozenset[tuple[str, int]]) -> None:
         self._guard = guard
@@ -72,12 +72,15 @@ class _GuardedResolver(AbstractResolver):
 
 
 def _checking(guard: AddressGuard, proxies: frozenset[tuple[str, int]]) -> aiohttp.ClientMiddlewareType:
-    """Checks the host of each request: aiohttp shows literal addresses to no resolver, and proxies resolve for us."""
+    """Returns a middleware that checks the host of each request.
+
+    The resolver is not enough: aiohttp does not call it for literal addresses, and a proxy resolves names itself.
+    """
 
     async def check(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         guard.check_host(request.url)
         if request.proxy is None and _address_of(request.url) in proxies:
-            raise inner_refusal(host_of(request.url))  # the proxy's address is not checked, so it is none of a registry
+            raise inner_refusal(host_of(request.url))  # the resolver does not check it, so no registry may be there
         return await send(request)
 
     return check

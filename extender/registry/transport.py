@@ -1,7 +1,7 @@
-"""One HTTP exchange with a host we do not trust: capped, timed, counted, and every failure in our own words.
+"""HTTP requests to untrusted hosts: limits their size and time, counts them, and translates their errors.
 
-Knows HTTP and nothing of registries. Whatever aiohttp, the TLS library or the resolver raises becomes
-`RegistryUnavailable` here; a message names the host and never the path, the query or anything the host sent.
+Errors of aiohttp, the TLS library and the resolver become `RegistryUnavailable` here. The message names the host but
+never the path, the query or anything that the host sent.
 """
 
 import asyncio
@@ -41,11 +41,11 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 3600.0
 _PROXY_VARIABLES = (
     "http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY",
-    "REQUEST_METHOD",  # in a CGI script HTTP_PROXY is a caller's header
+    "REQUEST_METHOD",  # set in a CGI script, where HTTP_PROXY is a header of the request
 )  # fmt: skip
 _SECONDS = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 
-# The first class that an exception belongs to gives the words that follow the host's name.
+# The first class that matches an exception gives the words after the host's name.
 _FAULTS: tuple[tuple[type[Exception], str], ...] = (
     (aiohttp.ClientConnectorCertificateError, "shows a certificate that is not trusted"),
     (aiohttp.ClientSSLError, "cannot be reached over TLS"),
@@ -61,7 +61,7 @@ _FAULTS: tuple[tuple[type[Exception], str], ...] = (
 
 
 class Response(NamedTuple):
-    """An answer. `body` is empty unless the status is 200, and where it was longer than the limit: `truncated`."""
+    """An HTTP response. `body` is empty if the status is not 200 or if `truncated`, that is, longer than the limit."""
 
     url: URL
     status: int
@@ -80,14 +80,15 @@ async def send(
     tls: ssl.SSLContext | bool = True,
     connect_seconds: float | None = None,
 ) -> Response:
-    """The answer to one request, redirects not followed. At most `limit_bytes` of the body, after decompression.
+    """Sends one request and returns its response. Does not follow redirects.
 
-    Name and password in `url` are left out. The proxy is the environment's. `tls` checks this one host, in the
-    session's own way where it is True; `connect_seconds` bounds the making of a connection.
+    A body of more than `limit_bytes` after decompression is dropped. Name and password in `url` are not sent. The proxy
+    is the one that the environment names. `tls` is the TLS context for this request; True stands for the session's own.
+    `connect_seconds` limits the time to connect.
 
     Raises:
-        AddressRefused: the session's guard does not let us reach the host.
-        RegistryUnavailable: there is no complete answer.
+        AddressRefused: the session's guard refuses the host.
+        RegistryUnavailable: there is no complete response.
     """
     host = host_of(url)
     try:
@@ -110,10 +111,12 @@ async def send(
 
 
 async def follow(url: URL, send_to: Callable[[URL], Awaitable[Response]]) -> Response:
-    """The first answer that is no redirect, from `url` on. `send_to` decides what each hop may be shown.
+    """Returns the first response that is not a redirect, starting at `url`.
+
+    `send_to` sends the request of each hop and decides which headers the hop receives.
 
     Raises:
-        RegistryUnavailable: more than five redirects, one from https to http, or one to no place.
+        RegistryUnavailable: there are more than five redirects, or one that `resolve_url` refuses.
     """
     for _ in range(_MAX_REDIRECTS + 1):
         answer = await send_to(url)
@@ -124,15 +127,15 @@ async def follow(url: URL, send_to: Callable[[URL], Awaitable[Response]]) -> Res
 
 
 def resolve_url(base: URL, location: str) -> URL:
-    """Where `location`, which may be relative, leads from `base`.
+    """Returns the URL of `location`, which may be relative to `base`.
 
     Raises:
-        RegistryUnavailable: it is no http or https address, or would leave https for http.
+        RegistryUnavailable: it is not an http or https address, or it leads from https to http.
     """
     nowhere = f"{host_of(base)} points to an address that is none"
     try:
         url = base.join(URL(location))
-        usable = location and url.raw_host and url.scheme in ("http", "https")  # yarl reads a host on first use
+        usable = location and url.raw_host and url.scheme in ("http", "https")  # yarl parses a host on first use
     except (ValueError, LookupError) as exc:  # `https://[]@` is an IndexError in yarl
         raise RegistryUnavailable(nowhere) from exc
     if not usable:
@@ -144,7 +147,7 @@ def resolve_url(base: URL, location: str) -> URL:
 
 @contextlib.asynccontextmanager
 async def deadline(host: str, timeout_seconds: float) -> AsyncIterator[None]:
-    """What happens inside ends in time, or with RegistryUnavailable."""
+    """Raises RegistryUnavailable if the context lasts longer than `timeout_seconds`."""
     try:
         async with asyncio.timeout(timeout_seconds):
             yield
@@ -154,7 +157,7 @@ async def deadline(host: str, timeout_seconds: float) -> AsyncIterator[None]:
 
 
 def throttled(answer: Response, wall_clock: Callable[[], float]) -> RegistryThrottled:
-    """The error for a 429; `wall_clock` gives seconds since the epoch, for a Retry-After that is a date."""
+    """Returns the error for a 429. `wall_clock` gives seconds since the epoch, for a Retry-After that is a date."""
     seconds = retry_after_seconds(answer.headers.get("Retry-After", ""), wall_clock())
     if seconds is not None:
         until = wall_clock() + seconds
@@ -163,10 +166,10 @@ def throttled(answer: Response, wall_clock: Callable[[], float]) -> RegistryThro
 
 
 def retry_after_seconds(value: str, now: float) -> float | None:
-    """The wait in a Retry-After header, between a second and an hour; None where it names none (RFC 9110 §10.2.3).
+    """Returns the wait in a Retry-After header; None if the header states none (RFC 9110 §10.2.3).
 
-    `now` is in seconds since the epoch. An hour is long enough to be polite, and a lying or mistaken registry can
-    silence us no longer.
+    The wait is at least a second and at most an hour. An hour is long enough to be polite, and a mistaken or malicious
+    registry cannot block requests for longer. `now` is in seconds since the epoch.
     """
     if _SECONDS.fullmatch(value.strip()):
         seconds = float(value)
@@ -180,9 +183,9 @@ def retry_after_seconds(value: str, now: float) -> float | None:
 
 
 def proxy_for(url: URL) -> URL | None:
-    """The proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name for `url`, None for none.
+    """Returns the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name for `url`; None if they name none.
 
-    aiohttp's `trust_env` would do this too, and read ~/.netrc for credentials to send with it.
+    aiohttp's `trust_env` would do the same, but would also send credentials from ~/.netrc.
     """
     if not url.raw_host:
         return None
@@ -194,13 +197,13 @@ _PROXIES = declare_cache("registry.transport.proxies", key="scheme, host, proxy 
 
 @functools.lru_cache(_PROXIES.rows)
 def _find_proxy(scheme: str, host: str, environment: tuple[str | None, ...]) -> URL | None:
-    """As `proxy_for`; urllib reads the whole environment for it, which takes as long as the rest of a request."""
-    del environment  # what the answer hangs on
+    """As `proxy_for`. Cached: urllib reads the whole environment, which takes as long as the rest of a request."""
+    del environment  # part of the cache key only; urllib reads the variables itself
     return None if proxy_bypass(host) else proxy_of(scheme)
 
 
 def proxy_of(scheme: str) -> URL | None:
-    """The proxy that the environment names for a scheme, None for none."""
+    """Returns the proxy that the environment names for a scheme; None if it names none."""
     proxy = getproxies().get(scheme)
     if not proxy:
         return None
@@ -208,12 +211,12 @@ def proxy_of(scheme: str) -> URL | None:
 
 
 def host_of(url: URL) -> str:
-    """The host to name in a message, with a port that is not the scheme's own."""
+    """Returns the host as messages name it, with the port if it is not the scheme's default."""
     return url.host_port_subcomponent or "the registry"
 
 
 async def _read(response: aiohttp.ClientResponse, limit_bytes: int) -> tuple[bytes, bool]:
-    """The body, and whether it was longer than the limit; not a byte more is kept, whatever Content-Length says."""
+    """Returns the body and False, or nothing and True if it is longer than the limit. Ignores Content-Length."""
     body = bytearray()
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         body += chunk
