@@ -1,1 +1,1 @@
-"""Who may pull what: keyrings, logins, pull secrets, Docker configuration, the kubelet's plugins, clouds."""
+"""Credentials for lookups: keyrings, logins, pull secrets, Docker configuration, the kubelet's plugins, clouds."""

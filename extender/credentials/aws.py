@@ -1,6 +1,6 @@
-"""The identity that Amazon gives our pod, turned into credentials for ECR.
+"""Credentials for ECR, from the identity that Amazon gives our pod.
 
-Knows signature version 4, the three ways in which a pod is given an identity, and one call of ECR's.
+Implements signature version 4, the three ways in which a pod gets an identity, and one API call of ECR.
 """
 
 import base64
@@ -18,7 +18,7 @@ from extender.credentials.cloud_api import CloudAccess, ask, decode, read_token
 from extender.credentials.logins import Login
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials
 
-# As cloud-provider-aws has it (cmd/ecr-credential-provider/main.go), with regions as Amazon names them.
+# As in cloud-provider-aws (cmd/ecr-credential-provider/main.go), with regions as Amazon names them.
 _HOST = re.compile(
     r"[0-9]{12}\.dkr[.-]ecr(?P<fips>-fips)?\.(?P<region>[a-z]{2,4}(?:-[a-z]+){1,3}-[0-9]{1,2})\."
     r"(?P<domain>amazonaws\.com(?:\.cn)?|on\.aws|on\.amazonwebservices\.com\.cn)",
@@ -30,18 +30,18 @@ _FIELD = re.compile(r"<(AccessKeyId|SecretAccessKey|SessionToken)>\s*([^<\s]+)\s
 
 
 class AwsKeys(msgspec.Struct, frozen=True):
-    """Keys that requests are signed with; `token` belongs to those that expire."""
+    """Keys that sign requests. Only keys that expire have a `token`."""
 
     access_key: str
     secret_key: str
     token: str = ""
 
     def __repr__(self) -> str:
-        """Nothing of them."""
+        """Shows nothing of the keys."""
         return "AwsKeys(…)"
 
     def __rich_repr__(self) -> list[tuple[str, str]]:
-        """As `repr`."""
+        """As `__repr__`."""
         return []
 
 
@@ -65,17 +65,17 @@ _AUTHORIZATIONS = msgspec.json.Decoder(_Authorizations)
 
 
 class EcrProvider:
-    """Private registries of ECR, by the identity of our pod.
+    """Provides logins for private registries of ECR, from the identity of our pod.
 
-    That is, in this order: keys in the environment, a role for the ServiceAccount (IRSA), or a pod identity. The
-    node's own role is not asked for.
+    The identity is the first of these: keys in the environment, a role of the ServiceAccount (IRSA), a pod identity.
+    The node's own role is not used.
     """
 
     source = Cloud.ECR
     name = Cloud.ECR.value
 
     def __init__(self, access: CloudAccess) -> None:
-        """The variables are Amazon's, AWS_ENDPOINT_URL_* included."""
+        """Reads Amazon's own variables, AWS_ENDPOINT_URL_* included."""
         environment = access.environment
         self._session = access.session
         self._environment = environment
@@ -87,7 +87,7 @@ class EcrProvider:
         return _HOST.fullmatch(repository.partition("/")[0]) is not None
 
     async def provide(self, repository: str) -> ProvidedCredentials:
-        """A login for the repository's registry, kept for half of its twelve hours.
+        """Returns a login for the repository's registry, to be cached for half of its life of twelve hours.
 
         Raises:
             CredentialsUnavailable: we have no identity, or it is not accepted.
@@ -127,7 +127,7 @@ class EcrProvider:
         raise CredentialsUnavailable("no AWS identity is in the environment")
 
     async def _role_keys(self) -> AwsKeys:
-        """Keys of the ServiceAccount's role, for its token. STS answers in XML."""
+        """Returns keys of the ServiceAccount's role, in exchange for its token. STS answers in XML."""
         region = self._environment.get("AWS_REGION") or self._environment.get("AWS_DEFAULT_REGION")
         host = f"sts.{region}.amazonaws.com" if region else "sts.amazonaws.com"
         china = ".cn" if region and region.startswith("cn-") else ""
@@ -147,7 +147,7 @@ class EcrProvider:
             raise CredentialsUnavailable("STS gave no keys") from None
 
     async def _container_keys(self) -> AwsKeys:
-        """Keys from the agent on the node."""
+        """Returns keys from the pod identity agent on the node."""
         file = self._environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
         token = await read_token(file) if file else self._environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
         url = self._environment["AWS_CONTAINER_CREDENTIALS_FULL_URI"]
@@ -167,7 +167,7 @@ def sign(
     service: str,
     at: datetime,
 ) -> dict[str, str]:
-    """The headers with signature version 4; `url` has no query, `headers` have lower-case names.
+    """Returns the headers with signature version 4. `url` must have no query, and `headers` lower-case names.
 
     docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
     """

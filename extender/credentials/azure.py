@@ -1,6 +1,6 @@
-"""The identity that Azure gives our pod, turned into credentials for its container registries.
+"""Credentials for Azure's container registries, from the identity that Azure gives our pod.
 
-Knows the endpoints of Microsoft Entra and of a registry, and the variables that Azure's workload identity webhook sets.
+Sends requests to Microsoft Entra and to the registry. Reads the variables that Azure's workload identity webhook sets.
 """
 
 import re
@@ -18,9 +18,9 @@ _AUDIENCES = {
     "cn": "https://management.chinacloudapi.cn",
     "us": "https://management.usgovcloudapi.net",
 }
-# What Azure wants to see as the name beside a refresh token.
+# The username that Azure requires with a refresh token.
 _USERNAME = "00000000-0000-0000-0000-000000000000"
-_KEEP_SECONDS = 3600.0  # a refresh token of a registry is good for three hours
+_KEEP_SECONDS = 3600.0  # a refresh token of a registry is valid for three hours
 
 
 class _AccessToken(msgspec.Struct):
@@ -36,13 +36,13 @@ _REFRESH_TOKEN = msgspec.json.Decoder(_RefreshToken)
 
 
 class AzureProvider:
-    """Container registries of Azure, by the workload identity whose token is mounted into our pod."""
+    """Provides logins for Azure's container registries, from the workload identity token mounted into our pod."""
 
     source = Cloud.ACR
     name = Cloud.ACR.value
 
     def __init__(self, access: CloudAccess) -> None:
-        """The variables are those that Azure's workload identity webhook sets."""
+        """Reads the variables that Azure's workload identity webhook sets."""
         environment = access.environment
         self._session = access.session
         self._client = environment.get("AZURE_CLIENT_ID", "")
@@ -52,11 +52,11 @@ class AzureProvider:
         self.principal = f"{self._tenant} {self._client}"
 
     def serves(self, repository: str) -> bool:
-        """Whether Azure answers at the repository's host."""
+        """Whether the repository's host is one of Azure's container registries."""
         return _HOST.fullmatch(repository.partition("/")[0]) is not None
 
     async def provide(self, repository: str) -> ProvidedCredentials:
-        """A refresh token of the repository's registry, for which our federated token is exchanged twice.
+        """Returns a refresh token of the repository's registry, for which two requests exchange our federated token.
 
         Raises:
             CredentialsUnavailable: there is no workload identity, or it is not accepted.

@@ -1,6 +1,6 @@
-"""What a cloud is asked with, one plain request to its API, and the token that it mounts into our pod.
+"""Requests to clouds' APIs: what they need, how they are sent, and how they fail.
 
-Knows how such requests fail, and no cloud. No cloud's library is used: what is asked is two or three requests each.
+Holds what is the same for all clouds. Uses no cloud's library, since each cloud takes only two or three requests.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, repr=False)
 class CloudAccess:
-    """What a cloud is asked with.
+    """What requests to a cloud need.
 
-    `session` lets link-local addresses be reached, since metadata servers have them. `environment` is what the cloud's
-    webhook gave our pod. `wall_clock` gives seconds since the epoch.
+    `session` allows link-local addresses, since metadata servers have them. `environment` has the variables that the
+    cloud's webhook sets in our pod. `wall_clock` gives seconds since the epoch.
     """
 
     session: aiohttp.ClientSession
@@ -42,10 +42,10 @@ async def ask(
     form: Mapping[str, str] | None = None,
     body: bytes | None = None,
 ) -> bytes:
-    """The body of a 200; no redirect is followed.
+    """Sends a request and returns the body of a 200. Does not follow redirects.
 
     Raises:
-        CredentialsUnavailable: another status, no connection, no answer in time, or more than 1 MiB.
+        CredentialsUnavailable: another status, no connection, a timeout, or a body of more than 1 MiB.
     """
     host = url.partition("://")[2].partition("/")[0]
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
@@ -66,7 +66,7 @@ async def ask(
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", body: bytes, host: str) -> T:
-    """The document, or CredentialsUnavailable without a word of it."""
+    """Returns the decoded document. Raises CredentialsUnavailable, whose message does not quote the document."""
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -74,7 +74,11 @@ def decode(decoder: "msgspec.json.Decoder[T]", body: bytes, host: str) -> T:
 
 
 async def read_token(path: str) -> str:
-    """The token in a mounted file, which is renewed there while we run. Raises CredentialsUnavailable."""
+    """Returns the token in a mounted file, which changes while we run.
+
+    Raises:
+        CredentialsUnavailable: the file cannot be read.
+    """
     try:
         return (await asyncio.to_thread(Path(path).read_text, "utf-8")).strip()
     except (OSError, UnicodeDecodeError) as exc:

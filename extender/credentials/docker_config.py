@@ -1,7 +1,7 @@
-"""A Docker configuration file as a keyring: the logins in it, and those its credential helpers have.
+"""A Docker configuration file as a keyring: the logins in it and those of its credential helpers.
 
-Knows the file and the helpers' protocol (github.com/docker/docker-credential-helpers). The kubelet knows no helpers,
-so a pull secret that names one gets nothing from it.
+Implements the helpers' protocol (github.com/docker/docker-credential-helpers). The kubelet does not support helpers, so
+a pull secret that names one gets nothing from it.
 """
 
 import re
@@ -22,8 +22,8 @@ log = structlog.get_logger()
 
 _TIMEOUT_SECONDS = 60.0  # a helper may ask a person to unlock a key store
 _KEEP_SECONDS = 60.0
-_HUB = "https://index.docker.io/v1/"  # under which Docker has always kept the login for docker.io
-_TOKEN_USERNAME = "<token>"  # noqa: S105 - marks an identity token, which is no password
+_HUB = "https://index.docker.io/v1/"  # the key under which Docker has always stored the login for docker.io
+_TOKEN_USERNAME = "<token>"  # noqa: S105 - marks an identity token, is not a password
 _NOT_FOUND = (b"credentials not found", b"no credentials server URL", b"no credentials username")
 _HELPER = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 
@@ -43,7 +43,7 @@ _FOUND = msgspec.json.Decoder(_Found)
 
 
 class CredentialHelpers:
-    """The helpers a configuration names: one per registry in `credHelpers`, `credsStore` for all others."""
+    """The helpers that a configuration names: one per registry in `credHelpers`, `credsStore` for all others."""
 
     source = Source.HELPER
     name = "docker-credential-helpers"
@@ -58,10 +58,10 @@ class CredentialHelpers:
         return bool(self._helpers.get(repository.partition("/")[0], self._store))
 
     async def provide(self, repository: str) -> ProvidedCredentials:
-        """The login the helper has for the repository's registry, if any; kept for a minute.
+        """Returns the login that the helper has for the repository's registry, if any; it is cached for a minute.
 
         Raises:
-            CredentialsUnavailable: the helper fails otherwise than by having none.
+            CredentialsUnavailable: the helper fails for another reason than having no login.
         """
         host = repository.partition("/")[0]
         program = f"docker-credential-{self._helpers.get(host, self._store)}"
@@ -78,11 +78,13 @@ class CredentialHelpers:
 
 
 def load_docker_config(path: str, *, key: bytes, clock: Callable[[], float]) -> Keyring:
-    """The keyring of the Docker configuration file at `path` (`docker login` writes one): helpers before `auths`.
+    """Returns the keyring of the Docker configuration file at `path`, as `docker login` writes it.
+
+    Credentials of helpers come before those in `auths`.
 
     Raises:
-        ConfigError: the file cannot be read or is no Docker configuration; the message names the path and what is
-            wrong, and holds nothing of the file's secrets.
+        ConfigError: the file cannot be read or is not a Docker configuration. The message names the path and the
+            problem, and holds none of the file's secrets.
     """
     try:
         raw = Path(path).read_bytes()
@@ -119,6 +121,6 @@ def _logins_in(answer: bytes, host: str, program: str) -> tuple[Login, ...]:
 
 
 def _host_of(server: str) -> str:
-    """The registry as images name it: `https://index.docker.io/v1/` is docker.io."""
+    """Returns the registry as images name it: docker.io for `https://index.docker.io/v1/`."""
     host = server.partition("://")[2].partition("/")[0] if "://" in server else server.partition("/")[0]
     return "docker.io" if host == "index.docker.io" else host

@@ -1,6 +1,6 @@
-"""The identity that Google gives our pod, turned into credentials for its registries.
+"""Credentials for Google's registries, from the identity that Google gives our pod.
 
-Knows the metadata server's token endpoint, and the variable that says where that is.
+Uses the metadata server's token endpoint, and the variable that names its host.
 """
 
 import re
@@ -13,7 +13,7 @@ from extender.credentials.logins import Login
 from extender.credentials.providers import ProvidedCredentials
 from extender.kubernetes.credential_provider_v1 import CacheKeyType
 
-_SPARE_SECONDS = 60.0  # no token is kept so long that it could expire on its way
+_SPARE_SECONDS = 60.0  # how long before its expiry a token is dropped, so that it does not expire on its way
 _PATTERNS = ("gcr.io", "*.gcr.io", "*-docker.pkg.dev")
 _HOST = re.compile(r"gcr\.io|[a-z0-9-]+\.gcr\.io|[a-z0-9-]+-docker\.pkg\.dev", re.ASCII)
 
@@ -27,24 +27,24 @@ _TOKEN = msgspec.json.Decoder(_Token)
 
 
 class GoogleProvider:
-    """Container Registry and Artifact Registry, by the workload identity that the metadata server vouches for."""
+    """Provides logins for Container Registry and Artifact Registry, from the metadata server's workload identity."""
 
     source = Cloud.GCP
     name = Cloud.GCP.value
     principal = "workload identity"
 
     def __init__(self, access: CloudAccess) -> None:
-        """The variable is the one that Google's own libraries read."""
+        """Reads GCE_METADATA_HOST, as Google's own libraries do."""
         self._session = access.session
         host = access.environment.get("GCE_METADATA_HOST") or "metadata.google.internal"
         self._url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
 
     def serves(self, repository: str) -> bool:
-        """Whether Google answers at the repository's host."""
+        """Whether the repository's host is one of Google's registries."""
         return _HOST.fullmatch(repository.partition("/")[0]) is not None
 
     async def provide(self, repository: str) -> ProvidedCredentials:
-        """An access token, which is good for all of Google's registries.
+        """Returns a login with an access token, which is valid for all of Google's registries.
 
         Raises:
             CredentialsUnavailable: the metadata server gives none.

@@ -1,7 +1,7 @@
-"""Which credentials a lookup may use, in the order to try them, and the name by which each may be remembered.
+"""The credentials that a lookup may use, in the order to try them, and the ids that stand for them.
 
-Knows logins and hashes. A password leaves this file only inside a `Credential`; what is logged, counted, stored or
-used as a key is its `CredentialId`. Where credentials come from (a cluster, a program, a cloud) other files know.
+A password leaves this file only inside a `Credential`. Logs, metrics, stores and cache keys have its `CredentialId`
+instead. Other files obtain the credentials from clusters, programs and clouds.
 """
 
 import hashlib
@@ -29,18 +29,18 @@ CredentialId = NewType("CredentialId", str)
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """A login to present to a registry; `id` stands for it wherever the secret must not appear."""
+    """A login to send to a registry; `id` stands for it wherever the secret must not appear."""
 
     username: str
     password: str
     id: CredentialId
 
     def __repr__(self) -> str:
-        """The id alone: neither name nor password reaches a log or a traceback."""
+        """Shows the id only, so that neither name nor password reaches a log or a traceback."""
         return f"Credential(id={self.id!r})"
 
     def __rich_repr__(self) -> list[tuple[str, str]]:
-        """As `repr`: msgspec's own would show the password to a pretty-printer."""
+        """As `__repr__`: msgspec's own would show the password in a pretty-printer."""
         return [("id", self.id)]
 
 
@@ -49,41 +49,44 @@ _NO_LOGIN = (ANONYMOUS.id,)
 
 
 class Keyring(Protocol):
-    """Whatever knows credentials: pull secrets, a Docker configuration, a program, a cloud's identity.
+    """A source of credentials: pull secrets, a Docker configuration, a program, or a cloud's identity.
 
-    What a lookup needs is obtained by `load`; between lookups only ids are asked for, which takes no I/O and no
-    password. Nothing here raises: a source that fails has no credentials, and says so in log and metrics.
+    `load` obtains the credentials for a lookup. Between lookups only ids are needed, which take no I/O and no password.
+    No method raises: a source that fails returns no credentials, and logs and counts the failure.
     """
 
     @property
     def identity(self) -> Hashable:
-        """Equal keyrings give the same credentials, so that who asks with them shares lookups. Holds no secret."""
+        """Equal for keyrings that give the same credentials, so that lookups are shared. Holds no secret."""
 
     @property
     def tenant(self) -> str:
-        """On whose account lookups go; empty for the operator's own."""
+        """The tenant that lookups are accounted to; empty for the operator."""
 
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
-        """What stood for the credentials for this image when last loaded, in the order to try them. No I/O."""
+        """Returns the ids of this image's credentials as of the last `load`, in the order to try them. No I/O."""
 
     def is_due(self, reference: ImageReference) -> bool:
-        """Whether `load` could bring others than `credential_ids_for` knows: never loaded, or not lately. No I/O."""
+        """Whether `load` may return other credentials than those of `credential_ids_for`. No I/O.
+
+        This is so if they were never loaded, or not lately.
+        """
 
     async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
-        """The credentials to try for this image, most specific first, `ANONYMOUS` last.
+        """Returns the credentials to try for this image, most specific first, `ANONYMOUS` last.
 
-        `refresh`: those given before have been denied, so what may have changed meanwhile is obtained again.
+        `refresh`: the previous credentials were denied, so those that may have changed are obtained again.
         """
 
 
 class SecretReader(Protocol):
-    """Where pull secrets are read: a cluster, or what stands for it in a test."""
+    """Reads pull secrets from a cluster, or from a substitute in a test."""
 
     async def read_logins(self, namespace: str, name: str) -> tuple[Login, ...]:
-        """The logins in a secret; none if it does not exist, may not be read, or is no pull secret.
+        """Returns the logins in a secret; none if it does not exist, may not be read, or is not a pull secret.
 
         Raises:
-            InvalidLogins: it is a pull secret, and malformed.
+            InvalidLogins: it is a pull secret, but malformed.
             ClusterError: it could not be read this time.
         """
 
@@ -94,25 +97,25 @@ class DockerConfigKeyring:
     tenant = ""
 
     def __init__(self, logins: Logins, *, key: bytes) -> None:
-        """`key` (up to 64 random bytes) keys the ids: a login has the same id only under the same key."""
+        """`key` (up to 64 random bytes) is the hash key of the ids: a login has the same id only under the same key."""
         self._credentials = logins.map(lambda login: credentials_of([login], key=key)[0])
         self._credential_ids = self._credentials.map(lambda credential: credential.id)
 
     @property
     def identity(self) -> Hashable:
-        """One file, one keyring."""
+        """The object's own id: each file has one keyring."""
         return id(self)
 
     def credentials_for(self, reference: ImageReference) -> tuple[Credential, ...]:
-        """The matching logins without repeats, then `ANONYMOUS`. O(logins)."""
+        """Returns the matching logins without duplicates, then `ANONYMOUS`. O(logins)."""
         return with_anonymous(self._credentials.matching(reference.repository))
 
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
-        """As `load`: everything is at hand."""
+        """Returns the ids of the credentials that `load` returns."""
         return tuple(dict.fromkeys((*self._credential_ids.matching(reference.repository), ANONYMOUS.id)))
 
     def is_due(self, _reference: ImageReference) -> bool:
-        """The file is read once."""
+        """False: the file is read once."""
         return False
 
     async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
@@ -122,7 +125,7 @@ class DockerConfigKeyring:
 
 
 class JoinedKeyring:
-    """Several keyrings as one: their credentials one keyring after the other, `ANONYMOUS` at the very end."""
+    """Several keyrings as one: their credentials in the order of the keyrings, then `ANONYMOUS`."""
 
     def __init__(self, parts: Sequence[Keyring], *, tenant: str = "") -> None:
         self._parts = tuple(parts)
@@ -130,11 +133,11 @@ class JoinedKeyring:
 
     @property
     def identity(self) -> Hashable:
-        """The parts', in order."""
+        """The parts' identities, in order."""
         return tuple(part.identity for part in self._parts)
 
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
-        """The parts' ids, without repeats."""
+        """Returns the parts' ids without duplicates."""
         found: tuple[CredentialId, ...] = ()
         for part in self._parts:
             credential_ids = part.credential_ids_for(reference)
@@ -148,11 +151,11 @@ class JoinedKeyring:
         return tuple(dict.fromkeys((*logins, ANONYMOUS.id)))
 
     def is_due(self, reference: ImageReference) -> bool:
-        """Whether a part is."""
+        """Whether a part is due."""
         return any(part.is_due(reference) for part in self._parts)
 
     async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
-        """The parts' credentials, without repeats. A part that breaks is left out, with an event to look into."""
+        """Returns the parts' credentials without duplicates. A part that raises is left out, logged and counted."""
         found = [
             credential for part in self._parts for credential in await _load_part(part, reference, refresh=refresh)
         ]
@@ -164,19 +167,19 @@ async def _load_part(part: Keyring, reference: ImageReference, *, refresh: bool)
         return await part.load(reference, refresh=refresh)
     except Exception as exc:  # noqa: BLE001 - a defect of ours in one source must not cost the others' credentials
         CREDENTIALS[Source.KEYRING]["error"].inc()
-        # Neither text nor traceback: an exception may hold what it stumbled over.
+        # Neither message nor traceback: an exception may quote its input.
         log.error("keyring.crashed", kind=type(part).__name__, why=type(exc).__name__)  # noqa: TRY400
         return ()
 
 
 def with_anonymous(credentials: Iterable[Credential]) -> tuple[Credential, ...]:
-    """The credentials without repeats, and `ANONYMOUS` as the last."""
+    """Returns the credentials without duplicates, then `ANONYMOUS`."""
     found = (credential for credential in credentials if credential != ANONYMOUS)
     return tuple(dict.fromkeys((*found, ANONYMOUS)))
 
 
 def credentials_of(logins: Iterable[Login], *, key: bytes) -> tuple[Credential, ...]:
-    """Logins as credentials, in their order."""
+    """Returns the logins as credentials, in their order."""
     return tuple(
         Credential(login.username, login.password, credential_id_of(login.username, login.password, key=key))
         for login in logins
@@ -184,6 +187,6 @@ def credentials_of(logins: Iterable[Login], *, key: bytes) -> tuple[Credential, 
 
 
 def credential_id_of(username: str, password: str, *, key: bytes) -> CredentialId:
-    """The id of a login: a keyed hash; neither name nor password can be guessed from it without `key`."""
+    """Returns the id of a login: a keyed hash, from which name and password cannot be guessed without `key`."""
     identity = msgspec.json.encode((username, password))
     return CredentialId(hashlib.blake2b(identity, key=key, digest_size=16).hexdigest())

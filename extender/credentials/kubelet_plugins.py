@@ -1,7 +1,7 @@
-"""The kubelet's credential-provider plugins: the programs that ECR, Artifact Registry and ACR give to nodes.
+"""The kubelet's credential-provider plugins: the programs that ECR, Artifact Registry and ACR provide for nodes.
 
-Knows what the kubelet accepts in their configuration file and as an answer. Plugins that want a ServiceAccount's token
-are refused: no pod's identity is ours to use.
+Accepts the same configuration files and answers as the kubelet. Plugins that need a ServiceAccount's token are refused,
+since we may not use a pod's identity.
 """
 
 from collections.abc import Callable
@@ -32,15 +32,15 @@ _RESPONSE = msgspec.json.Decoder(CredentialProviderResponse)
 
 
 class CredentialPlugin:
-    """One plugin, asked as the kubelet asks it."""
+    """One plugin, run as the kubelet runs it."""
 
     source = Source.PROVIDER
 
     def __init__(self, plugin: CredentialProvider, bin_dir: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """Raises ConfigError where the kubelet would refuse the plugin, or where it wants what we have not."""
+        """Raises ConfigError if the kubelet would refuse the plugin, or if it needs a ServiceAccount's token."""
         self._timeout_seconds = timeout_seconds
         self.name = plugin.name
-        self.principal = plugin.name  # the node's own identity: one, however often its passwords change
+        self.principal = plugin.name  # the node's own identity, which stays the same when passwords change
         self._program = str(Path(bin_dir) / plugin.name)
         self._arguments = plugin.args or ()
         self._environment = {variable.name: variable.value for variable in plugin.env or ()}
@@ -48,14 +48,14 @@ class CredentialPlugin:
         self._default_seconds = _checked_seconds(plugin)
 
     def serves(self, repository: str) -> bool:
-        """Whether one of `matchImages` matches."""
+        """Whether one of `matchImages` matches the repository."""
         return any(pattern.matches_repository(repository) for pattern in self._patterns)
 
     async def provide(self, repository: str) -> ProvidedCredentials:
-        """What the plugin answers for the repository.
+        """Returns the plugin's answer for the repository.
 
         Raises:
-            CredentialsUnavailable: it fails, takes longer than a minute, or does not keep to the protocol.
+            CredentialsUnavailable: it fails, takes longer than a minute, or violates the protocol.
         """
         answer = await run_program(
             self._program, self._arguments, msgspec.json.encode(CredentialProviderRequest(repository)),
@@ -76,7 +76,7 @@ class CredentialPlugin:
 def load_credential_plugins(
     path: str, bin_dir: str, *, key: bytes, clock: Callable[[], float], timeout_seconds: float = TIMEOUT_SECONDS
 ) -> tuple[Keyring, ...]:
-    """The keyrings of the plugins in the file at `path`, in its order; the programs are in `bin_dir`.
+    """Returns the keyrings of the plugins in the file at `path`, in its order. The programs are in `bin_dir`.
 
     Raises:
         ConfigError: the file cannot be read, or the kubelet would not start with it.
@@ -109,7 +109,7 @@ def _patterns_of(plugin: CredentialProvider) -> list[Pattern]:
 
 
 def _checked_seconds(plugin: CredentialProvider) -> float:
-    """`defaultCacheDuration`, after everything else has been found to be as the kubelet wants it."""
+    """Returns the seconds of `defaultCacheDuration`, after the kubelet's checks of the plugin's other fields."""
     if plugin.name in ("", ".", "..") or "/" in plugin.name or " " in plugin.name:
         raise ConfigError(f"{plugin.name!r} is no name of a program in bin_dir")
     if plugin.api_version != PROTOCOL:
@@ -123,7 +123,7 @@ def _checked_seconds(plugin: CredentialProvider) -> float:
 
 
 def _seconds(duration: str) -> float:
-    """Returns the seconds of a duration, zero included. Raises ValueError, for a negative one too."""
+    """Returns the seconds of a duration, which may be zero. Raises ValueError if it is malformed or negative."""
     seconds = parse_seconds(duration)
     if seconds < 0:
         raise ValueError("a negative duration")

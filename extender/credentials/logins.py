@@ -1,7 +1,7 @@
-"""What a Docker configuration says: logins by registry, and which of them a repository gets, exactly as the kubelet.
+"""The logins of a Docker configuration, and which of them a repository gets: the same as in the kubelet.
 
-The rules are those of k8s.io/kubernetes/pkg/credentialprovider (keyring.go, config.go), so that what resolves here is
-what a node may pull. Knows no credential store and no identity token, as the kubelet knows none.
+The rules are those of k8s.io/kubernetes/pkg/credentialprovider (keyring.go, config.go), so that lookups succeed for the
+images that a node may pull. Like the kubelet, it supports no credential stores and no identity tokens.
 """
 
 import base64
@@ -23,7 +23,7 @@ U = TypeVar("U")
 
 
 class InvalidLogins(ValueError):
-    """Bytes that are no Docker configuration. The message says what is wrong and quotes no secret."""
+    """The bytes are not a Docker configuration. The message says what is wrong and quotes no secret."""
 
 
 class Login(msgspec.Struct, frozen=True):
@@ -37,27 +37,27 @@ class Login(msgspec.Struct, frozen=True):
     password: str
 
     def __repr__(self) -> str:
-        """The pattern alone."""
+        """Shows the pattern only."""
         return f"Login(pattern={self.pattern!r})"
 
     def __rich_repr__(self) -> list[tuple[str, str]]:
-        """As `repr`: msgspec's own would show the password to a pretty-printer."""
+        """As `__repr__`: msgspec's own would show the password in a pretty-printer."""
         return [("pattern", self.pattern)]
 
 
 class Pattern(NamedTuple):
-    """A login's pattern, ready to be compared."""
+    """A login's pattern, compiled for matching."""
 
     host: re.Pattern[str]
     port: str
     path: str
 
     def matches(self, host: str, port: str, path: str) -> bool:
-        """The path is a plain prefix, as the kubelet has it: /foo matches /foobar."""
+        """Whether an address matches. The path is a plain prefix, as in the kubelet: /foo matches /foobar."""
         return self.port == port and path.startswith(self.path) and self.host.fullmatch(host) is not None
 
     def matches_repository(self, repository: str) -> bool:
-        """Whether `repository` (`quay.io/a/b`, without tag) is one of the pattern's."""
+        """Whether `repository` (`quay.io/a/b`, without tag) matches."""
         return self.matches(*_address_of(repository))
 
 
@@ -76,28 +76,28 @@ _AUTHS = msgspec.json.Decoder(dict[str, _DockerAuth] | None)
 
 
 class ByPattern(Generic[T]):
-    """Things that are for the repositories of a pattern each, in the order in which the kubelet tries them."""
+    """Values by the pattern of their repositories, in the order in which the kubelet tries them."""
 
     def __init__(self, entries: Iterable[tuple[str, T]]) -> None:
-        """A pattern that no repository can match is left out, not refused: the kubelet logs it and goes on."""
+        """Leaves out patterns that no repository can match, as in the kubelet, which logs them and goes on."""
         keyed = [(_key_of(pattern), thing) for pattern, thing in entries]
-        # Reverse string order puts quay.io/coreos before quay.io; those of one key keep the order they came in.
+        # Reverse string order puts quay.io/coreos before quay.io; entries with one key keep their order.
         keyed.sort(key=lambda pair: pair[0], reverse=True)
         self._default = tuple(thing for key, thing in keyed if key == _DEFAULT_REGISTRY)
         self._entries = [(pattern, thing) for key, thing in keyed if (pattern := compile_pattern(key))]
 
     def map(self, make: Callable[[T], U]) -> "ByPattern[U]":
-        """For the same repositories, in the same order, what `make` makes of each thing."""
+        """Returns the result of `make` for each value, with the same patterns and in the same order."""
         made = ByPattern[U](())
         made._default = tuple(map(make, self._default))
         made._entries = [(pattern, make(thing)) for pattern, thing in self._entries]
         return made
 
     def matching(self, repository: str) -> tuple[T, ...]:
-        """Everything for `repository` (`quay.io/a/b`, without tag), most specific first. O(entries).
+        """Returns all values for `repository` (`quay.io/a/b`, without tag), most specific first. O(entries).
 
-        With nothing, a repository on the default registry gets what is there for `index.docker.io`, the name under
-        which `docker login` has always stored it.
+        If no pattern matches, a repository on the default registry gets the values for `index.docker.io`, the name
+        under which `docker login` has always stored that login.
         """
         host, port, path = _address_of(repository)
         found = tuple(thing for pattern, thing in self._entries if pattern.matches(host, port, path))
@@ -112,20 +112,20 @@ class Logins(ByPattern[Login]):
 
 
 def decode_docker_config(raw: bytes) -> tuple[Login, ...]:
-    """The logins under `auths` in a Docker configuration, as in a `kubernetes.io/dockerconfigjson` secret.
+    """Returns the logins under `auths` in a Docker configuration, as in a `kubernetes.io/dockerconfigjson` secret.
 
     Raises:
-        InvalidLogins: it is no such JSON, or an `auth` is not base64 of `name:password`.
+        InvalidLogins: it is not such JSON, or an `auth` is not base64 of `name:password`.
     """
     try:
         entries = _CONFIG.decode(raw).auths
-    except (msgspec.DecodeError, UnicodeDecodeError):  # from None: a decoder's words may hold what it stumbled over
+    except (msgspec.DecodeError, UnicodeDecodeError):  # from None: a decoder's message may quote the input
         raise InvalidLogins("it is no Docker configuration: JSON with a map `auths` is expected") from None
     return _logins_of(entries)
 
 
 def decode_legacy_config(raw: bytes) -> tuple[Login, ...]:
-    """The logins of a `.dockercfg`, which is the map `auths` alone, as in a `kubernetes.io/dockercfg` secret.
+    """Returns the logins of a `.dockercfg`, which is only the map `auths`, as in a `kubernetes.io/dockercfg` secret.
 
     Raises:
         InvalidLogins: as `decode_docker_config`.
@@ -138,7 +138,7 @@ def decode_legacy_config(raw: bytes) -> tuple[Login, ...]:
 
 
 def is_on_default_registry(repository: str) -> bool:
-    """Whether the kubelet takes an image name to be on Docker Hub: no host in front, or one of the Hub's two."""
+    """Whether the kubelet reads an image name as one on Docker Hub: it has no host, or one of the Hub's two."""
     first, slash, _ = repository.partition("/")
     if not first or not slash:
         return bool(first)
@@ -151,18 +151,18 @@ def _logins_of(entries: dict[str, _DockerAuth] | None) -> tuple[Login, ...]:
 
 
 def _login_of(pattern: str, entry: _DockerAuth) -> Login:
-    """The login of one entry; empty where there is none, as `docker login` leaves it beside a credential store."""
+    """Returns the login of one entry; an empty one if it has none, as `docker login` writes with a credential store."""
     if entry.auth:
         return Login(pattern, *_decode_auth(pattern, entry.auth))
     return Login(pattern, entry.username or "", entry.password or "")
 
 
 def _decode_auth(pattern: str, auth: str) -> tuple[str, str]:
-    """Name and password in an `auth` field, whose base64 may lack its padding or be broken into lines."""
+    """Returns name and password of an `auth` field, whose base64 may lack padding or have line breaks."""
     packed = auth.translate(_LINE_ENDS).rstrip("=")
     try:
         text = base64.b64decode(packed + "=" * (-len(packed) % 4), validate=True).decode()
-    except ValueError:  # not base64, or not UTF-8; from None: the exception holds the bytes
+    except ValueError:  # not base64, or not UTF-8; not chained below, since the exception holds the bytes
         text = ""
     username, colon, password = text.partition(":")
     if not colon:
@@ -175,7 +175,7 @@ _ADDRESSES = declare_cache("credentials.logins.addresses", key="repository", bou
 
 @functools.lru_cache(_ADDRESSES.rows)
 def _address_of(repository: str) -> tuple[str, str, str]:
-    """Host, port and path; all empty where there is no address in it."""
+    """Returns host, port and path; all empty if `repository` is not an address."""
     found = _ADDRESS.fullmatch(repository)
     if found is None:
         return "", "", ""
@@ -184,7 +184,7 @@ def _address_of(repository: str) -> tuple[str, str, str]:
 
 
 def _key_of(pattern: str) -> str:
-    """Host and path of a pattern, without scheme, user, query, fragment and a leading `/v1/` or `/v2/`."""
+    """Returns host and path of a pattern, without scheme, user, query, fragment and a leading `/v1/` or `/v2/`."""
     found = _SCHEME.match(pattern)
     bare = pattern[found.end() :] if found else pattern
     host, slash, path = bare.partition("#")[0].partition("?")[0].partition("/")
@@ -195,10 +195,10 @@ def _key_of(pattern: str) -> str:
 
 
 def compile_pattern(key: str) -> Pattern | None:
-    """The pattern `host[:port][/path]`; None where there is no address in it.
+    """Returns the compiled pattern `host[:port][/path]`; None if `key` is not an address.
 
-    A `*` stands for anything within one label. The kubelet finds an IPv6 address only together with a port: without
-    one it keeps the brackets and reads them as a set of characters.
+    A `*` matches anything within one label. The kubelet recognises an IPv6 address only together with a port: without
+    a port it keeps the brackets and reads them as a set of characters.
     """
     found = _ADDRESS.fullmatch(key)
     if found is None or (found["host"].startswith("[") and found["port"] is None):

@@ -1,7 +1,7 @@
 """The operator's credentials as one keyring: a Docker configuration, credential-provider plugins, cloud identities.
 
-Knows their order, which is the kubelet's: files, then plugins; direct identities, which the kubelet no longer has,
-come last.
+Their order is the kubelet's: files, then plugins. Cloud identities come last, since the kubelet no longer supports
+them itself.
 """
 
 import contextlib
@@ -31,10 +31,11 @@ async def open_operator_keyring(
     clock: Callable[[], float],
     wall_clock: Callable[[], float],
 ) -> AsyncIterator[Keyring]:
-    """The keyring, until the context is left; an empty path or list leaves its part out.
+    """Opens the keyring until the context is left. An empty path or list leaves its part out.
 
-    `environment` is what a cloud's webhook gave our pod. Clouds are asked through a session without an address guard,
-    since metadata servers have link-local addresses, and without proxies: no pod names what it asks.
+    `environment` has the variables that a cloud's webhook sets in our pod. Requests to clouds go without a proxy and
+    without an address guard, since metadata servers have link-local addresses. This is safe because no pod can choose
+    where they go.
 
     Raises:
         ConfigError: one of the files cannot be used.
@@ -54,6 +55,6 @@ async def open_operator_keyring(
 
 
 def open_cloud(cloud: Cloud, access: CloudAccess) -> LoginProvider:
-    """The provider that the cloud is declared with."""
+    """Returns the provider that the cloud is declared with."""
     provider: Callable[[CloudAccess], LoginProvider] = resolve_name(cloud.provider)
     return provider(access)

@@ -1,6 +1,6 @@
-"""Programs of the operator's that are asked a question on standard input and answer on standard output.
+"""Runs the operator's programs: writes a request to standard input and reads the answer from standard output.
 
-Knows processes. What they say on standard error is dropped: it could hold anything, and our log is read by many.
+Drops standard error: it could contain anything, and many people read our log.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ MAX_OUTPUT_BYTES = 1 << 20
 
 
 class ProgramFailed(CredentialsUnavailable):
-    """The program ended with another status than 0. `output` is what it said before: to be judged, not to be shown."""
+    """The program exited with another status than 0. `output` is its standard output, which must not be logged."""
 
     def __init__(self, message: str, output: bytes) -> None:
         super().__init__(message)
@@ -25,15 +25,16 @@ class ProgramFailed(CredentialsUnavailable):
 async def run_program(
     path: str, arguments: Sequence[str], question: bytes, *, environment: Mapping[str, str], timeout_seconds: float
 ) -> bytes:
-    """What the program answers. It and all it started are ended at the deadline, or when the caller is cancelled.
+    """Runs the program and returns its output.
 
-    `environment` comes on top of ours, as under the kubelet.
+    Kills its process group at the end: when it has exited, when it times out, or when the caller is cancelled.
+    `environment` is added to our own, as in the kubelet.
 
     Raises:
-        ProgramFailed: it ended with another status than 0.
-        CredentialsUnavailable: it cannot be started, does not end in time, or says too much.
+        ProgramFailed: it exited with another status than 0.
+        CredentialsUnavailable: it cannot be started, times out, or writes more than `MAX_OUTPUT_BYTES`.
     """
-    name = os.path.basename(path)  # noqa: PTH119 - what stands behind the last slash, whatever it is
+    name = os.path.basename(path)  # noqa: PTH119 - the text after the last slash, whatever it is
     try:
         process = await asyncio.create_subprocess_exec(
             path, *arguments,
@@ -59,7 +60,7 @@ async def run_program(
 
 async def _converse(process: asyncio.subprocess.Process, question: bytes) -> bytes:
     assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - both are pipes
-    with contextlib.suppress(ConnectionError):  # it may answer without reading
+    with contextlib.suppress(ConnectionError):  # it may answer without reading the request
         process.stdin.write(question)
         await process.stdin.drain()
     process.stdin.close()
@@ -67,12 +68,12 @@ async def _converse(process: asyncio.subprocess.Process, question: bytes) -> byt
     while len(output) <= MAX_OUTPUT_BYTES and (chunk := await process.stdout.read(64 << 10)):
         output += chunk
     if len(output) > MAX_OUTPUT_BYTES:
-        _kill(process)  # it would wait for ever for its output to be read
+        _kill(process)  # it would wait forever for us to read its output
     return output
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Nothing of it is left."""
+    """Kills the process group, and waits until the process has ended."""
     _kill(process)
     await process.wait()
 

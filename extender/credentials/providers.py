@@ -1,6 +1,6 @@
-"""Credentials that someone else hands out for a while: a program, or a cloud. Obtained once, kept until they expire.
+"""Keyrings of short-lived credentials from a program or a cloud, which are cached until they expire.
 
-Knows lifetimes and who shares what. How a provider is asked is its own business.
+Decides how long an answer is cached and which images share it. Each provider implements its own requests.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from extender.tables import LruTable, declare_cache
 log = structlog.get_logger()
 
 _RETRY_SECONDS = 10.0  # after a failure
-_SETTLED_SECONDS = 30.0  # after which an image that stays unresolved is reason to ask again, unless all is kept longer
+_SETTLED_SECONDS = 30.0  # least time before an image that stays unresolved makes `is_due` true again
 _LEAST_KEPT_SECONDS = 1.0  # one lookup may need them twice
-_AT_ONCE = 8  # questions to one provider
+_AT_ONCE = 8  # concurrent requests to one provider
 _ANSWERS = declare_cache(
     "credentials.providers.answers",
     key="image, registry or neither",
@@ -36,11 +36,11 @@ _ANSWERS = declare_cache(
 
 
 class CredentialsUnavailable(ExtenderError):
-    """A provider gave no credentials. The message quotes nothing that it said."""
+    """A provider failed to give credentials. The message quotes nothing from the provider."""
 
 
 class ProvidedCredentials(msgspec.Struct, frozen=True):
-    """What a provider gave, and for how long it may be kept."""
+    """A provider's answer: its logins, and how long and for which images they may be cached."""
 
     logins: tuple[Login, ...]
     keep_seconds: float
@@ -48,32 +48,35 @@ class ProvidedCredentials(msgspec.Struct, frozen=True):
 
 
 class LoginProvider(Protocol):
-    """Someone who hands out credentials.
+    """A source of short-lived credentials.
 
-    `name` is what logs call it. `principal` names who its credentials stand for, where that outlives
-    their passwords; empty where another password may be another person.
+    `name` is its name in logs. `principal` identifies the account behind the credentials, if the account stays the
+    same when the password changes. It is empty if another password may mean another account.
     """
 
     @property
     def source(self) -> Source | Cloud:
-        """The source under which it counts."""
+        """The source that its metrics count under."""
 
     name: str
     principal: str
 
     def serves(self, repository: str) -> bool:
-        """Whether it is to be asked about `repository` (`quay.io/a/b`)."""
+        """Whether it may have credentials for `repository` (`quay.io/a/b`)."""
 
     async def provide(self, repository: str) -> ProvidedCredentials:
-        """What it has for `repository`.
+        """Returns what it has for `repository`.
 
         Raises:
-            CredentialsUnavailable: nothing could be obtained.
+            CredentialsUnavailable: the provider failed.
         """
 
 
 class _Held(msgspec.Struct):
-    """An answer: its credential ids until another replaces them, its passwords until they expire or fail to renew."""
+    """A cached answer.
+
+    The credential ids stay until another answer replaces them. The logins stay until they expire or fail to renew.
+    """
 
     credential_ids: ByPattern[CredentialId]
     logins: Logins
@@ -82,12 +85,12 @@ class _Held(msgspec.Struct):
 
 
 class ProviderKeyring:
-    """A keyring of what one provider hands out."""
+    """A keyring of one provider's credentials."""
 
     tenant = ""
 
     def __init__(self, provider: LoginProvider, *, key: bytes, clock: Callable[[], float]) -> None:
-        """`key` keys the ids; `clock` gives monotonic seconds."""
+        """`key` is the hash key of the ids; `clock` gives monotonic seconds."""
         self._provider = provider
         self._key = key
         self._clock = clock
@@ -97,23 +100,23 @@ class ProviderKeyring:
 
     @property
     def identity(self) -> Hashable:
-        """One provider, one keyring."""
+        """The object's own id: each provider has one keyring."""
         return id(self)
 
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
-        """What stood for the matching credentials when last obtained."""
+        """Returns the ids of the matching credentials as of the last answer."""
         held = self._find(reference.repository)
         return held.credential_ids.matching(reference.repository) if held else ()
 
     def is_due(self, reference: ImageReference) -> bool:
-        """Whether the provider would be asked, if it serves this image at all."""
+        """Whether the cached answer is due for renewal, or is missing although the provider serves the image."""
         held = self._find(reference.repository)
         if held is None:
             return self._provider.serves(reference.repository)
         return self._clock() >= held.due_at
 
     async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
-        """The matching credentials. A denial is no reason to ask before they expire, and tenants cause denials."""
+        """Returns the matching credentials. Ignores `refresh`: tenants cause denials, so only expiry renews them."""
         del refresh
         repository = reference.repository
         if not self._provider.serves(repository):
@@ -129,7 +132,7 @@ class ProviderKeyring:
         )
 
     def _find(self, repository: str) -> _Held | None:
-        """The narrowest answer that holds for the repository, as the kubelet looks them up."""
+        """Returns the most specific cached answer for the repository, in the kubelet's order."""
         host = repository.partition("/")[0]
         for key in ((CacheKeyType.IMAGE, repository), (CacheKeyType.REGISTRY, host), (CacheKeyType.GLOBAL, "")):
             held = self._held.peek(key)
@@ -154,7 +157,7 @@ class ProviderKeyring:
         return held
 
     def _hold_failure(self, reference: ImageReference, before: _Held | None) -> _Held:
-        """Nothing to present until the next try; what was proven before stays known."""
+        """Caches an answer without logins until the next retry. The credential ids of the last answer stay."""
         retry_at = self._clock() + _RETRY_SECONDS
         if before is None:
             before = _Held(ByPattern(()), Logins(()), retry_at, retry_at)
@@ -168,12 +171,15 @@ class ProviderKeyring:
             CacheKeyType.REGISTRY: reference.domain,
             CacheKeyType.GLOBAL: "",
         }
-        for key in names.items():  # a narrower one would hide it
+        for key in names.items():  # a more specific entry would hide the new one
             self._held.remove(key)
         self._held.put((cache_key_type, names[cache_key_type]), held)
 
     def _credential_id_of(self, login: Login) -> CredentialId:
-        """By its principal where there is one, so that what it may read outlives its password."""
+        """Returns the login's id, which depends on the principal if there is one, and else on the password.
+
+        With a principal, cached images stay usable after the password has changed.
+        """
         principal = self._provider.principal
         if not principal:
             return credential_id_of(login.username, login.password, key=self._key)

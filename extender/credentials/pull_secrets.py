@@ -1,7 +1,7 @@
-"""The pull secrets that a pod names, as a keyring. They are read when a lookup needs them, and kept for half a minute.
+"""The pull secrets that a pod names, as a keyring. They are read when a lookup needs them and cached for half a minute.
 
-Knows namespaces, names and how old a reading is; a `SecretReader` reads the secrets. Patterns and credential ids are
-kept for longer than passwords, so that the image cache can be asked without reading a secret.
+A `SecretReader` reads the secrets. Patterns and credential ids are cached for longer than passwords, so that the image
+cache can be searched without reading a secret.
 """
 
 import asyncio
@@ -19,15 +19,16 @@ from extender.tables import LruTable, Table, declare_cache
 
 log = structlog.get_logger()
 
-# A corrected secret is used within this time: what an image that stays unresolved rests on is no older.
+# A corrected secret is used within this time: an image that stays unresolved is not judged by older readings.
 KEEP_SECONDS = 30.0
-# After a denial secrets are read at once, but those just read. What could not be read is tried again after it, too.
+# After a denial, secrets are read again at once unless their reading is younger than this. A failed read is retried
+# after this time, too.
 _JUST_READ_SECONDS = 5.0
-_READS_AT_ONCE = 16  # at the API server, which has other things to do
-# Of one pod, the first so many: nobody has more, and a pod must not make us read for minutes.
+_READS_AT_ONCE = 16  # limits the load on the API server
+# Secrets that are read for one pod, the first ones. No known pod has more, and one must not cause minutes of reads.
 MOST_NAMES = 64
 
-# Secrets with their passwords.
+# The readings of secrets, with their passwords.
 _READINGS = declare_cache(
     "credentials.pull_secrets.readings",
     key="namespace, secret",
@@ -35,7 +36,7 @@ _READINGS = declare_cache(
     bound=1024,
     invalidated_by=f"a denial, after {_JUST_READ_SECONDS:g} s",
 )
-# Of sets of secrets: one per namespace and ServiceAccount, and some.
+# For sets of secrets: one per namespace and ServiceAccount, and some to spare.
 _CREDENTIAL_IDS = declare_cache(
     "credentials.pull_secrets.credential_ids",
     key="namespace, secrets",
@@ -47,7 +48,7 @@ _SecretName = tuple[str, str]  # namespace, name
 
 
 class _Reading(msgspec.Struct, frozen=True):
-    """What a secret said; `problem`: why it says nothing although it should. None where it could not be asked."""
+    """The reading of a secret. `logins` is None if the read failed; `problem` says why a pull secret is malformed."""
 
     read_at: float
     logins: tuple[Login, ...] | None = ()
@@ -61,10 +62,10 @@ class _Remembered(msgspec.Struct):
 
 
 class PullSecrets:
-    """The pull secrets of a cluster. For one event loop."""
+    """The pull secrets of a cluster. To be used from one event loop."""
 
     def __init__(self, reader: SecretReader, *, key: bytes, clock: Callable[[], float]) -> None:
-        """`key` keys the ids as in `DockerConfigKeyring`; `clock` gives monotonic seconds."""
+        """`key` is the hash key of the ids, as in `DockerConfigKeyring`; `clock` gives monotonic seconds."""
         self._reader = reader
         self._key = key
         self._clock = clock
@@ -75,20 +76,20 @@ class PullSecrets:
         self._sweep_at: asyncio.TimerHandle | None = None
 
     def keyring(self, namespace: str, names: Sequence[str], *, may_read: bool) -> Keyring:
-        """The keyring of a pod in `namespace` that names these secrets, empty names left out.
+        """Returns the keyring of a pod in `namespace` that names these secrets. Leaves out empty names.
 
-        Unless it `may_read`, it gives what others' reading has left behind and never asks the cluster.
+        Unless it `may_read`, it uses only readings that are cached for other pods and never sends a request.
         """
         chosen = tuple(dict.fromkeys(filter(None, names)))[:MOST_NAMES]
         return _PodSecrets(self, namespace, chosen, may_read=may_read)
 
     def credential_ids_for(self, namespace: str, names: tuple[str, ...], repository: str) -> tuple[CredentialId, ...]:
-        """Returns the ids of the matching credentials when the secrets were last read; none if they never were."""
+        """Returns the ids of the matching credentials as of the last reading of the secrets; none without one."""
         remembered = self._remembered.peek((namespace, names))
         return remembered.credential_ids.matching(repository) if remembered else ()
 
     def is_due(self, namespace: str, names: tuple[str, ...]) -> bool:
-        """Whether the secrets were never read together, or so long ago that they are read again."""
+        """Whether the secrets were never read together, or so long ago that they are due to be read again."""
         remembered = self._remembered.peek((namespace, names))
         return remembered is None or self._clock() >= remembered.due_at
 
@@ -101,20 +102,21 @@ class PullSecrets:
         return list(Logins(logins).matching(repository))
 
     def at_hand(self, namespace: str, names: tuple[str, ...], repository: str) -> list[Login]:
-        """Returns the same without reading; nothing if one of the secrets was not read in the last half minute."""
+        """As `load`, but from the cache: returns nothing if one of the secrets was not read in the last half minute."""
         readings = [self._kept.peek((namespace, name)) for name in names]
         found = [reading for reading in readings if reading and self._age_seconds(reading) < KEEP_SECONDS]
         logins = _logins_of(found) if len(found) == len(names) else ()
         return list(Logins(logins).matching(repository))
 
     def credentials_of(self, logins: Sequence[Login]) -> tuple[Credential, ...]:
-        """Logins with their credential ids."""
+        """Returns the logins with their credential ids."""
         return credentials_of(logins, key=self._key)
 
     async def _read(self, secret: _SecretName, most_seconds: float) -> _Reading:
-        """Returns a reading that is at most so old, or a new one that all who ask at the same time share.
+        """Returns a reading that is at most `most_seconds` old, or a new one that concurrent callers share.
 
-        Whoever waits is a lookup in a task of its own, cancelled only when all are: so is the reading then.
+        Each caller is a lookup in a task of its own. Lookups are cancelled only all together, and cancelling one
+        cancels the reading.
         """
         kept = self._kept.peek(secret)
         if kept and self._age_seconds(kept) < most_seconds:
@@ -146,7 +148,7 @@ class PullSecrets:
             self._sweep_at = asyncio.get_running_loop().call_later(KEEP_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
-        """Removes readings, and so passwords, that are too old to be used."""
+        """Removes readings that are too old to be used, and with them their passwords."""
         self._sweep_at = None
         self._kept.remove_where(lambda _, reading: self._age_seconds(reading) >= KEEP_SECONDS)
         if self._kept:
@@ -155,7 +157,7 @@ class PullSecrets:
     def _remember(
         self, namespace: str, names: tuple[str, ...], readings: Sequence[_Reading], logins: Sequence[Login]
     ) -> None:
-        """Keeps the credential ids; those known before stay where a secret could not be read this time."""
+        """Caches the credential ids. The previous ones stay if a secret could not be read this time."""
         before = self._remembered.peek((namespace, names))
         problem = _problem_of(readings)
         if problem and (before is None or before.problem != problem):
@@ -177,12 +179,12 @@ def _problem_of(readings: Sequence[_Reading]) -> str:
 
 
 def _logins_of(readings: Sequence[_Reading]) -> list[Login]:
-    """All secrets' logins together; none if one is malformed: the kubelet then refuses the pod's whole keyring."""
+    """Returns the logins of all secrets; none if one is malformed: the kubelet then refuses the whole keyring."""
     return [] if _problem_of(readings) else [login for reading in readings for login in reading.logins or ()]
 
 
 class _PodSecrets:
-    """One pod's part of `PullSecrets`; pods of a namespace with the same names are alike."""
+    """One pod's keyring. Its identity is the same for pods of a namespace that name the same secrets."""
 
     def __init__(self, secrets: PullSecrets, namespace: str, names: tuple[str, ...], *, may_read: bool) -> None:
         self._secrets = secrets
