@@ -1,1 +1,1 @@
-"""What outlives the process: the rows, and the databases that keep them."""
+"""The persistent image cache: its rows, and the databases that keep them."""

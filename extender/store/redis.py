@@ -1,7 +1,7 @@
-"""The store in a server that speaks Redis' protocol (Redis, Valkey and others), shared by replicas.
+"""The store on a server with Redis' protocol (Redis, Valkey and others), shared by replicas.
 
-Knows keys and commands: MGET, GET, and SET with EX, which every such server has; no cluster of them. A row lapses some
-time after it was last written; what the server may hold in all is its own setting (`maxmemory`).
+Uses MGET, GET, and SET with EX, which every such server has. Does not support Redis Cluster. Rows expire some time
+after they were last written; the server's own setting `maxmemory` bounds their total size.
 """
 
 import ssl
@@ -35,12 +35,12 @@ T = TypeVar("T")
 
 # Enough for eight readers and a writer.
 _CONNECTIONS = 10
-# Connecting, TLS and login, and then each answer. A lookup waits less; what it gave up waiting for is broken off.
+# Timeout to connect, with TLS and login, and then of each response. A lookup waits less, and then cancels the command.
 _ANSWER_SECONDS = 2.0
 
 
 class RedisServer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the server is and how to be let in. `tls` is None for a plain connection."""
+    """The server's address and login. `tls` is None for a plain connection."""
 
     host: str
     port: int = 6379
@@ -51,16 +51,16 @@ class RedisServer(msgspec.Struct, frozen=True, kw_only=True):
     tls: ssl.SSLContext | None = None
 
     def __repr__(self) -> str:
-        """The address alone."""
+        """Shows the address only."""
         return f"RedisServer({self.address!r})"
 
     def __rich_repr__(self) -> list[tuple[str, str]]:
-        """As `repr`: msgspec's own would show the password to a pretty-printer."""
+        """As `__repr__`: msgspec's own would show the password in a pretty-printer."""
         return [("address", self.address)]
 
     @property
     def address(self) -> str:
-        """`redis://host:port/database`, without login."""
+        """The URL `redis://host:port/database`, without login."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'rediss' if self.tls else 'redis'}://{host}:{self.port}/{self.database}"
 
@@ -75,23 +75,23 @@ declare_cache(
 
 
 class RedisStore:
-    """Rows as keys, each with its record. Connects when it is first used, and again when a connection broke.
+    """A store with a key for each row's record. Connects on first use, and again after a connection broke.
 
-    A denial is a key too, and rows proven before it do not count: a replica that still has some to write cannot bring
-    them back.
+    A denial has a key too, and rows confirmed before it are ignored: a replica that still has such rows to write cannot
+    restore them.
     """
 
     is_shared = True
 
     def __init__(self, server: RedisServer, *, keep_seconds: float) -> None:
-        """Rows lapse `keep_seconds` after they were last written: more than they could be of use for."""
+        """Rows expire `keep_seconds` after they were last written, which is longer than they could be of use."""
         self.location = server.address
         self._prefix = f"{server.prefix}{SCHEMA}:"
         self._keep_seconds = int(keep_seconds)
         self._client = Redis(connection_pool=_pool_of(server))
 
     async def rows(self) -> AsyncIterator[Sequence[Row | None]]:
-        """Nothing: what others have looked up is read name by name, where it is wanted."""
+        """Yields nothing: `find` reads the rows of other replicas when a lookup needs them."""
         nothing: tuple[Sequence[Row | None], ...] = ()
         for rows in nothing:
             yield rows
@@ -99,7 +99,7 @@ class RedisStore:
     async def find(
         self, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
     ) -> Sequence[NameRow | None]:
-        """One command."""
+        """Sends one command."""
         names = [self._name_key(repository, name, credential_id) for credential_id in credential_ids]
         denials = [self._denial_key(repository, credential_id) for credential_id in credential_ids]
         values = cast("list[bytes | None]", await _translated(self._client.mget([*names, *denials])))
@@ -112,12 +112,12 @@ class RedisStore:
         return [row for row in rows if row is None or row.confirmed_at > denied_at[row.credential_id]]
 
     async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
-        """One command."""
+        """Sends one command."""
         record = cast("bytes | None", await _translated(self._client.get(self._content_key(repository, packed))))
         return [] if record is None else [decode_content(repository, packed, record)]
 
     async def write(self, batch: Batch) -> None:
-        """One round trip, denials first; what came through before an error stays."""
+        """Writes in one round trip, denials first. What was written before an error stays."""
         values: dict[str, bytes] = {}
         for (repository, credential_id), at in batch.denials.items():
             values[self._denial_key(repository, credential_id)] = repr(at).encode()
@@ -127,11 +127,11 @@ class RedisStore:
         await _translated(self._set(values))
 
     async def close(self) -> None:
-        """All connections are closed."""
+        """Closes all connections."""
         try:
             await self._client.aclose(close_connection_pool=True)
         except (RedisError, OSError):
-            return  # it was gone already
+            return  # the connection had already broken
 
     async def _set(self, values: Mapping[str, bytes]) -> None:
         async with self._client.pipeline(transaction=False) as pipeline:
@@ -163,13 +163,13 @@ def _pool_of(server: RedisServer) -> BlockingConnectionPool:
         timeout=_ANSWER_SECONDS,
         socket_timeout=_ANSWER_SECONDS,
         socket_connect_timeout=_ANSWER_SECONDS,
-        retry=Retry(NoBackoff(), 1),  # at once, over a new connection: the server may have closed an idle one
-        protocol=2,  # what every such server speaks
+        retry=Retry(NoBackoff(), 1),  # without delay, over a new connection: the server may have closed an idle one
+        protocol=2,  # which every such server supports
     )
 
 
 class _TlsConnection(SSLConnection):
-    """A connection whose certificates were read once, at start."""
+    """A connection with a TLS context that was made at start, so that certificates are read only once."""
 
     def __init__(self, *, context: ssl.SSLContext, **options: Any) -> None:  # noqa: ANN401 -- the parent's own
         super().__init__(**options)
@@ -177,18 +177,18 @@ class _TlsConnection(SSLConnection):
 
 
 def _time(value: bytes | None) -> float:
-    """When a denial was, in seconds since the epoch; before everything if there was none."""
+    """Returns the time of a denial in seconds since the epoch; minus infinity if there was none."""
     try:
         return float(value) if value is not None else float("-inf")
     except ValueError:
-        return float("inf")  # damaged: nothing counts
+        return float("inf")  # damaged: ignore every row
 
 
 async def _translated(work: Awaitable[T]) -> T:
-    """What `work` comes to.
+    """Returns the result of `work`.
 
     Raises:
-        StoreError: the server did not do it. It does not quote what the server said, which may hold what it was sent.
+        StoreError: the command failed. The message does not quote the server, which may repeat what it was sent.
     """
     try:
         return await work

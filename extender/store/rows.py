@@ -1,6 +1,6 @@
-"""What outlives the process: the rows, the form in which they are kept, and what a place that keeps them must do.
+"""The rows of the persistent image cache, their encoding, and the interface of the databases that keep them.
 
-Knows no clock but wall time (a monotonic one starts anew with the machine), no memory, and of a credential its id.
+Times are wall-clock times, since a monotonic clock restarts with the machine. Rows hold no credentials, only their ids.
 """
 
 import functools
@@ -20,12 +20,12 @@ from extender.tables import declare_cache
 
 Reason = Literal["corrupt", "locked", "schema", "timeout", "unavailable", "unwritable"]
 
-# Raised whenever a row of today would be misread by the program of yesterday: rows of another schema are not read.
+# Increased when an earlier version would misread new rows. Rows of another schema are not read.
 SCHEMA = 1
 
 
 class StoreError(ExtenderError):
-    """The store did not do what was asked; `reason` is one of a closed set. The message holds no secret."""
+    """A store's operation failed; `reason` is one of a closed set. The message holds no secret."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class StoreError(ExtenderError):
 
 
 class ContentRow(msgspec.Struct, frozen=True, gc=False):
-    """A repository has shown the bytes of a digest, and this is what they run on."""
+    """What a digest runs on; the repository has served its bytes."""
 
     repository: str
     packed: PackedDigest
@@ -41,7 +41,10 @@ class ContentRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class NameRow(msgspec.Struct, frozen=True, gc=False):
-    """What a tag or digest was to a credential; `confirmed_at`: when the registry last said so, in epoch seconds."""
+    """What a tag or digest resolved to for a credential.
+
+    `confirmed_at` is when the registry last confirmed it, in seconds since the epoch.
+    """
 
     repository: str
     name: PackedDigest
@@ -55,9 +58,10 @@ Row = NameRow | ContentRow
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What is written together. Denials come first: they void what was written before, not what comes with them.
+    """Rows and denials that are written together. Denials come first: they void earlier rows, not those of the batch.
 
-    `denials`: by repository and credential id, until when nothing confirmed counts; seconds since the epoch.
+    `denials` has, by repository and credential id, the time up to which confirmed rows are void. Times are in seconds
+    since the epoch.
     """
 
     names: Collection[NameRow]
@@ -65,32 +69,35 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Store(Protocol):
-    """A place that keeps rows. Every method raises `StoreError`, and none blocks the event loop."""
+    """A database that keeps rows. Every method raises `StoreError`, and none blocks the event loop."""
 
     @property
     def location(self) -> str:
-        """Where that is, for logs: without password."""
+        """The store's URL for logs, without password."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether others write there too, so that it can know what this process has never heard of."""
+        """Whether other processes write to it too, so that it may have rows that this process has not seen."""
 
     def rows(self) -> AsyncIterator[Sequence[Row | None]]:
-        """All rows, in slices, least recently written first; None for a damaged one. Nothing where it is shared."""
+        """Yields all rows in slices, least recently written first; None for a damaged row.
+
+        Yields nothing if the store is shared.
+        """
 
     async def find(
         self, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
     ) -> Sequence[NameRow | None]:
-        """What is kept of the name for any of the credentials; None for a damaged row."""
+        """Returns the name's rows for any of the credentials; None for a damaged row."""
 
     async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
-        """What the digest runs on, if the repository has shown it; None for a damaged row."""
+        """Returns what the digest runs on, if the repository has served it; None for a damaged row."""
 
     async def write(self, batch: Batch) -> None:
-        """All of the batch is kept, or (where the store is no database) as much of it as came through."""
+        """Writes all of the batch. A store without transactions may write a part of it before it fails."""
 
     async def close(self) -> None:
-        """Nothing is open any more. Raises nothing."""
+        """Closes the store. Raises nothing."""
 
 
 class _ContentRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -105,7 +112,7 @@ class _NameRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     content: msgspec.Raw
 
 
-# What decoding may raise where a damaged file gives anything in the place of anything.
+# What decoding may raise, since a damaged file may hold any value in any place.
 _DAMAGES = (ValueError, TypeError, AttributeError)
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -114,7 +121,7 @@ _CONTENT_DECODER = msgspec.msgpack.Decoder(_ContentRecord)
 
 
 def encode_name(row: NameRow) -> bytes:
-    """The record of a row, whose key is kept beside it."""
+    """Returns the record of a row. Its key is stored beside it."""
     body = _ENCODER.encode(
         _NameRecord(unpack_digest(row.packed), row.confirmed_at, msgspec.Raw(_encode_content(row.content)))
     )
@@ -122,7 +129,7 @@ def encode_name(row: NameRow) -> bytes:
 
 
 def decode_name(repository: str, name: PackedDigest, credential_id: CredentialId, record: bytes) -> NameRow | None:
-    """The row under this key; None if the record is damaged or belongs to another key."""
+    """Returns the row under this key; None if the record is damaged or belongs to another key."""
     try:
         found = _NAME_DECODER.decode(_unseal(record, repository, name, credential_id))
         content = _decode_content(bytes(found.content))
@@ -132,12 +139,12 @@ def decode_name(repository: str, name: PackedDigest, credential_id: CredentialId
 
 
 def encode_content(row: NameRow | ContentRow) -> bytes:
-    """The record of what the row's digest runs on."""
+    """Returns the record of what the row's digest runs on."""
     return _seal(_encode_content(row.content), row.repository, row.packed, "")
 
 
 def decode_content(repository: str, packed: PackedDigest, record: bytes) -> ContentRow | None:
-    """The row under this key; None if the record is damaged or belongs to another key."""
+    """Returns the row under this key; None if the record is damaged or belongs to another key."""
     try:
         return ContentRow(repository, packed, _decode_content(_unseal(record, repository, packed, "")))
     except _DAMAGES:
@@ -161,7 +168,7 @@ def _decode_content(raw: bytes) -> Content:
 
 
 def _seal(body: bytes, repository: str, name: PackedDigest, credential_id: str) -> bytes:
-    """The body behind a checksum of key and body: databases do not notice a bit that a disk has flipped."""
+    """Returns the body after a checksum of key and body: databases do not detect a bit that a disk has flipped."""
     return zlib.crc32(body, _checksum_of_key(repository, name, credential_id)).to_bytes(4, "big") + body
 
 

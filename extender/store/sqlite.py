@@ -1,6 +1,6 @@
 """The store in one SQLite file of this machine, used from one thread of its own.
 
-Knows SQL and files. A file that cannot be used is set aside or left alone, never repaired: it is a cache.
+A file that cannot be used is renamed or left alone. It is never repaired, since it is only a cache.
 https://www.sqlite.org/wal.html, https://www.sqlite.org/rescode.html
 """
 
@@ -33,9 +33,9 @@ from extender.tables import declare_cache
 
 T = TypeVar("T")
 
-# "MarE", so that someone else's database is told from ours, and left alone.
+# "MarE". A database of another program lacks it, and is left alone.
 _APPLICATION = 0x4D617245
-# A row replaced gets a new number, the highest, so the numbers are the order in which rows were last written.
+# A replaced row gets the next highest number, so the numbers are the order in which rows were last written.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS names (
     number INTEGER PRIMARY KEY, repository TEXT NOT NULL, scope TEXT NOT NULL, name NOT NULL, record BLOB NOT NULL,
@@ -44,9 +44,9 @@ CREATE TABLE IF NOT EXISTS contents (
     number INTEGER PRIMARY KEY, repository TEXT NOT NULL, digest NOT NULL, record BLOB NOT NULL,
     UNIQUE (repository, digest));
 """
-# Rows read at once: decoding them takes some two milliseconds, for which the event loop does nothing else.
+# Rows read at once. Decoding them takes some two milliseconds, during which the event loop does nothing else.
 _SLICE = 400
-# How long another process may hold the file before it counts as locked; only our thread waits.
+# How long another process may hold a lock before the file counts as locked; only the store's thread waits.
 _BUSY_SECONDS = 0.5
 _CLOSE_SECONDS = 2.0
 _REASONS: dict[int, Reason] = {
@@ -54,7 +54,7 @@ _REASONS: dict[int, Reason] = {
     sqlite3.SQLITE_LOCKED: "locked",
     sqlite3.SQLITE_CORRUPT: "corrupt",
     sqlite3.SQLITE_NOTADB: "corrupt",
-    # Statements of ours are in order, so it is the tables that are not what they were.
+    # Our own statements are correct, so the tables must have changed.
     sqlite3.SQLITE_ERROR: "corrupt",
     sqlite3.SQLITE_CONSTRAINT: "corrupt",
     sqlite3.SQLITE_MISMATCH: "corrupt",
@@ -70,16 +70,16 @@ declare_cache(
 
 
 class SqliteStore:
-    """A file of at most `size` names and as many contents; beyond that, what was written longest ago goes.
+    """A file of at most `size` names and as many contents. Beyond that, rows written longest ago are evicted.
 
-    The file is opened when it is first used, and again after an error. One that is corrupt, or of another schema, is
-    renamed to `….aside` (in the place of an earlier one) and begun anew.
+    The file is opened on first use, and again after an error. A file that is corrupt or of another schema is renamed
+    to `….aside`, where it replaces an earlier one, and a new file is begun.
     """
 
     is_shared = False
 
     def __init__(self, path: Path, *, size: int, busy_seconds: float = _BUSY_SECONDS) -> None:
-        """`busy_seconds` are how long to wait for another process that has locked the file."""
+        """`busy_seconds` is how long to wait for another process that has locked the file."""
         self.location = f"sqlite:///{path}"
         self._path = path
         self._size = size
@@ -88,7 +88,7 @@ class SqliteStore:
         self._opened: sqlite3.Connection | None = None
 
     async def rows(self) -> AsyncIterator[Sequence[Row | None]]:
-        """All names, then all contents. Rows written meanwhile may come twice."""
+        """Yields all names, then all contents. Rows written meanwhile may come twice."""
         for read in (_read_names, _read_contents):
             after = 0
             while found := await self._run(lambda file, read=read, after=after: read(file, after)):  # type: ignore[misc]
@@ -98,20 +98,20 @@ class SqliteStore:
     async def find(
         self, repository: str, name: PackedDigest, credential_ids: Sequence[CredentialId]
     ) -> Sequence[NameRow | None]:
-        """One query per credential, some 20 µs each."""
+        """Runs one query per credential, some 20 µs each."""
         return await self._run(lambda file: _find_names(file, repository, name, credential_ids))
 
     async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
-        """One query."""
+        """Runs one query."""
         return await self._run(lambda file: _find_contents(file, repository, packed))
 
     async def write(self, batch: Batch) -> None:
-        """One transaction, which a cancelled caller does not end half-way."""
+        """Runs one transaction, which completes even if the caller is cancelled."""
         await self._run(lambda file: self._write(file, batch))
 
     async def close(self) -> None:
-        """The file is closed, unless the disk keeps it from being; what was asked before is done."""
-        with contextlib.suppress(TimeoutError, RuntimeError):  # a disk that hangs; or it was closed before
+        """Closes the file after all earlier calls are done. Gives up after two seconds if the disk hangs."""
+        with contextlib.suppress(TimeoutError, RuntimeError):  # the disk hangs, or the store was already closed
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -119,10 +119,10 @@ class SqliteStore:
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
 
-    # From here on everything runs in the store's thread.
+    # Everything below runs in the store's thread.
 
     def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What `work` makes of the open file. After an error it is closed, and opened anew next time."""
+        """Returns the result of `work` on the open file. After an error closes the file; the next call reopens it."""
         try:
             self._opened = self._opened or self._open()
             return work(self._opened)
@@ -131,13 +131,13 @@ class SqliteStore:
             raise self._consequence(_translate(exc, self._path)) from exc
 
     def _consequence(self, error: StoreError) -> StoreError:
-        """The error to raise, after a file that will never be of use has been put out of the way."""
+        """Returns the error to raise. First renames a file that can never be used again."""
         if error.reason not in ("corrupt", "schema"):
             return error
         aside = self._path.with_name(f"{self._path.name}.aside")
         try:
             self._path.replace(aside)
-            for suffix in ("-wal", "-shm"):  # they belong to the file that went, and would spoil the next one
+            for suffix in ("-wal", "-shm"):  # they belong to the renamed file; the new one must not use them
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         except OSError as exc:
             return _translate(exc, self._path)
@@ -145,7 +145,7 @@ class SqliteStore:
 
     def _open(self) -> sqlite3.Connection:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # for our eyes only; SQLite would not say so
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # for our user only, which SQLite would not ensure
         file = sqlite3.connect(self._path, timeout=self._busy_seconds, isolation_level=None)
         file.text_factory = _text
         try:
@@ -156,7 +156,7 @@ class SqliteStore:
         return file
 
     def _prepare(self, file: sqlite3.Connection) -> None:
-        file.execute("BEGIN")  # one view of all three: another process may be making the file ours just now
+        file.execute("BEGIN")  # one snapshot of all three: another process may be setting up the file now
         ((application,),) = file.execute("PRAGMA application_id")
         ((version,),) = file.execute("PRAGMA user_version")
         ((objects,),) = file.execute("SELECT count(*) FROM sqlite_schema")
@@ -179,7 +179,7 @@ class SqliteStore:
             file.executemany("REPLACE INTO names (repository, scope, name, record) VALUES (?, ?, ?, ?)", _names(batch))
             for table in ("names", "contents"):
                 file.execute(
-                    f"DELETE FROM {table} WHERE number <= "  # noqa: S608 -- one of two words of ours
+                    f"DELETE FROM {table} WHERE number <= "  # noqa: S608 -- one of two constants
                     f"(SELECT number FROM {table} ORDER BY number DESC LIMIT 1 OFFSET ?)",
                     (self._size,),
                 )
@@ -231,7 +231,10 @@ def _read_contents(file: sqlite3.Connection, after: int) -> list[tuple[int, Row 
 
 
 def _slice(file: sqlite3.Connection, query: str, after: int) -> list[tuple[Any, ...]]:
-    """The next rows by number. In a damaged file their order may lead back to where we were, time and again."""
+    """Returns the next rows by number. Raises StoreError if their numbers do not increase.
+
+    In a damaged file they may lead back to earlier rows, so that the reading would never end.
+    """
     rows = file.execute(query, (after, _SLICE)).fetchall()
     numbers = [after, *(number for number, *_ in rows)]
     if any(one >= next_one for one, next_one in pairwise(numbers)):
@@ -240,16 +243,16 @@ def _slice(file: sqlite3.Connection, query: str, after: int) -> list[tuple[Any, 
 
 
 def _text(raw: bytes) -> str:
-    """A text that is none any more fails its row's checksum, rather than the whole query."""
+    """Returns the decoded text. Invalid UTF-8 is replaced, and fails its row's checksum instead of the whole query."""
     return raw.decode(errors="replace")
 
 
 def _translate(error: StoreError | sqlite3.Error | OSError | UnicodeDecodeError, path: Path) -> StoreError:
     if isinstance(error, StoreError):
         return error
-    if isinstance(error, UnicodeDecodeError):  # in a message of SQLite's, which quotes what it cannot read
+    if isinstance(error, UnicodeDecodeError):  # from a message of SQLite that quotes damaged text
         return StoreError("corrupt", f"{path}: a text in it is none")
     if isinstance(error, OSError):
         return StoreError("unwritable", f"{path}: {error.strerror}")
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest is detail, https://www.sqlite.org/rescode.html
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest are details, https://www.sqlite.org/rescode.html
     return StoreError(_REASONS.get(code, "unwritable"), f"{path}: {error}")

@@ -1,6 +1,6 @@
-"""Which store a URL means, and which one is meant by none.
+"""Makes the store that a URL names, and chooses the default URL from the environment.
 
-Knows URLs, and the folders that an environment names. Opens nothing but certificates and password files.
+Opens no files but certificates and password files.
 """
 
 import ssl
@@ -13,17 +13,17 @@ from extender.store.rows import Store
 from extender.store.sqlite import SqliteStore
 
 _FILE = "images.sqlite"
-# What nobody has asked for in a week may be asked of its registry again.
+# An image that nobody needed for a week may be looked up at its registry again.
 _KEEP_SECONDS = 7 * 86_400.0
 _FORMS = "memory:, sqlite:////path, redis://[user:password@]host[:port][/database] or rediss://…"
 _REDIS_OPTIONS = frozenset({"prefix", "password_file", "ca_file", "certificate_file", "key_file"})
 
 
 def default_store_url(environment: Mapping[str, str]) -> str:
-    """SQLite in `$STATE_DIRECTORY` (systemd.exec(5): the first of several), else in the user's cache folder.
+    """Returns the URL of a file in `$STATE_DIRECTORY` (systemd.exec(5): the first of several) or the user's cache.
 
-    The XDG Base Directory Specification has it that a relative `$XDG_CACHE_HOME` does not count. `memory:` where there
-    is no home either.
+    A relative `$XDG_CACHE_HOME` is ignored, as the XDG Base Directory Specification demands. Returns `memory:` if there
+    is no home folder either.
     """
     state = environment.get("STATE_DIRECTORY", "").partition(":")[0]
     if state.startswith("/"):
@@ -35,12 +35,12 @@ def default_store_url(environment: Mapping[str, str]) -> str:
 
 
 def open_store(url: str, *, size: int, stale_seconds: float) -> Store | None:
-    """The store at `url`, None for `memory:`. It connects when it is first used, so one that is dead is no error here.
+    """Returns the store at `url`; None for `memory:`. It connects on first use, so a server that is down is no error.
 
-    `size` bounds a store of our own; in a shared one rows lapse after a week, or `stale_seconds` if that is more.
+    `size` bounds a store of our own. In a shared store rows expire after a week, or after `stale_seconds` if longer.
 
     Raises:
-        ConfigError: the URL is none of ours, or a file that it names cannot be used. The message holds no password.
+        ConfigError: the URL names no store, or a file that it names cannot be used. The message holds no password.
     """
     scheme = url.partition(":")[0]
     if url == "memory:":
@@ -53,7 +53,7 @@ def open_store(url: str, *, size: int, stale_seconds: float) -> Store | None:
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be logged and printed."""
+    """Returns the URL without its password, for logs and output."""
     scheme, separator, remainder = url.partition("://")
     login, at, address = remainder.rpartition("@")
     username, colon, _ = login.partition(":")
@@ -68,7 +68,7 @@ def _path_of(url: str) -> Path:
 
 
 def _redis_store(url: str, *, keep_seconds: float) -> Store:
-    # Late: most services have no use for the client, which takes 40 ms and 6 MB.
+    # Imported late: most services do not need the client, whose import takes 40 ms and 6 MB.
     from extender.store.redis import RedisServer, RedisStore
 
     try:
@@ -93,7 +93,7 @@ def _redis_store(url: str, *, keep_seconds: float) -> Store:
 
 
 def _password_of(path: str, password: str) -> str:
-    """The file's content without white space around it; without a file the URL's own."""
+    """Returns the file's content without surrounding white space; without a file, the URL's own password."""
     if not path:
         return password
     try:
@@ -103,7 +103,7 @@ def _password_of(path: str, password: str) -> str:
 
 
 def _tls_of(options: Mapping[str, str]) -> ssl.SSLContext:
-    """The system's CAs or the one named, and our certificate if there is one."""
+    """Returns a context with the system's CAs or the one named, and with our certificate if there is one."""
     try:
         context = ssl.create_default_context(cafile=options.get("ca_file"))
         if "certificate_file" in options:
@@ -114,5 +114,5 @@ def _tls_of(options: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _shown(url: str) -> str:
-    """The URL without anything that could be a login."""
+    """Returns the URL without anything that could be a login."""
     return f"{url.partition(':')[0][:20]}:…" if "@" in url or "?" in url else repr(url[:200])
