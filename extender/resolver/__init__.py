@@ -1,1 +1,1 @@
-"""From reference and credentials to facts: tables, single flight, budgets."""
+"""Resolves an image reference with credentials: cache, registry lookups, failures and persistence."""

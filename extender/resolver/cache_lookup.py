@@ -1,6 +1,6 @@
-"""The state of an image in the cache: fresh, stale, failed lately, or not known; and whether it is due for a lookup.
+"""The state of an image in the cache (fresh, stale, negative or missing), and whether a lookup is due.
 
-Starts no lookup, waits for nothing and counts nothing.
+This file starts no lookup, does not wait and counts nothing.
 """
 
 import math
@@ -18,7 +18,7 @@ from extender.resolver.registry_lookup import RegistryLookup
 
 
 class CacheState(msgspec.Struct, frozen=True):
-    """What memory says of a lookup, the label under which that counts, and what to look up now, if anything."""
+    """A query's answer from the cache, the metric label of that, and the target of the lookup that is due, if any."""
 
     answer: Answer
     result: str
@@ -26,7 +26,7 @@ class CacheState(msgspec.Struct, frozen=True):
 
 
 class CacheLookup:
-    """Reads the image cache together with failures, the registries' breakers and the store."""
+    """Combines the image cache with current failures, the registry hosts' breakers and the state of the store."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class CacheLookup:
         self._clock = clock
 
     def look_up(self, query: ImageQuery, keyring: Keyring) -> CacheState:
-        """Whatever there is to say of the lookup."""
+        """The state of the query for the keyring's credentials. No I/O."""
         target = self._cache.references.target_of(query.reference)
         if isinstance(target, Failure):
             return CacheState(target, "negative")
@@ -60,13 +60,13 @@ class CacheLookup:
                 return CacheState(known.content, "stale", target if may_ask else None)
         failure = self._current_failure(target, keyring, credential_ids)
         if not failure and not keyring.is_due(target.reference) and not self._persistence.may_know(credential_ids):
-            failure = self._registry_lookup.host_failure(target)  # nobody but the registry could tell more
+            failure = self._registry_lookup.host_failure(target)  # only the registry could answer
         return CacheState(failure, "negative") if failure else CacheState(None, "", target)
 
     def _current_failure(
         self, target: Target, keyring: Keyring, credential_ids: Sequence[CredentialId]
     ) -> Failure | None:
-        """Why there is no content, unless that is worth another try: by now there may be another credential."""
+        """The failure that still holds; None if the keyring may by now have another credential to try."""
         failure = summary(self._failures.current(target, credential_id) for credential_id in credential_ids)
         if failure and failure.cause in NEXT_CREDENTIAL and keyring.is_due(target.reference):
             return None

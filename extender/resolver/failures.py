@@ -1,6 +1,6 @@
-"""Lookups that failed: what a person is told, and for how long the failure holds before anyone asks again.
+"""Failed lookups: the failure that a pod's author is shown, and for how long it holds before the next attempt.
 
-Knows errors and lifetimes. A failure is no fact about the image, so it never replaces one.
+A failure says nothing about the image itself, so it never replaces known content.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ from extender.images.digest import PackedDigest
 from extender.resolver.references import Target
 from extender.tables import LruTable, declare_cache
 
-# Constant sentences: nothing a registry wrote, and no address, reaches the pod's author through them.
+# Constant sentences, so that neither a registry's text nor an address reaches the pod's author.
 _SENTENCES = {
     Cause.MISSING: "its registry has no such image",
     Cause.DENIED: "its registry gives access with none of the credentials at hand",
@@ -46,7 +46,7 @@ _CAUSES: dict[type[BaseException], Cause] = {
     InvalidReference: Cause.INVALID_REFERENCE,
 }
 
-# A secret that is mended has a new credential id, and so no failures.
+# A corrected secret has a new credential id, and therefore no failures.
 _LIFETIMES_SECONDS = {
     Cause.DENIED: 300.0,
     Cause.NOT_ALLOWED: 300.0,
@@ -56,11 +56,11 @@ _LIFETIMES_SECONDS = {
 }
 BACKOFF = Backoff(first_seconds=10.0, max_seconds=300.0)
 _RETRY_AFTER_SECONDS = 30.0
-# Tags are pushed after their pods quite often, and a pod is pending for half a minute: so at first we ask again soon.
+# A tag is often pushed after its pod is created, and a pod is pending for half a minute: so the first retries are soon.
 _SOON_MISSING_SECONDS, _SOON_TIMES, _MISSING_SECONDS = 5.0, 12, 60.0
 
-# What another credential may turn out differently. Like the kubelet we go on after "no such image" too, since some
-# registries say so of what a login may not see.
+# Causes after which the next credential is tried. "No such image" is one, as for the kubelet: some registries answer
+# so when a login has no access.
 NEXT_CREDENTIAL = frozenset({Cause.DENIED, Cause.MISSING})
 
 
@@ -81,7 +81,7 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 class Failures:
-    """The last failure of each (repository, tag or digest, credential), of at most `size`."""
+    """The last failure of each (repository, tag or digest, credential id), for at most `size` of them."""
 
     def __init__(self, size: int, clock: Callable[[], float], random: Callable[[], float]) -> None:
         self._rows: LruTable[tuple[str, PackedDigest, CredentialId], _Row] = _FAILURES.lru_table(size)
@@ -89,16 +89,19 @@ class Failures:
         self._random = random
 
     def __len__(self) -> int:
-        """How many lookups last ended in failure, whether or not that still holds."""
+        """How many failures are kept, including those that no longer hold."""
         return len(self._rows)
 
     def current(self, target: Target, credential_id: CredentialId) -> Failure | None:
-        """The failure while it holds, then None: it is time to ask again."""
+        """The failure while it holds; None if there is none or a retry is due."""
         row = self._rows.peek((target.repository, target.name, credential_id))
         return row.failure if row and self._clock() < row.until else None
 
     def remember(self, target: Target, credential_id: CredentialId, error: Exception) -> Failure:
-        """The failure that `error` means. It holds from now on; unavailability holds longer each time in a row."""
+        """Records and returns the failure for `error`, which holds from now on.
+
+        The number of equal failures in a row determines for how long; see `lifetime_seconds`.
+        """
         key = (target.repository, target.name, credential_id)
         failure = failure_of(error)
         before = self._rows.peek(key)
@@ -107,21 +110,21 @@ class Failures:
         return failure
 
     def forget(self, target: Target, credential_id: CredentialId) -> None:
-        """The lookup succeeded: the next failure is the first in a row."""
+        """Removes the failure after a success, so that the next one is the first in a row."""
         self._rows.remove((target.repository, target.name, credential_id))
 
 
 def failure_of(error: Exception) -> Failure:
-    """What the pod's author is told of `error`; whatever is not known here makes the registry unavailable."""
+    """The failure that the pod's author is shown for `error`; *unavailable* for errors without a cause of their own."""
     cause = next((_CAUSES[kind] for kind in type(error).__mro__ if kind in _CAUSES), Cause.UNAVAILABLE)
     return Failure(cause, _SENTENCES[cause])
 
 
 def lifetime_seconds(error: Exception, in_a_row: int, random: Callable[[], float]) -> float:
-    """How long the failure holds that `error` means, when it is the `in_a_row`-th of its kind, counted from 1.
+    """How long the failure for `error` holds when it is the `in_a_row`-th equal one, counted from 1.
 
-    Unavailable and throttled: as `Backoff` says, 10 s doubling to 300 s, or what the registry has named. Missing: 5 s,
-    and 60 s from the thirteenth on.
+    *Unavailable* and *throttled* follow `Backoff`: 10 s doubling to 300 s, or the registry's Retry-After. *Missing*
+    holds for 5 s, and for 60 s from the thirteenth on. The other causes have constant lifetimes.
     """
     cause = failure_of(error).cause
     if cause is Cause.MISSING:
@@ -131,17 +134,17 @@ def lifetime_seconds(error: Exception, in_a_row: int, random: Callable[[], float
 
 
 def retry_after_seconds(error: Exception) -> float | None:
-    """How long a throttling registry wants us to wait, 30 s where it named no time; None if it does not throttle."""
+    """The registry's Retry-After if `error` is throttling, 30 s if it gave none; None for any other error."""
     if not isinstance(error, RegistryThrottled):
         return None
     return _RETRY_AFTER_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
 
 
 def summary(failures: Iterable[Failure | None]) -> Failure | None:
-    """What the failures of a row of credentials, in order, come to; None if one that counts has none.
+    """The one failure for a list of credentials from the failure of each, in order; None if one has no failure.
 
-    The first that no other credential could turn out differently, else *missing* if any says so (a login that is let
-    in knows best), else *denied*.
+    It is the first failure that another credential would not change. Else it is *missing* if any credential got that,
+    since a login with access knows best. Else it is *denied*.
     """
     result = DENIED
     for failure in failures:

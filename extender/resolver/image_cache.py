@@ -1,7 +1,7 @@
-"""What registries have told us: which name means which content, for whom, and what the content runs on.
+"""The image cache: which content a name has for which credential, and what the content runs on.
 
-The cache tells a fact only to credentials that the registry has shown it to. It starts no task, sends no request, and
-holds credential ids instead of credentials.
+The cache gives an answer only to credentials to which the registry has given it. It starts no task, sends no request,
+and holds credential ids instead of credentials.
 """
 
 import math
@@ -26,8 +26,8 @@ LOOKUPS = counter(
     ("hit", "stale", "shared", "fetched", "negative", "error"),
 )
 
-# Denials remembered before the rows they void are swept out, which takes 20 ms for 100,000 rows.
-# They stand in no Table: a denial that is dropped before that would bring its rows back.
+# Denials kept before the rows they void are removed together, which takes 20 ms for 100,000 rows.
+# They are not in a Table: dropping a denial earlier would make its rows valid again.
 _DENIALS = 4096
 _NAMES = declare_cache(
     "resolver.image_cache.names",
@@ -37,21 +37,21 @@ _NAMES = declare_cache(
     invalidated_by="a denial",
 )
 _CONTENTS = declare_cache("resolver.image_cache.contents", key="repository, digest", bound="`cache.size`")
-# A cluster has some dozens of platform sets. One that falls out is only no longer shared.
+# A cluster has some dozens of platform sets. One that is evicted is merely no longer shared.
 _PLATFORM_SETS = declare_cache("resolver.image_cache.platform_sets", key="content", bound=4096)
 
 NameKey = tuple[str, PackedDigest, CredentialId]  # repository, tag or digest, credential
 
 
 class ImageQuery(msgspec.Struct, frozen=True):
-    """An image asked for. `always`: its tag is resolved anew whenever a pod starts (imagePullPolicy Always)."""
+    """An image to resolve. `always`: the kubelet resolves its tag at each start of a pod (imagePullPolicy Always)."""
 
     reference: str
     always: bool = False
 
 
 class Lifetimes(msgspec.Struct, frozen=True, kw_only=True):
-    """For how long a tag's meaning is fresh, where it must be resolved often, and where nobody confirms it."""
+    """How long an answer for a tag is fresh, how long if it must be resolved often, and when it expires."""
 
     tag_seconds: float
     always_seconds: float
@@ -59,7 +59,10 @@ class Lifetimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CachedImage(msgspec.Struct, frozen=True, gc=False):
-    """What a target is to one credential; `confirmed_at`: when the registry last said so, by the caller's clock."""
+    """The digest and content of a target for one credential.
+
+    `confirmed_at` is when the registry last confirmed it to that credential, by the caller's clock.
+    """
 
     content: Content
     packed: PackedDigest
@@ -72,29 +75,32 @@ class CachedImage(msgspec.Struct, frozen=True, gc=False):
 
 
 class WriteLog(Protocol):
-    """Whoever keeps what memory is told. Neither method waits or raises."""
+    """Receives the changes of the cache, to keep them. Neither method waits or raises."""
 
     def note(self, key: NameKey, known: CachedImage) -> None:
-        """The name is now this."""
+        """Records the name's new row."""
 
     def note_denial(self, repository: str, credential_id: CredentialId, at: float) -> None:
-        """The credential knows nothing of the repository any more that was proven up to `at`."""
+        """Records that rows of the repository confirmed to the credential up to `at` are void."""
 
 
 class ImageCache:
-    """Two tables of at most `size` rows each, and the targets of the references read last.
+    """Two tables of at most `size` rows each, and the targets of the references used last.
 
-    names: (repository, tag or digest, credential id) → digest, content, and when that was confirmed. A row is at once
-    the name's meaning and the credential's right to know it, so nothing learned by one credential is told to another.
-    contents: (repository, digest) → what it runs on, true for ever and for every credential that proves its access. The
-    repository is in the key because a digest that is merely *stated* says nothing before that repository has shown the
-    bytes: it could be the digest of someone else's private image. Equal platform sets are one object.
+    names: (repository, tag or digest, credential id) → digest, content, and when that was confirmed. A row holds the
+    name's meaning and proves the credential's access, so that no credential gets what only another one was shown.
+
+    contents: (repository, digest) → what it runs on, valid for ever and for every credential that proves its access.
+    The repository is part of the key because a registry can *state* any digest, even that of someone else's private
+    image. A stated digest therefore gives content only after this repository has delivered the bytes.
+
+    Equal contents share one object.
     """
 
     def __init__(
         self, size: int, lifetimes: Lifetimes, clock: Callable[[], float], write_log: WriteLog | None = None
     ) -> None:
-        """`clock` gives monotonic seconds. `write_log` is told what registries say, but not what is loaded."""
+        """`clock` gives monotonic seconds. `write_log` receives what registries confirm or deny, not loaded rows."""
         self.references = References(min(size, TARGETS.rows))
         self.lifetimes = lifetimes
         self._clock = clock
@@ -106,17 +112,17 @@ class ImageCache:
 
     @property
     def denials(self) -> int:
-        """How many denials are remembered since the rows they void may still be there."""
+        """How many denials are kept because the rows they void may still be in the table."""
         return len(self._denied_at)
 
     def __len__(self) -> int:
-        """How many contents are known."""
+        """How many contents are kept."""
         return len(self._contents)
 
     def fresh(self, queries: Sequence[ImageQuery], keyring: Keyring) -> list[Answer] | None:
-        """The contents of all, in order and counted as hits, if each is known and fresh; else None.
+        """The contents for all queries, in order and counted as hits, if each is fresh; else None.
 
-        Nearly every request takes this path: a microsecond or two for each image.
+        Nearly every request takes this path. It costs a microsecond or two per image.
         """
         now = self._clock()
         target_of, find, credential_ids_for = self.references.target_of, self.find, keyring.credential_ids_for
@@ -139,43 +145,49 @@ class ImageCache:
 
     @staticmethod
     def count_hits(answers: int) -> None:
-        """Counts so many fresh answers: when `fresh` gives them, and again each time they serve another pod."""
+        """Counts fresh answers as hits: when `fresh` gives them, and each time they are used for another pod."""
         LOOKUPS["hit"].inc(answers)
 
     def fresh_seconds(self, query: ImageQuery, target: Target, credential_id: CredentialId) -> float:
-        """For how long what was confirmed to `credential_id` needs no confirmation."""
+        """For how long an answer is fresh after it was confirmed to `credential_id`."""
         lifetimes = self.lifetimes
         if target.reference.digest:
             return math.inf if credential_id == ANONYMOUS.id else lifetimes.tag_seconds
         return lifetimes.always_seconds if query.always or target.name == "latest" else lifetimes.tag_seconds
 
     def find(self, target: Target, credential_id: CredentialId) -> CachedImage | None:
-        """What `target` is to `credential_id`, however long ago that was proven. Under a microsecond."""
+        """The row of `target` for `credential_id`, whatever its age. Takes less than a microsecond."""
         key = (target.repository, target.name, credential_id)
         known = self._names.peek(key)
         return None if known is None or (self._denied_at and self._is_void(key, known)) else known
 
     def shown(self, repository: str, digest: str) -> Content | None:
-        """What `digest` runs on, if its bytes came from this repository before, to whichever credential."""
+        """What `digest` runs on, if this repository has shown its bytes to any credential."""
         return self._contents.peek((repository, pack_digest(digest)))
 
     def learn(
         self, target: Target, credential_id: CredentialId, digest: str, content: Content, at: float
     ) -> CachedImage:
-        """The registry gave `credential_id` at `at` the bytes of `target`, which hash to `digest` and say `content`."""
+        """Records that the registry gave `credential_id` the bytes of `target` at `at`. Returns the row.
+
+        The bytes hash to `digest`, and `content` was read from them.
+        """
         packed = pack_digest(digest)
         content = self._intern(content)
         self._contents.put_in_place((target.repository, packed), content)
         return self._write(target, credential_id, CachedImage(content, packed, at))
 
     def confirm(self, target: Target, credential_id: CredentialId, digest: str, at: float) -> CachedImage | None:
-        """The registry told `credential_id` at `at` that `target` is `digest`; None unless that was shown before."""
+        """Records that the registry stated `digest` for `target` to `credential_id` at `at`. Returns the row.
+
+        Returns None and records nothing if the content of the digest is not known for this repository.
+        """
         packed = pack_digest(digest)
         content = self._contents.peek((target.repository, packed))
         return None if content is None else self._write(target, credential_id, CachedImage(content, packed, at))
 
     def revoke(self, repository: str, credential_id: CredentialId, at: float) -> None:
-        """`credential_id` knows nothing of `repository` any more that was proven up to `at`. O(1), amortised."""
+        """Voids the rows of `repository` that were confirmed to `credential_id` up to `at`. O(1), amortised."""
         self._denied_at[repository, credential_id] = at
         if self._write_log:
             self._write_log.note_denial(repository, credential_id, at)
@@ -184,7 +196,7 @@ class ImageCache:
             self._denied_at.clear()
 
     def load(self, key: NameKey, known: CachedImage) -> None:
-        """What the registry said to us in an earlier life, or to another replica, unless we were told later."""
+        """Adds a row of an earlier process or of another replica, unless a later row or denial is known."""
         repository, name, credential_id = key
         known = CachedImage(self._intern(known.content), known.packed, known.confirmed_at)
         repository = sys.intern(repository)
@@ -195,7 +207,7 @@ class ImageCache:
             self._names.put(key, known)
 
     def load_content(self, repository: str, packed: PackedDigest, content: Content) -> None:
-        """The repository has shown the bytes of the digest to us earlier, or to another replica."""
+        """Adds content that the repository has shown to an earlier process or to another replica."""
         self._contents.put_in_place((sys.intern(repository), packed), self._intern(content))
 
     def _intern(self, content: Content) -> Content:

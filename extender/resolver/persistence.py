@@ -1,7 +1,7 @@
-"""What survives a restart: the memory's changes, written behind it in batches, and rows read back.
+"""Keeps the image cache across restarts: writes its changes to the store in batches, and reads rows back.
 
-Knows when the store is asked and what a failure of it costs (time, never an answer), which rows may be kept at all,
-and how to tell monotonic time from the time of day. Nothing of how a store keeps them, and nothing of registries.
+This file decides when the store is read and which rows may be kept. A failing store costs time, never an answer. Rows
+hold wall-clock times, which are converted from and to monotonic time here. `extender.store` has the stores themselves.
 """
 
 import asyncio
@@ -61,27 +61,27 @@ _READS_AT_ONCE = 8
 
 
 class PersistenceLimits(NamedTuple):
-    """How long the store may take, and how much waits for it."""
+    """Time limits for the store, and bounds for the rows that wait for it."""
 
     read_seconds: float = 0.2
-    """A lookup waits no longer for the store than this; a registry's answer takes about as long."""
+    """How long a lookup waits for the store; a registry's answer takes about as long."""
     gather_seconds: float = 0.25
-    """How long after it was learned a row is on its way: with the batch under way, what a crash loses."""
+    """How long a new row waits for others to be written with. A crash loses these rows and those being written."""
     close_seconds: float = 2.0
-    """What waits may be written for so long at the end."""
+    """How long `close` may write the rows that still wait."""
     batch_rows: int = 1_000
-    """Rows that are written together."""
+    """Rows in one write."""
     most_waiting: int = _MOST_WAITING
-    """Rows that wait while the store is away, of some 300 bytes each; then the oldest are dropped."""
+    """Rows that wait while the store cannot be written, of some 300 bytes each; beyond that the oldest are dropped."""
 
 
 class Persistence:
-    """The store as the resolver uses it, if there is one. Nothing here raises for its sake or waits for a write.
+    """Reads and writes the store for the resolver; does nothing without a store. A store's errors are never raised.
 
-    What was learned with a credential is kept only with `persist_private`: unless a file keys the ids, they mean
-    nothing to the next process. `clock` and `wall_clock` give seconds, monotonic and since the epoch; times come and go
-    by `clock`. A wall clock that was set back makes a row look proven just now, and delays asking again that much.
-    `random` gives numbers from 0 up to 1.
+    Rows learned with a login are kept only with `persist_private`: unless a file keys the credential ids, the next
+    process cannot match them. `clock` gives monotonic seconds, `wall_clock` seconds since the epoch; all times in
+    arguments and results are by `clock`. If the wall clock was set back, a row looks as if it was confirmed just now
+    and is confirmed again that much later. `random` gives numbers from 0 up to 1.
     """
 
     def __init__(
@@ -109,21 +109,21 @@ class Persistence:
         self._is_loaded = False
 
     def note(self, key: NameKey, known: CachedImage) -> None:
-        """Puts the name's row with those that wait to be written. Takes a microsecond."""
+        """Queues the name's row to be written. Takes a microsecond."""
         if self._store is None or not self._may_keep(key[2]):
             return
         ROWS["dropped"].inc(self._names.put(key, known))
         self._wake()
 
     def note_denial(self, repository: str, credential_id: CredentialId, at: float) -> None:
-        """Has the store forget, too, what was proven to the credential up to `at`."""
+        """Queues a denial: it voids the store's rows of the repository confirmed to the credential up to `at`."""
         if self._store is None or not self._may_keep(credential_id):
             return
         ROWS["dropped"].inc(self._denials.put((repository, credential_id), at))
         self._wake()
 
     def may_know(self, credential_ids: Iterable[CredentialId]) -> bool:
-        """Whether it makes sense to ask for a name that memory does not have, or that others may have confirmed."""
+        """Whether the store may have rows for these credentials that the cache lacks, and can be read now."""
         store = self._store
         if (
             store is None
@@ -134,14 +134,14 @@ class Persistence:
         return any(map(self._may_keep, credential_ids))
 
     async def find(self, target: Target, credential_ids: Iterable[CredentialId]) -> list[tuple[NameKey, CachedImage]]:
-        """What the store has of the target for these credentials; nothing if it does not say so soon."""
+        """The store's rows of the target for these credentials; none if the store fails or takes too long."""
         store, kept = self._store, [credential_id for credential_id in credential_ids if self._may_keep(credential_id)]
         if store is None or not self.may_know(kept):
             return []
         return self._names_in(await self._read(lambda: store.find(target.repository, target.name, kept)))
 
     async def find_content(self, repository: str, digest: str) -> Content | None:
-        """What the digest runs on, if the store has seen the repository show it. It is no proof of access."""
+        """What the digest runs on, if the store has it for this repository. This does not prove anyone's access."""
         store = self._store
         if store is None or (self._is_loaded and not store.is_shared):
             return None
@@ -151,7 +151,7 @@ class Persistence:
     async def load(
         self, load: Callable[[NameKey, CachedImage], None], load_content: Callable[[str, PackedDigest, Content], None]
     ) -> None:
-        """Hands over all that the store of this process alone has, those written last at the end."""
+        """Calls `load` and `load_content` for all rows, least recently written first. Skips a shared store."""
         store = self._store
         if store is None or store.is_shared:
             return
@@ -160,7 +160,7 @@ class Persistence:
         attempt = self._breakers.admit(StoreOperation.READING)
         while attempt:
             rows = await self._attempt(StoreOperation.READING, attempt, anext(slices, end), _WRITE_SECONDS)
-            if rows is None:  # a failure, after which names are asked for one by one
+            if rows is None:  # a failure: lookups then read their rows one by one
                 break
             if rows is end:
                 self._is_loaded = True
@@ -171,10 +171,10 @@ class Persistence:
                 if row and not isinstance(row, NameRow):
                     load_content(row.repository, row.packed, row.content)
             ROWS["loaded"].inc(len(rows))
-            attempt = self._breakers.force()  # what is under way does not end for a failure of another read
+            attempt = self._breakers.force()  # the failure of another read does not end this load
 
     async def flush(self) -> None:
-        """Writes all that waits, until the store fails or its breaker refuses."""
+        """Writes all waiting rows, until the store fails or its breaker refuses."""
         async with self._writing:
             while self._names or self._denials:
                 attempt = self._breakers.admit(StoreOperation.WRITING)
@@ -183,7 +183,7 @@ class Persistence:
             self._changed.clear()
 
     async def close(self) -> None:
-        """Writes what waits if that takes no longer than two seconds, and closes the store."""
+        """Writes the waiting rows for two seconds at most, and closes the store."""
         if self._writer:
             self._writer.cancel()
             await asyncio.gather(self._writer, return_exceptions=True)
@@ -206,13 +206,13 @@ class Persistence:
     async def _write_behind(self) -> None:
         while True:
             await self._changed.wait()
-            if not self._denials:  # a crash must not bring back what was taken away
+            if not self._denials:  # denials are written without delay: a crash must not make denied rows valid again
                 await asyncio.sleep(self._limits.gather_seconds)
             await self.flush()
             await asyncio.sleep(self._breakers.wait_seconds(StoreOperation.WRITING))
 
     async def _write_batch(self, attempt: Attempt) -> bool:
-        """Writes the oldest of the rows that wait, and all denials. Whether that succeeded; else they wait on."""
+        """Writes the oldest waiting rows and all denials. Returns whether that succeeded; if not, they keep waiting."""
         store, denials = self._store, dict(self._denials.items())
         if store is None:
             return False
@@ -249,7 +249,7 @@ class Persistence:
     async def _attempt(
         self, operation: StoreOperation, attempt: Attempt, work: Awaitable[T], seconds: float
     ) -> T | None:
-        """What `work` comes to; None if it fails or takes too long. The outcome is recorded in the store's breakers."""
+        """The result of `work`; None if it fails or times out. The breakers record which."""
         try:
             async with asyncio.timeout(seconds):
                 outcome = await work
@@ -257,7 +257,7 @@ class Persistence:
             error = StoreError("timeout", "no answer in time")
         except StoreError as exc:
             error = exc
-        except Exception:  # a defect of ours or of a client's must not end a lookup
+        except Exception:  # a defect of ours or of a client library must not end a lookup
             log.exception("store.crashed")
             error = StoreError("unavailable", "it met an error that is none of its own")
         else:
@@ -269,7 +269,7 @@ class Persistence:
         return None
 
     def _names_in(self, rows: Sequence[Row | None]) -> list[tuple[NameKey, CachedImage]]:
-        """Those rows about names that may be told, in the terms of memory."""
+        """The rows about names as the cache keeps them, without those that may not be kept or are denied."""
         now, ahead = self._clock(), self._wall_clock() - self._clock()
         ROWS["damaged"].inc(sum(row is None for row in rows))
         found = [
@@ -288,7 +288,7 @@ class Persistence:
 
 
 def _remove_unchanged(waiting: Table[K, V], written: dict[K, V]) -> None:
-    """Removes the rows that were written, but for those that have been put again meanwhile."""
+    """Removes the rows that were written, except those that were replaced meanwhile."""
     for key, value in written.items():
         if waiting.peek(key) is value:
             waiting.remove(key)

@@ -1,6 +1,6 @@
-"""The texts that pods call images by, read once each.
+"""Parses the image references of pods, and caches the results.
 
-Knows the grammar's owner, `images.reference`, and under which name the tables keep a reference.
+`images.reference` has the grammar. This file defines the name under which the tables keep a reference.
 """
 
 import sys
@@ -13,7 +13,8 @@ from extender.images.digest import PackedDigest, pack_digest
 from extender.images.reference import ImageReference, parse_reference
 from extender.tables import LruTable, declare_cache
 
-# What can be pulled stays under 800 characters; a longer text is wrong, and read anew each time rather than kept.
+# A reference that can be pulled has fewer than 800 characters. A text longer than this is invalid: it is parsed each
+# time and not cached.
 _MAX_KEPT_CHARACTERS = 1024
 
 
@@ -21,7 +22,7 @@ TARGETS = declare_cache("resolver.references.targets", key="text of the referenc
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What a reference asks for. `name` is its digest, packed, else its tag: with a digest the tag decides nothing."""
+    """What a reference names. `name` is its packed digest if it has one, else its tag; a digest overrides the tag."""
 
     reference: ImageReference
     repository: str
@@ -29,10 +30,10 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class References(LruTable[str, Target | Failure]):
-    """Text to target or `Failure`, kept for the `size` texts seen last: parsing one takes 5 µs, finding it 0.2."""
+    """Target or `Failure` by text, for the `size` texts used last. Parsing a text takes 5 µs, finding it 0.2 µs."""
 
     def target_of(self, text: str) -> Target | Failure:
-        """What `text` asks for, or why it is no reference."""
+        """The target of `text`, or why `text` is not a valid reference."""
         target = self.peek(text)
         if target is None:
             target = _read(text)

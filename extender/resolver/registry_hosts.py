@@ -1,7 +1,4 @@
-"""Whether a registry host may be asked now, and how many lookups may be at it at once.
-
-Knows hosts and their failures, and nothing of what is asked.
-"""
+"""Registry hosts: a circuit breaker for each, and a limit on the lookups at each at the same time."""
 
 import asyncio
 import contextlib
@@ -25,15 +22,15 @@ from extender.tables import LruTable, declare_cache
 
 log = structlog.get_logger()
 
-# Errors by which a host shows that it is well.
+# Errors that show that the host answers.
 _ANSWERS = (ManifestNotFound, RegistryDenied, InvalidManifest, UnsupportedManifest)
-# Lookups under way at one host; others wait here. Twice what the client lets through by default keeps it busy, and
-# a host that stalls holds up no more than these.
+# Lookups in flight at one host; others wait. Twice the client's default concurrency keeps the client busy, and a host
+# that stalls holds up no more lookups than these.
 _LOOKUPS_AT_ONCE = 16
 
 
 class BreakerOpen(RegistryError):
-    """The host's breaker refuses lookups, and the host was not asked; `failure` is why."""
+    """The host's breaker refuses lookups, and no request was sent; `failure` says why."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.detail)
@@ -41,10 +38,10 @@ class BreakerOpen(RegistryError):
 
 
 class RegistryHost:
-    """One registry host: its turns, and its circuit breaker.
+    """One registry host: its limit on lookups, and its circuit breaker.
 
-    The breaker opens when the host throttles, or when two different images in a row were unavailable: one image's
-    failure may be its own. Any answer of a probe closes it.
+    The breaker opens when the host throttles, or when two different images in a row were unavailable: a single image
+    may be unavailable for a reason of its own. Any answer to a probe closes the breaker.
     """
 
     def __init__(self, name: str, clock: Callable[[], float], random: Callable[[], float]) -> None:
@@ -52,18 +49,18 @@ class RegistryHost:
         self._turns = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
         self._breaker = CircuitBreaker(BACKOFF, clock=clock, random=random)
         self._failure = UNAVAILABLE  # the last that opened the breaker
-        self._failed_image = ""  # the last, if nothing has been answered since
+        self._failed_image = ""  # the image that was last unavailable; empty after an answer
 
     def failure(self) -> Failure | None:
-        """Why the host is not asked now; None if it may be."""
+        """Why the breaker refuses lookups now; None if it admits them."""
         return self._failure if self._breaker.wait_seconds() else None
 
     @contextlib.asynccontextmanager
     async def visit(self, image: str) -> AsyncIterator[None]:
-        """One lookup at the host, when its turn has come; what it raises is recorded in the breaker.
+        """Admits one lookup when the limit allows it, and records the body's outcome in the breaker.
 
         Raises:
-            BreakerOpen: the host is not asked now.
+            BreakerOpen: the breaker refuses lookups now.
         """
         async with self._turns:
             attempt = self._breaker.admit()
@@ -106,12 +103,12 @@ class RegistryHost:
         return self._breaker.state() is State.CLOSED and self._failed_image in ("", image)
 
 
-# Hosts whose failures are remembered.
+# Hosts whose breakers are kept.
 HOSTS = declare_cache("resolver.registry_hosts.hosts", key="registry host", bound=4096)
 
 
 class RegistryHosts:
-    """The hosts asked most recently, of at most `size`."""
+    """The `size` registry hosts that were looked up last."""
 
     def __init__(self, size: int, clock: Callable[[], float], random: Callable[[], float]) -> None:
         self._hosts: LruTable[str, RegistryHost] = HOSTS.lru_table(size)
@@ -119,13 +116,13 @@ class RegistryHosts:
         self._random = random
 
     def host(self, name: str) -> RegistryHost:
-        """The host of this name (`host[:port]`)."""
+        """The host of this name (`host[:port]`), new if it is not kept."""
         host = self._hosts.peek(name)
         if host is None:
             self._hosts.put(name, host := RegistryHost(name, self._clock, self._random))
         return host
 
     def failure(self, name: str) -> Failure | None:
-        """Why the host is not asked now; None if it may be, or never was."""
+        """Why the host's breaker refuses lookups now; None if it admits them or the host is not kept."""
         host = self._hosts.peek(name)
         return host.failure() if host else None

@@ -1,7 +1,7 @@
-"""One lookup: from a reference and credentials to what a registry says, in as few requests as that takes.
+"""One lookup: from a reference and credentials to the image's content, in as few registry requests as possible.
 
-Knows the order of requests and what each of them proves. Nothing of who waits, for how long, or what was known before
-a lookup was thought needed.
+This file has the order of the requests and what each of them proves. `resolver.py` decides when a lookup starts and
+how long callers wait for it.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ T = TypeVar("T", CachedImage, Image)
 
 log = structlog.get_logger()
 
-# Lookups that may be asking registries at one moment, over all hosts.
+# Lookups that may send requests at the same time, over all hosts.
 _AT_ONCE = 512
-# Fetches remembered, twice as many as can be under way: the oldest is dropped whether or not it has ended. One that
-# outlives 1,024 later ones could be repeated, not broken. An image takes some 3 KB.
+# Fetches kept, twice as many as can be in flight. The oldest is dropped whether or not it has ended: one that is still
+# in flight after 1,024 later ones may be repeated, but it completes. An image takes some 3 KB.
 _FETCHES = declare_cache(
     "resolver.registry_lookup.fetches", key="repository, digest, credential id", bound=2 * _AT_ONCE
 )
 
 
 class RegistryLookup:
-    """Asks registries, and writes what they say into the memory and what went wrong into the failures."""
+    """Looks images up in registries; writes what it learns into the cache, and errors into the failures."""
 
     def __init__(
         self,
@@ -59,23 +59,23 @@ class RegistryLookup:
         self._random = random
         self._hosts = RegistryHosts(HOSTS.rows, clock, random)
         self._room = asyncio.Semaphore(_AT_ONCE)
-        self._trying: dict[Hashable, asyncio.Task[Any]] = {}  # of Known or of Image, as what was asked for
+        self._trying: dict[Hashable, asyncio.Task[Any]] = {}  # each of CachedImage or of Image, as its key says
         self._fetch = alru_cache(maxsize=_FETCHES.rows, key=_fetch_key)(self._fetch_image)
 
     def host_failure(self, target: Target) -> Failure | None:
-        """Why the target's host is not asked now; None if it may be."""
+        """Why the breaker of the target's host refuses lookups now; None if it admits them."""
         return self._hosts.failure(target.reference.domain)
 
     async def find(self, target: Target, credentials: tuple[Credential, ...]) -> CachedImage | Failure:
-        """What the target is, by the first credential that works. Every error ends here, as a `Failure`."""
+        """The target's digest and content, with the first credential that works. Every error becomes a `Failure`."""
         return await self._look_up(target, credentials, self._ask)
 
     async def describe(self, target: Target, credentials: tuple[Credential, ...]) -> Image | Failure:
-        """The same with all details, which are fetched again where only their gist is remembered."""
+        """As `find`, with all details of the image; fetches them again where the cache has only the content."""
         return await self._look_up(target, credentials, self._ask_details)
 
     def forget_failure(self, target: Target, before: Sequence[Credential], after: Sequence[Credential]) -> None:
-        """What failed with a password says nothing of the one that has taken its place under the same id."""
+        """Removes failures of credentials whose password has changed under the same id."""
         credential_ids = {credential.id for credential in before}
         for credential in after:
             if credential.id in credential_ids and credential not in before:
@@ -83,17 +83,17 @@ class RegistryLookup:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no fetch can start any more."""
+        """Whether `close` was called, so that no fetch can start."""
         return bool(self._fetch.cache_parameters()["closed"])
 
     async def close(self) -> None:
-        """No fetch is under way, and none starts any more."""
+        """Ends all fetches and prevents new ones."""
         await self._fetch.cache_close()
 
     async def _look_up(
         self, target: Target, credentials: tuple[Credential, ...], ask: Callable[[Target, Credential], Awaitable[T]]
     ) -> T | Failure:
-        """Tries the credentials in order, but first those by which the target is known: they will most likely do."""
+        """Tries the credentials in order, but first those for which the cache has the target: they most likely work."""
         failures = []
         for credential in sorted(credentials, key=lambda item: not self._is_known(target, item)):
             outcome = await self._share(target, credential, ask)
@@ -108,9 +108,10 @@ class RegistryLookup:
     async def _share(
         self, target: Target, credential: Credential, ask: Callable[[Target, Credential], Awaitable[T]]
     ) -> T | Failure:
-        """One try per credential at a time, in however many keyrings it is: what is public is in everybody's.
+        """Waits for the one try in flight per target and credential, or starts it.
 
-        Those who wait are flights, cancelled only when all are, so the try need not be guarded against the first.
+        Several keyrings may hold the same credential: every keyring holds `ANONYMOUS`. Callers are tasks of a
+        `SingleFlight`, which only `close` cancels, and then all of them. The try therefore needs no `asyncio.shield`.
         """
         key = (target.repository, target.name, credential.id, ask)
         task: asyncio.Task[T | Failure] | None = self._trying.get(key)
@@ -132,7 +133,7 @@ class RegistryLookup:
             return exc.failure
         except (RegistryError, InvalidManifest, UnsupportedManifest) as exc:
             return self._fail(target, credential, exc)
-        except Exception as exc:  # noqa: BLE001 - whatever a registry provokes must not end the lookup unanswered
+        except Exception as exc:  # noqa: BLE001 - an unexpected error must become a Failure too
             return self._crash(target, credential, exc)
         self._failures.forget(target, credential.id)
         return outcome
@@ -145,16 +146,16 @@ class RegistryLookup:
         return failure
 
     def _crash(self, target: Target, credential: Credential, error: Exception) -> Failure:
-        """A defect of ours: for the pod's author the registry is unavailable, for us there is an event to look into."""
+        """Logs a defect of ours with an id; the pod's author is shown that the registry is unavailable."""
         crash = f"{int(self._random() * 2**32):08x}"
         log.error("lookup.crashed", id=crash, image=str(target.reference), exc_info=error)
         return self._failures.remember(target, credential.id, error)
 
     async def _ask(self, target: Target, credential: Credential) -> CachedImage:
-        """What the registry says under this credential, by a HEAD, a GET, or both.
+        """The target's digest and content as this credential sees them, by a HEAD, a GET, or both.
 
-        A digest whose content is not known here is fetched straight away. Else HEAD comes first: it is free where GETs
-        are counted (Docker Hub), and proves this credential's access to what another one fetched.
+        A digest whose content is not known is fetched without a HEAD. Otherwise the HEAD comes first: it is free where
+        GETs are counted (Docker Hub), and it proves this credential's access to content that another one fetched.
         """
         reference = target.reference
         await self._recall_content(target.repository, reference.digest)
@@ -168,14 +169,14 @@ class RegistryLookup:
         try:
             return await self._confirm(target, credential, stated, None)
         except (ManifestNotFound, InvalidManifest):
-            # The tag has just moved, or the header is wrong, as some registries' is; the tag's own bytes decide.
+            # The tag has just moved, or the header is wrong (some registries do that): the bytes behind the tag decide.
             manifest = await self._client.fetch_manifest(reference, credential)
             if manifest.digest == stated:
                 raise
             return await self._confirm(target, credential, manifest.digest, manifest)
 
     async def _recall_content(self, repository: str, digest: str) -> None:
-        """What the store knows of the digest is remembered, which spares the GET but proves nobody's access."""
+        """Loads the digest's content from the store, which saves the GET but proves no credential's access."""
         if digest and self._cache.shown(repository, digest) is None:
             content = await self._persistence.find_content(repository, digest)
             if content:
@@ -186,7 +187,7 @@ class RegistryLookup:
         return await self._fetch(target.reference.with_digest(known.digest), credential, None)
 
     def _is_remembered(self, target: Target, credential: Credential) -> bool:
-        """Whether a fetch by the target's digest could be answered without asking, which would prove no access."""
+        """Whether `_confirm` could answer for the target's digest without a request, which would prove no access."""
         reference = target.reference
         return self._cache.shown(target.repository, reference.digest) is not None or self._fetch.cache_contains(
             reference, credential, None
@@ -195,7 +196,7 @@ class RegistryLookup:
     async def _confirm(
         self, target: Target, credential: Credential, digest: str, manifest: FetchedManifest | None
     ) -> CachedImage:
-        """Remembers that the target is `digest` to this credential; fetches it unless the repository has shown it."""
+        """Records that the target is `digest` for this credential; fetches it if its content is not known yet."""
         known = self._cache.confirm(target, credential.id, digest, self._clock())
         if known is None:
             image = await self._fetch(target.reference.with_digest(digest), credential, manifest)
@@ -205,13 +206,14 @@ class RegistryLookup:
     async def _fetch_image(
         self, reference: ImageReference, credential: Credential, manifest: FetchedManifest | None
     ) -> Image:
-        """Everything about the reference's digest; `manifest` spares the GET where it has come already.
+        """Everything about the reference's digest; `manifest` saves the GET where it was already fetched.
 
-        Wrapped in `alru_cache`, which makes one flight of all who ask at the same time and remembers the last images;
-        errors are raised, so they are not remembered. Those who ask are lookups in tasks of their own: were the last
-        of them cancelled, the flight would be too, so a request's deadline must not reach here.
-        The key is (repository, digest, credential): what one repository showed does not vouch for another, and what one
-        credential was given is not handed to another. `manifest` is no part of it.
+        `alru_cache` wraps this method: concurrent callers share one fetch, and the last images are kept. Errors are
+        raised and therefore not kept. Cancelling the last caller cancels the fetch. Callers are therefore lookups in
+        tasks of their own, which a request's deadline does not cancel.
+
+        The key is (repository, digest, credential id). Bytes from one repository prove nothing about another, and one
+        credential must not get what another was given. `manifest` is not part of the key.
         """
         if manifest is None:
             manifest = await self._client.fetch_manifest(reference, credential)

@@ -1,7 +1,7 @@
-"""Resolves image references: from the cache without waiting, or by lookups that callers wait for together.
+"""Resolves image references: from the cache without waiting, or by lookups that concurrent callers share.
 
-`image_cache.py` decides what may be told to whom, `cache_lookup.py` when a lookup is due, `registry_lookup.py` what a
-lookup asks a registry.
+`image_cache.py` decides which credential gets which answer. `cache_lookup.py` decides when a lookup is due.
+`registry_lookup.py` sends a lookup's requests.
 """
 
 import asyncio
@@ -44,11 +44,11 @@ IMAGES = gauge(
     ("known", "failed", "in_flight"),
 )
 
-# Lookups started and not ended, most of them queueing: some 3 KB each. Beyond that an image stays pending, and is
-# looked up when it is next asked for.
+# Lookups in flight, most of them queueing: some 3 KB each. Beyond that an image stays pending until the next request
+# for it starts its lookup.
 _MOST_CALLS = 10_000
-# Of them, those that one tenant's pods have started: half of what may ask registries at once, so that no namespace
-# full of images that lead nowhere keeps the others waiting.
+# Of them, those that the pods of one tenant started: half of the 512 that may send requests at once. A namespace full
+# of images whose lookups never succeed then does not hold up the others.
 _MOST_CALLS_EACH = 256
 _ENDED = Failure(Cause.LOOKING_UP, "its lookup was ended before it came to anything")
 
@@ -57,14 +57,16 @@ _CallKey = tuple[str, PackedDigest, Hashable]  # repository, tag or digest, the 
 
 
 class Resolver:
-    """What images run on, for those who present credentials. For one event loop and no threads.
+    """Gives what images run on, for the credentials of a keyring. For one event loop and no threads.
 
-    A tag's meaning is fresh for `tag_seconds` (`always_seconds` for `latest` and where a lookup says so), then it is
-    refreshed in the background while it serves on; `stale_seconds` after the registry last confirmed it, it is no
-    answer any more. The right to know what a digest is ages like a tag, except that what is public stays so.
-    Failures stand as long as `failures.py` says, and none displaces an answer but *denied*, which takes it away.
-    `size` bounds each table; `clock` gives monotonic seconds, `random` numbers from 0 up to 1. `persistence`, which is
-    asked before a registry is, is closed with the resolver; without it nothing outlives the process.
+    The meaning of a tag is fresh for `tag_seconds`, or for `always_seconds` if the tag is `latest` or the query says
+    `always`. It is then stale: callers still get it while a lookup refreshes it in the background. It expires
+    `stale_seconds` after the registry last confirmed it. A credential's access to a digest ages like a tag, but
+    anonymous access stays fresh. A failure holds for as long as `failures.py` says. Only *denied* removes an answer; no
+    other failure replaces one.
+
+    `size` bounds each table. `clock` gives monotonic seconds, `random` numbers from 0 up to 1. A lookup reads
+    `persistence` before it asks a registry; the resolver closes it. Without it nothing outlives the process.
     """
 
     def __init__(  # noqa: PLR0913 - settings and parts, each by its name
@@ -102,20 +104,20 @@ class Resolver:
             child.set_function(partial(self._count, state))
 
     async def load(self, wait_seconds: float) -> None:
-        """What the store keeps comes into memory, some 100,000 rows a second; after `wait_seconds` in the background.
+        """Loads the store's rows into the cache, some 100,000 a second; after `wait_seconds` in the background.
 
-        Until then, and where that fails, lookups ask the store for the one name they want.
+        Until the load has succeeded, each lookup reads its own rows from the store.
         """
         load = self._persistence.load(self.cache.load, self.cache.load_content)
         self._loading = asyncio.get_running_loop().create_task(load)
         await asyncio.wait([self._loading], timeout=wait_seconds)
 
     def is_loaded(self) -> bool:
-        """Whether `load` has ended, in whatever way, or was never begun."""
+        """Whether `load` has ended, successfully or not, or was never called."""
         return self._loading is None or self._loading.done()
 
     def peek(self, query: ImageQuery, keyring: Keyring) -> Answer:
-        """What is known now, fresh or stale; None if nothing is. No I/O and no task; a few microseconds."""
+        """The cached answer, fresh or stale; None if there is none. No I/O and no task; a few microseconds."""
         answers = self.cache.fresh([query], keyring)
         if answers is not None:
             return answers[0]
@@ -124,22 +126,22 @@ class Resolver:
         return state.answer
 
     def peek_all(self, queries: Sequence[ImageQuery], keyring: Keyring) -> list[Answer]:
-        """As `peek`, for each lookup in order; less than as many calls of that if all are known and fresh."""
+        """As `peek` for each query, in order. Cheaper than that many calls of `peek` if all answers are fresh."""
         answers = self.cache.fresh(queries, keyring)
         return [self.peek(query, keyring) for query in queries] if answers is None else answers
 
     def start(self, query: ImageQuery, keyring: Keyring) -> None:
-        """Sees to it that a lookup is under way, unless what is known is fresh or a failure still stands."""
+        """Starts a lookup or joins the one in flight, unless the cached answer is fresh or a failure still holds."""
         self._start_call(query, self._cache_lookup.look_up(query, keyring), keyring)
 
     async def resolve_all(
         self, queries: Sequence[ImageQuery], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
     ) -> list[Answer]:
-        """One answer per lookup, in order, after `wait_seconds` at most: from memory, or from lookups side by side.
+        """One answer per query, in order, after `wait_seconds` at most: from the cache, or from concurrent lookups.
 
-        Lookups that have not ended by then go on, and their answer is None. Stale content is an answer at once and is
-        refreshed in the background; with `revalidate` refreshing is waited for like any lookup. Cancelling the call
-        ends no lookup.
+        A lookup that has not ended by then continues; its answer is what the cache has, or None. Stale content is an
+        answer without waiting, and a lookup refreshes it in the background. With `revalidate` the caller waits for that
+        lookup too. Cancelling the call does not cancel its lookups.
         """
         answers = self.cache.fresh(queries, keyring)
         if answers is not None:
@@ -156,7 +158,7 @@ class Resolver:
         return [self._finish(*each, keyring) for each in zip(queries, states, calls, strict=True)]
 
     async def describe(self, reference: str, keyring: Keyring) -> Image | Failure:
-        """Everything about one image, asked of its registry however long that takes; or the failure that stands."""
+        """Everything about one image from its registry, or its failure. Waits without a time limit."""
         target = self.cache.references.target_of(reference)
         if isinstance(target, Failure):
             LOOKUPS["negative"].inc()
@@ -178,15 +180,15 @@ class Resolver:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no lookup can start any more."""
+        """Whether the resolver is closed, so that no lookup can start."""
         return self._registry_lookup.is_closed
 
     async def flush(self) -> None:
-        """Writes what waits for the store; what the store does not take now waits on."""
+        """Writes the rows that wait for the store. Rows that the store does not accept now keep waiting."""
         await self._persistence.flush()
 
     async def close(self) -> None:
-        """No lookup is under way any more and none will start; who waits for one gets what memory has."""
+        """Cancels all lookups, prevents new ones and closes the store. Waiting callers get what the cache has."""
         if self._loading:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
@@ -209,7 +211,7 @@ class Resolver:
     def _start_call(
         self, query: ImageQuery, state: CacheState, keyring: Keyring
     ) -> asyncio.Task[CachedImage | Failure] | None:
-        """The flight in which what is due is looked up; None if nothing is due, or too many are under way."""
+        """The task of the lookup that is due, new or in flight; None if none is due or too many are in flight."""
         target = state.due
         if target is None:
             return None
@@ -226,7 +228,7 @@ class Resolver:
     async def _find(
         self, query: ImageQuery, target: Target, credentials: tuple[Credential, ...]
     ) -> CachedImage | Failure:
-        """What is fresh in memory now that the credentials are at hand, or in the store; else what a registry says."""
+        """What the cache or the store has as fresh for these credentials; else the outcome of a registry lookup."""
         credential_ids = [credential.id for credential in credentials]
         for key, known in await self._persistence.find(target, credential_ids):
             self.cache.load(key, known)
@@ -257,7 +259,10 @@ class Resolver:
     def _finish(
         self, query: ImageQuery, state: CacheState, call: asyncio.Task[CachedImage | Failure] | None, keyring: Keyring
     ) -> Answer:
-        """The answer after the wait: what the lookup came to, else what memory has by now, unless that was denied."""
+        """The answer after the wait: the lookup's content, else what the cache has by now, else the lookup's failure.
+
+        A lookup that was *denied* has removed its rows from the cache.
+        """
         if call is None:
             return state.answer
         if not call.done() or call.cancelled():
@@ -271,7 +276,7 @@ class Resolver:
 
 
 def _tally(state: CacheState) -> None:
-    """Counts what memory answered; what it did not is counted by its flight, which may serve several."""
+    """Counts an answer from the cache. A lookup counts itself, since several callers may share it."""
     if state.answer is not None:
         LOOKUPS[state.result].inc()
 

@@ -1,7 +1,4 @@
-"""Work that is under way, once per key, whoever waits for it or stops waiting.
-
-Knows tasks and keys, and nothing of what the work is.
-"""
+"""Runs one task per key at a time for any number of callers; cancelling a caller does not cancel the task."""
 
 import asyncio
 import contextvars
@@ -14,11 +11,11 @@ V = TypeVar("V")
 
 
 class SingleFlight(Generic[K, V]):
-    """Tasks by key, at most `most` at a time, and `most_each` for one payer. A task ends by itself or with `close`,
-    never with those who wait.
+    """Tasks by key: at most `most` at a time, and at most `most_each` of them for one tenant.
 
-    Wait for one with `asyncio.wait`, which leaves it alone when the waiter is cancelled; awaiting it directly would
-    not. Each runs in an empty context, since it works for all who wait and not for the first alone.
+    A task ends by itself or is cancelled by `close`. Wait for it with `asyncio.wait`, which does not cancel it when the
+    caller is cancelled; `await` would. Each task runs in an empty context, since it works for all its callers and not
+    only for the first.
     """
 
     def __init__(self, most: int, most_each: int | None = None) -> None:
@@ -31,13 +28,13 @@ class SingleFlight(Generic[K, V]):
         return len(self._tasks)
 
     def is_under_way(self, key: K) -> bool:
-        """Whether `join` would find a task."""
+        """Whether a task for `key` is in flight."""
         return key in self._tasks
 
     def join(self, key: K, start: Callable[[], Coroutine[Any, Any, V]], *, tenant: str = "") -> asyncio.Task[V] | None:
-        """The task under way for `key`, or a new one running `start()`; None where there is no room for another.
+        """The task in flight for `key`, or a new one that runs `start()`; None if a limit allows no new task.
 
-        `tenant` is who a new task is counted for; nobody's tasks count in the total alone.
+        A new task counts against the limit of `tenant`; with an empty `tenant` it counts only in the total.
         """
         task = self._tasks.get(key)
         if task or len(self._tasks) >= self._most or (tenant and self._paid[tenant] >= self._most_each):
@@ -55,7 +52,7 @@ class SingleFlight(Generic[K, V]):
             del self._paid[tenant]
 
     async def close(self) -> None:
-        """All tasks are cancelled and have ended, and none starts any more."""
+        """Cancels all tasks and waits until they have ended; no task can start afterwards."""
         self._most = 0
         tasks = list(self._tasks.values())
         for task in tasks:

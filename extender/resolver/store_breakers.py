@@ -1,7 +1,4 @@
-"""Whether the store may be read or written now, and what is counted and logged when it fails.
-
-Knows the store's failures by their reasons, and nothing of what a store does.
-"""
+"""The circuit breakers of the store, and the metric and log events of its failures."""
 
 import enum
 from collections.abc import Callable
@@ -52,24 +49,24 @@ class StoreBreakers:
         return self._breakers[operation].wait_seconds()
 
     def admit(self, operation: StoreOperation) -> Attempt | None:
-        """An attempt that may be made now, None if it may not. The caller records its outcome, or releases it."""
+        """An attempt, None if the breaker refuses one now. The caller records the outcome or releases the attempt."""
         return self._breakers[operation].admit()
 
     def force(self) -> Attempt:
-        """An attempt that is made whatever the breaker says."""
+        """An attempt without asking the breaker."""
         return Attempt(self._clock())
 
     def release(self, operation: StoreOperation, attempt: Attempt) -> None:
-        """The attempt is over. This only matters if it had no outcome."""
+        """Ends an attempt. This has an effect only if no outcome was recorded."""
         self._breakers[operation].release(attempt)
 
     def record_success(self, operation: StoreOperation, attempt: Attempt) -> None:
-        """The attempt succeeded. Logged when that closes the last open breaker."""
+        """Records a success; logs an event when that closes the last open breaker."""
         if self._breakers[operation].record_success(attempt) and self._are_closed():
             log.info("store.recovered", store=self._location)
 
     def record_failure(self, operation: StoreOperation, attempt: Attempt, error: StoreError) -> None:
-        """The attempt failed. Counted every time, logged when it opens the first breaker."""
+        """Records and counts a failure; logs an event when that opens the first breaker."""
         ERRORS[error.reason].inc()
         if self._are_closed():
             log.warning(
