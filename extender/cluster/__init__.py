@@ -1,1 +1,1 @@
-"""The Kubernetes API as this program reads it: a connection, and views kept current by list and watch."""
+"""The client of the Kubernetes API, and views that list and watch keep current."""

@@ -1,8 +1,8 @@
-"""A connection to the Kubernetes API: the bytes of a GET, the lines of a watch.
+"""A client of the Kubernetes API: the bytes of a GET, the lines of a watch.
 
-Configuration, credentials and TLS are kubernetes-asyncio's, which is imported here and nowhere else, once a cluster is
-used, and as little of it as `library.py` can. Knows HTTP statuses and no resource; decodes nothing but a refusal's
-Status.
+kubernetes-asyncio provides configuration, credentials and TLS. Only this file imports it, when a cluster is first used;
+`library.py` keeps most of it from being loaded. Callers decode the resources; this file decodes only the Status of a
+refusal.
 """
 
 import asyncio
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 JSON = "application/json"
 TIMEOUT_SECONDS = 30.0
 MAX_BODY_BYTES = 64 << 20  # a page of 250 nodes with 50 images each is 3 to 10 MB
-MAX_LINE_BYTES = 16 << 20  # etcd's objects end at 1.5 MiB, as JSON they are a few times that
+MAX_LINE_BYTES = 16 << 20  # objects in etcd have at most 1.5 MiB, as JSON a few times that
 _MAX_STATUS_BYTES = 64 << 10
-_QUOTED_CHARACTERS = 200  # of what the API server or a credential plugin says
+_QUOTED_CHARACTERS = 200  # of a message from the API server or a credential plugin
 _CONNECT_SECONDS = 10.0
-_LOAD_SECONDS = 60.0  # a credential plugin may ask a person, or a cloud that is slow today
+_LOAD_SECONDS = 60.0  # a credential plugin may ask a person, or a slow cloud
 _RENEW_SECONDS = 10.0  # between two loads of the configuration, each of which may run a plugin
 
-# Whatever kubernetes-asyncio logs it raises too, and without this its words would be bare lines between ours.
+# kubernetes-asyncio also raises whatever it logs. Without a handler its messages would be bare lines between our JSON.
 logging.getLogger("kubernetes_asyncio").addHandler(logging.NullHandler())
 
 
 class ClusterRefused(ClusterError):
-    """The API server answered `status` instead of what was asked for: 401, 403, 404, 410, 429 and so on.
+    """The API server answered with the error `status`: 401, 403, 404, 410, 429 and so on.
 
-    `retry_after_seconds` is its Retry-After, where it named one.
+    `retry_after_seconds` is its Retry-After, None if it sent none.
     """
 
     def __init__(self, message: str, status: int, retry_after_seconds: float | None = None) -> None:
@@ -60,10 +60,10 @@ async def open_cluster(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> "ClusterClient":
-    """A client of the cluster that `mode` names; nothing is asked of the API server yet.
+    """A client of the cluster that `mode` names; sends no request to the API server.
 
     `kubeconfig` is a path, or several joined as in $KUBECONFIG; empty means $KUBECONFIG, else ~/.kube/config. An empty
-    `context` is the current one. `auto` is in-cluster inside a pod, unless a file or a context is named.
+    `context` is the current one. `auto` means in-cluster inside a pod, unless a file or a context is given.
 
     Raises:
         ClusterError: there is no such configuration, it is malformed, or its credential plugin failed.
@@ -80,11 +80,11 @@ async def open_cluster(
 
 
 class ClusterClient:
-    """Reads from the API server under one identity. All methods raise ClusterError, and ClusterRefused for a status.
+    """Reads from the API server under one identity. All methods raise ClusterError; for an error status ClusterRefused.
 
-    An in-cluster token is read anew every minute (by kubernetes-asyncio). Whatever else expires or rotates, be it a
-    credential plugin's token, a client certificate or the CA, shows as a 401 or a TLS failure: then the configuration
-    is loaded again, at most once in ten seconds, while requests under way end on the connection they began on.
+    kubernetes-asyncio reads an in-cluster token again every minute. Anything else that expires or rotates (a credential
+    plugin's token, a client certificate, the CA) leads to a 401 or a TLS failure. The client then loads the
+    configuration again, at most once in ten seconds. Requests in flight end on the connection they began on.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ClusterClient:
         timeout_seconds: float = TIMEOUT_SECONDS,
         body_bytes: int = MAX_BODY_BYTES,
     ) -> bytes:
-        """The body behind `path`, undecoded; one longer than `body_bytes` is an error. A 401 is tried once more."""
+        """The undecoded body at `path`; one longer than `body_bytes` is an error. Retries once after a 401."""
         chunks, size = [], 0
         timeout = aiohttp.ClientTimeout(total=timeout_seconds)
         async with self._response(path, query, accept, timeout) as response:
@@ -125,10 +125,10 @@ class ClusterClient:
         stall_seconds: float,
         line_bytes: int = MAX_LINE_BYTES,
     ) -> AsyncGenerator[bytes, None]:
-        """The lines of a watch as they come, until the server ends it; a last line without its end is dropped.
+        """The lines of a watch as they arrive, until the server ends it; drops a last line without a line end.
 
-        A line longer than `line_bytes` is an error, and so are `stall_seconds` without one byte: a dead peer looks like
-        a cluster in which nothing happens. Close it with `contextlib.aclosing`.
+        A line longer than `line_bytes` is an error. So are `stall_seconds` without a byte, since a dead peer looks like
+        a cluster without changes. Close the generator with `contextlib.aclosing`.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=stall_seconds)
         async with self._response(path, query, accept, timeout) as response:
@@ -141,7 +141,7 @@ class ClusterClient:
                     raise ClusterError(f"{path}: a line of the watch is longer than {line_bytes} bytes")
 
     async def close(self) -> None:
-        """Ends every connection, and with it whatever is still being read."""
+        """Closes every connection, including those still in use."""
         await self._connection.close()
 
     @asynccontextmanager
@@ -169,7 +169,10 @@ class ClusterClient:
 
 
 class _ApiConnection:
-    """One loaded configuration with its session. `is_doubtful`: the API server no longer takes it, or we it."""
+    """One loaded configuration with its session.
+
+    `is_doubtful`: after a 401 or a TLS failure, the configuration must be loaded again.
+    """
 
     def __init__(self, configuration: "Configuration") -> None:
         from kubernetes_asyncio.client.rest import RESTClientObject
@@ -185,7 +188,7 @@ class _ApiConnection:
     async def request(
         self, path: str, query: Mapping[str, str] | None, accept: str, timeout: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The response to a GET, whatever its status; what the transport does wrong is a ClusterError."""
+        """The response to a GET, with any status. Transport errors become ClusterErrors."""
         self._requests += 1
         try:
             async with self._session.get(
@@ -207,7 +210,7 @@ class _ApiConnection:
                 await self.retire()
 
     async def retire(self) -> None:
-        """Closes the session once nothing is being read from it."""
+        """Closes the session once its last request has ended."""
         self._is_retired = True
         if not self._requests:
             await self.close()
@@ -216,7 +219,7 @@ class _ApiConnection:
         await self._session.close()
 
     async def _authorization(self) -> dict[str, str]:
-        """The header kubernetes-asyncio would send, if any; re-reads an in-cluster token that is a minute old."""
+        """The headers kubernetes-asyncio would send, if any; reads an in-cluster token again after a minute."""
         from kubernetes_asyncio.config import ConfigException
 
         try:
@@ -231,7 +234,7 @@ async def _load(mode: Literal["in-cluster", "kubeconfig"], kubeconfig: str, cont
     from kubernetes_asyncio import client, config
 
     configuration = client.Configuration()
-    # From Python 3.13 on, strict means refusing the CAs of many clusters, which Go's clients accept.
+    # From Python 3.13 on, strict verification refuses the CAs of many clusters, which Go's clients accept.
     configuration.disable_strict_ssl_verification = True
     path = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
     try:
@@ -263,7 +266,7 @@ async def _refuse_failure(path: str, response: aiohttp.ClientResponse) -> None:
 
 
 def _words(exc: Exception) -> str:
-    """What went wrong, without what may be secret: URLs with passwords, or the user entry kubernetes-asyncio quotes."""
+    """The error's message without secrets: URLs with passwords, or the user entry that kubernetes-asyncio quotes."""
     text = "" if isinstance(exc, aiohttp.ClientResponseError | aiohttp.InvalidURL) else str(exc)
     said = text.partition("{")[0][:_QUOTED_CHARACTERS].strip()
     return f"{type(exc).__name__}: {said}" if said else type(exc).__name__

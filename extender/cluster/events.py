@@ -1,4 +1,4 @@
-"""The events of a watch, from its lines.
+"""Decodes the events of a watch from its lines.
 
 Specification: https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
@@ -15,7 +15,7 @@ from extender.kubernetes.meta_v1 import Status, VersionedMeta, VersionedObject, 
 
 
 class Streamer(Protocol):
-    """What is needed of a ClusterClient to watch."""
+    """The part of a ClusterClient that a watch uses."""
 
     def stream(
         self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON, stall_seconds: float
@@ -23,7 +23,7 @@ class Streamer(Protocol):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """`type` is ADDED, MODIFIED, DELETED, BOOKMARK or whatever else a server thinks of; the object is undecoded."""
+    """An event of a watch. `type` is ADDED, MODIFIED, DELETED, BOOKMARK or unknown; the object is undecoded."""
 
     type: str
     meta: VersionedMeta
@@ -31,7 +31,7 @@ class Event(msgspec.Struct, frozen=True):
 
     @property
     def has_object(self) -> bool:
-        """Whether the object is there now, and this is how it looks."""
+        """Whether `object` is the current state of an object that exists."""
         return self.type in ("ADDED", "MODIFIED")
 
 
@@ -43,11 +43,11 @@ _STATUS = msgspec.json.Decoder(Status)
 async def watch_events(
     streamer: Streamer, path: str, query: Mapping[str, str], *, accept: str = JSON, stall_seconds: float
 ) -> AsyncGenerator[Event, None]:
-    """The events of a watch with that query, until the server ends it. Close it with `contextlib.aclosing`.
+    """The events of a watch until the server ends it. Close the generator with `contextlib.aclosing`.
 
     Raises:
-        ClusterRefused: the server wants no such watch; also one that it ends with an ERROR, by the code it gives.
-        ClusterError: it cannot be reached, has been silent for `stall_seconds`, or sends what is no event.
+        ClusterRefused: the server refuses the watch, or ends it with an ERROR event, whose code is the status.
+        ClusterError: the server cannot be reached, was silent for `stall_seconds`, or sent a malformed event.
     """
     stream = streamer.stream(path, {"watch": "true", **query}, accept=accept, stall_seconds=stall_seconds)
     async with aclosing(stream) as lines:

@@ -1,7 +1,7 @@
-"""kubernetes-asyncio without its seven hundred generated models, which nothing here uses: 40 MB, half a second.
+"""Loads kubernetes-asyncio without its seven hundred generated models, which this program does not use.
 
-Knows how the library is laid out, and leaves it whole: what its packages define is there for whoever asks for it,
-only later. Knows nothing of clusters.
+That saves 40 MB and half a second. The library stays complete: a package runs its own `__init__` when a name is looked
+up that only this defines.
 """
 
 import sys
@@ -11,11 +11,11 @@ from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 
 _NAME = "kubernetes_asyncio"
-# Packages that import everything below them, the outer ones first.
+# Packages whose `__init__` imports everything below them, the outer ones first.
 _PACKAGES = (_NAME, f"{_NAME}.client", f"{_NAME}.client.models")
-# Of the names that Python itself looks for in a module, those that only the package's own `__init__` can give.
+# The dunder names that Python looks up in a module and that only the package's own `__init__` defines.
 _OWN_WORDS = ("__all__", "__version__")
-# Where the names are defined that the library's own configuration loaders take from a package.
+# The defining modules of the names that the library's own configuration loaders import from a package.
 _MODULES = {
     (f"{_NAME}.client", "Configuration"): f"{_NAME}.client.configuration",
     (f"{_NAME}.client", "ApiClient"): f"{_NAME}.client.api_client",
@@ -23,7 +23,7 @@ _MODULES = {
 
 
 class _LatePackage(ModuleType):
-    """A package whose own `__init__` runs when a name is asked for that is no module in it, nor in `_MODULES`."""
+    """A package whose own `__init__` runs when a name is looked up that is neither a submodule nor in `_MODULES`."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__") and name not in _OWN_WORDS:
@@ -39,12 +39,12 @@ class _LatePackage(ModuleType):
 
 
 def lighten_library() -> None:
-    """From now on importing kubernetes-asyncio takes what is used of it. To no effect once it has been imported."""
+    """Makes imports of kubernetes-asyncio load only the used parts. Does nothing if it has been imported already."""
     if _NAME in sys.modules:
         return
     for name in _PACKAGES:
         spec = find_spec(name)
-        if spec is None:  # a release that is laid out differently is imported as it wants to be
+        if spec is None:  # a release with another layout is imported as usual
             return
         sys.modules[name] = _late(spec)
 

@@ -1,7 +1,7 @@
-"""How a view stays equal to what the API server has: list it in pages, then watch, and start over where history ends.
+"""Keeps a view equal to the API server's state: lists in pages, watches, and lists again when its version has expired.
 
 Specification: https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
-Knows versions, bookmarks and backoff; what the objects mean is their handler's business.
+This file handles resource versions, bookmarks and backoff. A `Handler` decodes the objects.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from extender.errors import ClusterError
 from extender.kubernetes.meta_v1 import List, ListMeta, VersionedObject
 from extender.metrics import gauge
 
-# A page of nodes is 3 MB or more, twice that while it comes in, and decoding it holds the event loop for 4 ms.
+# A page of nodes has 3 MB or more, and takes twice that while it is read. Decoding it blocks the event loop for 4 ms.
 PAGE_OBJECTS = 250
-WATCH_SECONDS = 240  # the server ends a watch after this long, so that a dead one is noticed soon
+WATCH_SECONDS = 240  # after which the server ends a watch, so that a dead one is noticed soon
 STALL_SECONDS = WATCH_SECONDS + 15.0
 _FIRST_DELAY_SECONDS, _LAST_DELAY_SECONDS = 0.5, 30.0
-_TRIES_PER_VERSION = 5  # then list: a server restored from a backup never gets to the version we hold
+_TRIES_PER_VERSION = 5  # then list: a server restored from a backup never reaches the version we hold
 
 AGE = gauge(
     "multiarch_watch_age_seconds",
@@ -45,26 +45,26 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Getter(Protocol):
-    """What is needed of a ClusterClient to list or to look up."""
+    """The part of a ClusterClient that lists and lookups use."""
 
     async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON) -> bytes: ...
 
 
 class Reader(Getter, Streamer, Protocol):
-    """What is needed of a ClusterClient to list, then watch."""
+    """The part of a ClusterClient that a ListWatch uses."""
 
 
 class Handler(Protocol):
-    """Who is told; synchronously, so that no cancellation falls between an event and its effect."""
+    """Receives a ListWatch's objects; synchronous, so that no cancellation falls between an event and its effect."""
 
     def upsert(self, document: msgspec.Raw) -> None:
-        """An object as it is now, new or not. Whatever this raises is logged, and the object passed over."""
+        """Takes in the current state of an object, new or not. Any exception is logged and the object skipped."""
 
     def delete(self, name: str) -> None:
-        """The object of that name is gone, or no longer selected."""
+        """Removes the object of that name, which is deleted or no longer selected."""
 
     def keep_only(self, names: Set[str]) -> None:
-        """Everything has been listed by `upsert`; what is not among `names` is gone."""
+        """Removes all objects that are not among `names`, after `upsert` was called for all objects of a list."""
 
 
 _PAGE = msgspec.json.Decoder(List)
@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 
 class ListWatch:
-    """Tells `handler` all there is of `resource` and every change of it, for as long as `run` runs."""
+    """Passes all objects of `resource` and all their changes to `handler` while `run` runs."""
 
     def __init__(  # time and chance are the caller's
         self,
@@ -86,7 +86,7 @@ class ListWatch:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
-        """`random` gives numbers from 0 to 1. `stall_seconds` without a byte end a watch."""
+        """`clock` gives seconds, `random` numbers from 0 to 1. A watch fails after `stall_seconds` without a byte."""
         self._reader = reader
         self._resource = resource
         self._handler = handler
@@ -103,15 +103,15 @@ class ListWatch:
 
     @property
     def confirmed_at(self) -> float:
-        """When the API server last proved itself, by `clock`; before its first proof, when this object was made."""
+        """When a list page or watch event last confirmed the view, by `clock`; at first when this object was made."""
         return self._confirmed_at
 
     def age_seconds(self) -> float:
-        """How long ago the API server last proved itself; before its first proof, the age of this object."""
+        """Seconds since a list page or watch event last confirmed the view; at first since this object was made."""
         return self._clock() - self._confirmed_at
 
     async def run(self) -> None:
-        """Lists, watches and reconnects until cancelled, and can then be run again. ClusterErrors are outlived."""
+        """Lists, watches and reconnects until cancelled, also after ClusterErrors. It can be run again afterwards."""
         while True:
             self._tries += 1
             try:
@@ -124,7 +124,7 @@ class ListWatch:
             await self._sleep(delay)
 
     async def _list(self) -> None:
-        """Everything there is, page by page, all of one version. A 410: that version is history by now; begin anew."""
+        """Lists all objects page by page at one version. A 410 means that this version has expired: list again."""
         names: set[str] = set()
         query = {"limit": str(PAGE_OBJECTS)}
         while True:
@@ -139,7 +139,7 @@ class ListWatch:
         log.info(event, resource=self._resource.name, objects=len(names), version=self._version)
 
     async def _list_page(self, query: Mapping[str, str], names: set[str]) -> ListMeta:
-        """Tells of one page and adds its names. Nothing holds the page afterwards, while the next one comes in."""
+        """Passes one page to the handler and adds its names. Returning frees the page before the next one is read."""
         body = await self._reader.get(self._resource.path, query, accept=self._resource.list_accept)
         page = _decode(_PAGE, body)
         for document in page.items or ():
@@ -153,7 +153,7 @@ class ListWatch:
         query = {
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
-            # replicas that started together must not all come back together
+            # replicas that started together must not all reconnect together
             "timeoutSeconds": str(int(WATCH_SECONDS * (1 - self._random() / 4))),
         }
         stream = watch_events(
@@ -189,7 +189,7 @@ class ListWatch:
             log.info("watch.resumed", resource=self._resource.name)
 
     def _outlive(self, exc: ClusterError) -> float:
-        """Notes the loss and says how long to wait before the next try."""
+        """Logs the lost watch and returns how many seconds to wait before the next try."""
         refused = exc if isinstance(exc, ClusterRefused) else None
         if (refused and refused.status == 410) or self._tries >= _TRIES_PER_VERSION:
             self._version = ""
@@ -200,8 +200,8 @@ class ListWatch:
         return delay
 
     def _delay_seconds(self) -> float:
-        """Doubling from try to try without a line, the upper half of it chance; never zero."""
-        doublings = min(self._tries, 10)  # beyond which only the number would grow, and one day overflow
+        """A delay that doubles with each try without a watch event. Jitter halves it at most; it is never zero."""
+        doublings = min(self._tries, 10)  # beyond that the maximum applies, and the power would only grow
         delay = min(_FIRST_DELAY_SECONDS * (1 << doublings), _LAST_DELAY_SECONDS)
         return delay * (1 + self._random()) / 2
 

@@ -1,6 +1,6 @@
-"""What the annotations of namespaces ask for, kept current by a watch of their metadata alone.
+"""The annotations of namespaces under our prefix, kept current by a watch of the namespaces' metadata alone.
 
-Keeps all that has our prefix; what it means is said in `placement.annotations`.
+`placement.annotations` gives their meaning.
 """
 
 from collections.abc import Mapping, Set
@@ -26,9 +26,10 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class NamespaceView:
-    """The annotations that namespaces carry for us. A `Handler` for the watch of `NAMESPACES`.
+    """The annotations of namespaces under our prefix. A `Handler` for the watch of `NAMESPACES`.
 
-    Before it is synced, a namespace not seen yet has none: nobody should wait for what only overrides a default.
+    Until the view is synced, a namespace not seen yet has none: annotations only override defaults, so no request waits
+    for them.
     """
 
     def __init__(self) -> None:
@@ -36,15 +37,15 @@ class NamespaceView:
         self.synced = False
 
     def annotations_of(self, namespace: str) -> Mapping[str, str]:
-        """The namespace's annotations under our prefix, by their whole key; empty where there are none. O(1)."""
+        """The namespace's annotations under our prefix, by full key; empty if it has none. O(1)."""
         return self._annotations.get(namespace, _NONE)
 
     def upsert(self, document: msgspec.Raw) -> None:
-        """Takes in a namespace's annotations as they are now.
+        """Adds or replaces a namespace's annotations.
 
         Raises:
-            msgspec.ValidationError: a field that is read has another type than meta/v1 gives it.
-            ClusterError: it has no name.
+            msgspec.ValidationError: a field that is read has another type than in meta/v1.
+            ClusterError: the namespace has no name.
         """
         metadata = _NAMESPACE.decode(document).metadata
         if not metadata.name:
@@ -56,10 +57,10 @@ class NamespaceView:
             self._annotations.pop(metadata.name, None)
 
     def delete(self, name: str) -> None:
-        """The namespace is gone, and its annotations with it."""
+        """Removes the namespace's annotations."""
         self._annotations.pop(name, None)
 
     def keep_only(self, names: Set[str]) -> None:
-        """All namespaces have been listed, and these are their names: the view is synced."""
+        """Removes all namespaces but these, which are all that were listed; the view is then synced."""
         self._annotations = {name: kept for name, kept in self._annotations.items() if name in names}
         self.synced = True

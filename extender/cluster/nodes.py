@@ -1,6 +1,6 @@
-"""The nodes of the cluster: the platform of each, kept current by a watch.
+"""The platforms of the cluster's nodes, kept current by a watch, for up to 15,000 nodes in little memory.
 
-Knows how to hold 15,000 of them in little memory; which platform a node states is decided in `placement.nodes`.
+`placement.nodes` decides which platform a node states.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ _NODES = gauge(
 )
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)  # RFC 1123 subdomain: safe in a path
 _LOOKUPS_AT_ONCE = 16
-_MISSING_SECONDS = 10.0  # how long a name that was not found is not looked up again
-_BACKOFF = Backoff(first_seconds=1.0, max_seconds=1.0)  # without lookups: kube-scheduler waits for each
+_MISSING_SECONDS = 10.0  # how long a name that was not found is not retried
+_BACKOFF = Backoff(first_seconds=1.0, max_seconds=1.0)  # without lookups, since kube-scheduler waits for each
 
 _NODE = msgspec.json.Decoder(Node)
 log = structlog.get_logger()
@@ -50,10 +50,10 @@ _MISSING = declare_cache(
 
 
 class WatchedNodes:
-    """What is known of the cluster's nodes. A `Handler` for the watch of `NODES`; reading it costs no I/O.
+    """The platforms of the cluster's nodes. A `Handler` for the watch of `NODES`; only `find` does I/O.
 
     `platforms` has an entry per node, None for one that states no platform. `synced` is false until all nodes have been
-    listed once, and then stays true: an old view beats none.
+    listed once. It then stays true, since an old view is better than none.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class WatchedNodes:
         self._reader = reader
         self._level_label = level_label
         self._clock = clock
-        self._missing: Table[NodeName, float] = _MISSING.table()  # until when, the earliest first
+        self._missing: Table[NodeName, float] = _MISSING.table()  # each until this time, the earliest first
         self._breaker = CircuitBreaker(_BACKOFF, clock=clock, random=random)
         self.synced = False
         self.platforms = NodePlatforms()
@@ -80,20 +80,20 @@ class WatchedNodes:
 
     @property
     def missing(self) -> frozenset[NodeName]:
-        """The names that no node had when they were looked up lately."""
+        """The names that were looked up lately and not found."""
         return frozenset(name for name, _ in self._missing.items())
 
     def count(self, architecture: str) -> int:
-        """How many nodes are of `architecture`, with `other` as in the metric. O(distinct platforms)."""
+        """How many nodes have `architecture`, with `other` as in the metric. O(distinct platforms)."""
         counted = (None, *self.platforms.distinct)
         return sum(self.platforms.count(platform) for platform in counted if _label_of(platform) == architecture)
 
     def upsert(self, document: msgspec.Raw | bytes) -> None:
-        """Takes in a node as it is now.
+        """Adds or replaces a node.
 
         Raises:
-            msgspec.ValidationError: a field that is read has another type than core/v1 gives it.
-            ClusterError: it has no name.
+            msgspec.ValidationError: a field that is read has another type than in core/v1.
+            ClusterError: the node has no name.
         """
         node = _NODE.decode(document)
         if not node.metadata or not node.metadata.name:
@@ -103,21 +103,21 @@ class WatchedNodes:
         self._missing.remove(name)
 
     def delete(self, name: str) -> None:
-        """The node is gone; deleting one not in view changes nothing."""
+        """Removes the node; does nothing if it is not in view."""
         self.platforms.drop(NodeName(name))
 
     def keep_only(self, names: Set[str]) -> None:
-        """All nodes have been listed, and these are their names: the view is synced."""
+        """Removes all nodes but these, which are all that were listed; the view is then synced."""
         for name in [name for name in self.platforms if name not in names]:
             self.platforms.drop(name)
         self.synced = True
 
     async def find(self, names: Iterable[NodeName], wait_seconds: float) -> NodeLookup:
-        """Looks up those of `names` that are not in view, once; what it finds is in view from then on.
+        """Looks up those of `names` that are not in view, once each, and adds the nodes it finds to the view.
 
-        For the node that is so new that the scheduler's watch has seen it and ours has not. All lookups together take
-        at most `wait_seconds`. A name that no node has is not looked up again for ten seconds. After a failed lookup
-        none is made for a second; then one call at a time makes them, until all those of a call succeed.
+        For a node so new that the scheduler's watch has seen it and ours has not. All lookups together take at most
+        `wait_seconds`. A name that was not found is not looked up again for ten seconds. After a failed lookup there is
+        none for a second. Then one call at a time may look up, until all lookups of a call succeed.
         """
         absent = [name for name in names if name not in self.platforms]
         if self.synced:
@@ -139,7 +139,7 @@ class WatchedNodes:
             self._breaker.record_failure(attempt)
             log.warning("nodes.lookup_timed_out", nodes=len(names), wait_seconds=wait_seconds)
         else:
-            self._breaker.record_success(attempt)  # no news where one of them has failed meanwhile
+            self._breaker.record_success(attempt)  # without effect if one of them has failed
         finally:
             self._breaker.release(attempt)
 
@@ -153,11 +153,11 @@ class WatchedNodes:
                 self._breaker.record_failure(attempt)
                 log.info("nodes.lookup_failed", node=name, error=str(exc))
             return
-        if name in self.platforms:  # the watch came first, and knows better
+        if name in self.platforms:  # the watch was faster, and is more current
             return
         try:
             self.upsert(document)
-        except (ExtenderError, msgspec.DecodeError) as exc:  # it never will be in view, so nobody is to wait for it
+        except (ExtenderError, msgspec.DecodeError) as exc:  # it can never be in view, so no caller should wait for it
             self._remember_missing(name)
             log.info("nodes.lookup_failed", node=name, error=str(exc))
 

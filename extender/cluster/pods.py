@@ -1,6 +1,6 @@
-"""The pods that no scheduler has placed yet, announced while somebody wants to know of them; none is kept.
+"""Watches pods that no scheduler has placed yet, for a few seconds after each call of `look`; keeps none of them.
 
-Knows which pods those are, and when to look; what is done about them is the caller's business.
+A callback of the caller receives the pods.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import Pod
 
 PODS = "/api/v1/pods"
-# Both fields are among those the API server can select pods by (pkg/apis/core/v1/conversion.go). A pod that is bound
-# leaves the selection, which the watch reports as its deletion.
+# The API server can select pods by both fields (pkg/apis/core/v1/conversion.go). A pod that is bound leaves the
+# selection, which the watch reports as a deletion.
 PENDING = "spec.nodeName=,status.phase=Pending"
 LINGER_SECONDS = 5.0
-WATCH_SECONDS = 60  # the server ends a watch after this long, so that a dead one is noticed
+WATCH_SECONDS = 60  # after which the server ends a watch, so that a dead one is noticed
 _STALL_SECONDS = WATCH_SECONDS + 15.0
 _FIRST_DELAY_SECONDS, _LAST_DELAY_SECONDS = 1.0, 30.0
 
@@ -28,10 +28,10 @@ log = structlog.get_logger()
 
 
 class PendingPods:
-    """Looks at pods that wait for a node when it is told to, and until `linger_seconds` after it was last told.
+    """Watches pods that wait for a node, from a call of `look` until `linger_seconds` after the last call.
 
-    A watch costs the API server two events for every pod there is, so it is open only while it tells something: when
-    one image has not been known, others that wait behind it may not be known either.
+    A watch costs the API server two events for every pod in the cluster, so it is open only while it is useful: when
+    one image is unknown, those of pods that wait behind it may be unknown too.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class PendingPods:
         self._delay_seconds = _FIRST_DELAY_SECONDS
 
     def look(self) -> None:
-        """Have the pods announced that wait now and in the next seconds. Takes no time."""
+        """Starts a listing of pending pods and watches for a few seconds; returns at once."""
         self._wanted.set()
 
     async def run(self, on_pending_pod: Callable[[Pod], None]) -> None:
-        """Calls it for each pod that is looked at, and again when the pod changes, until cancelled.
+        """Calls `on_pending_pod` for pending pods and their changes while a watch is open. Runs until cancelled.
 
-        `on_pending_pod` must be quick and must not block: the watch waits for it. ClusterErrors are outlived.
+        `on_pending_pod` must be quick and must not block, since the watch waits for it. Continues after ClusterErrors.
         """
         while True:
             await self._wanted.wait()
@@ -67,11 +67,11 @@ class PendingPods:
                 watching.cancel()
                 await asyncio.wait([watching])
             if not watching.cancelled():
-                watching.result()  # whatever it raises is a mistake of ours, and ends this too
-                await self._sleep(self._delay_seconds)  # a server that ends every watch is not to be pestered
+                watching.result()  # any exception is a defect of ours, and ends this task too
+                await self._sleep(self._delay_seconds)  # so as not to flood a server that ends every watch
 
     async def _watch(self, on_pending_pod: Callable[[Pod], None]) -> None:
-        """All that wait as the API server's cache has them, then changes, until the server ends the watch.
+        """Announces all pending pods from the API server's cache, then changes, until the server ends the watch.
 
         Specification: https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-watch
         """

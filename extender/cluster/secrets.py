@@ -1,7 +1,6 @@
-"""Pull secrets by name: the one kind of secret that is read, and the logins in it.
+"""Reads pull secrets by name, and decodes the logins in their two types.
 
-Knows where a secret is in the API and what its two types hold. Keeps nothing, lists nothing, watches nothing, so that
-the right `get` on secrets is all it takes.
+This file keeps, lists and watches no secrets, so the verb `get` on secrets is the only permission it needs.
 """
 
 import base64
@@ -21,9 +20,9 @@ log = structlog.get_logger()
 
 _TIMEOUT_SECONDS = 5.0
 _MAX_BODY_BYTES = 2 << 20  # a secret's data may have 1 MiB, a third more in base64
-# Of a Docker configuration; real ones have some hundred bytes per registry, and thousands may be in memory at once.
+# The limit for a Docker configuration. Real ones have some hundred bytes per registry, and thousands may be in memory.
 _MAX_DOCUMENT_BYTES = 256 << 10
-# RFC 1123 subdomain, as the API server has it for both names: anything else would be another path.
+# RFC 1123 subdomain, which the API server requires of both names. Any other text could lead to another path.
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 
 _DECODERS = {
@@ -43,12 +42,12 @@ class ClusterSecrets:
         self._is_refused = False
 
     async def read_logins(self, namespace: str, name: str) -> tuple[Login, ...]:
-        """The logins in a secret; none if it does not exist, may not be read, or is no pull secret.
+        """The logins in a secret; none if it does not exist, may not be read, or is not a pull secret.
 
-        That we may not read secrets is said once, until we may.
+        Logs once that secrets may not be read, and again only after a read has succeeded in between.
 
         Raises:
-            InvalidLogins: it is a pull secret, and malformed.
+            InvalidLogins: it is a malformed pull secret.
             ClusterError: it could not be read this time.
         """
         body = await self._get(namespace, name)
@@ -83,10 +82,10 @@ class ClusterSecrets:
 
 
 def _logins_in(body: bytes) -> tuple[Login, ...]:
-    """As the kubelet reads it: a secret of another type, or without its key, has none."""
+    """The logins in a secret, as the kubelet reads them: none if it has another type or lacks the type's key."""
     try:
         secret = _SECRET.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # from None: its words may hold what it stumbled over
+    except (msgspec.DecodeError, UnicodeDecodeError):  # from None: the exception may quote the secret
         raise ClusterError("a secret came that is none of core/v1") from None
     key, decode = _DECODERS.get(secret.type or "", ("", None))
     packed = (secret.data or {}).get(key)
