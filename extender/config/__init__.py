@@ -1,1 +1,1 @@
-"""The settings: their declaration, how they are read, and what can be wrong with them."""
+"""The settings: their declaration, how they are read, and how they are checked."""

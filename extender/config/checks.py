@@ -1,4 +1,4 @@
-"""What can be wrong with settings that are each right: combinations, addresses, platforms."""
+"""Checks of the settings beyond their types: combinations, addresses, platforms."""
 
 import ipaddress
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from extender.placement.annotations import Choice
 
 
 def problems_of(config: Config) -> Iterator[str]:
-    """What is wrong with the settings taken together, one sentence each."""
+    """The problems of the settings taken together, one sentence each."""
     yield from _listener_problems(config)
     yield from _platform_problems(config)
     yield from _provider_problems(config)
@@ -83,7 +83,7 @@ def parse_listen(listen: str) -> tuple[str, int]:
     """Host and port of `host:port` or `[v6]:port`.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: `listen` has neither form.
     """
     host, colon, port = listen.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
@@ -102,7 +102,7 @@ def parse_listen(listen: str) -> tuple[str, int]:
 
 
 def is_loopback(listen: str) -> bool:
-    """Whether only this machine reaches the address."""
+    """Whether the address is a loopback address, which only this machine reaches."""
     try:
         host, _ = parse_listen(listen)
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

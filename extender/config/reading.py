@@ -1,4 +1,4 @@
-"""From a YAML file and `--set` to a Config, and how each refusal reads."""
+"""Reads the settings from a YAML file and `--set`, and words the message of each refusal."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from extender.errors import ConfigError
 
 
 def load_config(file: str | None, assignments: Sequence[str] = ()) -> Config:
-    """The settings of `--set path=value` over the YAML file over the defaults, checked as a whole.
+    """The settings, checked as a whole: `--set path=value` overrides the YAML file, which overrides the defaults.
 
     Raises:
         ConfigError: the file cannot be read, a key is unknown, a value is wrong, or values contradict each other. The
@@ -27,7 +27,7 @@ def load_config(file: str | None, assignments: Sequence[str] = ()) -> Config:
 
 
 def read_config(file: str | None, assignments: Sequence[str] = ()) -> Config:
-    """As `load_config`, without asking whether the values fit together: what `config` prints."""
+    """As `load_config`, without the check whether values contradict each other; the command `config` prints these."""
     tree = _read_file(file) if file else {}
     for assignment in assignments:
         _assign(tree, assignment)
@@ -71,12 +71,12 @@ def _assign(tree: dict[str, Any], assignment: str) -> None:
 
 _AT = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$(?P<path>[^`]*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
-_INDEX = re.compile(r"\[\d*\]\Z")  # of an item of a list, which is documented with the list
+_INDEX = re.compile(r"\[\d*\]\Z")  # the index of a list's item, since the setting is the list
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
 def _explain(message: str, tree: object) -> str:
-    """The validation message as: path, value, what is wrong, what would be right."""
+    """The refusal for a validation message: path, value, what is wrong, what would be right."""
     found = _AT.fullmatch(message)
     what, path = (found["what"], found["path"] or "") if found else (message, "")
     path = path.removeprefix(".")
@@ -103,5 +103,5 @@ def _explain(message: str, tree: object) -> str:
 
 
 def to_yaml(config: Config) -> str:
-    """The whole tree as YAML, defaults included; reading it back gives an equal Config."""
+    """The whole Config as YAML, defaults included; reading it back gives an equal Config."""
     return yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False, allow_unicode=True, width=120)

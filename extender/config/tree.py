@@ -1,7 +1,7 @@
-"""The settings: one tree of frozen Structs, the only place where a key, its default and its meaning are declared.
+"""The settings: one tree of frozen Structs, the only place that declares a key, its default and its meaning.
 
-The string under a field is its documentation: help text and the table of docs/settings.md are made from it. Knows
-the pure rooms' types, no running part.
+The string under a field is its documentation: help text and the table of docs/settings.md are made from it. Of the
+package this file imports only the pure rooms' types and `credential_sources`.
 """
 
 import ast
@@ -25,7 +25,7 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every part of the tree: no key may be unknown."""
+    """Base of every section of the tree; refuses unknown keys."""
 
 
 class LogConfig(Section, frozen=True):
@@ -207,7 +207,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 @functools.cache
 def settings() -> tuple[Setting, ...]:
-    """Every key in the order of the file."""
+    """Every setting, in the order of this file."""
     return tuple(_settings_of(Config(), ""))
 
 
@@ -223,7 +223,7 @@ def _settings_of(section: Section, prefix: str) -> Iterator[Setting]:
 
 
 def _words_of(section: type[Section], field: str) -> str:
-    """Which words there are for a list of declared words; empty for another field, whose documentation says it all."""
+    """A sentence that names the values of a list of enum words; empty for any other field."""
     words = next(iter(get_args(get_type_hints(section)[field])), None)
     if not (isinstance(words, type) and issubclass(words, enum.StrEnum)):
         return ""
