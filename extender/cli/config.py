@@ -1,4 +1,4 @@
-"""`config`: print the effective settings, check a file, or print the table of settings."""
+"""`config`: prints the effective settings, checks a file, or prints the table of settings."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`demo`: the whole story on one machine through real HTTP; a non-zero exit if any of it is not as it should be."""
+"""`demo`: runs the demonstration on one machine over real HTTP; exits with 1 if an answer is not as expected."""
 
 import statistics
 from collections.abc import Sequence

@@ -15,7 +15,7 @@ from extender.service.resolving import open_pod_resolver
 
 
 def look_up_images(references: Sequence[str], settings: Config) -> list[Image | Failure]:
-    """What each image is, or why that is not known, in order; the images are looked up side by side."""
+    """Each image's details or failure, in order; looks the images up concurrently."""
     return asyncio.run(_look_up_all(references, settings))
 
 

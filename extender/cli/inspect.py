@@ -1,4 +1,4 @@
-"""`inspect`: the platforms of images, by the same path on which the service learns them."""
+"""`inspect`: prints the platforms of images, looked up as the service does it."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.placement.facts import Pending, PodImage, Unknown, fact_of
 
-_COLUMNS = 160  # a platform, a digest, and a sentence
+_COLUMNS = 160  # enough for a platform, a digest and a sentence
 
 
 class Inspected(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +138,7 @@ def _print(results: Sequence[Inspected], output: str) -> None:
 
 
 def _print_table(results: Sequence[Inspected]) -> None:
-    """Whole digests, to be copied: a narrow terminal wraps the lines, we cut nothing."""
+    """Prints whole digests, which can be copied: a narrow terminal wraps lines, and nothing is cut."""
     console = Console(highlight=False)
     console.width = max(console.width, _COLUMNS)
     for result in results:
@@ -159,7 +159,7 @@ def _print_table(results: Sequence[Inspected]) -> None:
 
 
 def _of_what(result: Inspected) -> str:
-    """The children of an index are not fetched, so only the size of their manifests is known."""
+    """Says what a size is of: an index's children are not fetched, so only their manifests' sizes are known."""
     return " manifest" if result.kind == Kind.INDEX else ""
 
 

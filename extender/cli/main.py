@@ -1,7 +1,7 @@
-"""The command `multiarch-extender` (also `kubectl multiarch`): its subcommands, and how an error becomes an exit code.
+"""The command `multiarch-extender` (also `kubectl multiarch`): its subcommands and exit codes.
 
-0: fine. 1: the answer is "no". 2: usage or configuration. A file of this folder that defines a function of its own name
-is a subcommand.
+Exit codes: 0 for success, 1 if the answer is "no", 2 for a usage or configuration error. A file of this folder is a
+subcommand if it defines a function with the file's name.
 """
 
 import sys
@@ -25,7 +25,7 @@ app = typer.Typer(
 
 
 def commands() -> Iterator[tuple[str, Callable[..., None]]]:
-    """Each subcommand by name: the function that bears the name of its file."""
+    """The name and the function of each subcommand; both have the name of the file."""
     for name in sorted(module.name for module in iter_modules(cli.__path__)):
         command = None if name == "main" else getattr(import_module(f"{cli.__name__}.{name}"), name, None)
         if command is not None:

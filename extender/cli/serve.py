@@ -1,4 +1,4 @@
-"""`serve`: the service, until it is told to stop."""
+"""`serve`: runs the service until a signal stops it."""
 
 import uvloop
 
