@@ -1,1 +1,1 @@
-"""The embedded registry, used by the demo and the integration tests."""
+"""The demonstration: its pods and nodes, and an embedded registry that the integration tests use too."""

@@ -1,6 +1,6 @@
-"""Images small enough to make in memory: real documents with real digests, as docker and BuildKit write them.
+"""Builds small images in memory: real documents with real digests, as docker and BuildKit write them.
 
-Knows the documents' form; where they are stored or pushed is the caller's business.
+The caller stores or pushes them.
 """
 
 import gzip
@@ -14,12 +14,12 @@ from extender.images import media_type
 from extender.images.digest import digest_of
 from extender.images.platform import Platform, parse_platform
 
-_LAYER = gzip.compress(bytes(1024), mtime=0)  # an empty tar archive: nobody unpacks it
+_LAYER = gzip.compress(bytes(1024), mtime=0)  # an empty tar archive, which is never unpacked
 _LAYER_DIFF_ID = f"sha256:{hashlib.sha256(bytes(1024)).hexdigest()}"
 
 
 class Family(msgspec.Struct, frozen=True):
-    """The media types of one way to write images."""
+    """The media types of one image format."""
 
     index: str
     manifest: str
@@ -49,12 +49,12 @@ class Manifest(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The name the registry must give it."""
+        """The digest by which a registry must serve it."""
         return digest_of(self.body)
 
 
 class Bundle(NamedTuple):
-    """All of an image, in the order in which a registry takes it: blobs, then manifests, the outermost last."""
+    """All parts of an image in the order in which a registry takes them: blobs, then manifests, the outermost last."""
 
     blobs: tuple[bytes, ...]
     manifests: tuple[Manifest, ...]
@@ -94,7 +94,7 @@ def build_index(platforms: Sequence[str], *, attested: bool = False, family: Fam
 
 
 def build_artifact() -> Bundle:
-    """A Helm chart: a manifest with nothing in it to run."""
+    """A Helm chart: a manifest without anything to run."""
     config = _encode({"name": "shop", "version": "1.0.0", "apiVersion": "v2"})
     manifest = _manifest(
         OCI.manifest,
@@ -105,7 +105,7 @@ def build_artifact() -> Bundle:
 
 
 def _attestation(subject: Manifest) -> Bundle:
-    """What BuildKit says about a manifest it built (moby/buildkit: docs/attestations/attestation-storage.md)."""
+    """BuildKit's attestation for a manifest it built (moby/buildkit: docs/attestations/attestation-storage.md)."""
     statement = _encode({"_type": "https://in-toto.io/Statement/v0.1", "subject": [{"digest": subject.digest}]})
     config = _encode({"architecture": "unknown", "os": "unknown", "config": {}})
     layer = _descriptor("application/vnd.in-toto+json", statement)
@@ -127,7 +127,7 @@ def _manifest(name: str, config: dict[str, object], layer: dict[str, object]) ->
 
 
 def _join(parts: Sequence[Bundle], outermost: Manifest) -> Bundle:
-    """Everything in `parts`, each thing once, and what refers to it."""
+    """Everything in `parts` without repeats, and the manifest that refers to it."""
     blobs = dict.fromkeys(blob for part in parts for blob in part.blobs)
     manifests = dict.fromkeys(manifest for part in parts for manifest in part.manifests)
     return Bundle(tuple(blobs), (*manifests, outermost))

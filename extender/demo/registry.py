@@ -1,7 +1,7 @@
-"""A registry in this process: images in memory, served on loopback as distribution serves them.
+"""A registry in this process: serves images from memory on loopback, as distribution serves them.
 
-Knows the pull part of the distribution-spec and counts what it is asked. A subclass may override `answer`, and so put
-authentication, faults or delays of its own in front.
+It implements the pull part of the distribution-spec and counts requests. A subclass may override `answer` to add
+authentication, faults or delays.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from extender.demo.images import DOCKER, OCI, Bundle, Family, Manifest, build_ar
 from extender.images.digest import digest_of
 
 _PATH = re.compile(r"/v2/(?P<repository>.+)/(?P<kind>manifests|blobs)/(?P<name>[^/]+)")
-_SHUTDOWN_SECONDS = 1.0  # for requests under way at the end
+_SHUTDOWN_SECONDS = 1.0  # for requests still in flight
 
 
 class _IndexPlatform(msgspec.Struct, frozen=True):
@@ -36,13 +36,13 @@ class _Index(msgspec.Struct):
 
 
 class EmbeddedRegistry:
-    """`async with EmbeddedRegistry() as registry:` is a registry at `registry.host`, without TLS, until the end.
+    """A registry without TLS at `registry.host`, open within `async with EmbeddedRegistry() as registry:`.
 
     `requests` counts by method and kind: `registry.requests["GET manifests"]`, `["HEAD manifests"]`, `["GET blobs"]`.
     """
 
     def __init__(self, *, delay_seconds: float = 0.0) -> None:
-        """`delay_seconds`: how long every answer takes, as a distant registry's would."""
+        """`delay_seconds` delays every answer, as a distant registry would."""
         self.requests: Counter[str] = Counter()
         self.delay_seconds = delay_seconds
         self._manifests: dict[tuple[str, str], Manifest] = {}
@@ -76,19 +76,19 @@ class EmbeddedRegistry:
     def add_index(
         self, repository: str, tag: str, platforms: Sequence[str], *, attested: bool = False, family: Family = OCI
     ) -> str:
-        """A multi-arch image under this tag, `attested` with BuildKit's attestations; its digest."""
+        """Adds a multi-arch image under this tag, `attested` with BuildKit's attestations. Returns its digest."""
         return self.add(repository, tag, build_index(platforms, attested=attested, family=family))
 
     def add_manifest(self, repository: str, tag: str, platform: str, *, family: Family = OCI) -> str:
-        """A single image under this tag; its digest."""
+        """Adds a single image under this tag. Returns its digest."""
         return self.add(repository, tag, build_manifest(platform, family))
 
     def add_artifact(self, repository: str, tag: str) -> str:
-        """A Helm chart under this tag; its digest."""
+        """Adds a Helm chart under this tag. Returns its digest."""
         return self.add(repository, tag, build_artifact())
 
     def add(self, repository: str, tag: str, bundle: Bundle) -> str:
-        """Any image under this tag, and everything in it by digest; its digest."""
+        """Adds any image under this tag, and all its parts by digest. Returns its digest."""
         for blob in bundle.blobs:
             self._blobs[repository, digest_of(blob)] = blob
         for manifest in bundle.manifests:
@@ -97,15 +97,15 @@ class EmbeddedRegistry:
         return bundle.digest
 
     def remove(self, repository: str, name: str) -> None:
-        """Let go of the manifest with this tag or digest; what else refers to it stays."""
+        """Removes the manifest with this tag or digest; other names of it stay."""
         del self._manifests[repository, name]
 
     def forget(self) -> None:
-        """Count requests from zero again."""
+        """Resets the request counts to zero."""
         self.requests.clear()
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The answer to one request. Override it to answer some of them otherwise."""
+        """The response to one request. Subclasses override it to give other responses."""
         found = _PATH.fullmatch(request.path)
         if request.method not in ("GET", "HEAD"):
             return _refuse(405, "UNSUPPORTED", "only GET and HEAD are served")
@@ -149,7 +149,7 @@ class EmbeddedRegistry:
 
 
 def _default_child(index: Manifest) -> str:
-    """The child that distribution gives those who ask by tag and accept no list: the linux/amd64 one, if any."""
+    """The child that distribution serves for a tag if the client does not accept an index: linux/amd64, if any."""
     entries = msgspec.json.decode(index.body, type=_Index).manifests
     wanted = (
         entry.digest for entry in entries if (entry.platform.os, entry.platform.architecture) == ("linux", "amd64")
@@ -158,5 +158,5 @@ def _default_child(index: Manifest) -> str:
 
 
 def _refuse(status: int, code: str, message: str) -> web.Response:
-    """An error in the words of the distribution-spec."""
+    """An error in the format of the distribution-spec."""
     return web.json_response({"errors": [{"code": code, "message": message, "detail": None}]}, status=status)

@@ -1,6 +1,6 @@
-"""The demonstration's pods and nodes, what the service must say of each, and the calls that ask it.
+"""The demonstration's pods and nodes, the expected answers, and the calls to the service.
 
-Speaks to the service as kube-scheduler and kube-apiserver do: JSON over HTTP. Knows nothing of terminals.
+The calls are JSON over HTTP, as from kube-scheduler and kube-apiserver. `cli/demo.py` prints the answers.
 """
 
 import base64
@@ -21,11 +21,11 @@ _Answer = TypeVar("_Answer", dict[str, Any], list[dict[str, Any]])
 
 
 class UnexpectedAnswer(ExtenderError):
-    """The service answered with something else than a status 200 and a JSON document."""
+    """The service answered with another status than 200."""
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod of one image, and the truth about it."""
+    """A pod with one image, and the expected answers about it."""
 
     title: str
     repository: str
@@ -63,7 +63,7 @@ SCENES = (
 
 
 class Seen(msgspec.Struct, kw_only=True):
-    """What the service said about one scene, and how long each answer took in milliseconds."""
+    """The service's answers about one scene, and how long each took in milliseconds."""
 
     scene: Scene
     tolerations: list[str]
@@ -74,7 +74,7 @@ class Seen(msgspec.Struct, kw_only=True):
     milliseconds: dict[str, float]
 
     def surprises(self) -> list[str]:
-        """What differs from the truth, one sentence each; empty when all is as it should be."""
+        """The differences from the expected answers, one sentence each; empty if there is none."""
         scene = self.scene
         kept = () if scene.error else scene.kept
         refused = () if scene.error else tuple(name for name in NODES if name not in kept)
@@ -92,7 +92,7 @@ class Seen(msgspec.Struct, kw_only=True):
 
 
 def fill_registry(registry: EmbeddedRegistry) -> None:
-    """Put the scenes' images into the registry; the missing one stays missing."""
+    """Adds the scenes' images to the registry, except the one that must be missing."""
     registry.add_index("shop/web", "1.0", [AMD64, ARM64])
     registry.add_manifest("shop/legacy", "1.0", AMD64)
     registry.add_index("shop/edge", "1.0", [ARM64])
@@ -100,7 +100,7 @@ def fill_registry(registry: EmbeddedRegistry) -> None:
 
 
 class Caller:
-    """Plays kube-apiserver and kube-scheduler towards the service at two base URLs."""
+    """Sends requests to the service at two base URLs, as kube-apiserver and kube-scheduler do."""
 
     def __init__(
         self, session: aiohttp.ClientSession, admission_url: str, scheduler_url: str, registry_host: str
@@ -111,7 +111,7 @@ class Caller:
         self._registry_host = registry_host
 
     async def play(self, scene: Scene) -> Seen:
-        """Send the scene's pod through webhook, filter and prioritize."""
+        """Sends the scene's pod to the webhook, filter and prioritize. Returns the answers."""
         milliseconds: dict[str, float] = {}
         pod = pod_of(scene, self._registry_host)
         arguments = arguments_of(pod)
