@@ -1,1 +1,1 @@
-"""HTTP: listeners, TLS, the connection of the hot paths, routes, operations."""
+"""The HTTP server: listeners, TLS, the connection of the hot paths, routes, operations."""

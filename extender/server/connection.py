@@ -1,8 +1,8 @@
 """A connection of the hot paths: it answers a usual request as its last byte arrives, and leaves others to aiohttp.
 
-A usual request is a POST as Go's and aiohttp's clients write it, whose answer takes no waiting. It needs no task, no
-parser and no response object, which together cost more than most decisions. This file reads HTTP/1.1's framing
-(RFC 9112) and nothing of what is answered.
+A usual request is a POST as Go's and aiohttp's clients write it, and its answer is available without waiting. It needs
+no task, no parser and no response object, which together cost more than most decisions. This file handles the framing
+of HTTP/1.1 (RFC 9112); its caller gives the answers.
 """
 
 import asyncio
@@ -20,13 +20,14 @@ from extender.tables import declare_cache
 AnswerNowait = Callable[[str, bytes], bytes | None]
 """The JSON text that answers 200 to this body at this path; None leaves the request to aiohttp."""
 
-# A body that takes longer is aiohttp's to wait for: both callers are on a cluster's own network.
+# A body that takes longer is handed to aiohttp, which waits for it. Both callers are on a cluster's own network.
 BODY_DEADLINE_SECONDS = 1.0
 
 _END = b"\r\n\r\n"
-_HEAD_BYTES = 2048  # Go's are some 200; as many as are remembered must not matter
-# A head is understood here if it has nothing but these fields, each on one line; whatever could frame a body otherwise,
-# end the connection or ask for more than an answer (Transfer-Encoding, Connection, Expect, Upgrade) is not among them.
+_HEAD_BYTES = 2048  # Go's have some 200; small enough for the cached heads to need little memory
+# This file accepts a head only if it has no other fields than these, each on one line. Fields that frame a body in
+# another way, end the connection or ask for more than an answer are not among them: Transfer-Encoding, Connection,
+# Expect, Upgrade.
 _HEAD = re.compile(
     rb"POST (?P<path>/[!-~]*) HTTP/1\.1\r\n"
     rb"(?:(?:Host|User-Agent|Accept|Accept-Encoding|Content-Type|Traceparent|Tracestate): ?[ -~]*\r\n)*"
@@ -35,9 +36,9 @@ _HEAD = re.compile(
     rb"\r\n",
     re.IGNORECASE,
 )
-# A longer body is handed over beside its head instead of being copied behind it.
+# A longer body is passed to the transport beside its head instead of being copied behind it.
 _COPIED_BYTES = 16 * 1024
-# What of aiohttp's own state is looked at; should a release of it name these otherwise, it answers everything itself.
+# The attributes of aiohttp that this file reads. If a release of aiohttp renames them, aiohttp answers all requests.
 _NEEDED = {"_close", "_force_close", "_next_keepalive_close_time", "_paused", "_waiter"}
 FITS = {slot for each in RequestHandler.__mro__ for slot in getattr(each, "__slots__", ())} >= _NEEDED
 
@@ -65,21 +66,21 @@ class DirectServer(web.Server):
         self.body_limit_bytes = body_limit_bytes
         self.closing = closing
         self.keep_alive_seconds = keep_alive_seconds
-        self._body_deadlines: dict[Connection, float] = {}  # whose body has begun and not ended, and since when
+        self._body_deadlines: dict[Connection, float] = {}  # connections whose body is incomplete, and since when
         self._look_again: asyncio.TimerHandle | None = None
 
     def __call__(self) -> RequestHandler:
-        """A protocol for a new connection."""
+        """The protocol object for a new connection."""
         return Connection(self, self._loop) if FITS else super().__call__()
 
     def start_body_deadline(self, connection: "Connection") -> None:
-        """Gives this connection's body `BODY_DEADLINE_SECONDS` to arrive, or up to twice that; one timer serves all."""
+        """Gives this connection's body one to two times `BODY_DEADLINE_SECONDS`; one timer serves all connections."""
         self._body_deadlines[connection] = self._loop.time()
         if self._look_again is None:
             self._look_again = self._loop.call_later(BODY_DEADLINE_SECONDS, self._expire_bodies)
 
     def end_body_deadline(self, connection: "Connection") -> None:
-        """Ends the deadline: the body has come, or never will."""
+        """Ends the deadline of a body that has arrived or is given up."""
         self._body_deadlines.pop(connection, None)
 
     def _expire_bodies(self) -> None:
@@ -93,8 +94,8 @@ class DirectServer(web.Server):
 class Connection(RequestHandler):
     """One connection.
 
-    aiohttp gets whole requests one by one, so it has no half-read request when we answer the next one. Once it got
-    anything else, it keeps the connection.
+    It passes aiohttp whole requests, one by one, so that aiohttp has no half-read request when this class answers the
+    next one. Once it has passed anything else, aiohttp answers all further requests.
     """
 
     __slots__ = ("_awaited_bytes", "_head", "_is_aiohttps", "_pieces", "_server", "_was_shared")
@@ -102,7 +103,7 @@ class Connection(RequestHandler):
     def __init__(self, server: DirectServer, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(server, loop=loop, keepalive_timeout=server.keep_alive_seconds, access_log=None)  # type: ignore[arg-type]  # None is no log
         self._server = server
-        self._pieces: list[bytes] = []  # of a request whose end has not come yet
+        self._pieces: list[bytes] = []  # of a request that is incomplete
         self._awaited_bytes = 0
         self._head = ("", 0)  # of that request: its path, and where its body starts
         self._is_aiohttps = False
@@ -110,11 +111,11 @@ class Connection(RequestHandler):
 
     @property
     def keep_alive_until(self) -> float:
-        """When aiohttp closes the connection if nobody asks any more, by the loop's clock."""
+        """When aiohttp closes the connection unless another request comes, by the loop's clock."""
         return self._next_keepalive_close_time
 
     def data_received(self, data: bytes) -> None:
-        """Answers, keeps the data for later, or hands it to aiohttp, which calls this without data to go on itself."""
+        """Answers, keeps the data for later, or passes it to aiohttp. aiohttp calls this with no data to continue."""
         if self._awaited_bytes and data:
             self._pieces.append(data)
             self._awaited_bytes -= len(data)
@@ -147,7 +148,7 @@ class Connection(RequestHandler):
         super().connection_lost(exc)
 
     def _respond(self, data: bytes, path: str, body_start: int) -> None:
-        """Answers one whole request, or hands it to aiohttp."""
+        """Answers one whole request, or passes it to aiohttp."""
         text = self._server.answer_nowait(path, data[body_start:]) if self._is_idle() else None
         if text is None or self.transport is None:
             self._was_shared = True
@@ -169,18 +170,18 @@ class Connection(RequestHandler):
             self._next_keepalive_close_time = self._loop.time() + self._server.keep_alive_seconds
 
     def _is_idle(self) -> bool:
-        """Whether aiohttp has answered all it was given, and the peer reads what is sent."""
+        """Whether aiohttp has answered all requests it was passed, and the peer reads what is sent."""
         if self._close or self._force_close or self._paused:
             return False
         return not self._was_shared or (self._waiter is not None and not self._waiter.done())
 
     def give_up(self) -> None:
-        """Leaves a request whose body is late to aiohttp."""
+        """Passes a request whose body is late to aiohttp."""
         self._is_aiohttps = True
         super().data_received(self._collected())
 
     def _collected(self) -> bytes:
-        """Returns what was kept for later, and forgets it."""
+        """Returns the data that was kept for later, and drops it."""
         data = b"".join(self._pieces)
         self._pieces.clear()
         self._awaited_bytes = 0
@@ -189,7 +190,7 @@ class Connection(RequestHandler):
 
 
 class _Clock:
-    """The Date header's line, which changes once a second (RFC 9110, section 6.6.1)."""
+    """Caches the line of the Date header, which changes once a second (RFC 9110, section 6.6.1)."""
 
     def __init__(self) -> None:
         self._second = 0
@@ -206,7 +207,7 @@ class _Clock:
 _CLOCK = _Clock()
 
 
-# A client's heads differ in their bodies' lengths alone.
+# The heads of one client differ only in Content-Length.
 _HEADS = declare_cache("server.connection.heads", key="request head", bound=1024)
 
 

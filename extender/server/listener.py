@@ -1,4 +1,4 @@
-"""A listening address: binding it, telling where it is, and closing it without losing a request."""
+"""Opens a listening address, and closes it without losing a request."""
 
 import ssl
 
@@ -13,7 +13,7 @@ log = structlog.get_logger()
 class Listener:
     """A bound address whose requests `runner` answers.
 
-    `name` is for logs; `address` is what was really bound, so that port 0 can be asked for.
+    `name` is for logs; `address` is the bound host and port, with the real port if port 0 was requested.
     """
 
     def __init__(self, name: str, runner: web.BaseRunner, address: str) -> None:
@@ -22,7 +22,7 @@ class Listener:
         self._runner = runner
 
     async def close(self) -> None:
-        """Stop accepting, let requests in flight end (for as long as the runner's shutdown timeout), then close."""
+        """Stops accepting, waits for requests in flight (up to the runner's shutdown timeout), then closes."""
         await self._runner.cleanup()
         log.info("listener.closed", listener=self.name, address=self.address)
 
@@ -30,7 +30,7 @@ class Listener:
 async def open_listener(
     name: str, runner: web.BaseRunner, host: str, port: int, tls: ssl.SSLContext | None = None
 ) -> Listener:
-    """Bind `host:port` (port 0 takes a free one) and answer there from now on.
+    """Binds `host:port` (port 0 takes a free one) and answers requests there.
 
     Raises:
         ConfigError: the address cannot be bound.

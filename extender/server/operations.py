@@ -1,4 +1,4 @@
-"""CheckResult and metrics: /livez, /readyz and /metrics. Knows checks by name, not what they check."""
+"""The operations endpoints: /livez and /readyz from named checks, and /metrics."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,7 +10,7 @@ from extender.metrics import REGISTRY
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check found; `detail` is printed beside its name."""
+    """The result of a check; `detail` is printed beside the check's name."""
 
     ok: bool = True
     detail: str = ""
@@ -20,7 +20,7 @@ Check = Callable[[], CheckResult]
 
 
 def operations_app(live: Mapping[str, Check], ready: Mapping[str, Check]) -> web.Application:
-    """The three endpoints; `?verbose` shows each check on a line of its own, and a failing one is always shown."""
+    """An application with the three endpoints. `?verbose` or a failed check shows each check on a line of its own."""
 
     async def livez(request: web.Request) -> web.Response:
         return _report(request, live)

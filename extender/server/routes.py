@@ -1,7 +1,7 @@
-"""HTTP of the hot paths: which path is answered by whom, and what holds for every such request.
+"""Routes of the hot paths: which function answers each path, and what applies to all of them.
 
-This file has the body limit, the method, the answers to a bad body and to a defect of ours, and the request metrics.
-`connection.py` sends answers without delay.
+This file has the body limit, the check of the method, the answers to a bad body and to a defect of ours, and the
+request metrics. `connection.py` sends answers that need no waiting.
 """
 
 import asyncio
@@ -52,10 +52,11 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Who answers one path. `fallback` gives the answer that does least harm; it takes the id of a logged defect.
+    """The functions that answer one path.
 
-    `answer_nowait` gives the answer if it takes no waiting, else None: then `answer` is asked. What it raises, `answer`
-    raises too.
+    `answer_nowait` gives the answer if that takes no waiting, else None. `answer` is called after None, and also after
+    an InvalidRequest, which it must raise again. After a defect of ours `fallback` gives the answer that does least
+    harm; it takes the body and the id of the log event.
     """
 
     name: str
@@ -71,7 +72,7 @@ class _Unreadable(Exception):
 
 
 def route_server(routes: Mapping[str, Route], *, body_limit_bytes: int, draining: Callable[[], bool]) -> DirectServer:
-    """A server that answers POST on the paths of `routes`; while `draining()` each answer ends its connection."""
+    """A server for POST requests on the paths of `routes`; while `draining()`, each answer ends its connection."""
     loop = asyncio.get_running_loop()
 
     def answer_nowait(path: str, body: bytes) -> bytes | None:
@@ -82,7 +83,7 @@ def route_server(routes: Mapping[str, Route], *, body_limit_bytes: int, draining
         reply = _reply_nowait(route, body)
         if reply is None:
             return None
-        loop.call_soon(_count, route.name, reply.outcome, time.perf_counter() - started)  # the answer goes first
+        loop.call_soon(_count, route.name, reply.outcome, time.perf_counter() - started)  # after the answer is sent
         return reply.body
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
@@ -120,7 +121,7 @@ def route_server(routes: Mapping[str, Route], *, body_limit_bytes: int, draining
 def _reply_nowait(route: Route, body: bytes) -> Reply | None:
     try:
         return route.answer_nowait(body)
-    except InvalidRequest:  # `_answer` meets it again and answers it
+    except InvalidRequest:  # `_answer` gets the same error and answers it
         return None
     except Exception as exc:  # noqa: BLE001  # it is logged there
         return _failed(route, body, exc)
@@ -151,7 +152,7 @@ def _count(endpoint: str, outcome: str, seconds: float) -> None:
 
 
 def _failed(route: Route, body: bytes, exc: Exception) -> Reply:
-    """Logs a defect of ours; the scheduler and the API server get an answer all the same."""
+    """Logs a defect of ours; gives the fallback answer, since the scheduler and the API server need one."""
     event_id = secrets.token_hex(8)
     log.error("request.failed", endpoint=route.name, id=event_id, exc_info=exc)
     return Reply(route.fallback(body, event_id), "failed")
@@ -183,5 +184,5 @@ def _problem(status: int, why: str) -> web.Response:
 
 
 def _json(status: int, text: bytes) -> web.Response:
-    headers = {"Content-Type": "application/json", "Server": "multiarch-extender"}  # aiohttp would say its version
+    headers = {"Content-Type": "application/json", "Server": "multiarch-extender"}  # aiohttp would send its version
     return web.Response(status=status, body=text, headers=headers)

@@ -1,7 +1,7 @@
 """The server side of TLS: a context from certificate files, renewed when the files change.
 
-A client CA cannot be taken out of a context again (`load_verify_locations` only adds), so each change of a file makes
-a fresh context, and the listening one hands every new handshake over to it.
+A client CA cannot be removed from a context (`load_verify_locations` only adds). Each change of a file therefore makes
+a new context, and the listening context passes every new handshake to it.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ RELOADS = counter(
 
 
 class TlsFiles:
-    """Certificate, key and, where clients must show one too, the authority of their certificates.
+    """A TLS context from a certificate, its key and the authority of client certificates (empty if none is required).
 
     Raises:
-        ConfigError: a file cannot be read, or they do not fit together.
+        ConfigError: a file cannot be read, or the files do not fit together.
     """
 
     def __init__(self, name: str, certificate: str, key: str, client_ca: str) -> None:
@@ -44,7 +44,7 @@ class TlsFiles:
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # No resumption: a ticket from before a change would let in a client that the new authority does not know.
+        # No resumption: a ticket from before a change would admit a client whose certificate the new authority refuses.
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0
         context.set_alpn_protocols(["http/1.1"])
@@ -71,7 +71,10 @@ class TlsFiles:
         return hashed.digest()
 
     def reload_if_changed(self) -> bool:
-        """Serve new handshakes with what the files hold now; a half-written change is left for the next look."""
+        """Uses the files' current content for new handshakes; returns whether it changed.
+
+        Keeps the old context if the files do not fit, for example in the middle of a change; the next call tries again.
+        """
         try:
             fingerprint = self._read_fingerprint()
             if fingerprint == self._fingerprint:
@@ -87,7 +90,7 @@ class TlsFiles:
         return True
 
     async def watch(self, every_seconds: float) -> None:
-        """Look at the files again and again until cancelled."""
+        """Calls `reload_if_changed` every `every_seconds` until cancelled."""
         while True:
             await asyncio.sleep(every_seconds)
             await asyncio.to_thread(self.reload_if_changed)
