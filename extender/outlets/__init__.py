@@ -1,1 +1,1 @@
-"""What is asked of the service and what it answers: the scheduler verbs and the admission webhook."""
+"""The requests that the service answers: the scheduler verbs and the admission webhook."""

@@ -1,7 +1,7 @@
-"""The webhook: from an AdmissionReview to the answer, which always allows.
+"""The webhook: from an AdmissionReview to the response, which always allows.
 
-A review gathers what is known of the pod, decides, and encodes. This file says when to wait and for how long; what a
-pod is given is `placement.mutation`'s.
+A review gathers what is known of the pod, decides, and encodes. This file says when to wait and for how long;
+`placement.mutation` decides how the pod is changed.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,11 +48,11 @@ class _PodCreation(msgspec.Struct, frozen=True):
 
 
 class PodAdmission:
-    """Reviews of pods that are being created.
+    """Answers reviews of pods that are being created.
 
-    `cluster_platforms` gives the platforms of the cluster's nodes, none where none is watched. `may_read_secrets`: only
-    the API server can reach us, so a review may make us read the pull secrets its pod names; anyone else could name
-    another tenant's.
+    `cluster_platforms` gives the platforms of the cluster's nodes, none if no cluster is watched. `may_read_secrets`:
+    only the API server can reach the webhook, so the pull secrets that a review's pod names may be read. Any other
+    caller could name another tenant's secrets.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class PodAdmission:
         self._may_read_secrets = may_read_secrets
 
     async def review(self, body: bytes) -> Reply:
-        """AdmissionReview for AdmissionReview. Raises InvalidRequest."""
+        """The AdmissionReview with the response to the one in `body`. Raises InvalidRequest."""
         gathered = self._gather(body)
         if isinstance(gathered, Reply):
             return gathered
-        # A required affinity outlives the fact it was made of, so a stale one is confirmed first.
+        # A required affinity stays in the pod even if the image's tag moves, so a stale answer is confirmed first.
         answers = await self._pod_resolver.resolve(gathered.question, self._wait_seconds, revalidate=self._confirms)
         return self._decide(gathered, answers)
 
@@ -90,11 +90,11 @@ class PodAdmission:
 
     @staticmethod
     def fallback(body: bytes, event_id: str) -> bytes:
-        """Allowed without a patch; the event's id is in the audit log."""
+        """A response that allows without a patch; the audit annotations have the event's id."""
         return encode_response(decode_review(body), audit_annotations={"internal-error": event_id})
 
     def _gather(self, body: bytes) -> _PodCreation | Reply:
-        """The creation to decide about; the answer where there is nothing to decide. Raises InvalidRequest."""
+        """The creation to decide about, or the reply if there is nothing to decide. Raises InvalidRequest."""
         review = decode_review(body)
         if not is_pod_creation(review.request):
             ADMISSIONS[_SKIPPED].inc()
@@ -129,7 +129,7 @@ def _reply(review: AdmissionReview, mutation: Mutation) -> Reply:
 
 
 def _unreadable(review: AdmissionReview, exc: Exception) -> Reply:
-    """The API server knows better what a Pod is."""
+    """Allows a pod that cannot be decoded, with a warning: the API server validates pods, we do not."""
     ADMISSIONS[_UNREADABLE].inc()
     log.warning("pod.unreadable", namespace=review.request.namespace, why=str(exc))
     return Reply(encode_response(review, warnings=[f"multiarch-extender cannot read this pod: {exc}"]))

@@ -1,4 +1,4 @@
-"""Decisions of the last second by template: pods of one template come by the hundred."""
+"""A cache of the last second's decisions by pod template, since pods of one template come by the hundred."""
 
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -33,14 +33,14 @@ class DecisionCache(Generic[_Decision]):
         self._rows: Table[Hashable, _Row[_Decision]] = DECISIONS.table()
 
     def __len__(self) -> int:
-        """How many are held, old ones included: at most `DECISIONS.rows`."""
+        """How many decisions are kept, expired ones included; at most `DECISIONS.rows`."""
         return len(self._rows)
 
     def find(self, template: Hashable | None) -> _Decision | None:
-        """What was kept for this template within the last second; None for no template."""
+        """The decision kept for this template within the last second, if any; None if `template` is None."""
         row = self._rows.peek(template)
         return row.decision if row and self._clock() < row.until else None
 
     def keep(self, template: Hashable, decision: _Decision) -> None:
-        """The decision holds for a second from now; the oldest is forgotten first."""
+        """Keeps the decision for a second; evicts the oldest if the table is full."""
         self._rows.put(template, _Row(decision, self._clock() + FRESH_SECONDS))

@@ -1,23 +1,23 @@
-"""The time at which each waiting pod was first asked about, so that *pending* has an end."""
+"""The time of the first request about each waiting pod, which limits how long its images may be *pending*."""
 
 from collections.abc import Callable
 
 from extender.kubernetes.core_v1 import PodUid
 from extender.tables import Table, declare_cache
 
-# A pod whose row is dropped only starts to wait again: 150,000 pods are the largest cluster Kubernetes is tested for.
+# A pod whose row is evicted only starts to wait again. The largest cluster Kubernetes is tested for has 150,000 pods.
 _TIMES = declare_cache("outlets.first_seen.times", key="pod uid", bound=150_000)
 
 
 class FirstSeen:
-    """Keeps monotonic times by pod uid, and forgets the pod known longest first. Every call is O(1)."""
+    """Monotonic times by pod uid; evicts the pod that was added first. Every call is O(1)."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._since: Table[PodUid, float] = _TIMES.table()
 
     def seconds(self, uid: PodUid) -> float:
-        """Returns how long ago `uid` was first asked about: 0.0 the first time."""
+        """Seconds since the first call for `uid`; 0.0 at the first call."""
         now = self._clock()
         since = self._since.peek(uid)
         if since is None:

@@ -1,4 +1,4 @@
-"""What the outlets ask about a pod before anything is decided: its overrides, its images, and what these run on.
+"""Gives outlets what a decision about a pod needs: its overrides, its images, and what these run on.
 
 This file alone decides with which credentials a pod's images are looked up.
 """
@@ -30,8 +30,8 @@ class PodResolver(msgspec.Struct, frozen=True):
     """Gathers what a decision about a pod needs.
 
     `keyring` holds the operator's credentials, which serve every pod. `namespace_annotations` gives a namespace's
-    annotations, None where none are known. `look_at_pending_pods` has `warm` called for the pods that wait for a node.
-    Without `pull_secrets` the secrets that pods name are not read.
+    annotations, None if they are not known. `look_at_pending_pods` leads to a call of `warm` for each pod that waits
+    for a node. Without `pull_secrets` the secrets that pods name are not read.
     """
 
     resolver: Resolver
@@ -47,10 +47,10 @@ class PodResolver(msgspec.Struct, frozen=True):
         return read_overrides(annotations, self.namespace_annotations(namespace))
 
     def question(self, pod: Pod, namespace: str, overrides: Overrides, *, may_read: bool) -> PodQuestion:
-        """The pod's images, to be looked up with its pull secrets first and the operator's credentials next.
+        """The pod's images, with a keyring of its pull secrets first and the operator's credentials next.
 
-        `may_read`: whoever shows us this pod may make us read the secrets it names. Without it only what an earlier
-        reading has left behind counts: nobody learns what a secret opens by naming it.
+        `may_read`: the caller that sent this pod may cause reads of the secrets it names. Without it only the results
+        of earlier reads count, so that a caller does not learn what a secret gives access to by naming it.
         """
         return PodQuestion(overrides, images_of(pod), self._keyring_of(pod, namespace or "default", may_read=may_read))
 
@@ -59,7 +59,7 @@ class PodResolver(msgspec.Struct, frozen=True):
         return self.resolver.cache.fresh(_queries(question.images), question.keyring)
 
     def count_hits(self, images: int) -> None:
-        """Counts fresh answers for so many images, which a kept decision has spared."""
+        """Counts cache hits for so many images, whose lookups in the cache a kept decision has saved."""
         self.resolver.cache.count_hits(images)
 
     def peek(self, question: PodQuestion) -> list[Answer]:
@@ -69,9 +69,9 @@ class PodResolver(msgspec.Struct, frozen=True):
     async def resolve(self, question: PodQuestion, wait_seconds: float, *, revalidate: bool = False) -> list[Answer]:
         """One answer per image after `wait_seconds` at most; lookups that take longer go on.
 
-        With `revalidate` a stale answer is confirmed first, within the same time. An image that is not known, or was
-        denied, starts a look at the pending pods: the images of other pods may not be known either, and the cluster's
-        word that a pod exists lets us read the secret that opens it.
+        With `revalidate` a stale answer is confirmed first, within the same time. If an image is not known or was
+        denied, this also starts a watch of pending pods. Images of other pods may be unknown too, and pull secrets may
+        be read for a pod that the cluster itself reports.
         """
         queries = _queries(question.images)
         answers = await self.resolver.resolve_all(queries, question.keyring, wait_seconds, revalidate=revalidate)
@@ -80,9 +80,9 @@ class PodResolver(msgspec.Struct, frozen=True):
         return answers
 
     def warm(self, pod: Pod) -> None:
-        """Starts lookups of the pod's images, before the scheduler asks about it; exempt pods are left out.
+        """Starts lookups of the pod's images before the scheduler's request; skips exempt pods.
 
-        The cluster itself says that the pod exists, so its pull secrets may be read.
+        The cluster itself reported the pod, so its pull secrets may be read.
         """
         namespace = (pod.metadata and pod.metadata.namespace) or ""
         overrides = self.overrides_of(pod, namespace)
@@ -93,7 +93,7 @@ class PodResolver(msgspec.Struct, frozen=True):
             self.resolver.start(query, question.keyring)
 
     def _keyring_of(self, pod: Pod, namespace: str, *, may_read: bool) -> Keyring:
-        """Lookups count for the namespace."""
+        """The pull secrets' credentials, then the operator's; lookups count for the namespace as the tenant."""
         references = (pod.spec and pod.spec.image_pull_secrets) or ()
         names = [reference.name for reference in references if reference.name]
         if self.pull_secrets is None or not names:

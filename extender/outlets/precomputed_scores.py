@@ -1,7 +1,7 @@
 """The next prioritize answer, computed while kube-scheduler scores the nodes itself.
 
-kube-scheduler asks filter, runs its own scoring, and asks prioritize. Where filter refused nothing, the second request
-repeats the first byte for byte, and its answer can be computed in between.
+kube-scheduler calls filter, runs its own scoring, and calls prioritize. If filter refused no node, the second request
+is equal to the first byte for byte, and its answer can be computed in between.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from extender.tables import declare_cache
 
 _Answer = TypeVar("_Answer")
 
-# kube-scheduler comes back within milliseconds; an answer that it does not fetch soon would be stale.
+# kube-scheduler sends the second request within milliseconds; an answer that it does not fetch soon would be stale.
 FRESH_SECONDS = 1.0
-# Whole nodes are megabytes, which are not to be kept.
+# Requests with whole nodes have megabytes, and are not kept.
 _KEPT_BYTES = 1 << 20
 declare_cache(
     "outlets.precomputed_scores.answer",
@@ -38,18 +38,18 @@ class PrecomputedScores(Generic[_Answer]):
         self._comes_back = False
 
     def expect(self, body: bytes, work: Callable[[], _Answer]) -> None:
-        """Expects the request again; for a caller that repeats requests, runs `work` once the first answer is sent."""
+        """Expects the request again. If the last one was repeated, runs `work` after the first answer is sent."""
         if len(body) > _KEPT_BYTES:
             return
         if self._answer is not None:
-            self._comes_back = False  # nobody fetched it
+            self._comes_back = False  # it was never fetched
         self._body, self._answer = body, None
         self._expires_at = self._clock() + FRESH_SECONDS
         if self._comes_back:
             asyncio.get_running_loop().call_soon(self._do, body, work)
 
     def take(self, body: bytes) -> _Answer | None:
-        """The answer to this request, once; None if another was expected, or nothing has been computed."""
+        """The answer to this request, once; None if another was expected, or the answer is missing or stale."""
         if body != self._body:
             return None
         self._comes_back = True

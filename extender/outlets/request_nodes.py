@@ -1,6 +1,7 @@
-"""The nodes that a scheduler's request is about, and where their platforms are looked up.
+"""The nodes of a scheduler's request, and their platforms.
 
-With a cluster that is the node view; without one it is what requests with whole nodes have shown.
+The platforms come from the request's whole nodes if it has them, else from the cluster's node view. Without a cluster
+the nodes of earlier requests are remembered.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from extender.placement.nodes import NodeLookup, NodePlatforms, list_nodes
 
 log = structlog.get_logger()
 
-# A node that a synced view does not know yet is asked for once; kube-scheduler waits meanwhile.
+# A node that is missing in a synced view is looked up once, while kube-scheduler waits.
 FIND_SECONDS = 0.05
 # Three times the largest cluster Kubernetes supports, so that nodes which come and go do not push out those that stay.
 SEEN_NODES = 15_000
@@ -28,14 +29,14 @@ class NodeView(Protocol):
 
     @property
     def platforms(self) -> NodePlatforms:
-        """Of each node in view."""
+        """The platform of each node in view."""
 
     @property
     def synced(self) -> bool:
-        """Whether every node has been seen once."""
+        """Whether all nodes have been listed once."""
 
     async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
-        """Asks the API server once for nodes that are not in view, adds them, and says which are still missing."""
+        """Looks up nodes that are not in view, adds those it finds, and returns which are still missing."""
 
 
 class NodesNotKnown(ExtenderError):
@@ -54,11 +55,11 @@ class RequestNodes:
         self._seen = NodePlatforms()  # without a cluster: of the nodes that requests have shown
 
     def of(self, args: ExtenderArgs) -> NodePlatforms:
-        """Where to look the request's nodes up.
+        """The platforms among which the request's nodes can be looked up.
 
         Raises:
             NodesNotKnown: the request only names its nodes, and the view is missing or not synced.
-            InvalidRequest: the request's whole nodes are of more than 254 platforms.
+            InvalidRequest: the request's whole nodes have more than 254 platforms.
         """
         if args.nodes is not None:
             shown = list_nodes(args.nodes, self._level_label)
@@ -70,7 +71,7 @@ class RequestNodes:
         return self.known()
 
     def known(self) -> NodePlatforms:
-        """All nodes in view, or without a cluster those that requests have shown.
+        """The platforms of all nodes in view; without a cluster those of the nodes in earlier requests.
 
         Raises:
             NodesNotKnown: the view is not synced.
@@ -82,7 +83,7 @@ class RequestNodes:
         return self._view.platforms
 
     async def find_missing(self, args: ExtenderArgs, nodes: NodePlatforms, uid: PodUid) -> NodeLookup:
-        """Asks the API server for the request's nodes that should be in view and are not; `uid` is the pod's."""
+        """Looks up the request's nodes that should be in view and are not; `uid` is the pod's."""
         if self._view is None or nodes is not self._view.platforms:
             return NodeLookup()
         missing = [name for name in args.names if name not in nodes]
@@ -99,6 +100,6 @@ class RequestNodes:
         return found
 
     def _remember(self, shown: NodePlatforms) -> None:
-        """Adds the nodes of a request; those shown longest ago are forgotten first. O(its nodes)."""
+        """Adds the nodes of a request, and evicts those added longest ago. O(its nodes)."""
         self._seen.merge(shown)
         self._seen.drop_first(len(self._seen) - SEEN_NODES)

@@ -1,7 +1,7 @@
 """The scheduler verbs: filter, prioritize and preempt, from a request's bytes to the answer's.
 
-Each verb gathers what is known of the pod, decides, and encodes. This file says when to wait and for how long; the
-decision itself is `placement.scheduling`'s.
+Each verb gathers what is known of the pod, decides, and encodes. This file says when to wait and for how long;
+`placement.scheduling` decides.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ NOT_IN_VIEW = "node {node} is not in view, and the API server could not be asked
 
 
 class _Scores(msgspec.Struct, frozen=True):
-    """A prioritize answer, and how many nodes of which verdict it scores."""
+    """An encoded prioritize answer, and the number of nodes for each verdict in it."""
 
     text: bytes
     verdicts: Mapping[Verdict, int]
@@ -74,7 +74,7 @@ class SchedulerVerbs:
     """filter, prioritize and preempt for one scheduler.
 
     `nodes` is None without a cluster: then only requests with whole nodes can be answered. `may_read_secrets`: only
-    kube-scheduler can reach us, so a call may make us read the pull secrets its pod names.
+    kube-scheduler can reach these endpoints, so the pull secrets that a request's pod names may be read.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class SchedulerVerbs:
         self._pending_limit_seconds = pending_limit_seconds
         self._may_read_secrets = may_read_secrets
         self._first_seen = FirstSeen(clock)
-        # The decision about known images depends on nothing else of the pod, so pods of one template share it.
+        # The decision about known images depends only on the key, so pods of one template share it.
         self._decide_known = functools.lru_cache(_DECISIONS.rows)(self._decide_facts)
         self._decision_cache = DecisionCache[Decision](clock)
         self._precomputed_scores = PrecomputedScores[_Scores](clock)
 
     async def filter(self, body: bytes) -> Reply:
-        """ExtenderFilterResult for ExtenderArgs, once lookups that could change it ended. Raises InvalidRequest."""
+        """The ExtenderFilterResult for ExtenderArgs; waits for lookups that could change it. Raises InvalidRequest."""
         args = decode_args(body)
         gathered = self._gather(args.pod)
         if gathered is None:
@@ -138,7 +138,7 @@ class SchedulerVerbs:
         return _filtered(args, decision, decided)
 
     async def prioritize(self, body: bytes) -> Reply:
-        """HostPriorityList for ExtenderArgs, from memory only. Raises InvalidRequest."""
+        """The HostPriorityList for ExtenderArgs, from the cache only. Raises InvalidRequest."""
         return self.prioritize_nowait(body)
 
     def prioritize_nowait(self, body: bytes) -> Reply:
@@ -148,7 +148,10 @@ class SchedulerVerbs:
         return Reply(scores.text)
 
     async def preempt(self, body: bytes) -> Reply:
-        """ExtenderPreemptionResult for ExtenderPreemptionArgs, from memory; starts lookups. Raises InvalidRequest."""
+        """The ExtenderPreemptionResult for ExtenderPreemptionArgs, from the cache. Raises InvalidRequest.
+
+        Starts lookups of images that are not known, without waiting for them.
+        """
         args = decode_preemption_args(body)
         gathered = self._gather(args.pod)
         if gathered is None:
@@ -165,21 +168,21 @@ class SchedulerVerbs:
 
     @staticmethod
     def fallback_filter(_body: bytes, event_id: str) -> bytes:
-        """An error, which makes the scheduler come back."""
+        """An error answer, after which the scheduler retries."""
         return encode_filter_result(ExtenderFilterResult(error=f"internal error {event_id}; see the extender's log"))
 
     @staticmethod
     def fallback_prioritize(_body: bytes, _event_id: str) -> bytes:
-        """No scores: the scheduler's own decide."""
+        """An answer without scores, so that the scheduler's own scores decide."""
         return encode_priorities({})
 
     @staticmethod
     def fallback_preempt(_body: bytes, _event_id: str) -> bytes:
-        """No candidates: nobody is evicted by mistake."""
+        """An answer without candidates, so that no pod is evicted by mistake."""
         return encode_preemption_result(ExtenderPreemptionResult({}))
 
     def _gather(self, pod: Pod) -> Decision | PodQuestion | None:
-        """The decision of the last second about the pod's template, else what to ask about the pod; None if exempt."""
+        """The cached decision about the pod's template, else the pod's question; None if the pod is exempt."""
         decision = self._decision_cache.find(template_key(pod))
         if decision:
             self._pod_resolver.count_hits(decision.image_count)
@@ -199,14 +202,14 @@ class SchedulerVerbs:
             return None
         decision = self._decide(pod, question, answers)
         template = template_key(pod)
-        if template is not None and not question.overrides.problems:  # which the log names for every pod
+        if template is not None and not question.overrides.problems:  # problems are logged for every pod
             self._decision_cache.keep(template, decision)
         return decision
 
     async def _decide_in_time(
         self, args: ExtenderArgs, nodes: NodePlatforms, gathered: Decision | PodQuestion
     ) -> Decision:
-        """The decision from memory, or after waiting for lookups where that could change the answer."""
+        """The decision from the cache, or after waiting for lookups if those could change the answer."""
         if isinstance(gathered, Decision):
             return gathered
         answers = await self._pod_resolver.resolve(gathered, 0)
@@ -234,10 +237,10 @@ class SchedulerVerbs:
         return Decision(images, facts, self._policy, overrides)
 
     async def _find_missing(self, args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> None:
-        """Adds nodes that should be in view to `nodes`; those that do not exist pass.
+        """Adds missing nodes to `nodes`; those that do not exist are ignored.
 
         Raises:
-            NodesNotKnown: nobody could be asked about a node, and the operator wants pods to wait (`pending: retry`).
+            NodesNotKnown: a node could not be looked up, and the operator wants pods to wait (`pending: retry`).
         """
         found = await self._nodes.find_missing(args, nodes, _uid(args.pod))
         if found.unreachable and decision.enforced and self._policy.pending is Choice.RETRY:
@@ -257,7 +260,7 @@ class SchedulerVerbs:
 
 
 def _uid(pod: Pod) -> PodUid:
-    """The pod's uid, or what names it where it has none."""
+    """The pod's uid; without one, its namespace and name."""
     metadata = pod.metadata
     if metadata is None:
         return PodUid("")
@@ -265,7 +268,7 @@ def _uid(pod: Pod) -> PodUid:
 
 
 def _filtered(args: ExtenderArgs, decision: Decision, decided: DecidedAnswer[ExtenderFilterResult]) -> Reply:
-    """The answer, counted; what an observed pod would have got is logged."""
+    """The reply with the answer. Counts the verdicts; logs what a pod that is only observed would have got."""
     _count("filter", decided.verdicts)
     if decided.decided is not decided.answer:
         refused = sum(number for verdict, number in decided.verdicts.items() if verdict in REFUSED)
@@ -283,7 +286,7 @@ def _scores(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> _Sc
 
 
 def _count(endpoint: str, verdicts: Mapping[Verdict, int]) -> None:
-    """Counts once the answer has been written, since the scheduler waits for that."""
+    """Counts after the answer has been written, since the scheduler waits for the answer."""
     asyncio.get_running_loop().call_soon(_count_now, endpoint, verdicts)
 
 
