@@ -1,1 +1,1 @@
-"""One process from a configuration: what is opened, in which order, and how it is closed."""
+"""Opens everything that one process needs from its configuration, in order, and closes it again."""

@@ -1,18 +1,18 @@
-"""Tells glibc to keep freed memory (mallopt(3)): requests' bodies and answers are large, and more of them follow."""
+"""Makes glibc keep freed memory for reuse (mallopt(3)), since bodies and answers of requests are large."""
 
 import ctypes
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-# The largest that glibc takes (HEAP_MAX_SIZE / 2): the body of 3,000 whole nodes.
+# The largest value that glibc accepts (HEAP_MAX_SIZE / 2), enough for the body of 3,000 whole nodes.
 _MMAP_BYTES = 32 * 1024 * 1024
 _TRIM_BYTES = 64 * 1024 * 1024
 
 
 def keep_freed_memory() -> None:
-    """From now on freed blocks up to 32 MiB stay with the process, 64 MiB of them at most at the top of its heap.
+    """Makes the process keep freed blocks of up to 32 MiB, and at most 64 MiB free at the top of its heap.
 
-    Left to itself glibc maps blocks from 128 KiB on and gives them back one by one, so that every page of every body
-    and answer is faulted in anew: half of the time that 1,000 whole nodes take. Without glibc nothing changes.
+    By default glibc maps each block from 128 KiB on and unmaps it when it is freed, so that each page of each body and
+    answer causes a page fault: half of the time for 1,000 whole nodes. Does nothing without glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

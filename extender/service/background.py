@@ -1,11 +1,11 @@
-"""What runs beside the listeners: tasks that last as long as a context, and how often they look at files."""
+"""Tasks that run beside the listeners for as long as a context, and how often they check files."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
 
 FILE_CHECK_SECONDS = 5.0
-"""How often certificates and mirrors' files are looked at for changes."""
+"""How often the files of certificates and mirrors are checked for changes."""
 
 
 @contextlib.asynccontextmanager

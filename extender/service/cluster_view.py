@@ -1,4 +1,4 @@
-"""The cluster as the service sees it, kept current by watches; or none."""
+"""The service's view of the cluster, kept current by watches; also a view for running without a cluster."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ class ClusterView(Protocol):
         """The checks of `/readyz` by name."""
 
     def live_checks(self) -> Mapping[str, Check]:
-        """The checks of `/livez` by name: what only a restart could mend."""
+        """The checks of `/livez` by name: failures that only a restart can end."""
 
 
 class NoCluster:
@@ -98,7 +98,7 @@ class _View(Handler, Protocol):
 
 
 def _readiness(watch: ListWatch, view: _View) -> CheckResult:
-    """Fails until the first sync; afterwards tells the view's age, since an old view is better than none."""
+    """Fails until the first sync; afterwards succeeds with the view's age, since an old view is better than none."""
     if not view.synced:
         return CheckResult(ok=False, detail="never synced")
     return CheckResult(detail=f"{watch.age_seconds():.0f} s old")
@@ -122,16 +122,16 @@ class WatchedCluster:
         self._live_checks: Mapping[str, Check] = {}
 
     def namespace_annotations(self, namespace: str) -> Mapping[str, str]:
-        """The namespace's annotations; not synced means none."""
+        """The namespace's annotations; empty for a namespace that has not been seen yet."""
         return self._namespaces.annotations_of(namespace)
 
     def platforms(self) -> frozenset[Platform]:
-        """The platforms of the nodes in view, once all have been seen."""
+        """The platforms of the nodes in view; empty until all nodes have been listed once."""
         return _platforms_of(self.nodes)
 
     @contextlib.asynccontextmanager
     async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
-        """Watches nodes and namespaces, and pending pods when `look_at_pending_pods` asks, until it is left."""
+        """Watches nodes and namespaces until the context is left, and pending pods after `look_at_pending_pods`."""
         views: list[tuple[Resource, _View]] = [(NODES, self.nodes), (NAMESPACES, self._namespaces)]
         ready_checks: dict[str, Check] = {}
         tasks: dict[str, asyncio.Task[None]] = {}
@@ -155,17 +155,17 @@ class WatchedCluster:
         self._pending_pods.look()
 
     def ready_checks(self) -> Mapping[str, Check]:
-        """One per view."""
+        """One check per view."""
         return self._ready_checks
 
     def live_checks(self) -> Mapping[str, Check]:
-        """One per watch, that of the pods included where there is one."""
+        """One check per watch, including that of pending pods if there is one."""
         return self._live_checks
 
 
 @contextlib.asynccontextmanager
 async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
-    """The view of the cluster that the configuration names, or of none.
+    """The view of the cluster that the configuration names, or `NoCluster`.
 
     Raises:
         ConfigError: there is no such cluster, or its configuration cannot be used.
@@ -181,7 +181,7 @@ async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
 
 @contextlib.asynccontextmanager
 async def open_watched_cluster(kubeconfig: str, context: str, level_label: str) -> AsyncIterator[WatchedCluster]:
-    """The view of the cluster we run in, or of the kubeconfig's; closes the connection at the end.
+    """The view of the cluster this process runs in or of the kubeconfig's; closes the connection at the end.
 
     Raises:
         ConfigError: there is no such configuration, or it cannot be used.

@@ -28,14 +28,14 @@ class Listeners:
         self._outlets: list[Listener] = []
         self._operations: Listener | None = None
         self._watchers: list[asyncio.Task[None]] = []
-        # A tenth of the grace period: readiness has failed and every answer says `Connection: close`, but a request
-        # that is already on its way on an idle connection must still find us.
+        # A tenth of the grace period. Readiness already fails and every answer says `Connection: close`, but requests
+        # that were already sent on idle connections still get an answer.
         self._linger_seconds = config.shutdown.grace_seconds / 10
         # aiohttp may wait twice: for the handler, then for its task.
         self._drain_seconds = config.shutdown.grace_seconds * 0.4
 
     async def open(self, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, str]:
-        """The base URL of each listener by name; empty for one that is switched off.
+        """Opens the listeners. Returns the base URL of each by name; empty for one that is switched off.
 
         Raises:
             ConfigError: an address cannot be bound, or a certificate file cannot be used.

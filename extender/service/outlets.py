@@ -1,4 +1,4 @@
-"""The outlets of one service: where each listens, how large its requests may be, and who answers them."""
+"""The outlets of one service: where each listens, how large its requests may be, and its routes."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from extender.service.policies import admission_policy_of
 # 5,000 nodes (the largest cluster Kubernetes supports) of up to 25 KiB each: a node is 8-15 KB of JSON, most of it
 # status.images (50 images of 5 names at most), and labels and annotations vary.
 SCHEDULER_BODY_BYTES = 5_000 * 25 * 1024
-# etcd refuses objects over 1.5 MiB by default, a review holds two of them (object and oldObject) and some envelope.
+# etcd refuses objects over 1.5 MiB by default. A review holds two of them (object and oldObject) and an envelope.
 ADMISSION_BODY_BYTES = 8 * 1024 * 1024
 
 
@@ -32,7 +32,7 @@ class Outlet(msgspec.Struct, frozen=True):
 
 
 def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
-    """The three verbs by path."""
+    """The routes of the three scheduler verbs by path."""
     verbs = SchedulerVerbs(
         pod_resolver,
         wait_seconds=config.scheduler.wait_seconds,
@@ -52,7 +52,7 @@ def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
 
 
 def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
-    """The webhook by path."""
+    """The route of the webhook by path."""
     admission = PodAdmission(
         pod_resolver,
         admission_policy_of(config),
@@ -66,17 +66,17 @@ def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
 
 
 def needs_pending_pods(config: Config) -> bool:
-    """Whether a scheduler will ask about them, or nothing else tells which pull secrets may be read."""
+    """Whether to watch pending pods: for the scheduler's requests, or to learn which pull secrets may be read."""
     return bool(config.scheduler.listen) or (config.registry.pull_secrets and not may_read_for_reviews(config))
 
 
 def may_read_for_reviews(config: Config) -> bool:
-    """Whether only the API server reaches the webhook, so that a review may make us read the secrets it names."""
+    """Whether only the API server reaches the webhook, so that the secrets named in a review may be read."""
     return config.admission.network_policy or _is_mutual(config.admission.tls)
 
 
 def _is_mutual(tls: TlsConfig | None) -> bool:
-    """Whether only callers with a certificate of a known authority come in."""
+    """Whether only callers with a certificate of a known authority can connect."""
     return bool(tls and tls.client_ca)
 
 

@@ -1,4 +1,4 @@
-"""The operator's settings as placement reads them."""
+"""Converts the operator's settings to the policies that placement takes."""
 
 from extender.config.tree import Config
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
@@ -7,7 +7,7 @@ from extender.placement.policy import Policy
 
 
 def policy_of(config: Config) -> Policy:
-    """The settings that every decision depends on."""
+    """The policy for every decision."""
     scheduler, placement = config.scheduler, config.placement
     return Policy(
         pending=scheduler.pending,
@@ -25,7 +25,7 @@ def policy_of(config: Config) -> Policy:
 
 
 def admission_policy_of(config: Config) -> AdmissionPolicy:
-    """The settings about pods that are being created."""
+    """The policy for pods that are being created."""
     admission = config.admission
     return AdmissionPolicy(
         tolerations=admission.tolerations,

@@ -30,7 +30,7 @@ SETTLE_SECONDS = 0.1
 class Service(msgspec.Struct, frozen=True):
     """A running service. `urls` has the base URL of each listener by name, empty for one that is off.
 
-    `is_loaded` tells whether all that the store keeps is in memory.
+    `is_loaded` tells whether the load of the store's rows into memory has ended.
     """
 
     urls: Mapping[str, str]
@@ -38,23 +38,23 @@ class Service(msgspec.Struct, frozen=True):
 
     @property
     def scheduler_url(self) -> str:
-        """Where the scheduler verbs are."""
+        """The base URL of the scheduler verbs."""
         return self.urls["scheduler"]
 
     @property
     def admission_url(self) -> str:
-        """Where the webhook is."""
+        """The base URL of the webhook."""
         return self.urls["admission"]
 
     @property
     def operations_url(self) -> str:
-        """Where health and metrics are."""
+        """The base URL of health checks and metrics."""
         return self.urls["operations"]
 
 
 @contextlib.asynccontextmanager
 async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterator[Service]:
-    """The whole service, answering until the context is left; leaving drains it within the grace period.
+    """The whole service, which answers until the context is left; leaving drains it within the grace period.
 
     Raises:
         ConfigError: an address cannot be bound, or a file of the configuration cannot be used.
@@ -74,7 +74,7 @@ async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterat
 
 
 async def run_service(config: Config) -> None:
-    """Serve until SIGTERM or SIGINT, then drain."""
+    """Serves until SIGTERM or SIGINT, then drains."""
     async with (
         open_cluster_view(config) as cluster_view,
         open_service(config, cluster_view) as service,
@@ -86,16 +86,16 @@ async def run_service(config: Config) -> None:
 
 
 async def settle_down(cluster_view: ClusterView, is_loaded: Callable[[], bool]) -> None:
-    """Waits until store and views are loaded, then freezes the objects made by then and keeps freed memory."""
+    """Waits until store and views are loaded, then calls `gc.freeze` and `keep_freed_memory`."""
     ready = cluster_view.ready_checks().values()
     while not (is_loaded() and all(check().ok for check in ready)):  # noqa: ASYNC110  # checks have no event
         await asyncio.sleep(SETTLE_SECONDS)
-    gc.freeze()  # a collection need not walk them, which would be a pause
+    gc.freeze()  # later collections skip the loaded objects, which avoids long pauses
     keep_freed_memory()
 
 
 async def wait_for_stop() -> None:
-    """Returns when SIGTERM or SIGINT has come; from the call on both do only this."""
+    """Returns when SIGTERM or SIGINT arrives; from this call on neither signal has another effect."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

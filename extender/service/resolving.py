@@ -25,16 +25,16 @@ from extender.service.cluster_view import ClusterView
 from extender.service.policies import policy_of
 from extender.store.url import default_store_url, open_store
 
-LOAD_SECONDS = 0.5  # of the start that the store may take; the rest is loaded while we answer
+LOAD_SECONDS = 0.5  # how long the start waits for the store's rows; the rest is loaded while the service answers
 CREDENTIAL_KEY_BYTES = 32
 
 
 @contextlib.asynccontextmanager
 async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncIterator[PodResolver]:
-    """What is known of images, over a registry session of its own that is closed at the end.
+    """A PodResolver with a registry session, credentials, a cache and a store of its own; closes them at the end.
 
     Raises:
-        ConfigError: a file of the configuration cannot be used, or a value of it is none that it can be.
+        ConfigError: a file or a value of the configuration cannot be used.
     """
     registry, cache = config.registry, config.cache
     credential_key = _credential_key(cache.key_file)
@@ -65,7 +65,7 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
             concurrency_per_host=registry.concurrency_per_host,
             plain_http=frozenset(registry.plain_http),
             mirrors=mirrors,
-            mirror_credentials=keyring.load,  # the operator's alone: what a mirror shows is shown to every pod
+            mirror_credentials=keyring.load,  # the operator's alone, since a mirror's answers serve every pod
             guard=guard,
         )
         if mirrors:
@@ -97,7 +97,7 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
 
 
 def _credential_key(file: str) -> bytes:
-    """What keys the names of credentials: the file's bytes as 32, or 32 of this process alone."""
+    """The key of the credential ids, 32 bytes: a hash of the file's content, or random if no file is set."""
     if not file:
         return secrets.token_bytes(CREDENTIAL_KEY_BYTES)
     try:
