@@ -1,7 +1,7 @@
-"""A small client of the Kubernetes API for tests and benchmarks: JSON in, JSON out, any kind the server knows.
+"""A small client of the Kubernetes API for tests and benchmarks: JSON in and out, for every kind of object.
 
-Knows REST paths, discovery and watch streams; must not know where the cluster came from. The service under test has its
-own client in `extender/cluster`, which this one must not share, lest a mistake of that one hides itself.
+It handles REST paths, discovery and watch streams. The service under test has its own client in `extender/cluster`;
+this one shares no code with it, so that a defect of the service's client cannot hide here.
 """
 
 import base64
@@ -19,7 +19,7 @@ import msgspec
 
 from testbed.objects import MADE_HERE, KubernetesObject
 
-CONNECTIONS = 32  # also how many of create_all's requests are under way at once
+CONNECTIONS = 32  # also the number of requests that create_all has under way at once
 REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=30)
 WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None)
 FIELD_MANAGER = "multiarch-extender-tests"
@@ -27,7 +27,7 @@ NOW: KubernetesObject = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeri
 
 
 class ApiError(RuntimeError):
-    """The API server's refusal: `status` is the HTTP code, the message is the server's."""
+    """The API server refused a request: `status` is the HTTP status code, the message is the server's."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -35,7 +35,7 @@ class ApiError(RuntimeError):
 
 
 class ApiClient:
-    """One user's connection to one cluster; get it from `connect`."""
+    """One user's client of one cluster. `connect` makes it."""
 
     def __init__(self, session: aiohttp.ClientSession, server: str) -> None:
         self.server = server
@@ -50,7 +50,7 @@ class ApiClient:
         *,
         content_type: str = "application/json",
     ) -> KubernetesObject:
-        """The answer to one request, for what the methods below do not cover. Raises ApiError."""
+        """Sends one request and returns the response, for what the methods below do not cover. Raises ApiError."""
         data = None if body is None else msgspec.json.encode(body)
         headers = {"Content-Type": content_type}
         async with self._session.request(method, path, data=data, headers=headers) as response:
@@ -60,45 +60,45 @@ class ApiClient:
             return msgspec.json.decode(raw, type=dict[str, Any])
 
     async def create(self, manifest: KubernetesObject) -> KubernetesObject:
-        """The object as created; a namespaced one without a namespace goes to `default`."""
+        """Creates the object and returns it as stored. A namespaced one without a namespace goes to `default`."""
         return await self.request("POST", await self._collection(manifest), manifest)
 
     async def create_all(self, manifests: Iterable[KubernetesObject]) -> list[KubernetesObject]:
-        """The objects as created, several requests at a time."""
+        """Creates the objects, several requests at a time, and returns them as stored."""
         return await gather(*(self.create(manifest) for manifest in manifests))
 
     async def apply(self, manifest: KubernetesObject) -> KubernetesObject:
-        """The object after a server-side apply that takes every field over: created or brought to this state."""
+        """Applies the object on the server, taking over every field, and returns it as stored."""
         path = f"{await self._collection(manifest)}/{manifest['metadata']['name']}"
         query = urlencode({"fieldManager": FIELD_MANAGER, "force": "true"})
         return await self.request("PATCH", f"{path}?{query}", manifest, content_type="application/apply-patch+yaml")
 
     async def get(self, kind: str, name: str, namespace: str = "default", api_version: str = "v1") -> KubernetesObject:
-        """The object. Raises ApiError with status 404."""
+        """Returns the object. Raises ApiError with status 404 if it does not exist."""
         return await self.request("GET", await self._path(api_version, kind, namespace, name))
 
     async def patch(
         self, kind: str, name: str, changes: KubernetesObject, namespace: str = "default", api_version: str = "v1"
     ) -> KubernetesObject:
-        """The object after a JSON merge patch."""
+        """Applies a JSON merge patch and returns the object."""
         path = await self._path(api_version, kind, namespace, name)
         return await self.request("PATCH", path, changes, content_type="application/merge-patch+json")
 
     async def delete(self, kind: str, name: str, namespace: str = "default", api_version: str = "v1") -> None:
-        """Deletes it without a grace period."""
+        """Deletes the object without a grace period."""
         await self.request("DELETE", await self._path(api_version, kind, namespace, name), NOW)
 
     async def delete_all(
         self, kind: str, namespace: str = "default", api_version: str = "v1", **selectors: str
     ) -> None:
-        """Deletes every object of the kind (in the namespace, if the kind has one) without a grace period."""
+        """Deletes all objects of the kind without a grace period; of a namespaced kind, those of the namespace."""
         path = await self._path(api_version, kind, namespace)
         await self.request("DELETE", f"{path}?{urlencode(selectors)}", NOW)
 
     async def list(
         self, kind: str, namespace: str = "", api_version: str = "v1", **selectors: str
     ) -> list[KubernetesObject]:
-        """All objects of the kind, in every namespace unless one is named; `selectors` are query parameters."""
+        """Returns all objects of the kind, in every namespace unless one is named; `selectors` are query parameters."""
         path = await self._path(api_version, kind, namespace)
         answer = await self.request("GET", f"{path}?{urlencode(selectors)}")
         return list(answer["items"])
@@ -106,9 +106,9 @@ class ApiClient:
     async def watch(
         self, kind: str, namespace: str = "", api_version: str = "v1", **selectors: str
     ) -> AsyncGenerator[tuple[str, KubernetesObject], None]:
-        """(ADDED, MODIFIED or DELETED, object) for what there is now, then for each change, until closed.
+        """Yields (ADDED, MODIFIED or DELETED, object) for each existing object, then for each change, until closed.
 
-        The server may end it at any time, and a busy one does.
+        The server may end the watch at any time, and a busy server does.
         """
         query = urlencode({**selectors, "watch": "1"})
         path = await self._path(api_version, kind, namespace)
@@ -128,7 +128,10 @@ class ApiClient:
         timeout_seconds: float = 30,
         **selectors: str,
     ) -> KubernetesObject:
-        """The first object, existing or to come, of which the predicate is true. Raises TimeoutError."""
+        """Waits for the first object, existing or new, for which the predicate is true, and returns it.
+
+        Raises TimeoutError.
+        """
         async with timeout(timeout_seconds):
             while True:
                 async with aclosing(self.watch(kind, namespace, api_version, **selectors)) as events:
@@ -137,7 +140,7 @@ class ApiClient:
                             return found
 
     async def wait_until_bound(self, pod: str, namespace: str = "default", timeout_seconds: float = 30) -> str:
-        """The node that the pod has been bound to. Raises TimeoutError."""
+        """Waits until the pod is bound and returns the node's name. Raises TimeoutError."""
         bound = await self.wait_for(
             "Pod",
             lambda found: bool(found["spec"].get("nodeName")),
@@ -150,7 +153,7 @@ class ApiClient:
     async def wait_for_event(
         self, pod: str, reason: str = "FailedScheduling", namespace: str = "default", timeout_seconds: float = 30
     ) -> str:
-        """The text of the pod's first event with that reason, as `kubectl describe pod` shows it."""
+        """Waits for the pod's first event with that reason and returns its text, as `kubectl describe pod` shows it."""
         uid = (await self.get("Pod", pod, namespace))["metadata"]["uid"]
         selector = f"involvedObject.uid={uid},reason={reason}"
         event = await self.wait_for(
@@ -163,7 +166,7 @@ class ApiClient:
         return await self._path(manifest["apiVersion"], manifest["kind"], namespace)
 
     async def _path(self, api_version: str, kind: str, namespace: str, name: str = "") -> str:
-        """The REST path of a collection or an object; the namespace is left out for kinds that have none."""
+        """Returns the REST path of a collection or an object, without the namespace for kinds that have none."""
         group = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
         if kind not in self._resources.get(api_version, {}):
             found = (await self.request("GET", group))["resources"]
@@ -175,7 +178,7 @@ class ApiClient:
 
 @asynccontextmanager
 async def connect(kubeconfig: Path) -> AsyncIterator[ApiClient]:
-    """A client for the current context of a kubeconfig that holds its data inside, as all providers write it."""
+    """Opens a client for the current context of a kubeconfig, which must embed its certificates and keys."""
     config = msgspec.yaml.decode(kubeconfig.read_bytes())
     context = _named(config["contexts"], config["current-context"])["context"]
     cluster = _named(config["clusters"], context["cluster"])["cluster"]
@@ -189,7 +192,7 @@ async def connect(kubeconfig: Path) -> AsyncIterator[ApiClient]:
 
 
 async def empty(api: ApiClient) -> None:
-    """Deletes the fake nodes, and the pods of `default` and of our namespaces: the next test begins with nothing."""
+    """Deletes the fake nodes and all pods in `default` and in the namespaces made here, before the next test."""
     ours = ",".join(f"{label}={value}" for label, value in MADE_HERE.items())
     namespaces = await api.list("Namespace", labelSelector=ours)
     for name in ("default", *(namespace["metadata"]["name"] for namespace in namespaces)):
@@ -204,7 +207,7 @@ def _named(entries: list[KubernetesObject], name: str) -> KubernetesObject:
 def _tls(cluster: KubernetesObject, user: KubernetesObject) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
     if "client-certificate-data" in user:
-        with tempfile.NamedTemporaryFile(suffix=".pem") as pair:  # ssl reads key pairs from files only
+        with tempfile.NamedTemporaryFile(suffix=".pem") as pair:  # ssl reads key pairs only from files
             for part in ("client-certificate-data", "client-key-data"):
                 pair.write(base64.b64decode(user[part]) + b"\n")
             pair.flush()
@@ -213,7 +216,10 @@ def _tls(cluster: KubernetesObject, user: KubernetesObject) -> ssl.SSLContext:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """The lines of a stream; StreamReader's own have a limit that a large object passes."""
+    """Yields the lines of a stream.
+
+    StreamReader's own iteration limits the length of a line, which a large object exceeds.
+    """
     remainder = b""
     async for chunk in content.iter_any():
         *lines, remainder = (remainder + chunk).split(b"\n")

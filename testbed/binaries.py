@@ -1,8 +1,8 @@
-"""etcd, kube-apiserver and kube-scheduler of known versions, built from their Go modules once and kept in a cache.
+"""Builds etcd, kube-apiserver and kube-scheduler of pinned versions from their Go modules, once, into a cache folder.
 
-Knows the modules pinned in `testbed/pins` and how Go builds them; must not know how the programs are run.
-`python -m testbed.binaries` builds what is missing and prints the paths. Kubernetes is the newest release
-pinned, or the one that the environment variable K8S names (`K8S=1.34`); one etcd serves them all.
+The modules are pinned in `testbed/pins`; `control_plane.py` runs the programs. `python -m testbed.binaries` builds what
+is missing and prints the paths. Kubernetes is the newest release pinned, or the one that the environment variable K8S
+names (`K8S=1.34`); one etcd serves them all.
 """
 
 import fcntl
@@ -26,11 +26,11 @@ MODULES = Path(__file__).with_name("pins")
 
 
 class BinariesMissing(RuntimeError):
-    """The programs are not there and cannot be built; the message says what to install or set."""
+    """The programs are missing and cannot be built; the message says what to install or set."""
 
 
 class Binaries(NamedTuple):
-    """Paths of the three programs."""
+    """The paths of the three programs."""
 
     etcd: Path
     kube_apiserver: Path
@@ -38,27 +38,27 @@ class Binaries(NamedTuple):
 
 
 class GoModule(msgspec.Struct, frozen=True, kw_only=True):
-    """One pinned Go module: its folder under `MODULES`, the dependency whose version counts, and what to build.
+    """One pinned Go module: its folder under `MODULES`, the dependency that gives the version, and what to build.
 
-    `room` is the folder of the cache that it is built into; `instead` says what else a user without Go can do.
+    `room` is the folder of the cache that it is built into; `instead` says what a user without Go can do.
     """
 
     name: str
     dependency: str
     programs: Mapping[str, str]  # file name -> Go package
-    release: str = ""  # the folder below, where several releases are kept
+    release: str = ""  # a folder within the module's, where several releases are pinned
     stamps: tuple[str, ...] = ()  # packages whose gitVersion, gitMajor and gitMinor are set as upstream's build does
     room: str = "controlplane"
     instead: str = "; or set KUBEBUILDER_ASSETS to a folder that holds etcd, kube-apiserver and kube-scheduler"
 
     @property
     def folder(self) -> Path:
-        """Where its go.mod and go.sum are."""
+        """The folder that holds its go.mod and go.sum."""
         return MODULES / self.name / self.release
 
     @property
     def version(self) -> str:
-        """The version that go.mod asks for, such as v1.36.3."""
+        """The version that go.mod requires, such as v1.36.3."""
         found = re.search(rf"{re.escape(self.dependency)} (v\S+)", (self.folder / "go.mod").read_text())
         if found is None:
             raise BinariesMissing(f"{self.folder / 'go.mod'} does not require {self.dependency}")
@@ -66,7 +66,7 @@ class GoModule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def flags(self) -> str:
-        """What the linker is told: no symbols, and the version, without which Kubernetes calls itself v0.0.0."""
+        """The linker's flags: leave out symbols, and set the version, which is v0.0.0 in Kubernetes otherwise."""
         major, minor = self.version.removeprefix("v").split(".")[:2]
         values = {"gitVersion": self.version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
         stamps = [f"-X {package}.{name}={value}" for package in self.stamps for name, value in values.items()]
@@ -74,7 +74,7 @@ class GoModule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Name of its folder in the cache: a changed pin, checksum or flag is another folder."""
+        """The name of its folder in the cache. It changes with the pins, the checksums and the flags."""
         pins = [(self.folder / name).read_bytes() for name in ("go.mod", "go.sum")]
         digest = hashlib.sha256(b"\0".join([*pins, self.flags.encode(), repr(dict(self.programs)).encode()]))
         return f"{self.name}-{self.version}-{digest.hexdigest()[:12]}"
@@ -95,7 +95,7 @@ NEWEST = KUBERNETES["1.36"]
 
 
 def chosen_kubernetes(environment: Mapping[str, str] = os.environ) -> GoModule:
-    """The release that K8S names, or the newest. Raises BinariesMissing for one that is not pinned."""
+    """Returns the release that K8S names, or the newest. Raises BinariesMissing for one that is not pinned."""
     if not (release := environment.get("K8S")):
         return NEWEST
     if release not in KUBERNETES:
@@ -104,11 +104,12 @@ def chosen_kubernetes(environment: Mapping[str, str] = os.environ) -> GoModule:
 
 
 def find_binaries(environment: Mapping[str, str] = os.environ) -> Binaries:
-    """The three programs: from the folder KUBEBUILDER_ASSETS if it is set, else from the cache, built if need be.
+    """Returns the three programs, from the folder KUBEBUILDER_ASSETS if it is set, else from the cache.
 
-    That folder has no kube-scheduler as a rule; then ours is used, if it is of the same minor version. Who names a
-    release by K8S gets that release, whatever KUBEBUILDER_ASSETS holds.
-    Raises BinariesMissing. A first build takes minutes and says so on stderr.
+    Builds what the cache lacks; a first build takes minutes and says so on stderr.
+
+    KUBEBUILDER_ASSETS usually has no kube-scheduler; then ours of the same minor version is used. If K8S names a
+    release, KUBEBUILDER_ASSETS is ignored. Raises BinariesMissing.
     """
     if (assets := environment.get("KUBEBUILDER_ASSETS")) and not environment.get("K8S"):
         return _from_assets(Path(assets), environment)
@@ -117,7 +118,7 @@ def find_binaries(environment: Mapping[str, str] = os.environ) -> Binaries:
 
 
 def build(module: GoModule, environment: Mapping[str, str] = os.environ) -> Path:
-    """The cache folder that holds the module's programs, built under a lock if they are not there yet."""
+    """Returns the cache folder that holds the module's programs, and builds them under a lock if they are missing."""
     folder = _cache(environment) / module.room / module.key
     if folder.is_dir():
         return folder
@@ -129,7 +130,7 @@ def build(module: GoModule, environment: Mapping[str, str] = os.environ) -> Path
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.parent / f"{module.key}.lock"):
-        if not folder.is_dir():  # another process may have built it while we waited
+        if not folder.is_dir():  # another process may have built it during the wait for the lock
             _build_into(folder, module, go, environment)
     return folder
 
@@ -155,7 +156,7 @@ def _cache(environment: Mapping[str, str]) -> Path:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds the lock file; the kernel lets go of it however this process ends."""
+    """Holds the lock file. The kernel releases the lock however this process ends."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -166,7 +167,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _build_into(folder: Path, module: GoModule, go: str, environment: Mapping[str, str]) -> None:
-    """Builds beside the target and renames: the folder is there whole or not at all."""
+    """Builds in a folder beside the target and renames it, so that the target is complete whenever it exists."""
     started = time.monotonic()
     _say(f"building {' and '.join(module.programs)} {module.version} (some minutes, once)")
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{module.key}-") as scratch:
@@ -178,7 +179,10 @@ def _build_into(folder: Path, module: GoModule, go: str, environment: Mapping[st
 
 
 def _run_go(go: str, module: GoModule, package: str, output: Path, environment: Mapping[str, str]) -> None:
-    """Builds one program, telling each hundredth package compiled; the last lines of a failure go into the error."""
+    """Builds one program and reports every hundredth package compiled.
+
+    An error carries the last lines of the output.
+    """
     command = ["nice", go, "build", "-v", "-trimpath", "-buildvcs=false", "-mod=readonly"]
     command += ["-ldflags", module.flags, "-o", str(output), package]
     pinned = {**environment, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
@@ -198,7 +202,7 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Builds what is missing, prints the paths."""
+    """Builds what is missing and prints the paths; returns the exit code."""
     try:
         binaries = find_binaries()
     except BinariesMissing as exc:

@@ -1,6 +1,6 @@
-"""The certificates and kubeconfig files of a control plane on loopback: one authority, thrown away with the cluster.
+"""The certificates and kubeconfig files of a control plane on loopback, from an authority of its own.
 
-Knows Kubernetes' x509 identities (the subject's common name is the user, its organisation the group).
+Kubernetes takes the user from the subject's common name and the group from its organisation.
 """
 
 import base64
@@ -13,14 +13,14 @@ import trustme
 
 
 class KeyPair(NamedTuple):
-    """Files of a certificate and its private key, PEM."""
+    """The files of a certificate and its private key, PEM."""
 
     certificate: Path
     key: Path
 
 
 class Authority:
-    """Issues everything for one cluster into one folder that must be private to us."""
+    """An authority that issues all certificates of a cluster into one folder, which must be private to this user."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -29,7 +29,7 @@ class Authority:
         self._authority.cert_pem.write_to_path(self.certificate)
 
     def issue(self, name: str, group: str = "") -> KeyPair:
-        """A key pair for 127.0.0.1 and localhost, whose subject is this user (in this group)."""
+        """Issues a key pair for 127.0.0.1 and localhost whose subject is this user, in this group if one is named."""
         pair = KeyPair(self._folder / f"{name}.crt", self._folder / f"{name}.key")
         issued = self._authority.issue_cert("127.0.0.1", "localhost", common_name=name, organization_name=group or name)
         issued.cert_chain_pems[0].write_to_path(pair.certificate)
@@ -37,13 +37,13 @@ class Authority:
         return pair
 
     def trust(self, identity: KeyPair) -> ssl.SSLContext:
-        """A client's TLS context that trusts this authority alone and shows that identity."""
+        """Returns a client's TLS context that trusts this authority only and presents that identity."""
         context = ssl.create_default_context(cafile=self.certificate)
         context.load_cert_chain(identity.certificate, identity.key)
         return context
 
     def write_kubeconfig(self, path: Path, server: str, identity: KeyPair) -> None:
-        """A kubeconfig with everything inside, so that it can be moved and outlives no file beside it."""
+        """Writes a kubeconfig that embeds its certificates and keys, so that it needs no other file."""
         cluster = {"server": server, "certificate-authority-data": _base64(self.certificate)}
         user = {"client-certificate-data": _base64(identity.certificate), "client-key-data": _base64(identity.key)}
         kubeconfig = {

@@ -1,6 +1,6 @@
-"""A program in a process of its own for as long as a context is open.
+"""Runs a program in a process of its own while a context is open.
 
-Knows how one is started, how it says that it is up, and how it ends: with its standard input. Nothing of what it does.
+A program prints one line of JSON when it is up, and ends when its standard input is closed.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ class Child(msgspec.Struct, frozen=True):
 
 
 def child(module: str, *arguments: object) -> AbstractContextManager[Child]:
-    """The Python module, run as a program until the context is left; as `run_program`."""
+    """Runs the Python module as a program until the context is left; see `run_program`."""
     return run_program([sys.executable, "-m", module, *map(str, arguments)])
 
 
 @contextlib.contextmanager
 def run_program(command: Sequence[str]) -> Iterator[Child]:
-    """The program, running until the context is left.
+    """Runs the program until the context is left.
 
     Raises:
         ServerFailed: it ended before it listened.

@@ -1,10 +1,10 @@
-"""A clock for tests, whose time passes only when a test says so."""
+"""A clock for tests, whose time passes only when a test advances it."""
 
 from collections.abc import Callable
 
 
 class Clock:
-    """Seconds that stand still until a test moves them; called, it tells the time, as `time.monotonic` does."""
+    """A clock that only `advance` moves. Calling it returns its seconds, as `time.monotonic` does."""
 
     def __init__(self, start: float = 1000.0) -> None:
         self.now = start
@@ -13,9 +13,9 @@ class Clock:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Lets so many seconds pass."""
+        """Advances the clock by so many seconds."""
         self.now += seconds
 
     def ahead(self, seconds: float) -> Callable[[], float]:
-        """Another clock, always so many seconds ahead of this one: a wall clock beside a monotonic one."""
+        """Returns another clock, always so many seconds ahead: a wall clock beside a monotonic one."""
         return lambda: self.now + seconds

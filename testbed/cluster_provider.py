@@ -1,6 +1,6 @@
-"""The interface of a cluster, as benchmarks and end-to-end tests use it, whatever it is made of.
+"""The interface of a cluster that benchmarks and end-to-end tests use, whatever the cluster is made of.
 
-Knows no provider. A cluster is brought up by synchronous calls, and spoken to through `testbed.api_client`.
+A cluster is brought up by synchronous calls; its API is used through `testbed.api_client`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,55 +15,59 @@ from testbed.objects import KubernetesObject
 from testbed.processes import Process
 
 OPEN_PATHS = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics"
-"""A flag of kube-scheduler: its metrics can be read from the first moment on, before it has learnt whom to trust."""
+"""A flag of kube-scheduler: its metrics can be read from the start, before it has loaded whom to trust."""
 TYPE_META = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 
 
 class ClusterProvider(Protocol):
-    """A cluster with real control-plane programs. As a context manager it is up inside the block, and gone after it."""
+    """A cluster with real control-plane programs. As a context manager it is up inside the block and gone after it."""
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig; there once the cluster is up."""
+        """The administrator's kubeconfig, which exists once the cluster is up."""
 
     @property
     def host_address(self) -> str:
-        """Where kube-apiserver and kube-scheduler reach a server of this process; it must listen there."""
+        """The address on which a server of this process must listen for the control plane to reach it."""
 
     @property
     def processes(self) -> Sequence[Process]:
-        """The control plane's programs, where they are processes of this machine that can be looked at; else none."""
+        """The control plane's programs if they are processes of this machine that can be observed; else empty."""
 
     def up(self) -> None:
-        """Returns when the API is ready and has its default namespace. A failure leaves nothing behind."""
+        """Brings the cluster up; returns when the API is ready and has its default namespace.
+
+        Cleans up after a failure.
+        """
 
     def down(self) -> None:
-        """Ends everything that `up` and `start_scheduler` began; calling it again does nothing."""
+        """Ends everything that `up` and `start_scheduler` started; calling it again does nothing."""
 
     def start_scheduler(
         self, configuration: Mapping[str, Any] | str = "", name: str = "kube-scheduler", arguments: Sequence[str] = ()
     ) -> None:
-        """Returns when a kube-scheduler with this KubeSchedulerConfiguration (YAML or mapping) is ready.
+        """Starts a kube-scheduler with this KubeSchedulerConfiguration (YAML or mapping); returns when it is ready.
 
-        `name` is how it is stopped and its log is called; which pods it takes is the configuration's `schedulerName`.
+        `name` is what `stop_scheduler` takes and what the log is named after. The configuration's `schedulerName`
+        decides which pods it schedules.
         """
 
     def stop_scheduler(self, name: str = "kube-scheduler") -> None:
-        """Returns when that scheduler has ended."""
+        """Stops that scheduler; returns when it has ended."""
 
     def scheduler_metrics(self, name: str = "kube-scheduler") -> str:
-        """What that scheduler's /metrics says, in the Prometheus text format."""
+        """Returns that scheduler's /metrics, in the Prometheus text format."""
 
     def logs(self) -> str:
-        """The end of each program's log, for a failure report."""
+        """Returns the end of each program's log, for a failure report."""
 
     def __enter__(self) -> Self:
-        """Brings it up."""
+        """Brings the cluster up."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Takes it down."""
+        """Takes the cluster down."""
 
 
 @contextmanager
@@ -73,7 +77,7 @@ def running_scheduler(
     name: str = "kube-scheduler",
     arguments: Sequence[str] = (),
 ) -> Iterator[None]:
-    """A kube-scheduler is ready inside the block, and has ended after it; arguments as `start_scheduler`."""
+    """Runs a kube-scheduler: it is ready inside the block and has ended after it. Arguments as in `start_scheduler`."""
     cluster.start_scheduler(configuration, name, arguments)
     try:
         yield
@@ -82,10 +86,10 @@ def running_scheduler(
 
 
 def complete_scheduler_configuration(configuration: Mapping[str, Any] | str, kubeconfig: str) -> KubernetesObject:
-    """The configuration with what every run needs: its type, our kubeconfig, and no leader election unless asked for.
+    """Returns the configuration with its type, our kubeconfig, and no leader election unless it asks for one.
 
-    Everything else is as given. kube-scheduler's own `clientConnection.qps` of 50 holds it to about 50 pods a second:
-    a benchmark raises it. Raises msgspec.ValidationError for YAML that is no mapping.
+    Everything else is as given. kube-scheduler's default `clientConnection.qps` of 50 limits it to about 50 pods a
+    second; benchmarks raise it. Raises msgspec.ValidationError for YAML that is not a mapping.
     """
     if isinstance(configuration, str):
         configuration = msgspec.yaml.decode(configuration, type=dict[str, Any] | None) or {}

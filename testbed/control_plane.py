@@ -1,8 +1,7 @@
 """etcd, kube-apiserver and kube-schedulers as processes on loopback: a real control plane without containers.
 
-Knows the flags of the three programs and the order they live and die in. There is no controller-manager and no kubelet:
-nodes are objects, bound pods stay Pending, namespaces are never finalised, no service account gets its secrets; so the
-admission plugins that wait for those controllers are off.
+There is no controller-manager and no kubelet: nodes are objects, bound pods stay Pending, namespaces are never
+finalised, and service accounts get no secrets. So the admission plugins that wait for those controllers are off.
 """
 
 import http.client
@@ -22,15 +21,15 @@ from testbed.certificates import Authority, KeyPair
 from testbed.cluster_provider import OPEN_PATHS, complete_scheduler_configuration
 from testbed.processes import Process, free_port
 
-READY_SECONDS = 60.0  # a busy machine; seconds are the rule
-# kube-apiserver takes a while to let go after SIGTERM; one whose etcd has gone first never ends by itself.
+READY_SECONDS = 60.0  # for a busy machine; usually it takes a few seconds
+# kube-apiserver takes a while to end after SIGTERM; if its etcd has ended first, it never ends by itself.
 GRACE_SECONDS = 15.0
 LOOPBACK = "127.0.0.1"
 WITHOUT_CONTROLLERS = "ServiceAccount,TaintNodesByCondition"
 
 
 class LocalCluster:
-    """A `ClusterProvider` made of processes; `up` works again after `down`, with nothing kept."""
+    """A `ClusterProvider` made of processes. `up` works again after `down` and starts from an empty cluster."""
 
     def __init__(self, binaries: Binaries) -> None:
         self._binaries = binaries
@@ -45,16 +44,16 @@ class LocalCluster:
 
     @property
     def processes(self) -> list[Process]:
-        """etcd, kube-apiserver and each scheduler, in the order they were started."""
+        """etcd, kube-apiserver and each scheduler, in the order in which they were first started."""
         return list(self._processes.values())
 
     @property
     def host_address(self) -> str:
-        """Loopback: the programs run beside us."""
+        """Loopback, since the programs run on this machine."""
         return LOOPBACK
 
     def up(self) -> None:
-        """Brings up etcd, then kube-apiserver. Raises ProcessFailed."""
+        """Starts etcd, then kube-apiserver; returns when both are ready. Raises ProcessFailed."""
         with ExitStack() as running:  # unwound backwards: schedulers, kube-apiserver, etcd, folder
             self._processes.clear()
             self._folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="multiarch-controlplane-")))
@@ -71,13 +70,13 @@ class LocalCluster:
             self._running = running.pop_all()
 
     def down(self) -> None:
-        """Ends all in the right order and removes the folder."""
+        """Ends the programs in the reverse order of their start and removes the folder."""
         self._running.close()
 
     def start_scheduler(
         self, configuration: Mapping[str, Any] | str = "", name: str = "kube-scheduler", arguments: Sequence[str] = ()
     ) -> None:
-        """See ClusterProvider; kube-scheduler 1.31 or later, as /readyz is asked. Raises ProcessFailed."""
+        """See ClusterProvider. Needs kube-scheduler 1.31 or later, for its /readyz. Raises ProcessFailed."""
         identity = self._authority.issue("system:kube-scheduler")
         kubeconfig, config = self._folder / f"{name}.kubeconfig", self._folder / f"{name}.yaml"
         self._authority.write_kubeconfig(kubeconfig, self._server, identity)
@@ -95,42 +94,45 @@ class LocalCluster:
         scheduler.wait_until(partial(_answers, port, "/readyz", self._tls), READY_SECONDS)
 
     def stop_scheduler(self, name: str = "kube-scheduler") -> None:
-        """Ends that scheduler; its log stays until the cluster goes down."""
+        """Ends that scheduler. Its log stays until the cluster goes down."""
         self._stop(name)
 
     def scheduler_metrics(self, name: str = "kube-scheduler") -> str:
-        """What that scheduler's /metrics says; in any thread. Raises OSError."""
+        """Returns that scheduler's /metrics; may be called in any thread. Raises OSError."""
         return self._ask_scheduler(name, "/metrics", 5).decode()
 
     def scheduler_profile(self, name: str, seconds: int) -> bytes:
-        """Where that scheduler spends its processor time from now on, for `go tool pprof`. As `scheduler_metrics`."""
+        """Returns a CPU profile of that scheduler over the next `seconds`, for `go tool pprof`.
+
+        As `scheduler_metrics`.
+        """
         return self._ask_scheduler(name, f"/debug/pprof/profile?seconds={seconds}", seconds + 30)
 
     def stop_apiserver(self, grace_seconds: float = GRACE_SECONDS) -> None:
-        """Ends kube-apiserver, and with it its memory and every watch; etcd and the schedulers go on without it."""
+        """Ends kube-apiserver, and with it its watch cache and every watch; etcd and the schedulers keep running."""
         self._processes["kube-apiserver"].stop(grace_seconds)
 
     def start_apiserver(self) -> None:
-        """Starts kube-apiserver anew, at its old address and on what etcd holds, and does not wait.
+        """Starts kube-apiserver again, at its old address and on etcd's data, and does not wait until it is ready.
 
-        From the main thread, as every process (see parent_death.py).
+        Call it from the main thread, as for every process (see parent_death.py).
         """
         self._start_apiserver(self._running)
 
     def wait_for_apiserver(self) -> None:
-        """Returns when kube-apiserver is ready, and in any thread. Raises ProcessFailed."""
-        for path in ("/readyz", "/api/v1/namespaces/default"):  # the namespace comes a moment after readiness
+        """Returns when kube-apiserver is ready; may be called in any thread. Raises ProcessFailed."""
+        for path in ("/readyz", "/api/v1/namespaces/default"):  # the namespace is created a moment after readiness
             self._processes["kube-apiserver"].wait_until(partial(_answers, self._port, path, self._tls), READY_SECONDS)
 
     def compact_etcd(self) -> int:
-        """Makes etcd forget every version but the newest, as kube-apiserver does every five minutes; its revision."""
-        found = self._ask_etcd("range", {"key": "AA=="})  # any key: the header counts
+        """Compacts etcd to its newest revision, as kube-apiserver does every five minutes; returns the revision."""
+        found = self._ask_etcd("range", {"key": "AA=="})  # any key: only the header matters
         revision = int(found["header"]["revision"])
         self._ask_etcd("compaction", {"revision": revision, "physical": True})
         return revision
 
     def logs(self) -> str:
-        """The end of each program's log."""
+        """Returns the end of each program's log."""
         return "\n".join(process.tail() for process in self.processes)
 
     def __enter__(self) -> Self:
@@ -147,7 +149,7 @@ class LocalCluster:
         return f"https://{LOOPBACK}:{self._port}"
 
     def _start_etcd(self, running: ExitStack) -> None:
-        """Starts etcd on ports no earlier one holds. Without fsync: its data goes with the folder."""
+        """Starts etcd on two free ports. It does not fsync, since its data is deleted with the folder."""
         self._etcd_port = free_port()
         clients, peers = f"http://{LOOPBACK}:{self._etcd_port}", f"http://{LOOPBACK}:{free_port()}"
         flags = [
@@ -164,7 +166,7 @@ class LocalCluster:
         etcd.wait_until(partial(_answers, self._etcd_port, "/health"), READY_SECONDS)
 
     def _ask_etcd(self, question: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer of etcd's JSON gateway. Raises OSError."""
+        """Returns the response of etcd's JSON gateway. Raises OSError."""
         connection = http.client.HTTPConnection(LOOPBACK, self._etcd_port, timeout=READY_SECONDS)
         with closing(connection):
             connection.request("POST", f"/v3/kv/{question}", msgspec.json.encode(body))
@@ -190,7 +192,7 @@ class LocalCluster:
             f"--etcd-servers=http://{LOOPBACK}:{self._etcd_port}",
             "--authorization-mode=RBAC",
             f"--client-ca-file={self._authority.certificate}",
-            f"--requestheader-client-ca-file={self._authority.certificate}",  # kube-scheduler looks for it in vain else
+            f"--requestheader-client-ca-file={self._authority.certificate}",  # else kube-scheduler looks for it in vain
             "--requestheader-allowed-names=nobody",
             f"--service-account-issuer={self._server}",
             f"--service-account-key-file={self._tokens}",
@@ -198,14 +200,14 @@ class LocalCluster:
             "--service-cluster-ip-range=10.0.0.0/24",
             f"--disable-admission-plugins={WITHOUT_CONTROLLERS}",
             f"--advertise-address={LOOPBACK}",
-            "--endpoint-reconciler-type=none",  # endpoints on loopback are refused by its own validation
+            "--endpoint-reconciler-type=none",  # the API server's validation refuses endpoints on loopback
             *_serving_flags(self._port, self._serving),
         ]
         self._start(running, "kube-apiserver", self._binaries.kube_apiserver, flags)
 
     def _start(self, running: ExitStack, name: str, program: Path, flags: Sequence[str]) -> Process:
         process = Process(name, [str(program), *flags], self._folder / f"{name}.log")
-        if name not in self._processes:  # one that is started again keeps its place among those to be stopped
+        if name not in self._processes:  # a program that is started again keeps its place in the order of stopping
             running.callback(self._stop, name)
         self._processes[name] = process
         return process
@@ -224,7 +226,7 @@ def _serving_flags(port: int, pair: KeyPair) -> list[str]:
 
 
 def _answers(port: int, path: str, tls: ssl.SSLContext | None = None) -> bool:
-    """Whether a GET is answered with 200; a server that is not there yet is one that does not."""
+    """Whether a GET is answered with 200; false as well if nothing listens yet."""
     if tls is None:
         connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
     else:

@@ -1,4 +1,4 @@
-"""Programs from Debian's archive: found in the cache folder, or fetched into it once. Nothing is installed."""
+"""Programs from Debian's archive, unpacked into the cache folder once. Nothing is installed."""
 
 import os
 import shutil
@@ -10,14 +10,14 @@ _FETCH_SECONDS = 300
 
 
 class ProgramMissing(Exception):
-    """The program is not here and cannot be fetched; the message is one line."""
+    """The program is missing and cannot be fetched; the message is one line."""
 
 
 def find_package(package: str, *more: str) -> Path:
-    """The folder in which `package`, with `more` packages that it needs, is unpacked.
+    """Returns the folder in which `package` is unpacked, together with `more`, the packages that it needs.
 
     Raises:
-        ProgramMissing: it is not there and cannot be fetched.
+        ProgramMissing: it is missing and cannot be fetched.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "multiarch-extender"
     if not (cache / package).exists():
@@ -29,7 +29,7 @@ def find_package(package: str, *more: str) -> Path:
 
 
 def _fetch(cache: Path, package: str, more: tuple[str, ...]) -> None:
-    """Unpack Debian's packages into `cache`; whoever comes second at the same time finds them there."""
+    """Unpacks Debian's packages into `cache`. If another process does the same, the first to finish wins."""
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
         folder = Path(scratch)
         try:
@@ -43,7 +43,7 @@ def _fetch(cache: Path, package: str, more: tuple[str, ...]) -> None:
 
 
 def _download(folder: Path, packages: list[str]) -> None:
-    """The packages into `folder`, by this machine's package lists, else by fresh ones that need no root."""
+    """Downloads the packages into `folder` by this machine's package lists, else by fresh lists, which need no root."""
     try:
         _run(["apt-get", "download", *packages], folder)
     except subprocess.CalledProcessError:

@@ -1,4 +1,4 @@
-"""Debian's redis-server (7.0) as a process: found or fetched, started, killed, started again, ended."""
+"""Runs Debian's redis-server (7.0) as a process, fetched into the cache folder if missing."""
 
 import os
 import signal
@@ -18,18 +18,18 @@ _END_SECONDS = 10
 
 
 def find_redis_server() -> Path:
-    """The redis-server program.
+    """Returns the path of the redis-server program.
 
     Raises:
-        ProgramMissing: it is not here and cannot be fetched.
+        ProgramMissing: it is missing and cannot be fetched.
     """
     return find_package("redis-server", "redis-tools", *_LIBRARIES) / "usr" / "bin" / "redis-server"
 
 
 class DebianRedis:
-    """`with DebianRedis(program, folder, options) as redis:` is a server on 127.0.0.1 at `redis.port` until the end.
+    """`with DebianRedis(program, folder, options) as redis:` runs a server on 127.0.0.1 at `redis.port` until the end.
 
-    It keeps nothing on disk. `tls`: that is what its port speaks, for which `options` name the certificates.
+    It keeps nothing on disk. With `tls` its port speaks TLS only, and `options` name the certificates.
     """
 
     def __init__(self, program: Path, folder: Path, options: Sequence[str] = (), *, tls: bool = False) -> None:
@@ -49,7 +49,7 @@ class DebianRedis:
         self.kill()
 
     def start(self) -> None:
-        """The server runs (again), empty, and accepts connections."""
+        """Starts the server, empty, and returns when it accepts connections; may be called again after `kill`."""
         self._process = subprocess.Popen(
             self._command, stdout=subprocess.PIPE, env=os.environ | {"LD_LIBRARY_PATH": self._libraries}
         )
@@ -62,20 +62,20 @@ class DebianRedis:
         else:
             self.kill()
             raise AssertionError(f"redis-server did not start: {b''.join(said).decode()}")
-        # A pipe that nobody reads fills up and stops the process that writes into it.
+        # Unless the pipe is read, it fills up and blocks the process that writes to it.
         self._reader = threading.Thread(target=deque, args=(self._process.stdout, 0), daemon=True)
         self._reader.start()
 
     def pause(self) -> None:
-        """The server accepts connections, since the kernel does, and says nothing."""
+        """Stops the process (SIGSTOP): the kernel still accepts connections, and nothing is answered."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """The server answers everything it was sent meanwhile."""
+        """Continues the process (SIGCONT), which then answers everything sent meanwhile."""
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """The server is gone without a word (SIGKILL); no matter if it was already."""
+        """Kills the server (SIGKILL) and waits for its end; fine if it has ended already."""
         self._process.kill()
         self._process.wait(_END_SECONDS)
         if hasattr(self, "_reader"):
@@ -85,7 +85,7 @@ class DebianRedis:
 
 
 def _free_port() -> int:
-    """A port that nobody listens on: redis-server takes port 0 to mean none."""
+    """Returns a free port. redis-server does not choose one: port 0 means no port to it."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Debian's docker-registry (distribution 2.8.2) as a process: found or fetched, started, filled, ended.
+"""Runs Debian's docker-registry (distribution 2.8.2) as a process and pushes images to it.
 
 Nothing is installed: the package is unpacked into the cache folder, once.
 """
@@ -27,19 +27,19 @@ _LISTENING = re.compile(rb'"listening on (?P<host>127\.0\.0\.1:\d+)')
 
 
 def find_docker_registry() -> Path:
-    """The docker-registry program.
+    """Returns the path of the docker-registry program.
 
     Raises:
-        ProgramMissing: it is not here and cannot be fetched.
+        ProgramMissing: it is missing and cannot be fetched.
     """
     return find_package(_PACKAGE) / "usr" / "bin" / _PACKAGE
 
 
 class DebianRegistry:
-    """`with DebianRegistry(program, folder) as registry:` is a real registry at `registry.host` until the end.
+    """`with DebianRegistry(program, folder) as registry:` runs a real registry at `registry.host` until the end.
 
     It keeps images in memory. `http`, `auth` and `proxy` are sections of its configuration file (distribution:
-    docs/configuration.md), for TLS, for who may come in, and to be a cache of another registry.
+    docs/configuration.md), for TLS, for authentication, and to make it a pull-through cache of another registry.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class DebianRegistry:
 
     @property
     def url(self) -> str:
-        """The base address, without a slash at its end."""
+        """The base URL, without a slash at its end."""
         return f"{self._scheme}://{self.host}"
 
     def __enter__(self) -> Self:
@@ -80,7 +80,7 @@ class DebianRegistry:
         else:
             self._end()
             raise AssertionError(f"the registry did not start: {b''.join(said).decode()}")
-        # A pipe that nobody reads fills up and stops the process that writes into it.
+        # Unless the pipe is read, it fills up and blocks the process that writes to it.
         self._reader = threading.Thread(target=deque, args=(self._process.stderr, 0), daemon=True)
         self._reader.start()
         return self
@@ -100,9 +100,9 @@ class DebianRegistry:
         login: str = "",
         token: str = "",
     ) -> str:
-        """Store the image as `docker push` would, in the distribution-spec's three steps; its digest.
+        """Stores the image as `docker push` does, in the distribution-spec's three steps, and returns its digest.
 
-        `login` is `name:password`; `token` a Bearer token.
+        `login` is `name:password`; `token` is a Bearer token.
         """
         basic = f"Basic {base64.b64encode(login.encode()).decode()}" if login else ""
         authorization = f"Bearer {token}" if token else basic
@@ -132,7 +132,7 @@ class DebianRegistry:
 
 
 def _send(method: str, url: str, body: bytes, headers: dict[str, str], tls: SSLContext | None) -> str:
-    """The Location of the answer to a request that must succeed."""
+    """Returns the Location header of the response to a request that must succeed."""
     with urlopen(Request(url, data=body, method=method, headers=headers), timeout=10, context=tls) as response:
         location: str = response.headers.get("Location", "")
         return location

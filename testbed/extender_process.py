@@ -1,7 +1,7 @@
-"""The service under test as a process: `python -m extender serve` with a shipped configuration, on loopback.
+"""Runs the service under test as a process: `python -m extender serve` with a shipped configuration, on loopback.
 
-Knows how it is started, asked how it does, and ended, gently or not; and how it gets an account in a cluster. Must not
-import the service's code: what it answers is what is tested.
+It also creates the service's account in a cluster. It does not import the service's code, since the running service is
+what is tested.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from testbed.api_client import ApiClient
 from testbed.processes import Process, ProcessFailed, free_port
 from testbed.shipped_files import Mode, identity_manifests, service_configuration
 
-READY_SECONDS = 60.0  # a busy machine; two seconds are the rule
+READY_SECONDS = 60.0  # for a busy machine; usually it takes two seconds
 GRACE_SECONDS = 30.0  # as the manifests' terminationGracePeriodSeconds
 TOKEN_SECONDS = 24 * 3600
 
 
 class ServingCertificate(msgspec.Struct, frozen=True):
-    """The webhook's certificate and key, and the authority behind it (PEM)."""
+    """The webhook's certificate and key, and the certificate of the authority that issued it (PEM)."""
 
     certificate: Path
     key: Path
@@ -35,7 +35,10 @@ class ServingCertificate(msgspec.Struct, frozen=True):
 
 
 class ExtenderProcess:
-    """One service on ports of its own, which it keeps when it is started again; get it from `make_extender_process`."""
+    """One service on ports of its own, which stay the same when it is started again.
+
+    `make_extender_process` makes it.
+    """
 
     def __init__(
         self,
@@ -63,17 +66,17 @@ class ExtenderProcess:
         self._folder, self._processes = folder, list[Process]()
 
     async def start(self) -> None:
-        """Returns when it is ready: every view synced. Raises ProcessFailed."""
+        """Starts the process; returns when the service is ready, with every view synced. Raises ProcessFailed."""
         self.launch()
         await self.wait_until_ready()
 
     def launch(self) -> None:
-        """Starts the process and does not wait."""
+        """Starts the process and does not wait until it is ready."""
         log = self._folder / f"{self.name}-{len(self._processes)}.log"
         self._processes.append(Process(self.name, self._command, log))
 
     async def wait_until_ready(self, timeout_seconds: float = READY_SECONDS) -> None:
-        """Returns when /readyz says 200. Raises ProcessFailed when it ends before, or at the time-out."""
+        """Returns when /readyz answers 200. Raises ProcessFailed if the process ends first or the time runs out."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 while not await self.is_ready():
@@ -84,7 +87,7 @@ class ExtenderProcess:
             raise ProcessFailed(f"{self.name} was not ready in {timeout_seconds:g} s\n{self._process.tail()}") from None
 
     async def is_ready(self) -> bool:
-        """Whether /readyz says 200 now."""
+        """Whether /readyz answers 200 now."""
         try:
             async with _session() as session, session.get(f"{self.operations_url}/readyz") as response:
                 return response.status == 200
@@ -92,50 +95,53 @@ class ExtenderProcess:
             return False
 
     async def readiness(self) -> str:
-        """The text of /readyz, every check on its line."""
+        """Returns the text of /readyz, with one check a line."""
         async with _session() as session, session.get(f"{self.operations_url}/readyz?verbose") as response:
             return await response.text()
 
     async def metrics(self) -> str:
-        """The text of /metrics."""
+        """Returns the text of /metrics."""
         async with _session() as session, session.get(f"{self.operations_url}/metrics") as response:
             return await response.text()
 
     async def metric(self, name: str, **labels: str) -> float:
-        """The sum of the samples of this name that have these labels."""
+        """Returns the sum of the samples with this name and at least these labels."""
         families = text_string_to_metric_families(await self.metrics())
         samples = (sample for family in families for sample in family.samples if sample.name == name)
         return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
     async def calls(self, endpoint: str) -> int:
-        """How many requests it has had at filter, prioritize, preempt or admission, whatever became of them."""
+        """Returns the number of requests at filter, prioritize, preempt or admission, whatever their results."""
         return int(await self.metric("multiarch_requests_total", endpoint=endpoint))
 
     async def filter_calls(self) -> int:
-        """How many times kube-scheduler has asked it to filter."""
+        """Returns the number of filter requests."""
         return await self.calls("filter")
 
     async def ask(self, verb: str, arguments: object) -> None:
-        """Asks a scheduler verb once, as kube-scheduler would; the answer is left unread but for its status."""
+        """Calls a scheduler verb once, as kube-scheduler does, and checks only the status of the response."""
         body = msgspec.json.encode(arguments)
         async with _session() as session, session.post(f"{self.scheduler_url}/scheduler/{verb}", data=body) as response:
             response.raise_for_status()
 
     def kill(self) -> None:
-        """SIGKILL: no request is finished, nothing is said. Returns when it is gone."""
+        """Kills the process (SIGKILL), which finishes no request and logs nothing; returns when it has ended."""
         os.kill(self._process.pid, signal.SIGKILL)
         self._process.stop(GRACE_SECONDS)
 
     def freeze(self) -> None:
-        """SIGSTOP: its ports stay open and nothing is answered, as of a process that hangs; `thaw` ends it."""
+        """Stops the process (SIGSTOP): its ports stay open and nothing is answered, as if it hung.
+
+        `thaw` continues it.
+        """
         os.kill(self._process.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Continues the process (SIGCONT)."""
         os.kill(self._process.pid, signal.SIGCONT)
 
     def terminate(self) -> None:
-        """SIGTERM, as a kubelet does; returns when it is gone, at once if it never ran."""
+        """Ends the process (SIGTERM), as a kubelet does; returns when it has ended, or immediately if it never ran."""
         for process in self._processes[-1:]:
             if process.is_running:
                 self.thaw()
@@ -147,20 +153,20 @@ class ExtenderProcess:
 
     @property
     def is_running(self) -> bool:
-        """False once it has ended."""
+        """False once the process has ended."""
         return self._process.is_running
 
     @property
     def pid(self) -> int:
-        """The id of the present process."""
+        """The id of the current process."""
         return self._process.pid
 
     def log(self) -> str:
-        """All that the present process has written so far."""
+        """Returns all that the current process has written so far."""
         return self._process.log.read_text(errors="replace")
 
     def tail(self) -> str:
-        """The end of the log of each of its processes, under headings."""
+        """Returns the end of the log of each of its processes, under headings."""
         return "\n".join(process.tail() for process in self._processes)
 
 
@@ -174,10 +180,10 @@ def make_extender_process(
     scheduler: bool = True,
     host: str = "127.0.0.1",
 ) -> ExtenderProcess:
-    """A service not yet started, with the settings that the mode's manifest ships and these (`path=value`) over them.
+    """Makes a service, not yet started, with the mode's shipped settings and these (`path=value`) over them.
 
-    Without `admission` there is no webhook listener, without `scheduler` none for kube-scheduler. Its files go into
-    `folder`.
+    Without `admission` there is no webhook listener; without `scheduler` there is none for kube-scheduler. Its files go
+    into `folder`.
     """
     configuration = folder / f"{name}.yaml"
     configuration.write_bytes(msgspec.yaml.encode(service_configuration(mode)))
@@ -188,7 +194,7 @@ def make_extender_process(
 
 
 async def write_account(api: ApiClient, admin: Path, path: Path, mode: Mode) -> Path:
-    """A kubeconfig for the mode's own ServiceAccount, with exactly the rights that the mode's manifest gives it."""
+    """Writes a kubeconfig for the mode's own ServiceAccount, with exactly the rights in the mode's manifest."""
     identity = identity_manifests(mode)
     for manifest in identity:
         await api.apply(manifest)
@@ -204,7 +210,10 @@ async def write_account(api: ApiClient, admin: Path, path: Path, mode: Mode) -> 
 
 
 def _free_ports(count: int) -> set[int]:
-    """As many different ports: one not yet bound could be found twice."""
+    """Returns so many different free ports.
+
+    A set, since the same port can be found twice while nothing is bound to it.
+    """
     ports: set[int] = set()
     while len(ports) < count:
         ports.add(free_port())

@@ -1,11 +1,12 @@
-"""A cluster in containers: kind for real kubelets of this machine's architecture, kwok for nodes of the other.
+"""A cluster in containers: kind runs real kubelets of this machine's architecture, kwok simulates nodes of the other.
 
-Needs a container engine (docker), kind, kubectl, and a network that reaches their images and kwok's release; on Linux,
-since the schedulers in the node's container must reach this process. Beside the fake nodes there is one real worker.
+Needs a container engine (docker), kind, kubectl, and a network that reaches their images and kwok's release. Needs
+Linux, since the schedulers in the node's container must reach this process. Beside the fake nodes there is one real
+worker.
 
-Each scheduler is a static pod of its own, made from the one that kubeadm wrote, which is taken out once the cluster is
-up. So the cluster's configuration needs no kubeadm patch, whose form depends on the version (a map of extraArgs in
-kubeadm v1beta3, a list in v1beta4), and a scheduler's flags can be chosen when it is started.
+Each scheduler is a static pod, made from the one that kubeadm wrote, which is removed once the cluster is up. So the
+cluster's configuration needs no kubeadm patch, whose form depends on the version (a map of extraArgs in kubeadm
+v1beta3, a list in v1beta4), and a scheduler's flags can be chosen when it is started.
 """
 
 import copy
@@ -25,16 +26,16 @@ from testbed.objects import KubernetesObject
 from testbed.processes import Process, ProcessFailed
 
 KWOK = "https://github.com/kubernetes-sigs/kwok/releases/download/v0.8.0"
-CONFIGURATIONS = "/etc/kubernetes/multiarch-extender"  # in the node; our folder is mounted there
+CONFIGURATIONS = "/etc/kubernetes/multiarch-extender"  # in the node, where our folder is mounted
 KUBECONFIG = "/etc/kubernetes/scheduler.conf"  # system:kube-scheduler's, by kubeadm
 ADMIN = "/etc/kubernetes/admin.conf"  # the administrator's, in the node
 MANIFESTS = "/etc/kubernetes/manifests"  # what the kubelet runs as static pods
-FIRST_PORT = 10300  # of the schedulers' own endpoints, one each, on the node's loopback
+FIRST_PORT = 10300  # the schedulers' own endpoints take the ports after it, one each, on the node's loopback
 WAIT = "--timeout=180s"
 
 
 def cluster_configuration(configurations: Path) -> KubernetesObject:
-    """kind's configuration: a control plane that sees our folder of scheduler configurations, and a worker."""
+    """Returns kind's configuration: a worker, and a control plane that mounts the scheduler configurations."""
     mount = {"hostPath": str(configurations), "containerPath": CONFIGURATIONS, "readOnly": True}
     return {
         "apiVersion": "kind.x-k8s.io/v1alpha4",
@@ -44,9 +45,9 @@ def cluster_configuration(configurations: Path) -> KubernetesObject:
 
 
 def scheduler_pod(kubeadm: KubernetesObject, name: str, port: int, arguments: Sequence[str]) -> KubernetesObject:
-    """A static pod that runs kubeadm's own kube-scheduler image with our configuration, flags and port.
+    """Returns a static pod that runs kubeadm's kube-scheduler image with our configuration, flags and port.
 
-    kubeadm's flags are left out: `--leader-elect=true` among them would overrule the configuration.
+    kubeadm's flags are left out, since its `--leader-elect=true` would override the configuration.
     """
     pod = copy.deepcopy(kubeadm)
     pod["metadata"] = {"name": name, "namespace": "kube-system", "labels": {"component": name}}
@@ -72,7 +73,7 @@ def scheduler_pod(kubeadm: KubernetesObject, name: str, port: int, arguments: Se
 
 
 class KindCluster:
-    """A `ClusterProvider` made of containers; `image` is a kindest/node image, kind's default if empty."""
+    """A `ClusterProvider` made of containers. `image` is a kindest/node image, or kind's default if empty."""
 
     def __init__(self, name: str = "multiarch-extender", image: str = "") -> None:
         self._name, self._image = name, image
@@ -81,23 +82,23 @@ class KindCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig; the user's own is left alone."""
+        """The administrator's kubeconfig. The user's own kubeconfig is not touched."""
         return self._folder / "admin.kubeconfig"
 
     @property
     def host_address(self) -> str:
-        """The gateway of kind's network, which is this machine as the node's container sees it."""
+        """The gateway of kind's network, which is this machine's address as seen from the node's container."""
         networks: list[KubernetesObject] = msgspec.json.decode(_run("docker", "network", "inspect", "kind"))
         gateways = [str(each.get("Gateway", "")) for each in networks[0]["IPAM"]["Config"]]
         return next(gateway for gateway in gateways if "." in gateway)
 
     @property
     def processes(self) -> Sequence[Process]:
-        """None: they run in the containers."""
+        """Empty, since the programs run in the containers."""
         return ()
 
     def up(self) -> None:
-        """Creates the cluster, installs kwok, takes kubeadm's scheduler out. Raises ProcessFailed."""
+        """Creates the cluster, installs kwok, removes kubeadm's scheduler. Raises ProcessFailed."""
         with ExitStack() as running:
             self._ports.clear()
             self._folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="multiarch-kind-")))
@@ -126,18 +127,21 @@ class KindCluster:
         self._kubectl("-n", "kube-system", "wait", "--for=condition=Ready", WAIT, f"pod/{name}-{self._node}")
 
     def stop_scheduler(self, name: str = "kube-scheduler") -> None:
-        """Takes its manifest away and waits until the kubelet has ended it."""
+        """Removes its manifest; returns when the kubelet has ended it."""
         self._in_node(f"rm {MANIFESTS}/{name}.yaml")
         self._kubectl("-n", "kube-system", "wait", "--for=delete", WAIT, f"pod/{name}-{self._node}")
 
     def scheduler_metrics(self, name: str = "kube-scheduler") -> str:
-        """What that scheduler's /metrics says, asked with the node's own kubectl: it listens on the node's loopback."""
+        """Returns that scheduler's /metrics.
+
+        The node's own kubectl fetches it, since it listens on the node's loopback.
+        """
         server = f"https://127.0.0.1:{self._ports[name]}"
         flags = f"--kubeconfig={ADMIN} --server={server} --insecure-skip-tls-verify"  # its certificate is self-signed
         return self._in_node(f"kubectl {flags} get --raw /metrics")
 
     def logs(self) -> str:
-        """The end of each running scheduler's log."""
+        """Returns the end of each running scheduler's log."""
         names = [f"{name}-{self._node}" for name in self._ports]
         return "\n".join(self._kubectl("-n", "kube-system", "logs", "--tail=50", name) for name in names)
 
@@ -152,7 +156,7 @@ class KindCluster:
 
     @property
     def _node(self) -> str:
-        """The control plane's node, and its container."""
+        """The name of the control plane's node and of its container."""
         return f"{self._name}-control-plane"
 
     @property
@@ -167,7 +171,7 @@ class KindCluster:
         _run(*kind, *image, *self._to_kubeconfig)
 
     def _install_kwok(self) -> None:
-        """kwok keeps every node with our annotation ready, and lets its pods run and end."""
+        """Installs kwok, which keeps every node with our annotation ready and moves its pods through their phases."""
         self._kubectl("apply", "-f", f"{KWOK}/kwok.yaml")
         self._kubectl("wait", "--for=condition=Established", WAIT, "crd/stages.kwok.x-k8s.io")
         self._kubectl("apply", "-f", f"{KWOK}/stage-fast.yaml")
@@ -187,7 +191,7 @@ class KindCluster:
 
 
 def _run(program: str, *arguments: str, text: str = "") -> str:
-    """What the command printed. Raises ProcessFailed with what it complained of."""
+    """Returns what the command printed. Raises ProcessFailed with its standard error."""
     if shutil.which(program) is None:
         raise ProcessFailed(f"a kind cluster needs {program} on the PATH")
     done = subprocess.run([program, *arguments], input=text, capture_output=True, text=True, check=False)

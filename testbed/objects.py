@@ -1,6 +1,6 @@
-"""Nodes and pods as the API server takes them: fake nodes of any architecture, and pods with little in them.
+"""Nodes and pods as the API server accepts them: fake nodes of any architecture, and pods with few fields.
 
-Pure. Knows what kube-scheduler wants to see in a node that no kubelet keeps; must not know how clusters are made.
+This module is pure. A fake node has what kube-scheduler needs to see in a node without a kubelet.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,9 @@ KubernetesObject = dict[str, Any]
 """An object of the Kubernetes API as JSON."""
 
 MADE_HERE = {"multiarch-extender.io/made-for": "tests"}
-"""The label of every node and namespace made here: what may be cleared away in a cluster that has others."""
+"""The label of every node and namespace made here. It marks what may be deleted in a cluster that has others."""
 
-IMAGES_HELD = 50  # a kubelet reports so many at most, unless told otherwise
+IMAGES_HELD = 50  # a kubelet reports at most so many by default
 
 
 def fake_node(
@@ -26,7 +26,7 @@ def fake_node(
     labels: Mapping[str, str] | None = None,
     taints: Sequence[Mapping[str, str]] = (),
 ) -> KubernetesObject:
-    """A node that pods can be bound to, although no kubelet runs it: ready, with room, and of that architecture.
+    """Returns a ready node of that architecture, to which pods can be bound although no kubelet runs it.
 
     The annotation is kwok's: in a cluster that has a node controller, kwok keeps the node ready.
     """
@@ -51,7 +51,7 @@ def fake_node(
 
 
 def used_node(name: str, architecture: str) -> KubernetesObject:
-    """A fake node of about 11 KB, as large as one becomes that has run for a while: it lists the images it holds."""
+    """Returns a fake node of about 11 KB, the size of one that has run for a while and lists its images."""
     made = fake_node(name, architecture, cpu="64", memory="256Gi")
     made["metadata"]["annotations"]["example.com/note"] = "x" * 500
     made["metadata"]["labels"] |= {"node.kubernetes.io/instance-type": "m7g.16xlarge"}
@@ -68,9 +68,11 @@ def pod(
     annotations: Mapping[str, str] | None = None,
     spec: Mapping[str, Any] | None = None,
 ) -> KubernetesObject:
-    """A pod with one container per image, each asking for `cpu`; `spec` adds to its spec or replaces parts of it.
+    """Returns a pod with one container per image, each requesting `cpu`.
 
-    Its grace period is zero: where no kubelet confirms the end of a pod, only such a pod goes when it is evicted.
+    `spec` adds fields to its spec or replaces them.
+
+    Its grace period is zero: without a kubelet to confirm a pod's end, only such a pod is deleted when it is evicted.
     """
     containers = [
         {"name": f"container-{index}", "image": image, "resources": {"requests": {"cpu": cpu}}}
@@ -90,7 +92,7 @@ def pod(
 
 
 def namespace(name: str, annotations: Mapping[str, str] | None = None) -> KubernetesObject:
-    """A namespace."""
+    """Returns a namespace with these annotations."""
     metadata = {"name": name, "labels": dict(MADE_HERE), "annotations": dict(annotations or {})}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
@@ -102,7 +104,7 @@ def _held_image(number: int) -> KubernetesObject:
 
 
 def _node_info(architecture: str, os: str) -> dict[str, str]:
-    """core/v1 NodeSystemInfo, all of whose fields are required; only these two mean something here."""
+    """Returns core/v1 NodeSystemInfo. All of its fields are required; only these two matter here."""
     unknown = ("bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion", "kubeletVersion")
     empty = dict.fromkeys((*unknown, "machineID", "osImage", "systemUUID"), "")
     return {**empty, "architecture": architecture, "operatingSystem": os}

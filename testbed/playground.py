@@ -1,7 +1,8 @@
-"""A cluster to try things in: `python -m testbed.playground` runs until Ctrl-C and says what to type.
+"""A cluster to try things in: `python -m testbed.playground` runs until Ctrl-C and prints commands to type.
 
-A control plane with fake nodes of both architectures, the service and its webhook as the second scheduler's files ship
-them, that scheduler and the default one, and a registry with a few images. Nothing is run on the nodes.
+It has a control plane with fake nodes of both architectures, the service and its webhook as the second scheduler's
+files configure them, that scheduler and the default one, and a registry with a few images. No containers run on the
+nodes.
 """
 
 import asyncio
@@ -56,14 +57,14 @@ Ctrl-C ends it all.
 
 
 def nodes() -> list[KubernetesObject]:
-    """Three nodes of each architecture, and an arm64 one tainted as GKE taints them."""
+    """Returns three nodes of each architecture, and an arm64 node with GKE's taint."""
     plain = [fake_node(f"{kind}-{index}", kind) for kind in ("amd64", "arm64") for index in (1, 2, 3)]
     return [*plain, fake_node("arm64-tainted", "arm64", taints=[GKE_TAINT])]
 
 
 @asynccontextmanager
 async def open_playground(cluster: LocalCluster, folder: Path) -> AsyncIterator[str]:
-    """The playground in a cluster that is up, and what to tell its user."""
+    """Opens the playground in a cluster that is up; yields the text that tells its user what to type."""
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(connect(cluster.kubeconfig))
         registry = await stack.enter_async_context(EmbeddedRegistry())
@@ -87,7 +88,7 @@ async def open_playground(cluster: LocalCluster, folder: Path) -> AsyncIterator[
 
 
 async def install_service(api: ApiClient, cluster: LocalCluster, folder: Path, registry: str) -> ExtenderProcess:
-    """The service with the second scheduler's settings and rights, not yet started."""
+    """Makes the service with the second scheduler's settings and rights, not yet started."""
     account = await write_account(api, cluster.kubeconfig, folder / "service.kubeconfig", Mode.SECOND)
     settings = [
         f"registry.plain_http=['{registry}']",
@@ -99,7 +100,7 @@ async def install_service(api: ApiClient, cluster: LocalCluster, folder: Path, r
 
 
 async def play(cluster: LocalCluster, folder: Path, say: Callable[[str], None]) -> None:
-    """Opens the playground, says how to use it, and returns at the first Ctrl-C or SIGTERM."""
+    """Opens the playground, prints how to use it, and returns at the first Ctrl-C or SIGTERM."""
     stopped = asyncio.Event()
     async with open_playground(cluster, folder) as welcome:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -110,8 +111,8 @@ async def play(cluster: LocalCluster, folder: Path, say: Callable[[str], None]) 
 
 
 def main() -> int:
-    """The exit code: 0 after Ctrl-C, 1 when it could not come up."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # on the way up it ends us as Ctrl-C does: all unwinds
+    """Runs the playground; returns the exit code: 0 after Ctrl-C, 1 when it could not come up."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # during start-up it acts as Ctrl-C does
     try:
         _say("starting etcd, kube-apiserver, the service and two kube-schedulers")
         with LocalCluster(find_binaries()) as cluster, tempfile.TemporaryDirectory() as folder:

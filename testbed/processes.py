@@ -1,7 +1,7 @@
-"""A program of the control plane as a child process: its log file, its readiness, its bounded end.
+"""A program of the control plane as a child process: its log file, its readiness, its end within a deadline.
 
-Knows nothing of Kubernetes. A child gets a session of its own, so that Ctrl-C reaches only us, who stop the children
-in their order, and is killed by the kernel when we are gone (parent_death.py), so that none outlives us.
+A child gets a session of its own, so that Ctrl-C reaches only this process, which stops the children in their order.
+The kernel kills a child when this process ends (parent_death.py), so that no child outlives it.
 """
 
 import os
@@ -19,7 +19,7 @@ PAUSE_SECONDS = 0.05
 
 
 class ProcessFailed(RuntimeError):
-    """A program did not come up, or is gone; the message ends with the last lines of its log."""
+    """A program did not come up, or has ended; the message ends with the last lines of its log."""
 
 
 class Process:
@@ -39,7 +39,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._child.pid
 
     @property
@@ -48,7 +48,7 @@ class Process:
         return self._child.poll() is None
 
     def wait_until(self, is_ready: Callable[[], bool], timeout_seconds: float) -> None:
-        """Returns when `is_ready` says so; raises ProcessFailed when it ends before that, or at the time-out."""
+        """Returns when `is_ready` is true. Raises ProcessFailed if the process ends first or the time runs out."""
         deadline = time.monotonic() + timeout_seconds
         while not is_ready():
             if time.monotonic() > deadline:
@@ -60,18 +60,18 @@ class Process:
             raise ProcessFailed(f"{self.name} ended with status {status}\n{self.tail()}")
 
     def stop(self, grace_seconds: float) -> None:
-        """Ends it and waits until it is gone: SIGTERM, then after the grace SIGKILL. Stopping twice is fine."""
+        """Ends the process and waits for its end: SIGTERM, then SIGKILL after the grace period. May be called twice."""
         self._child.terminate()
         try:
             self._child.wait(grace_seconds)
         except subprocess.TimeoutExpired:
             pass
-        finally:  # on an impatient second Ctrl-C too; it does nothing to a child that has ended
+        finally:  # also after a second Ctrl-C; does nothing to a child that has ended
             self._child.kill()
             self._child.wait()
 
     def tail(self) -> str:
-        """The end of its log, under a heading."""
+        """Returns the end of its log, under a heading."""
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - LOG_TAIL_BYTES))
             text = file.read().decode(errors="replace")
@@ -79,10 +79,10 @@ class Process:
 
 
 def free_port() -> int:
-    """A loopback port that nobody holds.
+    """Returns a free loopback port.
 
-    Taken below 32768, where Linux's range for outgoing connections begins: a port found by binding to 0 lies within it,
-    and may have gone to some connection by the time a program that starts slowly binds it.
+    The port is below 32768, where Linux's range for outgoing connections begins. A port found by binding to 0 lies
+    within that range, and an outgoing connection may take it before a program that starts slowly binds it.
     """
     while True:
         port = random.randrange(20000, 32768)

@@ -1,6 +1,6 @@
-"""The files of `deploy/`, fitted to a control plane on this machine: other addresses, no leader election.
+"""Reads the files of `deploy/` and fits them to a control plane on this machine: other addresses, no leader election.
 
-Knows where those files keep what a run needs. Everything else in them stays as it is: it is what users get.
+Everything else in them stays as users get it.
 """
 
 import base64
@@ -20,7 +20,7 @@ SECOND_SCHEDULER = "multiarch-scheduler"
 
 
 class Mode(StrEnum):
-    """A way to run the service, by the name of its file in deploy/manifests."""
+    """A way to run the service, named after its file in deploy/manifests."""
 
     SECOND = "second-scheduler"
     DEFAULT = "default-scheduler"
@@ -28,17 +28,17 @@ class Mode(StrEnum):
 
 
 def shipped_manifests(mode: Mode) -> list[KubernetesObject]:
-    """Every object of the mode's file, in its order."""
+    """Returns all objects of the mode's file, in its order."""
     return list(yaml.safe_load_all((DEPLOY / "manifests" / f"{mode}.yaml").read_text()))
 
 
 def identity_manifests(mode: Mode) -> list[KubernetesObject]:
-    """The service's namespace and account, and exactly the role it ships with, bound to that account."""
+    """Returns the service's namespace and account, the file's ClusterRoles, and the bindings of the service's role."""
     return [found for found in shipped_manifests(mode) if _is_identity(found)]
 
 
 def service_configuration(mode: Mode) -> KubernetesObject:
-    """The service's own settings in that mode, as its ConfigMap has them."""
+    """Returns the service's own settings in that mode, from its ConfigMap."""
     settings: KubernetesObject = yaml.safe_load(_one(mode, "ConfigMap")["data"]["config.yaml"])
     return settings
 
@@ -46,9 +46,9 @@ def service_configuration(mode: Mode) -> KubernetesObject:
 def scheduler_configuration(
     mode: Mode, scheduler_url: str, entry: Mapping[str, Any] | None = None, **fields: object
 ) -> KubernetesObject:
-    """The KubeSchedulerConfiguration of deploy/scheduler, asking the service at `scheduler_url`; without one, nobody.
+    """Returns the KubeSchedulerConfiguration of deploy/scheduler, with the extender at `scheduler_url` if given.
 
-    `entry` overrides fields of the extender's entry (None takes one away), `fields` those of the whole.
+    `entry` overrides fields of the extender's entry (None removes one); `fields` override those of the configuration.
     """
     shipped: KubernetesObject = yaml.safe_load((DEPLOY / "scheduler" / f"{mode}.yaml").read_text())
     [extender] = shipped.pop("extenders")
@@ -59,7 +59,7 @@ def scheduler_configuration(
 
 
 def scheduler_flags(mode: Mode) -> list[str]:
-    """The feature gates that its manifest gives kube-scheduler; none where the mode brings no kube-scheduler along."""
+    """Returns the feature gates of the mode's kube-scheduler; empty for a mode without one."""
     deployments = [found for found in shipped_manifests(mode) if found["kind"] == "Deployment"]
     containers = [each for found in deployments for each in found["spec"]["template"]["spec"]["containers"]]
     return [flag for each in containers for flag in each.get("command", []) if flag.startswith("--feature-gates=")]
@@ -68,7 +68,7 @@ def scheduler_flags(mode: Mode) -> list[str]:
 def webhook_configuration(
     mode: Mode, admission_url: str, authority: bytes, namespace_selector: Mapping[str, Any] | None = None
 ) -> KubernetesObject:
-    """The MutatingWebhookConfiguration, calling `admission_url` and trusting that authority (PEM)."""
+    """Returns the MutatingWebhookConfiguration with `admission_url` and that authority (PEM)."""
     shipped = _one(mode, "MutatingWebhookConfiguration")
     [webhook] = shipped["webhooks"]
     path = webhook["clientConfig"]["service"]["path"]
@@ -78,7 +78,7 @@ def webhook_configuration(
 
 
 def selected_labels(selector: Mapping[str, Any]) -> dict[str, str]:
-    """Labels with which a namespace is chosen by this selector of `matchLabels`, In and NotIn."""
+    """Returns labels of a namespace that this selector of `matchLabels`, In and NotIn selects."""
     expressions: Sequence[Mapping[str, Any]] = selector.get("matchExpressions", [])
     chosen = {each["key"]: each["values"][0] for each in expressions if each["operator"] == "In"}
     return {**chosen, **selector.get("matchLabels", {})}

@@ -1,7 +1,7 @@
 """A TCP proxy between a client and a server on loopback, whose connections a test resets or refuses.
 
-It passes bytes on and knows no protocol, so TLS does not notice it. It plays everything between the two that can break:
-a load balancer, a router, a node.
+It forwards bytes and parses no protocol, so it works for TLS. It stands for whatever can break between the two: a load
+balancer, a router, a node.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ CHUNK_BYTES = 1 << 16
 
 
 class TcpProxy:
-    """The proxy, which listens on `port`; get it from `open_tcp_proxy`."""
+    """The proxy, which listens on `port`. `open_tcp_proxy` makes it."""
 
     def __init__(self, server_port: int) -> None:
         self.port = 0
@@ -23,25 +23,25 @@ class TcpProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections it carries."""
+        """The number of open connections through the proxy."""
         return sum(not end.is_closing() for end in self._ends) // 2
 
     def reset(self) -> None:
-        """Resets every connection of this moment; new ones are let through."""
+        """Resets all current connections; new ones are accepted."""
         for end in self._ends:
             end.transport.abort()
 
     def refuse(self) -> None:
-        """Resets every connection, and every new one until `accept`."""
+        """Resets all connections, and every new one until `accept` is called."""
         self._is_refusing = True
         self.reset()
 
     def accept(self) -> None:
-        """Lets connections through again."""
+        """Accepts connections again."""
         self._is_refusing = False
 
     async def carry(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
-        """One connection, from its first byte to its end."""
+        """Carries one connection from its start to its end."""
         try:
             if self._is_refusing:
                 raise ConnectionAbortedError
@@ -62,12 +62,12 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
         while chunk := await source.read(CHUNK_BYTES):
             sink.write(chunk)
             await sink.drain()
-    sink.close()  # what is written already is still sent
+    sink.close()  # bytes written already are still sent
 
 
 @asynccontextmanager
 async def open_tcp_proxy(server_port: int) -> AsyncIterator[TcpProxy]:
-    """A proxy to that port on loopback; every connection is reset at the end."""
+    """Runs a proxy to that port on loopback. All connections are reset at the end."""
     proxy = TcpProxy(server_port)
     carried: set[asyncio.Task[None]] = set()
 
