@@ -1,1 +1,1 @@
-"""How fast, how large, how many: one file, one question."""
+"""Benchmarks of speed, size and capacity: each file answers one question."""

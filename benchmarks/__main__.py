@@ -1,6 +1,6 @@
-"""`python -m benchmarks`: runs benchmarks, prints what they say, and keeps it as JSON and plots to compare commits by.
+"""`python -m benchmarks` runs benchmarks, prints their reports, and writes JSON and plots for comparing commits.
 
-Knows their names; each is imported only when it is its turn.
+Each benchmark is imported only when it is run.
 """
 
 import importlib
@@ -27,10 +27,10 @@ OF_A_CLUSTER = ("throughput", "readiness")
 MODULES = {name: f"benchmarks.{name}" for name in (*USUAL, "soak")} | {
     name: f"benchmarks.cluster.{name}" for name in OF_A_CLUSTER
 }
-WIDTH = 160  # of what is printed into a file
+WIDTH = 160  # columns, when the output is a file
 FAILURES = (
-    *(BinariesMissing, ProgramMissing, ImportError),  # nothing to measure with
-    *(ProcessFailed, ServerFailed, LoadFailed, UnexpectedStatus, Disagreement),  # nothing that may be measured
+    *(BinariesMissing, ProgramMissing, ImportError),  # a program or library is missing
+    *(ProcessFailed, ServerFailed, LoadFailed, UnexpectedStatus, Disagreement),  # what would be measured does not work
 )
 
 
@@ -52,7 +52,7 @@ def main(
 
 
 def _run(name: str, out: Path, against: Path | None, fewer: int) -> bool:
-    """Whether the benchmark could be run; if not, one line says why."""
+    """Runs the benchmark and returns whether it could be run; if not, prints the reason on one line."""
     print(f"{name} …", file=sys.stderr, flush=True)
     try:
         run = cast("Callable[..., Report]", importlib.import_module(MODULES[name]).run)
@@ -66,7 +66,7 @@ def _run(name: str, out: Path, against: Path | None, fewer: int) -> bool:
         _compare(console, against / f"{report.name}.json", report)
     write_report(out, report)
     if report.plots:
-        from benchmarks.plots import draw_plot  # late: importing matplotlib takes as long as some benchmarks
+        from benchmarks.plots import draw_plot  # imported late: importing matplotlib takes as long as some benchmarks
 
         for plot in report.plots:
             draw_plot(out, plot)
@@ -74,7 +74,7 @@ def _run(name: str, out: Path, against: Path | None, fewer: int) -> bool:
 
 
 def _compare(console: Console, path: Path, report: Report) -> None:
-    """Print the report's figures beside those in the file, if it is there and can be read."""
+    """Prints the report's figures beside those in the file, if the file can be read."""
     try:
         before = read_report(path)
     except (OSError, msgspec.DecodeError) as exc:

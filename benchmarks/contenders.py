@@ -1,6 +1,6 @@
-"""Our service and the extenders it is measured against, started with the same knowledge, and made to agree.
+"""Our service and the extenders that it is measured against, started with the same data and checked for equal answers.
 
-Knows what each must be told of nodes and images, and how their answers are compared; not how they are measured.
+It configures each with nodes and images and compares their answers; other files measure them.
 """
 
 import contextlib
@@ -20,11 +20,14 @@ OURS, TYPED, NULL, FLOOR = "ours", "typed Go", "null Go", "aiohttp floor"
 
 
 class Disagreement(RuntimeError):
-    """Two extenders let other nodes pass, or score others: their speed cannot be compared."""
+    """Two extenders pass different nodes or score them differently, so their speed cannot be compared."""
 
 
 class Contenders(msgspec.Struct, frozen=True):
-    """Base URLs by contender; `multi` are a pod's images that run on every node, `single` those that run on half."""
+    """The base URL of each contender.
+
+    `multi` are a pod's images that run on every node, `single` those that run on half.
+    """
 
     urls: Mapping[str, str]
     multi: tuple[str, ...]
@@ -32,15 +35,15 @@ class Contenders(msgspec.Struct, frozen=True):
     go_version: str
 
     def targets(self, path: str, body: bytes, *names: str) -> dict[str, Target]:
-        """The same question to each of `names`, to all if there are none."""
+        """Returns the same request for each of `names`, or for all contenders without names."""
         return {name: Target(self.urls[name] + path, [body]) for name in names or self.urls}
 
     def check(self, path: str, body: bytes) -> dict[str, int]:
-        """How many bytes the answer of each contender has.
+        """Compares the answers of ours and the typed extender; returns the size of each contender's answer in bytes.
 
         Raises:
-            Disagreement: ours and the typed one are not of one mind.
-            UnexpectedStatus: an answer is no 200.
+            Disagreement: ours and the typed extender differ.
+            UnexpectedStatus: an answer is not a 200.
         """
         answers = {name: ask_once(url + path, body) for name, url in self.urls.items()}
         ours, theirs = chosen(answers[OURS]), chosen(answers[TYPED])
@@ -52,7 +55,7 @@ class Contenders(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def contenders(*, nodes: int, null: bool = True) -> Iterator[Contenders]:
-    """All of them, running on the first core, and knowing so many nodes; `null` and floor only if `null`.
+    """Runs all contenders on the first core with so many nodes each; `null` and floor only if `null`.
 
     Raises:
         BinariesMissing: there is no Go to build the baseline with.
@@ -77,10 +80,10 @@ def contenders(*, nodes: int, null: bool = True) -> Iterator[Contenders]:
 
 
 def chosen(answer: bytes) -> Mapping[str, int]:
-    """What an answer amounts to: the nodes that pass a filter, each with 0, or the scores that are not.
+    """Returns what an answer decides: the nodes that pass a filter, each with 0, or the scores other than 0.
 
     Raises:
-        Disagreement: it is an error, and no answer.
+        Disagreement: the answer is an error.
     """
     found: Any = msgspec.json.decode(answer)
     if isinstance(found, list):

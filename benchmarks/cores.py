@@ -7,21 +7,24 @@ from typing import NamedTuple
 
 
 class Cores(NamedTuple):
-    """Where servers run and where load comes from: the first and the last core we may use, which may be one."""
+    """The core for servers and the core for load: the first and the last that this process may use.
+
+    They may be the same.
+    """
 
     server: int
     load: int
 
 
 def cores() -> Cores:
-    """Those of this process."""
+    """Returns the cores for this process."""
     usable = sorted(os.sched_getaffinity(0))
     return Cores(usable[0], usable[-1])
 
 
 @contextlib.contextmanager
 def pinned(core: int) -> Iterator[None]:
-    """What is started within runs on `core` alone, as this thread does so long; a Go program then has GOMAXPROCS 1."""
+    """Runs this thread, and programs started within the block, on `core` alone. A Go program then has GOMAXPROCS 1."""
     usable = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:

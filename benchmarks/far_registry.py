@@ -1,8 +1,8 @@
-"""A registry that is far away: any image there could be, made up from its name, each answer a while in coming.
+"""A registry that is far away: it makes up any image from its name, and delays each answer.
 
 `python -m benchmarks.far_registry CORE DELAY_SECONDS` pins itself to a core, prints its hosts as one line of JSON, and
-ends when standard input does. Everything is there except what names say: images under `missing/` are not, and asking
-for one under `broken/` is answered with 503. Those under `single/` are images for one platform.
+ends when standard input is closed. Every image exists, apart from these: those under `missing/` are answered with 404,
+those under `broken/` with 503. Images under `single/` are for one platform.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ _PLATFORMS = ("linux/amd64", "linux/arm64", "linux/arm/v7", "linux/s390x", "linu
 
 
 class Counts(msgspec.Struct):
-    """What the registry has been asked since it was last told to forget, and how much at the same time."""
+    """Requests by kind and connections since `forget`, and the most requests that each host had in flight at once."""
 
     requests: dict[str, int]
     connections: int
     peak_in_flight: Mapping[str, int]
 
     def of(self, kind: str) -> int:
-        """So many requests of a kind: `HEAD manifests`, `GET manifests`, `GET blobs`."""
+        """Returns the number of requests of a kind: `HEAD manifests`, `GET manifests` or `GET blobs`."""
         return self.requests.get(kind, 0)
 
 
@@ -47,11 +47,11 @@ class FarRegistry(msgspec.Struct, frozen=True):
     hosts: Sequence[str]
 
     def counts(self) -> Counts:
-        """What it has been asked so far."""
+        """Returns the counts since the last `forget`."""
         return msgspec.json.decode(self._ask("counts"), type=Counts)
 
     def forget(self) -> None:
-        """Count from zero."""
+        """Sets all counts to zero."""
         self._ask("forget")
 
     def _ask(self, path: str) -> bytes:
@@ -60,19 +60,19 @@ class FarRegistry(msgspec.Struct, frozen=True):
 
 
 def is_multi_arch(repository: str) -> bool:
-    """Whether the images of a repository, without its host, are for amd64 and arm64."""
+    """Whether the images of a repository, named without its host, are for amd64 and arm64."""
     return not repository.startswith(("single/", "missing/", "broken/")) and _platforms_of(repository) > 1
 
 
 @contextlib.contextmanager
 def far_registry(*, core: int, delay_seconds: float) -> Iterator[FarRegistry]:
-    """A registry in a process of its own, on that core."""
+    """Runs a registry in a process of its own, on that core."""
     with child("benchmarks.far_registry", core, delay_seconds) as process:
         yield FarRegistry(msgspec.json.decode(process.said, type=list[str]))
 
 
 class _Server(web.Server):
-    """Answers by formula, and counts."""
+    """Makes answers from the names in the requests, and counts requests and connections."""
 
     def __init__(self, delay_seconds: float) -> None:
         super().__init__(self._answer, access_log=None)
@@ -83,7 +83,7 @@ class _Server(web.Server):
         self._in_flight = Counter[str]()
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Another one is open."""
+        """Counts the connection."""
         self._counts.connections += 1
         super().connection_made(handler, transport)
 
@@ -104,7 +104,7 @@ class _Server(web.Server):
         )
 
     def _answer_the_benchmark(self, path: str) -> web.Response:
-        self._counts.connections -= 1  # its own
+        self._counts.connections -= 1  # the connection of this request
         if path == "/forget":
             self._counts = Counts({}, 0, {})
         return web.Response(body=msgspec.json.encode(self._counts), content_type="application/json")
@@ -119,7 +119,7 @@ class _Server(web.Server):
         return web.Response(body=manifest.body, content_type=manifest.media_type, headers=headers)
 
     def _make(self, repository: str, tag: str) -> Manifest:
-        """The manifest of a tag, which is there by its digest from now on, with what it refers to."""
+        """Makes and returns the manifest of a tag. From then on its digest and its blobs can be fetched."""
         bundle = _bundle_of(repository)
         outermost = bundle.manifests[-1]
         body = outermost.body[:-1] + f',"annotations":{{"tag":"{repository}:{tag}"}}}}'.encode()
@@ -144,7 +144,7 @@ def _platforms_of(repository: str) -> int:
 
 
 async def _serve(delay_seconds: float) -> None:
-    """On the same port of so many loopback addresses, which are so many hosts to a client."""
+    """Serves the same port on several loopback addresses, which are different hosts to a client."""
     runner = web.ServerRunner(_Server(delay_seconds), shutdown_timeout=1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()

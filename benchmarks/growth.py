@@ -1,7 +1,7 @@
 """How do cost and latency grow with nodes and images?
 
-Nodes: the same pod, asked about with more and more names. Images: ever more of them in memory, and pods that are drawn
-over all of them.
+Nodes: requests about the same pod with an increasing number of node names. Images: an increasing number of cached
+images, and requests about pods that use all of them.
 """
 
 import statistics
@@ -20,15 +20,15 @@ QUESTION = "How do cost and latency grow with nodes and images?"
 SECONDS, ROUNDS = 1.0, 3
 NODES = (10, 100, 500, 1_000, 2_000, 5_000, 10_000, 15_000)
 IMAGES = (10, 100, 1_000, 10_000, 100_000)
-NAMES = 500  # asked about while images grow: as many as kube-scheduler shows of 5,000 nodes
-PODS = 6_000  # of two images each, so that no table of texts or templates could hold them all
+NAMES = 500  # in each request while images grow: as many as kube-scheduler passes on for 5,000 nodes
+PODS = 6_000  # of two images each, too many for any table of texts or templates to hold
 FILTER, PRIORITIZE, ADMIT = "/scheduler/filter", "/scheduler/prioritize", "/admission/pods"
 NONE_REFUSED, HALF_REFUSED, PRIORITIZED = "filter, none refused", "filter, half refused", "prioritize"
 FILTERED, ADMITTED = f"filter, {NAMES} names", "webhook"
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """The straight line nearest to some points, and how much of what varies in them it explains (R², at most 1)."""
+    """The straight line nearest to some points, and the share of their variance that it explains (R², at most 1)."""
 
     slope: float
     intercept: float
@@ -36,7 +36,7 @@ class Fit(msgspec.Struct, frozen=True):
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> Fit:
-    """By least squares. Of points at the same height the line is level, and explains all there is."""
+    """Returns the least-squares line. For points at the same height it is level and explains everything (R² is 1)."""
     xs, ys = zip(*points, strict=True)
     slope, intercept = statistics.linear_regression(xs, ys)
     if len(set(ys)) == 1:
@@ -45,14 +45,14 @@ def fit_line(points: Sequence[tuple[float, float]]) -> Fit:
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What was measured at one size, by series."""
+    """The measurements at one size, by series."""
 
     size: int
     loads: Mapping[str, Load]
 
 
 def run(*, fewer: int = 1, nodes: Sequence[int] = NODES, images: Sequence[int] = IMAGES) -> Report:
-    """The report; `nodes` and `images` are the sizes, ascending."""
+    """Returns the report; `nodes` and `images` are the sizes, ascending."""
     with contenders(nodes=max(nodes), null=False) as running:
         by_nodes = [_ask_about(size, running, fewer) for size in nodes]
         machine = this_machine(go=running.go_version)
@@ -95,7 +95,7 @@ def _ask_about(size: int, running: Contenders, fewer: int) -> Step:
 
 
 def _with_resident(size: int, fewer: int) -> Step:
-    """A service with so many images in memory, asked about pods drawn over all of them."""
+    """Measures a service that has so many images cached, with requests about pods that use all of them."""
     with serve("service", core=cores().server, nodes=NAMES, images=size) as serving:
         return Step(size, _measure(_drawn(serving, size, max(PODS // fewer, 10)), fewer))
 
@@ -111,7 +111,7 @@ def _drawn(serving: MeasuredServer, images: int, pods: int) -> dict[str, Target]
 
 
 def spread(images: int, pods: int) -> list[tuple[int, int]]:
-    """Pairs of images for that many pods at most, evenly over all of them."""
+    """Returns pairs of images for at most so many pods, spread evenly over all images."""
     count = min(images // 2, pods)
     return [(number * images // count, (2 * number + 1) * images // (2 * count)) for number in range(count)]
 

@@ -1,7 +1,7 @@
-"""What does it take to get to know images: one that many want at the same time, and many at once?
+"""What does it cost to look up images: one for many callers at once, and many at once?
 
-Against aiohttp asking the same registry the same and making nothing of it, and against one lookup after the other. The
-registry is a process of its own on the other core, answers after 50 ms, and counts.
+Compared with aiohttp sending the same requests and ignoring the answers, and with one lookup after another. The
+registry is a process of its own on the other core, answers after 50 ms, and counts requests.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ DELAY_SECONDS = 0.05
 BURST = 500
 KINDS = ("multi-arch", "single")
 COLD, COLD_ONE_HOST, ONE_BY_ONE = 10_000, 1_000, 100
-PER_HOST = 8  # as shipped: registry.concurrency_per_host
+PER_HOST = 8  # the default of registry.concurrency_per_host
 KEYRING = JoinedKeyring(())
 _BURST_COLUMNS = ("image", "callers", "HEAD manifests", "GET manifests", "GET blobs", "all, ms", "one alone, ms")
 _COLD_COLUMNS = ("", "images", "seconds", "images/s", "requests", "connections", "most at one host")
 
 
 class Cold(msgspec.Struct, frozen=True):
-    """How many images were looked up in which time, and what the registry saw of it."""
+    """The number of images looked up, the time it took, and the registry's counts."""
 
     images: int
     seconds: float
@@ -46,22 +46,22 @@ class Cold(msgspec.Struct, frozen=True):
 
     @property
     def per_second(self) -> float:
-        """Images."""
+        """Images per second."""
         return self.images / self.seconds
 
     @property
     def peak(self) -> int:
-        """Requests that one host was dealing with at a time."""
+        """The most requests that one host had in flight at once."""
         return max(self.counts.peak_in_flight.values(), default=0)
 
     def row(self, name: str) -> list[str | int | float]:
-        """As the table has it."""
+        """Returns the table's row."""
         requests = sum(self.counts.requests.values())
         return [name, self.images, self.seconds, self.per_second, requests, self.counts.connections, self.peak]
 
 
 class Burst(msgspec.Struct, frozen=True):
-    """So many who asked for one image at the same moment, and how long one takes who asks for another."""
+    """So many simultaneous callers for one image, and the time of a single lookup of another image."""
 
     callers: int
     seconds: float
@@ -70,7 +70,7 @@ class Burst(msgspec.Struct, frozen=True):
 
 
 def run(*, fewer: int = 1) -> Report:
-    """The answer. About half a minute, most of it the registry's."""
+    """Returns the report. It takes about half a minute, most of it in the registry."""
     core = cores()
     with far_registry(core=core.load, delay_seconds=DELAY_SECONDS) as registry, pinned(core.server):
         return uvloop.run(_measure(registry, fewer))
@@ -117,7 +117,7 @@ async def _measure(registry: FarRegistry, fewer: int) -> Report:
 
 @contextlib.asynccontextmanager
 async def open_resolver(registry: FarRegistry) -> AsyncIterator[Resolver]:
-    """The service's own resolver and client, with nothing in memory and settings as shipped."""
+    """Opens the service's own resolver and client, with empty caches and default settings."""
     guard = AddressGuard(allow=[host.partition(":")[0] for host in registry.hosts])
     async with open_session(guard=guard) as session:
         client = RegistryClient(
@@ -145,7 +145,7 @@ async def _burst(registry: FarRegistry, kind: str, callers: int) -> Burst:
 
 
 async def _cold(registry: FarRegistry, names: Sequence[str], generation: str) -> Cold:
-    """All at once, each by its own caller."""
+    """Looks up all images at once, each for a caller of its own."""
     registry.forget()
     async with open_resolver(registry) as resolver:
         lookups = [ImageQuery(f"{name}:{generation}") for name in names]
@@ -154,7 +154,7 @@ async def _cold(registry: FarRegistry, names: Sequence[str], generation: str) ->
 
 
 async def _floor(registry: FarRegistry, names: Sequence[str]) -> Cold:
-    """The same requests within the same bounds, and nothing made of the answers."""
+    """Sends the same requests within the same limits with aiohttp, and does not decode the answers."""
     registry.forget()
     room = {host: asyncio.Semaphore(PER_HOST) for host in registry.hosts}
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256)) as session:
@@ -168,7 +168,7 @@ async def _floor(registry: FarRegistry, names: Sequence[str]) -> Cold:
 
 
 async def _one_by_one(registry: FarRegistry, names: Sequence[str]) -> Cold:
-    """As a script would: the next image when one is known."""
+    """Looks up one image after another with aiohttp, as a script does."""
     registry.forget()
     started = time.perf_counter()
     async with aiohttp.ClientSession() as session:
@@ -188,7 +188,7 @@ async def _fetch(session: aiohttp.ClientSession, name: str) -> None:
 
 
 async def learn(lookups: Sequence[ImageQuery], resolver: Resolver) -> None:
-    """All are known. Raises AssertionError if one cannot be."""
+    """Looks up all images. Raises AssertionError if a lookup fails."""
     answers = await resolver.resolve_all(lookups, KEYRING, 600)
     assert all(isinstance(answer, Content) for answer in answers), answers
 
@@ -200,7 +200,7 @@ async def _timed(work: Callable[[], Awaitable[Any]]) -> float:
 
 
 def names_at(hosts: Sequence[str], count: int) -> list[str]:
-    """So many repositories, turn by turn at each of the hosts."""
+    """Returns the names of so many repositories, distributed over the hosts in turn."""
     return [f"{hosts[number % len(hosts)]}/team-{number % 97}/service-{number}/component" for number in range(count)]
 
 

@@ -1,7 +1,8 @@
 """What does asking for an image cost that is known already, as nearly every one is?
 
-Against a dictionary of answers, which knows no age and no credentials, and a hit of `async_lru`, which knows no
-credentials. Pods name other images each time, so that a processor's cache is not all that is measured.
+Compared with a dictionary of answers, which has neither expiry nor credentials, and with a hit of `async_lru`, which
+has no credentials. Pods name different images each time, so that the figures do not come from the processor's caches
+alone.
 """
 
 import gc
@@ -28,7 +29,7 @@ MOST_MICROSECONDS = 3.0
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """Microseconds for each image, when a pod names `images` of them."""
+    """Microseconds per image when a pod names `images` of them."""
 
     name: str
     images: int
@@ -36,7 +37,7 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 def run(*, fewer: int = 1) -> Report:
-    """The answer. A few seconds."""
+    """Returns the report. It takes a few seconds."""
     core = cores()
     with far_registry(core=core.load, delay_seconds=0) as registry, pinned(core.server):
         costs = uvloop.run(_measure(registry, max(KNOWN // fewer, 20), max(ASKED // fewer, 100)))
@@ -149,7 +150,10 @@ async def _resolve_all(
 
 
 class _Watch:
-    """The least time, in microseconds for each of so many, between `start` and `stop`, without the garbage before."""
+    """A stopwatch that keeps the shortest time between `start` and `stop`, in microseconds per item.
+
+    It collects garbage before it starts. `count` is the number of items.
+    """
 
     def __init__(self, count: int) -> None:
         self.least = float("inf")

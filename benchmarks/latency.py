@@ -1,8 +1,8 @@
 """How long does a warm answer of the scheduler verbs take, against a typed Go extender?
 
-kube-scheduler asks one question at a time, so there is one connection. All servers share one core and take turns, the
-load comes from another. `null Go` decodes nothing and refuses nothing (the protocol's own limit); `aiohttp floor`
-reads the body and answers two bytes.
+kube-scheduler sends one request at a time, so there is one connection. All servers share one core and are measured in
+turns; the load comes from another core. `null Go` decodes nothing and refuses nothing, which is the limit of the
+protocol; `aiohttp floor` reads the body and answers two bytes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ CONTENDERS = (OURS, TYPED, NULL, FLOOR)
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A question: `half` of the nodes are refused, or none; `whole` nodes, or their names."""
+    """A kind of request: `half` of the nodes are refused, or none; `whole` nodes, or their names."""
 
     path: str
     nodes: int
@@ -31,13 +31,13 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """As the table has it."""
+        """The row's name in the table."""
         nodes = f"{self.nodes:,} {'whole nodes' if self.whole else 'names'}"
         refused = f", {'half' if self.half else 'none'} refused" if self.path == FILTER else ""
         return f"{self.path.rpartition('/')[2]}, {nodes}{refused}"
 
     def body(self, images: Contenders) -> bytes:
-        """The request's."""
+        """Returns the body of the request."""
         build = payloads.by_nodes if self.whole else payloads.by_names
         return build(images.single if self.half else images.multi, self.nodes)
 
@@ -52,12 +52,12 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def times_faster(self) -> float:
-        """The typed Go extender's median over ours."""
+        """The typed Go extender's median latency divided by ours."""
         return self.loads[TYPED].p50 / self.loads[OURS].p50
 
 
 def run(*, fewer: int = 1, few: int = 500, many: int = 5_000, whole: int = 1_000) -> Report:
-    """The report; `few` and `many` names, and `whole` nodes, are the sizes that are asked about."""
+    """Returns the report; `few` and `many` are numbers of names, `whole` is the number of whole nodes."""
     rows = [Row(FILTER, nodes, half) for nodes in (few, many) for half in (False, True)]
     rows += [Row(FILTER, whole, half, whole=True) for half in (False, True)]
     rows += [Row(PRIORITIZE, nodes) for nodes in (few, many)]
@@ -143,7 +143,10 @@ def _slowest(answer: Answer) -> Claim:
 
 
 def _per_name(few: Answer, many: Answer) -> Claim:
-    """What a further name costs when nothing is refused: the request is that much longer, and is not looked into."""
+    """Returns the cost of each further name when nothing is refused.
+
+    The request is longer by the name, which is not looked at.
+    """
     milliseconds = many.loads[OURS].p50 - few.loads[OURS].p50
     names = many.row.nodes - few.row.nodes
     return Claim(

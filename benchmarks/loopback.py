@@ -1,6 +1,6 @@
-"""A client that adds little of its own: prebuilt HTTP requests over one blocking socket, each answer's status checked.
+"""A client with little overhead: prebuilt HTTP requests over one blocking socket. It checks the status of each answer.
 
-Knows HTTP/1.1 as far as our servers and Go's speak it; what is asked is the caller's business.
+It supports HTTP/1.1 as far as our servers and Go's use it.
 """
 
 import socket
@@ -10,18 +10,18 @@ from urllib.parse import urlsplit
 
 
 class UnexpectedStatus(RuntimeError):
-    """An answer that is no 200; the message begins with what it is."""
+    """An answer that is not a 200; the message quotes its beginning."""
 
 
 def request_bytes(path: str, body: bytes) -> bytes:
-    """The request as kube-scheduler writes it."""
+    """Returns the request as kube-scheduler writes it."""
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
 class Connection:
-    """One keep-alive connection; over TLS, with any certificate, if `tls`."""
+    """One keep-alive connection, over TLS if `tls`; any certificate is accepted."""
 
     def __init__(self, host: str, port: int, *, tls: bool = False) -> None:
         self._socket = socket.create_connection((host, port), timeout=60)
@@ -40,11 +40,11 @@ class Connection:
         self.close()
 
     def ask(self, request: bytes) -> bytes:
-        """The body of the 200 that answers `request`.
+        """Sends `request` and returns the body of the answer, which must be a 200.
 
         Raises:
-            UnexpectedStatus: it is another answer.
-            ConnectionError: the other side hung up.
+            UnexpectedStatus: the answer has another status.
+            ConnectionError: the server closed the connection.
         """
         self._socket.sendall(request)
         data = self._receive()
@@ -62,7 +62,7 @@ class Connection:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Hang up."""
+        """Closes the connection."""
         self._socket.close()
 
     def _receive(self, most_bytes: int = 1 << 20) -> bytes:
@@ -73,7 +73,7 @@ class Connection:
 
 
 def connect(url: str) -> Connection:
-    """A connection to the server of `url`."""
+    """Connects to the server of `url`."""
     parts = urlsplit(url)
     assert parts.hostname
     assert parts.port
@@ -81,6 +81,6 @@ def connect(url: str) -> Connection:
 
 
 def ask_once(url: str, body: bytes) -> bytes:
-    """The body of the 200 that answers a POST of `body`, over a connection of its own. Raises as `Connection.ask`."""
+    """POSTs `body` over a connection of its own and returns the body of the answer. Raises as `Connection.ask`."""
     with connect(url) as connection:
         return connection.ask(request_bytes(urlsplit(url).path, body))

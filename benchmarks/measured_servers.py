@@ -1,7 +1,6 @@
-"""Servers to measure, ours and the Go extenders, each a process on one core for as long as a context is open.
+"""Runs the servers to measure, ours and the Go extenders, each as a process on one core while a context is open.
 
-Knows the kinds there are, how each is told what it needs and where it says that it listens; must not know what is asked
-of them.
+Other files make the requests.
 """
 
 import contextlib
@@ -32,10 +31,12 @@ class MeasuredServer(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def serve(kind: Kind, *, core: int, tls: bool = False, nodes: int = 5_000, images: int = 0) -> Iterator[MeasuredServer]:
-    """A Python server. `service`: its URLs are `scheduler`, `admission` and `registry` (a host); of others `url`.
+    """Runs a Python server.
 
-    The service knows so many nodes, and besides those of its registry so many images (payloads.resident_image). With
-    `tls` its webhook speaks that.
+    The URLs of `service` are `scheduler`, `admission` and `registry` (a host); of others `url`.
+
+    The service has so many nodes, and so many cached images (payloads.resident_image) besides those of its registry.
+    With `tls` its webhook uses TLS.
     """
     command = [sys.executable, "-m", "benchmarks.python_servers", kind, str(core)]
     command += [f"--nodes={nodes}", f"--images={images}"]
@@ -54,7 +55,10 @@ def serve_go(
     nodes: Mapping[str, str] | None = None,
     images: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[MeasuredServer]:
-    """A Go extender at `address`; `typed` needs the architectures of nodes and images, `null` takes none."""
+    """Runs a Go extender, whose URL is `address`.
+
+    `typed` needs the architectures of nodes and images, `null` needs none.
+    """
     command = [str(program), "-listen", "127.0.0.1:0", "-parent-stdin"]
     with tempfile.TemporaryDirectory() as scratch:
         if nodes is not None or images is not None:
@@ -74,7 +78,7 @@ def _running(command: Sequence[str], core: int) -> Iterator[MeasuredServer]:
 
 
 def _certificates(folder: Path) -> list[str]:
-    """A key and a certificate for loopback, as arguments."""
+    """Writes a key and a certificate for loopback, and returns the arguments that name them."""
     issued = trustme.CA(organization_name="multiarch-extender benchmarks").issue_cert("127.0.0.1")
     certificate, key = folder / "server.crt", folder / "server.key"
     issued.cert_chain_pems[0].write_to_path(certificate)

@@ -1,7 +1,7 @@
 """How much memory do images take: the whole service in a cluster, with 10 to 100,000 of them known?
 
-Resident memory, at its highest and after the start, as the kernel counts it and a container's limit sees it. Images
-come from the store, as after a restart; settings are as shipped.
+The figures are resident memory, at its peak and after start-up, as the kernel counts it against a container's limit.
+Images come from the store, as after a restart; settings are the defaults.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ _CONTENTS = [
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """The memory with so many images known."""
+    """The memory used with so many images known."""
 
     images: int
     process: ProcessFigures
 
 
 def run(*, fewer: int = 1, nodes: int = NODES) -> Report:
-    """The answer. Half a minute."""
+    """Returns the report. It takes half a minute."""
     sizes = sorted({max(images // fewer, 10) for images in IMAGES})
     core = cores()
     with quiet_cluster(core=core.load, nodes=max(nodes // fewer, 1)) as cluster:
@@ -90,7 +90,7 @@ def run(*, fewer: int = 1, nodes: int = NODES) -> Report:
 
 
 def fill_store(path: Path, images: int) -> None:
-    """A store as a service leaves it that has just looked up so many images, each in a repository of its own."""
+    """Writes a store of so many images, each in a repository of its own, as if a service had just looked them up."""
 
     async def fill() -> None:
         store = SqliteStore(path, size=images)
@@ -102,7 +102,7 @@ def fill_store(path: Path, images: int) -> None:
 
 
 def wait_until_known(service: ObservedProcess, images: int) -> None:
-    """Returns when the service has so many in memory. Raises TimeoutError."""
+    """Returns when the service has so many images cached. Raises TimeoutError."""
     deadline = time.monotonic() + LOAD_SECONDS
     while service.metric('multiarch_images{state="known"}') < images:
         if time.monotonic() > deadline:

@@ -1,6 +1,6 @@
-"""The service as users start it, `multiarch-extender serve`, with what its log and the kernel say of it as it runs.
+"""Runs `multiarch-extender serve` and observes it through its log, its endpoints and the kernel.
 
-Knows how it is started, when it is ready and what a process is made of; must not know what is asked of it.
+Other files make the requests.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _SETTINGS: Mapping[str, object] = {
 
 
 class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kernel says of a process. A megabyte is 10^6 bytes; `peak_megabytes` is the most there ever was."""
+    """The kernel's figures of a process. A megabyte is 10^6 bytes; `peak_megabytes` is the highest since its start."""
 
     megabytes: float
     peak_megabytes: float
@@ -45,18 +45,18 @@ class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObservedProcess:
-    """A running service, with addresses `host:port` by listener, and the seconds from its start until it was ready."""
+    """A running service: `addresses` as `host:port` by listener, and the seconds from its start until it was ready."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.pid = process.pid
         self.addresses: dict[str, str] = {}
-        self.events: Counter[tuple[str, str]] = Counter()  # level and event, so many times
+        self.events: Counter[tuple[str, str]] = Counter()  # how often each event was logged, by level and event
         self.ready_seconds = 0.0
         self._process = process
         self._listening = threading.Event()
 
     def read_log(self, lines: IO[bytes]) -> None:
-        """Counts its events until it ends; the listeners' say where it listens."""
+        """Counts the events of the log until it ends, and takes the addresses from those of the listeners."""
         for line in lines:
             try:
                 said: dict[str, Any] = msgspec.json.decode(line)
@@ -70,7 +70,10 @@ class ObservedProcess:
         self._listening.set()
 
     def wait_until_ready(self, started: float) -> None:
-        """Ready since `started` of `time.perf_counter`, which `ready_seconds` is about. Raises ServerFailed."""
+        """Returns when the service is ready and sets `ready_seconds`, counted from `started` of `time.perf_counter`.
+
+        Raises ServerFailed.
+        """
         self._listening.wait(READY_SECONDS)
         while time.perf_counter() - started < READY_SECONDS and self._process.poll() is None and self.addresses:
             if self.get("/readyz")[0] == 200:
@@ -80,7 +83,7 @@ class ObservedProcess:
         raise ServerFailed(f"it is not ready: {dict(self.events)}")
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body of an operations endpoint."""
+        """Returns the status and body of an operations endpoint."""
         connection = http.client.HTTPConnection(self.addresses["operations"], timeout=END_SECONDS)
         with contextlib.closing(connection):
             connection.request("GET", path)
@@ -88,12 +91,12 @@ class ObservedProcess:
             return answer.status, answer.read()
 
     def metric(self, sample: str) -> float:
-        """A sample of /metrics, by its name with its labels; 0 where there is none."""
+        """Returns the value of a sample of /metrics, named with its labels; 0 if it is missing."""
         lines = self.get("/metrics")[1].decode().splitlines()
         return next((float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == sample), 0.0)
 
     def look(self) -> ProcessFigures:
-        """What it is made of now. Raises ServerFailed if it has ended."""
+        """Returns the process's figures of this moment. Raises ServerFailed if it has ended."""
         folder = Path(f"/proc/{self.pid}")
         try:
             used, spent_seconds = memory(self.pid), cpu_seconds(self.pid)
@@ -113,7 +116,9 @@ class ObservedProcess:
 
 @contextlib.contextmanager
 def observed_process(*, core: int, settings: Mapping[str, object]) -> Iterator[ObservedProcess]:
-    """The service on that core, ready, with these settings over those that make it listen on free ports of loopback.
+    """Runs the service on that core until the context is left, ready, listening on free ports of loopback.
+
+    `settings` override those that choose the ports.
 
     Raises:
         ServerFailed: it does not become ready.
@@ -141,7 +146,7 @@ def observed_process(*, core: int, settings: Mapping[str, object]) -> Iterator[O
 
 
 def _target(descriptor: Path) -> str:
-    """What a file descriptor leads to; empty where it has been closed meanwhile."""
+    """Returns the target of a file descriptor; empty if it has been closed meanwhile."""
     try:
         return str(descriptor.readlink())
     except OSError:

@@ -10,24 +10,24 @@ FIRST = "00000001"
 
 
 def node_name(index: int) -> str:
-    """A name as long as a cloud gives it."""
+    """Returns a node name as long as those of clouds."""
     return f"gke-production-pool-{index % 7}-4f3a2b1c-{index:04x}"
 
 
 def architecture(index: int) -> str:
-    """Every second node is arm64."""
+    """Returns the node's architecture: every second node is arm64."""
     return ARCHITECTURES[index % 2]
 
 
 def resident_image(index: int) -> str:
-    """A multi-arch image of which a service can be told at its start instead of asking a registry."""
+    """Returns the name of a multi-arch image that a service loads at its start instead of asking a registry."""
     return f"{REGISTRY}/team-{index % 97}/service-{index}:1.{index}.0"
 
 
 def pod(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST) -> dict[str, Any]:
-    """A pod as an API server holds it: the first image is that of the app's container, the others are sidecars'.
+    """Returns a pod as an API server stores it: the first image is the app's container, the others are sidecars.
 
-    `serial`, of eight characters, tells it from its siblings of one Deployment, `template` one Deployment from another.
+    `serial`, of eight characters, differs between the pods of one Deployment, `template` between Deployments.
     """
     app = f"checkout-{template}"
     owner = f"{app}-7c9f8d6b5"
@@ -93,13 +93,13 @@ def _sidecar(index: int, image: str) -> dict[str, Any]:
 
 
 def _tolerates(what: str) -> dict[str, Any]:
-    """A toleration that the API server gives every pod."""
+    """Returns a toleration that the API server adds to every pod."""
     key = f"node.kubernetes.io/{what}"
     return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
 
 
 def node(index: int) -> dict[str, Any]:
-    """A whole node of about 11 KB, most of it the images it holds, as in a cluster that has run for a while."""
+    """Returns a whole node of about 11 KB, most of it its list of images, as in a cluster that has run for a while."""
     labels = {
         "kubernetes.io/arch": architecture(index),
         "kubernetes.io/os": "linux",
@@ -138,19 +138,19 @@ def node(index: int) -> dict[str, Any]:
 
 
 def by_names(images: tuple[str, ...], nodes: int, *, serial: str = FIRST) -> bytes:
-    """ExtenderArgs with node names (`nodeCacheCapable: true`)."""
+    """Returns ExtenderArgs with node names (`nodeCacheCapable: true`)."""
     names = [node_name(index) for index in range(nodes)]
     return msgspec.json.encode({"Pod": pod(images, serial=serial), "Nodes": None, "NodeNames": names})
 
 
 def by_nodes(images: tuple[str, ...], nodes: int) -> bytes:
-    """ExtenderArgs with whole nodes (`nodeCacheCapable: false`)."""
+    """Returns ExtenderArgs with whole nodes (`nodeCacheCapable: false`)."""
     items = [node(index) for index in range(nodes)]
     return msgspec.json.encode({"Pod": pod(images), "Nodes": {"metadata": {}, "items": items}, "NodeNames": None})
 
 
 def review(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST) -> bytes:
-    """The AdmissionReview of the pod's creation, some 3 KB with two images."""
+    """Returns the AdmissionReview of the pod's creation, about 3 KB with two images."""
     kind = {"group": "", "version": "v1", "kind": "Pod"}
     resource = {"group": "", "version": "v1", "resource": "pods"}
     return msgspec.json.encode(

@@ -1,6 +1,6 @@
-"""Plots of a report as SVG and PNG files, the same bytes from the same figures and theme.
+"""Draws the plots of a report as SVG and PNG files. The same figures and theme give the same bytes.
 
-Knows matplotlib; must not know what is measured.
+This is the file that imports matplotlib.
 """
 
 import io
@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter
 from benchmarks.report import Line, Plot
 
 WIDTH_INCHES, HEIGHT_INCHES = 8.0, 4.6
-BAR_INCHES, BESIDE_BARS_INCHES = 0.42, 1.1  # height of a bar, and of the title and the axis
+BAR_INCHES, BESIDE_BARS_INCHES = 0.42, 1.1  # height of a bar, and of the title with the axis
 DOTS_PER_INCH = 144
 MARKERS = "osD^vPX*"
 
@@ -33,7 +33,7 @@ class Theme(msgspec.Struct, frozen=True, kw_only=True):
     series: Sequence[str]
 
 
-# Okabe and Ito's colours, which most people can tell apart however they see them.
+# Okabe and Ito's colours, which most people can tell apart, colour-blind people included.
 LIGHT = Theme(
     name="light",
     background="#ffffff",
@@ -51,7 +51,7 @@ DARK = Theme(
 
 
 def draw_plot(folder: Path, plot: Plot) -> list[Path]:
-    """`plot.name`.svg and .png in `folder`, which is made if need be."""
+    """Writes `plot.name`.svg and .png into `folder`, which is created if missing, and returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{plot.name}.svg", folder / f"{plot.name}.png"]
     paths[0].write_text(svg_of(plot, LIGHT), encoding="utf-8")
@@ -61,7 +61,10 @@ def draw_plot(folder: Path, plot: Plot) -> list[Path]:
 
 
 def svg_of(plot: Plot, theme: Theme) -> str:
-    """The plot as the text of an SVG file; its identifiers are its own, so that several can be in one document."""
+    """Returns the plot as the text of an SVG file.
+
+    Its identifiers are unique, so that one document can hold several plots.
+    """
     text = io.StringIO()
     with _style(plot, theme):
         _drawn(plot, theme).savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
@@ -122,7 +125,7 @@ def _draw_lines(axes: Axes, plot: Plot, theme: Theme) -> None:
 
 
 def _draw_bars(axes: Axes, plot: Plot, theme: Theme) -> None:
-    """Level bars, the first on top, each with its figure: names have room, and small ones can be read."""
+    """Draws horizontal bars, the first on top, with figures, so that long names fit and short bars can be read."""
     heights = [_height(line) for line in plot.lines]
     colors = [theme.series[index % len(theme.series)] for index in range(len(heights))]
     bars = axes.barh([line.name for line in plot.lines], heights, color=colors, height=0.62)
@@ -142,5 +145,5 @@ def _height(line: Line) -> float:
 
 
 def _shown(value: float, _position: int | None = None) -> str:
-    """Thousands apart, and no more digits than say something."""
+    """Returns the value with thousands separators, or with three significant digits below 100."""
     return f"{value:,.0f}" if abs(value) >= 100 or float(value).is_integer() else f"{value:.3g}"

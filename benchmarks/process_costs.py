@@ -1,7 +1,4 @@
-"""What a process has cost so far, as the kernel counts it: seconds of processor time, memory, bytes read.
-
-Knows proc(5); must not know what the process is for. Linux only.
-"""
+"""Reads from proc(5) what a process has used so far: processor time, memory, bytes read. Linux only."""
 
 import os
 from pathlib import Path
@@ -10,43 +7,43 @@ import msgspec
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _USER, _SYSTEM = 11, 12  # fields of /proc/PID/stat after the name, which may hold anything but ends with the last ")"
-_IDLE = (3, 4)  # numbers in the first line of /proc/stat: idle and iowait
-_GUEST = 8  # guest and guest_nice, from here on, are part of user and nice
+_IDLE = (3, 4)  # positions of idle and iowait in the first line of /proc/stat
+_GUEST = 8  # guest and guest_nice, from this position on, are included in user and nice
 
 
 class ResidentMemory(msgspec.Struct, frozen=True):
-    """Resident memory now, and the most there has been, in megabytes of 1,000,000 bytes."""
+    """Resident memory now and at its peak, in megabytes of 1,000,000 bytes."""
 
     now_megabytes: float
     most_megabytes: float
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of all its threads, in steps of 10 ms. Raises OSError when it is gone."""
+    """Returns the processor time of all its threads, in steps of 10 ms. Raises OSError if the process has ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS_PER_SECOND
 
 
 def machine_seconds() -> float:
-    """Processor time of everything on this machine, idling and waiting left out, on all cores together."""
+    """Returns the processor time used on this machine, on all cores together, without idle and iowait."""
     _, *numbers = Path("/proc/stat").read_text().partition("\n")[0].split()
     busy = sum(int(number) for number in numbers[:_GUEST]) - sum(int(numbers[index]) for index in _IDLE)
     return busy / _TICKS_PER_SECOND
 
 
 def memory(pid: int) -> ResidentMemory:
-    """Its resident memory. Raises OSError when it is gone."""
+    """Returns its resident memory. Raises OSError if the process has ended."""
     status = _numbers(Path(f"/proc/{pid}/status"))
     return ResidentMemory(status["VmRSS"] * 1024 / 1e6, status["VmHWM"] * 1024 / 1e6)
 
 
 def bytes_read(pid: int) -> int:
-    """How much it has read from files and sockets. Raises OSError when it is gone."""
+    """Returns how many bytes it has read from files and sockets. Raises OSError if the process has ended."""
     return _numbers(Path(f"/proc/{pid}/io"))["rchar"]
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """The lines whose value begins with a number."""
+    """Returns the lines whose value begins with a number."""
     pairs = (line.partition(":") for line in path.read_text().splitlines())
     found = ((name, value.split()) for name, _, value in pairs)
     return {name: int(words[0]) for name, words in found if words and words[0].isdigit()}

@@ -1,9 +1,9 @@
-"""The Python servers that measured_servers.py starts: the service with its images cached, or aiohttp next to idle.
+"""The Python servers that measured_servers.py starts: the service with cached images, and two minimal ones of aiohttp.
 
-`python -m benchmarks.python_servers service|floor|application CORE [--nodes N] [--images N]
-[--certificate FILE --key FILE]` pins itself to a core, prints its addresses as one line of JSON, and ends when standard
-input does. The service's nodes are in the view that a watch fills in a cluster, its images beside those of the registry
-come from a store as after a restart: all the code is the service's own.
+`python -m benchmarks.python_servers service|floor|application CORE [--nodes N] [--images N] [--certificate FILE --key
+FILE]` pins itself to a core, prints its addresses as one line of JSON, and ends when standard input is closed. All code
+is the service's own: its nodes are in the view that a watch fills in a cluster, and its images, besides those of the
+registry, come from a store as after a restart.
 """
 
 import argparse
@@ -49,10 +49,10 @@ _MULTI_ARCH = Content(Kind.INDEX, frozenset({Platform("linux", "amd64"), Platfor
 
 
 class Nowhere:
-    """The API server of a cluster whose nodes are all in view already."""
+    """The API server of a cluster whose nodes are all in the view already."""
 
     async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "") -> Never:
-        """Nothing.
+        """Refuses every request.
 
         Raises:
             ClusterRefused: always.
@@ -62,7 +62,7 @@ class Nowhere:
 
 
 def node_view(count: int) -> WatchedNodes:
-    """The view of a cluster of `count` nodes, synced."""
+    """Returns the view of a cluster of `count` nodes, synced."""
     view = WatchedNodes(Nowhere(), level_label="", clock=time.monotonic)
     names = [node_name(index) for index in range(count)]
     for index, name in enumerate(names):
@@ -73,7 +73,7 @@ def node_view(count: int) -> WatchedNodes:
 
 
 async def fill_store(path: Path, images: int) -> None:
-    """A store that keeps so many multi-arch images, as a service leaves it that has looked them up just now."""
+    """Writes a store of so many multi-arch images, as if a service had just looked them up."""
     store = SqliteStore(path, size=images)
     for start in range(0, images, _BATCH_ROWS):
         await store.write(Batch([_row(index) for index in range(start, min(start + _BATCH_ROWS, images))], {}))
@@ -88,10 +88,10 @@ def _row(index: int) -> NameRow:
 
 
 async def all_loaded(images: int) -> None:
-    """Returns when memory has so many images.
+    """Returns when so many images are cached.
 
     Raises:
-        TimeoutError: it has fewer after a minute.
+        TimeoutError: there are fewer after a minute.
     """
     async with asyncio.timeout(LOAD_SECONDS):
         while (REGISTRY.get_sample_value("multiarch_images", {"state": "known"}) or 0) < images:
@@ -99,7 +99,7 @@ async def all_loaded(images: int) -> None:
 
 
 async def serve_service(options: argparse.Namespace) -> None:
-    """The service beside a registry of two multi-arch images and one amd64-only image."""
+    """Serves the service beside a registry of two multi-arch images and one amd64-only image."""
     with tempfile.TemporaryDirectory() as scratch:
         store = Path(scratch) / "images.sqlite"
         if options.images:
@@ -120,7 +120,7 @@ async def serve_service(options: argparse.Namespace) -> None:
 
 
 def _settings(options: argparse.Namespace, registry: str, store: str) -> Mapping[str, object]:
-    """What is not the default: where to listen, what to ask, and nothing that could age while we measure."""
+    """Returns the settings that differ from the defaults: listeners, registry, and no expiry while measuring."""
     certificate, key = options.certificate, options.key
     return {
         "scheduler.listen": "127.0.0.1:0",
@@ -139,7 +139,7 @@ def _settings(options: argparse.Namespace, registry: str, store: str) -> Mapping
 
 
 async def serve_floor(_: argparse.Namespace) -> None:
-    """The framework's own floor: aiohttp's low-level server reads the body and answers two bytes."""
+    """Serves the minimum of the framework: aiohttp's low-level server reads the body and answers two bytes."""
 
     async def handle(request: web.BaseRequest) -> web.Response:
         await request.read()
@@ -157,7 +157,7 @@ async def serve_floor(_: argparse.Namespace) -> None:
 
 
 async def serve_application(_: argparse.Namespace) -> None:
-    """The handler that aiohttp's tutorial begins with: an Application and its router, which answer two bytes too."""
+    """Serves the handler of aiohttp's tutorial: an Application with a router, which answers two bytes too."""
 
     async def handle(request: web.Request) -> web.Response:
         await request.read()
@@ -185,7 +185,7 @@ SERVED = {"service": serve_service, "floor": serve_floor, "application": serve_a
 
 
 def main() -> None:
-    """Serve what the arguments name."""
+    """Serves what the arguments name."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=SERVED)
     parser.add_argument("core", type=int)
@@ -196,7 +196,7 @@ def main() -> None:
     options = parser.parse_args()
     os.sched_setaffinity(0, {options.core})
     configure_logs("error", "json")
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # a load ends in the middle of its last requests
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # a load ends during its last requests
     uvloop.run(SERVED[options.kind](options))
 
 

@@ -1,7 +1,7 @@
-"""A cluster in which nothing happens: an API server with so many nodes, whose watches bring bookmarks alone.
+"""A cluster in which nothing changes: an API server with so many nodes, whose watches send only bookmarks.
 
 `python -m benchmarks.quiet_cluster CORE NODES` pins itself to a core, prints its address as one line of JSON, and ends
-when standard input does. Whole nodes of about 11 KB, in pages of one version, as a real API server lists them.
+when standard input is closed. It lists whole nodes of about 11 KB in pages of one version, as a real API server does.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ _BOOKMARK = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1"}}}\
 
 
 class QuietCluster(msgspec.Struct, frozen=True):
-    """A running API server, and a kubeconfig file that leads there."""
+    """A running API server, and a kubeconfig file for it."""
 
     kubeconfig: Path
 
 
 @contextlib.contextmanager
 def quiet_cluster(*, core: int, nodes: int) -> Iterator[QuietCluster]:
-    """A cluster of so many nodes, in a process of its own on that core."""
+    """Runs a cluster of so many nodes, in a process of its own on that core."""
     with child("benchmarks.quiet_cluster", core, nodes) as process, tempfile.TemporaryDirectory() as scratch:
         kubeconfig = Path(scratch) / "kubeconfig"
         kubeconfig.write_text(_KUBECONFIG.format(url=msgspec.json.decode(process.said, type=str)))
@@ -49,14 +49,14 @@ def quiet_cluster(*, core: int, nodes: int) -> Iterator[QuietCluster]:
 
 
 class _Collections:
-    """Lists and watches: nodes there are, of everything else nothing."""
+    """Answers lists and watches: of nodes all there are, of everything else nothing."""
 
     def __init__(self, nodes: int) -> None:
         self._nodes = [msgspec.Raw(msgspec.json.encode(node(index))) for index in range(nodes)]
         self.ended = asyncio.Event()
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """A page, or a watch that says nothing until the end."""
+        """Answers with a page of the list, or with a watch without changes."""
         if request.query.get("watch") == "true":
             return await self._watch(request)
         items = self._nodes if request.path == "/api/v1/nodes" else []
@@ -67,7 +67,7 @@ class _Collections:
         return web.Response(body=body, content_type="application/json")
 
     async def _watch(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Bookmarks now and then, and an end when the client asked for one."""
+        """Sends bookmarks at intervals, and ends the watch after the client's `timeoutSeconds`."""
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         with contextlib.suppress(TimeoutError):

@@ -1,8 +1,8 @@
-"""What does it cost your registry? Every request counted where it arrives, over hours of simulated time.
+"""What does it cost your registry? Every request is counted where it arrives, over hours of simulated time.
 
-`python -m benchmarks.registry_cost` prints the table of docs/registries.md. The registry is like Docker Hub: whoever
-asks needs a token, also nobody, and a token is good for five minutes and one repository. The resolver, the client and
-its HTTP are the service's own with default settings.
+`python -m benchmarks.registry_cost` prints the table of docs/registries.md. The registry works as Docker Hub does:
+every client needs a token, anonymous ones too, and a token is valid for five minutes and one repository. The resolver,
+the client and its HTTP are the service's own with default settings.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _COLUMNS = ("401", "token", "HEAD manifests", "GET manifests", "GET blobs")
 
 
 class Hub(EmbeddedRegistry):
-    """A registry that gives everyone a token for one repository; `costs` counts what it was asked, as it answered."""
+    """A registry that gives everyone a token for one repository; `costs` counts the requests by kind."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Hub(EmbeddedRegistry):
         self._tokens: dict[str, tuple[str, float]] = {}
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """A token, a challenge, or what was asked for."""
+        """Answers with a token, a challenge, or the manifest or blob."""
         if request.path == "/token":
             return self._give_token(request.query["scope"])
         kind = "manifests" if "/manifests/" in request.path else "blobs"
@@ -67,7 +67,7 @@ class Hub(EmbeddedRegistry):
 
 
 class Keys:
-    """A tenant with one login, or nobody."""
+    """A tenant with one login, or an anonymous one."""
 
     def __init__(self, name: str = "") -> None:
         self.tenant = name
@@ -75,31 +75,31 @@ class Keys:
 
     @property
     def identity(self) -> Hashable:
-        """One tenant, one keyring."""
+        """The tenant: each has one keyring."""
         return self.tenant
 
     def credential_ids_for(self, _reference: ImageReference) -> tuple[CredentialId, ...]:
-        """The login's, and nobody's."""
+        """Returns the ids of the login and of anonymous access."""
         return tuple(credential.id for credential in self._credentials)
 
     def is_due(self, _reference: ImageReference) -> bool:
-        """It never changes."""
+        """False: the credentials never change."""
         return False
 
     async def load(self, _reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
-        """As ever."""
+        """Returns the same credentials every time."""
         del refresh
         return self._credentials
 
 
 class SharedStore(SqliteStore):
-    """A store of several replicas, as Redis is: each of them asks it for what it has not heard of."""
+    """A store shared by several replicas, as Redis is: each looks up there what it has not cached."""
 
     is_shared = True
 
 
 class Simulation:
-    """A registry, replicas of the service, and the time they go by."""
+    """A registry, replicas of the service, and their clock."""
 
     def __init__(self, stack: AsyncExitStack, folder: Path) -> None:
         self.clock = Clock(1_000_000.0)
@@ -110,7 +110,7 @@ class Simulation:
         self._folder = folder
 
     async def start(self, replicas: int = 1, *, store: type[SqliteStore] | None = None) -> None:
-        """New replicas instead of those there were; with a `store`, at one place."""
+        """Starts so many more replicas; with a `store`, each opens one of that type at the same path."""
         for _ in range(replicas):
             kept = store(self._folder / "images.sqlite", size=10_000) if store else None
             persistence = Persistence(
@@ -131,14 +131,14 @@ class Simulation:
             self.replicas.append(resolver)
 
     async def stop(self) -> None:
-        """No replica is left."""
+        """Ends all replicas."""
         for resolver in self.replicas:
             await resolver.close()
         self.replicas.clear()
         self._stores.clear()
 
     async def ask(self, image: str, *, keys: Keys | None = None, always: bool = False) -> None:
-        """A pod of this image is decided on by each replica, and what they do in the background is done."""
+        """Has each replica decide about a pod of this image; returns when their background work is done."""
         for resolver, store in zip(self.replicas, self._stores, strict=True):
             await resolver.resolve_all([ImageQuery(f"{self.hub.host}/{image}", always)], keys or Keys(), 60.0)
             while resolver.counts()["in_flight"]:
@@ -146,13 +146,13 @@ class Simulation:
             await store.flush()
 
     async def ask_evenly(self, images: Sequence[str], pods: int, seconds: float, *, always: bool = False) -> None:
-        """`pods` of these images, one after the other."""
+        """Asks about `pods` pods of these images, one after another, evenly over the time."""
         for number in range(pods):
             await self.ask(images[number % len(images)], always=always)
             self.clock.advance(seconds / pods)
 
     def push(self, count: int) -> list[str]:
-        """So many multi-arch images, no two alike."""
+        """Adds so many multi-arch images to the registry, all different, and returns their names."""
         names = [f"team/app-{number}" for number in range(count)]
         for number, name in enumerate(names):
             self.hub.add(name, "1", build_index([*BOTH, f"linux/arm/v{number + 10}"]))
@@ -175,14 +175,14 @@ class Simulation:
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """A row of the table: what happens, in words, and how."""
+    """A row of the table: what happens, in words, and the function that simulates it."""
 
     words: str
     play: Callable[[Simulation], Awaitable[None]]
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What a scenario cost: requests by kind."""
+    """What a scenario costs: requests by kind."""
 
     words: str
     requests: dict[str, int]
@@ -261,7 +261,10 @@ async def _restart_later(simulation: Simulation) -> None:
 
 
 async def _fill_and_restart(simulation: Simulation, seconds: float) -> None:
-    """2,000 images, known to the store alone after a while."""
+    """Looks up 2,000 images, restarts after that time, and looks them up again.
+
+    Only what follows the restart is counted.
+    """
     images = simulation.push(2000)
     await simulation.start(store=SqliteStore)
     for image in images:
@@ -292,7 +295,7 @@ SCENARIOS = (
 
 
 async def cost_of(scenario: Scenario) -> Cost:
-    """The scenario played from an empty memory on."""
+    """Simulates the scenario from empty caches on and returns its cost."""
     async with _simulation() as simulation:
         await scenario.play(simulation)
         return Cost(scenario.words, {column: simulation.hub.costs[column] for column in _COLUMNS})
@@ -308,13 +311,13 @@ async def _simulation() -> AsyncIterator[Simulation]:
 
 
 def table_of(costs: Sequence[Cost]) -> str:
-    """The costs as Markdown."""
+    """Returns the costs as a Markdown table."""
     rows = [f"| {cost.words} | {' | '.join(f'{cost.requests[column]:,}' for column in _COLUMNS)} |" for cost in costs]
     return "\n".join([f"| what happens | {' | '.join(_COLUMNS)} |", f"|---|{'---:|' * len(_COLUMNS)}", *rows, ""])
 
 
 async def main() -> None:
-    """Print the table."""
+    """Prints the table."""
     configure_logs("error", "console")
     print(table_of([await cost_of(scenario) for scenario in SCENARIOS]), end="")
 

@@ -1,6 +1,6 @@
-"""What a benchmark says: tables, claims held against marks, plots; on the terminal, and as JSON to compare commits by.
+"""The report of a benchmark: tables, claims with their bounds, plots; printed, and as JSON for comparing commits.
 
-Knows how figures are shown, written and compared; must not know how any of them was measured.
+Other files measure the figures and draw the plots.
 """
 
 import os
@@ -19,7 +19,7 @@ Cell = str | int | float | None
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and with what the figures were measured; `others` are versions such as Go's or kube-scheduler's."""
+    """The machine and the versions that were measured; `others` are such as Go's or kube-scheduler's."""
 
     processor: str
     cores: int
@@ -31,7 +31,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """Figures: the first cell of a row is its name, a column's name tells its unit; None is a figure there is not."""
+    """Figures. The first cell of a row is its name, a column's name states its unit, and None is a missing figure."""
 
     title: str
     columns: Sequence[str]
@@ -39,7 +39,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure and the mark it is held against; without a bound it is only told."""
+    """A figure with its bounds; without a bound it is only printed."""
 
     what: str
     value: float
@@ -49,7 +49,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        """Whether the value keeps every bound there is."""
+        """Whether the value is within all bounds."""
         above = self.at_least is None or self.value >= self.at_least
         return above and (self.at_most is None or self.value <= self.at_most)
 
@@ -61,14 +61,14 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """Points (x, y) that belong together."""
+    """Points (x, y) of one line."""
 
     name: str
     points: Sequence[tuple[float, float]]
 
 
 class Plot(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines over a number; with `bars`, one bar per line, of its only point's y. `name` is the file's stem."""
+    """Lines over a number; with `bars`, one bar per line, as high as its only point's y. `name` is the file's stem."""
 
     name: str
     title: str
@@ -80,7 +80,7 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A benchmark's answer to its one question. `samples` and conditions of the run stand in `notes`."""
+    """A benchmark's answer to its one question. `notes` state the number of samples and the conditions of the run."""
 
     name: str
     question: str
@@ -92,7 +92,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def this_machine(**others: str) -> Machine:
-    """The machine, and the versions of what is measured here."""
+    """Returns the machine, and the versions of what is measured here."""
     return Machine(
         processor=_processor(),
         cores=os.cpu_count() or 0,
@@ -105,14 +105,14 @@ def this_machine(**others: str) -> Machine:
 
 
 def print_machine(console: Console, machine: Machine) -> None:
-    """One line or two."""
+    """Prints the machine and its versions on two lines."""
     versions = {"Python": machine.python, **machine.packages, **machine.others}
     console.print(f"{machine.processor}, {machine.cores} cores, Linux {machine.kernel}, commit {machine.commit}")
     console.print(", ".join(f"{name} {number}" for name, number in versions.items()))
 
 
 def print_report(console: Console, report: Report) -> None:
-    """The question, the tables, the claims with their marks, the notes."""
+    """Prints the question, the tables, the claims with their bounds, and the notes."""
     console.print(f"\n[bold]{report.name}[/]: {report.question}")
     if report.machine:
         print_machine(console, report.machine)
@@ -128,7 +128,7 @@ def print_report(console: Console, report: Report) -> None:
 
 
 def write_report(folder: Path, report: Report) -> Path:
-    """`report.name`.json in `folder`, which is made if need be."""
+    """Writes `report.name`.json into `folder`, which is created if missing, and returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{report.name}.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
@@ -136,12 +136,12 @@ def write_report(folder: Path, report: Report) -> Path:
 
 
 def read_report(path: Path) -> Report:
-    """A report as `write_report` left it. Raises msgspec.DecodeError, OSError."""
+    """Reads a report that `write_report` wrote. Raises msgspec.DecodeError, OSError."""
     return msgspec.json.decode(path.read_bytes(), type=Report)
 
 
 def compared(before: Report, after: Report) -> Table:
-    """Every figure that both have, and how many times the first one the second is."""
+    """Returns all figures that both reports have, with the ratio of the second to the first."""
     old = dict(_figures(before))
     rows: list[list[Cell]] = [
         [name, old[name], value, value / old[name] if old[name] else None]
@@ -198,7 +198,7 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """The checkout's commit, with + where files differ from it; ? outside a repository."""
+    """Returns the checkout's commit, with + if files differ from it; ? outside a repository."""
     command = ["git", "describe", "--always", "--dirty=+", "--abbrev=10"]
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "?"

@@ -1,9 +1,9 @@
 """Does a million requests leave anything behind: memory, file descriptors, connections, tasks, errors in the log?
 
-The service as users start it, in a cluster of 5,000 nodes, beside a registry of 2,000 images of which some are missing
-and some cannot be had. Asked over keep-alive connections, a request at a time on each, which now and then hang up and
-come again: filter by 500 and 5,000 names and with whole nodes, prioritize, preempt, the webhook, and requests that are
-none. Pods have ever-new names and uids. `make soak` asks a million times, in some minutes.
+The service runs as users start it, in a cluster of 5,000 nodes and with a registry of 2,000 images, some of which are
+missing or fail. Requests come over keep-alive connections, one at a time on each, which are closed and reopened now and
+then: filter with 500 and 5,000 names and with whole nodes, prioritize, preempt, the webhook, and invalid requests. Pods
+have new names and uids each time. `make soak` sends a million requests, in some minutes.
 """
 
 import random
@@ -26,15 +26,15 @@ QUESTION = "Does a million requests leave anything behind?"
 REQUESTS = 1_000_000
 NODES, IMAGES = 5_000, 2_000
 CONNECTIONS = 8
-LOOKS = 50  # at the process, evenly over the requests
-RECONNECT = 0.001  # of the requests: their connection hangs up afterwards
+LOOKS = 50  # of the process, evenly over the requests
+RECONNECT = 0.001  # of the requests: the connection is closed after them
 MOST_GROWTH = 1.05
-SETTLE_SECONDS = 30.0  # a connection to a registry is kept for 15
+SETTLE_SECONDS = 30.0  # a connection to a registry is kept open for 15 seconds
 REJECTED = ("warning", "request.rejected")
 
 
 class Look(msgspec.Struct, frozen=True):
-    """The process after so many requests, and how many tasks its lookups are."""
+    """The process after so many requests, and the number of lookups under way."""
 
     requests: int
     process: ProcessFigures
@@ -42,7 +42,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Soaked(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked, what came of it, and what the process was made of meanwhile."""
+    """The requests, their results, and the process's figures over the run."""
 
     seconds: float
     requested: Mapping[str, int]
@@ -54,7 +54,7 @@ class Soaked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(*, fewer: int = 1, requests: int = REQUESTS, settle_seconds: float = SETTLE_SECONDS) -> Report:
-    """The answer. Some minutes for a million requests; afterwards what is left over has `settle_seconds` to go."""
+    """Returns the report. A million requests take some minutes; resources then have `settle_seconds` to be released."""
     core, requests = cores(), max(requests // fewer, 20 * CONNECTIONS)
     nodes, images = max(NODES // fewer, 2 * FEW_NODES), max(IMAGES // fewer, 20)
     with (
@@ -68,7 +68,10 @@ def run(*, fewer: int = 1, requests: int = REQUESTS, settle_seconds: float = SET
 
 
 def _settings(registry: FarRegistry, cluster: QuietCluster) -> dict[str, object]:
-    """What is not the default: whom to ask, and tags that age while we look on, as they do over days."""
+    """Returns the settings that differ from the defaults: cluster, registry, and tags that expire during the run.
+
+    In a cluster tags expire over days.
+    """
     return {
         "cluster.kubeconfig": cluster.kubeconfig,
         "registry.allow": msgspec.json.encode([host.partition(":")[0] for host in registry.hosts]).decode(),
@@ -80,7 +83,10 @@ def _settings(registry: FarRegistry, cluster: QuietCluster) -> dict[str, object]
 
 
 def _soak(service: ObservedProcess, questions: Questions, requests: int, settle_seconds: float) -> Soaked:
-    """So many requests, one under way on each connection, every answer checked, and looks at the process meanwhile."""
+    """Sends so many requests, one at a time on each connection.
+
+    Checks each answer, and looks at the process at intervals.
+    """
     chance = random.Random(2)
     askers = [Asker(service.addresses) for _ in range(CONNECTIONS)]
     requested, wrong, reconnects = Counter[str](), Counter[str](), 0
@@ -122,7 +128,7 @@ def _look(service: ObservedProcess, requests: int) -> Look:
 
 
 def _settled(service: ObservedProcess, begin: Look, most_seconds: float) -> Look:
-    """The process once it holds no more files than at the beginning and looks nothing up, or `most_seconds` later."""
+    """Looks at the process once it has as few files as at first and no lookups, or after `most_seconds`."""
     deadline = time.monotonic() + most_seconds
     while True:
         idle = _look(service, 0)
@@ -169,7 +175,7 @@ def _report(soaked: Soaked) -> Report:
 
 
 def _claims(soaked: Soaked) -> list[Claim]:
-    """A speed and a size, and then everything that must not be left behind."""
+    """Returns claims about requests, processor time and memory, then one for each thing that must not be left over."""
     begin, last, tenth = soaked.looks[0].process, soaked.looks[-1].process, _after_a_tenth(soaked.looks).process
     total = sum(soaked.requested.values())
     nonsense = sum(soaked.requested.get(kind, 0) for kind in NONSENSE)
@@ -196,7 +202,7 @@ def _after_a_tenth(looks: Sequence[Look]) -> Look:
 
 
 def _spread(looks: Sequence[Look]) -> Sequence[Look]:
-    """Some ten of the looks, the first and the last among them."""
+    """Returns about ten of the looks, with the first and the last."""
     return [*looks[:-1][:: max(len(looks) // 10, 1)], looks[-1]]
 
 
@@ -206,7 +212,7 @@ def _row(name: str, look: Look) -> list[str | int | float]:
 
 
 def _counted(requests: int) -> Iterator[int]:
-    """0, 1, 2 …, with a bar on standard error where that is a terminal."""
+    """Yields 0, 1, 2 …, with a progress bar on standard error if that is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.fields[rate]}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:

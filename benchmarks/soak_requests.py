@@ -1,7 +1,6 @@
-"""The requests of a soak, each about a pod that never was before, and the connection that asks and checks.
+"""The requests of a soak, each about a new pod, and the connections that send them and check the answers.
 
-Knows bodies, what a right answer to each is like, and HTTP/1.1; must not know how often what is asked, nor what the
-service is made of.
+`soak.py` decides how often which request is sent.
 """
 
 import random
@@ -14,7 +13,7 @@ from benchmarks import payloads
 from benchmarks.far_registry import is_multi_arch
 from benchmarks.loopback import request_bytes
 
-# By kind: of a hundred requests so many, and the status that is right.
+# How many of a hundred requests are of each kind.
 MIX: Mapping[str, int] = {
     "filter, 500 names": 24,
     "filter, all names": 8,
@@ -29,15 +28,15 @@ _KINDS = [kind for kind, share in MIX.items() for _ in range(share)]
 _PATHS = {"filter": "/scheduler/filter", "prioritize": "/scheduler/prioritize", "preempt": "/scheduler/preempt"}
 NONSENSE = {"no JSON": b'{"Pod": {"metadata"', "no pod": b'{"Pod": 1, "NodeNames": []}'}
 FEW_NAMES, FEW_NODES = 500, 10
-ODD = 0.04  # of the images: one that is missing or cannot be had
-_ODD_PODS = 200  # those of such images are asked about again and again, as they are in a cluster
+ODD = 0.04  # of the images: the share that is missing or fails
+_ODD_PODS = 200  # pods of such images come again and again, as they do in a cluster
 _MARKS = tuple(f"image-{number}.example.com/marked" for number in range(2))
 _SERIAL = "fedcba98"
-CHECKED = 0.02  # of the answers: read, and not only their status
+CHECKED = 0.02  # of the answers: their bodies are checked, not only the status
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A request, and what is known beforehand of its answer: status, listener, and whether no node may be refused."""
+    """A request and its expected answer: the listener, the status, and whether no node may be refused."""
 
     kind: str
     listener: str
@@ -47,10 +46,10 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Questions:
-    """Draws requests, the same ones for the same `seed`."""
+    """Draws requests at random, the same ones for the same `seed`."""
 
     def __init__(self, hosts: Sequence[str], *, nodes: int, images: int, seed: int = 1) -> None:
-        """`images` of them on `hosts`; the last host is the one that is in trouble."""
+        """Spreads `images` images over `hosts`; the last host is the one that fails."""
         self._chance = random.Random(seed)
         self._good = [
             f"{hosts[number % (len(hosts) - 1)]}/team-{number % 97}/service-{number}/component:1"
@@ -75,7 +74,7 @@ class Questions:
         self._review = payloads.review(_MARKS, serial=_SERIAL)
 
     def draw(self, number: int) -> Question:
-        """The next question, about the pod of this number."""
+        """Returns the next request, about the pod of this number."""
         chance = self._chance
         kind = chance.choice(_KINDS)
         if kind in NONSENSE:
@@ -90,12 +89,12 @@ class Questions:
         return Question(kind, "scheduler", request_bytes(_PATHS[kind.partition(",")[0]], body), passes_all=passes_all)
 
     def is_checked(self) -> bool:
-        """Whether the answer to a question is to be read."""
+        """Whether the body of an answer is to be checked."""
         return self._chance.random() < CHECKED
 
 
 class Asker:
-    """A connection to each listener, made when it is needed; one question under way at a time."""
+    """A connection to each listener, opened when needed, with one request at a time."""
 
     def __init__(self, addresses: Mapping[str, str]) -> None:
         self._addresses = addresses
@@ -103,12 +102,12 @@ class Asker:
         self._question: Question | None = None
 
     def ask(self, question: Question) -> None:
-        """Send it; `read` gives what comes back."""
+        """Sends the request; `read` reads the answer."""
         self._question = question
         self._socket(question.listener).sendall(question.raw)
 
     def read(self, *, checked: bool) -> str:
-        """What is wrong with the answer, in a few words; empty if nothing is."""
+        """Reads the answer and returns what is wrong with it, in a few words; empty if nothing is."""
         question = self._question
         assert question
         try:
@@ -121,7 +120,7 @@ class Asker:
         return _fault_in(question, body) if checked and status == 200 else ""
 
     def hang_up(self) -> None:
-        """No connection is open."""
+        """Closes all connections."""
         for one in self._sockets.values():
             one.close()
         self._sockets.clear()
@@ -156,7 +155,7 @@ def _some(source: socket.socket) -> bytes:
 
 
 def _fault_in(question: Question, body: bytes) -> str:
-    """What is wrong with the answer to a question that deserves one."""
+    """Returns what is wrong with the body of an answer with status 200; empty if nothing is."""
     said = msgspec.json.decode(body)
     match question.kind.partition(",")[0]:
         case "filter":
@@ -173,12 +172,12 @@ def _fault_in(question: Question, body: bytes) -> str:
 
 
 def _tail(**fields: object) -> bytes:
-    """What follows the pod in a request's body."""
+    """Returns the part of a request's body that follows the pod."""
     return b"," + msgspec.json.encode(fields)[1:]
 
 
 def _marked(document: bytes, images: Sequence[str], serial: int) -> bytes:
-    """The document about the pod of this serial number with these images."""
+    """Returns the document about the pod of this serial number with these images."""
     document = document.replace(_SERIAL.encode(), f"{serial:08x}".encode())
     for mark, image in zip(_MARKS, images, strict=True):
         document = document.replace(mark.encode(), image.encode())

@@ -1,8 +1,8 @@
 """How long until the service is ready, with a full store, and what of that are imports?
 
-From the start of the process to the first 200 of /readyz. Against Python doing nothing, and importing the libraries
-that any such service needs. With a cluster there is an API server of 5,000 nodes on the other core; what a real one
-adds is another benchmark's question.
+The time is from the start of the process to the first 200 of /readyz. It is compared with a Python that does nothing
+and one that imports the libraries that any such service needs. With a cluster there is an API server of 5,000 nodes on
+the other core; `cluster/readiness.py` measures with a real one.
 """
 
 import statistics
@@ -39,19 +39,19 @@ KNOWN = "all images known, cluster of many nodes"
 
 
 class Times(msgspec.Struct, frozen=True):
-    """Seconds that something took, each time."""
+    """Seconds of each run."""
 
     name: str
     seconds: Sequence[float]
 
     @property
     def median(self) -> float:
-        """As many took longer as took less."""
+        """The median."""
         return statistics.median(self.seconds)
 
 
 def run(*, fewer: int = 1) -> Report:
-    """The answer. Half a minute."""
+    """Returns the report. It takes half a minute."""
     samples, images, nodes = max(SAMPLES // fewer, 1), max(IMAGES // fewer, 10), max(NODES // fewer, 1)
     core = cores()
     with tempfile.TemporaryDirectory() as scratch, quiet_cluster(core=core.load, nodes=nodes) as cluster:

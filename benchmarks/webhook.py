@@ -1,8 +1,8 @@
 """How many pods a second does the webhook admit on one core?
 
-Against aiohttp doing next to nothing: `application` is the Application with router and handler that its tutorial begins
-with, `aiohttp floor` its low-level server; both read the body and answer two bytes. No pod comes twice. They come as in
-a cluster, many of few templates, and once each of a template of its own, where nothing could be remembered.
+Compared with two minimal aiohttp servers: `application` is the Application with router and handler of its tutorial,
+`aiohttp floor` its low-level server; both read the body and answer two bytes. Every pod is new. Pods are measured as in
+a cluster, many of few templates, and once with a template each, so that nothing cached can be used.
 """
 
 import base64
@@ -29,19 +29,19 @@ CONTENDERS = (OURS, TLS, APPLICATION, FLOOR)
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of pods: with `patched` ones every image is multi-arch; `repeated` are their templates, or not."""
+    """A kind of pods. If `patched`, every image is multi-arch; if `repeated`, pods share templates."""
 
     patched: bool
     repeated: bool = True
 
     @property
     def name(self) -> str:
-        """As the table has it."""
+        """The kind's name in the table."""
         templates = f"{TEMPLATES} templates" if self.repeated else "all templates differ"
         return f"{'patched' if self.patched else 'unpatched'}, {templates}"
 
     def bodies(self, registry: str) -> list[bytes]:
-        """Reviews of pods with two containers, whose images are in the registry."""
+        """Returns reviews of pods with two containers, whose images are in the registry."""
         images = (f"{registry}/bench/{'multi' if self.patched else 'single'}:1", f"{registry}/bench/sidecar:1")
         templates = [f"{number:08}" for number in range(TEMPLATES)] if self.repeated else [SERIAL]
         return [payloads.review(images, serial=SERIAL, template=template) for template in templates]
@@ -56,12 +56,12 @@ KINDS = (
 
 
 class Running(msgspec.Struct, frozen=True):
-    """What is measured, by contender; the two services have a registry each."""
+    """The URLs of the servers to measure, by contender; the two services have a registry each."""
 
     servers: Mapping[str, MeasuredServer]
 
     def targets(self, kind: Kind) -> dict[str, Target]:
-        """Pods of that kind for each contender."""
+        """Returns requests with pods of that kind for each contender."""
         plain, secure = (kind.bodies(self.servers[name]["registry"]) for name in (OURS, TLS))
         urls = {OURS: self.servers[OURS]["admission"], TLS: self.servers[TLS]["admission"]}
         urls |= {name: self.servers[name]["url"] for name in (APPLICATION, FLOOR)}
@@ -69,7 +69,7 @@ class Running(msgspec.Struct, frozen=True):
 
 
 def run(*, fewer: int = 1) -> Report:
-    """The report: throughput over 16 connections, latency over one."""
+    """Returns the report: throughput over 16 connections, latency over one."""
     with _running() as running:
         targets = {kind: running.targets(kind) for kind in KINDS}
         for kind, found in targets.items():
@@ -112,7 +112,7 @@ def _running() -> Iterator[Running]:
 
 
 def _check(kind: Kind, targets: Mapping[str, Target]) -> None:
-    """Both services allow the pod, with a patch that tolerates something if and only if its images are multi-arch."""
+    """Checks that both services allow the pod, with added tolerations if and only if its images are multi-arch."""
     for name in (OURS, TLS):
         answer: Any = msgspec.json.decode(ask_once(targets[name].url, targets[name].bodies[-1]))
         patch = base64.b64decode(answer["response"].get("patch", ""))

@@ -1,9 +1,11 @@
-"""Load from wrk, a client that costs next to nothing: requests a second, and every latency as a count per microsecond.
+"""Load from wrk, a client with little overhead: requests a second, and latencies as a histogram by microsecond.
 
-Knows wrk, its Lua and its figures; must not know what is asked. Every answer must be a 200: a quick 413 looks like a
-splendid benchmark. wrk counts statuses over 399 alone as errors, so the answers to the warm-up are looked at here.
-For each late answer wrk adds latencies that a client would have seen that does not wait for it (coordinated omission;
-`stats_correct` in wrk's stats.c). kube-scheduler does wait, so they are taken out again: what is told is what was seen.
+Every answer must be a 200, since an error such as a 413 is fast. wrk counts only statuses over 399 as errors, so the
+answers to the warm-up are checked here.
+
+wrk corrects for coordinated omission: for each late answer it adds latencies that a client would have seen that does
+not wait for it (`stats_correct` in wrk's stats.c). kube-scheduler does wait, so the added latencies are removed again
+and the figures are those observed.
 """
 
 import contextlib
@@ -24,18 +26,18 @@ from benchmarks.cores import pinned
 from benchmarks.loopback import connect, request_bytes
 from testbed.debian_package import find_package
 
-SERIAL = "@serial@"  # in a body: eight digits, of every request its own
+SERIAL = "@serial@"  # in a body: replaced by eight digits, different in each request
 TIMEOUT_SECONDS = 10
-WARM_UP = 0.2  # of a load's own time, before it and not measured
+WARM_UP = 0.2  # of a load's own time; it comes before the load and is not measured
 SCRIPT = Path(__file__).with_suffix(".lua")
 
 
 class LoadFailed(RuntimeError):
-    """A load with an answer that was no 200, or without one; the message says how many of what."""
+    """An answer was not a 200 or did not come; the message gives the number of each failure."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured: `latencies` says how many answers took how many microseconds."""
+    """The figures of a load: `latencies` maps microseconds to numbers of answers."""
 
     requests: int
     seconds: float
@@ -44,7 +46,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def requests_per_second(self) -> float:
-        """Answers over time."""
+        """Answers per second."""
         return self.requests / self.seconds
 
     @property
@@ -54,16 +56,16 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def p99(self) -> float:
-        """What one answer in a hundred exceeds, in milliseconds."""
+        """The 99th percentile, in milliseconds."""
         return self.percentile(99)
 
     @property
     def p999(self) -> float:
-        """What one answer in a thousand exceeds, in milliseconds."""
+        """The 99.9th percentile, in milliseconds."""
         return self.percentile(99.9)
 
     def percentile(self, percent: float) -> float:
-        """The least latency that `percent` of the answers did not exceed, in milliseconds."""
+        """Returns the least latency that `percent` of the answers do not exceed, in milliseconds."""
         wanted = sum(self.latencies.values()) * percent / 100
         seen = 0
         for microseconds in sorted(self.latencies):
@@ -74,7 +76,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where to ask, and the bodies to draw from, in which `SERIAL` is a number that no other request has."""
+    """A URL, and the bodies to draw from, in which each request replaces `SERIAL` with a number of its own."""
 
     url: str
     bodies: Sequence[bytes]
@@ -92,19 +94,21 @@ class _Said(msgspec.Struct):
 
 
 def find_wrk() -> Path:
-    """The program, unpacked from Debian's package. Raises ProgramMissing."""
+    """Returns the wrk program, unpacked from Debian's package. Raises ProgramMissing."""
     return find_package("wrk", "libluajit-5.1-2", "libluajit-5.1-common") / "usr" / "bin" / "wrk"
 
 
 def load(url: str, body: bytes | Sequence[bytes], *, connections: int, seconds: float, core: int) -> Load:
-    """The figures of `seconds` of POSTs by wrk on `core`, after a fifth of that as a warm-up without it.
+    """POSTs with wrk on `core` for `seconds` and returns the figures.
 
-    Each request sends one of the bodies, drawn at random, with a number of its own in the place of `SERIAL`. Where the
-    time was too short for a single answer, it takes up to sixteen times as long.
+    Before that comes a warm-up without wrk, a fifth as long.
+
+    Each request sends one of the bodies, drawn at random, with a number of its own in the place of `SERIAL`. If no
+    answer comes within the time, the load is repeated with four and then sixteen times as long.
 
     Raises:
-        UnexpectedStatus: an answer to the warm-up was no 200.
-        LoadFailed: some answer was an error, or did not come.
+        UnexpectedStatus: an answer to the warm-up was not a 200.
+        LoadFailed: an answer was an error, or did not come.
         ProgramMissing: there is no wrk.
     """
     with _in_files([body] if isinstance(body, bytes) else body) as bodies:
@@ -114,7 +118,7 @@ def load(url: str, body: bytes | Sequence[bytes], *, connections: int, seconds: 
 def take_turns(
     targets: Mapping[str, Target], *, connections: int, seconds: float, rounds: int, core: int
 ) -> dict[str, Load]:
-    """Loads by name, each of `rounds` turns: A, B, A, B, so that whatever drifts meanwhile hits all alike."""
+    """Runs the loads in `rounds` turns, A, B, A, B, so that drift affects all alike; returns the figures by name."""
     turns: dict[str, list[Load]] = {name: [] for name in targets}
     with contextlib.ExitStack() as stack:
         sent = {name: stack.enter_context(_in_files(target.bodies)) for name, target in targets.items()}
@@ -126,7 +130,7 @@ def take_turns(
 
 
 def pooled(loads: Sequence[Load]) -> Load:
-    """All the answers of several loads as one."""
+    """Returns the figures of several loads as one."""
     latencies = Counter[int]()
     for one in loads:
         latencies.update(one.latencies)
@@ -139,7 +143,7 @@ def pooled(loads: Sequence[Load]) -> Load:
 
 
 def parse_output(output: str, connections: int) -> Load:
-    """The figures in what wrk and our script print. Raises LoadFailed if there are none, or a failure among them."""
+    """Parses what wrk and our script print. Raises LoadFailed if there are no figures, or if they count a failure."""
     lines = [line for line in output.splitlines() if line.startswith("{")]
     if not lines:
         raise LoadFailed(f"wrk told no figures: {output.strip()[-300:]!r}")
@@ -155,10 +159,11 @@ def parse_output(output: str, connections: int) -> Load:
 
 
 def _as_seen(said: _Said, connections: int) -> dict[int, int]:
-    """The latencies without those that wrk has added: to each over twice the mean, that less one mean, two means…
+    """Returns the latencies without those that wrk has added.
 
-    wrk goes through them upwards and adds below, so going downwards each is bare of additions when its own are taken
-    away.
+    For each latency over twice the mean, wrk adds that latency less one mean, less two means, and so on. It works
+    upwards and adds below. So, going downwards, each count is free of additions once those of higher latencies are
+    subtracted.
     """
     counts = dict(said.latencies)
     if said.requests < connections:
@@ -172,7 +177,7 @@ def _as_seen(said: _Said, connections: int) -> dict[int, int]:
 
 @contextlib.contextmanager
 def _in_files(bodies: Sequence[bytes]) -> Iterator["_Bodies"]:
-    """The bodies as files, which take up too much memory to be held twice."""
+    """Writes the bodies to files, since wrk's script reads them from there."""
     with tempfile.TemporaryDirectory() as scratch:
         for number, body in enumerate(bodies, 1):
             (Path(scratch) / str(number)).write_bytes(body)
@@ -180,7 +185,7 @@ def _in_files(bodies: Sequence[bytes]) -> Iterator["_Bodies"]:
 
 
 class _Bodies(msgspec.Struct, frozen=True):
-    """What is sent, and the folder in which each has a file."""
+    """The bodies, and the folder that holds a file of each."""
 
     folder: Path
     bodies: Sequence[bytes]
@@ -195,7 +200,7 @@ class _Bodies(msgspec.Struct, frozen=True):
         raise LoadFailed(f"no answer from {url} in {seconds * longer:g} s")
 
     def _warm_up(self, url: str, seconds: float) -> None:
-        """Ask for that long, at least once, and look at every status."""
+        """Sends requests for that long, at least one, and checks every status."""
         deadline = time.monotonic() + seconds
         path = urlsplit(url).path
         with connect(url) as connection:
@@ -205,12 +210,12 @@ class _Bodies(msgspec.Struct, frozen=True):
                     return
 
     def _arguments(self) -> list[str]:
-        """The script's."""
+        """The arguments of the script."""
         marker = SERIAL if SERIAL.encode() in self.bodies[0] else ""
         return [str(self.folder), str(len(self.bodies)), marker, str(_first_serial())]
 
     def _run(self, url: str, connections: int, seconds: float, core: int) -> Load:
-        """wrk for `seconds`: it knows whole ones only, so it is told more and interrupted, upon which it sums up."""
+        """Runs wrk for `seconds`. It takes whole seconds only, so it gets more and is interrupted, then prints."""
         program = find_wrk()
         libraries = ":".join(sorted({str(path.parent) for path in program.parents[1].glob("lib/**/*.so*")}))
         command = [str(program), "--threads=1", f"--connections={connections}", f"--duration={int(seconds) + 60}s"]
@@ -237,12 +242,15 @@ class _Bodies(msgspec.Struct, frozen=True):
 
 
 def _first_serial() -> int:
-    """The microsecond: no run, which takes longer than one per request, comes up to where the next one begins."""
+    """Returns the current microsecond.
+
+    A run sends less than one request a microsecond, so serials of runs do not overlap.
+    """
     return time.monotonic_ns() // 1000 % 10**8
 
 
 def _wait_until_interruptible(process: subprocess.Popen[str]) -> None:
-    """Until wrk catches SIGINT, which it does from the moment its load has begun, or has ended; see proc(5), SigCgt."""
+    """Waits until wrk catches SIGINT, which it does once its load has begun, or has ended; see proc(5), SigCgt."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         status = Path(f"/proc/{process.pid}/status").read_text()

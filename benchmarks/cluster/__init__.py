@@ -1,1 +1,1 @@
-"""Questions whose answers take a real control plane: how fast kube-scheduler places pods, what the service costs."""
+"""Benchmarks on a real control plane: how fast kube-scheduler places pods, and what the service costs."""

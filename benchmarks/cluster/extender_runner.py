@@ -1,7 +1,6 @@
-"""Starts whom a variant asks: a Go reference, our service, or our service as a webhook; each ready and warm.
+"""Starts the extender of a variant, ready and warm: a Go reference, our service, or our service as a webhook.
 
-Knows what each needs to answer as it would in a real cluster, and the images whose platforms are known. Must not know
-what is measured.
+It also serves the images whose platforms the extenders know.
 """
 
 import asyncio
@@ -22,12 +21,12 @@ from testbed.objects import KubernetesObject, pod
 from testbed.shipped_files import SECOND_SCHEDULER, Mode, webhook_configuration
 
 ARCHITECTURES = ("amd64", "arm64")
-WHERE = "default"  # the namespace: where controllers run, it has its service account from the beginning
+WHERE = "default"  # the namespace; where controllers run, it has a service account from the beginning
 WEBHOOKS = "admissionregistration.k8s.io/v1"
 
 
 class ExtenderRunner:
-    """Starts extenders for one cluster; `images` has one for each kind of pod."""
+    """Starts extenders for one cluster; `images` has one image for each kind of pod."""
 
     def __init__(
         self, cluster: ClusterProvider, api: ApiClient, registry: EmbeddedRegistry, programs: Programs, folder: Path
@@ -42,7 +41,7 @@ class ExtenderRunner:
         self.images = {Pods.MULTI: f"{registry.host}/bench/multi:1.0", Pods.SINGLE: f"{registry.host}/bench/single:1.0"}
 
     async def set_up(self, nodes: Mapping[str, str]) -> None:
-        """Gives the service its accounts; `nodes` are the architectures by which `typed` decides."""
+        """Creates the service's accounts; `typed` decides by the architectures in `nodes`."""
         self._nodes = nodes
         for mode in (Mode.SECOND, Mode.WEBHOOK):
             path = self._folder / f"{mode}.kubeconfig"
@@ -50,7 +49,7 @@ class ExtenderRunner:
 
     @asynccontextmanager
     async def extender_of(self, variant: Variant) -> AsyncIterator[Extender | None]:
-        """Whoever is asked in this variant, ready and warm; None if nobody is."""
+        """Runs the extender or webhook of this variant, ready and warm; yields None if it has none."""
         match variant.extender:
             case ExtenderChoice.NULL | ExtenderChoice.SCORING | ExtenderChoice.TYPED:
                 with self._reference(variant.extender) as reference:
@@ -66,7 +65,7 @@ class ExtenderRunner:
                 yield None
 
     async def spec(self, variant: Variant) -> KubernetesObject:
-        """What the pods say beside their container."""
+        """Returns the fields of the pods' spec beside the containers."""
         spec: KubernetesObject = {"schedulerName": SECOND_SCHEDULER}
         if not variant.by_hand:
             return spec
@@ -110,9 +109,10 @@ class ExtenderRunner:
             service.terminate()
 
     async def _warm(self, service: ExtenderProcess) -> None:
-        """Returns when the service knows the images, since it has been asked about an earlier pod of them.
+        """Returns when the service has cached the images and has stopped watching pending pods.
 
-        And when it no longer looks at pending pods, as it does for some seconds after it has met such images.
+        It is called with a pod of the images until they are cached. The service watches pending pods for some seconds
+        after it has seen new images.
         """
         args = {"Pod": pod("warm", *self.images.values(), namespace=WHERE), "NodeNames": list(self._nodes)[:1]}
         async with asyncio.timeout(30):
@@ -125,7 +125,7 @@ class ExtenderRunner:
 
     @asynccontextmanager
     async def _webhook(self, variant: Variant) -> AsyncIterator[ExtenderProcess]:
-        """The API server calls the service for pods inside the block."""
+        """Runs the service as a webhook, which the API server calls for pods inside the block."""
         settings = [f"admission.node_affinity={variant.affinity}", "admission.network_policy=true"]
         async with self._service(Mode.WEBHOOK, *settings, scheduler=False) as service:
             configuration = webhook_configuration(Mode.WEBHOOK, service.admission_url, service.authority)
@@ -141,6 +141,6 @@ class ExtenderRunner:
                 await self._api.delete("MutatingWebhookConfiguration", name, api_version=WEBHOOKS)
 
     async def _review(self, pods: Pods) -> KubernetesObject:
-        """A pod of this kind as it would be created: a dry run, webhooks included."""
+        """Creates a pod of this kind as a dry run, webhooks included, and returns it."""
         manifest = pod("probe", self.images[pods], namespace=WHERE)
         return await self._api.request("POST", f"/api/v1/namespaces/{WHERE}/pods?dryRun=All", manifest)

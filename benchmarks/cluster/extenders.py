@@ -1,7 +1,7 @@
-"""Whom kube-scheduler asks in the throughput benchmark: one of the Go references or our service, as a process.
+"""The extenders of the throughput benchmark: one of the Go references or our service, as a process.
 
-Knows how each is started and how it is known to have been asked. A reference that was not, or a service that did not
-answer every call, is an error: such a run would look splendid.
+Each checks that it was called: a reference that was not, or a service that did not answer every call, is an error,
+since such a run would look fast.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ from testbed.processes import Process
 
 _READY_SECONDS = 30.0
 _GRACE_SECONDS = 10.0
-_LEAST_CALL_BYTES = 500  # no call is shorter: it carries a pod
+_LEAST_CALL_BYTES = 500  # every call is longer, since it carries a pod
 
 
 class NotAsked(RuntimeError):
-    """The extender was not asked as often as it had to be, or failed to answer: the run is void."""
+    """The extender was called less often than it must be, or did not answer a call: the run is void."""
 
 
 class Extender(Protocol):
@@ -29,26 +29,32 @@ class Extender(Protocol):
 
     @property
     def url(self) -> str:
-        """Its base address."""
+        """The base URL."""
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process id."""
 
     async def begin(self) -> None:
-        """Calls count from here."""
+        """Starts counting calls."""
 
     async def check(self, pods: int, verbs: Sequence[str]) -> Mapping[str, float]:
-        """Calls per pod of each verb, if it counts them. Raises NotAsked, unless each was called for every pod."""
+        """Returns the calls per pod of each verb, if the extender counts them.
+
+        Raises NotAsked if a verb was called less often than once per pod.
+        """
 
 
 class ReferenceExtender:
-    """One of the Go programs; it does not count, so what it has read is held against the least there can be."""
+    """One of the Go programs.
+
+    It does not count calls, so the bytes that it has read are compared with a lower bound.
+    """
 
     def __init__(
         self, which: ExtenderChoice, program: Path, folder: Path, host: str, table: Mapping[str, object]
     ) -> None:
-        """Returns when it listens; `table` is what `typed` decides by. Raises ProcessFailed."""
+        """Starts the program; returns when it listens. `typed` decides by `table`. Raises ProcessFailed."""
         name = which.replace(" ", "-")
         command = [str(program), "-listen", f"{host}:0"]
         match which:
@@ -66,27 +72,27 @@ class ReferenceExtender:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process id."""
         return self._process.pid
 
     async def begin(self) -> None:
-        """What it reads counts from here."""
+        """Starts counting the bytes read."""
         self._read = bytes_read(self.pid)
 
     async def check(self, pods: int, verbs: Sequence[str]) -> Mapping[str, float]:
-        """Nothing is counted. Raises NotAsked."""
+        """Returns no counts. Raises NotAsked if too few bytes were read."""
         read = bytes_read(self.pid) - self._read
         if read < pods * len(verbs) * _LEAST_CALL_BYTES:
             raise NotAsked(f"{self._process.name} has read {read:,} bytes for {pods:,} pods and {' and '.join(verbs)}")
         return {}
 
     def stop(self) -> None:
-        """Ends it."""
+        """Ends the program."""
         self._process.stop(_GRACE_SECONDS)
 
 
 class ServiceExtender:
-    """Our service, which counts its calls and their outcomes. `verbs` are those it may be asked, the webhook's too."""
+    """Our service, which counts its calls and their outcomes. `verbs` are those called, the webhook's included."""
 
     def __init__(self, service: ExtenderProcess, verbs: Sequence[str]) -> None:
         self._service, self._verbs = service, verbs
@@ -94,20 +100,20 @@ class ServiceExtender:
 
     @property
     def url(self) -> str:
-        """Where kube-scheduler asks; empty when it does not."""
+        """The URL for kube-scheduler; empty if kube-scheduler does not call it."""
         return self._service.scheduler_url
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process id."""
         return self._service.pid
 
     async def begin(self) -> None:
-        """Calls count from here."""
+        """Starts counting calls."""
         self._before = {verb: await self._service.calls(verb) for verb in self._verbs}
 
     async def check(self, pods: int, verbs: Sequence[str]) -> Mapping[str, float]:
-        """Calls per pod. Raises NotAsked, for a call without an answer too."""
+        """Returns the calls per pod. Raises NotAsked, also if a call has not been answered."""
         calls = {verb: await self._service.calls(verb) - self._before[verb] for verb in verbs}
         if short := [verb for verb, count in calls.items() if count < pods]:
             raise NotAsked(f"the service was asked too rarely for {' and '.join(short)}: {calls} for {pods:,} pods")

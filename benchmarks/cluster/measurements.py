@@ -1,6 +1,6 @@
-"""From samples taken while pods were placed to figures: pods a second, processor time per pod, durations.
+"""Computes figures from samples taken while pods were placed: pods a second, processor time per pod, durations.
 
-Pure. Knows which samples count; must not know how they were taken, nor what is claimed of the figures.
+This module is pure: it takes no samples and makes no claims.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ _ENOUGH = 0.5  # the share of all pods that must be bound between the first and 
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """At this moment, of any clock: pods bound so far, and processor seconds of each process so far, by its name.
+    """Pods bound and processor seconds of each process, by its name, up to this moment of any clock.
 
-    `machine_seconds` are those of everything on the machine.
+    `machine_seconds` is the processor time of everything on the machine.
     """
 
     at_seconds: float
@@ -26,9 +26,9 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How fast pods were bound, and what one of them cost; `is_steady` if starting and ending are not in it.
+    """How fast pods were bound, and the cost of each; `is_steady` if starting and ending are excluded.
 
-    `other_cores` is how many cores were busy with none of the processes looked at: disturbance, if it is not small.
+    `other_cores` is how many cores were busy with other processes than those observed. A large value means disturbance.
     """
 
     pods_per_second: float
@@ -38,7 +38,7 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant, measured once. `calls_per_pod`: of each verb, where the extender counts them."""
+    """One variant, measured once. `calls_per_pod` is by verb, where the extender counts calls."""
 
     variant: str
     nodes: int
@@ -51,7 +51,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant over all rounds: medians, and the most disturbance of any. `paces`: pods a second in each round."""
+    """One variant over all rounds: medians, and the highest disturbance.
+
+    `paces` are the pods a second of each round.
+    """
 
     variant: str
     nodes: int
@@ -70,18 +73,19 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return median(self.paces)
 
     def over(self, other: "Summary") -> float:
-        """The pace over that of another variant in the same round, and of these ratios the median.
+        """Returns the median of the ratios of this pace to the other variant's pace in the same round.
 
-        Not the ratio of the medians: each round has a cluster of its own, and some are slower for all variants alike.
+        It is not the ratio of the medians, since each round has a cluster of its own, and some are slower for all
+        variants.
         """
         return median(pace / others for pace, others in zip(self.paces, other.paces, strict=True))
 
 
 def pace_of(samples: Sequence[Sample]) -> Pace:
-    """The pace between the first and the last sample at which some pods were bound and others not.
+    """Returns the pace between the first and the last sample at which some pods were bound and others not.
 
-    If less than half of the pods lie between them, as in a run of a second, the samples at both ends count too, and
-    with them kube-scheduler's start: the pace is a lower bound then. Raises ValueError if nothing was bound.
+    If less than half of the pods lie between them, as in a run of one second, the samples at both ends count too. They
+    include kube-scheduler's start, so the pace is then a lower bound. Raises ValueError if nothing was bound.
     """
     first, last = samples[0].bound, samples[-1].bound
     amid = [sample for sample in samples if first < sample.bound < last]
@@ -98,7 +102,7 @@ def pace_of(samples: Sequence[Sample]) -> Pace:
 
 
 def summarize(measurements: Sequence[Measurement]) -> list[Summary]:
-    """One summary for each variant and number of nodes, in the order in which they are first met."""
+    """Returns one summary for each variant and number of nodes, in the order of their first measurement."""
     groups: dict[tuple[str, int], list[Measurement]] = {}
     for each in measurements:
         groups.setdefault((each.variant, each.nodes), []).append(each)

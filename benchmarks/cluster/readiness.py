@@ -1,8 +1,8 @@
 """How soon is the service ready in a cluster of 5,000 nodes, and what does it cost to keep it there?
 
-On a real kube-apiserver with nodes of 11 KB: from the start of the process to the first 200 of /readyz, then processor
-time and memory while nothing happens, then memory among three times as many nodes. `python -m
-benchmarks.cluster.readiness` prints it.
+It runs on a real kube-apiserver with nodes of 11 KB. It measures the time from the start of the process to the first
+200 of /readyz, then processor time and memory while nothing happens, then memory with three times as many nodes.
+`python -m benchmarks.cluster.readiness` prints the report.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ IDLE_SECONDS = 60.0
 STARTS = 5
 COLUMNS = ("nodes", "ready s", "fastest", "slowest", "starts", "resident MB", "most MB", "idle % of a core", "living %")
 READY_SECONDS, IDLE_PERCENT, GROWTH_MEGABYTES = 1.5, 0.5, 15.0
-"""The marks."""
+"""The bounds of the claims."""
 _PAUSE_SECONDS = 0.005
 _REPORT_SECONDS = 300.0  # a kubelet's nodeStatusReportFrequency
 _GIVEN_UP_SECONDS = 60.0
@@ -45,10 +45,10 @@ _ASKED = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 class Footprint(msgspec.Struct, frozen=True, kw_only=True):
-    """The service among so many nodes: seconds until ready, of each start; resident megabytes, now and at most.
+    """The service with so many nodes: seconds until ready, for each start; resident megabytes, now and at the peak.
 
-    Of a core it takes `idle_percent` while nothing happens, `living_percent` while kubelets report their nodes; None
-    where that was not measured.
+    `idle_percent` is its share of a core while nothing happens, `living_percent` while kubelets report their nodes;
+    None if not measured.
     """
 
     nodes: int
@@ -67,7 +67,10 @@ def run(
     starts: int = STARTS,
     idle_seconds: float = IDLE_SECONDS,
 ) -> Report:
-    """The report. From the main thread (see parent_death.py). Raises BinariesMissing, ProcessFailed, TimeoutError."""
+    """Returns the report. Call it from the main thread (see parent_death.py).
+
+    Raises BinariesMissing, ProcessFailed, TimeoutError.
+    """
     few, some, many = (max(2, count // fewer) for count in (FEW_NODES, nodes, more_nodes))
     with LocalCluster(find_binaries()) as cluster:
         found = asyncio.run(_measure(cluster, (few, some, many), max(1, starts // fewer), idle_seconds / fewer))
@@ -75,7 +78,7 @@ def run(
 
 
 def report_of(found: Sequence[Footprint], idle_seconds: float) -> Report:
-    """The report of footprints among few, some and many nodes."""
+    """Returns the report of the footprints with few, some and many nodes."""
     return Report(
         name=NAME,
         question=QUESTION,
@@ -94,7 +97,7 @@ def report_of(found: Sequence[Footprint], idle_seconds: float) -> Report:
 
 
 def claims_of(few: Footprint, some: Footprint, many: Footprint) -> list[Claim]:
-    """How soon it is ready and what it costs to idle among some nodes; what many nodes take in memory."""
+    """Returns claims about readiness and idle cost with some nodes, and about memory with many nodes."""
     ready, growth = median(some.ready_seconds), many.resident_megabytes - few.resident_megabytes
     among, over = f"among {some.nodes:,} nodes", f"{many.nodes:,} nodes over {few.nodes:,}"
     claims = [Claim(what=f"ready {among}", value=ready, unit="s", at_most=READY_SECONDS)]
@@ -114,7 +117,10 @@ def _row(found: Footprint) -> list[Cell]:
 async def _measure(
     cluster: LocalCluster, sizes: tuple[int, int, int], starts: int, idle_seconds: float
 ) -> list[Footprint]:
-    """Footprints among few, some and many nodes; only among some the service is started often, and idles."""
+    """Returns the footprints with few, some and many nodes.
+
+    Repeated starts and the cost of idling are measured only with some nodes.
+    """
     few, some, many = sizes
     with tempfile.TemporaryDirectory(prefix="multiarch-readiness-") as folder:
         async with connect(cluster.kubeconfig) as api:
@@ -145,7 +151,7 @@ class _Bench:
             self._nodes = end
 
     async def footprint(self, starts: int, idle_seconds: float) -> Footprint:
-        """Of so many starts the times; of the last the memory, and what it takes to idle and to watch that long."""
+        """Returns the times of so many starts, and the last one's memory and cost while idle and while watching."""
         times = [await self._start_once() for _ in range(starts - 1)]
         async with self._service() as (service, seconds):
             await asyncio.sleep(_SETTLED_SECONDS)
@@ -166,7 +172,7 @@ class _Bench:
             return seconds
 
     async def _report_nodes(self, seconds: float) -> None:
-        """For so long, every node's status changes as often as a kubelet changes it."""
+        """Changes every node's status as often as its kubelet does, for so many seconds."""
         pause, began = _REPORT_SECONDS / self._nodes, time.perf_counter()
         for index in range(int(seconds / pause)):
             name = _name(index % self._nodes)
@@ -178,7 +184,7 @@ class _Bench:
 
     @asynccontextmanager
     async def _service(self) -> AsyncIterator[tuple[ExtenderProcess, float]]:
-        """A running service, and how many seconds it took to be ready."""
+        """Runs the service; yields it and the seconds that it took to be ready."""
         settings = ("cache.url='memory:'", "shutdown.grace_seconds=1")
         name = f"service-{next(self._runs)}"
         service = make_extender_process(name, self._folder, self._kubeconfig, *settings, admission=False)
@@ -191,7 +197,7 @@ class _Bench:
 
 
 def _wait_until_ready(service: ExtenderProcess) -> float:
-    """The moment of the first 200 of /readyz, on the clock of time.perf_counter; nothing else runs meanwhile."""
+    """Returns the moment of the first 200 of /readyz, by time.perf_counter. Blocks, so nothing else runs meanwhile."""
     host, _, port = service.operations_url.removeprefix("http://").rpartition(":")
     deadline = time.perf_counter() + _GIVEN_UP_SECONDS
     while time.perf_counter() < deadline and service.is_running:
@@ -211,7 +217,7 @@ def _is_ready(host: str, port: int) -> bool:
 
 
 async def _share(pid: int, meanwhile: Awaitable[None]) -> float:
-    """Per cent of a core that the process takes until that is over."""
+    """Returns the share of a core that the process uses until `meanwhile` is done, in per cent."""
     before, began = cpu_seconds(pid), time.perf_counter()
     await meanwhile
     return (cpu_seconds(pid) - before) / (time.perf_counter() - began) * 100

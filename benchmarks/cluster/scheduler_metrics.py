@@ -1,6 +1,6 @@
-"""kube-scheduler's own figures: how many pods it has placed, and how long its steps took.
+"""Reads kube-scheduler's metrics: how many pods it has placed, and how long its steps took.
 
-Pure. Knows the Prometheus text format and the names of kube-scheduler's metrics; must not know how the text was got.
+This module is pure: it parses the Prometheus text format.
 """
 
 import math
@@ -12,27 +12,27 @@ from itertools import pairwise
 import msgspec
 
 ATTEMPT = "scheduler_scheduling_attempt_duration_seconds"
-"""From a pod's turn to its binding, by result; scheduling and binding together."""
+"""From the start of a pod's scheduling attempt to its binding, by result."""
 ALGORITHM = "scheduler_scheduling_algorithm_duration_seconds"
-"""Filtering and scoring of one pod, the extender's calls included: nothing else is scheduled meanwhile."""
+"""Filtering and scoring of one pod, with the extender's calls. No other pod is scheduled meanwhile."""
 _SCHEDULED = re.compile(r'^scheduler_schedule_attempts_total\{[^}]*result="scheduled"[^}]*\} (\S+)$', re.MULTILINE)
 _LE = re.compile(r'[{,]le="([^"]+)"')
 
 
 class Quantiles(msgspec.Struct, frozen=True):
-    """Of a duration, in milliseconds."""
+    """Quantiles of a duration, in milliseconds."""
 
     p50: float
     p99: float
 
 
 def scheduled(text: str) -> int:
-    """How many pods have been bound; 0 while there are none and the counter is missing."""
+    """Returns how many pods have been bound; 0 if the counter is missing, as it is at the start."""
     return sum(int(float(value)) for value in _SCHEDULED.findall(text))
 
 
 def quantiles(text: str, name: str, *, label: str = "") -> Quantiles | None:
-    """Of the histogram of that name, of its series with that label (`result="scheduled"`); None if it is empty."""
+    """Returns the quantiles of the histogram's series with that label (`result="scheduled"`); None if it is empty."""
     buckets = _buckets(text, name, label)
     if not buckets or not buckets[-1][1]:
         return None
@@ -40,9 +40,9 @@ def quantiles(text: str, name: str, *, label: str = "") -> Quantiles | None:
 
 
 def quantile(buckets: Sequence[tuple[float, float]], part: float) -> float:
-    """As Prometheus' histogram_quantile: linear within a bucket; of (upper bound, count up to it), the last is +Inf.
+    """Returns the quantile as Prometheus' histogram_quantile does, linear within a bucket.
 
-    What lies beyond the last finite bound is told as that bound.
+    Buckets are (upper bound, count up to it), the last one +Inf. A quantile beyond the last finite bound is that bound.
     """
     rank = part * buckets[-1][1]
     for (below, before), (bound, count) in pairwise([(0.0, 0.0), *buckets]):
@@ -52,7 +52,7 @@ def quantile(buckets: Sequence[tuple[float, float]], part: float) -> float:
 
 
 def _buckets(text: str, name: str, label: str) -> list[tuple[float, float]]:
-    """(upper bound, count up to it) over all series that have the label."""
+    """Returns (upper bound, count up to it), summed over all series that have the label."""
     counts: defaultdict[float, float] = defaultdict(float)
     for line in text.splitlines():
         if line.startswith(f"{name}_bucket{{") and label in line and (bound := _LE.search(line)):

@@ -1,7 +1,7 @@
-"""A cluster set up for measuring kube-scheduler: its nodes, images of known platforms, and one variant after the other.
+"""Measures kube-scheduler in a cluster with nodes and images of known platforms, one variant after another.
 
-Knows how a variant is played and judged: every pod bound, none where its image does not run, every extender asked. Must
-not know which variants are compared, nor how figures are shown.
+A run is valid if every pod is bound, none on a node where its image does not run, and the extender was called. Other
+files choose the variants and print the figures.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from testbed.shipped_files import (
 )
 
 FAST = {"qps": 5000, "burst": 5000}
-"""kube-scheduler's own limit of 50 requests a second would be all that is measured."""
+"""Raises kube-scheduler's limit of 50 requests a second, which would else be what is measured."""
 UNTHROTTLED: KubernetesObject = {
     "apiVersion": "flowcontrol.apiserver.k8s.io/v1",
     "kind": "FlowSchema",
@@ -48,25 +48,31 @@ UNTHROTTLED: KubernetesObject = {
         ],
     },
 }
-"""Without it the API server refuses some of the bindings that a scheduler as fast as that has under way (429, queue
-full), which then wait for seconds while all cores idle."""
+"""Exempts kube-scheduler from the API server's priority and fairness.
+
+Without it the API server refuses some of its many concurrent bindings (429, queue full), which are then delayed for
+seconds while all cores idle.
+"""
 SAMPLE_SECONDS = 0.25
 BOUND_SECONDS = 900.0
 NODES_AT_ONCE = 1000
 DELETERS = 4
-"""The API server deletes a collection one object after the other; this many parts of one go side by side."""
+"""How many parts of a collection are deleted concurrently.
+
+The API server deletes the objects of one part in sequence.
+"""
 QUIET_SHARE, QUIET_SECONDS, QUIETED_SECONDS = 0.15, 0.5, 30.0
 SCHEDULER = "kube-scheduler"
 
 
 class Misplaced(RuntimeError):
-    """Pods stand where their image does not run, or were not changed as they should have been: the run is void."""
+    """Pods are on nodes where their image does not run, or lack what the webhook adds: the run is void."""
 
 
 class SchedulerRun:
-    """A cluster with its nodes; `set_up` makes them.
+    """A cluster with its nodes; `set_up` creates them.
 
-    `profile` is called in a thread of its own while the pods of a variant are being bound, with the variant's name.
+    `profile` is called with the variant's name, in a thread of its own, while the pods of a variant are being bound.
     """
 
     def __init__(
@@ -83,7 +89,7 @@ class SchedulerRun:
         self._architectures: dict[str, str] = {}
 
     async def set_up(self, nodes: int) -> None:
-        """Creates so many nodes, half of each architecture in a fixed random order; others take no pods any more."""
+        """Creates so many nodes, half of each architecture in a fixed random order. All others become unschedulable."""
         for found in await self._api.list("Node"):
             await self._api.patch("Node", found["metadata"]["name"], {"spec": {"unschedulable": True}})
         architectures = [ARCHITECTURES[index % 2] for index in range(nodes)]
@@ -96,7 +102,9 @@ class SchedulerRun:
         await self._api.apply(UNTHROTTLED)
 
     async def measure(self, variant: Variant, pods: int) -> tuple[Measurement, str]:
-        """The variant with so many pods, and the end of kube-scheduler's metrics; the pods are gone afterwards.
+        """Measures the variant with so many pods; returns the figures and kube-scheduler's last metrics.
+
+        Deletes the pods.
 
         Raises NotAsked, Misplaced, TimeoutError, ProcessFailed.
         """
@@ -122,7 +130,7 @@ class SchedulerRun:
         return measured, text
 
     async def _create(self, variant: Variant, extender: Extender | None, count: int, spec: KubernetesObject) -> float:
-        """How many pods a second were created; nobody schedules them yet."""
+        """Creates the pods while no scheduler runs; returns how many were created per second."""
         if extender:
             await extender.begin()
         image = self._extenders.images[variant.pods]
@@ -140,7 +148,10 @@ class SchedulerRun:
     async def _schedule(
         self, variant: Variant, extender: Extender | None, count: int
     ) -> tuple[list[Sample], str, Mapping[str, float]]:
-        """Samples from before kube-scheduler's start until all are bound, its last metrics, calls per pod."""
+        """Runs kube-scheduler until all pods are bound; returns the samples, its last metrics, and the calls per pod.
+
+        The first sample is from before its start.
+        """
         url = extender.url if extender else ""
         configuration = scheduler_configuration(Mode.SECOND, url, variant.entry(), clientConnection=dict(FAST))
         samples = [self._sample(0, extender)]
@@ -153,7 +164,10 @@ class SchedulerRun:
         return samples, text, calls
 
     async def _read_until_bound(self, samples: list[Sample], extender: Extender | None, count: int) -> str:
-        """The metrics that say that so many are bound; a sample is added for each reading. Raises TimeoutError."""
+        """Adds a sample for each reading until so many pods are bound; returns the last metrics.
+
+        Raises TimeoutError.
+        """
         try:
             async with asyncio.timeout(BOUND_SECONDS):
                 while True:
@@ -166,7 +180,10 @@ class SchedulerRun:
             raise TimeoutError(f"{samples[-1].bound} of {count} pods bound in {BOUND_SECONDS:g} s") from None
 
     def _sample(self, bound: int, extender: Extender | None) -> Sample:
-        """Now; kube-scheduler has spent nothing before its start, so that the one of the run before does not count."""
+        """Returns a sample of this moment.
+
+        Before kube-scheduler's start its time is 0, so that an earlier run does not count.
+        """
         pids = {process.name: process.pid for process in self._cluster.processes if process.is_running}
         spent = {SCHEDULER: 0.0} if pids else {}
         spent |= {name: cpu_seconds(pid) for name, pid in pids.items()}
@@ -177,7 +194,7 @@ class SchedulerRun:
         return Sample(time.perf_counter(), bound, spent, machine_seconds() if pids else 0.0)
 
     async def _judge(self, variant: Variant, count: int) -> None:
-        """Raises Misplaced, unless every pod stands where it may and has what the webhook gives it."""
+        """Raises Misplaced unless every pod is on an allowed node and has what the webhook adds."""
         pods = await self._api.list("Pod", WHERE)
         is_kept_off = variant.extender in (ExtenderChoice.OURS, ExtenderChoice.TYPED) and FILTER in variant.verbs
         is_single = variant.pods is Pods.SINGLE and (is_kept_off or variant.affinity == "required")
@@ -190,14 +207,14 @@ class SchedulerRun:
             raise Misplaced(f"{variant.name}: {missed} of {count} pods lack what the webhook adds")
 
     async def _clear(self, count: int) -> None:
-        """Deletes the pods, and returns when the control plane has nothing to do any more."""
+        """Deletes the pods; returns when the control plane is idle."""
         parts = range(min(DELETERS, count))
         await asyncio.gather(*(self._api.delete_all("Pod", WHERE, labelSelector=f"part={part}") for part in parts))
         await self._api.delete_all("Pod", WHERE)
         await self._quiet()
 
     async def _quiet(self) -> None:
-        """Returns when etcd and kube-apiserver take little of a core, after a while in any case."""
+        """Returns when etcd and kube-apiserver use little of a core, at the latest after QUIETED_SECONDS."""
         for _ in range(int(QUIETED_SECONDS / QUIET_SECONDS)):
             before = self._control_plane_seconds()
             await asyncio.sleep(QUIET_SECONDS)
@@ -209,7 +226,7 @@ class SchedulerRun:
 
 
 def _is_patched(found: KubernetesObject, affinity: str) -> bool:
-    """Whether the pod has what the webhook adds under that `node_affinity`; with `none` it is tolerations alone."""
+    """Whether the pod has what the webhook adds with that `node_affinity`; with `none` these are only tolerations."""
     if affinity == "none":
         return any(not each["key"].startswith("node.kubernetes.io/") for each in found["spec"].get("tolerations", []))
     return any(key.startswith(affinity) for key in found["spec"].get("affinity", {}).get("nodeAffinity", {}))

@@ -1,7 +1,7 @@
 """How many pods a second does a real kube-scheduler place, with and without an extender?
 
-All pods of a run are created while no scheduler runs; then kube-scheduler starts, and its own count of bound pods is
-read a few times a second. `python -m benchmarks.cluster.throughput --help` has sizes, variants and providers;
+All pods of a run are created while no scheduler runs. Then kube-scheduler starts, and its own count of bound pods is
+read a few times a second. `python -m benchmarks.cluster.throughput --help` lists sizes, variants and providers;
 `--provider kind` needs docker, kind and kubectl, and has not been run.
 """
 
@@ -34,13 +34,13 @@ from testbed.kind_cluster import KindCluster
 from testbed.processes import ProcessFailed
 
 PROVIDERS = ("local", "kind")
-_SEEN_SECONDS = 25.0  # a run of 3,000 pods from one to the next, on two cores
+_SEEN_SECONDS = 25.0  # from one run of 3,000 pods to the next, on two cores
 PROFILE_SECONDS = 4  # a run of 3,000 pods takes twice as long
 _BUILD = re.compile(r'^kubernetes_build_info\{.*git_version="([^"]+)"', re.MULTILINE)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is measured: each number of nodes, on a fresh cluster in each round."""
+    """What is measured: each number of nodes in each round, on a new cluster."""
 
     nodes: Sequence[int]
     pods: int
@@ -50,7 +50,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def runs(self) -> int:
-        """How many runs that is."""
+        """The number of runs."""
         return len(self.nodes) * sum(len(in_round(self.variants, number)) for number in range(self.rounds))
 
 
@@ -64,9 +64,9 @@ def run(
     provider: str = "local",
     profiles: Path | None = None,
 ) -> Report:
-    """The report; `only` names variants, all of them if it is empty. From the main thread (see parent_death.py).
+    """Returns the report; `only` names variants, empty for all. Call it from the main thread (see parent_death.py).
 
-    `profiles`: a folder for a profile of kube-scheduler in each run, which takes a little of its time.
+    `profiles` is a folder for a profile of kube-scheduler in each run; profiling takes a little of its time.
 
     Raises ValueError, BinariesMissing, ProcessFailed, NotAsked, Misplaced, TimeoutError.
     """
@@ -86,7 +86,7 @@ def run(
 def _measure(
     plan: Plan, provider: str, programs: Programs, say: Callable[[str], None]
 ) -> tuple[list[Measurement], str]:
-    """Everything planned, and kube-scheduler's version."""
+    """Runs the plan; returns the measurements and kube-scheduler's version."""
     say(f"{plan.runs} runs, about {plan.runs * _SEEN_SECONDS * max(plan.pods, 600) / 3000 / 60:.0f} minutes")
     measurements: list[Measurement] = []
     version, began = "?", time.monotonic()
@@ -102,7 +102,7 @@ def _measure(
 async def _play(
     plan: Plan, number: int, nodes: int, cluster: ClusterProvider, programs: Programs, say: Callable[[str], None]
 ) -> tuple[list[Measurement], str]:
-    """One round at one size, on a cluster that is up and empty."""
+    """Runs one round at one size, on a cluster that is up and empty."""
     measurements: list[Measurement] = []
     text = ""
     with tempfile.TemporaryDirectory(prefix="multiarch-throughput-") as folder:
@@ -120,7 +120,10 @@ async def _play(
 
 
 def _profiler(cluster: ClusterProvider, folder: Path | None, run: str) -> Callable[[str], None] | None:
-    """Writes kube-scheduler's profile of a variant into the folder, if there is one and the scheduler is a process."""
+    """Returns a function that writes kube-scheduler's profile of a variant into the folder.
+
+    None without a folder, or if the scheduler is not a process.
+    """
     if folder is None or not isinstance(cluster, LocalCluster):
         return None
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,14 +137,14 @@ def _profiler(cluster: ClusterProvider, folder: Path | None, run: str) -> Callab
 
 @contextmanager
 def _cluster(provider: str) -> Iterator[ClusterProvider]:
-    """A cluster that is up inside the block."""
+    """Runs a cluster inside the block."""
     cluster: ClusterProvider = LocalCluster(find_binaries()) if provider == "local" else KindCluster()
     with cluster:
         yield cluster
 
 
 def _notes(plan: Plan, provider: str) -> list[str]:
-    """The conditions of the run."""
+    """Returns the conditions of the run."""
     return [
         f"provider {provider}; {plan.pods:,} pods a run (a tenth where whole nodes are sent), created before the start",
         f"pods/s: kube-scheduler's schedule_attempts_total, read every {SAMPLE_SECONDS:g} s, from the first to",

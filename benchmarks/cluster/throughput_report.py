@@ -1,6 +1,6 @@
-"""The throughput benchmark's answer: a table and a plot per number of nodes, and the claims.
+"""The report of the throughput benchmark: a table and a plot per number of nodes, and the claims.
 
-Pure. Knows which variants are held against which; must not know how they were measured.
+This module is pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,10 @@ COSTS = (
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """A variant's pods a second over another's in the same round; `pods` says for which, without a mark it is told."""
+    """The ratio of a variant's pods a second to another's in the same round, and its lower bound, if it has one.
+
+    `pods` says which pods it is about.
+    """
 
     variant: str
     over: str
@@ -38,19 +41,19 @@ COMPARISONS = (
     Comparison("ours", "typed", 1.1, Pods.MULTI),
     Comparison("ours single", "null single", 0.85, Pods.SINGLE),
     Comparison("ours single", "typed single", 1.1, Pods.SINGLE),
-    # kube-scheduler reads scores with reflection, whoever gives them; `null` gives none.
+    # kube-scheduler decodes scores with reflection, whichever extender returns them; `null` returns none.
     Comparison("ours", "null scoring", 0.85, Pods.MULTI),
     Comparison("webhook tolerations", "none", 0.97, Pods.MULTI),
     Comparison("webhook preferred", "none", 0.97, Pods.MULTI),
     Comparison("webhook required", "none", 0.97, Pods.MULTI),
-    # What is left of that without us is kube-scheduler's own cost of what the pod says.
+    # These compare the webhook with pods that have the same fields already, without kube-scheduler's own cost of them.
     Comparison("webhook tolerations", "tolerations by hand", 0.97, Pods.MULTI),
     Comparison("webhook required", "affinity by hand", 0.97, Pods.MULTI),
 )
 
 
 def report_of(measurements: Sequence[Measurement], machine: Machine, notes: Sequence[str]) -> Report:
-    """Tables, claims and plots for every number of nodes measured."""
+    """Returns tables, claims and plots for every number of nodes measured."""
     by_nodes: dict[int, list[Summary]] = {}
     for summary in summarize(measurements):
         by_nodes.setdefault(summary.nodes, []).append(summary)
@@ -66,7 +69,7 @@ def report_of(measurements: Sequence[Measurement], machine: Machine, notes: Sequ
 
 
 def claims_of(nodes: int, summaries: Sequence[Summary]) -> Iterator[Claim]:
-    """Every comparison whose both sides were measured."""
+    """Yields a claim for each comparison of which both variants were measured."""
     found = {summary.variant: summary for summary in summaries}
     for each in COMPARISONS:
         if {each.variant, each.over} <= found.keys():

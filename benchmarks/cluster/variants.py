@@ -1,6 +1,6 @@
-"""What the throughput benchmark compares: who kube-scheduler asks, what about, and for which pods.
+"""What the throughput benchmark compares: which extender is called, with which verbs, and for which pods.
 
-Pure. Knows the variants and how each changes the shipped KubeSchedulerConfiguration; must not know how they are run.
+This module is pure. It also says how each variant changes the shipped KubeSchedulerConfiguration.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,11 +12,11 @@ import msgspec
 FILTER, PRIORITIZE = "filter", "prioritize"
 BOTH = (FILTER, PRIORITIZE)
 WHOLE_PODS_SHARE = 10
-"""A call with whole nodes carries megabytes: so many times fewer pods are placed then."""
+"""A call with whole nodes carries megabytes, so such variants place so many times fewer pods."""
 
 
 class ExtenderChoice(StrEnum):
-    """Whose extender kube-scheduler asks."""
+    """The extender that kube-scheduler calls."""
 
     NOBODY = "none"
     NULL = "null"
@@ -26,18 +26,18 @@ class ExtenderChoice(StrEnum):
 
 
 class Pods(StrEnum):
-    """What the pods' one image runs on: both architectures, or amd64 alone."""
+    """The platforms of the pods' one image: both architectures, or amd64 only."""
 
     MULTI = "multi-arch"
     SINGLE = "amd64-only"
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to run the cluster. `claimed`: a claim is made of it, so that it is measured in every round.
+    """One way to run the cluster. A `claimed` variant is part of a claim, so it is measured in every round.
 
-    `verbs` are those that the extender is asked, `by_names` is nodeCacheCapable. With `affinity` the webhook is called
-    at creation, with that `admission.node_affinity`; `none` leaves it the tolerations. With `by_hand` the pods come
-    with what it would have added, and there is no webhook and no service.
+    `verbs` are the extender's verbs, `by_names` is nodeCacheCapable. With `affinity` the webhook is called at creation,
+    with that `admission.node_affinity`; `none` leaves only the tolerations. With `by_hand` the pods are created with
+    what the webhook would add, and there is neither webhook nor service.
     """
 
     name: str
@@ -50,12 +50,12 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     claimed: bool = False
 
     def entry(self) -> Mapping[str, Any]:
-        """What this changes in the extender's entry; None takes a field away."""
+        """Returns what this variant changes in the extender's entry; None removes a field."""
         absent = {f"{verb}Verb": None for verb in BOTH if verb not in self.verbs}
         return {**absent, "nodeCacheCapable": self.by_names}
 
     def count(self, pods: int) -> int:
-        """How many of so many pods are placed in this variant."""
+        """Returns how many of so many pods are placed in this variant."""
         return pods if self.by_names else max(1, pods // WHOLE_PODS_SHARE)
 
 
@@ -87,7 +87,7 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(name="ours whole", extender=ExtenderChoice.OURS, verbs=BOTH, by_names=False),
     Variant(name="typed whole", extender=ExtenderChoice.TYPED, verbs=BOTH, by_names=False),
 )
-"""Those that are compared stand beside each other, so that what drifts in a cluster drifts for both."""
+"""Variants that are compared are next to each other, so that drift in a cluster affects both."""
 
 QUICK = (
     "none",
@@ -104,11 +104,14 @@ QUICK = (
     "ours single",
     "typed single",
 )
-"""What the claims take."""
+"""The variants that the claims need."""
 
 
 def chosen(names: Iterable[str]) -> list[Variant]:
-    """The variants of these names, in their order of measurement; all of them for no names. Raises ValueError."""
+    """Returns the variants of these names, in their order of measurement; all of them for no names.
+
+    Raises ValueError.
+    """
     wanted = set(names)
     if unknown := wanted - {variant.name for variant in VARIANTS}:
         known = ", ".join(variant.name for variant in VARIANTS)
@@ -117,6 +120,9 @@ def chosen(names: Iterable[str]) -> list[Variant]:
 
 
 def in_round(variants: Iterable[Variant], number: int) -> list[Variant]:
-    """What the round measures: the claimed, and in the first one the others too; every second round goes backwards."""
+    """Returns the variants that the round measures: the claimed ones, and all in the first round.
+
+    Every second round is in reverse order.
+    """
     wanted = [variant for variant in variants if variant.claimed or number == 0]
     return wanted[::-1] if number % 2 else wanted

@@ -1,8 +1,7 @@
-"""The Go extenders that ours is measured against, built from the sources beside this file once and kept in the cache.
+"""Builds the Go extenders that ours is measured against into the cache folder, once, from the sources beside this file.
 
-`typed` is written as published extenders are; `null` is the protocol's own limit, with `-score` of answers with scores.
-Knows how they are built; must not know how they are run, nor what is asked of them.
-`python -m benchmarks.reference.programs` prints their paths.
+`typed` is written as published extenders are. `null` is the limit of the protocol; with `-score` it returns scores.
+`python -m benchmarks.reference.programs` builds what is missing and prints the paths.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ _BUILD_INFO_BYTES = 32  # of header, before the length and the text of the versi
 
 
 class Programs(NamedTuple):
-    """Paths of the two programs, and the Go that built them, such as go1.26.0."""
+    """The paths of the two programs, and the Go version that built them, such as go1.26.0."""
 
     null: Path
     typed: Path
@@ -27,16 +26,16 @@ class Programs(NamedTuple):
 
 
 class SourceModule(GoModule, frozen=True, kw_only=True):
-    """A Go module of our own, beside this file: a changed source is another folder in the cache too."""
+    """A Go module of our own, beside this file. A change of its sources changes its folder in the cache too."""
 
     @property
     def folder(self) -> Path:
-        """Where go.mod and the sources are."""
+        """The folder that holds go.mod and the sources."""
         return Path(__file__).parent
 
     @property
     def key(self) -> str:
-        """Name of its folder in the cache."""
+        """The name of its folder in the cache."""
         digest = hashlib.sha256()
         for source in sorted(self.folder.rglob("*.go")):
             digest.update(f"{source.relative_to(self.folder)}\0".encode() + source.read_bytes())
@@ -53,20 +52,23 @@ REFERENCE = SourceModule(
 
 
 def find_programs(environment: Mapping[str, str] = os.environ) -> Programs:
-    """Both programs, built if need be. Raises BinariesMissing; a first build says on stderr that it takes its time."""
+    """Returns both programs, built if needed. Raises BinariesMissing.
+
+    A first build says on stderr that it takes minutes.
+    """
     folder = build(REFERENCE, environment)
     return Programs(folder / "null", folder / "typed", _go_version(folder / "typed"))
 
 
 def _go_version(program: Path) -> str:
-    """The Go that built the program, as its build information says."""
+    """Returns the Go version that built the program, from its build information."""
     data = program.read_bytes()
     at = data.index(_BUILD_INFO) + _BUILD_INFO_BYTES
     return data[at + 1 : at + 1 + data[at]].decode()
 
 
 def main() -> int:
-    """Builds what is missing, prints the paths and the version."""
+    """Builds what is missing and prints the paths and the version; returns the exit code."""
     try:
         programs = find_programs()
     except BinariesMissing as exc:
