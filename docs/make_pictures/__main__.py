@@ -1,4 +1,4 @@
-"""`python -m docs.make_pictures`: writes every picture into docs/pictures."""
+"""`python -m docs.make_pictures` writes all pictures into docs/pictures."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ RECORDING = "demo"
 
 
 def main() -> None:
-    """Draw all of them; the recording is the only one that changes from run to run."""
+    """Writes all pictures. Only the recording changes from run to run."""
     drawn = {diagram.name: svg_of(diagram) for diagram in DIAGRAMS}
     drawn |= {plot.name: themed_svg_of(plot) for plot in read_plots(DOCS / "figures")}
     drawn[RECORDING] = record_demo()

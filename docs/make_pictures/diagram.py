@@ -1,7 +1,7 @@
-"""Diagrams as values: boxes on a grid, frames around them, arrows between them; and the SVG file of one.
+"""Diagrams as values: boxes on a grid, frames around them, arrows between them; and a diagram's SVG file.
 
-Knows how a diagram looks in light and in dark; must not know what any of them is about. The text of a file depends on
-the diagram alone.
+This file sets how diagrams look in light and in dark; `diagrams.py` declares them. The text of a file depends only on
+the diagram.
 """
 
 import enum
@@ -15,7 +15,7 @@ COLUMN_GAP, ROW_GAP = 52, 40
 MARGIN = 20
 FRAME_PADDING, FRAME_TITLE = 16, 22
 FONT_SIZE, LINE_HEIGHT = 13, 17
-CHARACTER_WIDTH = 7.4  # of the widest of the usual fonts, on average
+CHARACTER_WIDTH = 7.4  # the average of the widest common font
 _LABEL_SIZE = 12
 _ARROW_HEAD = (
     '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
@@ -25,7 +25,7 @@ _FONTS = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, 'DejaVu Sans', sans-se
 
 
 class Kind(enum.StrEnum):
-    """What a box stands for, which is its colour."""
+    """What a box stands for, which sets its colour."""
 
     OURS = "ours"
     OTHER = "other"
@@ -35,7 +35,7 @@ class Kind(enum.StrEnum):
 
 
 class Box(msgspec.Struct, frozen=True):
-    """A box at a column and row of the grid; the first line is its heading. `columns` and `rows` are its size."""
+    """A box at a column and row of the grid, of so many `columns` and `rows`. The first line is its heading."""
 
     name: str
     column: float
@@ -57,12 +57,12 @@ class Box(msgspec.Struct, frozen=True):
 
     @property
     def width(self) -> float:
-        """In pixels."""
+        """The width in pixels."""
         return self.columns * CELL_WIDTH + (self.columns - 1) * COLUMN_GAP
 
     @property
     def height(self) -> float:
-        """In pixels."""
+        """The height in pixels."""
         return self.rows * CELL_HEIGHT + (self.rows - 1) * ROW_GAP
 
     @property
@@ -82,9 +82,9 @@ class Box(msgspec.Struct, frozen=True):
 
 
 class Arrow(msgspec.Struct, frozen=True):
-    """From the box of one name to that of another, with a head at the end, or at each end (`both`).
+    """An arrow from one box to another, by their names, with a head at the end or at both ends (`both`).
 
-    `shift` moves it by so many pixels to the side, `label_shift` its label downwards.
+    `shift` moves it sideways by so many pixels, `label_shift` moves its label down.
     """
 
     start: str
@@ -103,7 +103,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Diagram(msgspec.Struct, frozen=True, kw_only=True):
-    """A picture: `name` is the file's stem, `title` what somebody who cannot see it is told."""
+    """A picture: `name` is the file's stem, `title` is the text for readers who cannot see it."""
 
     name: str
     title: str
@@ -113,7 +113,7 @@ class Diagram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Outline(msgspec.Struct, frozen=True):
-    """Where a frame is, in pixels."""
+    """The position of a frame, in pixels."""
 
     left: float
     top: float
@@ -136,7 +136,7 @@ _DARK = {
 
 
 def svg_of(diagram: Diagram) -> str:
-    """The diagram as an SVG file that follows the reader's colour scheme and needs no other file.
+    """Returns the diagram as an SVG file that follows the reader's colour scheme and needs no other file.
 
     Raises:
         ValueError: a text does not fit into its box.
@@ -228,7 +228,7 @@ def _box_text(box: Box) -> str:
 
 
 def _points(arrow: Arrow, boxes: Mapping[str, Box]) -> list[tuple[float, float]]:
-    """The corners of the arrow: straight where the boxes face each other, else with one or two right angles."""
+    """Returns the corners of the arrow: straight where the boxes face each other, else with one or two right angles."""
     start, end = boxes[arrow.start], boxes[arrow.end]
     if start.right < end.left or end.right < start.left:
         forward = start.right < end.left
@@ -248,7 +248,7 @@ def _points(arrow: Arrow, boxes: Mapping[str, Box]) -> list[tuple[float, float]]
 
 
 def _shared(one: tuple[float, float], other: tuple[float, float]) -> float | None:
-    """The middle of what two ranges have in common; None if that is nothing."""
+    """Returns the middle of the overlap of two ranges; None if they do not overlap."""
     low, high = max(one[0], other[0]), min(one[1], other[1])
     return (low + high) / 2 if low < high else None
 
@@ -260,7 +260,7 @@ def _arrow_text(arrow: Arrow, boxes: Mapping[str, Box]) -> str:
 
 
 def _label_text(arrow: Arrow, boxes: Mapping[str, Box]) -> str:
-    """Above a level arrow, beside an upright one; empty for an arrow without a label."""
+    """Returns the label, above a horizontal arrow or beside a vertical one; empty for an arrow without a label."""
     if not arrow.label:
         return ""
     (x0, y0), (x1, y1) = _points(arrow, boxes)[-2:]

@@ -1,4 +1,4 @@
-"""The diagrams of the documentation, as declarations. What a page says in words and what its picture shows is one."""
+"""The diagrams of the documentation, as declarations. A picture and the words of its page must agree."""
 
 from docs.make_pictures.diagram import Arrow, Box, Diagram, Frame, Kind
 

@@ -1,4 +1,4 @@
-"""A recording of `multiarch-extender demo` as an SVG file, from what the command really prints."""
+"""Records `multiarch-extender demo` as an SVG file, from what the command prints."""
 
 import io
 import os
@@ -10,7 +10,7 @@ from rich.text import Text
 
 COLUMNS = 108
 _SECONDS = 60
-# Rich's own frame names a web font of another host.
+# Replaces Rich's own frame, which loads a web font from another host.
 _FRAME = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">
 <title>What multiarch-extender demo prints</title>
 <style>
@@ -35,7 +35,10 @@ _FRAME = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height
 
 
 def record_demo() -> str:
-    """The SVG file's text. Its ports and times differ from run to run. Raises CalledProcessError if the demo fails."""
+    """Returns the SVG file's text. Its ports and times differ from run to run.
+
+    Raises CalledProcessError if the demo fails.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "extender", "demo"],
         env={**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)},
