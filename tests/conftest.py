@@ -1,4 +1,4 @@
-"""What every test is held to."""
+"""The checks that apply to every test."""
 
 import asyncio
 import inspect
@@ -6,19 +6,22 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-_TURNS = 10  # of the loop, in which a cancelled task may end
+_TURNS = 10  # of the event loop, within which a cancelled task may end
 
 
 @pytest.fixture(autouse=True)
 def _every_async_test_is_watched(request: pytest.FixtureRequest) -> None:
-    """Set up before a test's own fixtures, and so checked after they are gone; tests without a loop go without."""
+    """Uses `no_task_left_running` for async tests.
+
+    It is set up before a test's own fixtures, so it checks after their end.
+    """
     if inspect.iscoroutinefunction(getattr(request, "function", None)):
         request.getfixturevalue("no_task_left_running")
 
 
 @pytest.fixture
 async def no_task_left_running() -> AsyncIterator[None]:
-    """Fails a test that leaves a task running: it would be cancelled at a random point, or outlive what it uses."""
+    """Fails a test that leaves a task running, which would be cancelled at a random point or outlive what it uses."""
     before = asyncio.all_tasks()
     yield
     for _ in range(_TURNS):

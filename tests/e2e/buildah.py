@@ -1,7 +1,7 @@
-"""Container images without a container engine: Debian's buildah, on a base that debootstrap makes of Debian packages.
+"""Builds container images without a container engine: with Debian's buildah, on a base that debootstrap makes.
 
-Knows how this machine reaches its packages (apt's and pip's own settings say so), and the cache folder, where the base
-is kept; must not know what is built. Root only: the build's steps run in a chroot.
+Packages come from where apt's and pip's settings on this machine point; the base is kept in the cache folder. It needs
+root, since the build's steps run in a chroot.
 """
 
 import ast
@@ -31,25 +31,27 @@ class BuildahMissing(Exception):
 
 
 class Image(NamedTuple):
-    """A built image: its files, in a folder that is ours to read, and what it says of how to run it."""
+    """A built image: its files, in a folder that this user can read, and its Config."""
 
     root: Path
-    config: Mapping[str, Any]  # Config of the OCI image specification, as the image has it
+    config: Mapping[str, Any]  # Config of the OCI image specification
 
     def command(self, *arguments: str) -> list[str]:
-        """Runs the image's entry point as a container would: as its user, and on its files alone, read-only."""
+        """Returns the command that runs the image's entry point as its user, on its files only, read-only."""
         isolated = 'mount --bind -o ro "$0" "$0" && exec chroot --userspec="$1" --groups= "$0" env -i "${@:2}"'
-        environment = [*self.config["Env"], "HOME=/"]  # container runtimes say so for a user without an account
+        environment = [*self.config["Env"], "HOME=/"]  # container runtimes set it for a user without an account
         shell = ["/usr/bin/unshare", "--mount", "bash", "-c", isolated, str(self.root), self.config["User"]]
         return [*shell, *environment, *self.config["Entrypoint"], *arguments]
 
 
 @contextmanager
 def built_image(context: Path) -> Iterator[Image]:
-    """The image of the Dockerfile in `context`, gone after the block. The first one takes a minute more, for the base.
+    """Builds the image of the Dockerfile in `context`; it exists inside the block.
+
+    The first build makes the base, in a minute.
 
     Raises:
-        BuildahMissing: it takes root, Debian and its package archive.
+        BuildahMissing: this is not root on Debian with a package archive.
         subprocess.CalledProcessError: the build failed.
     """
     _require()
@@ -57,10 +59,10 @@ def built_image(context: Path) -> Iterator[Image]:
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as running:
         lock = running.enter_context((folder / "lock").open("w"))
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel lets go of it however this process ends
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel releases it however this process ends
         storage = _Storage(folder)
         running.callback(storage.clear)
-        storage.clear()  # what a run that was killed has left
+        storage.clear()  # left by a run that was killed
         if not storage.has(BASE):
             storage.make_base()
         storage.build(context)
@@ -75,17 +77,17 @@ class _Storage:
         self._buildah = ["buildah", *folders, "--storage-driver", "vfs"]
 
     def has(self, image: str) -> bool:
-        """Whether the image is there."""
+        """Whether the storage has the image."""
         return image in self._run("images", "--format", "{{.Name}}:{{.Tag}}").splitlines()
 
     def clear(self) -> None:
-        """Removes all containers, and all images but the base."""
+        """Removes all containers, and all images except the base."""
         self._run("rm", "--all")
         if self.has(f"{BUILT}:latest"):
             self._run("rmi", "--force", BUILT)
 
     def make_base(self) -> None:
-        """Debian with Python and pip, of the release that runs here."""
+        """Makes the base: Debian with Python and pip, of this machine's release."""
         container = self._run("from", "scratch").strip()
         root = Path(self._run("mount", container).strip())
         packages = ["--variant=minbase", f"--include={','.join(PACKAGES)}"]
@@ -100,12 +102,12 @@ class _Storage:
             self._run("build", *settings, *_pip_volumes(Path(folder)), "--tag", BUILT, str(context))
 
     def mount(self, image: str) -> Path:
-        """The files of a container of the image."""
+        """Returns the folder of the files of a new container of the image."""
         container = self._run("from", "--pull=never", image).strip()
         return Path(self._run("mount", container).strip())
 
     def config(self, image: str) -> Mapping[str, Any]:
-        """The image's own Config."""
+        """Returns the image's Config."""
         described: dict[str, Any] = msgspec.json.decode(self._run("inspect", "--type", "image", image))
         config: Mapping[str, Any] = described["OCIv1"]["config"]
         return config
@@ -115,7 +117,7 @@ class _Storage:
 
 
 def _require() -> None:
-    """Raises BuildahMissing, unless the programs are here or can be installed."""
+    """Installs the programs that are missing. Raises BuildahMissing if it cannot."""
     if os.geteuid() != 0:
         raise BuildahMissing("building an image here takes root")
     if not (missing := [program for program in PROGRAMS if shutil.which(program) is None]):
@@ -133,7 +135,7 @@ def _require() -> None:
 
 
 def _codename() -> str:
-    """The Debian release that runs here, such as bookworm."""
+    """Returns this machine's Debian release, such as bookworm."""
     lines = Path("/etc/os-release").read_text().splitlines()
     fields = dict(line.replace('"', "").split("=", 1) for line in lines if "=" in line)
     if fields.get("ID") != "debian":
@@ -142,7 +144,7 @@ def _codename() -> str:
 
 
 def _archive() -> str:
-    """Where apt gets that release from."""
+    """Returns the URL from which apt gets that release."""
     targets = _run(["apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Created-By: Packages"])
     release = _codename()
     for line in targets.splitlines():
@@ -153,13 +155,13 @@ def _archive() -> str:
 
 
 def _pip_volumes(folder: Path) -> list[str]:
-    """Mounts by which pip within the build finds packages as pip here does: its settings, and the files they name.
+    """Returns mounts that give pip within the build this machine's settings and the files that they name.
 
     The settings are written into `folder`.
     """
     settings: dict[str, str] = {}
     listed = _run([sys.executable, "-m", "pip", "config", "list"]).splitlines()
-    for line in sorted(listed, key=lambda each: each.startswith(":env:")):  # the environment wins
+    for line in sorted(listed, key=lambda each: each.startswith(":env:")):  # the environment overrides files
         name, _, value = line.partition("=")
         settings[name.rpartition(".")[2]] = ast.literal_eval(value)
     parser = configparser.RawConfigParser()
@@ -173,7 +175,7 @@ def _pip_volumes(folder: Path) -> list[str]:
 
 
 def _run(command: list[str]) -> str:
-    """What the command printed; a failure carries the end of what it complained of."""
+    """Returns what the command printed. An error carries the end of its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
     if done.returncode != 0:
         error = subprocess.CalledProcessError(done.returncode, command)

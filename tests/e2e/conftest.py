@@ -1,6 +1,6 @@
-"""One real control plane for the whole end-to-end run, and a clean one for each test.
+"""One real control plane for the whole end-to-end run, emptied after each test.
 
-Nothing is skipped: whoever asks for these tests wants to see them run, so programs that are missing are a failure.
+Nothing is skipped: whoever runs these tests wants them to run, so missing programs are a failure.
 """
 
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -17,13 +17,13 @@ TALLY = pytest.StashKey[Tally]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the marker, and begins the count of placed pods."""
+    """Declares the marker, and creates the count of placed pods."""
     config.addinivalue_line("markers", "e2e: runs etcd, kube-apiserver and kube-scheduler as processes")
     config.stash[TALLY] = Tally()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Prints how many pods were placed, and what was measured."""
+    """Prints how many pods were placed, and the measured figures."""
     if lines := config.stash[TALLY].lines():
         terminalreporter.section("placements and figures")
         terminalreporter.write_line("\n".join(lines))
@@ -43,7 +43,7 @@ def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.T
 
 @pytest.fixture(scope="session")
 def binaries(pytestconfig: pytest.Config) -> Binaries:
-    """The programs; a first build takes minutes, and says so on the terminal."""
+    """The programs. A first build takes minutes and says so on the terminal."""
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
     assert capture is not None
     with capture.global_and_fixture_disabled():
@@ -56,14 +56,14 @@ def binaries(pytestconfig: pytest.Config) -> Binaries:
 
 @pytest.fixture(scope="session")
 def control_plane(binaries: Binaries) -> Iterator[LocalCluster]:
-    """etcd and kube-apiserver, up for the whole run; schedulers are started by the tests (`running_scheduler`)."""
+    """etcd and kube-apiserver, running during the whole run. Tests start the schedulers (`running_scheduler`)."""
     with LocalCluster(binaries) as cluster:
         yield cluster
 
 
 @pytest.fixture
 async def api(control_plane: LocalCluster) -> AsyncIterator[ApiClient]:
-    """The administrator's client; fake nodes and pods are gone after the test."""
+    """The administrator's client. Fake nodes and pods are deleted after the test."""
     async with connect(control_plane.kubeconfig) as client:
         yield client
         await empty(client)
@@ -73,6 +73,6 @@ async def api(control_plane: LocalCluster) -> AsyncIterator[ApiClient]:
 async def world(
     control_plane: LocalCluster, api: ApiClient, tmp_path: Path, pytestconfig: pytest.Config
 ) -> AsyncIterator[World]:
-    """A registry, and the service, its webhook and its schedulers as the test starts them; all gone after the test."""
+    """A registry, and the service, webhook and schedulers that the test starts. All end after the test."""
     async with open_world(control_plane, api, tmp_path, pytestconfig.stash[TALLY]) as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""Pods that would stand wrongly if nobody minded their images, and a stream of them that outlives an API server."""
+"""Pods that kube-scheduler alone would misplace, and a stream of them that survives an API server's outage."""
 
 import asyncio
 import itertools
@@ -11,15 +11,15 @@ from testbed.api_client import ApiError
 from testbed.objects import KubernetesObject, pod
 from tests.e2e.world import World
 
-SOME = 15  # pods that are bound before anything is broken
-PACE_SECONDS = 0.03  # between two pods: no synchronisation, the load itself
+SOME = 15  # pods that are bound before the test breaks something
+PACE_SECONDS = 0.03  # between two pods; it sets the load and synchronises nothing
 PAUSE_SECONDS = 0.1
 TRANSIENT = frozenset({429, 500, 503, 504})
 TAKEN_SECONDS = 60.0
 
 
 def leaning_to(architecture: str) -> KubernetesObject:
-    """Part of a pod's spec: of nodes otherwise equal, kube-scheduler itself takes one of this architecture."""
+    """Returns part of a pod's spec: among otherwise equal nodes, kube-scheduler prefers this architecture."""
     preference = {"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": [architecture]}]}
     preferred = [{"weight": 100, "preference": preference}]
     return {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}}
@@ -27,10 +27,10 @@ def leaning_to(architecture: str) -> KubernetesObject:
 
 @asynccontextmanager
 async def steady_load(world: World, where: str, scheduler: str = "") -> AsyncIterator[list[str]]:
-    """Pods are created one after the other all through the block, whose names are in the list; after it all are bound.
+    """Creates pods in sequence during the block; yields the list of their names. After the block all are bound.
 
-    They are amd64-only, arm64-only and multi-arch in turn, and the single-arch ones lean to where they do not run. A
-    pod that the API server does not take, since it is away or not itself yet, is tried until it does.
+    They are amd64-only, arm64-only and multi-arch in turn, and the single-arch ones prefer nodes on which they do not
+    run. A pod that the API server refuses, since it is down or still starting, is retried until it is accepted.
     """
     created: list[str] = []
     ending = asyncio.Event()
@@ -65,7 +65,7 @@ async def _create(world: World, manifest: KubernetesObject) -> None:
             try:
                 await world.api.create(manifest)
             except ApiError as exc:
-                if exc.status == 409:  # it was taken before, and only the answer was lost
+                if exc.status == 409:  # an earlier request succeeded, and only its response was lost
                     return
                 if exc.status not in TRANSIENT:
                     raise
@@ -77,7 +77,7 @@ async def _create(world: World, manifest: KubernetesObject) -> None:
 
 
 async def until(is_so: Callable[[], Awaitable[bool]], timeout_seconds: float = 30) -> None:
-    """Returns when the question is answered with yes. Raises TimeoutError."""
+    """Returns when `is_so` returns true. Raises TimeoutError."""
     async with asyncio.timeout(timeout_seconds):
         while not await is_so():
             await asyncio.sleep(PAUSE_SECONDS)

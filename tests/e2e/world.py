@@ -1,7 +1,7 @@
 """What the end-to-end tests share: images whose platforms the test knows, the service, its webhook and its schedulers.
 
-Knows the truth about every image it made, and judges each placement by that truth alone: nothing of the service's code
-is asked whether a pod stands rightly.
+Placements are judged by the platforms of the images made here. No code of the service decides whether a placement is
+right.
 """
 
 import asyncio
@@ -28,15 +28,15 @@ from testbed.shipped_files import (
 )
 
 ADMISSIONREGISTRATION = "admissionregistration.k8s.io/v1"
-# kube-scheduler's own limit of 50 requests a second would only make the tests longer.
+# kube-scheduler's default limit of 50 requests a second would make the tests longer.
 FAST = {"qps": 1000.0, "burst": 1000}
 BOUND_SECONDS = 60.0
 SCHEDULER_NAMES = {Mode.SECOND: SECOND_SCHEDULER, Mode.DEFAULT: "", Mode.WEBHOOK: ""}
-"""What a pod names as its scheduler to be placed in that mode; empty for the default one."""
+"""The schedulerName of pods in that mode; empty for the default scheduler."""
 
 
 class Tally:
-    """Pods placed, by how the cluster was run, and figures measured: what the run says at its end."""
+    """Numbers of pods placed in each mode, and measured figures, for the summary of the run."""
 
     def __init__(self) -> None:
         self.scheduled: Counter[str] = Counter()
@@ -44,7 +44,7 @@ class Tally:
         self.figures: list[str] = []
 
     def lines(self) -> list[str]:
-        """One line per mode, the total, then the figures."""
+        """Returns one line per mode, the total, then the figures."""
         modes = [f"{mode}: {count} pods scheduled, {self.wrong[mode]} wrongly placed" for mode, count in self._modes()]
         total = f"{self.scheduled.total()} pods × modes scheduled, {self.wrong.total()} wrongly placed"
         return [*modes, *([total] if modes else []), *self.figures]
@@ -54,7 +54,7 @@ class Tally:
 
 
 class Images:
-    """Images in the embedded registry, and the architectures each of them really has."""
+    """Images in the embedded registry, with the architectures that each of them has."""
 
     def __init__(self, registry: EmbeddedRegistry) -> None:
         self._registry = registry
@@ -65,17 +65,17 @@ class Images:
         self.arm = self.fresh("arm64")
 
     def fresh(self, *architectures: str, attested: bool = False) -> str:
-        """The reference of a new image for these architectures, which nobody has asked for yet; see `push`."""
+        """Pushes a new image for these architectures and returns its reference; see `push`."""
         image = f"{self._registry.host}/{'-'.join(architectures)}/app-{next(self._numbers)}:1.0"
         self.push(image, *architectures, attested=attested)
         return image
 
     def unpushed(self) -> str:
-        """The reference of an image that the registry does not have yet."""
+        """Returns the reference of an image that the registry does not have yet."""
         return f"{self._registry.host}/late/app-{next(self._numbers)}:1.0"
 
     def push(self, image: str, *architectures: str, attested: bool = False) -> None:
-        """Puts the image into the registry: for one architecture a single manifest, for several an index.
+        """Pushes the image: a single manifest for one architecture, an index for several.
 
         `attested`: an index even for one, with attestations in it, as BuildKit pushes what it builds.
         """
@@ -89,7 +89,7 @@ class Images:
 
 
 class World:
-    """A control plane, a registry and services for one test; get it from the fixture `world`."""
+    """A control plane, a registry and services for one test. The fixture `world` makes it."""
 
     def __init__(
         self,
@@ -111,11 +111,11 @@ class World:
     async def start_service(
         self, *settings: str, mode: Mode = Mode.SECOND, admission: bool = True, start: bool = True
     ) -> ExtenderProcess:
-        """The service, ready: the mode's shipped configuration and rights, and these settings (`path=value`) over it.
+        """Starts the service with the mode's shipped configuration and rights; returns it, ready.
 
-        The shipped settings of the default scheduler have no webhook; here it has one unless `admission` is false. With
-        the webhook alone there are no scheduler verbs, as shipped.
-        With `start=False` it is not started yet; it is ended with the world in any case.
+        `settings` (`path=value`) override the configuration. The shipped settings of the default scheduler have no
+        webhook; here it has one unless `admission` is false. With the webhook alone there are no scheduler verbs, as
+        shipped. With `start=False` the service is not started yet; it is ended with the world in any case.
         """
         service = make_extender_process(
             f"service-{len(self.services)}",
@@ -138,7 +138,7 @@ class World:
         return service
 
     async def account(self, mode: Mode) -> Path:
-        """The kubeconfig of that mode's ServiceAccount, which may do what its manifest says and nothing else."""
+        """Returns the kubeconfig of that mode's ServiceAccount, which has exactly the rights in the mode's manifest."""
         if mode not in self._accounts:
             path = self._folder / f"{mode}.kubeconfig"
             self._accounts[mode] = await write_account(self.api, self.cluster.kubeconfig, path, mode)
@@ -147,10 +147,10 @@ class World:
     async def register_webhook(
         self, service: ExtenderProcess, namespace_selector: Mapping[str, Any] | None = None, mode: Mode = Mode.WEBHOOK
     ) -> None:
-        """Returns when the API server calls the service for pods of namespaces chosen by the selector.
+        """Returns when the API server calls the service for pods of namespaces that the selector selects.
 
-        Without one the mode's own: `webhook` takes every namespace but the cluster's, `second-scheduler` those that
-        have its label (`namespace(second=True)`).
+        The default is the mode's own selector: `webhook` takes every namespace except the cluster's, `second-scheduler`
+        those with its label (`namespace(second=True)`).
         """
         configuration = webhook_configuration(mode, service.admission_url, service.authority, namespace_selector)
         name = configuration["metadata"]["name"]
@@ -164,7 +164,7 @@ class World:
                 await self.review(pod("probe", self.images.multi, namespace=probe))
 
     async def unregister_webhook(self, name: str = "multiarch-webhook") -> None:
-        """Takes the webhook away again; the API server may call it once more in the next moment."""
+        """Deletes the webhook. The API server may still call it once in the next moment."""
         try:
             await self.api.delete("MutatingWebhookConfiguration", name, api_version=ADMISSIONREGISTRATION)
         except ApiError as exc:
@@ -172,29 +172,29 @@ class World:
                 raise
 
     async def review(self, manifest: KubernetesObject) -> KubernetesObject:
-        """The pod as it would be created: a dry run, webhooks included."""
+        """Creates the pod as a dry run, webhooks included, and returns it."""
         where = manifest["metadata"]["namespace"]
         return await self.api.request("POST", f"/api/v1/namespaces/{where}/pods?dryRun=All", manifest)
 
     def second_scheduler(
         self, extender: ExtenderProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
     ) -> AbstractContextManager[None]:
-        """kube-scheduler for pods of `multiarch-scheduler`, with the shipped file and flags; see `scheduler`."""
+        """Runs kube-scheduler for pods of `multiarch-scheduler`, with the shipped file and flags; see `scheduler`."""
         return self.scheduler(Mode.SECOND, extender, flags=flags, **entry)
 
     def default_scheduler(
         self, extender: ExtenderProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
     ) -> AbstractContextManager[None]:
-        """kube-scheduler for pods that name none; asking None, as if there were no extender; see `scheduler`."""
+        """Runs kube-scheduler for pods without a schedulerName; None means no extender. See `scheduler`."""
         return self.scheduler(Mode.DEFAULT, extender, flags=flags, **entry)
 
     @contextmanager
     def scheduler(
         self, mode: Mode, extender: ExtenderProcess | str | None, *, flags: Sequence[str] | None = None, **entry: Any
     ) -> Iterator[None]:
-        """That mode's kube-scheduler, ready inside the block, asking that service, or a server at that address.
+        """Runs that mode's kube-scheduler inside the block; its extender is that service or the server at that URL.
 
-        `entry` overrides fields of the extender's entry, such as `httpTimeout="500ms"`; None takes one away. `flags`
+        `entry` overrides fields of the extender's entry, such as `httpTimeout="500ms"`; None removes one. `flags`
         replace the shipped ones.
         """
         url = extender.scheduler_url if isinstance(extender, ExtenderProcess) else extender or ""
@@ -215,13 +215,13 @@ class World:
         taints: Sequence[Mapping[str, str]] = (),
         prefix: str = "",
     ) -> list[str]:
-        """The names of so many new nodes, `arm64-0` and so on unless a prefix says otherwise."""
+        """Creates so many nodes and returns their names: `arm64-0` and so on, or with `prefix`."""
         names = [f"{prefix or architecture}-{index}" for index in range(count)]
         await self.api.create_all(fake_node(name, architecture, cpu=cpu, taints=taints) for name in names)
         return names
 
     async def create_priority_class(self, name: str, value: int) -> None:
-        """A PriorityClass that pods may name; it stays for the run."""
+        """Creates a PriorityClass that pods may name. It is kept for the whole run."""
         manifest = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
         await self.api.apply({**manifest, "value": value})
 
@@ -232,7 +232,7 @@ class World:
         labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
     ) -> str:
-        """The name of a new namespace; with `second`, one whose pods the second scheduler's webhook takes."""
+        """Creates a namespace and returns its name; `second` selects it for the second scheduler's webhook."""
         manifest = namespace(f"e2e-{uuid.uuid4().hex[:8]}", annotations)
         chosen = {"multiarch-extender.io/scheduler": SECOND_SCHEDULER} if second else {}
         manifest["metadata"]["labels"].update({**chosen, **(labels or {})})
@@ -250,7 +250,10 @@ class World:
         annotations: Mapping[str, str] | None = None,
         spec: Mapping[str, Any] | None = None,
     ) -> list[str]:
-        """The names of so many new pods with one container per image; an empty `scheduler` is the default one."""
+        """Creates so many pods with one container per image and returns their names.
+
+        An empty `scheduler` is the default one.
+        """
         named = {"schedulerName": scheduler} if scheduler else {}
         names = [f"{prefix}-{index}" for index in range(count)]
         await self.api.create_all(
@@ -260,7 +263,7 @@ class World:
         return names
 
     async def warm(self, service: ExtenderProcess, where: str, *images: str) -> None:
-        """Returns when the service knows these images, since its filter verb has been asked about a pod of them."""
+        """Calls the filter verb with a pod of these images until the service has cached them."""
         known = await service.metric("multiarch_images", state="known")
         args = {"Pod": pod("warm", *images, namespace=where), "NodeNames": ["nowhere"]}
         async with asyncio.timeout(30):
@@ -269,7 +272,10 @@ class World:
                 await asyncio.sleep(0.02)
 
     async def wait_all_bound(self, where: str, count: int, timeout_seconds: float = BOUND_SECONDS) -> dict[str, str]:
-        """The node of each pod, by its name, once so many pods of the namespace have one. Raises TimeoutError."""
+        """Returns the node of each pod, by its name, once so many pods of the namespace have one.
+
+        Raises TimeoutError.
+        """
         bound: dict[str, str] = {}
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -286,7 +292,7 @@ class World:
     async def wait_refused(
         self, where: str, name: str, saying: str = "", timeout_seconds: float = 30
     ) -> KubernetesObject:
-        """The pod's condition PodScheduled once it is False and its `message` holds that text; it has a `reason`."""
+        """Waits until the pod's condition PodScheduled is False with that text in its `message`; returns it."""
         found = await self.api.wait_for(
             "Pod",
             lambda each: bool(refusal_of(each)) and saying in refusal_of(each)["message"],
@@ -297,24 +303,24 @@ class World:
         return refusal_of(found)
 
     async def placed(self, where: str) -> dict[str, str]:
-        """The node of each bound pod, by its name."""
+        """Returns the node of each bound pod, by the pod's name."""
         pods = await self.api.list("Pod", where)
         return {each["metadata"]["name"]: each["spec"]["nodeName"] for each in pods if each["spec"].get("nodeName")}
 
     async def nodes_by_architecture(self) -> dict[str, str]:
-        """Each node's architecture, by its name."""
+        """Returns each node's architecture, by its name."""
         nodes = await self.api.list("Node")
         return {each["metadata"]["name"]: each["status"]["nodeInfo"]["architecture"] for each in nodes}
 
     async def count_placed(self, where: str) -> Counter[str]:
-        """How many pods stand on each architecture."""
+        """Returns how many pods are bound to nodes of each architecture."""
         architectures = await self.nodes_by_architecture()
         return Counter(architectures[node] for node in (await self.placed(where)).values())
 
     # --- judging ---
 
     async def misplaced(self, where: str) -> list[str]:
-        """Each bound pod on a node of an architecture that one of its images lacks, and where it stands."""
+        """Returns each bound pod, with its node, whose node has an architecture that one of the pod's images lacks."""
         architectures = await self.nodes_by_architecture()
         pods = [each for each in await self.api.list("Pod", where) if each["spec"].get("nodeName")]
         return [
@@ -324,7 +330,7 @@ class World:
         ]
 
     def architectures_of(self, found: KubernetesObject) -> frozenset[str]:
-        """The architectures that all of the pod's images have."""
+        """Returns the architectures that all of the pod's images have."""
         containers: Iterable[KubernetesObject] = [
             *found["spec"]["containers"],
             *found["spec"].get("initContainers", []),
@@ -332,28 +338,28 @@ class World:
         return frozenset.intersection(*(self.images.architectures[each["image"]] for each in containers))
 
     async def assert_placed_rightly(self, mode: str, where: str, count: int) -> None:
-        """So many pods of the namespace are bound, none to a node on which an image of it does not run; counts them."""
+        """Asserts that so many pods of the namespace are bound, each to a node that runs its images; counts them."""
         placed, misplaced = await self.placed(where), await self.misplaced(where)
         self.tally(mode, len(placed), len(misplaced))
         assert misplaced == []
         assert len(placed) == count
 
     def tally(self, mode: str, scheduled: int, wrong: int) -> None:
-        """Adds to the count that the run prints at its end."""
+        """Adds to the counts that are printed at the end of the run."""
         self._tally.scheduled[mode] += scheduled
         self._tally.wrong[mode] += wrong
 
     def figure(self, line: str) -> None:
-        """A measured figure, printed at the end of the run."""
+        """Adds a measured figure, printed at the end of the run."""
         self._tally.figures.append(line)
 
     def logs(self) -> str:
-        """The ends of the services' logs, for a failure report."""
+        """Returns the ends of the services' logs, for a failure report."""
         return "\n".join(service.tail() for service in self.services)
 
 
 def refusal_of(found: KubernetesObject) -> KubernetesObject:
-    """The pod's condition PodScheduled if it is False, else an empty one."""
+    """Returns the pod's condition PodScheduled if it is False, else an empty one."""
     conditions: list[KubernetesObject] = found["status"].get("conditions") or []
     refused = (each for each in conditions if each["type"] == "PodScheduled" and each["status"] == "False")
     return next(refused, {})
@@ -361,6 +367,6 @@ def refusal_of(found: KubernetesObject) -> KubernetesObject:
 
 @asynccontextmanager
 async def open_world(cluster: ClusterProvider, api: ApiClient, folder: Path, tally: Tally) -> AsyncIterator[World]:
-    """A world whose services, registry and webhooks are gone afterwards."""
+    """Opens a world whose services, registry and webhooks end with the context."""
     async with EmbeddedRegistry() as registry, AsyncExitStack() as ending:
         yield World(cluster, api, registry, folder, tally, ending)

@@ -1,9 +1,9 @@
-"""Servers for integration tests, and a machine whose proxies do not stand between.
+"""Servers for integration tests, which run without the machine's proxies.
 
-For tests of any room that want a real registry (skipped with one line where Debian's package cannot be had):
+For tests of any room that need a real registry (skipped with one line if Debian's package cannot be had):
 
-- `debian_registry`: one without TLS or login, shared by the whole run. Push under a repository of your own:
-  `debian_registry.push("my-test/app", "1", build_index(["linux/amd64"]))`, then ask `debian_registry.host`.
+- `debian_registry`: one without TLS or login, shared by the whole run. Push to a repository of your own:
+  `debian_registry.push("my-test/app", "1", build_index(["linux/amd64"]))`, then use `debian_registry.host`.
 - `start_debian_registry(http=…, auth=…, proxy=…)`: another one, for this test alone, with parts of its configuration.
 
 Likewise `start_redis(*options)` for a real Redis server.
@@ -26,7 +26,7 @@ StartRedis = Callable[..., DebianRedis]
 
 @pytest.fixture(autouse=True)
 def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests speak to loopback only."""
+    """Removes the proxy settings, since tests connect only to loopback."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
@@ -34,7 +34,7 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def registry_program() -> Path:
-    """The docker-registry program, or a skip."""
+    """The docker-registry program; skips the test if it cannot be had."""
     try:
         return find_docker_registry()
     except ProgramMissing as exc:
@@ -62,7 +62,7 @@ def start_debian_registry(registry_program: Path, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="session")
 def redis_program() -> Path:
-    """The redis-server program, or a skip."""
+    """The redis-server program; skips the test if it cannot be had."""
     try:
         return find_redis_server()
     except ProgramMissing as exc:

@@ -1,8 +1,8 @@
-"""Identifiers that the house does not use, and classes that share a name: `python -m tests.lint.identifiers`.
+"""Finds identifiers with unwanted words, and classes that share a name: `python -m tests.lint.identifiers`.
 
-pyproject.toml says which: [tool.words] has patterns and what to write instead, [tool.identifiers] everything else.
-Names of test functions are sentences, and any word may stand in them. Prints `file:line: name: what to do` for each
-finding; exits 1 if there is one.
+The settings are in pyproject.toml: [tool.words] has patterns and what to write instead, [tool.identifiers] the rest.
+Names of test functions are sentences and may contain any word. Prints `file:line: name: what to do` for each finding;
+exits 1 if there is one.
 """
 
 import ast
@@ -16,15 +16,16 @@ from typing import NamedTuple, TypeGuard
 
 import msgspec
 
-# The fields in which nodes of the syntax tree hold identifiers, where they are strings.
+# The fields of syntax tree nodes that hold identifiers, when they are strings.
 _FIELDS = ("id", "attr", "arg", "name", "asname", "rest", "kwd_attrs", "names")
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The table [tool.identifiers].
 
-    `folders` are searched. Within each of `one_class_a_name` classes share no name, but for `shared_names`. `pending`
-    are files that still have unwanted words. What these two lists excuse must be there, so that they only get shorter.
+    `folders` are searched. Within each folder of `one_class_a_name`, classes share no name except `shared_names`.
+    `pending` are files that still have unwanted words. An entry of the last two lists that excuses nothing is a
+    finding, so that the lists only get shorter.
     """
 
     folders: list[str]
@@ -34,7 +35,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Finding(NamedTuple):
-    """One line for a person to mend."""
+    """One problem to fix."""
 
     path: str
     line: int
@@ -46,9 +47,9 @@ class Finding(NamedTuple):
 
 
 def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Each name that is defined or used, with its line. Of imports only the names that they bring in.
+    """Yields each name that is defined or used, with its line; of imports only the names that they bind.
 
-    Fields of log events are no identifiers: operators read them.
+    Fields of log events are left out, since operators read them.
     """
     logged = {keyword for node in ast.walk(tree) if _is_logging(node) for keyword in node.keywords}
     for node in ast.walk(tree):
@@ -68,7 +69,7 @@ def _is_logging(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 def unwanted_words(path: str, tree: ast.AST, words: Mapping[str, str]) -> list[Finding]:
-    """The identifiers of a file, and its own name, that a pattern of `words` matches."""
+    """Returns findings for the identifiers of a file, and for its own name, that a pattern of `words` matches."""
     names = {(line, name) for line, name in identifiers(tree) if not name.startswith("test_")} | {(1, Path(path).stem)}
     return [
         Finding(path, line, name, f"write {instead}")
@@ -79,7 +80,7 @@ def unwanted_words(path: str, tree: ast.AST, words: Mapping[str, str]) -> list[F
 
 
 def shared_class_names(trees: Mapping[str, ast.AST]) -> list[Finding]:
-    """Each class whose name an earlier one has, whether public or private."""
+    """Returns a finding for each class that has the name of an earlier one, public or private."""
     classes = defaultdict[str, list[tuple[str, int]]](list)
     for path, tree in trees.items():
         for node in ast.walk(tree):
@@ -93,7 +94,7 @@ def shared_class_names(trees: Mapping[str, ast.AST]) -> list[Finding]:
 
 
 def check(sources: Mapping[str, str], settings: Settings, words: Mapping[str, str]) -> list[Finding]:
-    """What is found in `sources`, texts by their paths, and not excused; and what the settings excuse in vain."""
+    """Returns the findings in `sources` (texts by path) that are not excused, and the settings that excuse nothing."""
     trees = {path: ast.parse(text, filename=path) for path, text in sources.items()}
     unwanted = [finding for path, tree in trees.items() for finding in unwanted_words(path, tree, words)]
     shared = [
@@ -116,7 +117,7 @@ def check(sources: Mapping[str, str], settings: Settings, words: Mapping[str, st
 
 
 def findings(root: Path) -> list[Finding]:
-    """Everything in the checkout at `root`, as its pyproject.toml wants it."""
+    """Returns the findings in the checkout at `root`, by its pyproject.toml."""
     tools = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     settings = msgspec.convert(tools["identifiers"], Settings)
     paths = sorted(path for folder in settings.folders for path in (root / folder).rglob("*.py"))
@@ -125,7 +126,7 @@ def findings(root: Path) -> list[Finding]:
 
 
 def main() -> int:
-    """Print what is found in the checkout that this file is in."""
+    """Prints the findings in this file's checkout; returns the exit code."""
     found = findings(Path(__file__).parents[2])
     for finding in found:
         print(finding)

@@ -1,6 +1,6 @@
-"""A contract for import-linter: modules that import what a list names, and nothing else.
+"""A contract for import-linter: modules may import only what a list names.
 
-Its own `forbidden` contract lists what may not be imported, so that what nobody thought of passes.
+import-linter's own `forbidden` contract lists what may not be imported, so it lets through whatever the list omits.
 """
 
 import sys
@@ -11,9 +11,9 @@ from importlinter import Contract, ContractCheck, fields, output
 
 
 class ImportsOnly(Contract):
-    """Kept when `source_modules` and all below them directly import nothing outside the packages of `may_import`.
+    """Holds if `source_modules` and all modules below them directly import only the packages of `may_import`.
 
-    `standard_library = true` allows all of Python's own modules as well.
+    `standard_library = true` allows all modules of Python's standard library as well.
     """
 
     type_name = "imports_only"
@@ -23,7 +23,7 @@ class ImportsOnly(Contract):
     standard_library = fields.BooleanField(required=False, default=False)
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
-        """Compare the graph with the list."""
+        """Compares the import graph with the list."""
         allowed = set(cast("list[str]", self.may_import))
         if cast("bool", self.standard_library):
             allowed |= sys.stdlib_module_names
@@ -37,12 +37,12 @@ class ImportsOnly(Contract):
         return ContractCheck(kept=not foreign, metadata={"foreign": foreign})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
-        """Print each import that the list does not name."""
+        """Prints each import that the list does not allow."""
         for line in check.metadata["foreign"]:
             output.print_error(f"- {line}", bold=False)
 
 
 def _is_within(module: str, packages: set[str]) -> bool:
-    """Whether `module` is one of `packages` or lies below one."""
+    """Whether `module` is one of `packages` or below one."""
     parts = module.split(".")
     return any(".".join(parts[:length]) in packages for length in range(1, len(parts) + 1))

@@ -1,4 +1,4 @@
-"""The caches of the whole package: each module declares its own when it is imported."""
+"""The caches of the whole package. Each module declares its own when it is imported."""
 
 import importlib
 import pkgutil
@@ -8,7 +8,7 @@ from extender.tables import CacheSpec, caches
 
 
 def declared_caches() -> tuple[CacheSpec, ...]:
-    """The declarations of all modules, by name."""
+    """Imports all modules and returns their declarations, by name."""
     for module in pkgutil.walk_packages(extender.__path__, "extender."):
         if module.name != "extender.__main__":
             importlib.import_module(module.name)

@@ -1,7 +1,7 @@
-"""A stand-in of the Kubernetes API server on loopback, with the parts of it that list and watch rest on.
+"""A stand-in for the Kubernetes API server on loopback, with what list and watch need.
 
-It keeps objects and their history under one rising version, lists in pages of one version, watches with selectors and
-bookmarks, forgets history on demand, and misbehaves as told.
+It keeps objects and their history under one increasing version, lists in pages of one version, and watches with
+selectors and bookmarks. It compacts its history and fails on demand.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Change:
-    """One step of history: an object before (None: created) and after it (None: deleted)."""
+    """One change in the history: an object before (None: created) and after it (None: deleted)."""
 
     version: int
     path: str
@@ -41,7 +41,7 @@ class Change:
     after: Document | None
 
     def event(self, selector: str) -> bytes | None:
-        """The watch event that this change is for a watcher with `selector`, if any."""
+        """Returns the watch event of this change for a watcher with `selector`, if it gets one."""
         before, after = is_selected(self.before, selector), is_selected(self.after, selector)
         if not (before or after):
             return None
@@ -51,7 +51,7 @@ class Change:
 
 @dataclass
 class Watcher:
-    """An open watch; None ends it in good order, an exception by breaking the connection."""
+    """An open watch. None ends it in good order, an exception by breaking the connection."""
 
     path: str
     selector: str
@@ -68,14 +68,14 @@ class Refusal(Exception):
 
 
 class ApiServer:
-    """The state of the cluster, and the orders of the test."""
+    """The state of the cluster, with methods by which a test changes it or makes it fail."""
 
     def __init__(self) -> None:
         self.url = ""
         self.requests: list[Request] = []
-        self.tokens: set[str] = set()  # that are accepted; none means anyone may come in
+        self.tokens: set[str] = set()  # that are accepted; if empty, requests need no token
         self.refusals: list[tuple[Kind, Refusal]] = []  # one for the next request of its kind
-        self.is_open = asyncio.Event()  # while it is not, lists and gets wait
+        self.is_open = asyncio.Event()  # while it is cleared, lists and gets wait
         self.is_open.set()
         self._objects: dict[tuple[str, str], Document] = {}
         self._history: list[Change] = []
@@ -93,26 +93,26 @@ class ApiServer:
         self._change(path, name, None)
 
     def send(self, path: str, line: bytes | ConnectionError | None) -> None:
-        """Puts a line of the test's own, or an end, into every watch of `path`."""
+        """Sends a line of the test's own, or an end, to every watch of `path`."""
         for watcher in self.watchers(path):
             watcher.outgoing.put_nowait(line)
 
     def bookmark(self, path: str) -> None:
-        """Tells every watch of `path` the present version."""
+        """Sends the current version to every watch of `path`."""
         self.send(path, event("BOOKMARK", {"metadata": {"resourceVersion": str(self._version)}}))
 
     def compact(self) -> None:
-        """Forgets all history: older versions and unfinished lists are gone."""
+        """Drops all history, so that older versions and unfinished lists are gone."""
         self._history.clear()
         self._snapshots.clear()
         self._oldest = self._version
 
     def watchers(self, path: str) -> list[Watcher]:
-        """The open watches of a collection."""
+        """Returns the open watches of a collection."""
         return [watcher for watcher in self._watchers if watcher.path == path]
 
     def received(self, kind: Kind) -> list[Request]:
-        """The requests of one kind so far."""
+        """Returns the requests of one kind so far."""
         return [request for request in self.requests if request.kind == kind]
 
     async def handle(self, received: web.BaseRequest) -> web.StreamResponse:
@@ -185,7 +185,7 @@ class ApiServer:
     def _watching(self, request: Request) -> Iterator[Watcher]:
         watcher = Watcher(request.path, request.query.get("fieldSelector", ""))
         since = int(request.query["resourceVersion"])
-        if since == 0:  # any version: all there is, then what changes
+        if since == 0:  # any version: all objects, then the changes
             for (path, _), document in self._objects.items():
                 if path == request.path and is_selected(document, watcher.selector):
                     watcher.outgoing.put_nowait(event("ADDED", document))
@@ -207,7 +207,7 @@ class ApiServer:
 
 @asynccontextmanager
 async def serve_api(ssl_context: ssl.SSLContext | None = None) -> AsyncIterator[ApiServer]:
-    """A running server; `url` says where."""
+    """Runs a server; `url` is its address."""
     server = ApiServer()
     runner = web.ServerRunner(web.Server(server.handle, handler_cancellation=True), shutdown_timeout=0)
     await runner.setup()
@@ -222,7 +222,7 @@ async def serve_api(ssl_context: ssl.SSLContext | None = None) -> AsyncIterator[
 
 
 def write_kubeconfig(server: ApiServer, folder: Path) -> Path:
-    """A file in `folder` that leads to this server, without credentials."""
+    """Writes a kubeconfig for this server into `folder`, without credentials."""
     document = {
         "current-context": "x",
         "contexts": [{"name": "x", "context": {"cluster": "x"}}],
@@ -234,24 +234,24 @@ def write_kubeconfig(server: ApiServer, folder: Path) -> Path:
 
 
 def request_kind(request: web.BaseRequest) -> Kind:
-    """What a request is, by its path and query."""
+    """Returns the kind of a request, by its path and query."""
     if request.path not in COLLECTIONS:
         return "get"
     return "watch" if request.query.get("watch") == "true" else "list"
 
 
 def event(kind: str, document: Document) -> bytes:
-    """A line of a watch."""
+    """Returns a line of a watch."""
     return json.dumps({"type": kind, "object": document}).encode() + b"\n"
 
 
 def versioned(document: Document, version: int) -> Document:
-    """The object as it is at `version`."""
+    """Returns the object with `version` as its resourceVersion."""
     return document | {"metadata": document["metadata"] | {"resourceVersion": str(version)}}
 
 
 def is_selected(document: Document | None, selector: str) -> bool:
-    """Whether a field selector (`a.b=value,…`) takes the object in; an absent field is empty."""
+    """Whether a field selector (`a.b=value,…`) selects the object; an absent field is empty."""
     if document is None:
         return False
     for clause in filter(None, selector.split(",")):
@@ -265,7 +265,7 @@ def is_selected(document: Document | None, selector: str) -> bool:
 
 
 def node(name: str, architecture: str = "amd64", **spec: Any) -> Document:
-    """A node as a kubelet registers it, as far as it is read."""
+    """Returns a node as a kubelet registers it, with the fields that are read."""
     return {
         "metadata": {"name": name, "labels": {"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux"}},
         "spec": spec,
@@ -274,7 +274,7 @@ def node(name: str, architecture: str = "amd64", **spec: Any) -> Document:
 
 
 def pod(name: str, image: str = "docker.io/library/busybox:1", node_name: str = "", phase: str = "Pending") -> Document:
-    """A pod of one container."""
+    """Returns a pod of one container."""
     spec: Document = {"containers": [{"name": "main", "image": image}]}
     return {
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
@@ -284,6 +284,6 @@ def pod(name: str, image: str = "docker.io/library/busybox:1", node_name: str = 
 
 
 def namespace(name: str, **annotations: str) -> Document:
-    """A namespace; `mode="observe"` is our annotation of that name."""
+    """Returns a namespace; `mode="observe"` sets our annotation of that name."""
     ours = {f"multiarch-extender.io/{key}": value for key, value in annotations.items()}
     return {"metadata": {"name": name, "annotations": {"example.com/team": "a"} | ours}, "spec": {"finalizers": []}}

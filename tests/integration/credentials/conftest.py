@@ -1,4 +1,4 @@
-"""The fixtures of the registry's tests that credentials are tested with too."""
+"""Fixtures of the registry's tests, for the tests of credentials."""
 
 from tests.integration.registry.conftest import clock, session
 

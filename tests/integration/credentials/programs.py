@@ -1,4 +1,4 @@
-"""Credential programs of a test's own: real executables, which note down how they were called."""
+"""Credential programs for tests: real executables that record how they were called."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ with open({calls!r}, "a") as file:
 
 
 class Program:
-    """An executable at `path`; `body` is Python, with what it was asked in `question`."""
+    """An executable at `path`. `body` is Python code, which finds its standard input in `question`."""
 
     def __init__(self, path: Path, body: str) -> None:
         self.path = path
@@ -23,13 +23,13 @@ class Program:
         self.rewrite(body)
 
     def rewrite(self, body: str) -> None:
-        """From now on it does this."""
+        """Replaces its code."""
         self.path.write_text(_FRAME.format(python=sys.executable, calls=str(self._calls), body=body))
         self.path.chmod(0o755)
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """How it was called so far."""
+        """Returns how it was called so far."""
         if not self._calls.exists():
             return []
         return [json.loads(line) for line in self._calls.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""A client under test, and the time it goes by."""
+"""A client under test, and its clock."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -12,26 +12,26 @@ from extender.registry.session import open_session
 from testbed.clock import Clock
 
 MakeClient = Callable[..., RegistryClient]
-# The registries of these tests, and what they lead to, are on this host by the operator's word.
+# The registries of these tests, and the servers they point to, are on this host, which the operator's settings allow.
 ON_LOOPBACK = AddressGuard(allow=["*", "127.0.0.1", "localhost"])
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """The time by which tokens expire."""
+    """The clock by which tokens expire."""
     return Clock()
 
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    """The session that registries are asked through."""
+    """The HTTP session of the client."""
     async with open_session(guard=ON_LOOPBACK) as opened:
         yield opened
 
 
 @pytest.fixture
 def make_client(session: aiohttp.ClientSession, clock: Clock) -> MakeClient:
-    """Makes a client that asks these hosts without TLS."""
+    """Makes a client that connects to these hosts without TLS."""
 
     def make(
         *plain_http: str,

@@ -1,4 +1,4 @@
-"""Registries that do what distribution does not: refuse, stall, lie, redirect, and give out tokens."""
+"""Registries that do what distribution does not: refuse, stall, lie, redirect, and issue tokens."""
 
 import base64
 from collections.abc import Awaitable, Callable
@@ -11,9 +11,9 @@ Fault = Callable[[web.BaseRequest], Awaitable[web.StreamResponse | None]]
 
 
 class FaultyRegistry(EmbeddedRegistry):
-    """A registry that lets `fault` answer first; where that returns None it answers as it should.
+    """A registry that calls `fault` for each request first. If that returns None, it answers as it should.
 
-    `shown` is the Authorization header of each request that came, empty where there was none.
+    `shown` is the Authorization header of each request, empty if there was none.
     """
 
     def __init__(self, fault: Fault | None = None) -> None:
@@ -22,18 +22,18 @@ class FaultyRegistry(EmbeddedRegistry):
         self.shown: list[str] = []
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The fault's answer, or the true one."""
+        """Answers with the fault's response, or else with the right one."""
         self.shown.append(request.headers.get("Authorization", ""))
         response = await self.fault(request) if self.fault else None
         return response or await super().answer(request)
 
 
 class GuardedRegistry(FaultyRegistry):
-    """A registry that wants a Bearer token, and the server at `/token` that gives it.
+    """A registry that requires a Bearer token, and the server at `/token` that issues it.
 
-    `logins` are the `name:password` that get a token, "" standing for nobody's. `challenges` are the WWW-Authenticate
-    headers; `{url}` in them is the registry's own, `{path}` the repository that was asked for. `token_fault` may answer
-    a token request in its place. `desk` is what was asked of it: the path with its query, and the login.
+    `logins` are the `name:password` that get a token, "" is anonymous. `challenges` are the WWW-Authenticate headers,
+    in which `{url}` is the registry's own URL and `{path}` the requested repository. `token_fault` may answer a token
+    request first. `desk` records the token requests: the path with its query, and the login.
     """
 
     def __init__(self, *logins: str, token_fault: Fault | None = None) -> None:
@@ -47,7 +47,7 @@ class GuardedRegistry(FaultyRegistry):
         self.valid: set[str] = set()
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """A token, a challenge, or what was asked for."""
+        """Answers with a token, a challenge, or what was requested."""
         if request.path == "/token":
             return await self._give_token(request)
         if request.headers.get("Authorization", "").removeprefix("Bearer ") in self.valid:
@@ -73,6 +73,6 @@ class GuardedRegistry(FaultyRegistry):
 
 
 def login_of(request: web.BaseRequest) -> str:
-    """The `name:password` that a request shows, empty for none."""
+    """Returns the `name:password` of a request; empty if it has none."""
     shown = request.headers.get("Authorization", "")
     return base64.b64decode(shown.removeprefix("Basic ")).decode() if shown.startswith("Basic ") else ""

@@ -1,6 +1,6 @@
-"""Where pod authors and registries would send us, and how we see whether we went.
+"""Addresses to which pod authors and registries could direct the client, and a trap that counts connections to them.
 
-`{port}` in a row is that of the listening sockets.
+`{port}` in a row is the port of the listening sockets.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-# Image strings: every spelling of this host, of metadata services and of other places inside.
+# Image strings: every spelling of this host, of metadata services and of other internal addresses.
 IMAGES = (
     "127.0.0.1:{port}/x",
     "127.0.0.1/x",
@@ -93,7 +93,7 @@ IMAGES = (
     "DENIED.example.com:5000/x",
 )
 
-# What those names of IMAGES resolve to that are not addresses themselves.
+# What the names of IMAGES that are not addresses resolve to.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "evil.example": ("127.0.0.1",),
     "evil6.example": ("::1",),
@@ -105,7 +105,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "localhost": ("127.0.0.1", "::1"),
 }
 
-# Addresses that a registry names as its token server, or sends us on to.
+# URLs that a registry names as its token server, or redirects to.
 URLS = (
     "http://127.0.0.1:{port}/token",
     "https://127.0.0.1:{port}/token",
@@ -140,7 +140,7 @@ URLS = (
     "https://denied.example.com/token",
 )
 
-# More of the kind, which are none that can be asked, or lead back to the registry when they are read as RFC 3986 says.
+# Similar URLs that cannot be requested, or that lead back to the registry when they are parsed by RFC 3986.
 NO_URLS = (
     "file:///etc/passwd",
     "gopher://127.0.0.1:{port}/x",
@@ -158,14 +158,14 @@ NO_URLS = (
 
 
 class Trap:
-    """Sockets that listen on this host, v4 and v6, at one `port`; `connections` counts who came."""
+    """Sockets that listen on this host, IPv4 and IPv6, at one `port`; `connections` counts the connections accepted."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.connections = 0
 
     async def count(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Counts, and hangs up."""
+        """Counts the connection and closes it."""
         del reader
         self.connections += 1
         writer.close()
@@ -173,7 +173,7 @@ class Trap:
 
 @asynccontextmanager
 async def open_trap() -> AsyncIterator[Trap]:
-    """A trap that is open until the context is left. 0.0.0.0 stands for every address of this host."""
+    """Opens a trap until the context is left. It listens on 0.0.0.0, which is every address of this host."""
     trap = Trap(0)
     async with await asyncio.start_server(trap.count, "0.0.0.0", 0) as server:
         trap.port = server.sockets[0].getsockname()[1]
@@ -185,7 +185,7 @@ async def open_trap() -> AsyncIterator[Trap]:
 
 
 class Network:
-    """What is asked of the network: `dialled` addresses, and `resolved` names."""
+    """The uses of the network: `dialled` addresses, and `resolved` names."""
 
     def __init__(self) -> None:
         self.dialled: list[str] = []
@@ -194,7 +194,7 @@ class Network:
 
 @contextmanager
 def watched_network(names: Mapping[str, tuple[str, ...] | Iterator[tuple[str, ...]]]) -> Iterator[Network]:
-    """Resolves `names` alone (an iterator answers each time anew), and connects to loopback alone."""
+    """Resolves only `names`, and connects only to loopback. A name with an iterator has a new answer each time."""
     network = Network()
     getaddrinfo, connect = socket.getaddrinfo, asyncio.SelectorEventLoop.sock_connect
 
@@ -219,7 +219,7 @@ def watched_network(names: Mapping[str, tuple[str, ...] | Iterator[tuple[str, ..
 
 
 def _is_numeric(host: str) -> bool:
-    """Whether the C library takes this for an address."""
+    """Whether the C library parses this as an address."""
     try:
         socket.inet_aton(host)
     except OSError:

@@ -1,4 +1,4 @@
-"""Tokens that distribution believes: JSON Web Tokens signed by a key whose certificate it has been told to trust."""
+"""Tokens that distribution accepts: JSON Web Tokens signed by a key whose certificate its configuration trusts."""
 
 import base64
 import time
@@ -20,7 +20,7 @@ _LIFE_SECONDS = 300
 
 
 class TokenIssuer:
-    """Signs tokens for the registry that is configured with `auth` (distribution: docs/spec/auth/jwt.md)."""
+    """Signs tokens for a registry that is configured with `auth` (distribution: docs/spec/auth/jwt.md)."""
 
     def __init__(self, folder: Path, realm: str) -> None:
         authority = trustme.CA()
@@ -35,7 +35,7 @@ class TokenIssuer:
         self.auth = {"token": {"realm": realm, "service": SERVICE, "issuer": ISSUER, "rootcertbundle": trusted}}
 
     def issue(self, repository: str, actions: Sequence[str]) -> str:
-        """A token for these actions on one repository."""
+        """Returns a token for these actions on one repository."""
         now = int(time.time())
         header = {"typ": "JWT", "alg": "ES256", "x5c": [self._certificate]}
         access = [{"type": "repository", "name": repository, "actions": actions}]
@@ -47,10 +47,10 @@ class TokenIssuer:
 
 
 class TokenDesk(GuardedRegistry):
-    """Gives tokens for another registry: to `logins`, to pull one repository each."""
+    """Issues tokens for another registry: each login may pull one repository."""
 
     def __init__(self, **pulls: str) -> None:
-        """`pulls` are the repositories by the login that may pull them."""
+        """`pulls` maps each login to the repository that it may pull."""
         super().__init__(*pulls)
         self.pulls = pulls
         self.issuer: TokenIssuer | None = None

@@ -1,4 +1,4 @@
-"""Plays the service's callers, with the documents that Go writes."""
+"""Calls the service as kube-scheduler and kube-apiserver do, with documents as Go encodes them."""
 
 import base64
 from typing import Any
@@ -13,31 +13,31 @@ AMD64, ARM64 = "linux/amd64", "linux/arm64"
 
 
 class Caller:
-    """Asks one service, and insists on a 200 with a JSON document."""
+    """Calls one service, and asserts that each answer is a 200 with a JSON document."""
 
     def __init__(self, session: aiohttp.ClientSession, service: Service) -> None:
         self.session = session
         self.service = service
 
     async def filter(self, arguments: Json) -> Json:
-        """ExtenderFilterResult."""
+        """Returns the ExtenderFilterResult."""
         answer: Json = await self.post(f"{self.service.scheduler_url}/scheduler/filter", arguments, dict)
         return answer
 
     async def prioritize(self, arguments: Json) -> dict[str, int]:
-        """Scores by host."""
+        """Returns the scores by host."""
         scores = await self.post(f"{self.service.scheduler_url}/scheduler/prioritize", arguments, list)
         assert all(isinstance(item["Score"], int) and set(item) == {"Host", "Score"} for item in scores)
         return {item["Host"]: item["Score"] for item in scores}
 
     async def preempt(self, arguments: Json) -> Json:
-        """NodeNameToMetaVictims."""
+        """Returns NodeNameToMetaVictims."""
         answer = await self.post(f"{self.service.scheduler_url}/scheduler/preempt", arguments, dict)
         assert set(answer) == {"NodeNameToMetaVictims"}
         return answer["NodeNameToMetaVictims"]  # type: ignore[no-any-return]  # JSON
 
     async def review(self, created: Json, **request: object) -> Json:
-        """The response of an AdmissionReview; its `patch` decoded, [] where there is none."""
+        """Returns the response of an AdmissionReview with its `patch` decoded, [] if there is none."""
         document = review_of(created, **request)
         answer = await self.post(f"{self.service.admission_url}/admission/pods", document, dict)
         assert (answer["apiVersion"], answer["kind"]) == (document["apiVersion"], document["kind"])
@@ -47,13 +47,13 @@ class Caller:
         return response | {"patch": msgspec.json.decode(base64.b64decode(response.get("patch", "")) or b"[]")}
 
     async def metric(self, series: str) -> float:
-        """A sample of /metrics by its full name with labels."""
+        """Returns a sample of /metrics by its full name with labels."""
         async with self.session.get(f"{self.service.operations_url}/metrics") as response:
             lines = (await response.text()).splitlines()
         return float(next(line for line in lines if line.startswith(f"{series} ")).split()[-1])
 
     async def post(self, url: str, document: Json, kind: type) -> Any:
-        """The JSON document that answers."""
+        """Posts the document and returns the JSON document of the answer."""
         async with self.session.post(url, data=msgspec.json.encode(document)) as response:
             body = await response.read()
             assert response.status == 200, body
@@ -62,7 +62,7 @@ class Caller:
 
 
 def pod(*images: str, **metadata: object) -> Json:
-    """A pod of these containers."""
+    """Returns a pod with a container for each image."""
     containers = [{"name": f"c{number}", "image": image} for number, image in enumerate(images)]
     return {
         "metadata": {"name": "p", "namespace": "shop", "uid": "uid-1"} | metadata,
@@ -71,7 +71,7 @@ def pod(*images: str, **metadata: object) -> Json:
 
 
 def node(name: str, architecture: str, **fields: object) -> Json:
-    """A node of linux."""
+    """Returns a Linux node of that architecture."""
     return {
         "metadata": {"name": name},
         "status": {"nodeInfo": {"architecture": architecture, "operatingSystem": "linux"}},
@@ -82,24 +82,24 @@ NODES = [node("a", "amd64"), node("b", "arm64"), node("c", "amd64"), node("d", "
 
 
 def with_nodes(created: Json, nodes: list[Json] | None = None) -> Json:
-    """ExtenderArgs of whole nodes."""
+    """Returns ExtenderArgs with whole nodes."""
     return {"Pod": created, "Nodes": {"metadata": {}, "items": NODES if nodes is None else nodes}, "NodeNames": None}
 
 
 def with_names(created: Json, names: list[str] | None = None) -> Json:
-    """ExtenderArgs of node names."""
+    """Returns ExtenderArgs with node names."""
     return {"Pod": created, "Nodes": None, "NodeNames": ["a", "b", "c", "d"] if names is None else names}
 
 
 def kept(result: Json) -> list[str]:
-    """The names that a filter answer keeps, in either form."""
+    """Returns the names of the nodes that pass the filter, in either form of the answer."""
     if result["NodeNames"] is not None:
         return list(result["NodeNames"])
     return [item["metadata"]["name"] for item in result["Nodes"]["items"]]
 
 
 def review_of(created: Json, **request: object) -> Json:
-    """The AdmissionReview of the pod's creation, with other fields of the request where given."""
+    """Returns the AdmissionReview of the pod's creation; `request` overrides fields of its request."""
     return {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",

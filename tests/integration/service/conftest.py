@@ -1,4 +1,4 @@
-"""The whole service in this process, and a caller that plays kube-scheduler and kube-apiserver."""
+"""The whole service in this process, and a caller that acts as kube-scheduler and kube-apiserver."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -29,14 +29,17 @@ _SETTINGS = (
 
 @pytest.fixture
 async def registry() -> AsyncIterator[EmbeddedRegistry]:
-    """A registry of this test's own."""
+    """A registry for this test."""
     async with EmbeddedRegistry() as opened:
         yield opened
 
 
 @asynccontextmanager
 async def running_service(*settings: str, plain_http: str = "", nodes: NodeView | None = None) -> AsyncIterator[Caller]:
-    """A service on loopback; each argument is a `path=value` setting, `plain_http` a registry it may ask."""
+    """Runs a service on loopback.
+
+    Each argument is a `path=value` setting; `plain_http` is a registry that it may connect to.
+    """
     plain = [f"registry.plain_http=['{plain_http}']", f"registry.allow=['*', '{plain_http}']"] if plain_http else []
     config = load_config(None, [*_SETTINGS, *plain, *settings])
     async with (

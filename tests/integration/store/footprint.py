@@ -1,7 +1,7 @@
-"""A service's process with a full memory: `python -m tests.integration.store.footprint FILE SIZE`.
+"""A process of the service with a full cache: `python -m tests.integration.store.footprint FILE SIZE`.
 
-Imports what the service imports in a cluster, loads the store in FILE, and prints as JSON how many images it knows and
-how much memory it has needed at most (resident, in bytes), before and after.
+It imports what the service imports in a cluster and loads the store in FILE. It prints as JSON how many images are
+cached, and its peak resident memory in bytes before and after loading.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-import extender.service.process  # noqa: F401 -- what the whole service takes counts
+import extender.service.process  # noqa: F401 -- the imports of the whole service count
 from extender.cluster.library import lighten_library
 from extender.credentials.keyring import ANONYMOUS
 from extender.images.content import Content
@@ -33,14 +33,14 @@ _CONTENTS = [
 
 
 def row(number: int) -> NameRow:
-    """An image of its own, ten of them in a repository, with names as long as they are in companies."""
+    """Returns the row of a distinct image, ten of them in a repository, with names as long as those of companies."""
     repository = f"registry.example.com/department-{number // 1000}/team-{number // 100}/application-{number // 10}"
     packed = pack_digest(digest_of(str(number).encode()))
     return NameRow(repository, f"v1.{number}.0-4f9a1c2", ANONYMOUS.id, packed, _CONTENTS[number % 6], time.time())
 
 
 async def fill(path: Path, size: int) -> None:
-    """A file with so many names and contents."""
+    """Writes a file with so many names and contents."""
     store = SqliteStore(path, size=size)
     for first in range(0, size, 20_000):
         await store.write(Batch([row(number) for number in range(first, min(size, first + 20_000))], {}))
@@ -48,7 +48,7 @@ async def fill(path: Path, size: int) -> None:
 
 
 async def load(path: Path, size: int) -> int:
-    """How many images are known after a start with the file."""
+    """Starts with the file and returns how many images are cached."""
     persistence = Persistence(SqliteStore(path, size=size), clock=time.monotonic)
     resolver = Resolver(
         FakeRegistry(), size=size, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=time.monotonic,

@@ -1,7 +1,7 @@
 """A process that writes rows until it is killed: `python -m tests.integration.store.writer FILE ROUNDS SEED`.
 
-It forks a writer per round, kills it with SIGKILL in the middle of its work, and checks what is left in the file: every
-row is as it was written, and every batch that was known to be written is there. Prints what it counted as JSON.
+It forks a writer per round, kills it with SIGKILL during its work, and checks the file: every row must be as it was
+written, and every acknowledged batch must be there. It prints its counts as JSON.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _CONTENTS = [index_of("linux/amd64"), index_of("linux/arm64"), index_of("linux/a
 
 
 def known(repository: str, tag: str) -> CachedImage:
-    """What a name means follows from the name, so that a row can be checked without a record of what was written."""
+    """Returns the image of a name, derived from the name, so that a row can be checked without a record of writes."""
     return CachedImage(content(repository, tag), pack_digest(digest_of(f"{repository}:{tag}".encode())), 5.0)
 
 
@@ -36,7 +36,7 @@ def content(repository: str, tag: str) -> Content:
 
 
 async def write(path: Path, number: int, acknowledge: int) -> None:
-    """Write batch after batch, and say of each when it is written."""
+    """Writes batch after batch, and acknowledges each one when it is written."""
     persistence = Persistence(SqliteStore(path, size=100_000), clock=lambda: 0.0, wall_clock=lambda: 0.0)
     for batch in range(1_000_000):
         for row in range(_ROWS):
@@ -47,14 +47,14 @@ async def write(path: Path, number: int, acknowledge: int) -> None:
 
 
 def kill_a_writer(path: Path, number: int, chance: random.Random) -> int:
-    """How many batches it said it had written."""
+    """Starts a writer, kills it, and returns how many batches it acknowledged."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.close(reading)
         asyncio.run(write(path, number, writing))
     os.close(writing)
-    os.read(reading, 1)  # it is at work
+    os.read(reading, 1)  # the first batch is written
     time.sleep(chance.random() * 0.02)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -66,7 +66,7 @@ def kill_a_writer(path: Path, number: int, chance: random.Random) -> int:
 
 
 async def read(path: Path) -> tuple[dict[str, set[int]], int]:
-    """The tags in the file by repository, and how many rows are not what they should be."""
+    """Returns the tags in the file by repository, and how many rows are wrong."""
     tags: dict[str, set[int]] = {}
     wrong = 0
     store = SqliteStore(path, size=100_000)

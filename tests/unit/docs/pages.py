@@ -1,4 +1,4 @@
-"""The documentation as the tests read it: every page, its blocks of code, its links."""
+"""Reads the documentation for tests: every page, its code blocks, its links."""
 
 import re
 from collections.abc import Iterator
@@ -16,34 +16,34 @@ _LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 
 
 def name_of(path: Path) -> str:
-    """The path within the checkout."""
+    """Returns the path within the checkout."""
     return str(path.relative_to(PROJECT))
 
 
 def page(name: str) -> str:
-    """The text of a page in docs."""
+    """Returns the text of a page in docs."""
     return (DOCS / name).read_text()
 
 
 def blocks(text: str, language: str) -> Iterator[str]:
-    """The content of each block of code in that language."""
+    """Yields the content of each code block in that language."""
     for found in _FENCE.finditer(text):
         if found["language"] == language:
             yield found["code"]
 
 
 def without_blocks(text: str) -> str:
-    """The text with its blocks of code left out, line by line."""
+    """Returns the text without its code blocks."""
     return _FENCE.sub("", text)
 
 
 def links(text: str) -> Iterator[str]:
-    """Where links and pictures lead, outside blocks of code."""
+    """Yields the targets of links and pictures outside code blocks."""
     for found in _LINK.finditer(without_blocks(text)):
         yield found["target"]
 
 
 def anchors(text: str) -> set[str]:
-    """What headings are called in a link, by the rule of code hosts and of MkDocs alike."""
+    """Returns the anchors of the headings, by the rule that code hosts and MkDocs share."""
     headings = re.findall(r"^#+ (.*)$", without_blocks(text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.replace("`", "")).strip().lower().replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""A small, strict applier of RFC 6902, to see what an API server would make of our patches."""
+"""A small, strict implementation of RFC 6902, which applies our patches as an API server does."""
 
 import copy
 from typing import Any
@@ -7,8 +7,8 @@ import msgspec
 
 
 def apply(document: Any, patch: bytes) -> Any:
-    """`document` after `patch` (empty: unchanged); any step that RFC 6902 calls an error fails."""
-    document = msgspec.json.decode(msgspec.json.encode(document))  # so that no part is shared with another
+    """Returns `document` after `patch` (empty: unchanged); raises at any step that RFC 6902 calls an error."""
+    document = msgspec.json.decode(msgspec.json.encode(document))  # a copy that shares no part with the original
     for operation in msgspec.json.decode(patch or b"[]"):
         document = _step(document, operation)
     return document

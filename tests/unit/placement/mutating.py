@@ -1,4 +1,4 @@
-"""Pods and operators' settings for the tests of the mutation, and what an API server would have after it."""
+"""Pods and operators' settings for the tests of the mutation, and the pod that an API server would store."""
 
 import copy
 from collections.abc import Sequence
@@ -32,12 +32,12 @@ POLICY = Policy(preference={"arm64": 10}, ignore_runtime_classes=frozenset({"was
 
 
 def unzip(images: Sequence[tuple[PodImage, ImageFact]]) -> tuple[list[PodImage], list[ImageFact]]:
-    """The images, and what is known of each."""
+    """Returns the images, and the fact about each."""
     return [image for image, _ in images], [fact for _, fact in images]
 
 
 def built_for(*texts: str) -> RunsOn:
-    """The fact of an image built for these platforms."""
+    """Returns the fact of an image built for these platforms."""
     return RunsOn(frozenset(map(parse_platform, texts)))
 
 
@@ -49,12 +49,12 @@ ARM64 = built_for("linux/arm64")
 def settings(
     node_affinity: str = "none", scheduler_name: str = "", rules: tuple[TolerationRule, ...] = (BOTH_RULE, ARM_RULE)
 ) -> AdmissionPolicy:
-    """The operator's settings, two toleration rules and no more unless said."""
+    """Returns the operator's settings, by default two toleration rules and nothing else."""
     return AdmissionPolicy(tolerations=rules, node_affinity=AffinityMode(node_affinity), scheduler_name=scheduler_name)
 
 
 def pod(images: int = 1, metadata: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """A pod as the API server sends it, with this many images, `app-0:1` and so on."""
+    """Returns a pod as the API server sends it, with this many images, `app-0:1` and so on."""
     containers = [{"name": f"c{index}", "image": f"app-{index}:1", "resources": {}} for index in range(images)]
     return {
         "apiVersion": "v1",
@@ -66,7 +66,7 @@ def pod(images: int = 1, metadata: dict[str, Any] | None = None, **spec: Any) ->
 
 
 def created(document: Any) -> CreatedPod:
-    """The pod as the webhook reads it."""
+    """Returns the pod as the webhook decodes it."""
     return msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
 
 
@@ -78,7 +78,7 @@ def mutate(
     namespace: dict[str, str] | None = None,
     cluster: frozenset[Platform] = frozenset(),
 ) -> Mutation:
-    """What is decided about the pod, given what is known of each of its images in order."""
+    """Returns the mutation of the pod, with one fact for each of its images in order."""
     decoded = created(document)
     overrides = read_overrides(decoded.metadata.annotations if decoded.metadata else None, namespace)
     images = tuple(zip(images_of(decoded), facts, strict=True))
@@ -87,17 +87,17 @@ def mutate(
 
 
 def after(document: Any, *facts: ImageFact, **arguments: Any) -> Any:
-    """The pod with the patch applied."""
+    """Returns the pod with the patch applied."""
     return apply(document, mutate(document, *facts, **arguments).patch)
 
 
 def record_of(document: Any) -> Any:
-    """What the annotation says was added."""
+    """Returns what the annotation records as added."""
     return msgspec.json.decode(document["metadata"]["annotations"][ADDED])
 
 
 def without_ours(document: Any, *names: str) -> Any:
-    """The pod without these annotations."""
+    """Returns the pod without these annotations."""
     document = copy.deepcopy(document)
     for name in names:
         document["metadata"]["annotations"].pop(name, None)
@@ -105,15 +105,15 @@ def without_ours(document: Any, *names: str) -> Any:
 
 
 def terms_of(document: Any) -> Any:
-    """The terms of the pod's required node affinity."""
+    """Returns the terms of the pod's required node affinity."""
     return document["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
 
 
 def with_terms(*terms: Any) -> dict[str, Any]:
-    """An affinity of these required terms."""
+    """Returns an affinity with these required terms."""
     return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms)}}}
 
 
 def expression(key: str, *values: str, operator: str = "In") -> dict[str, Any]:
-    """A match expression."""
+    """Returns a match expression."""
     return {"key": key, "operator": operator, "values": list(values)}

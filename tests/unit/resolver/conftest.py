@@ -1,4 +1,4 @@
-"""A resolver between a fake registry and a fake clock."""
+"""A resolver with a fake registry and a fake clock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,19 +12,19 @@ from tests.unit.resolver.fake_registry import FakeRegistry
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that stands still."""
+    """A clock that only a test advances."""
     return Clock()
 
 
 @pytest.fixture
 async def registry() -> FakeRegistry:
-    """An empty registry that answers at once."""
+    """An empty registry that answers immediately."""
     return FakeRegistry()
 
 
 @pytest.fixture
 async def resolver(registry: FakeRegistry, clock: Clock) -> AsyncIterator[Resolver]:
-    """Tags are fresh for 900 s (60 s if always) and answers for 86,400 s; backoff has no jitter."""
+    """A resolver: tags are fresh for 900 s (60 s if always), answers are kept for 86,400 s, backoff has no jitter."""
     resolver = Resolver(
         registry,
         size=1000,

@@ -1,4 +1,4 @@
-"""A registry and a keyring under a test's control: every request is counted, and can be held or refused."""
+"""A registry and a keyring controlled by a test: every request is recorded, and can be held or refused."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ CALLER: ContextVar[str] = ContextVar("CALLER", default="nobody")
 
 
 class Keys:
-    """A keyring with the same credentials for every image, which it has at hand."""
+    """A keyring with the same credentials for every image, available without loading."""
 
     def __init__(self, *credentials: Credential, tenant: str = "") -> None:
         self.credentials = credentials
@@ -44,17 +44,17 @@ class Keys:
 
 
 class FakeRegistry:
-    """A `ManifestClient` for all hosts at once. Everyone may read a repository that is not in `readers`."""
+    """A `ManifestClient` for all hosts. A repository that is not in `readers` is public."""
 
     def __init__(self) -> None:
-        self.requests: list[tuple[str, str, str]] = []  # method, reference, scope
+        self.requests: list[tuple[str, str, str]] = []  # method, reference, credential id
         self.callers: set[str] = set()
         self.readers: dict[str, set[str]] = {}
         self.refused_passwords: set[str] = set()
-        self.hides = False  # says 404 of what one may not read
+        self.hides = False  # if true, answers 404 instead of a denial
         self.fault: Callable[[str, ImageReference], Exception | None] = lambda method, reference: None
         self.knows_head = True
-        self.stated: dict[str, str] = {}  # what HEAD says of a reference, if not the truth
+        self.stated: dict[str, str] = {}  # the digest that HEAD returns for a reference, if not the right one
         self.open = asyncio.Event()
         self.open.set()
         self.visited = asyncio.Event()
@@ -62,7 +62,7 @@ class FakeRegistry:
         self._manifests: dict[str, FetchedManifest] = {}
 
     def push(self, reference: str, *platforms: str) -> str:
-        """An index for these platforms is in the registry under this name (`host/path:tag`); its digest."""
+        """Adds an index for these platforms under this name (`host/path:tag`) and returns its digest."""
         descriptors = [
             {
                 "mediaType": "application/vnd.oci.image.manifest.v1+json",
@@ -80,7 +80,7 @@ class FakeRegistry:
         )
 
     def push_body(self, reference: str, body: str) -> str:
-        """These bytes are in the registry as an index under this name; their digest."""
+        """Adds these bytes as an index under this name and returns their digest."""
         digest = digest_of(body.encode())
         repository = reference.rpartition(":")[0]
         self._tags[reference] = digest
@@ -88,18 +88,18 @@ class FakeRegistry:
         return digest
 
     def remove(self, reference: str) -> None:
-        """The tag is gone."""
+        """Removes the tag."""
         del self._tags[reference]
 
     def count(self, method: str, reference: str = "", credential_id: str = "") -> int:
-        """How many such requests there were; an empty text matches any."""
+        """Returns how many such requests there were; an empty text matches any."""
         return sum(
             request[0] == method and reference in ("", request[1]) and credential_id in ("", request[2])
             for request in self.requests
         )
 
     def methods(self) -> Counter[str]:
-        """How many requests there were, by method."""
+        """Returns how many requests there were, by method."""
         return Counter(method for method, _, _ in self.requests)
 
     async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
@@ -137,5 +137,5 @@ class FakeRegistry:
 
 
 def index_of(*platforms: str) -> Content:
-    """The content of an index that `FakeRegistry.push` made for these platforms."""
+    """Returns the content of an index that `FakeRegistry.push` makes for these platforms."""
     return Content(Kind.INDEX, frozenset(map(parse_platform, platforms)), bool(platforms))

@@ -1,4 +1,4 @@
-"""A store under a test's control: rows in a dictionary, batches on record, and any trouble one likes."""
+"""A store controlled by a test: rows in a dictionary, a record of batches, and faults on demand."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -9,7 +9,7 @@ from extender.store.rows import Batch, ContentRow, NameRow, Row, StoreError
 
 
 class FakeStore:
-    """A `Store` that is `shared`, or of one process alone."""
+    """A `Store` that is `shared`, or of one process."""
 
     location = "fake:"
 
@@ -21,7 +21,7 @@ class FakeStore:
         self.reads = 0
         self.is_closed = False
         self.fault: Exception | None = None
-        self.open = asyncio.Event()  # while it is cleared, nothing comes back
+        self.open = asyncio.Event()  # while it is cleared, calls wait
         self.open.set()
         self.visited = asyncio.Event()
         self.written = asyncio.Event()
