@@ -33,9 +33,13 @@ def _provider_problems(config: Config) -> Iterator[str]:
 
 
 def _listener_problems(config: Config) -> Iterator[str]:
-    if not config.scheduler.listen and not config.admission.listen:
-        yield "scheduler.listen and admission.listen are both empty, so there is nothing to serve; give one a host:port"
     sections = {field.name: getattr(config, field.name) for field in msgspec.structs.fields(config)}
+    outlets = {
+        name: section for name, section in sections.items() if hasattr(section, "listen") and hasattr(section, "tls")
+    }
+    if not any(section.listen for section in outlets.values()):
+        names = " and ".join(f"{name}.listen" for name in outlets)
+        yield f"{names} are all empty, so there is nothing to serve; give one a host:port"
     listeners = {name: section for name, section in sections.items() if getattr(section, "listen", "")}
     used: dict[tuple[str, int], str] = {}
     for name, section in listeners.items():
@@ -47,8 +51,8 @@ def _listener_problems(config: Config) -> Iterator[str]:
         if address[1] and address in used:
             yield f"{name}.listen: {section.listen!r} is taken by {used[address]}.listen; choose another port"
         used[address] = name
-    for name, section in listeners.items():
-        if hasattr(section, "tls"):
+    for name, section in outlets.items():
+        if section.listen:
             plain_allowed = getattr(section, "insecure", False)
             yield from _tls_problems(name, section.listen, section.tls, plain_allowed=plain_allowed)
 
