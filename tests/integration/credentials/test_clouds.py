@@ -128,7 +128,7 @@ async def azure_session(cloud: Cloud, authority: trustme.CA) -> AsyncIterator[ai
 
 
 def access(session: aiohttp.ClientSession, environment: Mapping[str, str] | None = None) -> CloudAccess:
-    """This session, these variables, and a clock that stands."""
+    """The given client session and variables, and a clock that stands still."""
     return CloudAccess(session, environment or {}, lambda: NOW)
 
 
