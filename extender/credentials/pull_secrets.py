@@ -75,13 +75,13 @@ class PullSecrets:
         self._room = asyncio.Semaphore(_READS_AT_ONCE)
         self._sweep_at: asyncio.TimerHandle | None = None
 
-    def keyring(self, namespace: str, names: Sequence[str], *, may_read: bool) -> Keyring:
+    def keyring(self, namespace: str, names: Sequence[str]) -> Keyring:
         """Returns the keyring of a pod in `namespace` that names these secrets. Leaves out empty names.
 
-        Unless it `may_read`, it uses only readings that are cached for other pods and never sends a request.
+        It is for callers that may have these secrets read: it also gives what was read for others.
         """
         chosen = tuple(dict.fromkeys(filter(None, names)))[:MOST_NAMES]
-        return _PodSecrets(self, namespace, chosen, may_read=may_read)
+        return _PodSecrets(self, namespace, chosen)
 
     def credential_ids_for(self, namespace: str, names: tuple[str, ...], repository: str) -> tuple[CredentialId, ...]:
         """Returns the ids of the matching credentials as of the last reading of the secrets; none without one."""
@@ -99,13 +99,6 @@ class PullSecrets:
         readings = [await self._read((namespace, name), most_seconds) for name in names]
         logins = _logins_of(readings)
         self._remember(namespace, names, readings, logins)
-        return list(Logins(logins).matching(repository))
-
-    def at_hand(self, namespace: str, names: tuple[str, ...], repository: str) -> list[Login]:
-        """As `load`, but from the cache: returns nothing if one of the secrets was not read in the last half minute."""
-        readings = [self._kept.peek((namespace, name)) for name in names]
-        found = [reading for reading in readings if reading and self._age_seconds(reading) < KEEP_SECONDS]
-        logins = _logins_of(found) if len(found) == len(names) else ()
         return list(Logins(logins).matching(repository))
 
     def credentials_of(self, logins: Sequence[Login]) -> tuple[Credential, ...]:
@@ -186,26 +179,22 @@ def _logins_of(readings: Sequence[_Reading]) -> list[Login]:
 class _PodSecrets:
     """One pod's keyring. Its identity is the same for pods of a namespace that name the same secrets."""
 
-    def __init__(self, secrets: PullSecrets, namespace: str, names: tuple[str, ...], *, may_read: bool) -> None:
+    def __init__(self, secrets: PullSecrets, namespace: str, names: tuple[str, ...]) -> None:
         self._secrets = secrets
         self._namespace = namespace
         self._names = names
-        self._may_read = may_read
         self.tenant = namespace
 
     @property
     def identity(self) -> Hashable:
-        return self._namespace, self._names, self._may_read
+        return self._namespace, self._names
 
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
         return self._secrets.credential_ids_for(self._namespace, self._names, reference.repository)
 
     def is_due(self, _reference: ImageReference) -> bool:
-        return self._may_read and self._secrets.is_due(self._namespace, self._names)
+        return self._secrets.is_due(self._namespace, self._names)
 
     async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
-        if self._may_read:
-            found = await self._secrets.load(self._namespace, self._names, reference.repository, refresh=refresh)
-        else:
-            found = self._secrets.at_hand(self._namespace, self._names, reference.repository)
+        found = await self._secrets.load(self._namespace, self._names, reference.repository, refresh=refresh)
         return self._secrets.credentials_of(found)

@@ -52,7 +52,7 @@ class PodAdmission:
 
     `cluster_platforms` gives the platforms of the cluster's nodes, none if no cluster is watched. `may_read_secrets`:
     only the API server can reach the webhook, so the pull secrets that a review's pod names may be read. Any other
-    caller could name another tenant's secrets.
+    caller could name another tenant's secrets, and gets what is public and what the operator's credentials open.
     """
 
     def __init__(

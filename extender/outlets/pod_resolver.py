@@ -49,8 +49,9 @@ class PodResolver(msgspec.Struct, frozen=True):
     def question(self, pod: Pod, namespace: str, overrides: Overrides, *, may_read: bool) -> PodQuestion:
         """The pod's images, with a keyring of its pull secrets first and the operator's credentials next.
 
-        `may_read`: the caller that sent this pod may cause reads of the secrets it names. Without it only the results
-        of earlier reads count, so that a caller does not learn what a secret gives access to by naming it.
+        `may_read`: the caller that sent this pod may cause reads of the secrets it names. Without it these secrets give
+        nothing, not even what was read for others: a caller could name another tenant's secret, and learn from the
+        answer what it opens.
         """
         return PodQuestion(overrides, images_of(pod), self._keyring_of(pod, namespace or "default", may_read=may_read))
 
@@ -70,8 +71,7 @@ class PodResolver(msgspec.Struct, frozen=True):
         """One answer per image after `wait_seconds` at most; lookups that take longer go on.
 
         With `revalidate` a stale answer is confirmed first, within the same time. If an image is not known or was
-        denied, this also starts a watch of pending pods. Images of other pods may be unknown too, and pull secrets may
-        be read for a pod that the cluster itself reports.
+        denied, this also starts a watch of pending pods, since images of other pods may be unknown too.
         """
         queries = _queries(question.images)
         answers = await self.resolver.resolve_all(queries, question.keyring, wait_seconds, revalidate=revalidate)
@@ -96,9 +96,9 @@ class PodResolver(msgspec.Struct, frozen=True):
         """The pull secrets' credentials, then the operator's; lookups count for the namespace as the tenant."""
         references = (pod.spec and pod.spec.image_pull_secrets) or ()
         names = [reference.name for reference in references if reference.name]
-        if self.pull_secrets is None or not names:
+        if self.pull_secrets is None or not names or not may_read:
             return JoinedKeyring((self.keyring,), tenant=namespace)
-        secrets = self.pull_secrets.keyring(namespace, names, may_read=may_read)
+        secrets = self.pull_secrets.keyring(namespace, names)
         return JoinedKeyring((secrets, self.keyring), tenant=namespace)
 
 

@@ -74,7 +74,8 @@ class SchedulerVerbs:
     """filter, prioritize and preempt for one scheduler.
 
     `nodes` is None without a cluster: then only requests with whole nodes can be answered. `may_read_secrets`: only
-    kube-scheduler can reach these endpoints, so the pull secrets that a request's pod names may be read.
+    kube-scheduler can reach these endpoints, so the pull secrets that a request's pod names may be read. Any other
+    caller gets what is public, and what the operator's credentials open.
     """
 
     def __init__(

@@ -66,8 +66,8 @@ def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
 
 
 def needs_pending_pods(config: Config) -> bool:
-    """Whether to watch pending pods: for the scheduler's requests, or to learn which pull secrets may be read."""
-    return bool(config.scheduler.listen) or (config.registry.pull_secrets and not may_read_for_reviews(config))
+    """Whether to watch pending pods. A scheduler asks about them next; to reviews, a pod that exists is past."""
+    return bool(config.scheduler.listen)
 
 
 def may_read_for_reviews(config: Config) -> bool:

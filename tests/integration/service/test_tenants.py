@@ -22,7 +22,7 @@ from extender.cluster.secrets import ClusterSecrets
 from extender.config.tree import Config
 from extender.credentials.docker_config import load_docker_config
 from extender.credentials.keyring import DockerConfigKeyring
-from extender.credentials.logins import Logins
+from extender.credentials.logins import Login, Logins
 from extender.credentials.pull_secrets import PullSecrets
 from extender.demo.registry import EmbeddedRegistry
 from extender.images.content import Answer, Content, Failure
@@ -432,15 +432,52 @@ async def test_a_decision_that_is_used_again_is_the_namespace_s_own_and_a_second
 
 
 async def test_pending_pods_warm_up_with_their_secrets(world: World) -> None:
-    """What the watch announces is the cluster's own word."""
+    """What the watch announces is the cluster's own word, and serves callers that may read the pod's secrets."""
     world.write_secret("a", "ann", "a-secret")
     pod = msgspec.convert(world.pod("a", "pull"), Pod)
     world.pod_resolver.warm(pod)
-    stranger = world.question(pod, "a", may_read=False)
     question = world.question(pod, "a")
     await world.pod_resolver.resolve(question, 60)
     assert world.secret_reads == 1
-    assert words_of(world.pod_resolver.peek(stranger)[0]) == ARM64
+    assert words_of(world.pod_resolver.peek(question)[0]) == ARM64
+
+
+@pytest.mark.parametrize("image", ["team/app:1", "team/app:2"], ids=["known", "not known yet"])
+async def test_who_may_not_read_borrows_nothing_that_was_read_for_others(world: World, image: str) -> None:
+    """A guessed secret's name gives neither its password, read a moment ago, nor what was learned with it."""
+    world.registry.add_index("team/app", "2", [ARM64])
+    world.write_secret("a", "ann", "a-secret")
+    assert await world.verdict("a", "pull") == ARM64
+    world.registry.users.clear()
+    pod = msgspec.convert(world.pod("a", "pull", image=image), Pod)
+    stranger = world.question(pod, "a", may_read=False)
+    assert words_of(world.pod_resolver.peek(stranger)[0]) == "pending"
+    (answer,) = await world.pod_resolver.resolve(stranger, 60)
+    assert words_of(answer) == "denied"
+    assert set(world.registry.users) <= {""}
+    assert world.secret_reads == 1
+
+
+async def test_who_may_not_read_gets_what_is_public_and_what_the_operator_opens(world: World) -> None:
+    """As a pod that names no secret."""
+    login = Login(f"{world.registry.host}/team", "ann", "a-secret")
+    resolver = msgspec.structs.replace(world.pod_resolver, keyring=DockerConfigKeyring(Logins([login]), key=KEY))
+    for image in ("public/app:1", "team/app:1"):
+        pod = msgspec.convert(world.pod("b", "pull", image=image), Pod)
+        (answer,) = await resolver.resolve(resolver.question(pod, "b", Overrides(), may_read=False), 60)
+        assert words_of(answer) == ARM64
+    assert world.secret_reads == 0
+
+
+@pytest.mark.parametrize("may_read", [True, False])
+async def test_scheduler_that_nothing_authenticates_borrows_no_decision(world: World, may_read: bool) -> None:
+    """Each listener decides for its own callers, whatever was learned for another."""
+    world.write_secret("a", "ann", "a-secret")
+    assert await world.verdict("a", "pull") == ARM64
+    verbs = verbs_of(world, may_read=may_read)
+    request = msgspec.json.encode(with_nodes(world.pod("a", "pull"), NODES))
+    found = msgspec.json.decode((await verbs.filter(request)).body)["Nodes"]["items"]
+    assert [item["metadata"]["name"] for item in found] == (["b", "d"] if may_read else ["a", "b", "c", "d"])
 
 
 async def test_nothing_that_is_logged_or_counted_holds_a_secret(

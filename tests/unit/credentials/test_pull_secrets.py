@@ -81,9 +81,9 @@ def secrets(cluster: Cluster, clock: Clock) -> PullSecrets:
     return PullSecrets(cluster, key=KEY, clock=clock)
 
 
-def keyring(secrets: PullSecrets, *names: str, namespace: str = "shop", may_read: bool = True) -> Keyring:
+def keyring(secrets: PullSecrets, *names: str, namespace: str = "shop") -> Keyring:
     """What a pod that names these secrets looks images up with, if there is nothing else."""
-    return JoinedKeyring([secrets.keyring(namespace, names, may_read=may_read)])
+    return JoinedKeyring([secrets.keyring(namespace, names)])
 
 
 async def names_for(ring: Keyring, refresh: bool = False) -> list[str]:
@@ -247,31 +247,6 @@ async def test_passwords_are_dropped_when_they_are_too_old_to_be_used(
     fire_timers()
     assert not reaches(secrets, "hunter2")
     assert not reaches(secrets, "ann")
-
-
-async def test_who_may_not_read_gets_what_is_at_hand(secrets: PullSecrets, cluster: Cluster, clock: Clock) -> None:
-    """Naming a secret makes nobody read it; what was read lately for those who may is used as long as it is kept."""
-    cluster.write("pull", ("quay.io", "ann", "x"))
-    stranger = keyring(secrets, "pull", may_read=False)
-    assert await names_for(stranger) == [""]
-    assert not stranger.is_due(APP)
-    assert cluster.reads == []
-    await keyring(secrets, "pull").load(APP)
-    assert await names_for(stranger) == ["ann", ""]
-    clock.advance(KEEP_SECONDS)
-    assert await names_for(stranger, refresh=True) == [""]
-    assert len(cluster.reads) == 1
-    assert stranger.identity != keyring(secrets, "pull").identity
-
-
-async def test_who_may_not_read_gets_nothing_of_a_pod_with_a_malformed_secret(
-    secrets: PullSecrets, cluster: Cluster
-) -> None:
-    """The same rule as for those who may."""
-    cluster.write("good", ("quay.io", "ann", "x"))
-    cluster.secrets["shop", "bad"] = InvalidLogins("x")
-    await keyring(secrets, "good", "bad").load(APP)
-    assert await names_for(keyring(secrets, "good", "bad", may_read=False)) == [""]
 
 
 async def test_a_pod_makes_us_read_only_so_many_secrets(secrets: PullSecrets, cluster: Cluster) -> None:
