@@ -83,6 +83,10 @@ class AdmissionConfig(Section, frozen=True):
     network_policy: bool = False
     """Only the API server can reach this listener, because a network policy or firewall sees to it. Then, or where
     client certificates are required, a review may make us read the pull secrets its pod names."""
+    path_token_file: str = ""
+    """File of tokens, one a line, each of 32 or more characters of URL-safe base64; read again when it changes. Reviews
+    at `/admission/pods/<token>` are then the API server's, and may make us read pull secrets. `/admission/pods` answers
+    from memory, unless client certificates or `network_policy` prove who asks. Empty: off."""
     wait_seconds: Annotated[float, msgspec.Meta(ge=0, le=29)] = 1.5
     """Longest time one review waits for lookups; keep it below the webhook's timeoutSeconds."""
     tolerations: tuple[TolerationRule, ...] = (

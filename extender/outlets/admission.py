@@ -88,6 +88,21 @@ class PodAdmission:
         answers = self._pod_resolver.fresh(gathered.question)
         return None if answers is None else self._decide(gathered, answers)
 
+    async def review_from_cache(self, body: bytes) -> Reply:
+        """As `review_from_cache_nowait`."""
+        return self.review_from_cache_nowait(body)
+
+    def review_from_cache_nowait(self, body: bytes) -> Reply:
+        """What `review` answers without a lookup: an image that is not in the cache is not known.
+
+        Raises:
+            InvalidRequest: `body` is no AdmissionReview.
+        """
+        gathered = self._gather(body)
+        if isinstance(gathered, Reply):
+            return gathered
+        return self._decide(gathered, self._pod_resolver.peek(gathered.question))
+
     @staticmethod
     def fallback(body: bytes, event_id: str) -> bytes:
         """A response that allows without a patch; the audit annotations have the event's id."""

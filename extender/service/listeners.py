@@ -10,7 +10,8 @@ from extender.config.tree import Config
 from extender.outlets.pod_resolver import PodResolver
 from extender.server.listener import Listener, open_listener
 from extender.server.operations import CheckResult, operations_app
-from extender.server.routes import route_server
+from extender.server.path_tokens import PathTokens
+from extender.server.routes import NO_TOKEN_ROUTES, TokenRoutes, route_server
 from extender.server.tls import TlsFiles
 from extender.service.background import FILE_CHECK_SECONDS
 from extender.service.cluster_view import ClusterView
@@ -38,7 +39,7 @@ class Listeners:
         """Opens the listeners. Returns the base URL of each by name; empty for one that is switched off.
 
         Raises:
-            ConfigError: an address cannot be bound, or a certificate file cannot be used.
+            ConfigError: an address cannot be bound, or a file of certificates or tokens cannot be used.
         """
         urls = {outlet.name: await self._open_outlet(outlet, pod_resolver, cluster_view) for outlet in OUTLETS}
         return {**urls, OPERATIONS: await self._open_operations(cluster_view)}
@@ -61,12 +62,25 @@ class Listeners:
             return ""
         files = TlsFiles(outlet.name, tls.certificate, tls.key, tls.client_ca) if tls else None
         routes = outlet.routes(self._config, pod_resolver, cluster_view)
-        server = route_server(routes, body_limit_bytes=outlet.body_limit_bytes, draining=lambda: self._is_draining)
+        token_file = outlet.token_file(self._config)
+        tokens = PathTokens(f"{outlet.name}.path_token_file", token_file) if token_file else None
+        token_routes = (
+            TokenRoutes(outlet.token_routes(self._config, pod_resolver, cluster_view), tokens.accepts)
+            if tokens
+            else NO_TOKEN_ROUTES
+        )
+        server = route_server(
+            routes,
+            body_limit_bytes=outlet.body_limit_bytes,
+            draining=lambda: self._is_draining,
+            token_routes=token_routes,
+        )
         runner = web.ServerRunner(server, shutdown_timeout=self._drain_seconds)
         listener = await open_listener(outlet.name, runner, *parse_listen(listen), files.context if files else None)
         self._outlets.append(listener)
-        if files:
-            self._watchers.append(asyncio.create_task(files.watch(FILE_CHECK_SECONDS)))
+        self._watchers += [
+            asyncio.create_task(watched.watch(FILE_CHECK_SECONDS)) for watched in (files, tokens) if watched
+        ]
         return f"{'https' if files else 'http'}://{listener.address}"
 
     async def _open_operations(self, cluster_view: ClusterView) -> str:

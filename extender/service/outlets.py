@@ -20,15 +20,25 @@ SCHEDULER_BODY_BYTES = 5_000 * 25 * 1024
 # etcd refuses objects over 1.5 MiB by default. A review holds two of them (object and oldObject) and an envelope.
 ADMISSION_BODY_BYTES = 8 * 1024 * 1024
 
+REVIEWS = "/admission/pods"
+
+Routes = Callable[[Config, PodResolver, ClusterView], Mapping[str, Route]]
+
 
 class Outlet(msgspec.Struct, frozen=True):
-    """One listener's outlet; `listen` gives its address from the configuration, empty where it is switched off."""
+    """One listener's outlet; `listen` gives its address from the configuration, empty where it is switched off.
+
+    `token_file` gives the file of its path tokens, empty where none are used. `token_routes` are the routes behind a
+    token, by the path before it.
+    """
 
     name: str
     listen: Callable[[Config], str]
     tls: Callable[[Config], TlsConfig | None]
     body_limit_bytes: int
-    routes: Callable[[Config, PodResolver, ClusterView], Mapping[str, Route]]
+    routes: Routes
+    token_file: Callable[[Config], str] = lambda _config: ""
+    token_routes: Routes = lambda _config, _pod_resolver, _cluster_view: {}
 
 
 def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
@@ -52,17 +62,34 @@ def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
 
 
 def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
-    """The route of the webhook by path."""
-    admission = PodAdmission(
+    """The route of the webhook by path.
+
+    If the API server is known by a token alone, this route has none, and answers everybody from the cache.
+    """
+    is_api_server = may_read_for_reviews(config)
+    admission = _admission(config, pod_resolver, cluster_view, may_read_secrets=is_api_server)
+    if config.admission.path_token_file and not is_api_server:
+        answer, answer_nowait = admission.review_from_cache, admission.review_from_cache_nowait
+        return {REVIEWS: Route("admission", answer, admission.fallback, answer_nowait)}
+    return {REVIEWS: Route("admission", admission.review, admission.fallback, admission.review_nowait)}
+
+
+def admission_token_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
+    """The route of reviews whose path ends in a valid token, which only the API server was told."""
+    admission = _admission(config, pod_resolver, cluster_view, may_read_secrets=True)
+    return {REVIEWS: Route("admission", admission.review, admission.fallback, admission.review_nowait)}
+
+
+def _admission(
+    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, *, may_read_secrets: bool
+) -> PodAdmission:
+    return PodAdmission(
         pod_resolver,
         admission_policy_of(config),
         cluster_platforms=cluster_view.platforms,
         wait_seconds=config.admission.wait_seconds,
-        may_read_secrets=may_read_for_reviews(config),
+        may_read_secrets=may_read_secrets,
     )
-    return {
-        "/admission/pods": Route("admission", admission.review, admission.fallback, admission.review_nowait),
-    }
 
 
 def needs_pending_pods(config: Config) -> bool:
@@ -71,7 +98,7 @@ def needs_pending_pods(config: Config) -> bool:
 
 
 def may_read_for_reviews(config: Config) -> bool:
-    """Whether only the API server reaches the webhook, so that the secrets named in a review may be read."""
+    """Whether only the API server reaches the webhook, so that the secrets named in any review may be read."""
     return config.admission.network_policy or _is_mutual(config.admission.tls)
 
 
@@ -87,7 +114,7 @@ OUTLETS = (
     ),
     Outlet(
         "admission", lambda config: config.admission.listen, lambda config: config.admission.tls,
-        ADMISSION_BODY_BYTES, admission_routes,
+        ADMISSION_BODY_BYTES, admission_routes, lambda config: config.admission.path_token_file, admission_token_routes,
     ),
 )  # fmt: skip
 """Every outlet that answers requests; each has a listener of its own."""

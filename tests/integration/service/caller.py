@@ -38,8 +38,12 @@ class Caller:
 
     async def review(self, created: Json, **request: object) -> Json:
         """Returns the response of an AdmissionReview with its `patch` decoded, [] if there is none."""
+        return await self.review_at("/admission/pods", created, **request)
+
+    async def review_at(self, path: str, created: Json, /, **request: object) -> Json:
+        """As `review`, at another path."""
         document = review_of(created, **request)
-        answer = await self.post(f"{self.service.admission_url}/admission/pods", document, dict)
+        answer = await self.post(f"{self.service.admission_url}{path}", document, dict)
         assert (answer["apiVersion"], answer["kind"]) == (document["apiVersion"], document["kind"])
         response: Json = answer["response"]
         assert (response["uid"], response["allowed"]) == (document["request"]["uid"], True)

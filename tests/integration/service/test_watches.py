@@ -3,18 +3,21 @@
 import asyncio
 import base64
 import json
+import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
+import structlog
 
 from extender.cluster.namespaces import NAMESPACES
 from extender.cluster.nodes import NODES
 from extender.cluster.pods import PODS
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
+from extender.errors import ConfigError
 from extender.outlets.pod_resolver import PodQuestion
 from extender.placement.annotations import Overrides
 from extender.placement.facts import PodImage
@@ -100,6 +103,19 @@ async def ask(caller: Caller, listen: str, image: str) -> None:
         await caller.filter({"Pod": pending, "NodeNames": ["a"]})
     else:
         await caller.review(pending, namespace="default")
+
+
+def write_pull_secret(api: ApiServer, host: str) -> None:
+    """The secret `pull` in the namespace `default`, which opens the registry's images to ann."""
+    login = {"auths": {host: {"auth": base64.b64encode(b"ann:secret").decode()}}}
+    api.put(
+        "/api/v1/namespaces/default/secrets",
+        {
+            "metadata": {"name": "pull", "namespace": "default"},
+            "type": "kubernetes.io/dockerconfigjson",
+            "data": {".dockerconfigjson": base64.b64encode(json.dumps(login).encode()).decode()},
+        },
+    )
 
 
 @MODES
@@ -206,15 +222,7 @@ async def test_a_private_image_is_known_to_reviews_of_the_api_server_alone(
     """The review itself reads the pod's secret where the setting says so; any other borrows nothing that was read."""
     async with GuardedRegistry("ann:secret") as registry:
         registry.add_index("app", "1", [AMD64, ARM64])
-        login = {"auths": {registry.host: {"auth": base64.b64encode(b"ann:secret").decode()}}}
-        api.put(
-            "/api/v1/namespaces/default/secrets",
-            {
-                "metadata": {"name": "pull", "namespace": "default"},
-                "type": "kubernetes.io/dockerconfigjson",
-                "data": {".dockerconfigjson": base64.b64encode(json.dumps(login).encode()).decode()},
-            },
-        )
+        write_pull_secret(api, registry.host)
         created = pod("web", image=f"{registry.host}/app:1")
         created["spec"]["imagePullSecrets"] = [{"name": "pull"}]
         async with service_in(
@@ -228,3 +236,59 @@ async def test_a_private_image_is_known_to_reviews_of_the_api_server_alone(
             answer = await caller.review(created, namespace="default")
         assert bool(answer["patch"]) == (network_policy == "true")
     assert any(request.kind == "get" for request in api.requests) == (bool(listen) or network_policy == "true")
+
+
+async def test_a_review_behind_a_token_is_the_api_servers(api: ApiServer, tmp_path: Path) -> None:
+    """It has the pod's secret read. A review without one is answered from memory, and borrows nothing."""
+    token = secrets.token_hex(32)
+    (tmp_path / "tokens").write_text(f"{token}\n")
+    async with GuardedRegistry("ann:secret") as private, EmbeddedRegistry() as public:
+        private.add_index("app", "1", [AMD64, ARM64])
+        public.add_index("app", "1", [AMD64, ARM64])
+        write_pull_secret(api, private.host)
+        created = pod("web", image=f"{private.host}/app:1")
+        created["spec"]["imagePullSecrets"] = [{"name": "pull"}]
+        of_public = pod("web", image=f"{public.host}/app:1")
+        setting = f"admission.path_token_file={tmp_path / 'tokens'}"
+        with structlog.testing.capture_logs() as logs:
+            async with service_in(api, tmp_path, "", setting, registries=[private.host, public.host]) as caller:
+                await until_ready(caller)
+                for each in (created, of_public):
+                    assert (await caller.review(each, namespace="default"))["patch"] == []
+                assert not private.requests
+                assert not public.requests
+                assert {request.path for request in api.requests} == ALWAYS
+                for each in (created, of_public):
+                    assert (await caller.review_at(f"/admission/pods/{token}", each, namespace="default"))["patch"]
+                assert (await caller.review(created, namespace="default"))["patch"] == []
+                assert (await caller.review(of_public, namespace="default"))["patch"]
+                url = f"{caller.service.admission_url}/admission/pods/{secrets.token_hex(32)}"
+                async with caller.session.post(url, data=b"{}") as response:
+                    assert response.status == 404
+    assert PODS not in {request.path for request in api.requests}
+    assert setting.partition("=")[2] in str(logs)
+    assert token not in str(logs)
+
+
+async def test_a_token_is_one_of_several_proofs(api: ApiServer, tmp_path: Path) -> None:
+    """Where every caller is the API server by another proof, its reviews need no token."""
+    (tmp_path / "tokens").write_text(secrets.token_hex(32))
+    settings = [f"admission.path_token_file={tmp_path / 'tokens'}", "admission.network_policy=true"]
+    async with GuardedRegistry("ann:secret") as private:
+        private.add_index("app", "1", [AMD64, ARM64])
+        write_pull_secret(api, private.host)
+        created = pod("web", image=f"{private.host}/app:1")
+        created["spec"]["imagePullSecrets"] = [{"name": "pull"}]
+        async with service_in(api, tmp_path, "", *settings, registries=[private.host]) as caller:
+            await until_ready(caller)
+            assert (await caller.review(created, namespace="default"))["patch"]
+
+
+async def test_a_file_of_tokens_that_cannot_be_used_keeps_the_service_from_starting(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    """Else every review would be a stranger's."""
+    (tmp_path / "tokens").write_text("short")
+    with pytest.raises(ConfigError, match=r"admission\.path_token_file: .*/tokens, line 1: the token has 5 characters"):
+        async with service_in(api, tmp_path, "", f"admission.path_token_file={tmp_path / 'tokens'}"):
+            pass
