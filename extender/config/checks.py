@@ -1,5 +1,6 @@
 """Checks of the settings beyond their types: combinations, addresses, platforms."""
 
+import contextlib
 import ipaddress
 from collections.abc import Iterator
 
@@ -41,16 +42,17 @@ def _listener_problems(config: Config) -> Iterator[str]:
         names = " and ".join(f"{name}.listen" for name in outlets)
         yield f"{names} are all empty, so there is nothing to serve; give one a host:port"
     listeners = {name: section for name, section in sections.items() if getattr(section, "listen", "")}
-    used: dict[tuple[str, int], str] = {}
+    used: dict[str, tuple[str, int]] = {}
     for name, section in listeners.items():
         try:
             address = parse_listen(section.listen)
         except ConfigError as exc:
             yield f"{name}.listen: {exc}"
             continue
-        if address[1] and address in used:
-            yield f"{name}.listen: {section.listen!r} is taken by {used[address]}.listen; choose another port"
-        used[address] = name
+        for other, taken in used.items():
+            if _overlaps(address, taken):
+                yield f"{name}.listen: {section.listen!r} is taken by {other}.listen; choose another port"
+        used[name] = address
     for name, section in outlets.items():
         if section.listen:
             plain_allowed = getattr(section, "insecure", False)
@@ -84,25 +86,42 @@ def _platform_problems(config: Config) -> Iterator[str]:
 
 
 def parse_listen(listen: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[v6]:port`.
+    """Host and port of `host:port`, `[v6]:port` or `:port`; the host of the last, every address, is empty.
 
     Raises:
-        ConfigError: `listen` has neither form.
+        ConfigError: `listen` has none of these forms.
     """
     host, colon, port = listen.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if (
         not colon
-        or not host
+        or host == "[]"
         or (":" in host and not bracketed)
         or not port.isascii()
         or not port.isdigit()
         or int(port) > 65535
     ):
         raise ConfigError(
-            f"{listen!r} is no host:port; write for example 127.0.0.1:8880, or '' to switch the listener off"
+            f"{listen!r} is no host:port; write for example 127.0.0.1:8880, :8880 for every address of every family, "
+            "or '' to switch the listener off"
         )
     return host.strip("[]"), int(port)
+
+
+def _overlaps(first: tuple[str, int], second: tuple[str, int]) -> bool:
+    """Whether two addresses cannot both be bound: they have one port, and one host includes the other."""
+    (one, port), (other, other_port) = first, second
+    return bool(port) and port == other_port and (_includes(one, other) or _includes(other, one))
+
+
+def _includes(host: str, other: str) -> bool:
+    """Whether an address that is bound for `host` takes that of `other`; a name may have addresses of both families."""
+    if host == other or not host:
+        return True
+    with contextlib.suppress(ValueError):
+        wildcard = ipaddress.ip_address(host)
+        return wildcard.is_unspecified and wildcard.version == ipaddress.ip_address(other).version
+    return host in ("0.0.0.0", "::")
 
 
 def is_loopback(listen: str) -> bool:

@@ -76,8 +76,9 @@ class SchedulerConfig(Section, frozen=True):
 
 
 class AdmissionConfig(Section, frozen=True):
-    listen: str = "0.0.0.0:8443"
-    """host:port of the webhook; an empty string switches the listener off."""
+    listen: str = ":8443"
+    """host:port of the webhook, or :port for every address of every family; an empty string switches the listener
+    off."""
     tls: TlsConfig | None = TlsConfig()
     """Certificate files, which the API server needs; null is allowed on a loopback address only."""
     network_policy: bool = False
@@ -124,8 +125,9 @@ class PlacementConfig(Section, frozen=True):
 
 
 class OperationsConfig(Section, frozen=True):
-    listen: str = "0.0.0.0:8881"
-    """host:port of /livez, /readyz and /metrics, plain HTTP; an empty string switches the listener off."""
+    listen: str = ":8881"
+    """host:port of /livez, /readyz and /metrics, plain HTTP, or :port for every address; an empty string switches the
+    listener off."""
 
 
 class CredentialProvidersConfig(Section, frozen=True):

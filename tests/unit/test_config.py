@@ -114,6 +114,17 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
         pytest.param(
             (*SERVED, "operations.listen=0.0.0.0:8443"), ["operations.listen", "taken by"], id="one port twice"
         ),
+        pytest.param(
+            (*SERVED, "admission.listen=127.0.0.1:8443", "operations.listen=:8443"),
+            ["operations.listen", "taken by admission.listen"],
+            id="every address and one of them",
+        ),
+        pytest.param(
+            (*SERVED, "admission.listen=localhost:8443", "operations.listen='[::]:8443'"),
+            ["operations.listen", "taken by admission.listen"],
+            id="every address of a family and a name",
+        ),
+        pytest.param((*SERVED, "scheduler.listen=:1"), ["scheduler.tls", "loopback"], id="plain on every address"),
         pytest.param(("scheduler.listen=", "admission.listen="), ["nothing to serve"], id="nothing to serve"),
         pytest.param((*SERVED, "scheduler.listen=8880"), ["scheduler.listen", "host:port"], id="no host"),
         pytest.param(
@@ -149,6 +160,7 @@ def test_values_that_contradict_each_other_are_refused(assignments: tuple[str, .
         ("admission.listen=127.0.0.1:8443", "admission.tls=null"),
         (*SERVED, "scheduler.listen=0.0.0.0:8880", "scheduler.insecure=true"),
         (*SERVED, "scheduler.listen='[::1]:8880'"),
+        (*SERVED, "scheduler.listen='[::1]:8880'", "operations.listen=0.0.0.0:8880"),
         (*SERVED, "scheduler.listen=127.0.0.1:0", "operations.listen=127.0.0.1:0"),
     ],
 )
@@ -158,14 +170,15 @@ def test_values_that_fit_are_accepted(assignments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("listen", "address"), [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:8880", ("::1", 8880)), ("host:1", ("host", 1))]
+    ("listen", "address"),
+    [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:8880", ("::1", 8880)), ("host:1", ("host", 1)), (":80", ("", 80))],
 )
 def test_listen_is_host_and_port(listen: str, address: tuple[str, int]) -> None:
-    """IPv6 wants brackets; the port is a number."""
+    """IPv6 wants brackets; the port is a number; no host is every address."""
     assert parse_listen(listen) == address
 
 
-@pytest.mark.parametrize("listen", ["", "8880", "::1:80", "h:", ":80", "h:-1", "h:70000", "h:٣"])
+@pytest.mark.parametrize("listen", ["", "8880", "::1:80", "h:", ":", "[]:80", "h:-1", "h:70000", "h:٣"])
 def test_listen_of_another_form_is_refused(listen: str) -> None:
     """Anything else is refused."""
     with pytest.raises(ConfigError, match="host:port"):

@@ -62,9 +62,9 @@ def config_of(mode: str, folder: Path) -> Config:
 @pytest.mark.parametrize(
     ("mode", "pending", "scheduler", "admission", "node_affinity", "scheduler_name"),
     [
-        ("second-scheduler", "retry", "127.0.0.1:8880", "0.0.0.0:8443", "required", "multiarch-scheduler"),
+        ("second-scheduler", "retry", "127.0.0.1:8880", ":8443", "required", "multiarch-scheduler"),
         ("default-scheduler", "assume", "127.0.0.1:8880", "", "none", ""),
-        ("webhook", "retry", "", "0.0.0.0:8443", "required", ""),
+        ("webhook", "retry", "", ":8443", "required", ""),
     ],
     ids=MODES,
 )
