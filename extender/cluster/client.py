@@ -1,6 +1,7 @@
 """A client of the Kubernetes API: the bytes of a GET, the lines of a watch.
 
-kubernetes-asyncio provides configuration, credentials and TLS. Only this file imports it, when a cluster is first used;
+kubernetes-asyncio provides configuration, credentials and TLS. The one proxy it may go through is `proxy-url` of a
+kubeconfig: HTTPS_PROXY and its siblings are for registries. Only this file imports it, when a cluster is first used;
 `library.py` keeps most of it from being loaded. Callers decode the resources; this file decodes only the Status of a
 refusal.
 """
@@ -29,6 +30,7 @@ TIMEOUT_SECONDS = 30.0
 MAX_BODY_BYTES = 64 << 20  # a page of 250 nodes with 50 images each is 3 to 10 MB
 MAX_LINE_BYTES = 16 << 20  # objects in etcd have at most 1.5 MiB, as JSON a few times that
 _MAX_STATUS_BYTES = 64 << 10
+_READ_BUFFER_BYTES = 2 << 20  # the library's; a page has several times aiohttp's 64 KiB
 _QUOTED_CHARACTERS = 200  # of a message from the API server or a credential plugin
 _CONNECT_SECONDS = 10.0
 _LOAD_SECONDS = 60.0  # a credential plugin may ask a person, or a slow cloud
@@ -177,10 +179,15 @@ class _ApiConnection:
     def __init__(self, configuration: "Configuration") -> None:
         from kubernetes_asyncio.client.rest import RESTClientObject
 
-        rest_client = RESTClientObject(configuration)
         self.is_doubtful = False
         self._configuration = configuration
-        self._session: aiohttp.ClientSession = rest_client.pool_manager
+        # The library's session would use the proxies of the environment, which are meant for registries. Ours takes
+        # over its connector, which has the TLS context.
+        library_session: aiohttp.ClientSession = RESTClientObject(configuration).pool_manager
+        self._session = aiohttp.ClientSession(
+            connector=library_session.connector, trust_env=False, read_bufsize=_READ_BUFFER_BYTES
+        )
+        library_session.detach()
         self._requests = 0
         self._is_retired = False
 

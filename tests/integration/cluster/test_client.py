@@ -85,6 +85,32 @@ async def test_get_gives_the_bytes_of_the_answer(api: ApiServer, client: Cluster
     assert headers["Accept-Encoding"] == "identity"
 
 
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy"])
+async def test_proxies_of_the_environment_are_not_used(
+    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """They are for registries: lists and watches reach the API server itself, and no proxy sees a connection."""
+    connections = []
+
+    def count(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        writer.close()
+
+    async with await asyncio.start_server(count, "127.0.0.1", 0) as proxy:
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.setenv(variable, f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        opened = await open_plain(api, tmp_path)
+        try:
+            await opened.get(NODE)
+            async with aclosing(opened.stream(NODES, WATCH, stall_seconds=5)) as lines:
+                api.bookmark(NODES)
+                await anext(lines)
+        finally:
+            await opened.close()
+    assert connections == []
+
+
 async def test_query_arrives_as_it_was_given(api: ApiServer, client: ClusterClient) -> None:
     """Field selectors hold equal signs and commas, continue tokens anything base64 has."""
     query = {"fieldSelector": "spec.nodeName=,status.phase=Pending", "limit": "5"}
