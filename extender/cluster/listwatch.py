@@ -96,6 +96,7 @@ class ListWatch:
         self._stall_seconds = stall_seconds
         self._version = ""  # where to watch from; empty: list first
         self._tries = 0  # connections since the last line of a watch
+        self._is_expired = False  # whether a 410 ended a watch, and no line of a watch has come since
         self._is_lost = False
         self._lists = 0
         self._confirmed_at = clock()
@@ -184,6 +185,7 @@ class ListWatch:
     def _confirm(self) -> None:
         self._confirmed_at = self._clock()
         self._tries = 0
+        self._is_expired = False
         if self._is_lost:
             self._is_lost = False
             log.info("watch.resumed", resource=self._resource.name)
@@ -191,7 +193,13 @@ class ListWatch:
     def _outlive(self, exc: ClusterError) -> float:
         """Logs the lost watch and returns how many seconds to wait before the next try."""
         refused = exc if isinstance(exc, ClusterRefused) else None
-        if (refused and refused.status == 410) or self._tries >= _TRIES_PER_VERSION:
+        is_gone = refused is not None and refused.status == 410
+        if is_gone and self._version and not self._is_expired:
+            # The server answers again, so the list need not wait as long as the outage made us wait. If the version of
+            # that list is gone too, the backoff grows again.
+            self._is_expired = True
+            self._tries = 1
+        if is_gone or self._tries >= _TRIES_PER_VERSION:
             self._version = ""
         requested_seconds = (refused and refused.retry_after_seconds) or 0.0
         delay = max(self._delay_seconds(), min(requested_seconds, _LAST_DELAY_SECONDS))

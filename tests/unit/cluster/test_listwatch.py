@@ -266,6 +266,18 @@ async def test_line_of_a_watch_ends_the_backoff() -> None:
     assert run.delays == [0.5, 1.0, 2.0, 0.25, 0.5]
 
 
+@pytest.mark.parametrize("gone", [GONE, EXPIRED], ids=["HTTP", "event"])
+@pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.5), (1.0, 1.0)], ids=["least", "most"])
+async def test_expired_version_ends_the_backoff_of_the_outage_before(
+    gone: bytes | ClusterError, chance: float, factor: float
+) -> None:
+    """A 410 is an answer: the list starts within the first delay, and replicas still spread theirs."""
+    reader = ScriptedReader([page(), page(version="50")], [[LOST], [LOST], [LOST], [gone], []])
+    run = await Run(reader, pauses=5, chance=chance).to_the_end()
+    assert run.delays == [factor * seconds for seconds in (1, 2, 4, 1, 2)]
+    assert len(reader.lists) == 2
+
+
 async def test_list_alone_does_not_end_the_backoff() -> None:
     """Lists that work beside watches that are always gone would be an expensive loop."""
     reader = ScriptedReader([page()] * 4, [[EXPIRED]] * 4)
