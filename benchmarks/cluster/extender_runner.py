@@ -96,6 +96,7 @@ class ExtenderRunner:
             f"registry.allow=['*', '{self._registry.host}']",
             "cache.url='memory:'",
             "shutdown.grace_seconds=1",
+            "shutdown.linger_seconds=0.1",
             *settings,
             mode=mode,
             admission=admission,

@@ -19,6 +19,10 @@ def problems_of(config: Config) -> Iterator[str]:
     yield from _provider_problems(config)
     if Choice.ASSUME in (config.scheduler.pending, config.scheduler.unknown) and not config.scheduler.assume:
         yield "scheduler.assume: [] names nothing while scheduler.pending or scheduler.unknown is assume; name one"
+    shutdown = config.shutdown
+    if shutdown.linger_seconds >= shutdown.grace_seconds:
+        limit = f"shutdown.grace_seconds ({shutdown.grace_seconds:g})"
+        yield f"shutdown.linger_seconds: {shutdown.linger_seconds:g} must be less than {limit}"
     for path, seconds in (
         ("cache.tag_seconds", config.cache.tag_seconds),
         ("registry.always_seconds", config.registry.always_seconds),

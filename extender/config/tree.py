@@ -187,6 +187,8 @@ class CacheConfig(Section, frozen=True):
 class ShutdownConfig(Section, frozen=True):
     grace_seconds: Seconds = 20.0
     """Longest time from SIGTERM to exit: readiness fails first, requests in flight end, then listeners close."""
+    linger_seconds: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] = 5.0
+    """How long new requests are still answered after readiness fails, which callers learn late; less than the grace."""
 
 
 class Config(Section, frozen=True):

@@ -29,11 +29,11 @@ class Listeners:
         self._outlets: list[Listener] = []
         self._operations: Listener | None = None
         self._watchers: list[asyncio.Task[None]] = []
-        # A tenth of the grace period. Readiness already fails and every answer says `Connection: close`, but requests
-        # that were already sent on idle connections still get an answer.
-        self._linger_seconds = config.shutdown.grace_seconds / 10
-        # aiohttp may wait twice: for the handler, then for its task.
-        self._drain_seconds = config.shutdown.grace_seconds * 0.4
+        # Readiness already fails and every answer says `Connection: close`, but requests of callers that do not know it
+        # yet still get an answer.
+        self._linger_seconds = config.shutdown.linger_seconds
+        # aiohttp may wait twice, for the handler and then for its task; a tenth is left for everything else.
+        self._drain_seconds = (config.shutdown.grace_seconds - config.shutdown.linger_seconds) * 0.45
 
     async def open(self, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, str]:
         """Opens the listeners. Returns the base URL of each by name; empty for one that is switched off.

@@ -136,6 +136,11 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
             id="assume nothing",
         ),
         pytest.param((*SERVED, "scheduler.assume=[arm64]"), ["scheduler.assume", "'arm64'"], id="no platform"),
+        pytest.param(
+            (*SERVED, "shutdown.grace_seconds=3"),
+            ["shutdown.linger_seconds: 5 must be less than shutdown.grace_seconds (3)"],
+            id="longer in lingering than in all",
+        ),
         pytest.param((*SERVED, "cache.stale_seconds=10"), ["cache.tag_seconds", "registry.always_seconds"], id="times"),
         pytest.param(
             (*SERVED, "admission.tolerations=[{key: a, platforms: []}]"),

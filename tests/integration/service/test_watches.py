@@ -62,6 +62,7 @@ async def service_in(
         "admission.tls=null",
         "operations.listen=127.0.0.1:0",
         "shutdown.grace_seconds=0.5",
+        "shutdown.linger_seconds=0.05",
         "cache.url='memory:'",
     ]
     plain = [f"registry.plain_http={list(registries)}", f"registry.allow={list(registries)}"] if registries else []
