@@ -12,7 +12,9 @@ import time
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
 from extender.tables import declare_cache
@@ -22,6 +24,10 @@ AnswerNowait = Callable[[str, bytes], bytes | None]
 
 # A body that takes longer is handed to aiohttp, which waits for it. Both callers are on a cluster's own network.
 BODY_DEADLINE_SECONDS = 1.0
+
+# A new connection that sends no whole request head is dropped after it. Between requests a connection may idle for the
+# time of the keep-alive, as the pools of Go's clients do.
+FIRST_REQUEST_SECONDS = 10.0
 
 _END = b"\r\n\r\n"
 _HEAD_BYTES = 2048  # Go's have some 200; small enough for the cached heads to need little memory
@@ -59,15 +65,26 @@ class DirectServer(web.Server):
         request_factory: Callable[..., web.BaseRequest],
         keep_alive_seconds: float,
     ) -> None:
-        super().__init__(
-            handler, request_factory=request_factory, keepalive_timeout=keep_alive_seconds, access_log=None
-        )
+        def make_request(
+            message: RawRequestMessage,
+            payload: StreamReader,
+            protocol: RequestHandler,
+            writer: AbstractStreamWriter,
+            task: "asyncio.Task[None]",
+        ) -> web.BaseRequest:
+            if isinstance(protocol, Connection):
+                protocol.has_request = True
+            return request_factory(message, payload, protocol, writer, task)
+
+        super().__init__(handler, request_factory=make_request, keepalive_timeout=keep_alive_seconds, access_log=None)
         self.answer_nowait = answer_nowait
         self.body_limit_bytes = body_limit_bytes
         self.closing = closing
         self.keep_alive_seconds = keep_alive_seconds
         self._body_deadlines: dict[Connection, float] = {}  # connections whose body is incomplete, and since when
         self._look_again: asyncio.TimerHandle | None = None
+        self._new_connections: dict[Connection, float] = {}  # and when each was made, the oldest first
+        self._next_drop: asyncio.TimerHandle | None = None
 
     def __call__(self) -> RequestHandler:
         """The protocol object for a new connection."""
@@ -82,6 +99,27 @@ class DirectServer(web.Server):
     def end_body_deadline(self, connection: "Connection") -> None:
         """Ends the deadline of a body that has arrived or is given up."""
         self._body_deadlines.pop(connection, None)
+
+    def start_first_request_deadline(self, connection: "Connection") -> None:
+        """Gives a new connection `FIRST_REQUEST_SECONDS` for its first request; one timer serves all connections."""
+        self._new_connections[connection] = self._loop.time()
+        if self._next_drop is None:
+            self._next_drop = self._loop.call_later(FIRST_REQUEST_SECONDS, self._drop_silent)
+
+    def end_first_request_deadline(self, connection: "Connection") -> None:
+        """Forgets a connection that is lost."""
+        self._new_connections.pop(connection, None)
+
+    def _drop_silent(self) -> None:
+        """Drops those of the connections whose time is up that have sent no request; forgets the others of them."""
+        late = self._loop.time() - FIRST_REQUEST_SECONDS
+        for connection in [connection for connection, since in self._new_connections.items() if since <= late]:
+            del self._new_connections[connection]
+            connection.drop_if_silent()
+        oldest = next(iter(self._new_connections.values()), None)
+        self._next_drop = None
+        if oldest is not None:
+            self._next_drop = self._loop.call_at(oldest + FIRST_REQUEST_SECONDS, self._drop_silent)
 
     def _expire_bodies(self) -> None:
         late = self._loop.time() - BODY_DEADLINE_SECONDS
@@ -98,7 +136,7 @@ class Connection(RequestHandler):
     next one. Once it has passed anything else, aiohttp answers all further requests.
     """
 
-    __slots__ = ("_awaited_bytes", "_head", "_is_aiohttps", "_pieces", "_server", "_was_shared")
+    __slots__ = ("_awaited_bytes", "_head", "_is_aiohttps", "_pieces", "_server", "_was_shared", "has_request")
 
     def __init__(self, server: DirectServer, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(server, loop=loop, keepalive_timeout=server.keep_alive_seconds, access_log=None)  # type: ignore[arg-type]  # None is no log
@@ -108,11 +146,17 @@ class Connection(RequestHandler):
         self._head = ("", 0)  # of that request: its path, and where its body starts
         self._is_aiohttps = False
         self._was_shared = False
+        self.has_request = False  # whether the head of a request has arrived, ever
 
     @property
     def keep_alive_until(self) -> float:
         """When aiohttp closes the connection unless another request comes, by the loop's clock."""
         return self._next_keepalive_close_time
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Starts the deadline for the first request; with TLS the handshake is complete."""
+        super().connection_made(transport)
+        self._server.start_first_request_deadline(self)
 
     def data_received(self, data: bytes) -> None:
         """Answers, keeps the data for later, or passes it to aiohttp. aiohttp calls this with no data to continue."""
@@ -145,10 +189,12 @@ class Connection(RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """Drops what was kept for later."""
         self._collected()
+        self._server.end_first_request_deadline(self)
         super().connection_lost(exc)
 
     def _respond(self, data: bytes, path: str, body_start: int) -> None:
         """Answers one whole request, or passes it to aiohttp."""
+        self.has_request = True
         text = self._server.answer_nowait(path, data[body_start:]) if self._is_idle() else None
         if text is None or self.transport is None:
             self._was_shared = True
@@ -174,6 +220,11 @@ class Connection(RequestHandler):
         if self._close or self._force_close or self._paused:
             return False
         return not self._was_shared or (self._waiter is not None and not self._waiter.done())
+
+    def drop_if_silent(self) -> None:
+        """Closes the connection, without waiting for the peer, if it has sent no whole request head."""
+        if not self.has_request and not self._awaited_bytes and self.transport is not None:
+            self.transport.abort()
 
     def give_up(self) -> None:
         """Passes a request whose body is late to aiohttp."""

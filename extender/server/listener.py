@@ -1,5 +1,7 @@
 """Opens a listening address, and closes it without losing a request."""
 
+import asyncio
+import functools
 import socket
 import ssl
 
@@ -11,6 +13,8 @@ from extender.errors import ConfigError
 log = structlog.get_logger()
 
 BACKLOG = 1024
+# After it a peer that has not ended its TLS handshake is dropped. Callers are on the cluster's own network.
+HANDSHAKE_SECONDS = 10.0
 
 
 class Listener:
@@ -42,11 +46,7 @@ async def open_listener(
     """
     await runner.setup()
     try:
-        if host:
-            site: web.BaseSite = web.TCPSite(runner, host, port, ssl_context=tls, backlog=BACKLOG)
-        else:
-            site = web.SockSite(runner, _bind_every_address(port), ssl_context=tls, backlog=BACKLOG)
-        await site.start()
+        await _Site(runner, host, port, tls).start()
     except OSError as exc:
         await runner.cleanup()
         raise ConfigError(f"{name}.listen: cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
@@ -54,6 +54,38 @@ async def open_listener(
     address = f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}"
     log.info("listener.opened", listener=name, address=address, tls=tls is not None)
     return Listener(name, runner, address)
+
+
+class _Site(web.BaseSite):
+    """A bound address whose TLS handshakes have a deadline, which aiohttp's own sites cannot be given."""
+
+    def __init__(self, runner: web.BaseRunner, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
+        self._host, self._port = host, port
+
+    @property
+    def name(self) -> str:
+        """The address as it was requested."""
+        return f"{self._host}:{self._port}"
+
+    async def start(self) -> None:
+        """Binds the address and accepts connections.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        await super().start()
+        open_server = functools.partial(
+            asyncio.get_running_loop().create_server,
+            self._runner.server,
+            ssl=self._ssl_context,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if self._ssl_context else None,
+            backlog=BACKLOG,
+        )
+        if self._host:
+            self._server = await open_server(self._host, self._port)
+        else:
+            self._server = await open_server(sock=_bind_every_address(self._port))
 
 
 def _bind_every_address(port: int) -> socket.socket:

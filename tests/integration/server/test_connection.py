@@ -5,6 +5,7 @@ import email
 import json
 import random
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.message import Message
 from email.utils import parsedate_to_datetime
@@ -110,6 +111,12 @@ class Peer:
         """Hangs up."""
         self.writer.close()
         await self.writer.wait_closed()
+
+    async def abort(self) -> None:
+        """Hangs up, whatever state the connection is in."""
+        self.writer.transport.abort()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
 
 
 async def connect(listener: Listener) -> Peer:
@@ -307,6 +314,49 @@ async def test_a_late_body_is_aiohttps_to_wait_for(
     peer.writer.write(request[-1:])
     assert (await peer.read())[2] == b'"%b"' % (b"x" * 12)
     assert (letters.answered_nowait, letters.later) == (0, 1)
+
+
+@pytest.mark.parametrize("start", ["", "POST ", f"POST {PATH} HTTP/1.1\r\nHost: x\r\n"], ids=["none", "word", "line"])
+async def test_connection_without_a_request_is_dropped(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    """Who connects and sends no whole head loses the connection after some seconds, the next one as well."""
+    monkeypatch.setattr(connection, "FIRST_REQUEST_SECONDS", 0.02)
+    for _ in range(2):
+        peer = await connect(listener)
+        peer.writer.write(start.encode())
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(peer.reader.read(), 5) == b""
+        await peer.abort()
+
+
+async def test_connection_that_has_asked_may_idle(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deadline is that of the first request; a pool of a client keeps its connections for an hour."""
+    monkeypatch.setattr(connection, "FIRST_REQUEST_SECONDS", 0.02)
+    peer, silent = await connect(listener), await connect(listener)
+    await peer.ask(1)
+    with suppress(ConnectionError):
+        assert await asyncio.wait_for(silent.reader.read(), 5) == b""
+    assert (await peer.ask(2))[2] == b'"xx"'
+    await peer.close()
+    await silent.abort()
+
+
+@direct
+async def test_connection_whose_first_body_is_late_is_not_dropped_for_it(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head has arrived; the body has a deadline of its own."""
+    monkeypatch.setattr(connection, "FIRST_REQUEST_SECONDS", 0.02)
+    peer, silent = await connect(listener), await connect(listener)
+    request = request_of("12")
+    peer.writer.write(request[:-1])
+    with suppress(ConnectionError):
+        assert await asyncio.wait_for(silent.reader.read(), 5) == b""
+    peer.writer.write(request[-1:])
+    assert (await peer.read())[2] == b'"%b"' % (b"x" * 12)
+    await peer.close()
+    await silent.abort()
 
 
 @direct

@@ -1,7 +1,9 @@
 """TLS as a client meets it: the files' certificate, renewed in place, and client certificates where asked for."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
@@ -10,6 +12,7 @@ import trustme
 from aiohttp import web
 
 from extender.errors import ConfigError
+from extender.server import listener as listener_module
 from extender.server.listener import Listener, open_listener
 from extender.server.routes import Reply, Route, route_server
 from extender.server.tls import TlsFiles
@@ -146,3 +149,18 @@ def test_files_that_cannot_be_used_are_named(files: Files, server: trustme.CA, b
     path.unlink()
     with pytest.raises(ConfigError, match=path.name):
         files.open(client_ca=False)
+
+
+async def test_peer_that_begins_no_handshake_is_dropped(
+    files: Files, server: trustme.CA, opened: list[Listener], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that sends nothing costs a place for some seconds, not for a minute."""
+    monkeypatch.setattr(listener_module, "HANDSHAKE_SECONDS", 0.05)
+    files.write_leaf(server)
+    listening = await serve(files.open(client_ca=False))
+    opened.append(listening)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(listening.address.rpartition(":")[2]))
+    with suppress(ConnectionError):
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.transport.abort()
+    assert await status(listening, client(server)) == 200
