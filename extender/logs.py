@@ -1,20 +1,40 @@
 """Configures how log events are written to standard error: as JSON for machines, or in columns for a person.
 
-An event is a constant `noun.past_verb`; the variable parts are fields. Importing this module configures nothing.
+An event is a constant `noun.past_verb`; the variable parts are fields. What libraries log is the event
+`library.logged`. Importing this module configures nothing.
 """
 
 import logging
 import sys
-from typing import Literal
+import time
+from collections.abc import Callable, MutableMapping
+from typing import Any, Literal
 
 import structlog
 
+from extender.metrics import counter
+
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+# Lines a second of one event, or of one logger of a library, whose lines often have a traceback. Who can cause an event
+# at will then fills neither the disk nor the time of the event loop.
+EVENT_LINES, LIBRARY_LINES = 100, 10
+
+DROPPED = counter(
+    "multiarch_log_lines_dropped_total",
+    "Log lines that were not written because there were too many of their kind in one second.",
+    "source",
+    ("service", "library"),
+)
+log = structlog.get_logger()
+Renderer = Callable[[object, str, MutableMapping[str, Any]], str | bytes]
 
 
 def configure_logs(level: Literal["debug", "info", "warning", "error"], form: Literal["json", "console"]) -> None:
-    """Writes every event of `level` and above as a line on standard error from now on."""
-    last = (
+    """Writes every event of `level` and above as a line on standard error from now on.
+
+    Libraries' lines are written from warning on.
+    """
+    last: Renderer = (
         structlog.processors.JSONRenderer()
         if form == "json"
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
@@ -23,10 +43,79 @@ def configure_logs(level: Literal["debug", "info", "warning", "error"], form: Li
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
-            structlog.processors.format_exc_info,
-            last,
+            RateLimit(_with_traceback(last)),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+    root = logging.getLogger()
+    root.handlers = [*(each for each in root.handlers if not isinstance(each, LibraryHandler)), LibraryHandler()]
+    root.setLevel(max(logging.WARNING, LEVELS[level]))
+
+
+def _with_traceback(last: Renderer) -> Renderer:
+    """Formats the traceback of a line, which takes longer than all else and is not done for dropped lines."""
+
+    def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str | bytes:
+        return last(logger, method, structlog.processors.format_exc_info(logger, method, event))
+
+    return render
+
+
+class RateLimit:
+    """The last processor: renders an event, or drops it if too many of its kind came in this second.
+
+    The first line of a later second comes after a line `lines.dropped` for each kind of which lines were dropped.
+    """
+
+    def __init__(self, render: Renderer, clock: Callable[[], float] = time.monotonic) -> None:
+        self._render = render
+        self._clock = clock
+        self._second = 0
+        # Lines of this second by event and, for `library.logged`, the library's logger. Both are constants of code.
+        self._lines: dict[tuple[str, str], int] = {}
+
+    def __call__(self, logger: object, method: str, event: MutableMapping[str, Any]) -> str:
+        """The line, and lines about dropped ones before it.
+
+        Raises:
+            DropEvent: too many lines of this kind came in this second.
+        """
+        reports = [str(self._render(logger, "warning", report)) for report in self._begin_second(event.get("ts", ""))]
+        kind = (str(event.get("event", "")), str(event.get("logger", "")))
+        self._lines[kind] = lines = self._lines.get(kind, 0) + 1
+        if lines > _limit_of(kind):
+            DROPPED["library" if kind[1] else "service"].inc()
+            raise structlog.DropEvent
+        return "\n".join([*reports, str(self._render(logger, method, event))])
+
+    def _begin_second(self, now: str) -> list[dict[str, Any]]:
+        """Begins to count anew with each second; returns an event for each kind that was over its limit before."""
+        second = int(self._clock())
+        if second == self._second:
+            return []
+        self._second, counted, self._lines = second, self._lines, {}
+        event = "lines.dropped"
+        return [
+            {"event": event, "level": "warning", "ts": now, "of": kind[0], "logger": kind[1], "lines": lines - limit}
+            for kind, lines in counted.items()
+            if lines > (limit := _limit_of(kind))
+        ]
+
+
+def _limit_of(kind: tuple[str, str]) -> int:
+    return LIBRARY_LINES if kind[1] else EVENT_LINES
+
+
+class LibraryHandler(logging.Handler):
+    """Writes what libraries log as events."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a record in the form of our own events."""
+        event = "library.logged"
+        level = logging.ERROR if record.levelno >= logging.ERROR else logging.WARNING
+        try:
+            log.log(level, event, logger=record.name, message=record.getMessage(), exc_info=record.exc_info)
+        except Exception:  # noqa: BLE001  # a line that cannot be written must not end its caller
+            self.handleError(record)

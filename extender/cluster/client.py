@@ -36,8 +36,9 @@ _CONNECT_SECONDS = 10.0
 _LOAD_SECONDS = 60.0  # a credential plugin may ask a person, or a slow cloud
 _RENEW_SECONDS = 10.0  # between two loads of the configuration, each of which may run a plugin
 
-# kubernetes-asyncio also raises whatever it logs. Without a handler its messages would be bare lines between our JSON.
+# kubernetes-asyncio also raises whatever it logs, and its messages may quote credentials.
 logging.getLogger("kubernetes_asyncio").addHandler(logging.NullHandler())
+logging.getLogger("kubernetes_asyncio").propagate = False
 
 
 class ClusterRefused(ClusterError):

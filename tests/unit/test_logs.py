@@ -1,0 +1,108 @@
+"""Log lines: one form for the service and its libraries, and not too many of them."""
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from extender.logs import EVENT_LINES, LIBRARY_LINES, LibraryHandler, RateLimit, configure_logs
+from testbed.clock import Clock
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    """Standard error with JSON from info on, until the test ends."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    root = logging.getLogger()
+    level = root.level
+    configure_logs("info", "json")
+    yield stream
+    structlog.reset_defaults()
+    root.handlers = [each for each in root.handlers if not isinstance(each, LibraryHandler)]
+    root.setLevel(level)
+
+
+def lines_of(stream: io.StringIO) -> list[dict[str, object]]:
+    """The lines on standard error."""
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("name", ["asyncio", "aiohttp.server"])
+def test_line_of_a_library_is_json(written: io.StringIO, name: str) -> None:
+    """With its logger, its words and its traceback on one line."""
+    try:
+        print(1 // 0)
+    except ZeroDivisionError:
+        logging.getLogger(name).exception("it failed for %s", "x")
+    (line,) = lines_of(written)
+    assert {key: line[key] for key in ("level", "event", "logger", "message")} == {
+        "level": "error",
+        "event": "library.logged",
+        "logger": name,
+        "message": "it failed for x",
+    }
+    assert "ZeroDivisionError" in str(line["exception"])
+
+
+def test_libraries_are_heard_from_warning_on(written: io.StringIO) -> None:
+    """What they say about their usual work is not ours to write."""
+    logging.getLogger("aiohttp.access").info("GET /")
+    logging.getLogger("asyncio").warning("slow")
+    assert [(line["level"], line["message"]) for line in lines_of(written)] == [("warning", "slow")]
+
+
+def test_kubernetes_library_is_not_heard(written: io.StringIO) -> None:
+    """It raises what it logs, and quotes credentials in it."""
+    import extender.cluster.client  # noqa: F401  # which says so
+
+    logging.getLogger("kubernetes_asyncio.config").error("{'token': 's3cret'}")
+    assert lines_of(written) == []
+
+
+class Limited:
+    """A limit, a clock and the lines that came through."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.limit = RateLimit(lambda _logger, _method, event: json.dumps(event), self.clock)
+        self.lines: list[dict[str, object]] = []
+
+    def write(self, name: str, **fields: str) -> None:
+        """One event."""
+        try:
+            text = self.limit(None, "info", {"event": name, **fields})
+        except structlog.DropEvent:
+            return
+        self.lines += map(json.loads, text.splitlines())
+
+
+def test_lines_of_one_event_are_limited_and_their_number_is_said() -> None:
+    """Other events are not affected; the next second begins with how many lines are missing."""
+    limited = Limited()
+    for _ in range(EVENT_LINES + 7):
+        limited.write("lookup.failed")
+    limited.write("watch.lost")
+    assert [line["event"] for line in limited.lines] == ["lookup.failed"] * EVENT_LINES + ["watch.lost"]
+    limited.lines.clear()
+    limited.clock.advance(1)
+    limited.write("watch.lost")
+    limited.write("lookup.failed")
+    assert [line["event"] for line in limited.lines] == ["lines.dropped", "watch.lost", "lookup.failed"]
+    assert (limited.lines[0]["of"], limited.lines[0]["lines"]) == ("lookup.failed", 7)
+
+
+def test_each_library_has_a_limit_of_its_own() -> None:
+    """One that floods does not hide another."""
+    limited = Limited()
+    for _ in range(LIBRARY_LINES + 1):
+        limited.write("library.logged", logger="asyncio")
+    limited.write("library.logged", logger="aiohttp.server")
+    assert [line["logger"] for line in limited.lines] == ["asyncio"] * LIBRARY_LINES + ["aiohttp.server"]
+    limited.clock.advance(1)
+    limited.write("watch.lost")
+    assert [line.get("logger") for line in limited.lines[-2:]] == ["asyncio", None]
