@@ -43,6 +43,9 @@ class ClusterConfig(Section, frozen=True):
     """Path of a kubeconfig file; empty: $KUBECONFIG, else ~/.kube/config, where we run outside a cluster."""
     context: str = ""
     """Context of the kubeconfig; empty: its current one."""
+    stale_seconds: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] = 300.0
+    """Age of the view of nodes or namespaces from which readiness fails; a healthy one is confirmed every few minutes
+    at least. 0: an old view never fails readiness."""
 
 
 class TlsConfig(Section, frozen=True):

@@ -15,7 +15,7 @@ from extender.cluster.namespaces import NAMESPACES, NamespaceView
 from extender.cluster.nodes import NODES, WatchedNodes
 from extender.cluster.pods import PendingPods
 from extender.cluster.secrets import ClusterSecrets
-from extender.config.tree import Config
+from extender.config.tree import ClusterConfig, Config
 from extender.credentials.keyring import SecretReader
 from extender.errors import ClusterError, ConfigError
 from extender.images.platform import Platform
@@ -97,11 +97,15 @@ class _View(Handler, Protocol):
         """Whether every object has been listed once."""
 
 
-def _readiness(watch: ListWatch, view: _View) -> CheckResult:
-    """Fails until the first sync; afterwards succeeds with the view's age, since an old view is better than none."""
+def _readiness(watch: ListWatch, view: _View, stale_seconds: float) -> CheckResult:
+    """Fails until the first sync, and while the view is older than `stale_seconds` (0: never for its age)."""
     if not view.synced:
         return CheckResult(ok=False, detail="never synced")
-    return CheckResult(detail=f"{watch.age_seconds():.0f} s old")
+    age_seconds = watch.age_seconds()
+    if stale_seconds and age_seconds > stale_seconds:
+        detail = f"{age_seconds:.0f} s old, more than cluster.stale_seconds ({stale_seconds:g})"
+        return CheckResult(ok=False, detail=detail)
+    return CheckResult(detail=f"{age_seconds:.0f} s old")
 
 
 def _liveness(task: asyncio.Task[None]) -> CheckResult:
@@ -112,12 +116,13 @@ def _liveness(task: asyncio.Task[None]) -> CheckResult:
 class WatchedCluster:
     """A view of a cluster, kept current while the context of `watching` lasts."""
 
-    def __init__(self, client: ClusterClient, *, level_label: str) -> None:
+    def __init__(self, client: ClusterClient, *, level_label: str, stale_seconds: float) -> None:
         self.secrets = ClusterSecrets(client)
         self.nodes = WatchedNodes(client, level_label=level_label, clock=time.monotonic)
         self._namespaces = NamespaceView()
         self._pending_pods = PendingPods(client)
         self._client = client
+        self._stale_seconds = stale_seconds
         self._ready_checks: Mapping[str, Check] = {}
         self._live_checks: Mapping[str, Check] = {}
 
@@ -137,7 +142,7 @@ class WatchedCluster:
         tasks: dict[str, asyncio.Task[None]] = {}
         for resource, view in views:
             watch = ListWatch(self._client, resource, view, clock=time.monotonic, random=random.random)
-            ready_checks[resource.name] = functools.partial(_readiness, watch, view)
+            ready_checks[resource.name] = functools.partial(_readiness, watch, view, self._stale_seconds)
             tasks[resource.name] = asyncio.create_task(watch.run())
         if on_pending_pod:
             tasks["pods"] = asyncio.create_task(self._pending_pods.run(on_pending_pod))
@@ -174,24 +179,23 @@ async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
     if cluster.mode == "none":
         yield NoCluster()
         return
-    opened = open_watched_cluster(cluster.kubeconfig, cluster.context, config.placement.level_label)
-    async with opened as cluster_view:
+    async with open_watched_cluster(cluster, config.placement.level_label) as cluster_view:
         yield cluster_view
 
 
 @contextlib.asynccontextmanager
-async def open_watched_cluster(kubeconfig: str, context: str, level_label: str) -> AsyncIterator[WatchedCluster]:
+async def open_watched_cluster(config: ClusterConfig, level_label: str) -> AsyncIterator[WatchedCluster]:
     """The view of the cluster this process runs in or of the kubeconfig's; closes the connection at the end.
 
     Raises:
         ConfigError: there is no such configuration, or it cannot be used.
     """
     try:
-        client = await open_cluster("auto", kubeconfig, context)
+        client = await open_cluster("auto", config.kubeconfig, config.context)
     except ClusterError as exc:
         raise ConfigError(f"cluster: {exc}; name a kubeconfig, or set cluster.mode=none to run without") from exc
     try:
-        yield WatchedCluster(client, level_label=level_label)
+        yield WatchedCluster(client, level_label=level_label, stale_seconds=config.stale_seconds)
     finally:
         await client.close()
 

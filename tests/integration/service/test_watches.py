@@ -293,3 +293,20 @@ async def test_a_file_of_tokens_that_cannot_be_used_keeps_the_service_from_start
     with pytest.raises(ConfigError, match=r"admission\.path_token_file: .*/tokens, line 1: the token has 5 characters"):
         async with service_in(api, tmp_path, "", f"admission.path_token_file={tmp_path / 'tokens'}"):
             pass
+
+
+async def test_view_that_nothing_confirms_fails_readiness_until_it_is_confirmed(api: ApiServer, tmp_path: Path) -> None:
+    """After `cluster.stale_seconds` without a line of the watch answers may be wrong, and others should be asked."""
+    async with service_in(api, tmp_path, "127.0.0.1:0", "cluster.stale_seconds=0.5") as caller, asyncio.timeout(20):
+        while "more than cluster.stale_seconds (0.5)" not in await readiness_text(caller):
+            await asyncio.sleep(0.02)
+        assert (await checks(caller, "/readyz"))[0] == 503
+        api.bookmark(NODES.path)
+        api.bookmark(NAMESPACES.path)
+        await until_ready(caller)
+
+
+async def readiness_text(caller: Caller) -> str:
+    """The words of the readiness checks."""
+    async with caller.session.get(f"{caller.service.operations_url}/readyz?verbose") as response:
+        return await response.text()
