@@ -43,6 +43,17 @@ class RegistryDenied(RegistryError):
     """401 with the best credential we have, or 403. Some registries return these for what does not exist."""
 
 
+class RegistryRefusedImage(RegistryError):
+    """Another 4xx: the registry responded and does not hand the image out, for example by a policy of its own (412).
+
+    `status` is the response's status.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class RegistryThrottled(RegistryError):
     """429: the registry tells us to retry later.
 

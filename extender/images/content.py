@@ -17,6 +17,7 @@ class Cause(enum.StrEnum):
     UNAVAILABLE = "unavailable"
     INVALID_REFERENCE = "invalid-reference"
     DENIED = "denied"
+    REFUSED = "refused"
     NOT_ALLOWED = "not-allowed"
     ARTIFACT = "artifact"
     UNSUPPORTED = "unsupported"

@@ -15,10 +15,19 @@ import msgspec
 from yarl import URL
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
-from extender.errors import RegistryDenied, RegistryError, RegistryUnavailable
+from extender.errors import RegistryDenied, RegistryError, RegistryRefusedImage, RegistryUnavailable
 from extender.registry.challenge import Challenge, MalformedChallenge, parse_challenges
 from extender.registry.endpoint import SYSTEM_TRUST, Trust
-from extender.registry.transport import Response, deadline, follow, host_of, resolve_url, send, throttled
+from extender.registry.transport import (
+    Response,
+    deadline,
+    follow,
+    host_of,
+    is_about_request,
+    resolve_url,
+    send,
+    throttled,
+)
 from extender.tables import Table, declare_cache
 
 _MAX_TOKEN_BYTES = 1024 * 1024  # as containers/image has it (internal/iolimits)
@@ -124,6 +133,7 @@ class Authenticator:
 
         Raises:
             RegistryDenied: the token server refuses the credential.
+            RegistryRefusedImage: the token server refuses the request with another 4xx.
             RegistryThrottled: the token server answers 429.
             RegistryUnavailable: the challenge is malformed, or the token server fails.
         """
@@ -192,6 +202,8 @@ class Authenticator:
             return RegistryDenied(f"the token server {host} gives no token ({response.status})")
         if response.status == 429:
             return throttled(response, self._wall_clock)
+        if is_about_request(response.status):
+            return RegistryRefusedImage(f"the token server {host} gives no token ({response.status})", response.status)
         return RegistryUnavailable(f"the token server {host} answered {response.status}")
 
 

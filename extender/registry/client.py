@@ -17,6 +17,7 @@ from extender.errors import (
     RegistryDenied,
     RegistryError,
     RegistryFailed,
+    RegistryRefusedImage,
 )
 from extender.images.digest import digest_of, is_digest, matches_digest
 from extender.images.media_type import media_type_of
@@ -30,7 +31,7 @@ from extender.registry.image import FetchedManifest
 from extender.registry.mirror_failover import MirrorCredentials, MirrorFailover, nobody
 from extender.registry.mirrors import HostsDirectory
 from extender.registry.quota import Quotas
-from extender.registry.transport import Response, throttled
+from extender.registry.transport import Response, is_about_request, throttled
 
 _NO_HEAD = frozenset({405, 501})
 
@@ -172,6 +173,8 @@ class RegistryClient:
                 return ManifestNotFound(f"{host} has no {reference.path}{mark}{_manifest_name(reference)}")
             case 429:
                 return throttled(response, self._wall_clock)
+            case status if is_about_request(status):
+                return RegistryRefusedImage(f"{host} refuses {reference.path} ({status})", status)
             case status:
                 return RegistryFailed(f"{host} answered {status}")
 

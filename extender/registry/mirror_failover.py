@@ -20,6 +20,7 @@ from extender.errors import (
     RegistryDenied,
     RegistryError,
     RegistryFailed,
+    RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
 )
@@ -148,7 +149,8 @@ class MirrorFailover:
             self._breakers.record_success(_key(endpoint), attempt)
         elif isinstance(failure, (RegistryThrottled, RegistryUnavailable)) and not failure.host_is_well:
             self._breakers.record_failure(_key(endpoint), attempt, failure)
-        _tally(endpoint, "missing" if isinstance(failure, (ManifestNotFound, RegistryDenied)) else "failed")
+        is_missing = isinstance(failure, (ManifestNotFound, RegistryDenied, RegistryRefusedImage))
+        _tally(endpoint, "missing" if is_missing else "failed")
 
 
 def _verdict(failures: Sequence[Failure]) -> Failure:
@@ -176,7 +178,9 @@ def _has_answered(failure: Failure) -> bool:
     A 5xx counts as an answer: while its registry is down, distribution's cache answers 500 for content that it lacks
     and still serves content that it has.
     """
-    return isinstance(failure, (ManifestNotFound, RegistryDenied, InvalidManifest, RegistryFailed))
+    return isinstance(
+        failure, (ManifestNotFound, RegistryDenied, RegistryRefusedImage, InvalidManifest, RegistryFailed)
+    )
 
 
 def _tally(endpoint: Endpoint, outcome: str) -> None:

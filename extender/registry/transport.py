@@ -38,6 +38,8 @@ _THROTTLED = Gauge(
 _CHUNK_BYTES = 65536
 _MAX_REDIRECTS = 5  # registry.k8s.io needs two; aiohttp's own limit is 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+# Of the 4xx, those about the proxy, the time or the connection: the same request may succeed later.
+_TRANSIENT_4XX = frozenset({407, 408, 421, 425, 429})
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 3600.0
 _PROXY_VARIABLES = (
     "http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY",
@@ -154,6 +156,11 @@ async def deadline(host: str, timeout_seconds: float) -> AsyncIterator[None]:
     except TimeoutError as exc:
         _REQUESTS["error"].inc()
         raise RegistryUnavailable(f"{host} did not answer within {timeout_seconds:g} s") from exc
+
+
+def is_about_request(status: int) -> bool:
+    """Whether a response with this status refuses what was requested, and does not tell of a host that fails."""
+    return 400 <= status < 500 and status not in _TRANSIENT_4XX
 
 
 def throttled(answer: Response, wall_clock: Callable[[], float]) -> RegistryThrottled:

@@ -15,6 +15,7 @@ from extender.errors import (
     InvalidReference,
     ManifestNotFound,
     RegistryDenied,
+    RegistryRefusedImage,
     RegistryThrottled,
     UnsupportedManifest,
 )
@@ -27,6 +28,7 @@ from extender.tables import LruTable, declare_cache
 _SENTENCES = {
     Cause.MISSING: "its registry has no such image",
     Cause.DENIED: "its registry gives access with none of the credentials at hand",
+    Cause.REFUSED: "its registry refuses to give it out, by a rule of its own",
     Cause.NOT_ALLOWED: "the operator's rules keep us from its registry, or from where that registry leads",
     Cause.THROTTLED: "its registry has been asked too often and wants us to wait",
     Cause.UNAVAILABLE: "its registry cannot be reached or gives no proper answer",
@@ -39,6 +41,7 @@ UNAVAILABLE = Failure(Cause.UNAVAILABLE, _SENTENCES[Cause.UNAVAILABLE])
 _CAUSES: dict[type[BaseException], Cause] = {
     ManifestNotFound: Cause.MISSING,
     RegistryDenied: Cause.DENIED,
+    RegistryRefusedImage: Cause.REFUSED,
     AddressRefused: Cause.NOT_ALLOWED,
     RegistryThrottled: Cause.THROTTLED,
     InvalidManifest: Cause.INVALID,
@@ -49,6 +52,7 @@ _CAUSES: dict[type[BaseException], Cause] = {
 # A corrected secret has a new credential id, and therefore no failures.
 _LIFETIMES_SECONDS = {
     Cause.DENIED: 300.0,
+    Cause.REFUSED: 300.0,
     Cause.NOT_ALLOWED: 300.0,
     Cause.INVALID: 3600.0,
     Cause.UNSUPPORTED: 3600.0,
@@ -59,9 +63,10 @@ _RETRY_AFTER_SECONDS = 30.0
 # A tag is often pushed after its pod is created, and a pod is pending for half a minute: so the first retries are soon.
 _SOON_MISSING_SECONDS, _SOON_TIMES, _MISSING_SECONDS = 5.0, 12, 60.0
 
-# Causes after which the next credential is tried. "No such image" is one, as for the kubelet: some registries answer
-# so when a login has no access.
-NEXT_CREDENTIAL = frozenset({Cause.DENIED, Cause.MISSING})
+# Causes after which the next credential is tried, as the kubelet does; the one that tells most stands last. "No such
+# image" is one, since some registries answer so when a login has no access.
+_TELLING = (Cause.DENIED, Cause.MISSING, Cause.REFUSED)
+NEXT_CREDENTIAL = frozenset(_TELLING)
 
 
 FEWEST_FAILURES = 1_000
@@ -117,7 +122,8 @@ class Failures:
 def failure_of(error: Exception) -> Failure:
     """The failure that the pod's author is shown for `error`; *unavailable* for errors without a cause of their own."""
     cause = next((_CAUSES[kind] for kind in type(error).__mro__ if kind in _CAUSES), Cause.UNAVAILABLE)
-    return Failure(cause, _SENTENCES[cause])
+    status = f" (HTTP {error.status})" if isinstance(error, RegistryRefusedImage) else ""
+    return Failure(cause, _SENTENCES[cause] + status)
 
 
 def lifetime_seconds(error: Exception, in_a_row: int, random: Callable[[], float]) -> float:
@@ -143,13 +149,13 @@ def retry_after_seconds(error: Exception) -> float | None:
 def summary(failures: Iterable[Failure | None]) -> Failure | None:
     """The one failure for a list of credentials from the failure of each, in order; None if one has no failure.
 
-    It is the first failure that another credential would not change. Else it is *missing* if any credential got that,
-    since a login with access knows best. Else it is *denied*.
+    It is the first failure that another credential would not change. Else it is the first *refused*, else the first
+    *missing*, since a login with access knows best. Else it is *denied*.
     """
     result = DENIED
     for failure in failures:
         if failure is None or failure.cause not in NEXT_CREDENTIAL:
             return failure
-        if failure.cause is Cause.MISSING:
+        if _TELLING.index(failure.cause) > _TELLING.index(result.cause):
             result = failure
     return result

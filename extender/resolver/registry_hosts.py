@@ -12,6 +12,7 @@ from extender.errors import (
     ManifestNotFound,
     RegistryDenied,
     RegistryError,
+    RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
     UnsupportedManifest,
@@ -23,7 +24,7 @@ from extender.tables import LruTable, declare_cache
 log = structlog.get_logger()
 
 # Errors that show that the host answers.
-_ANSWERS = (ManifestNotFound, RegistryDenied, InvalidManifest, UnsupportedManifest)
+_ANSWERS = (ManifestNotFound, RegistryDenied, RegistryRefusedImage, InvalidManifest, UnsupportedManifest)
 # Lookups in flight at one host; others wait. Twice the client's default concurrency keeps the client busy, and a host
 # that stalls holds up no more lookups than these.
 _LOOKUPS_AT_ONCE = 16

@@ -13,7 +13,7 @@ from yarl import URL
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.demo.images import build_index
-from extender.errors import RegistryDenied, RegistryError, RegistryThrottled, RegistryUnavailable
+from extender.errors import RegistryDenied, RegistryError, RegistryRefusedImage, RegistryThrottled, RegistryUnavailable
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry import auth as module
 from extender.registry.auth import Authenticator
@@ -169,8 +169,9 @@ def gives(status: int = 200, **response: Any) -> Fault:
     [
         pytest.param(gives(401), RegistryDenied, "gives no token (401)", id="401"),
         pytest.param(gives(403), RegistryDenied, "gives no token (403)", id="403"),
-        pytest.param(gives(400), RegistryUnavailable, "answered 400", id="400"),
-        pytest.param(gives(404), RegistryUnavailable, "answered 404", id="404"),
+        pytest.param(gives(400), RegistryRefusedImage, "gives no token (400)", id="400"),
+        pytest.param(gives(404), RegistryRefusedImage, "gives no token (404)", id="404"),
+        pytest.param(gives(408), RegistryUnavailable, "answered 408", id="408"),
         pytest.param(gives(500), RegistryUnavailable, "answered 500", id="500"),
         pytest.param(gives(429, headers={"Retry-After": "7"}), RegistryThrottled, "(429)", id="429"),
         pytest.param(gives(text="<html>"), RegistryUnavailable, "sent no token", id="no-json"),

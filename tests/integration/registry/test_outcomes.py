@@ -15,6 +15,7 @@ from extender.errors import (
     ManifestNotFound,
     RegistryDenied,
     RegistryFailed,
+    RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
 )
@@ -100,12 +101,16 @@ SECONDS_AFTER = "Tue, 14 Nov 2023 22:15:20 GMT"  # two minutes after the test's 
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
-        pytest.param(sends(400), RegistryFailed, "answered 400", id="400"),
+        pytest.param(sends(400), RegistryRefusedImage, "refuses team/app (400)", id="400"),
         pytest.param(sends(401), RegistryDenied, "denies access to team/app (401)", id="401-without-challenge"),
         pytest.param(sends(403), RegistryDenied, "denies access to team/app (403)", id="403"),
         pytest.param(sends(404), ManifestNotFound, "has no team/app:1", id="404"),
-        pytest.param(sends(406), RegistryFailed, "answered 406", id="406"),
-        pytest.param(sends(415), RegistryFailed, "answered 415", id="415"),
+        pytest.param(sends(406), RegistryRefusedImage, "refuses team/app (406)", id="406"),
+        pytest.param(sends(408), RegistryFailed, "answered 408", id="408"),
+        pytest.param(sends(410), RegistryRefusedImage, "refuses team/app (410)", id="410"),
+        pytest.param(sends(412), RegistryRefusedImage, "refuses team/app (412)", id="412"),
+        pytest.param(sends(415), RegistryRefusedImage, "refuses team/app (415)", id="415"),
+        pytest.param(sends(451), RegistryRefusedImage, "refuses team/app (451)", id="451"),
         pytest.param(sends(429), RegistryThrottled, "come back later (429)", id="429"),
         pytest.param(sends(500), RegistryFailed, "answered 500", id="500"),
         pytest.param(sends(503), RegistryFailed, "answered 503", id="503"),

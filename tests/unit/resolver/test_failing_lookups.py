@@ -7,6 +7,7 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.errors import (
     InvalidManifest,
     ManifestNotFound,
+    RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
     UnsupportedManifest,
@@ -37,6 +38,7 @@ def cause_of(answer: Answer) -> Cause | None:
         pytest.param(RegistryThrottled("x", 45.0), Cause.THROTTLED, 45, id="throttled"),
         pytest.param(RegistryThrottled("x"), Cause.THROTTLED, 30, id="throttled-without-a-time"),
         pytest.param(RegistryUnavailable("x"), Cause.UNAVAILABLE, 10, id="unavailable"),
+        pytest.param(RegistryRefusedImage("x", 412), Cause.REFUSED, 300, id="refused"),
         pytest.param(InvalidManifest("x"), Cause.INVALID, 3600, id="invalid"),
         pytest.param(UnsupportedManifest("x"), Cause.UNSUPPORTED, 3600, id="unsupported"),
     ],
@@ -149,6 +151,20 @@ async def test_an_image_that_fails_alone_leaves_its_host_open(resolver: Resolver
     registry.push("ghcr.io/team/other:1", "linux/arm64")
     registry.fault = lambda method, reference: RegistryUnavailable("x") if reference.path == "team/app" else None
     assert cause_of(await ask(resolver)) is Cause.UNAVAILABLE
+    assert await ask(resolver, "ghcr.io/team/other:1") == index_of("linux/arm64")
+
+
+async def test_images_that_their_registry_refuses_leave_the_host_open(
+    resolver: Resolver, registry: FakeRegistry
+) -> None:
+    """However many they are."""
+    registry.push("ghcr.io/team/other:1", "linux/arm64")
+    registry.fault = lambda method, reference: (
+        RegistryRefusedImage("x", 412) if "vulnerable" in reference.path else None
+    )
+    for number in range(5):
+        answer = await ask(resolver, f"ghcr.io/team/vulnerable-{number}:1")
+        assert cause_of(answer) is Cause.REFUSED
     assert await ask(resolver, "ghcr.io/team/other:1") == index_of("linux/arm64")
 
 

@@ -8,6 +8,7 @@ from extender.errors import (
     InvalidReference,
     ManifestNotFound,
     RegistryDenied,
+    RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
     UnsupportedManifest,
@@ -19,6 +20,7 @@ from testbed.clock import Clock
 
 A, B = CredentialId("a"), CredentialId("b")
 MISSING = failure_of(ManifestNotFound("x"))
+REFUSED = failure_of(RegistryRefusedImage("x", 412))
 UNAVAILABLE = failure_of(RegistryUnavailable("x"))
 
 
@@ -38,6 +40,7 @@ def target() -> Target:
     [
         pytest.param(ManifestNotFound("x"), Cause.MISSING, 5, id="missing"),
         pytest.param(RegistryDenied("x"), Cause.DENIED, 300, id="denied"),
+        pytest.param(RegistryRefusedImage("x", 412), Cause.REFUSED, 300, id="refused"),
         pytest.param(RegistryThrottled("x", 17.0), Cause.THROTTLED, 17, id="throttled-with-a-time"),
         pytest.param(RegistryThrottled("x"), Cause.THROTTLED, 30, id="throttled-without"),
         pytest.param(RegistryUnavailable("x"), Cause.UNAVAILABLE, 10, id="unavailable"),
@@ -126,6 +129,8 @@ def test_details_are_constant_and_hold_nothing_of_the_error() -> None:
         assert failure == failure_of(kind("something else"))
         assert "10.0.0.1" not in failure.detail
         assert len(failure.detail) < 100
+    refused = failure_of(RegistryRefusedImage("https://10.0.0.1/ said <body>", 451))
+    assert refused.detail == "its registry refuses to give it out, by a rule of its own (HTTP 451)"
 
 
 @pytest.mark.parametrize(
@@ -135,6 +140,8 @@ def test_details_are_constant_and_hold_nothing_of_the_error() -> None:
         pytest.param([DENIED, DENIED], DENIED, id="all-denied"),
         pytest.param([MISSING, DENIED], MISSING, id="who-is-let-in-knows-that-it-is-missing"),
         pytest.param([DENIED, MISSING], MISSING, id="missing-for-anonymous"),
+        pytest.param([REFUSED, MISSING, DENIED], REFUSED, id="refused-to-the-one-who-is-let-in"),
+        pytest.param([DENIED, MISSING, REFUSED], REFUSED, id="refused-to-the-last"),
         pytest.param([DENIED, UNAVAILABLE], UNAVAILABLE, id="unavailable-after-a-denial"),
         pytest.param([UNAVAILABLE, None], UNAVAILABLE, id="another-credential-would-not-help"),
         pytest.param([DENIED, None], None, id="one-not-tried-yet"),

@@ -10,6 +10,7 @@ from extender.errors import (
     ManifestNotFound,
     RegistryDenied,
     RegistryError,
+    RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
     UnsupportedManifest,
@@ -81,8 +82,15 @@ async def test_two_images_in_a_row_are_the_host_s_failure(host: RegistryHost, cl
 
 @pytest.mark.parametrize(
     "answer",
-    [None, ManifestNotFound("x"), RegistryDenied("x"), InvalidManifest("x"), UnsupportedManifest("x")],
-    ids=["content", "missing", "denied", "invalid", "unsupported"],
+    [
+        None,
+        ManifestNotFound("x"),
+        RegistryDenied("x"),
+        RegistryRefusedImage("x", 412),
+        InvalidManifest("x"),
+        UnsupportedManifest("x"),
+    ],
+    ids=["content", "missing", "denied", "refused", "invalid", "unsupported"],
 )
 async def test_any_answer_between_two_failures_clears_the_host(host: RegistryHost, answer: Exception | None) -> None:
     """A host that says no is well."""
