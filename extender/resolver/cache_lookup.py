@@ -54,14 +54,18 @@ class CacheLookup:
             if known and age_seconds < self._cache.fresh_seconds(query, target, credential_id):
                 return CacheState(known.content, "hit")
             if known and age_seconds < self._cache.lifetimes.stale_seconds:
-                may_ask = not (
-                    self._failures.current(target, credential_id) or self._registry_lookup.host_failure(target)
-                )
-                return CacheState(known.content, "stale", target if may_ask else None)
+                return CacheState(known.content, "stale", None if self._expected(target, credential_id) else target)
         failure = self._current_failure(target, keyring, credential_ids)
         if not failure and not keyring.is_due(target.reference) and not self._persistence.may_know(credential_ids):
-            failure = self._registry_lookup.host_failure(target)  # only the registry could answer
+            # Only the registry could answer.
+            failure = summary(self._expected(target, credential_id) for credential_id in credential_ids)
         return CacheState(failure, "negative") if failure else CacheState(None, "", target)
+
+    def _expected(self, target: Target, credential_id: CredentialId) -> Failure | None:
+        """The failure that a lookup with this credential would end in now without a request; None if it would ask."""
+        return self._failures.current(target, credential_id) or self._registry_lookup.host_failure(
+            target, credential_id
+        )
 
     def _current_failure(
         self, target: Target, keyring: Keyring, credential_ids: Sequence[CredentialId]

@@ -37,6 +37,7 @@ _SENTENCES = {
     Cause.INVALID_REFERENCE: "its name is no image reference that can be pulled",
 }
 DENIED = Failure(Cause.DENIED, _SENTENCES[Cause.DENIED])
+THROTTLED = Failure(Cause.THROTTLED, _SENTENCES[Cause.THROTTLED])
 UNAVAILABLE = Failure(Cause.UNAVAILABLE, _SENTENCES[Cause.UNAVAILABLE])
 _CAUSES: dict[type[BaseException], Cause] = {
     ManifestNotFound: Cause.MISSING,

@@ -1,12 +1,14 @@
-"""Registry hosts: a circuit breaker for each, and a limit on the lookups at each at the same time."""
+"""Registry hosts: circuit breakers for what fails there, and a limit on the lookups at each at the same time."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
+from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
 from extender.circuit_breaker import Attempt, CircuitBreaker, State
+from extender.credentials.keyring import CredentialId
 from extender.errors import (
     InvalidManifest,
     ManifestNotFound,
@@ -18,8 +20,12 @@ from extender.errors import (
     UnsupportedManifest,
 )
 from extender.images.content import Failure
-from extender.resolver.failures import BACKOFF, UNAVAILABLE, failure_of, retry_after_seconds
-from extender.tables import LruTable, declare_cache
+from extender.images.digest import PackedDigest
+from extender.resolver.failures import BACKOFF, THROTTLED, UNAVAILABLE, retry_after_seconds
+from extender.resolver.references import Target
+from extender.tables import CacheSpec, LruTable, declare_cache
+
+K = TypeVar("K", bound=Hashable)
 
 log = structlog.get_logger()
 
@@ -31,99 +37,204 @@ _LOOKUPS_AT_ONCE = 16
 
 
 class BreakerOpen(RegistryError):
-    """The host's breaker refuses lookups, and no request was sent; `failure` says why."""
+    """A breaker refuses the lookup, and no request was sent; `failure` says why."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.detail)
         self.failure = failure
 
 
-class RegistryHost:
-    """One registry host: its limit on lookups, and its circuit breaker.
-
-    The breaker opens when the host throttles, or when two different images in a row were unavailable: a single image
-    may be unavailable for a reason of its own. Any answer to a probe closes the breaker.
-    """
-
-    def __init__(self, name: str, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        self._name = name
-        self._turns = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
-        self._breaker = CircuitBreaker(BACKOFF, clock=clock, random=random)
-        self._failure = UNAVAILABLE  # the last that opened the breaker
-        self._failed_image = ""  # the image that was last unavailable; empty after an answer
-
-    def failure(self) -> Failure | None:
-        """Why the breaker refuses lookups now; None if it admits them."""
-        return self._failure if self._breaker.wait_seconds() else None
-
-    @contextlib.asynccontextmanager
-    async def visit(self, image: str) -> AsyncIterator[None]:
-        """Admits one lookup when the limit allows it, and records the body's outcome in the breaker.
-
-        Raises:
-            BreakerOpen: the breaker refuses lookups now.
-        """
-        async with self._turns:
-            attempt = self._breaker.admit()
-            if attempt is None:
-                raise BreakerOpen(self._failure)
-            try:
-                yield
-            except (RegistryThrottled, RegistryUnavailable) as error:
-                if error.host_is_well:
-                    self._record_answer(attempt)
-                else:
-                    self._record_failure(attempt, image, error)
-                raise
-            except _ANSWERS:
-                self._record_answer(attempt)
-                raise
-            else:
-                self._record_answer(attempt)
-            finally:
-                self._breaker.release(attempt)
-
-    def _record_answer(self, attempt: Attempt) -> None:
-        self._failed_image = ""
-        if self._breaker.record_success(attempt):
-            log.info("breaker.closed", registry=self._name)
-
-    def _record_failure(self, attempt: Attempt, image: str, error: RegistryError) -> None:
-        wait_seconds = retry_after_seconds(error)
-        if wait_seconds is None and self._is_first_to_fail(image):
-            self._failed_image = image
-            return
-        open_seconds = self._breaker.record_failure(attempt, wait_seconds)
-        if open_seconds is None:
-            return
-        self._failure = failure_of(error)
-        cause = self._failure.cause.value
-        log.info("breaker.opened", registry=self._name, cause=cause, seconds=round(open_seconds, 1))
-
-    def _is_first_to_fail(self, image: str) -> bool:
-        return self._breaker.state() is State.CLOSED and self._failed_image in ("", image)
+_TURNS = declare_cache("resolver.registry_hosts.turns", key="registry host", bound=4096)
+_HOSTS = declare_cache(
+    "resolver.registry_hosts.hosts", key="registry host", bound=4096, invalidated_by="an answer of the host"
+)
+_REPOSITORIES = declare_cache(
+    "resolver.registry_hosts.repositories", key="repository", bound=4096, invalidated_by="an answer about it"
+)
+_ACCOUNTS = declare_cache(
+    "resolver.registry_hosts.accounts",
+    key="registry host, credential id",
+    bound=4096,
+    invalidated_by="an answer to the credential",
+)
 
 
-# Hosts whose breakers are kept.
-HOSTS = declare_cache("resolver.registry_hosts.hosts", key="registry host", bound=4096)
+class _Row:
+    """The breaker of something that failed, and the part of it that failed last."""
+
+    def __init__(self, breaker: CircuitBreaker) -> None:
+        self.breaker = breaker
+        self.failed_part: PackedDigest = ""
 
 
-class RegistryHosts:
-    """The `size` registry hosts that were looked up last."""
+class _Breakers(Generic[K]):
+    """The breakers of what failed, by key. Whatever has no row has not failed since its last answer."""
 
-    def __init__(self, size: int, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        self._hosts: LruTable[str, RegistryHost] = HOSTS.lru_table(size)
+    def __init__(self, spec: CacheSpec, size: int, clock: Callable[[], float], random: Callable[[], float]) -> None:
+        self._rows: LruTable[K, _Row] = spec.lru_table(size)
         self._clock = clock
         self._random = random
 
-    def host(self, name: str) -> RegistryHost:
-        """The host of this name (`host[:port]`), new if it is not kept."""
-        host = self._hosts.peek(name)
-        if host is None:
-            self._hosts.put(name, host := RegistryHost(name, self._clock, self._random))
-        return host
+    def is_open(self, key: K) -> bool:
+        """Whether attempts are refused now."""
+        row = self._rows.peek(key)
+        return row is not None and row.breaker.wait_seconds() > 0
 
-    def failure(self, name: str) -> Failure | None:
-        """Why the host's breaker refuses lookups now; None if it admits them or the host is not kept."""
-        host = self._hosts.peek(name)
-        return host.failure() if host else None
+    def admit(self, key: K) -> Attempt:
+        """An attempt, for a caller that has made sure that the breaker is not open."""
+        row = self._rows.peek(key)
+        return (row.breaker.admit() if row else None) or Attempt(self._clock())
+
+    def release(self, key: K, attempt: Attempt) -> None:
+        """Ends the attempt. Has an effect only if no outcome was recorded."""
+        row = self._rows.peek(key)
+        if row:
+            row.breaker.release(attempt)
+
+    def record_success(self, key: K, attempt: Attempt) -> bool:
+        """Records an answer. Returns whether it closed an open breaker."""
+        row = self._rows.peek(key)
+        if row is None:
+            return False
+        row.failed_part = ""
+        is_closed_now = row.breaker.record_success(attempt)
+        if row.breaker.state() is State.CLOSED:
+            self._rows.remove(key)
+        return is_closed_now
+
+    def record_failure(self, key: K, attempt: Attempt, retry_after_seconds: float | None = None) -> float | None:
+        """Opens the breaker. Returns for how many seconds, or None if the failure changes nothing."""
+        return self._row(key).breaker.record_failure(attempt, retry_after_seconds)
+
+    def record_failure_of(self, part: PackedDigest, key: K, attempt: Attempt) -> float | None:
+        """As `record_failure`, but a closed breaker opens only if another part failed right before this one."""
+        row = self._row(key)
+        is_first = row.breaker.state() is State.CLOSED and row.failed_part in ("", part)
+        row.failed_part = part
+        return None if is_first else row.breaker.record_failure(attempt)
+
+    def _row(self, key: K) -> _Row:
+        row = self._rows.peek(key)
+        if row is None:
+            self._rows.put(key, row := _Row(CircuitBreaker(BACKOFF, clock=self._clock, random=self._random)))
+        return row
+
+
+class _Visit(NamedTuple):
+    """A lookup at a host, as an attempt at each of the three that may be to blame if it fails."""
+
+    target: Target
+    account: tuple[str, CredentialId]
+    at_host: Attempt
+    at_repository: Attempt
+    at_account: Attempt
+
+    @property
+    def host(self) -> str:
+        return self.target.reference.domain
+
+    @property
+    def repository(self) -> str:
+        return self.target.repository
+
+
+class RegistryHosts:
+    """The registry hosts that were looked up last, and the breakers of what failed: `size` rows of each kind.
+
+    A 429 opens the breaker of the account that got it: the credential at that host, or the anonymous one. The breaker
+    of a repository opens when two different names of it in a row were unavailable, and the breaker of a host when two
+    different repositories were: a single one may be unavailable for a reason of its own. Any answer to a probe closes
+    the breaker.
+    """
+
+    def __init__(self, clock: Callable[[], float], random: Callable[[], float], size: int = _HOSTS.rows) -> None:
+        """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
+        self._turns: LruTable[str, asyncio.Semaphore] = _TURNS.lru_table(size)
+        self._hosts: _Breakers[str] = _Breakers(_HOSTS, size, clock, random)
+        self._repositories: _Breakers[str] = _Breakers(_REPOSITORIES, size, clock, random)
+        self._accounts: _Breakers[tuple[str, CredentialId]] = _Breakers(_ACCOUNTS, size, clock, random)
+
+    def failure(self, target: Target, credential_id: CredentialId) -> Failure | None:
+        """Why lookups of the target with this credential are refused now; None if they are admitted."""
+        host = target.reference.domain
+        if self._hosts.is_open(host) or self._repositories.is_open(target.repository):
+            return UNAVAILABLE
+        return THROTTLED if self._accounts.is_open((host, credential_id)) else None
+
+    @contextlib.asynccontextmanager
+    async def visit(self, target: Target, credential_id: CredentialId) -> AsyncIterator[None]:
+        """Admits one lookup when the host's limit allows it, and records the body's outcome in the breakers.
+
+        Raises:
+            BreakerOpen: a breaker refuses the lookup now.
+        """
+        async with self._turn(target.reference.domain):
+            visit = self._admit(target, credential_id)
+            try:
+                yield
+            except RegistryThrottled as error:
+                self._record_answer(visit)
+                if not error.host_is_well:
+                    self._record_throttling(visit, error)
+                raise
+            except RegistryUnavailable as error:
+                if error.host_is_well:
+                    self._record_answer(visit)
+                else:
+                    self._record_failure(visit)
+                raise
+            except _ANSWERS:
+                self._record_answer(visit)
+                self._record_end_of_throttling(visit)
+                raise
+            else:
+                self._record_answer(visit)
+                self._record_end_of_throttling(visit)
+            finally:
+                self._hosts.release(visit.host, visit.at_host)
+                self._repositories.release(visit.repository, visit.at_repository)
+                self._accounts.release(visit.account, visit.at_account)
+
+    def _turn(self, host: str) -> asyncio.Semaphore:
+        turns = self._turns.peek(host)
+        if turns is None:
+            self._turns.put(host, turns := asyncio.Semaphore(_LOOKUPS_AT_ONCE))
+        return turns
+
+    def _admit(self, target: Target, credential_id: CredentialId) -> _Visit:
+        failure = self.failure(target, credential_id)
+        if failure:
+            raise BreakerOpen(failure)
+        host, account = target.reference.domain, (target.reference.domain, credential_id)
+        return _Visit(
+            target,
+            account,
+            self._hosts.admit(host),
+            self._repositories.admit(target.repository),
+            self._accounts.admit(account),
+        )
+
+    def _record_answer(self, visit: _Visit) -> None:
+        if self._hosts.record_success(visit.host, visit.at_host):
+            log.info("breaker.closed", registry=visit.host)
+        if self._repositories.record_success(visit.repository, visit.at_repository):
+            log.info("breaker.closed", registry=visit.host, repository=visit.repository)
+
+    def _record_end_of_throttling(self, visit: _Visit) -> None:
+        if self._accounts.record_success(visit.account, visit.at_account):
+            log.info("breaker.closed", registry=visit.host, credential_id=visit.account[1])
+
+    def _record_throttling(self, visit: _Visit, error: RegistryThrottled) -> None:
+        seconds = self._accounts.record_failure(visit.account, visit.at_account, retry_after_seconds(error))
+        _log_opening(seconds, THROTTLED, registry=visit.host, credential_id=visit.account[1])
+
+    def _record_failure(self, visit: _Visit) -> None:
+        seconds = self._repositories.record_failure_of(visit.target.name, visit.repository, visit.at_repository)
+        _log_opening(seconds, UNAVAILABLE, registry=visit.host, repository=visit.repository)
+        seconds = self._hosts.record_failure_of(visit.repository, visit.host, visit.at_host)
+        _log_opening(seconds, UNAVAILABLE, registry=visit.host)
+
+
+def _log_opening(seconds: float | None, failure: Failure, **fields: str) -> None:
+    if seconds is not None:
+        log.info("breaker.opened", cause=failure.cause.value, seconds=round(seconds, 1), **fields)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import structlog
 from async_lru import alru_cache
 
-from extender.credentials.keyring import Credential
+from extender.credentials.keyring import Credential, CredentialId
 from extender.errors import InvalidManifest, ManifestNotFound, RegistryDenied, RegistryError, UnsupportedManifest
 from extender.images.content import Content, Failure
 from extender.images.digest import pack_digest
@@ -22,7 +22,7 @@ from extender.resolver.failures import DENIED, NEXT_CREDENTIAL, Failures, summar
 from extender.resolver.image_cache import CachedImage, ImageCache
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
-from extender.resolver.registry_hosts import HOSTS, BreakerOpen, RegistryHosts
+from extender.resolver.registry_hosts import BreakerOpen, RegistryHosts
 from extender.tables import declare_cache
 
 T = TypeVar("T", CachedImage, Image)
@@ -57,14 +57,14 @@ class RegistryLookup:
         self._failures = failures
         self._clock = clock
         self._random = random
-        self._hosts = RegistryHosts(HOSTS.rows, clock, random)
+        self._hosts = RegistryHosts(clock, random)
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._trying: dict[Hashable, asyncio.Task[Any]] = {}  # each of CachedImage or of Image, as its key says
         self._fetch = alru_cache(maxsize=_FETCHES.rows, key=_fetch_key)(self._fetch_image)
 
-    def host_failure(self, target: Target) -> Failure | None:
-        """Why the breaker of the target's host refuses lookups now; None if it admits them."""
-        return self._hosts.failure(target.reference.domain)
+    def host_failure(self, target: Target, credential_id: CredentialId) -> Failure | None:
+        """Why a breaker refuses lookups of the target with this credential now; None if they are admitted."""
+        return self._hosts.failure(target, credential_id)
 
     async def find(self, target: Target, credentials: tuple[Credential, ...]) -> CachedImage | Failure:
         """The target's digest and content, with the first credential that works. Every error becomes a `Failure`."""
@@ -127,7 +127,7 @@ class RegistryLookup:
         if current:
             return current
         try:
-            async with self._hosts.host(target.reference.domain).visit(str(target.reference)), self._room:
+            async with self._hosts.visit(target, credential.id), self._room:
                 outcome = await ask(target, credential)
         except BreakerOpen as exc:
             return exc.failure

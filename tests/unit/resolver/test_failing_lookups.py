@@ -17,7 +17,7 @@ from extender.images.reference import ImageReference
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
-from tests.unit.resolver.fake_registry import FakeRegistry, Keys, index_of
+from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
 
 APP = "ghcr.io/team/app:1"
 PUBLIC = Keys(ANONYMOUS)
@@ -114,6 +114,21 @@ async def test_a_throttling_host_is_left_alone_for_all_its_images(
     clock.advance(20)
     registry.fault = lambda method, reference: None
     assert await ask(resolver, "ghcr.io/team/other:1") == index_of("linux/arm64")
+
+
+async def test_a_throttled_tenant_waits_alone(resolver: Resolver, registry: FakeRegistry) -> None:
+    """A 429 for one credential leaves the host to every other one, cold lookups and refreshes alike."""
+    registry.push(APP, "linux/arm64")
+    registry.fault = throttle_ghcr
+    tenant = Keys(TENANT, ANONYMOUS)
+    failed = await resolver.resolve_all([ImageQuery("ghcr.io/team/other:1")], tenant, 60)
+    assert cause_of(failed[0]) is Cause.THROTTLED
+    registry.fault = lambda method, reference: None
+    registry.requests.clear()
+    assert cause_of((await resolver.resolve_all([ImageQuery(APP)], tenant, 60))[0]) is Cause.THROTTLED
+    assert registry.requests == []
+    assert await resolver.resolve_all([ImageQuery(APP)], Keys(OTHER), 60) == [index_of("linux/arm64")]
+    assert await ask(resolver) == index_of("linux/arm64")
 
 
 def throttle_ghcr(method: str, reference: ImageReference) -> Exception | None:
