@@ -1,17 +1,20 @@
 """The circuit breakers of endpoints, for registries that have more than one endpoint.
 
-Keeps a breaker for each endpoint that failed, by its root. The resolver has the breaker of a registry without mirrors,
-by the host that images name.
+Keeps a breaker for each endpoint that failed, by its root, and one for each credential that an endpoint throttles. The
+resolver has the breakers of a registry without mirrors, by the host that images name.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Hashable
+from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
 from extender.circuit_breaker import Attempt, Backoff, CircuitBreaker
+from extender.credentials.keyring import CredentialId
 from extender.errors import RegistryThrottled, RegistryUnavailable
 from extender.tables import LruTable, declare_cache
+
+K = TypeVar("K", bound=Hashable)
 
 log = structlog.get_logger()
 
@@ -20,15 +23,59 @@ _BACKOFF = Backoff(first_seconds=10.0, max_seconds=300.0)
 _BREAKERS = declare_cache(
     "registry.endpoint_breaker.breakers", key="root of the endpoint", bound=1024, invalidated_by="an answer"
 )
+_THROTTLED = declare_cache(
+    "registry.endpoint_breaker.throttled",
+    key="root of the endpoint, credential id",
+    bound=1024,
+    invalidated_by="an answer to the credential",
+)
 
 
-class _Row(NamedTuple):
-    breaker: CircuitBreaker
-    is_throttled: bool
+class EndpointAttempt(NamedTuple):
+    """One use of an endpoint with one credential: an attempt at the endpoint, and one with the credential."""
+
+    at_endpoint: Attempt
+    as_account: Attempt
+
+
+class _Rows(Generic[K]):
+    """The breakers of what failed, by key. Whatever has no row has not failed since its last answer."""
+
+    def __init__(self, rows: LruTable[K, CircuitBreaker], new: Callable[[], CircuitBreaker]) -> None:
+        self._rows = rows
+        self._new = new
+
+    def wait_seconds(self, key: K) -> float:
+        row = self._rows.peek(key)
+        return row.wait_seconds() if row else 0.0
+
+    def admit(self, key: K) -> Attempt | None:
+        row = self._rows.peek(key)
+        return row.admit() if row else None
+
+    def release(self, key: K, attempt: Attempt) -> None:
+        row = self._rows.peek(key)
+        if row:
+            row.release(attempt)
+
+    def record_success(self, key: K, attempt: Attempt) -> None:
+        row = self._rows.peek(key)
+        if row and row.record_success(attempt):
+            self._rows.remove(key)
+
+    def record_failure(self, key: K, attempt: Attempt, retry_after_seconds: float | None) -> float | None:
+        row = self._rows.peek(key) or self._new()
+        seconds = row.record_failure(attempt, retry_after_seconds)
+        if seconds is not None:
+            self._rows.put(key, row)
+        return seconds
 
 
 class EndpointBreakers:
-    """The breakers of endpoints that failed, by root. Every other endpoint counts as one that has not failed."""
+    """The breakers of endpoints that failed. Every other endpoint counts as one that has not failed.
+
+    A 429 opens the breaker of the credential at that endpoint, any other failure that of the endpoint.
+    """
 
     def __init__(
         self,
@@ -38,54 +85,59 @@ class EndpointBreakers:
         random: Callable[[], float],
         size: int = _BREAKERS.rows,
     ) -> None:
-        """Keeps at most `size` breakers. `clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
-        self._probe_seconds = probe_seconds
+        """Keeps at most `size` breakers of each kind. `clock` gives monotonic seconds, `random` numbers up to 1."""
         self._clock = clock
-        self._random = random
-        self._rows: LruTable[str, _Row] = _BREAKERS.lru_table(size)
 
-    def admit(self, root: str) -> Attempt:
-        """Returns an attempt at the endpoint. The caller records its outcome or releases it.
+        def new() -> CircuitBreaker:
+            return CircuitBreaker(_BACKOFF, clock=clock, random=random, probe_seconds=probe_seconds)
+
+        self._endpoints: _Rows[str] = _Rows(_BREAKERS.lru_table(size), new)
+        self._accounts: _Rows[tuple[str, CredentialId]] = _Rows(_THROTTLED.lru_table(size), new)
+
+    def admit(self, root: str, credential_id: CredentialId) -> EndpointAttempt:
+        """Returns an attempt at the endpoint with the credential. The caller records its outcome or releases it.
 
         Raises:
-            RegistryThrottled, RegistryUnavailable: the endpoint's breaker refuses the attempt.
+            RegistryThrottled, RegistryUnavailable: a breaker refuses the attempt.
         """
-        row = self._rows.peek(root)
-        if row is None:
-            return self.force()
-        attempt = row.breaker.admit()
-        if attempt:
-            return attempt
-        if row.is_throttled:
-            raise RegistryThrottled(f"{root} has asked for a pause", row.breaker.wait_seconds())
-        raise RegistryUnavailable(f"{root} has failed and is not asked for a while")
+        if self._endpoints.wait_seconds(root):
+            raise RegistryUnavailable(f"{root} has failed and is not asked for a while")
+        pause_seconds = self._accounts.wait_seconds((root, credential_id))
+        if pause_seconds:
+            raise RegistryThrottled(f"{root} has asked for a pause", pause_seconds)
+        forced = self.force(root, credential_id)
+        return EndpointAttempt(
+            self._endpoints.admit(root) or forced.at_endpoint,
+            self._accounts.admit((root, credential_id)) or forced.as_account,
+        )
 
-    def force(self) -> Attempt:
-        """Returns an attempt that is made in any state of the endpoint's breaker."""
-        return Attempt(self._clock())
+    def force(self, _root: str, _credential_id: CredentialId) -> EndpointAttempt:
+        """Returns an attempt that is made in any state of the breakers."""
+        return EndpointAttempt(Attempt(self._clock()), Attempt(self._clock()))
 
-    def release(self, root: str, attempt: Attempt) -> None:
+    def release(self, root: str, credential_id: CredentialId, attempt: EndpointAttempt) -> None:
         """Ends the attempt. Has an effect only if no outcome was recorded."""
-        row = self._rows.peek(root)
-        if row:
-            row.breaker.release(attempt)
+        self._endpoints.release(root, attempt.at_endpoint)
+        self._accounts.release((root, credential_id), attempt.as_account)
 
-    def record_success(self, root: str, attempt: Attempt) -> None:
-        """Records that the endpoint has answered."""
-        row = self._rows.peek(root)
-        if row and row.breaker.record_success(attempt):
-            self._rows.remove(root)
+    def record_success(self, root: str, credential_id: CredentialId, attempt: EndpointAttempt) -> None:
+        """Records that the endpoint has answered the credential."""
+        self._endpoints.record_success(root, attempt.at_endpoint)
+        self._accounts.record_success((root, credential_id), attempt.as_account)
 
-    def record_failure(self, root: str, attempt: Attempt, error: RegistryThrottled | RegistryUnavailable) -> None:
-        """Records that the endpoint has failed the attempt. A 429 that names no time counts like any other failure."""
-        row = self._rows.peek(root)
-        breaker = row.breaker if row else self._new_breaker()
-        retry_after_seconds = error.retry_after_seconds if isinstance(error, RegistryThrottled) else None
-        seconds = breaker.record_failure(attempt, retry_after_seconds)
-        if seconds is None:
-            return
-        self._rows.put(root, _Row(breaker, isinstance(error, RegistryThrottled)))
-        log.info("mirror.rested", registry=root, seconds=round(seconds, 1), why=str(error))
-
-    def _new_breaker(self) -> CircuitBreaker:
-        return CircuitBreaker(_BACKOFF, clock=self._clock, random=self._random, probe_seconds=self._probe_seconds)
+    def record_failure(
+        self,
+        root: str,
+        credential_id: CredentialId,
+        attempt: EndpointAttempt,
+        error: RegistryThrottled | RegistryUnavailable,
+    ) -> None:
+        """Records that the endpoint has failed the attempt. A 429 without a time backs off like any other failure."""
+        if isinstance(error, RegistryThrottled):
+            self._endpoints.record_success(root, attempt.at_endpoint)
+            account, stated = (root, credential_id), error.retry_after_seconds
+            seconds = self._accounts.record_failure(account, attempt.as_account, stated)
+        else:
+            seconds = self._endpoints.record_failure(root, attempt.at_endpoint, None)
+        if seconds is not None:
+            log.info("mirror.rested", registry=root, seconds=round(seconds, 1), why=str(error))

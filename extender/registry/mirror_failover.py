@@ -7,12 +7,10 @@ requests and interprets the responses.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from extender.circuit_breaker import Attempt
-from extender.credentials.keyring import ANONYMOUS, Credential
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import (
     AddressRefused,
     InvalidManifest,
@@ -28,7 +26,7 @@ from extender.images.reference import ImageReference
 from extender.metrics import counter
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
-from extender.registry.endpoint_breaker import EndpointBreakers
+from extender.registry.endpoint_breaker import EndpointAttempt, EndpointBreakers
 
 MIRRORS = counter(
     "multiarch_mirror_requests_total",
@@ -90,7 +88,7 @@ class MirrorFailover:
         failures: list[Failure] = []
         for endpoint in endpoints:
             is_last_hope = endpoint is endpoints[-1] and not any(map(_has_answered, failures))
-            begin = self._breakers.force if is_last_hope else partial(self._breakers.admit, _key(endpoint))
+            begin = self._breakers.force if is_last_hope else self._breakers.admit
             try:
                 return await self._visit(endpoint, reference, credential, self._recording(ask, begin))
             except (RegistryError, InvalidManifest) as exc:
@@ -108,26 +106,26 @@ class MirrorFailover:
                     return await ask(endpoint, shown)
             return await ask(endpoint, credentials[-1])
 
-    def _recording(self, ask: Ask[T], begin: Callable[[], Attempt]) -> Ask[T]:
+    def _recording(self, ask: Ask[T], begin: Callable[[str, CredentialId], EndpointAttempt]) -> Ask[T]:
         """Returns `ask` with its outcome recorded in the endpoint's breaker; `begin` raises if the breaker refuses."""
 
         async def ask_and_record(endpoint: Endpoint, shown: Credential) -> T:
             try:
-                attempt = begin()
+                attempt = begin(_key(endpoint), shown.id)
             except RegistryError:
                 _tally(endpoint, "resting")
                 raise
             try:
                 answer = await ask(endpoint, shown)
             except (RegistryError, InvalidManifest) as exc:
-                self._record(endpoint, attempt, exc)
+                self._record(endpoint, shown, attempt, exc)
                 raise
             else:
-                self._breakers.record_success(_key(endpoint), attempt)
+                self._breakers.record_success(_key(endpoint), shown.id, attempt)
                 _tally(endpoint, "answered")
                 return answer
             finally:
-                self._breakers.release(_key(endpoint), attempt)
+                self._breakers.release(_key(endpoint), shown.id, attempt)
 
         return ask_and_record
 
@@ -144,11 +142,11 @@ class MirrorFailover:
         there = ImageReference(endpoint.name, endpoint.repository_of(reference.path), reference.tag, reference.digest)
         return await self._mirror_credentials(there) or (ANONYMOUS,)
 
-    def _record(self, endpoint: Endpoint, attempt: Attempt, failure: Failure) -> None:
+    def _record(self, endpoint: Endpoint, shown: Credential, attempt: EndpointAttempt, failure: Failure) -> None:
         if _has_answered(failure):
-            self._breakers.record_success(_key(endpoint), attempt)
+            self._breakers.record_success(_key(endpoint), shown.id, attempt)
         elif isinstance(failure, (RegistryThrottled, RegistryUnavailable)) and not failure.host_is_well:
-            self._breakers.record_failure(_key(endpoint), attempt, failure)
+            self._breakers.record_failure(_key(endpoint), shown.id, attempt, failure)
         is_missing = isinstance(failure, (ManifestNotFound, RegistryDenied, RegistryRefusedImage))
         _tally(endpoint, "missing" if is_missing else "failed")
 

@@ -2,13 +2,14 @@
 
 import pytest
 
-from extender.circuit_breaker import Attempt
+from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.errors import RegistryError, RegistryThrottled, RegistryUnavailable
 from extender.registry.endpoint_breaker import EndpointBreakers
 from testbed.clock import Clock
 
 DOWN = RegistryUnavailable("down")
 MIRROR = "https://mirror.example/v2"
+US, THEM = ANONYMOUS.id, CredentialId("them")
 
 
 @pytest.fixture
@@ -26,13 +27,15 @@ def breakers(clock: Clock) -> EndpointBreakers:
 def fail(breakers: EndpointBreakers, clock: Clock, error: RegistryThrottled | RegistryUnavailable = DOWN) -> None:
     """The mirror fails an attempt that begins now."""
     clock.advance(0.001)
-    breakers.record_failure(MIRROR, breakers.force(), error)
+    breakers.record_failure(MIRROR, US, breakers.force(MIRROR, US), error)
 
 
-def refusal(breakers: EndpointBreakers, root: str = MIRROR) -> RegistryError | None:
+def refusal(
+    breakers: EndpointBreakers, root: str = MIRROR, account: CredentialId = ANONYMOUS.id
+) -> RegistryError | None:
     """Why the endpoint is not asked now; None if it is, in which case there is an attempt that nobody ends."""
     try:
-        breakers.admit(root)
+        breakers.admit(root, account)
     except RegistryError as exc:
         return exc
     return None
@@ -40,8 +43,8 @@ def refusal(breakers: EndpointBreakers, root: str = MIRROR) -> RegistryError | N
 
 def test_endpoint_that_never_failed_is_asked(breakers: EndpointBreakers) -> None:
     """As is one that has been well again."""
-    attempt = breakers.admit(MIRROR)
-    breakers.record_success(MIRROR, attempt)
+    attempt = breakers.admit(MIRROR, US)
+    breakers.record_success(MIRROR, US, attempt)
     assert refusal(breakers) is None
 
 
@@ -69,6 +72,16 @@ def test_throttled_endpoint_is_left_alone_as_long_as_it_said(breakers: EndpointB
     assert error.retry_after_seconds == pytest.approx(60)
 
 
+def test_throttled_account_is_left_alone_and_no_other(breakers: EndpointBreakers, clock: Clock) -> None:
+    """An endpoint that throttles one credential answers others; one that is down answers none."""
+    fail(breakers, clock, RegistryThrottled("later", 90.0))
+    assert refusal(breakers, account=THEM) is None
+    breakers.record_success(MIRROR, THEM, breakers.admit(MIRROR, THEM))
+    assert isinstance(refusal(breakers), RegistryThrottled)
+    fail(breakers, clock)
+    assert isinstance(refusal(breakers, account=THEM), RegistryUnavailable)
+
+
 def test_throttled_endpoint_that_named_no_time(breakers: EndpointBreakers, clock: Clock) -> None:
     """It is left alone as one that is down."""
     fail(breakers, clock, RegistryThrottled("later", None))
@@ -83,8 +96,8 @@ def test_one_probe_goes_first(breakers: EndpointBreakers, clock: Clock) -> None:
     assert refusal(breakers) is None
     assert refusal(breakers) is not None
     clock.advance(5)
-    probe = breakers.admit(MIRROR)
-    breakers.record_success(MIRROR, probe)
+    probe = breakers.admit(MIRROR, US)
+    breakers.record_success(MIRROR, US, probe)
     assert [refusal(breakers) for _ in range(3)] == [None] * 3
 
 
@@ -92,9 +105,9 @@ def test_a_probe_that_comes_to_nothing_gives_way_to_the_next(breakers: EndpointB
     """A lookup that was cancelled says nothing about the endpoint."""
     fail(breakers, clock)
     clock.advance(10)
-    probe = breakers.admit(MIRROR)
+    probe = breakers.admit(MIRROR, US)
     assert refusal(breakers) is not None
-    breakers.release(MIRROR, probe)
+    breakers.release(MIRROR, US, probe)
     assert refusal(breakers) is None
 
 
@@ -102,10 +115,10 @@ def test_failures_of_attempts_begun_before_the_opening_do_not_lengthen_it(
     breakers: EndpointBreakers, clock: Clock
 ) -> None:
     """A burst of failures is one failure."""
-    earlier = Attempt(clock())
+    earlier = breakers.force(MIRROR, US)
     fail(breakers, clock)
     for _ in range(5):
-        breakers.record_failure(MIRROR, earlier, DOWN)
+        breakers.record_failure(MIRROR, US, earlier, DOWN)
     clock.advance(10)
     assert refusal(breakers) is None
 
@@ -114,12 +127,12 @@ def test_success_of_an_attempt_begun_before_the_opening_does_not_end_it(
     breakers: EndpointBreakers, clock: Clock
 ) -> None:
     """The endpoint was asked before it failed; one who had to ask it all the same knows better."""
-    earlier = breakers.admit(MIRROR)
+    earlier = breakers.admit(MIRROR, US)
     fail(breakers, clock)
-    breakers.record_success(MIRROR, earlier)
+    breakers.record_success(MIRROR, US, earlier)
     assert refusal(breakers) is not None
     clock.advance(1)
-    breakers.record_success(MIRROR, breakers.force())
+    breakers.record_success(MIRROR, US, breakers.force(MIRROR, US))
     assert refusal(breakers) is None
 
 
@@ -128,8 +141,8 @@ def test_backoffs_vary_by_chance(clock: Clock) -> None:
     breakers = EndpointBreakers(probe_seconds=5, clock=clock, random=lambda: 0.5)
     fail(breakers, clock)
     clock.advance(9)
-    probe = breakers.admit(MIRROR)
-    breakers.record_success(MIRROR, probe)
+    probe = breakers.admit(MIRROR, US)
+    breakers.record_success(MIRROR, US, probe)
     fail(breakers, clock, RegistryThrottled("later", 100.0))
     clock.advance(104)
     assert refusal(breakers) is not None
@@ -141,5 +154,5 @@ def test_memory_is_bounded(clock: Clock) -> None:
     """The endpoint that failed first is forgotten first."""
     breakers = EndpointBreakers(probe_seconds=5, clock=clock, random=lambda: 0.0, size=2)
     for root in ("a", "b", "c"):
-        breakers.record_failure(root, breakers.force(), DOWN)
+        breakers.record_failure(root, US, breakers.force(root, US), DOWN)
     assert [refusal(breakers, root) is None for root in ("a", "b", "c")] == [True, False, False]
