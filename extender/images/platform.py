@@ -67,8 +67,10 @@ _RUNS = {
 }
 
 # A valid label value, which is narrower than containerd's specifierRe (platforms.go): each part of a platform may be
-# written to node affinity, and an API server refuses a pod whose affinity has any other value.
-_WORD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
+# written to node affinity, and an API server refuses a pod whose affinity has any other value. A label value may have
+# 63 characters. Go's longest name has 11 (mips64p32le, loongarch64): 32 are enough, and cached platforms stay small.
+_MOST_CHARACTERS = 32
+_WORD = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9_.-]{{0,{_MOST_CHARACTERS - 2}}}[A-Za-z0-9])?", re.ASCII)
 
 
 def normalize_platform(os: str, architecture: str, variant: str = "") -> Platform:
@@ -88,12 +90,12 @@ def platform_of(os: str, architecture: str, variant: str = "") -> Platform:
     """The normalised platform of untrusted values; an empty `variant` means that none is stated.
 
     Raises:
-        InvalidPlatform: `os` or `architecture` is empty, or a value is not a valid label value.
+        InvalidPlatform: `os` or `architecture` is empty, or a value is not a valid label value of 32 characters at
+            most.
     """
     if not (_WORD.fullmatch(os) and _WORD.fullmatch(architecture) and (not variant or _WORD.fullmatch(variant))):
-        raise InvalidPlatform(
-            f"os {quote(os)}, architecture {quote(architecture)}, variant {quote(variant)} is no platform"
-        )
+        shown = (quote(word, _MOST_CHARACTERS) for word in (os, architecture, variant))
+        raise InvalidPlatform("os {}, architecture {}, variant {} is no platform".format(*shown))
     return normalize_platform(os, architecture, variant)
 
 
@@ -101,7 +103,7 @@ def parse_platform(text: str) -> Platform:
     """The normalised platform in `os/architecture[/variant]`.
 
     Raises:
-        InvalidPlatform: there are not two or three parts, or one is not a valid label value.
+        InvalidPlatform: there are not two or three parts, or one is not a valid label value of 32 characters at most.
     """
     parts = text.split("/")
     if len(parts) not in (2, 3) or not all(_WORD.fullmatch(part) for part in parts):

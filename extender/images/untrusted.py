@@ -11,10 +11,10 @@ _SHOWN = 100  # characters: enough to recognise the text, too few to fill a log 
 T = TypeVar("T")
 
 
-def quote(text: str) -> str:
-    """`text` in quotes on one line, with control characters escaped and cut off by `…` after 100 characters."""
-    shown = repr(text[:_SHOWN])
-    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+def quote(text: str, most: int = _SHOWN) -> str:
+    """`text` in quotes on one line, with control characters escaped and cut off by `…` after `most` characters."""
+    shown = repr(text[:most])
+    return shown if len(shown) <= most else f"{shown[:most]}…"
 
 
 def decode_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:

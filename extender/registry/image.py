@@ -28,9 +28,12 @@ from extender.images.reference import ImageReference
 MAX_REQUESTS = 16
 # Levels of indexes nested in the outermost one. No known image has more than one.
 MAX_DEPTH = 4
-# Platforms of one image, and parts of it that do not run: ten times what known images have. The limits keep cached
-# images small even if someone builds an image to exceed them.
-MAX_PLATFORMS, MAX_SKIPPED = 256, 1000
+# Platforms of one image: twice what the largest official images have, whose some 30 entries include several builds for
+# one platform. An image with more is unsupported: if some were left out, nodes that run it would be refused.
+MAX_PLATFORMS = 64
+# Parts that do not run. Images have an attestation and a zstd twin per platform, BuildKit's caches have layers by the
+# hundred. The first ones are listed with the reason, and the others counted: nobody reads a list of a thousand.
+MAX_SKIPPED, LISTED_SKIPPED = 1000, 64
 
 
 class FetchedManifest(msgspec.Struct, frozen=True):
@@ -87,7 +90,7 @@ async def describe_image(
         media_type=document.media_type,
         kind=kind if survey.entries else Kind.ARTIFACT,
         entries=tuple(survey.entries.values()),
-        skipped=tuple(survey.skipped),
+        skipped=survey.listed_skipped(),
         states_platforms=survey.states_platforms,
     )
 
@@ -97,8 +100,9 @@ class _Survey:
 
     def __init__(self, client: ManifestClient, reference: ImageReference, credential: Credential) -> None:
         self.entries: dict[Platform, PlatformEntry] = {}
-        self.skipped: list[Skipped] = []
         self.states_platforms = False
+        self._skipped: list[Skipped] = []
+        self._unlisted = 0
         self._client = client
         self._reference = reference
         self._credential = credential
@@ -113,19 +117,22 @@ class _Survey:
         elif isinstance(document, ManifestDocument):
             await self._read_single(document, manifest.digest)
         else:
-            self.skipped.append(Skipped(manifest.digest, document.why))
+            self._skip(Skipped(manifest.digest, document.why))
         return document
+
+    def listed_skipped(self) -> tuple[Skipped, ...]:
+        """The first parts that do not run; a last row without digest says how many more there are."""
+        if not self._unlisted:
+            return tuple(self._skipped)
+        return (*self._skipped, Skipped("", f"{self._unlisted} more parts do not run"))
 
     async def _read_index(self, index: IndexDocument, depth: int) -> None:
         """Adds the entries that state a platform first: runtimes use another child only if none of these matches."""
         self.states_platforms = self.states_platforms or index.states_platforms
-        self.skipped.extend(index.skipped)
+        for skipped in index.skipped:
+            self._skip(skipped)
         for entry in index.entries:
             self._add(entry)
-        if len(self.entries) > MAX_PLATFORMS or len(self.skipped) > MAX_SKIPPED:
-            raise UnsupportedManifest(
-                f"it has more than {MAX_PLATFORMS} platforms or {MAX_SKIPPED} parts that do not run"
-            )
         if index.children and depth == MAX_DEPTH:
             raise UnsupportedManifest(f"more than {MAX_DEPTH} indexes are nested in each other")
         for child in index.children:
@@ -144,13 +151,23 @@ class _Survey:
             config = await self._client.fetch_blob(self._reference, document.config.digest, self._credential)
             platform = read_config(config)
         if platform is None:
-            self.skipped.append(Skipped(digest, "its config states no platform"))
+            self._skip(Skipped(digest, "its config states no platform"))
         else:
             self._add(PlatformEntry(platform, digest, document.size_bytes))
 
     def _add(self, entry: PlatformEntry) -> None:
         if self.entries.setdefault(entry.platform, entry) is not entry:
-            self.skipped.append(Skipped(entry.digest, f"an earlier entry is for {entry.platform} too"))
+            self._skip(Skipped(entry.digest, f"an earlier entry is for {entry.platform} too"))
+        if len(self.entries) > MAX_PLATFORMS:
+            raise UnsupportedManifest(f"it has more than {MAX_PLATFORMS} platforms")
+
+    def _skip(self, part: Skipped) -> None:
+        if len(self._skipped) < LISTED_SKIPPED:
+            self._skipped.append(part)
+            return
+        self._unlisted += 1
+        if len(self._skipped) + self._unlisted > MAX_SKIPPED:
+            raise UnsupportedManifest(f"it has more than {MAX_SKIPPED} parts that do not run")
 
     def _spend(self) -> None:
         if not self._requests_left:

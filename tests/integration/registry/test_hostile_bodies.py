@@ -23,7 +23,7 @@ from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.exchange import MAX_DOCUMENT_BYTES
-from extender.registry.image import MAX_PLATFORMS, MAX_SKIPPED, describe_image
+from extender.registry.image import LISTED_SKIPPED, MAX_PLATFORMS, MAX_SKIPPED, describe_image
 from extender.registry.session import open_session
 from extender.resolver.failures import failure_of
 
@@ -357,4 +357,5 @@ async def test_documents_of_honest_size_are_read() -> None:
     server = Server(manifests=sends(body))
     async with server.listening():
         image = await learn(server)
-    assert (len(image.entries), len(image.skipped)) == (MAX_PLATFORMS, MAX_SKIPPED)
+    assert (len(image.entries), len(image.skipped)) == (MAX_PLATFORMS, LISTED_SKIPPED + 1)
+    assert image.skipped[-1].why == f"{MAX_SKIPPED - LISTED_SKIPPED} more parts do not run"

@@ -106,6 +106,14 @@ def test_words_that_state_no_platform_are_refused(os: str, architecture: str, va
         platform_of(os, architecture, variant)
 
 
+def test_a_word_has_32_characters_at_most() -> None:
+    """The longest real name has 11. A message shows only the beginning of a longer one."""
+    assert platform_of("linux", "a" * 32, "b" * 32) == Platform("linux", "a" * 32, "b" * 32)
+    with pytest.raises(InvalidPlatform) as caught:
+        platform_of("a" * 33, "b" * 10_000, "\N{GRINNING FACE}" * 10_000)
+    assert len(str(caught.value)) < 150
+
+
 def test_words_that_state_a_platform_are_normalised() -> None:
     """The variant may be missing."""
     assert platform_of("Linux", "aarch64") == Platform("linux", "arm64")

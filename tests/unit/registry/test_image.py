@@ -13,7 +13,17 @@ from extender.images.digest import digest_of
 from extender.images.manifest import Image, Kind
 from extender.images.media_type import OCI_INDEX
 from extender.images.reference import ImageReference, parse_reference
-from extender.registry.image import MAX_DEPTH, MAX_REQUESTS, FetchedManifest, ManifestClient, describe_image
+from extender.registry.image import (
+    LISTED_SKIPPED,
+    MAX_DEPTH,
+    MAX_PLATFORMS,
+    MAX_REQUESTS,
+    MAX_SKIPPED,
+    FetchedManifest,
+    ManifestClient,
+    describe_image,
+)
+from tests.unit.retained import retained_bytes
 
 APP = parse_reference("registry.example.com/team/app:1")
 
@@ -240,3 +250,51 @@ async def test_unreadable_child_makes_the_whole_unknown() -> None:
     registry.manifests[child.digest] = Manifest(OCI.manifest, b"[]")
     with pytest.raises(InvalidManifest):
         await describe(registry, index_of(child.manifests[-1]))
+
+
+def hostile_index(platforms: int, skipped: int) -> Manifest:
+    """An index with the longest words and digests, and with parts that do not run for the longest reason."""
+    digests = (f"sha512:{number:0128x}" for number in range(platforms + skipped))
+    named = [
+        {"os": f"o{number:031}", "architecture": f"a{number:031}", "variant": f"v{number:031}"}
+        for number in range(platforms)
+    ]
+    unnamed = [dict.fromkeys(("os", "architecture", "variant"), "\N{GRINNING FACE}" * 500)] * skipped
+    entries = [
+        {"mediaType": OCI.manifest, "digest": digest, "platform": platform}
+        for digest, platform in zip(digests, named + unnamed, strict=True)
+    ]
+    return Manifest(OCI_INDEX, json.dumps({"manifests": entries}).encode())
+
+
+async def test_hostile_image_keeps_little_memory() -> None:
+    """The largest image that is accepted keeps less than 100 KB, however long its texts are."""
+    image = await describe(MemoryRegistry(), hostile_index(MAX_PLATFORMS, MAX_SKIPPED))
+    assert len(image.entries) == MAX_PLATFORMS
+    assert retained_bytes(image) < 100_000
+    assert retained_bytes(frozenset(entry.platform for entry in image.entries)) < 32_000
+
+
+async def test_parts_that_do_not_run_are_listed_up_to_a_bound_and_then_counted() -> None:
+    """The last row has the number of the others and no digest; a text of the registry is cut."""
+    image = await describe(MemoryRegistry(), hostile_index(1, LISTED_SKIPPED + 3))
+    assert len(image.skipped) == LISTED_SKIPPED + 1
+    assert (image.skipped[-1].digest, image.skipped[-1].why) == ("", "3 more parts do not run")
+    assert all(len(skipped.why) <= 150 for skipped in image.skipped)
+
+
+@pytest.mark.parametrize(("platforms", "skipped"), [(MAX_PLATFORMS + 1, 0), (0, MAX_SKIPPED + 1)])
+async def test_image_with_too_many_parts_is_unsupported(platforms: int, skipped: int) -> None:
+    """None is left out in silence: nodes of a platform that is left out would be refused."""
+    with pytest.raises(UnsupportedManifest, match="it has more than"):
+        await describe(MemoryRegistry(), hostile_index(platforms, skipped))
+
+
+async def test_single_images_of_an_index_count_as_its_platforms() -> None:
+    """The bound holds for platforms that come from configs too."""
+    child = build_manifest("linux/amd64")
+    stated = json.loads(hostile_index(MAX_PLATFORMS, 0).body)["manifests"]
+    unstated = json.loads(index_of(child.manifests[-1]).body)["manifests"]
+    index = Manifest(OCI_INDEX, json.dumps({"manifests": stated + unstated}).encode())
+    with pytest.raises(UnsupportedManifest, match=f"more than {MAX_PLATFORMS} platforms"):
+        await describe(MemoryRegistry(child), index)
