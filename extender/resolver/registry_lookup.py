@@ -32,10 +32,18 @@ log = structlog.get_logger()
 # Lookups that may send requests at the same time, over all hosts.
 _AT_ONCE = 512
 # Fetches kept, twice as many as can be in flight. The oldest is dropped whether or not it has ended: one that is still
-# in flight after 1,024 later ones may be repeated, but it completes. An image takes some 3 KB.
+# in flight after 1,024 later ones may be repeated, but it completes.
 _FETCHES = declare_cache(
-    "resolver.registry_lookup.fetches", key="repository, digest, credential id", bound=2 * _AT_ONCE
+    "resolver.registry_lookup.fetches",
+    key="repository, digest, credential id",
+    bound=2 * _AT_ONCE,
+    invalidated_by="the end of its lookup, if large",
 )
+# Platforms and skipped parts of an image that stays after the lookup that fetched it. A part takes 800 bytes at most
+# (a sha512 digest, three words of 32 characters or a reason of 150), so 1,024 images take less than 8 MB. A larger
+# image takes up to 100 KB and is dropped with its lookup. Its content stays in the image cache; only a later
+# `describe` fetches it again.
+_MOST_KEPT_PARTS = 8
 
 
 class RegistryLookup:
@@ -61,6 +69,7 @@ class RegistryLookup:
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._trying: dict[Hashable, asyncio.Task[Any]] = {}  # each of CachedImage or of Image, as its key says
         self._fetch = alru_cache(maxsize=_FETCHES.rows, key=_fetch_key)(self._fetch_image)
+        self._large: set[Hashable] = set()  # the keys of large images whose lookups have not ended
 
     def host_failure(self, target: Target, credential_id: CredentialId) -> Failure | None:
         """Why a breaker refuses lookups of the target with this credential now; None if they are admitted."""
@@ -136,6 +145,7 @@ class RegistryLookup:
         except Exception as exc:  # noqa: BLE001 - an unexpected error must become a Failure too
             return self._crash(target, credential, exc)
         self._failures.forget(target, credential.id)
+        self._drop_large(target.reference.with_digest(outcome.digest), credential)
         return outcome
 
     def _fail(self, target: Target, credential: Credential, error: Exception) -> Failure:
@@ -217,7 +227,17 @@ class RegistryLookup:
         """
         if manifest is None:
             manifest = await self._client.fetch_manifest(reference, credential)
-        return await describe_image(self._client, reference, manifest, credential)
+        image = await describe_image(self._client, reference, manifest, credential)
+        if len(image.entries) + len(image.skipped) > _MOST_KEPT_PARTS:
+            self._large.add(_fetch_key(reference, credential, manifest))
+        return image
+
+    def _drop_large(self, reference: ImageReference, credential: Credential) -> None:
+        """Removes the reference's image from the kept fetches if it is large."""
+        key = _fetch_key(reference, credential, None)
+        if key in self._large:
+            self._large.remove(key)
+            self._fetch.cache_invalidate(reference, credential, None)
 
 
 def _fetch_key(reference: ImageReference, credential: Credential, manifest: FetchedManifest | None) -> Hashable:  # noqa: ARG001

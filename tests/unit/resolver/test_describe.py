@@ -99,3 +99,15 @@ async def test_a_description_is_never_stale(resolver: Resolver, registry: FakeRe
     image = await resolver.describe(APP, PUBLIC)
     assert isinstance(image, Image)
     assert image.digest == digest
+
+
+async def test_details_of_a_large_image_are_kept_for_one_lookup(resolver: Resolver, registry: FakeRegistry) -> None:
+    """One GET describes it, and its content stays known; the next description needs another GET."""
+    registry.push(APP, *(f"linux/fake{number}" for number in range(64)))
+    for gets in (1, 2):
+        image = await resolver.describe(APP, PUBLIC)
+        assert isinstance(image, Image)
+        assert len(image.entries) == 64
+        assert registry.count("GET") == gets
+    await resolver.resolve_all([ImageQuery(APP, always=True)], PUBLIC, 60, revalidate=True)
+    assert registry.count("GET") == 2
