@@ -11,7 +11,7 @@ import msgspec
 
 from extender.credential_sources import Source
 from extender.credentials.keyring import Keyring
-from extender.credentials.logins import Login, Pattern, compile_pattern
+from extender.credentials.logins import Login, Pattern, parse_pattern
 from extender.credentials.programs import run_program
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderKeyring
 from extender.durations import parse_seconds
@@ -101,8 +101,8 @@ def load_credential_plugins(
 
 
 def _patterns_of(plugin: CredentialProvider) -> list[Pattern]:
-    patterns = [compile_pattern(text) for text in plugin.match_images]
-    good = [pattern for pattern in patterns if pattern and pattern.host.pattern]
+    patterns = [parse_pattern(text) for text in plugin.match_images]
+    good = [pattern for pattern in patterns if pattern and pattern.host]
     if not good or len(good) < len(patterns):
         raise ConfigError(f"{plugin.name}: matchImages must be one or more of host[:port][/path]")
     return good

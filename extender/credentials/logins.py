@@ -7,7 +7,8 @@ images that a node may pull. Like the kubelet, it supports no credential stores 
 import base64
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -46,15 +47,15 @@ class Login(msgspec.Struct, frozen=True):
 
 
 class Pattern(NamedTuple):
-    """A login's pattern, compiled for matching."""
+    """A login's pattern in parts. A `*` in `host` matches anything within one label."""
 
-    host: re.Pattern[str]
+    host: str
     port: str
     path: str
 
     def matches(self, host: str, port: str, path: str) -> bool:
         """Whether an address matches. The path is a plain prefix, as in the kubelet: /foo matches /foobar."""
-        return self.port == port and path.startswith(self.path) and self.host.fullmatch(host) is not None
+        return self.port == port and path.startswith(self.path) and _matches_host(self.host, host)
 
     def matches_repository(self, repository: str) -> bool:
         """Whether `repository` (`quay.io/a/b`, without tag) matches."""
@@ -76,32 +77,84 @@ _AUTHS = msgspec.json.Decoder(dict[str, _DockerAuth] | None)
 
 
 class ByPattern(Generic[T]):
-    """Values by the pattern of their repositories, in the order in which the kubelet tries them."""
+    """Values by the pattern of their repositories, in the order in which the kubelet tries them.
+
+    Patterns without `*` are found by their host. The others are compared if they have as many labels as the host.
+    """
 
     def __init__(self, entries: Iterable[tuple[str, T]]) -> None:
         """Leaves out patterns that no repository can match, as in the kubelet, which logs them and goes on."""
         keyed = [(_key_of(pattern), thing) for pattern, thing in entries]
         # Reverse string order puts quay.io/coreos before quay.io; entries with one key keep their order.
-        keyed.sort(key=lambda pair: pair[0], reverse=True)
-        self._default = tuple(thing for key, thing in keyed if key == _DEFAULT_REGISTRY)
-        self._entries = [(pattern, thing) for key, thing in keyed if (pattern := compile_pattern(key))]
+        keyed.sort(key=itemgetter(0), reverse=True)
+        self._keys = [key for key, _ in keyed]
+        self._things = [thing for _, thing in keyed]
+        self._exact: dict[tuple[str, str], list[tuple[int, str]]] = {}  # position and path, by host and port
+        self._globs: dict[tuple[int, str], list[tuple[int, Pattern]]] = {}  # by the host's dots, and port
+        for position, key in enumerate(self._keys):
+            pattern = parse_pattern(key)
+            if pattern is None:
+                continue
+            if "*" in pattern.host:
+                self._globs.setdefault((pattern.host.count("."), pattern.port), []).append((position, pattern))
+            else:
+                self._exact.setdefault((pattern.host, pattern.port), []).append((position, pattern.path))
+
+    def __len__(self) -> int:
+        """How many values there are, those that no repository can match included."""
+        return len(self._things)
+
+    @property
+    def characters(self) -> int:
+        """The length of all patterns together."""
+        return sum(map(len, self._keys))
 
     def map(self, make: Callable[[T], U]) -> "ByPattern[U]":
-        """Returns the result of `make` for each value, with the same patterns and in the same order."""
+        """Returns the result of `make` for each value, with the same patterns and in the same order. O(values)."""
         made = ByPattern[U](())
-        made._default = tuple(map(make, self._default))
-        made._entries = [(pattern, make(thing)) for pattern, thing in self._entries]
+        made._keys, made._exact, made._globs = self._keys, self._exact, self._globs
+        made._things = list(map(make, self._things))
         return made
 
     def matching(self, repository: str) -> tuple[T, ...]:
-        """Returns all values for `repository` (`quay.io/a/b`, without tag), most specific first. O(entries).
+        """Returns all values for `repository` (`quay.io/a/b`, without tag), most specific first.
 
         If no pattern matches, a repository on the default registry gets the values for `index.docker.io`, the name
-        under which `docker login` has always stored that login.
+        under which `docker login` has always stored that login. O(patterns with a `*`, and those of the host).
         """
+        found, things = self.positions(repository), self._things
+        if not found and is_on_default_registry(repository):
+            return tuple(self.defaults())
+        return tuple([things[position] for position in found])
+
+    def positions(self, repository: str) -> list[int]:
+        """Returns where the matching patterns are in the order of this object."""
         host, port, path = _address_of(repository)
-        found = tuple(thing for pattern, thing in self._entries if pattern.matches(host, port, path))
-        return found if found or not is_on_default_registry(repository) else self._default
+        found = [position for position, prefix in self._exact.get((host, port), ()) if path.startswith(prefix)]
+        if self._globs:
+            globs = self._globs.get((host.count("."), port), ())
+            found += [position for position, pattern in globs if pattern.matches(host, port, path)]
+            found.sort()
+        return found
+
+    def keyed(self, positions: Iterable[int]) -> Iterator[tuple[str, T]]:
+        """Yields the key of the pattern and the value at each position."""
+        return ((self._keys[position], self._things[position]) for position in positions)
+
+    def defaults(self) -> Iterator[T]:
+        """Yields the values for `index.docker.io`, in order."""
+        return (thing for key, thing in zip(self._keys, self._things, strict=True) if key == _DEFAULT_REGISTRY)
+
+
+def matching_all(parts: Sequence[ByPattern[T]], repository: str) -> tuple[T, ...]:
+    """Returns what one `ByPattern` of all parts' entries, in the order of the parts, would give for `repository`."""
+    if len(parts) == 1:
+        return parts[0].matching(repository)
+    found = [pair for part in parts for pair in part.keyed(part.positions(repository))]
+    if not found and is_on_default_registry(repository):
+        return tuple(thing for part in parts for thing in part.defaults())
+    found.sort(key=itemgetter(0), reverse=True)
+    return tuple(thing for _, thing in found)
 
 
 class Logins(ByPattern[Login]):
@@ -194,14 +247,38 @@ def _key_of(pattern: str) -> str:
     return host.rpartition("@")[2] + (path if path != "/" else "")
 
 
-def compile_pattern(key: str) -> Pattern | None:
-    """Returns the compiled pattern `host[:port][/path]`; None if `key` is not an address.
+def parse_pattern(key: str) -> Pattern | None:
+    """Returns the pattern `host[:port][/path]`; None if `key` is not an address.
 
-    A `*` matches anything within one label. The kubelet recognises an IPv6 address only together with a port: without
-    a port it keeps the brackets and reads them as a set of characters.
+    The kubelet recognises an IPv6 address only together with a port: without a port it keeps the brackets and reads
+    them as a set of characters.
     """
     found = _ADDRESS.fullmatch(key)
     if found is None or (found["host"].startswith("[") and found["port"] is None):
         return None
-    host = re.compile(re.escape(found["host"]).replace(r"\*", r"[^.]*"))
-    return Pattern(host, found["port"] or "", found["path"] or "")
+    return Pattern(found["host"], found["port"] or "", found["path"] or "")
+
+
+def _matches_host(pattern: str, host: str) -> bool:
+    """Whether each label of `host` matches the pattern's. Without a regular expression, which could take for ever."""
+    if "*" not in pattern:
+        return pattern == host
+    wanted, labels = pattern.split("."), host.split(".")
+    return len(wanted) == len(labels) and all(map(_matches_label, wanted, labels))
+
+
+def _matches_label(pattern: str, label: str) -> bool:
+    """Whether `label` matches a pattern in which each `*` stands for any text. O(characters of both), as a rule."""
+    start, *middle = pattern.split("*")
+    if not middle:
+        return pattern == label
+    end = middle.pop()
+    if len(label) < len(start) + len(end) or not (label.startswith(start) and label.endswith(end)):
+        return False
+    at, stop = len(start), len(label) - len(end)
+    for part in middle:  # the leftmost place leaves the most room for the parts that follow
+        at = label.find(part, at, stop)
+        if at < 0:
+            return False
+        at += len(part)
+    return True

@@ -2,18 +2,24 @@
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from extender.credentials.logins import (
+    ByPattern,
     InvalidLogins,
     Login,
     Logins,
     decode_docker_config,
     decode_legacy_config,
     is_on_default_registry,
+    matching_all,
+    parse_pattern,
 )
 
 KUBELET_ROWS = Path(__file__).parents[4] / "shared" / "vectors" / "keyring.json"
@@ -211,3 +217,57 @@ def test_broken_configuration_is_refused_without_quoting_it(document: bytes, com
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+LABEL = st.text("ab*", max_size=4)
+HOST = st.lists(LABEL, min_size=1, max_size=3).map(".".join) | st.sampled_from(
+    ["[f::1]", "index.docker.io", "docker.io"]
+)
+PORT = st.sampled_from(["", ":", ":1", ":*"])
+PATH = st.sampled_from(["", "/", "/a", "/ab", "/a/b", "/*"])
+PATTERN = st.tuples(st.sampled_from(["", "https://", "x@"]), HOST, PORT, PATH).map("".join)
+PATTERNS = st.lists(PATTERN, max_size=12)
+
+
+def linear_matching(patterns: list[str], repository: str) -> tuple[int, ...]:
+    """The numbers of the matching patterns: each is made a regular expression, and all are tried in turn."""
+    keys = ByPattern((pattern, number) for number, pattern in enumerate(patterns))
+    keyed = list(keys.keyed(range(len(keys))))
+    host, port, path = re.fullmatch(r"(\[[^][]*\]|[^][:/]*)(?::([0-9]*))?(/.*)?", repository).groups("")  # type: ignore[union-attr]  # every PATTERN without `*` is an address
+    found = [
+        number
+        for key, number in keyed
+        if (pattern := parse_pattern(key))
+        and re.fullmatch(re.escape(pattern.host).replace(r"\*", "[^.]*"), host)
+        and pattern.port == port
+        and path.startswith(pattern.path)
+    ]
+    if found or not is_on_default_registry(repository):
+        return tuple(found)
+    return tuple(number for key, number in keyed if key == "index.docker.io")
+
+
+@given(PATTERNS, PATTERN.map(lambda text: text.replace("*", "").removeprefix("https://").removeprefix("x@")))
+@settings(deadline=None)
+def test_any_patterns_match_as_if_tried_one_by_one(patterns: list[str], repository: str) -> None:
+    """The index by host changes neither what is found nor the order."""
+    indexed = ByPattern((pattern, number) for number, pattern in enumerate(patterns))
+    assert indexed.matching(repository) == linear_matching(patterns, repository)
+
+
+@given(PATTERNS, PATTERNS, PATTERN.map(lambda text: text.replace("*", "").removeprefix("https://").removeprefix("x@")))
+@settings(deadline=None)
+def test_any_parts_match_as_if_they_were_one(first: list[str], second: list[str], repository: str) -> None:
+    """The kubelet makes one keyring of all secrets."""
+    entries = list(enumerate([*first, *second]))
+    parts = [
+        ByPattern((pattern, number) for number, pattern in part)
+        for part in (entries[: len(first)], entries[len(first) :])
+    ]
+    assert matching_all(parts, repository) == linear_matching([*first, *second], repository)
+
+
+def test_pattern_of_many_stars_is_matched_in_no_time() -> None:
+    """A regular expression would try more ways than there is time for."""
+    assert not has_login("*a" * 60 + "b.example.com", "a" * 250 + ".example.com/app")
+    assert has_login("*a" * 60 + "b.example.com", "a" * 250 + "b.example.com/app")
