@@ -12,9 +12,16 @@ import structlog
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.credential_sources import Source
 from extender.credentials.keyring import CREDENTIALS
-from extender.credentials.logins import InvalidLogins, Login, decode_docker_config, decode_legacy_config
+from extender.credentials.logins import (
+    DecodedLogins,
+    InvalidLogins,
+    Login,
+    decode_docker_config,
+    decode_legacy_config,
+)
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import Secret
+from extender.tables import Table, declare_cache
 
 log = structlog.get_logger()
 
@@ -22,6 +29,8 @@ _TIMEOUT_SECONDS = 5.0
 _MAX_BODY_BYTES = 2 << 20  # a secret's data may have 1 MiB, a third more in base64
 # The limit for a Docker configuration. Real ones have some hundred bytes per registry, and thousands may be in memory.
 _MAX_DOCUMENT_BYTES = 256 << 10
+# Entries of a secret that are read, the first ones. Real secrets have a handful. Decoding these takes a millisecond.
+_MOST_ENTRIES = 256
 # RFC 1123 subdomain, which the API server requires of both names. Any other text could lead to another path.
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 
@@ -32,6 +41,9 @@ _DECODERS = {
 
 
 _SECRET = msgspec.json.Decoder(Secret)
+_LEFT_OUT = declare_cache(
+    "cluster.secrets.left_out", key="namespace, secret", bound=1024, invalidated_by="a reading of all entries"
+)
 
 
 class ClusterSecrets:
@@ -40,6 +52,7 @@ class ClusterSecrets:
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._is_refused = False
+        self._left_out: Table[tuple[str, str], int] = _LEFT_OUT.table()
 
     async def read_logins(self, namespace: str, name: str) -> tuple[Login, ...]:
         """The logins in a secret; none if it does not exist, may not be read, or is not a pull secret.
@@ -53,7 +66,8 @@ class ClusterSecrets:
         body = await self._get(namespace, name)
         if body is None:
             return ()
-        logins = _logins_in(body)
+        logins, left_out = _logins_in(body)
+        self._note_left_out(namespace, name, left_out)
         CREDENTIALS[Source.SECRET]["obtained" if logins else "none"].inc()
         return logins
 
@@ -80,8 +94,16 @@ class ClusterSecrets:
             log.warning("secret.refused", why=str(refusal), setting="registry.pull_secrets")
         self._is_refused = True
 
+    def _note_left_out(self, namespace: str, name: str, entries: int) -> None:
+        """Logs a secret with too many entries, and logs it again only if their number has changed."""
+        if not entries:
+            self._left_out.remove((namespace, name))
+        elif self._left_out.peek((namespace, name)) != entries:
+            self._left_out.put((namespace, name), entries)
+            log.warning("secret.truncated", namespace=namespace, secret=name, kept=_MOST_ENTRIES, left_out=entries)
 
-def _logins_in(body: bytes) -> tuple[Login, ...]:
+
+def _logins_in(body: bytes) -> DecodedLogins:
     """The logins in a secret, as the kubelet reads them: none if it has another type or lacks the type's key."""
     try:
         secret = _SECRET.decode(body)
@@ -90,11 +112,11 @@ def _logins_in(body: bytes) -> tuple[Login, ...]:
     key, decode = _DECODERS.get(secret.type or "", ("", None))
     packed = (secret.data or {}).get(key)
     if decode is None or not packed:
-        return ()
+        return DecodedLogins((), 0)
+    if len(packed) > _MAX_DOCUMENT_BYTES // 3 * 4 + 4:
+        raise InvalidLogins(f"it is longer than {_MAX_DOCUMENT_BYTES} bytes")
     try:
         document = base64.b64decode(packed, validate=True)
     except ValueError:
         raise InvalidLogins("its data is not base64") from None
-    if len(document) > _MAX_DOCUMENT_BYTES:
-        raise InvalidLogins(f"it is longer than {_MAX_DOCUMENT_BYTES} bytes")
-    return decode(document)
+    return decode(document, most=_MOST_ENTRIES)

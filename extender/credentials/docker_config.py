@@ -88,7 +88,7 @@ def load_docker_config(path: str, *, key: bytes, clock: Callable[[], float]) -> 
     """
     try:
         raw = Path(path).read_bytes()
-        logins = DockerConfigKeyring(Logins(decode_docker_config(raw)), key=key)
+        logins = DockerConfigKeyring(Logins(decode_docker_config(raw).logins), key=key)
         helpers = _helpers_in(raw)
     except OSError as exc:
         raise ConfigError(f"registry.docker_config: {path} cannot be read: {exc.strerror}") from exc

@@ -8,6 +8,7 @@ import base64
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
@@ -164,8 +165,17 @@ class Logins(ByPattern[Login]):
         super().__init__((login.pattern, login) for login in logins)
 
 
-def decode_docker_config(raw: bytes) -> tuple[Login, ...]:
+class DecodedLogins(NamedTuple):
+    """The logins of a configuration, and how many of its entries were left out because it has too many."""
+
+    logins: tuple[Login, ...]
+    left_out: int
+
+
+def decode_docker_config(raw: bytes, *, most: int | None = None) -> DecodedLogins:
     """Returns the logins under `auths` in a Docker configuration, as in a `kubernetes.io/dockerconfigjson` secret.
+
+    Entries after the first `most` are left out and not checked.
 
     Raises:
         InvalidLogins: it is not such JSON, or an `auth` is not base64 of `name:password`.
@@ -174,11 +184,13 @@ def decode_docker_config(raw: bytes) -> tuple[Login, ...]:
         entries = _CONFIG.decode(raw).auths
     except (msgspec.DecodeError, UnicodeDecodeError):  # from None: a decoder's message may quote the input
         raise InvalidLogins("it is no Docker configuration: JSON with a map `auths` is expected") from None
-    return _logins_of(entries)
+    return _logins_of(entries, most)
 
 
-def decode_legacy_config(raw: bytes) -> tuple[Login, ...]:
+def decode_legacy_config(raw: bytes, *, most: int | None = None) -> DecodedLogins:
     """Returns the logins of a `.dockercfg`, which is only the map `auths`, as in a `kubernetes.io/dockercfg` secret.
+
+    Entries after the first `most` are left out and not checked.
 
     Raises:
         InvalidLogins: as `decode_docker_config`.
@@ -187,7 +199,7 @@ def decode_legacy_config(raw: bytes) -> tuple[Login, ...]:
         entries = _AUTHS.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise InvalidLogins("it is no .dockercfg: a JSON map of logins is expected") from None
-    return _logins_of(entries)
+    return _logins_of(entries, most)
 
 
 def is_on_default_registry(repository: str) -> bool:
@@ -198,9 +210,11 @@ def is_on_default_registry(repository: str) -> bool:
     return first in ("docker.io", _DEFAULT_REGISTRY) or not ("." in first or ":" in first)
 
 
-def _logins_of(entries: dict[str, _DockerAuth] | None) -> tuple[Login, ...]:
-    logins = (_login_of(pattern, entry) for pattern, entry in (entries or {}).items())
-    return tuple(login for login in logins if login.username or login.password)
+def _logins_of(entries: dict[str, _DockerAuth] | None, most: int | None) -> DecodedLogins:
+    entries = entries or {}
+    logins = (_login_of(pattern, entry) for pattern, entry in islice(entries.items(), most))
+    left_out = 0 if most is None else max(0, len(entries) - most)
+    return DecodedLogins(tuple(login for login in logins if login.username or login.password), left_out)
 
 
 def _login_of(pattern: str, entry: _DockerAuth) -> Login:

@@ -6,13 +6,14 @@ cache can be searched without reading a secret.
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
+from itertools import accumulate
 
 import msgspec
 import structlog
 
 from extender.credential_sources import Source
 from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, Keyring, SecretReader, credentials_of
-from extender.credentials.logins import ByPattern, InvalidLogins, Login, Logins
+from extender.credentials.logins import ByPattern, InvalidLogins, Login, Logins, matching_all
 from extender.errors import ClusterError
 from extender.images.reference import ImageReference
 from extender.tables import LruTable, Table, declare_cache
@@ -27,6 +28,10 @@ _JUST_READ_SECONDS = 5.0
 _READS_AT_ONCE = 16  # limits the load on the API server
 # Secrets that are read for one pod, the first ones. No known pod has more, and one must not cause minutes of reads.
 MOST_NAMES = 64
+
+# Logins of one pod's secrets. A secret that would exceed it is left out, and so are all after it. With 256 logins per
+# secret, the first four secrets always fit.
+MOST_LOGINS = 1024
 
 # The readings of secrets, with their passwords.
 _READINGS = declare_cache(
@@ -45,20 +50,24 @@ _CREDENTIAL_IDS = declare_cache(
 )
 
 _SecretName = tuple[str, str]  # namespace, name
+_NO_LOGINS = Logins(())
+_NO_IDS = ByPattern[CredentialId](())
 
 
 class _Reading(msgspec.Struct, frozen=True):
     """The reading of a secret. `logins` is None if the read failed; `problem` says why a pull secret is malformed."""
 
     read_at: float
-    logins: tuple[Login, ...] | None = ()
+    logins: Logins | None = _NO_LOGINS
+    credential_ids: ByPattern[CredentialId] = _NO_IDS
     problem: str = ""
 
 
 class _Remembered(msgspec.Struct):
-    credential_ids: ByPattern[CredentialId]
+    credential_ids: tuple[ByPattern[CredentialId], ...]
     due_at: float
     problem: str
+    left_out: int
 
 
 class PullSecrets:
@@ -86,7 +95,7 @@ class PullSecrets:
     def credential_ids_for(self, namespace: str, names: tuple[str, ...], repository: str) -> tuple[CredentialId, ...]:
         """Returns the ids of the matching credentials as of the last reading of the secrets; none without one."""
         remembered = self._remembered.peek((namespace, names))
-        return remembered.credential_ids.matching(repository) if remembered else ()
+        return matching_all(remembered.credential_ids, repository) if remembered else ()
 
     def is_due(self, namespace: str, names: tuple[str, ...]) -> bool:
         """Whether the secrets were never read together, or so long ago that they are due to be read again."""
@@ -97,9 +106,9 @@ class PullSecrets:
         """Returns the matching logins of all the secrets, in the order in which the kubelet tries them."""
         most_seconds = _JUST_READ_SECONDS if refresh else KEEP_SECONDS
         readings = [await self._read((namespace, name), most_seconds) for name in names]
-        logins = _logins_of(readings)
-        self._remember(namespace, names, readings, logins)
-        return list(Logins(logins).matching(repository))
+        used = _used(readings)
+        self._remember(namespace, names, readings, used)
+        return list(_matching(used, repository))
 
     def credentials_of(self, logins: Sequence[Login]) -> tuple[Credential, ...]:
         """Returns the logins with their credential ids."""
@@ -123,7 +132,9 @@ class PullSecrets:
     async def _ask(self, secret: _SecretName, before: _Reading | None) -> _Reading:
         try:
             async with self._room:
-                reading = _Reading(self._clock(), await self._reader.read_logins(*secret))
+                logins = await self._reader.read_logins(*secret)
+            await asyncio.sleep(0)  # decoding has taken 4 ms and the rest takes 2 ms for the largest secret
+            reading = self._reading_of(logins)
         except InvalidLogins as exc:
             CREDENTIALS[Source.SECRET]["malformed"].inc()
             reading = _Reading(self._clock(), problem=f"{secret[1]}: {exc}")
@@ -131,9 +142,14 @@ class PullSecrets:
             CREDENTIALS[Source.SECRET]["error"].inc()
             log.warning("secret.unread", namespace=secret[0], secret=secret[1], why=str(exc))
             retried_soon = self._clock() - KEEP_SECONDS + _JUST_READ_SECONDS
-            return _Reading(retried_soon, before.logins if before else None, before.problem if before else "")
+            return msgspec.structs.replace(before, read_at=retried_soon) if before else _Reading(retried_soon, None)
         self._keep(secret, reading)
         return reading
+
+    def _reading_of(self, logins: tuple[Login, ...]) -> _Reading:
+        """Returns the reading of a secret, made for matching once."""
+        by_pattern = Logins(logins)
+        return _Reading(self._clock(), by_pattern, by_pattern.map(lambda login: self.credentials_of([login])[0].id))
 
     def _keep(self, secret: _SecretName, reading: _Reading) -> None:
         self._kept.put(secret, reading)
@@ -148,20 +164,23 @@ class PullSecrets:
             self._sweep_at = asyncio.get_running_loop().call_later(_JUST_READ_SECONDS, self._sweep)
 
     def _remember(
-        self, namespace: str, names: tuple[str, ...], readings: Sequence[_Reading], logins: Sequence[Login]
+        self, namespace: str, names: tuple[str, ...], readings: Sequence[_Reading], used: Sequence[_Reading]
     ) -> None:
         """Caches the credential ids. The previous ones stay if a secret could not be read this time."""
         before = self._remembered.peek((namespace, names))
         problem = _problem_of(readings)
         if problem and (before is None or before.problem != problem):
             log.warning("secret.malformed", namespace=namespace, why=problem)
+        left_out = 0 if problem else len(readings) - len(used)
+        if left_out and (before is None or before.left_out != left_out):
+            first = names[len(used)]
+            log.warning("secret.truncated", namespace=namespace, secret=first, kept=MOST_LOGINS, left_out=left_out)
         if before and any(reading.logins is None for reading in readings):
             credential_ids = before.credential_ids
         else:
-            pairs = zip(logins, self.credentials_of(logins), strict=True)
-            credential_ids = ByPattern((login.pattern, credential.id) for login, credential in pairs)
+            credential_ids = tuple(reading.credential_ids for reading in used)
         oldest = min((reading.read_at for reading in readings), default=self._clock())
-        self._remembered.put((namespace, names), _Remembered(credential_ids, oldest + KEEP_SECONDS, problem))
+        self._remembered.put((namespace, names), _Remembered(credential_ids, oldest + KEEP_SECONDS, problem, left_out))
 
     def _age_seconds(self, reading: _Reading) -> float:
         return self._clock() - reading.read_at
@@ -171,9 +190,19 @@ def _problem_of(readings: Sequence[_Reading]) -> str:
     return next((reading.problem for reading in readings if reading.problem), "")
 
 
-def _logins_of(readings: Sequence[_Reading]) -> list[Login]:
-    """Returns the logins of all secrets; none if one is malformed: the kubelet then refuses the whole keyring."""
-    return [] if _problem_of(readings) else [login for reading in readings for login in reading.logins or ()]
+def _used(readings: Sequence[_Reading]) -> Sequence[_Reading]:
+    """Returns the first readings that have 1,024 logins together at most.
+
+    Returns none if a secret is malformed: the kubelet then refuses the whole keyring.
+    """
+    if _problem_of(readings):
+        return ()
+    together = accumulate(len(reading.credential_ids) for reading in readings)
+    return readings[: sum(logins <= MOST_LOGINS for logins in together)]
+
+
+def _matching(readings: Sequence[_Reading], repository: str) -> tuple[Login, ...]:
+    return matching_all([reading.logins for reading in readings if reading.logins is not None], repository)
 
 
 class _PodSecrets:

@@ -167,7 +167,7 @@ def auth(text: str) -> str:
 )
 def test_entry_of_a_docker_configuration(entry: dict[str, Any], expected: tuple[str, str] | None) -> None:
     """`auth` is base64 of name:password, padded or not, and overrides the two fields; an empty entry is no login."""
-    logins = decode_docker_config(json.dumps({"auths": {"quay.io": entry}, "credsStore": "desktop"}).encode())
+    logins = decode_docker_config(json.dumps({"auths": {"quay.io": entry}, "credsStore": "desktop"}).encode()).logins
     found = [(login.username, login.password) for login in logins]
     assert found == ([] if expected is None else [expected])
 
@@ -175,11 +175,11 @@ def test_entry_of_a_docker_configuration(entry: dict[str, Any], expected: tuple[
 def test_legacy_configuration_is_the_map_alone() -> None:
     """A `.dockercfg` has no `auths` around it; `auths` in it would be a registry of that name."""
     document = json.dumps({"https://index.docker.io/v1/": {"auth": auth("ann:p")}, "quay.io": {"username": "bob"}})
-    assert decode_legacy_config(document.encode()) == (
+    assert decode_legacy_config(document.encode()).logins == (
         Login("https://index.docker.io/v1/", "ann", "p"),
         Login("quay.io", "bob", ""),
     )
-    assert decode_legacy_config(b"null") == decode_legacy_config(b"{}") == ()
+    assert decode_legacy_config(b"null") == decode_legacy_config(b"{}") == ((), 0)
 
 
 @pytest.mark.parametrize("document", [b"secret", b'["secret"]', b'{"quay.io": "secret"}', b'{"a": {"auth": "secret"}}'])
@@ -193,7 +193,7 @@ def test_broken_legacy_configuration_is_refused_without_quoting_it(document: byt
 @pytest.mark.parametrize("document", [b"{}", b'{"auths": null}', b'{"auths": {}}', b'{"credHelpers": {"a": "b"}}'])
 def test_configuration_without_logins_is_fine(document: bytes) -> None:
     """A configuration may hold none."""
-    assert decode_docker_config(document) == ()
+    assert decode_docker_config(document) == ((), 0)
 
 
 @pytest.mark.parametrize(
@@ -271,3 +271,12 @@ def test_pattern_of_many_stars_is_matched_in_no_time() -> None:
     """A regular expression would try more ways than there is time for."""
     assert not has_login("*a" * 60 + "b.example.com", "a" * 250 + ".example.com/app")
     assert has_login("*a" * 60 + "b.example.com", "a" * 250 + "b.example.com/app")
+
+
+@pytest.mark.parametrize(("most", "left_out"), [(None, 0), (3, 0), (2, 1)])
+def test_entries_after_the_first_are_left_out_and_counted(most: int | None, left_out: int) -> None:
+    """In the order of the document, and without a look at them."""
+    auths = {f"{number}.example.com": {"auth": auth("ann:p")} for number in range(3)}
+    expected = tuple(Login(pattern, "ann", "p") for pattern in list(auths)[: 3 - left_out])
+    for decode, document in ((decode_docker_config, {"auths": auths}), (decode_legacy_config, auths)):
+        assert decode(json.dumps(document).encode(), most=most) == (expected, left_out)

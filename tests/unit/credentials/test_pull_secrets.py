@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from extender.credentials.keyring import ANONYMOUS, JoinedKeyring, Keyring, credential_id_of
 from extender.credentials.logins import InvalidLogins, Login
-from extender.credentials.pull_secrets import KEEP_SECONDS, MOST_NAMES, PullSecrets
+from extender.credentials.pull_secrets import KEEP_SECONDS, MOST_LOGINS, MOST_NAMES, PullSecrets
 from extender.errors import ClusterError
 from extender.images.reference import parse_reference
 from extender.metrics import REGISTRY
@@ -137,6 +137,40 @@ async def test_a_malformed_secret_costs_the_pod_all_its_secrets_and_is_said_once
     assert [(line["event"], line["why"]) for line in lines] == [
         ("secret.malformed", "bad: it is no Docker configuration")
     ]
+
+
+async def test_secrets_after_too_many_logins_are_left_out_and_said_once(
+    secrets: PullSecrets, cluster: Cluster, clock: Clock
+) -> None:
+    """Those before them serve the pod, and the warning has no login in it."""
+    for name in "abcde":
+        cluster.write(name, *(("quay.io", f"{name}{number}", "hunter2") for number in range(MOST_LOGINS // 4)))
+    ring = keyring(secrets, *"abcde")
+    with capture_logs() as lines:
+        await names_for(ring)
+        clock.advance(KEEP_SECONDS)
+        found = await names_for(ring)
+    assert len(found) == MOST_LOGINS + 1
+    assert {username[:1] for username in found} == {*"abcd", ""}
+    assert len(ring.credential_ids_for(APP)) == MOST_LOGINS + 1
+    assert lines == [
+        {
+            "event": "secret.truncated", "log_level": "warning", "namespace": "shop", "secret": "e",
+            "kept": MOST_LOGINS, "left_out": 1,
+        }
+    ]  # fmt: skip
+
+
+async def test_a_reading_is_made_for_matching_once(
+    secrets: PullSecrets, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many images are looked up with it: thirty loads of a large secret held everybody up for seconds."""
+    made = list[str]()
+    monkeypatch.setattr("extender.credentials.logins.parse_pattern", made.append)
+    cluster.write("pull", *(("quay.io", str(number), "x") for number in range(10)))
+    for _ in range(30):
+        await keyring(secrets, "pull").load(APP)
+    assert len(made) == 10
 
 
 async def test_nothing_is_read_before_a_lookup_needs_it(secrets: PullSecrets, cluster: Cluster) -> None:
