@@ -11,13 +11,19 @@ _Decision = TypeVar("_Decision")
 
 # A change of a tag, a secret or a namespace's annotations takes effect after this time at the latest.
 FRESH_SECONDS = 1.0
-# Some 2 KB each; a scheduler works on few templates at a time.
+# Some 2 KB each; a scheduler works on few templates at a time. A template is not kept if it is longer than 8 KB when
+# encoded, which is enough for fifty containers. In memory it takes four times that, and its decision as much again, so
+# 512 of the worst take 32 MB. A pod may have 1.5 MiB, which is etcd's limit, and a body of the scheduler 122 MiB.
+_MOST_KEPT_BYTES = 8192
 DECISIONS = declare_cache(
     "outlets.decision_cache.decisions",
     key="namespace, pod spec",
     lifetime=f"{FRESH_SECONDS:g} s",
     bound=512,
 )
+
+
+_ENCODER = msgspec.msgpack.Encoder()
 
 
 class _Row(msgspec.Struct, Generic[_Decision], frozen=True):
@@ -42,5 +48,6 @@ class DecisionCache(Generic[_Decision]):
         return row.decision if row and self._clock() < row.until else None
 
     def keep(self, template: Hashable, decision: _Decision) -> None:
-        """Keeps the decision for a second; evicts the oldest if the table is full."""
-        self._rows.put(template, _Row(decision, self._clock() + FRESH_SECONDS))
+        """Keeps the decision for a second unless the template is large; evicts the oldest if the table is full."""
+        if len(_ENCODER.encode(template)) <= _MOST_KEPT_BYTES:
+            self._rows.put(template, _Row(decision, self._clock() + FRESH_SECONDS))

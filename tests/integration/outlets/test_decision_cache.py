@@ -28,3 +28,13 @@ def test_the_oldest_is_forgotten_first() -> None:
     recent.keep("one more", -1)
     assert len(recent) == DECISIONS.rows
     assert (recent.find(0), recent.find(1), recent.find(2)) == (0, None, 2)
+
+
+def test_a_large_template_is_not_kept() -> None:
+    """A pod may have a megabyte, and a table of such pods would take gigabytes."""
+    recent = DecisionCache[int](Clock())
+    recent.keep(("shop", "x" * 8_000), 1)
+    recent.keep(("shop", "y" * 9_000), 2)
+    assert len(recent) == 1
+    assert recent.find(("shop", "x" * 8_000)) == 1
+    assert recent.find(("shop", "y" * 9_000)) is None
