@@ -13,8 +13,9 @@ from extender.images.digest import PackedDigest, pack_digest
 from extender.images.reference import ImageReference, parse_reference
 from extender.tables import LruTable, declare_cache
 
-# A reference that can be pulled has fewer than 800 characters. A text longer than this is invalid: it is parsed each
-# time and not cached.
+# A reference that can be pulled has fewer than 800 characters. A text that is longer than this, or not ASCII, is
+# invalid: it is parsed each time and not cached. The worst row takes 3.3 KB (text, target and its parts), so 8,192 take
+# 27 MB. Other characters would take up to four bytes each.
 _MAX_KEPT_CHARACTERS = 1024
 
 
@@ -37,7 +38,7 @@ class References(LruTable[str, Target | Failure]):
         target = self.peek(text)
         if target is None:
             target = _read(text)
-            if len(text) <= _MAX_KEPT_CHARACTERS:
+            if len(text) <= _MAX_KEPT_CHARACTERS and text.isascii():
                 self.put(text, target)
         return target
 

@@ -5,6 +5,7 @@ import pytest
 from extender.images.content import Cause, Failure
 from extender.images.digest import digest_of
 from extender.resolver.references import References, Target
+from tests.unit.retained import retained_bytes
 
 DIGEST = digest_of(b"content")
 
@@ -54,3 +55,15 @@ def test_a_repository_is_one_string_for_all_its_tags() -> None:
     assert isinstance(one, Target)
     assert isinstance(other, Target)
     assert one.repository is other.repository
+
+
+def test_the_largest_texts_that_are_kept_take_little_memory() -> None:
+    """A text that is not ASCII is no reference, takes four bytes a character, and is not kept."""
+    references = References(10)
+    longest = f"{'.'.join(['a' * 60] * 9)[:540]}/{'b/' * 120}a:{'t' * 128}"[: 1024 - 136] + f"@sha512:{'0' * 128}"
+    for text in (longest, "a" * 1024):
+        target = references.target_of(text)
+        assert references.target_of(text) is target
+        assert retained_bytes((text, target)) < 3_400
+    wide = "\N{GRINNING FACE}" * 1024
+    assert references.target_of(wide) is not references.target_of(wide)
