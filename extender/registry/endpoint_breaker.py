@@ -38,7 +38,7 @@ class EndpointAttempt(NamedTuple):
     as_account: Attempt
 
 
-class _Rows(Generic[K]):
+class _OpenBreakers(Generic[K]):
     """The breakers of what failed, by key. Whatever has no row has not failed since its last answer."""
 
     def __init__(self, rows: LruTable[K, CircuitBreaker], new: Callable[[], CircuitBreaker]) -> None:
@@ -91,8 +91,8 @@ class EndpointBreakers:
         def new() -> CircuitBreaker:
             return CircuitBreaker(_BACKOFF, clock=clock, random=random, probe_seconds=probe_seconds)
 
-        self._endpoints: _Rows[str] = _Rows(_BREAKERS.lru_table(size), new)
-        self._accounts: _Rows[tuple[str, CredentialId]] = _Rows(_THROTTLED.lru_table(size), new)
+        self._endpoints: _OpenBreakers[str] = _OpenBreakers(_BREAKERS.lru_table(size), new)
+        self._accounts: _OpenBreakers[tuple[str, CredentialId]] = _OpenBreakers(_THROTTLED.lru_table(size), new)
 
     def admit(self, root: str, credential_id: CredentialId) -> EndpointAttempt:
         """Returns an attempt at the endpoint with the credential. The caller records its outcome or releases it.
