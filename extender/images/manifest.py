@@ -150,20 +150,26 @@ def read_manifest(body: bytes, content_type: str) -> Document:
 def _media_type(document: wire.Document, header: str) -> str:
     """The media type on which the document, the Content-Type header and the document's fields agree; may be unknown.
 
-    A document that differs from its Content-Type should be refused (image-spec manifest.md, CVE-2021-41190). Registries
-    also serve manifests as text/plain, application/json or application/octet-stream; such a Content-Type is ignored.
+    A document that differs from its Content-Type should be refused (image-spec manifest.md, CVE-2021-41190). Runtimes
+    pull it as long as both name one family, such as a docker list and an OCI index, and so does this. Registries also
+    serve manifests as text/plain, application/json or application/octet-stream; such a Content-Type is ignored.
     """
     stated, shape = document.media_type or "", _media_type_by_shape(document)
-    if stated in _KNOWN and header in _KNOWN and stated != header:
+    if stated in _KNOWN and header in _KNOWN and not _are_one_family(stated, header):
         raise InvalidManifest(f"the document calls itself {stated}, the registry calls it {header}")
     named = next((name for name in (stated, header) if name in _KNOWN), stated)
     if not named and not shape:
         raise InvalidManifest("the document is neither an index nor a manifest")
     if len(named) > _MAX_MEDIA_TYPE:
         raise InvalidManifest(f"the document's media type has more than {_MAX_MEDIA_TYPE} characters")
-    if named in _KNOWN and shape and not any(named in family and shape in family for family in _FAMILIES):
+    if named in _KNOWN and shape and not _are_one_family(named, shape):
         raise InvalidManifest(f"the document is called {named} and does not look like one")
     return named or shape
+
+
+def _are_one_family(one: str, other: str) -> bool:
+    """Whether both media types are of indexes, of manifests or of schema1, whose documents have the same fields."""
+    return any(one in family and other in family for family in _FAMILIES)
 
 
 def _media_type_by_shape(document: wire.Document) -> str:
