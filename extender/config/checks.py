@@ -46,17 +46,20 @@ def _listener_problems(config: Config) -> Iterator[str]:
         names = " and ".join(f"{name}.listen" for name in outlets)
         yield f"{names} are all empty, so there is nothing to serve; give one a host:port"
     listeners = {name: section for name, section in sections.items() if getattr(section, "listen", "")}
+    listens = {f"{name}.listen": section.listen for name, section in listeners.items()}
+    if config.operations.metrics_listen:
+        listens["operations.metrics_listen"] = config.operations.metrics_listen
     used: dict[str, tuple[str, int]] = {}
-    for name, section in listeners.items():
+    for path, listen in listens.items():
         try:
-            address = parse_listen(section.listen)
+            address = parse_listen(listen)
         except ConfigError as exc:
-            yield f"{name}.listen: {exc}"
+            yield f"{path}: {exc}"
             continue
         for other, taken in used.items():
             if _overlaps(address, taken):
-                yield f"{name}.listen: {section.listen!r} is taken by {other}.listen; choose another port"
-        used[name] = address
+                yield f"{path}: {listen!r} is taken by {other}; choose another port"
+        used[path] = address
     for name, section in outlets.items():
         if section.listen:
             plain_allowed = getattr(section, "insecure", False)

@@ -131,6 +131,8 @@ class OperationsConfig(Section, frozen=True):
     listen: str = ":8881"
     """host:port of /livez, /readyz and /metrics, plain HTTP, or :port for every address; an empty string switches the
     listener off."""
+    metrics_listen: str = ""
+    """Another host:port for /metrics, which `operations.listen` then does not answer; empty: the same."""
 
 
 class CredentialProvidersConfig(Section, frozen=True):

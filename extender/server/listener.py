@@ -35,9 +35,17 @@ class Listener:
 
 
 async def open_listener(
-    name: str, runner: web.BaseRunner, host: str, port: int, tls: ssl.SSLContext | None = None
+    name: str,
+    runner: web.BaseRunner,
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None = None,
+    *,
+    setting: str = "",
 ) -> Listener:
     """Binds `host:port` (port 0 takes a free one) and answers requests there.
+
+    `setting` is the path of the setting that errors name; empty: `listen` of the section `name`.
 
     An empty host is every address of the machine, of IPv4 and of IPv6 as far as it has them.
 
@@ -49,7 +57,8 @@ async def open_listener(
         await _Site(runner, host, port, tls).start()
     except OSError as exc:
         await runner.cleanup()
-        raise ConfigError(f"{name}.listen: cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
+        where = setting or f"{name}.listen"
+        raise ConfigError(f"{where}: cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
     bound_host, bound_port = runner.addresses[0][:2]
     address = f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}"
     log.info("listener.opened", listener=name, address=address, tls=tls is not None)

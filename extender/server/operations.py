@@ -21,6 +21,20 @@ Check = Callable[[], CheckResult]
 
 def operations_app(live: Mapping[str, Check], ready: Mapping[str, Check]) -> web.Application:
     """An application with the three endpoints. `?verbose` or a failed check shows each check on a line of its own."""
+    app = health_app(live, ready)
+    app.router.add_get("/metrics", _metrics)
+    return app
+
+
+def metrics_app() -> web.Application:
+    """An application with /metrics alone."""
+    app = web.Application()
+    app.router.add_get("/metrics", _metrics)
+    return app
+
+
+def health_app(live: Mapping[str, Check], ready: Mapping[str, Check]) -> web.Application:
+    """An application with /livez and /readyz, as `operations_app` has them."""
 
     async def livez(request: web.Request) -> web.Response:
         return _report(request, live)
@@ -28,14 +42,14 @@ def operations_app(live: Mapping[str, Check], ready: Mapping[str, Check]) -> web
     async def readyz(request: web.Request) -> web.Response:
         return _report(request, ready)
 
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
     app = web.Application()
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
-    app.router.add_get("/metrics", metrics)
     return app
+
+
+async def _metrics(_: web.Request) -> web.Response:
+    return web.Response(body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _report(request: web.Request, checks: Mapping[str, Check]) -> web.Response:

@@ -9,7 +9,7 @@ from extender.config.checks import parse_listen
 from extender.config.tree import Config
 from extender.outlets.pod_resolver import PodResolver
 from extender.server.listener import Listener, open_listener
-from extender.server.operations import CheckResult, operations_app
+from extender.server.operations import CheckResult, health_app, metrics_app, operations_app
 from extender.server.path_tokens import PathTokens
 from extender.server.routes import NO_TOKEN_ROUTES, TokenRoutes, route_server
 from extender.server.tls import TlsFiles
@@ -18,16 +18,17 @@ from extender.service.cluster_view import ClusterView
 from extender.service.outlets import OUTLETS, Outlet
 
 OPERATIONS = "operations"
+METRICS = "metrics"
 
 
 class Listeners:
-    """Opens a listener for each outlet and one for operations, and closes them in the order that loses no request."""
+    """Opens a listener for each outlet and those for operations, and closes them in the order that loses no request."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._is_draining = False
         self._outlets: list[Listener] = []
-        self._operations: Listener | None = None
+        self._operations: list[Listener] = []
         self._watchers: list[asyncio.Task[None]] = []
         # Readiness already fails and every answer says `Connection: close`, but requests of callers that do not know it
         # yet still get an answer.
@@ -42,7 +43,7 @@ class Listeners:
             ConfigError: an address cannot be bound, or a file of certificates or tokens cannot be used.
         """
         urls = {outlet.name: await self._open_outlet(outlet, pod_resolver, cluster_view) for outlet in OUTLETS}
-        return {**urls, OPERATIONS: await self._open_operations(cluster_view)}
+        return {**urls, OPERATIONS: await self._open_operations(cluster_view), METRICS: await self._open_metrics()}
 
     async def close(self) -> None:
         """Fails readiness, lets requests in flight end, and closes the outlets first and operations last."""
@@ -53,8 +54,8 @@ class Listeners:
         for watcher in self._watchers:
             watcher.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
-        if self._operations:
-            await self._operations.close()
+        for listener in self._operations:
+            await listener.close()
 
     async def _open_outlet(self, outlet: Outlet, pod_resolver: PodResolver, cluster_view: ClusterView) -> str:
         listen, tls = outlet.listen(self._config), outlet.tls(self._config)
@@ -88,9 +89,18 @@ class Listeners:
             return ""
         live = {"ping": CheckResult, **cluster_view.live_checks()}
         ready = {"shutdown": self._check_draining, **cluster_view.ready_checks()}
-        runner = web.AppRunner(operations_app(live, ready), access_log=None, shutdown_timeout=1.0)
-        self._operations = await open_listener(OPERATIONS, runner, *parse_listen(self._config.operations.listen))
-        return f"http://{self._operations.address}"
+        app = health_app if self._config.operations.metrics_listen else operations_app
+        return await self._open_plain(OPERATIONS, "operations.listen", app(live, ready), self._config.operations.listen)
+
+    async def _open_metrics(self) -> str:
+        listen = self._config.operations.metrics_listen
+        return await self._open_plain(METRICS, "operations.metrics_listen", metrics_app(), listen) if listen else ""
+
+    async def _open_plain(self, name: str, setting: str, app: web.Application, listen: str) -> str:
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        listener = await open_listener(name, runner, *parse_listen(listen), setting=setting)
+        self._operations.append(listener)
+        return f"http://{listener.address}"
 
     def _check_draining(self) -> CheckResult:
         return CheckResult(ok=not self._is_draining, detail="shutting down" if self._is_draining else "")

@@ -124,6 +124,11 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
             ["operations.listen", "taken by admission.listen"],
             id="every address of a family and a name",
         ),
+        pytest.param(
+            (*SERVED, "operations.metrics_listen=127.0.0.1:8881"),
+            ["operations.metrics_listen", "taken by operations.listen"],
+            id="metrics where the probes are",
+        ),
         pytest.param((*SERVED, "scheduler.listen=:1"), ["scheduler.tls", "loopback"], id="plain on every address"),
         pytest.param(("scheduler.listen=", "admission.listen="), ["nothing to serve"], id="nothing to serve"),
         pytest.param((*SERVED, "scheduler.listen=8880"), ["scheduler.listen", "host:port"], id="no host"),
