@@ -30,7 +30,7 @@ from extender.outlets.pod_resolver import PodQuestion, PodResolver
 from extender.outlets.precomputed_scores import PrecomputedScores
 from extender.outlets.request_nodes import NodesNotKnown, NodeView, RequestNodes
 from extender.placement.annotations import Choice, Mode, Overrides
-from extender.placement.facts import PodImage, facts_of
+from extender.placement.facts import PodImage, facts_of, may_be_kept
 from extender.placement.nodes import NodePlatforms
 from extender.placement.policy import is_exempt, template_key
 from extender.placement.scheduling import (
@@ -222,7 +222,8 @@ class SchedulerVerbs:
 
     def _decide(self, pod: Pod, question: PodQuestion, answers: Sequence[Answer]) -> Decision:
         if all(isinstance(answer, Content) for answer in answers):
-            return self._decide_known(question.images, tuple(answers), question.overrides)
+            decide = self._decide_known if may_be_kept(question.images) else self._decide_facts
+            return decide(question.images, tuple(answers), question.overrides)
         may_be_pending = self._first_seen.seconds(_uid(pod)) < self._pending_limit_seconds
         return self._decide_facts(question.images, answers, question.overrides, may_be_pending=may_be_pending)
 

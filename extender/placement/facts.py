@@ -56,6 +56,17 @@ class PodImage(msgspec.Struct, frozen=True):
     pull_policy: str = ""
 
 
+# About as much as forty containers need. Decisions about more are made each time, so that the images in a table of
+# 4,096 decisions take 34 MB at most.
+_MOST_KEPT_BYTES = 8192
+_IMAGE_BYTES = 100  # what a `PodImage` takes besides its text
+
+
+def may_be_kept(images: Sequence[PodImage]) -> bool:
+    """Whether a table may keep a decision about these images, which takes as much memory as they do. O(images)."""
+    return sum([_IMAGE_BYTES + len(image.reference) for image in images]) <= _MOST_KEPT_BYTES
+
+
 class Fit(enum.Enum):
     """Whether a pod's images run on one platform."""
 

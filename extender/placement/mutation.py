@@ -37,7 +37,7 @@ from extender.placement.affinity import (
 )
 from extender.placement.annotations import Mode, Overrides
 from extender.placement.creation import Creation, read_creation
-from extender.placement.facts import Fit, ImageFact, PodImage, fit
+from extender.placement.facts import Fit, ImageFact, PodImage, fit, may_be_kept
 from extender.placement.patch import Json, JsonObject, Operation, diff, look
 from extender.placement.policy import Policy, common_platforms, is_exempt, is_multi_arch, preference_for
 from extender.placement.reasons import platforms_text
@@ -142,7 +142,8 @@ class Mutator:
         replaces the patch.
         """
         creation = read_creation(pod, images, facts, overrides, cluster)
-        return self._remembered(creation) if len(creation.touched) <= _REMEMBERED_BYTES else self._decide(creation)
+        is_small = len(creation.touched) <= _REMEMBERED_BYTES and may_be_kept(images)
+        return self._remembered(creation) if is_small else self._decide(creation)
 
     def _decide(self, creation: Creation) -> Mutation:
         """Takes back what an earlier pass recorded and adds what applies now; the difference is the patch.

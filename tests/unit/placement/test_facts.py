@@ -21,6 +21,7 @@ from extender.placement.facts import (
     fact_of,
     fit,
     images_of,
+    may_be_kept,
 )
 
 AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
@@ -145,3 +146,17 @@ PENDING, UNKNOWN = Pending(Cause.LOOKING_UP, "…"), Unknown(Cause.DENIED, "…"
 def test_fit_does_not_depend_on_the_order_of_images(facts: tuple[ImageFact, ...], expected: Fit) -> None:
     """One known *no* decides whatever else is unknown; *yes* needs all."""
     assert {fit(order, AMD64, Compatibility()) for order in permutations(facts)} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("references", "expected"),
+    [
+        pytest.param(["registry.example.com/team/app:1.2"] * 20, True, id="a-large-ordinary-pod"),
+        pytest.param(["a"] * 82, False, id="many-images"),
+        pytest.param(["a" * 8_100], False, id="one-long-text"),
+        pytest.param([], True, id="none"),
+    ],
+)
+def test_decisions_about_many_or_long_images_are_not_kept(references: list[str], expected: bool) -> None:
+    """Number and length count together, since either alone could fill a table with gigabytes."""
+    assert may_be_kept([PodImage(reference) for reference in references]) is expected
