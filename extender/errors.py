@@ -73,6 +73,14 @@ class RegistryFailed(RegistryUnavailable):
     """The host responded, so no time-out was spent, but not as a registry does: 5xx or a login page."""
 
 
+class RegistryNotAsked(RegistryUnavailable):
+    """No request reached the host, and it is not to blame: no connection of ours was free in time."""
+
+
+class NameUnresolved(RegistryNotAsked):
+    """The host's name did not resolve, or not in time."""
+
+
 class AddressRefused(RegistryError):
     """The operator's rules (`allow`, `deny`, private addresses) forbid a host on the way; it got no request."""
 

@@ -7,7 +7,7 @@ requests and interprets the responses.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 from weakref import WeakValueDictionary
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
@@ -15,9 +15,11 @@ from extender.errors import (
     AddressRefused,
     InvalidManifest,
     ManifestNotFound,
+    NameUnresolved,
     RegistryDenied,
     RegistryError,
     RegistryFailed,
+    RegistryNotAsked,
     RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
@@ -145,7 +147,7 @@ class MirrorFailover:
     def _record(self, endpoint: Endpoint, shown: Credential, attempt: EndpointAttempt, failure: Failure) -> None:
         if _has_answered(failure):
             self._breakers.record_success(_key(endpoint), shown.id, attempt)
-        elif isinstance(failure, (RegistryThrottled, RegistryUnavailable)) and not failure.host_is_well:
+        elif _counts(failure):
             self._breakers.record_failure(_key(endpoint), shown.id, attempt, failure)
         is_missing = isinstance(failure, (ManifestNotFound, RegistryDenied, RegistryRefusedImage))
         _tally(endpoint, "missing" if is_missing else "failed")
@@ -179,6 +181,13 @@ def _has_answered(failure: Failure) -> bool:
     return isinstance(
         failure, (ManifestNotFound, RegistryDenied, RegistryRefusedImage, InvalidManifest, RegistryFailed)
     )
+
+
+def _counts(failure: Failure) -> TypeGuard[RegistryThrottled | RegistryUnavailable]:
+    """Whether the failure rests the endpoint. A name that does not resolve does: the next endpoint is asked sooner."""
+    if isinstance(failure, RegistryNotAsked) and not isinstance(failure, NameUnresolved):
+        return False
+    return isinstance(failure, (RegistryThrottled, RegistryUnavailable)) and not failure.host_is_well
 
 
 def _tally(endpoint: Endpoint, outcome: str) -> None:

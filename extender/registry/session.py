@@ -5,6 +5,7 @@ Sets TLS trust and connection limits. Other files send the requests and obtain t
 
 import socket
 import ssl
+import time
 from collections.abc import Sequence
 
 import aiohttp
@@ -14,14 +15,9 @@ from yarl import URL
 from extender import __version__
 from extender.errors import ConfigError
 from extender.registry.addresses import AddressGuard, inner_refusal
-from extender.registry.transport import host_of, proxy_of
-from extender.tables import declare_cache
+from extender.registry.names import NameResolver
+from extender.registry.transport import host_of, proxy_of, trace_waits
 
-_RESOLVED_SECONDS = 10
-# The addresses that names resolve to. The guard checks them before they are cached.
-_ADDRESSES = declare_cache(
-    "registry.session.addresses", key="host, port", lifetime=f"{_RESOLVED_SECONDS} s", bound=1000
-)
 _CONNECTIONS = 256  # over all hosts, so that images cannot exhaust the file descriptors; each host has its own limit
 
 
@@ -42,24 +38,24 @@ def open_session(*, guard: AddressGuard, ca_files: Sequence[str] = ()) -> aiohtt
         connector=aiohttp.TCPConnector(
             ssl=_trusting(ca_files),
             limit=_CONNECTIONS,
-            resolver=_GuardedResolver(guard, proxies),
-            ttl_dns_cache=_RESOLVED_SECONDS,
-            dns_cache_max_size=_ADDRESSES.rows,
+            resolver=_GuardedResolver(NameResolver(clock=time.monotonic), guard, proxies),
+            use_dns_cache=False,  # the resolver has one, and tells when a request waits for it
         ),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None),
         headers={"User-Agent": f"multiarch-extender/{__version__}"},
         middlewares=[_checking(guard, proxies)],
+        trace_configs=[trace_waits()],
     )
 
 
 class _GuardedResolver(AbstractResolver):
     """Resolves a name to the addresses that the guard allows. aiohttp connects to these without another lookup."""
 
-    def __init__(self, guard: AddressGuard, proxies: frozenset[tuple[str, int]]) -> None:
+    def __init__(self, resolver: AbstractResolver, guard: AddressGuard, proxies: frozenset[tuple[str, int]]) -> None:
+        self._resolver = resolver
         self._guard = guard
         self._proxies = proxies
-        self._resolver = aiohttp.DefaultResolver()
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET

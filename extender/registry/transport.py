@@ -11,6 +11,7 @@ import os
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from prometheus_client import Gauge
 from yarl import URL
 
 from extender import metrics
-from extender.errors import RegistryThrottled, RegistryUnavailable
+from extender.errors import NameUnresolved, RegistryNotAsked, RegistryThrottled, RegistryUnavailable
 from extender.tables import declare_cache
 
 _CODES = ("2xx", "3xx", "401", "403", "404", "429", "4xx", "5xx", "error")
@@ -46,6 +47,18 @@ _PROXY_VARIABLES = (
     "REQUEST_METHOD",  # set in a CGI script, where HTTP_PROXY is a header of the request
 )  # fmt: skip
 _SECONDS = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?", re.ASCII)
+
+
+NAME, CONNECTION = "its name has not resolved", "no connection was free"
+
+
+class _Wait:
+    """What the exchange waits for before its host is asked; empty if it waits for the host or for nothing."""
+
+    why = ""
+
+
+_WAIT: ContextVar[_Wait | None] = ContextVar("_WAIT", default=None)
 
 # The first class that matches an exception gives the words after the host's name.
 _FAULTS: tuple[tuple[type[Exception], str], ...] = (
@@ -90,6 +103,7 @@ async def send(
 
     Raises:
         AddressRefused: the session's guard refuses the host.
+        NameUnresolved: the host's name does not resolve.
         RegistryUnavailable: there is no complete response.
     """
     host = host_of(url)
@@ -107,7 +121,8 @@ async def send(
     except (aiohttp.ClientError, OSError, ValueError) as exc:  # TimeoutError is an OSError, UnicodeError a ValueError
         _REQUESTS["error"].inc()
         words = next(words for kind, words in _FAULTS if isinstance(exc, kind))
-        raise RegistryUnavailable(f"{host} {words}") from exc
+        kind = NameUnresolved if isinstance(exc, aiohttp.ClientConnectorDNSError) else RegistryUnavailable
+        raise kind(f"{host} {words}") from exc
     _REQUESTS[_code_of(response.status)].inc()
     return Response(url, response.status, response.headers, body, truncated)
 
@@ -149,13 +164,49 @@ def resolve_url(base: URL, location: str) -> URL:
 
 @contextlib.asynccontextmanager
 async def deadline(host: str, timeout_seconds: float) -> AsyncIterator[None]:
-    """Raises RegistryUnavailable if the context lasts longer than `timeout_seconds`."""
+    """Raises RegistryUnavailable if the context lasts longer than `timeout_seconds`.
+
+    It is RegistryNotAsked if the time ends while `note_wait` says that no host is to blame, be it for the token server
+    of this exchange.
+    """
+    wait = _WAIT.get()  # of the exchange that needs a token: its own deadline ends first
+    token = None
+    if wait is None:
+        token = _WAIT.set(wait := _Wait())
     try:
         async with asyncio.timeout(timeout_seconds):
             yield
     except TimeoutError as exc:
         _REQUESTS["error"].inc()
+        if wait.why:
+            kind = NameUnresolved if wait.why == NAME else RegistryNotAsked
+            raise kind(f"{host} was not asked within {timeout_seconds:g} s: {wait.why}") from exc
         raise RegistryUnavailable(f"{host} did not answer within {timeout_seconds:g} s") from exc
+    finally:
+        if token:
+            _WAIT.reset(token)
+
+
+def note_wait(why: str) -> None:
+    """Notes why the exchange in this context cannot ask its host yet; an empty text if it can."""
+    wait = _WAIT.get()
+    if wait:
+        wait.why = why
+
+
+def trace_waits() -> aiohttp.TraceConfig:
+    """Returns the hooks by which a session notes that a request waits for a free connection."""
+
+    async def begin(*_: object) -> None:
+        note_wait(CONNECTION)
+
+    async def end(*_: object) -> None:
+        note_wait("")
+
+    hooks = aiohttp.TraceConfig()
+    hooks.on_connection_queued_start.append(begin)
+    hooks.on_connection_queued_end.append(end)
+    return hooks
 
 
 def is_about_request(status: int) -> bool:

@@ -14,7 +14,9 @@ from extender.errors import (
     InvalidManifest,
     InvalidReference,
     ManifestNotFound,
+    NameUnresolved,
     RegistryDenied,
+    RegistryNotAsked,
     RegistryRefusedImage,
     RegistryThrottled,
     UnsupportedManifest,
@@ -123,8 +125,15 @@ class Failures:
 def failure_of(error: Exception) -> Failure:
     """The failure that the pod's author is shown for `error`; *unavailable* for errors without a cause of their own."""
     cause = next((_CAUSES[kind] for kind in type(error).__mro__ if kind in _CAUSES), Cause.UNAVAILABLE)
-    status = f" (HTTP {error.status})" if isinstance(error, RegistryRefusedImage) else ""
-    return Failure(cause, _SENTENCES[cause] + status)
+    match error:
+        case RegistryRefusedImage():
+            return Failure(cause, f"{_SENTENCES[cause]} (HTTP {error.status})")
+        case NameUnresolved():
+            return Failure(cause, "its registry's name does not resolve, or not in time")
+        case RegistryNotAsked():
+            return Failure(cause, "its registry was not asked, since no connection was free in time")
+        case _:
+            return Failure(cause, _SENTENCES[cause])
 
 
 def lifetime_seconds(error: Exception, in_a_row: int, random: Callable[[], float]) -> float:

@@ -14,6 +14,7 @@ from extender.errors import (
     ManifestNotFound,
     RegistryDenied,
     RegistryError,
+    RegistryNotAsked,
     RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
@@ -177,6 +178,8 @@ class RegistryHosts:
                 if not error.host_is_well:
                     self._record_throttling(visit, error)
                 raise
+            except RegistryNotAsked:
+                raise  # which tells nothing about the host
             except RegistryUnavailable as error:
                 if error.host_is_well:
                     self._record_answer(visit)

@@ -9,8 +9,10 @@ from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.errors import (
     InvalidManifest,
     ManifestNotFound,
+    NameUnresolved,
     RegistryDenied,
     RegistryError,
+    RegistryNotAsked,
     RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
@@ -75,6 +77,18 @@ async def test_a_throttling_host_is_not_asked_until_it_said(host: RegistryHosts,
     clock.advance(0.001)
     await visit(host)
     assert cause_of(host) is None
+
+
+@pytest.mark.parametrize("error", [RegistryNotAsked("x"), NameUnresolved("x")], ids=["no-connection", "no-address"])
+async def test_lookup_that_asked_nothing_is_no_news(host: RegistryHosts, error: RegistryNotAsked) -> None:
+    """It opens no breaker, however many repositories it happens to, and is no answer either."""
+    for number in range(5):
+        await visit(host, f"image {number}", error)
+    assert cause_of(host) is None
+    await visit(host, "one", RegistryUnavailable("x"))
+    await visit(host, "two", error)
+    await visit(host, "three", RegistryUnavailable("x"))
+    assert cause_of(host) is Cause.UNAVAILABLE
 
 
 async def test_one_image_s_failure_is_its_own(host: RegistryHosts) -> None:

@@ -1,0 +1,132 @@
+"""What fails at a registry is charged to what failed: an image, an account, our own queue, or the host."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from aiohttp import web
+from yarl import URL
+
+from extender.credentials.keyring import ANONYMOUS, Credential
+from extender.demo.images import build_index
+from extender.errors import RegistryNotAsked, RegistryUnavailable
+from extender.images.content import Answer, Cause, Content, Failure
+from extender.registry.transport import deadline, send, trace_waits
+from extender.resolver.image_cache import ImageQuery
+from extender.resolver.resolver import Resolver
+from testbed.clock import Clock
+from tests.integration.registry.conftest import MakeClient
+from tests.integration.registry.faulty import FaultyRegistry, GuardedRegistry
+from tests.unit.resolver.fake_registry import OTHER, TENANT, Keys
+
+IMAGE = build_index(["linux/amd64", "linux/arm64"])
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[GuardedRegistry]:
+    """A registry with four images, which both logins may pull; two of them break its policy."""
+    async with GuardedRegistry("", "tenant:secret", "other:secret") as opened:
+        for name in ("one", "two", "vulnerable-one", "vulnerable-two"):
+            opened.add(f"team/{name}", "1", IMAGE)
+        yield opened
+
+
+@pytest.fixture
+async def resolver(registry: GuardedRegistry, make_client: MakeClient, clock: Clock) -> AsyncIterator[Resolver]:
+    """A resolver over a real client."""
+    opened = Resolver(
+        make_client(registry.host),
+        size=100,
+        tag_seconds=900,
+        always_seconds=60,
+        stale_seconds=86_400,
+        clock=clock,
+        random=lambda: 0.0,
+    )
+    yield opened
+    await opened.close()
+
+
+async def answer_of(resolver: Resolver, image: str, credential: Credential = ANONYMOUS) -> Answer:
+    """What is known of an image after waiting for it."""
+    (answer,) = await resolver.resolve_all([ImageQuery(image)], Keys(credential), 10.0)
+    return answer
+
+
+def cause_of(answer: Answer) -> Cause | None:
+    """Why an image is not known."""
+    return answer.cause if isinstance(answer, Failure) else None
+
+
+async def test_images_against_a_policy_leave_the_registry_to_others(
+    registry: GuardedRegistry, resolver: Resolver, clock: Clock
+) -> None:
+    """412 is about the image: it is not asked for again for five minutes, and every other image is had."""
+
+    async def refuse(request: web.BaseRequest) -> web.StreamResponse | None:
+        return web.Response(status=412, text="too many holes") if "vulnerable" in request.path else None
+
+    registry.fault = refuse
+    for name in ("vulnerable-one", "vulnerable-two"):
+        answer = await answer_of(resolver, f"{registry.host}/team/{name}:1")
+        assert isinstance(answer, Failure)
+        assert answer.cause is Cause.REFUSED
+        assert "(HTTP 412)" in answer.detail
+    assert isinstance(await answer_of(resolver, f"{registry.host}/team/one:1"), Content)
+    requested = len(registry.shown)
+    clock.advance(299)
+    assert cause_of(await answer_of(resolver, f"{registry.host}/team/vulnerable-one:1")) is Cause.REFUSED
+    assert len(registry.shown) == requested
+
+
+async def test_throttled_login_leaves_the_registry_to_others(
+    registry: GuardedRegistry, resolver: Resolver, clock: Clock
+) -> None:
+    """429 is about the account: its other images wait, those of other accounts do not."""
+    throttled = "Basic " + base64.b64encode(b"tenant:secret").decode()
+
+    async def throttle(request: web.BaseRequest) -> web.StreamResponse | None:
+        is_theirs = request.headers.get("Authorization") == throttled
+        return web.Response(status=429, headers={"Retry-After": "60"}) if is_theirs else None
+
+    registry.token_fault = throttle
+    one, two = (f"{registry.host}/team/{name}:1" for name in ("one", "two"))
+    assert cause_of(await answer_of(resolver, one, TENANT)) is Cause.THROTTLED
+    requested = len(registry.desk)
+    assert cause_of(await answer_of(resolver, two, TENANT)) is Cause.THROTTLED
+    assert len(registry.desk) == requested
+    assert isinstance(await answer_of(resolver, two, OTHER), Content)
+    assert isinstance(await answer_of(resolver, two), Content)
+    clock.advance(60)
+    registry.token_fault = None
+    assert isinstance(await answer_of(resolver, two, TENANT), Content)
+
+
+async def test_wait_for_a_free_connection_blames_no_host() -> None:
+    """Of two requests for one connection the first waits for the host, and the second for the first."""
+    stop = asyncio.Event()
+
+    async def stall(request: web.BaseRequest) -> web.StreamResponse | None:
+        await stop.wait()
+        return None
+
+    connector = aiohttp.TCPConnector(limit=1)
+    async with (
+        FaultyRegistry(stall) as slow,
+        aiohttp.ClientSession(connector=connector, trace_configs=[trace_waits()]) as session,
+    ):
+
+        async def ask(seconds: float) -> None:
+            async with deadline(slow.host, seconds):
+                await send(session, "GET", URL(f"{slow.url}/v2/"), headers={}, limit_bytes=1)
+
+        first = asyncio.create_task(ask(0.3))
+        await asyncio.sleep(0)
+        with pytest.raises(RegistryNotAsked, match="no connection was free"):
+            await ask(0.05)
+        with pytest.raises(RegistryUnavailable) as caught:
+            await first
+        assert not isinstance(caught.value, RegistryNotAsked)
+        stop.set()
