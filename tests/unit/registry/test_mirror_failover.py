@@ -11,8 +11,10 @@ from extender.errors import (
     AddressRefused,
     InvalidManifest,
     ManifestNotFound,
+    NameUnresolved,
     RegistryDenied,
     RegistryFailed,
+    RegistryNotAsked,
     RegistryThrottled,
     RegistryUnavailable,
 )
@@ -259,6 +261,15 @@ async def test_spared_registry_s_breaker_stays_closed() -> None:
     with pytest.raises(RegistryThrottled):
         await world.failover.first_answer("resolve", APP, TENANT, ask)
     assert await world.look() == "answer"
+
+
+@pytest.mark.parametrize(("said", "visits"), [(RegistryNotAsked("no connection"), 2), (NameUnresolved("no name"), 1)])
+async def test_mirror_rests_for_its_name_and_not_for_our_queue(said: Exception, visits: int) -> None:
+    """A mirror without an address would cost each lookup its wait; our own lack of connections is not its fault."""
+    world = World()
+    world.says = {"a": said, "b": "answer", "up": "answer"}
+    assert [await world.look(), await world.look()] == ["answer"] * 2
+    assert world.visited().count("a") == visits
 
 
 async def test_single_endpoint_has_no_breaker_here() -> None:
