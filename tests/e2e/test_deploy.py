@@ -299,7 +299,7 @@ async def deployed(
 
 def make_certificate(name: str, folder: Path) -> None:
     """tls.crt and tls.key as the page on certificates says to make them by hand."""
-    _run(_fenced("openssl").replace("name=multiarch-webhook", f"name={name}"), folder)
+    _run(_fenced("openssl req").replace("name=multiarch-webhook", f"name={name}"), folder)
 
 
 def _fenced(word: str) -> str:
@@ -326,7 +326,7 @@ async def _lead_to(api: ApiClient, objects: dict[str, KubernetesObject], port: i
     await api.apply(configuration)
     name = configuration["metadata"]["name"]
     kubectl = 'kubectl() { test "$1" != patch || printf %s "$6"; }'
-    patch = msgspec.json.decode(_run(f"name={name}\n{kubectl}\n{_fenced('kubectl patch')}", folder))
+    patch = msgspec.json.decode(_run(f"name={name}\n{kubectl}\n{_fenced('caBundle')}", folder))
     path = f"/apis/{configuration['apiVersion']}/mutatingwebhookconfigurations/{name}"
     await api.request("PATCH", path, patch, content_type="application/json-patch+json")
     await api.apply(configuration)
