@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 REGISTRY = CollectorRegistry(auto_describe=True)
@@ -81,6 +81,30 @@ def counter(name: str, documentation: str, label: str, values: tuple[str, ...]) 
     children = {value: Count() for value in values}
     _register_counts(name, documentation, [label], {(value,): child for value, child in children.items()})
     return children
+
+
+def counter_of(name: str, documentation: str, label: str, sums: Callable[[], Mapping[str, float]]) -> None:
+    """A counter with one label whose sums, by the label's value, are asked for at each scrape."""
+
+    def tell() -> Metric:
+        family = CounterMetricFamily(name, documentation, labels=[label])
+        for value, amount in sums().items():
+            family.add_metric([value], amount)
+        return family
+
+    _Collector(tell)
+
+
+def gauge_of(name: str, documentation: str, label: str, amounts: Callable[[], Mapping[str, float]]) -> None:
+    """A gauge with one label whose amounts, by the label's value, are asked for at each scrape."""
+
+    def tell() -> Metric:
+        family = GaugeMetricFamily(name, documentation, labels=[label])
+        for value, amount in amounts().items():
+            family.add_metric([value], amount)
+        return family
+
+    _Collector(tell)
 
 
 def gauge(name: str, documentation: str, label: str, values: tuple[str, ...]) -> Mapping[str, Gauge]:

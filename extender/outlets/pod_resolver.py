@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from extender.budgets import UNAUTHENTICATED
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.pull_secrets import PullSecrets
 from extender.images.content import Answer, Cause, Content, Failure
@@ -51,7 +52,7 @@ class PodResolver(msgspec.Struct, frozen=True):
 
         `may_read`: the caller that sent this pod may cause reads of the secrets it names. Without it these secrets give
         nothing, not even what was read for others: a caller could name another tenant's secret, and learn from the
-        answer what it opens.
+        answer what it opens. Nor do lookups then count for the namespace, which such a caller could name as it likes.
         """
         return PodQuestion(overrides, images_of(pod), self._keyring_of(pod, namespace or "default", may_read=may_read))
 
@@ -93,10 +94,12 @@ class PodResolver(msgspec.Struct, frozen=True):
             self.resolver.start(query, question.keyring)
 
     def _keyring_of(self, pod: Pod, namespace: str, *, may_read: bool) -> Keyring:
-        """The pull secrets' credentials, then the operator's; lookups count for the namespace as the tenant."""
+        """The pull secrets' credentials, then the operator's, and the tenant for which lookups count."""
         references = (pod.spec and pod.spec.image_pull_secrets) or ()
         names = [reference.name for reference in references if reference.name]
-        if self.pull_secrets is None or not names or not may_read:
+        if not may_read:
+            return JoinedKeyring((self.keyring,), tenant=UNAUTHENTICATED)
+        if self.pull_secrets is None or not names:
             return JoinedKeyring((self.keyring,), tenant=namespace)
         secrets = self.pull_secrets.keyring(namespace, names)
         return JoinedKeyring((secrets, self.keyring), tenant=namespace)

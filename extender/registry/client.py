@@ -74,6 +74,7 @@ class RegistryClient:
             guard=guard,
             concurrency=concurrency_per_host,
             breakers=EndpointBreakers(probe_seconds=timeout_seconds, clock=clock, random=random),
+            clock=clock,
         )
 
     async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:

@@ -4,12 +4,11 @@ Chooses the credentials that each endpoint receives, and limits concurrent reque
 requests and interprets the responses.
 """
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeGuard, TypeVar
-from weakref import WeakValueDictionary
 
+from extender.budgets import declare_budget
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import (
     AddressRefused,
@@ -29,6 +28,7 @@ from extender.metrics import counter
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
 from extender.registry.endpoint_breaker import EndpointAttempt, EndpointBreakers
+from extender.turns import Turns
 
 MIRRORS = counter(
     "multiarch_mirror_requests_total",
@@ -36,6 +36,15 @@ MIRRORS = counter(
     "and was not asked.",
     "outcome",
     ("answered", "missing", "failed", "resting"),
+)
+
+_REQUESTS = declare_budget(
+    "registry.mirror_failover.requests",
+    unit="requests under way",
+    total=256,
+    most_each=256,
+    why="one for each lookup that sends requests; at one host `registry.concurrency_per_host`, of which one tenant "
+    "alone gets three quarters",
 )
 
 T = TypeVar("T")
@@ -60,17 +69,18 @@ class MirrorFailover:
         guard: AddressGuard | None,
         concurrency: int,
         breakers: EndpointBreakers,
+        clock: Callable[[], float],
     ) -> None:
         """`endpoints_for` returns a domain's endpoints in order; `concurrency` limits concurrent requests per host.
 
-        `mirror_credentials` and `guard` are those of `RegistryClient`.
+        `mirror_credentials`, `guard` and `clock` are those of `RegistryClient`.
         """
         self._endpoints_for = endpoints_for
         self._mirror_credentials = mirror_credentials
         self._guard = guard
-        self._concurrency = concurrency
         self._breakers = breakers
-        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # hosts in use only
+        most_each = max(1, concurrency * 3 // 4)  # of a tenant while no other wants the host
+        self._turns = Turns(_REQUESTS, clock, at_host=concurrency, most_each_at_host=most_each)
 
     async def first_answer(
         self, capability: Capability, reference: ImageReference, credential: Credential, ask: Ask[T]
@@ -102,7 +112,7 @@ class MirrorFailover:
         if self._guard:
             self._guard.check_registry(endpoint.root)
         credentials = await self._credentials_for(endpoint, reference, credential)
-        async with self._turn(endpoint):
+        async with self._turns.turn(endpoint.root.host_port_subcomponent or ""):
             for shown in credentials[:-1]:
                 with contextlib.suppress(RegistryDenied):
                     return await ask(endpoint, shown)
@@ -130,10 +140,6 @@ class MirrorFailover:
                 self._breakers.release(_key(endpoint), shown.id, attempt)
 
         return ask_and_record
-
-    def _turn(self, endpoint: Endpoint) -> asyncio.Semaphore:
-        host = endpoint.root.host_port_subcomponent or ""
-        return self._turns.setdefault(host, asyncio.Semaphore(self._concurrency))
 
     async def _credentials_for(
         self, endpoint: Endpoint, reference: ImageReference, credential: Credential

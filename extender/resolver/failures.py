@@ -38,6 +38,7 @@ _SENTENCES = {
     Cause.UNSUPPORTED: "no platform can be learned from a manifest of its kind",
     Cause.INVALID_REFERENCE: "its name is no image reference that can be pulled",
 }
+ENDED = Failure(Cause.LOOKING_UP, "its lookup was ended before it came to anything")
 DENIED = Failure(Cause.DENIED, _SENTENCES[Cause.DENIED])
 THROTTLED = Failure(Cause.THROTTLED, _SENTENCES[Cause.THROTTLED])
 UNAVAILABLE = Failure(Cause.UNAVAILABLE, _SENTENCES[Cause.UNAVAILABLE])

@@ -1,12 +1,12 @@
 """Registry hosts: circuit breakers for what fails there, and a limit on the lookups at each at the same time."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
+from extender.budgets import declare_budget
 from extender.circuit_breaker import Attempt, CircuitBreaker, State
 from extender.credentials.keyring import CredentialId
 from extender.errors import (
@@ -25,6 +25,7 @@ from extender.images.digest import PackedDigest
 from extender.resolver.failures import BACKOFF, THROTTLED, UNAVAILABLE, retry_after_seconds
 from extender.resolver.references import Target
 from extender.tables import CacheSpec, LruTable, declare_cache
+from extender.turns import Turns
 
 K = TypeVar("K", bound=Hashable)
 
@@ -34,7 +35,17 @@ log = structlog.get_logger()
 _ANSWERS = (ManifestNotFound, RegistryDenied, RegistryRefusedImage, InvalidManifest, UnsupportedManifest)
 # Lookups in flight at one host; others wait. Twice the client's default concurrency keeps the client busy, and a host
 # that stalls holds up no more lookups than these.
-_LOOKUPS_AT_ONCE = 16
+_LOOKUPS_AT_HOST = 16
+# Of them, those of a tenant while no other wants the host.
+_LOOKUPS_EACH_AT_HOST = 12
+_LOOKUPS = declare_budget(
+    "resolver.registry_hosts.lookups",
+    unit="lookups that send requests",
+    total=256,
+    most_each=64,
+    why="the connections of the session with registries, so that no request waits for one in the order of arrival; "
+    f"at one host {_LOOKUPS_AT_HOST}, and {_LOOKUPS_EACH_AT_HOST} for one tenant alone",
+)
 
 
 class BreakerOpen(RegistryError):
@@ -45,7 +56,6 @@ class BreakerOpen(RegistryError):
         self.failure = failure
 
 
-_TURNS = declare_cache("resolver.registry_hosts.turns", key="registry host", bound=4096)
 _HOSTS = declare_cache(
     "resolver.registry_hosts.hosts", key="registry host", bound=4096, invalidated_by="an answer of the host"
 )
@@ -150,7 +160,7 @@ class RegistryHosts:
 
     def __init__(self, clock: Callable[[], float], random: Callable[[], float], size: int = _HOSTS.rows) -> None:
         """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
-        self._turns: LruTable[str, asyncio.Semaphore] = _TURNS.lru_table(size)
+        self._turns = Turns(_LOOKUPS, clock, at_host=_LOOKUPS_AT_HOST, most_each_at_host=_LOOKUPS_EACH_AT_HOST)
         self._hosts: _Breakers[str] = _Breakers(_HOSTS, size, clock, random)
         self._repositories: _Breakers[str] = _Breakers(_REPOSITORIES, size, clock, random)
         self._accounts: _Breakers[tuple[str, CredentialId]] = _Breakers(_ACCOUNTS, size, clock, random)
@@ -164,12 +174,13 @@ class RegistryHosts:
 
     @contextlib.asynccontextmanager
     async def visit(self, target: Target, credential_id: CredentialId) -> AsyncIterator[None]:
-        """Admits one lookup when the host's limit allows it, and records the body's outcome in the breakers.
+        """Admits one lookup when it is the turn of one of its tenants; records the body's outcome in the breakers.
 
         Raises:
             BreakerOpen: a breaker refuses the lookup now.
+            TurnLost: the lookup was dropped while it waited for its turn.
         """
-        async with self._turn(target.reference.domain):
+        async with self._turns.turn(target.reference.domain):
             visit = self._admit(target, credential_id)
             try:
                 yield
@@ -197,12 +208,6 @@ class RegistryHosts:
                 self._hosts.release(visit.host, visit.at_host)
                 self._repositories.release(visit.repository, visit.at_repository)
                 self._accounts.release(visit.account, visit.at_account)
-
-    def _turn(self, host: str) -> asyncio.Semaphore:
-        turns = self._turns.peek(host)
-        if turns is None:
-            self._turns.put(host, turns := asyncio.Semaphore(_LOOKUPS_AT_ONCE))
-        return turns
 
     def _admit(self, target: Target, credential_id: CredentialId) -> _Visit:
         failure = self.failure(target, credential_id)

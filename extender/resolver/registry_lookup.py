@@ -6,7 +6,7 @@ how long callers wait for it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 from async_lru import alru_cache
@@ -18,25 +18,24 @@ from extender.images.digest import pack_digest
 from extender.images.manifest import Image
 from extender.images.reference import ImageReference
 from extender.registry.image import FetchedManifest, ManifestClient, describe_image
-from extender.resolver.failures import DENIED, NEXT_CREDENTIAL, Failures, summary
+from extender.resolver.failures import DENIED, ENDED, NEXT_CREDENTIAL, Failures, summary
 from extender.resolver.image_cache import CachedImage, ImageCache
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
 from extender.resolver.registry_hosts import BreakerOpen, RegistryHosts
 from extender.tables import declare_cache
+from extender.turns import Interest, TurnLost, current_interest
 
 T = TypeVar("T", CachedImage, Image)
 
 log = structlog.get_logger()
 
-# Lookups that may send requests at the same time, over all hosts.
-_AT_ONCE = 512
-# Fetches kept, twice as many as can be in flight. The oldest is dropped whether or not it has ended: one that is still
-# in flight after 1,024 later ones may be repeated, but it completes.
+# Fetches kept, four times as many as can be in flight. The oldest is dropped whether or not it has ended: one that is
+# still in flight after 1,024 later ones may be repeated, but it completes.
 _FETCHES = declare_cache(
     "resolver.registry_lookup.fetches",
     key="repository, digest, credential id",
-    bound=2 * _AT_ONCE,
+    bound=1024,
     invalidated_by="the end of its lookup, if large",
 )
 # Platforms and skipped parts of an image that stays after the lookup that fetched it. A part takes 800 bytes at most
@@ -44,6 +43,13 @@ _FETCHES = declare_cache(
 # image takes up to 100 KB and is dropped with its lookup. Its content stays in the image cache; only a later
 # `describe` fetches it again.
 _MOST_KEPT_PARTS = 8
+
+
+class _Try(NamedTuple):
+    """A request in flight, for a `CachedImage` or an `Image` as its key says, and who wants it."""
+
+    task: "asyncio.Task[Any]"
+    interest: Interest
 
 
 class RegistryLookup:
@@ -66,8 +72,7 @@ class RegistryLookup:
         self._clock = clock
         self._random = random
         self._hosts = RegistryHosts(clock, random)
-        self._room = asyncio.Semaphore(_AT_ONCE)
-        self._trying: dict[Hashable, asyncio.Task[Any]] = {}  # each of CachedImage or of Image, as its key says
+        self._trying: dict[Hashable, _Try] = {}
         self._fetch = alru_cache(maxsize=_FETCHES.rows, key=_fetch_key)(self._fetch_image)
         self._large: set[Hashable] = set()  # the keys of large images whose lookups have not ended
 
@@ -123,11 +128,15 @@ class RegistryLookup:
         `SingleFlight`, which only `close` cancels, and then all of them. The try therefore needs no `asyncio.shield`.
         """
         key = (target.repository, target.name, credential.id, ask)
-        task: asyncio.Task[T | Failure] | None = self._trying.get(key)
-        if task is None:
-            task = self._trying[key] = asyncio.create_task(self._try(target, credential, ask))
+        trying = self._trying.get(key)
+        if trying is None:
+            task = asyncio.create_task(self._try(target, credential, ask))
+            trying = self._trying[key] = _Try(task, current_interest())
             task.add_done_callback(lambda _: self._trying.pop(key, None))
-        return await task
+        else:
+            trying.interest.join(current_interest())
+        outcome: T | Failure = await trying.task
+        return outcome
 
     async def _try(
         self, target: Target, credential: Credential, ask: Callable[[Target, Credential], Awaitable[T]]
@@ -136,10 +145,12 @@ class RegistryLookup:
         if current:
             return current
         try:
-            async with self._hosts.visit(target, credential.id), self._room:
+            async with self._hosts.visit(target, credential.id):
                 outcome = await ask(target, credential)
         except BreakerOpen as exc:
             return exc.failure
+        except TurnLost:
+            return ENDED
         except (RegistryError, InvalidManifest, UnsupportedManifest) as exc:
             return self._fail(target, credential, exc)
         except Exception as exc:  # noqa: BLE001 - an unexpected error must become a Failure too

@@ -13,14 +13,15 @@ from typing import TypeVar
 import structlog
 from prometheus_client import Histogram
 
+from extender.budgets import Budget, declare_budget
 from extender.credentials.keyring import Credential, Keyring
-from extender.images.content import Answer, Cause, Failure
+from extender.images.content import Answer, Failure
 from extender.images.digest import PackedDigest
 from extender.images.manifest import Image
 from extender.metrics import REGISTRY, gauge
 from extender.registry.image import ManifestClient
 from extender.resolver.cache_lookup import CacheLookup, CacheState
-from extender.resolver.failures import FEWEST_FAILURES, NEXT_CREDENTIAL, Failures
+from extender.resolver.failures import ENDED, FEWEST_FAILURES, NEXT_CREDENTIAL, Failures
 from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, ImageQuery, Lifetimes
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
@@ -44,13 +45,13 @@ IMAGES = gauge(
     ("known", "failed", "in_flight"),
 )
 
-# Lookups in flight, most of them queueing: some 3 KB each. Beyond that an image stays pending until the next request
-# for it starts its lookup.
-_MOST_CALLS = 10_000
-# Of them, those that the pods of one tenant started: half of the 512 that may send requests at once. A namespace full
-# of images whose lookups never succeed then does not hold up the others.
-_MOST_CALLS_EACH = 256
-_ENDED = Failure(Cause.LOOKING_UP, "its lookup was ended before it came to anything")
+_CALLS = declare_budget(
+    "resolver.resolver.lookups",
+    unit="lookups in flight, most of them queueing",
+    total=10_000,
+    most_each=256,
+    why="some 3 KB each; an image beyond that stays pending until the next request for it starts its lookup",
+)
 
 
 _CallKey = tuple[str, PackedDigest, Hashable]  # repository, tag or digest, the keyring's identity
@@ -80,7 +81,7 @@ class Resolver:
         clock: Callable[[], float],
         random: Callable[[], float] = stdlib_random.random,
         persistence: Persistence | None = None,
-        most_calls: int = _MOST_CALLS,
+        most_calls: int = _CALLS.total,
     ) -> None:
         self._clock = clock
         self._persistence = persistence or Persistence(None, clock=clock)
@@ -98,8 +99,9 @@ class Resolver:
             clock,
         )
         self._loading: asyncio.Task[None] | None = None
-        self._finding: SingleFlight[_CallKey, CachedImage | Failure] = SingleFlight(most_calls, _MOST_CALLS_EACH)
-        self._describing: SingleFlight[_CallKey, Image | Failure] = SingleFlight(most_calls, _MOST_CALLS_EACH)
+        budget = Budget(_CALLS, total=most_calls)
+        self._finding: SingleFlight[_CallKey, CachedImage | Failure] = SingleFlight(budget, clock)
+        self._describing: SingleFlight[_CallKey, Image | Failure] = SingleFlight(budget, clock)
         for state, child in IMAGES.items():
             child.set_function(partial(self._count, state))
 
@@ -170,9 +172,9 @@ class Resolver:
         )
         if call is None:
             LOOKUPS["error"].inc()
-            return _ENDED
+            return ENDED
         await asyncio.wait([call])
-        return _ENDED if call.cancelled() else call.result()
+        return ENDED if call.cancelled() else call.result()
 
     def counts(self) -> Mapping[str, int]:
         """How many digests are `known`, how many names' last lookup `failed`, and how many lookups are `in_flight`."""

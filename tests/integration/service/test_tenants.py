@@ -17,6 +17,7 @@ import structlog
 import yaml
 from aiohttp import web
 
+from extender.budgets import UNAUTHENTICATED
 from extender.cluster.client import open_cluster
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.tree import Config
@@ -456,6 +457,15 @@ async def test_who_may_not_read_borrows_nothing_that_was_read_for_others(world: 
     assert words_of(answer) == "denied"
     assert set(world.registry.users) <= {""}
     assert world.secret_reads == 1
+
+
+async def test_who_may_not_read_is_one_tenant_whatever_it_names(world: World) -> None:
+    """Forged pods of 40 namespaces would otherwise fill the table of lookups under as many names."""
+    pods = [msgspec.convert(world.pod(namespace, "pull"), Pod) for namespace in ("a", "b")]
+    known = [world.question(pod, namespace, may_read=True) for pod, namespace in zip(pods, "ab", strict=True)]
+    forged = [world.question(pod, namespace, may_read=False) for pod, namespace in zip(pods, "ab", strict=True)]
+    assert [question.keyring.tenant for question in known] == ["a", "b"]
+    assert [question.keyring.tenant for question in forged] == [UNAUTHENTICATED, UNAUTHENTICATED]
 
 
 async def test_who_may_not_read_gets_what_is_public_and_what_the_operator_opens(world: World) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 import extender.cli.main
 import extender.store.redis  # noqa: F401 -- imported late, where it is named
+from extender.budgets import budgets
 from extender.cli.config import settings_table
 from extender.config.tree import settings
 from extender.metrics import REGISTRY
@@ -51,6 +52,17 @@ def _number(bound: int | str) -> str:
     return bound if isinstance(bound, str) else f"{bound:,}"
 
 
+def budgets_table() -> str:
+    """Every budget that the package declares as Markdown, by name."""
+    declared_caches()  # imports all modules
+    rows = [
+        f"| {spec.name} | {spec.total:,} {spec.unit} | {spec.most_each:,} | {spec.why} |"
+        for spec in budgets()
+        if not spec.name.startswith("tests.")
+    ]
+    return "\n".join(["| budget | total | one tenant alone | why |", "|---|---|---|---|", *rows, ""])
+
+
 def annotations_table() -> str:
     """Every annotation as Markdown, in the order of its declaration."""
     rows = [
@@ -74,6 +86,11 @@ def test_metrics_table_is_the_registry() -> None:
 def test_caches_table_is_the_declarations() -> None:
     """Each cache with key, lifetime, bound and what invalidates it. Paste what `caches_table` gives."""
     assert between(page("architecture.md"), "caches", "caches end") == caches_table()
+
+
+def test_budgets_table_is_the_declarations() -> None:
+    """Each budget with its amounts and where they come from. Paste what `budgets_table` gives."""
+    assert between(page("security.md"), "budgets", "budgets end") == budgets_table()
 
 
 def test_annotations_table_is_their_declaration() -> None:

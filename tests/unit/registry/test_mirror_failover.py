@@ -50,6 +50,7 @@ class World:
             guard=guard,
             concurrency=concurrency,
             breakers=EndpointBreakers(probe_seconds=5, clock=self.clock, random=lambda: 0.0),
+            clock=self.clock,
         )
 
     def endpoints_for(self, domain: str) -> Sequence[Endpoint]:

@@ -210,3 +210,64 @@ async def test_one_tenant_s_lookups_leave_room_for_the_others(
     await finished()
     resolver.start(ImageQuery("ghcr.io/team/app-999:1"), greedy)
     assert resolver.counts()["in_flight"] == 1
+
+
+async def test_tenants_whose_registries_hang_leave_room_for_a_new_image(
+    resolver: Resolver, registry: FakeRegistry
+) -> None:
+    """Lookups that send requests are shared out over tenants, and not in the order in which they were wanted."""
+    registry.push("quick.example.com/app:1", "linux/arm64")
+    waiting, open_for_all = registry.open, asyncio.Event()
+    open_for_all.set()
+    waiting.clear()
+    for tenant in ("mallory", "eve", "trudy"):
+        for number in range(256):
+            query = ImageQuery(f"{tenant}-{number % 40}.example.com/app-{number}:1")
+            resolver.start(query, Keys(ANONYMOUS, tenant=tenant))
+    await asyncio.sleep(0)
+    registry.open = open_for_all  # what is sent from now on is answered
+    honest = Keys(ANONYMOUS, tenant="honest")
+    (answer,) = await resolver.resolve_all([ImageQuery("quick.example.com/app:1")], honest, 5)
+    assert answer == index_of("linux/arm64")
+    waiting.set()
+
+
+async def test_a_tenant_whose_images_fill_one_host_leaves_turns_there(
+    resolver: Resolver, registry: FakeRegistry
+) -> None:
+    """Images that are slow at a host that others use as well."""
+    registry.push("shared.example.com/app:1", "linux/arm64")
+    waiting, open_for_all = registry.open, asyncio.Event()
+    open_for_all.set()
+    waiting.clear()
+    for number in range(256):
+        resolver.start(ImageQuery(f"shared.example.com/slow-{number}:1"), Keys(ANONYMOUS, tenant="mallory"))
+    await asyncio.sleep(0)
+    registry.open = open_for_all
+    honest = Keys(ANONYMOUS, tenant="honest")
+    (answer,) = await resolver.resolve_all([ImageQuery("shared.example.com/app:1")], honest, 5)
+    assert answer == index_of("linux/arm64")
+    waiting.set()
+
+
+async def test_a_queued_image_that_another_tenant_wants_gets_that_tenant_s_turn(
+    resolver: Resolver, registry: FakeRegistry
+) -> None:
+    """Whoever asks for an image first cannot hold it back from the others."""
+    registry.push("quick.example.com/app:1", "linux/arm64")
+    waiting, open_for_all = registry.open, asyncio.Event()
+    open_for_all.set()
+    waiting.clear()
+    mallory = Keys(ANONYMOUS, tenant="mallory")
+    for number in range(200):
+        resolver.start(ImageQuery(f"host-{number % 40}.example.com/app-{number}:1"), mallory)
+    query = ImageQuery("quick.example.com/app:1")
+    resolver.start(query, mallory)
+    await asyncio.sleep(0)
+    registry.open = open_for_all
+    (answer,) = await resolver.resolve_all([query], mallory, 0.01)
+    assert answer is None
+    for other in (Keys(ANONYMOUS, tenant="honest"), Loaded("reader")):
+        (answer,) = await resolver.resolve_all([query], other, 5)
+        assert answer == index_of("linux/arm64")
+    waiting.set()

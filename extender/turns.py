@@ -1,0 +1,278 @@
+"""Turns at what only so many may use at once: they go round robin over tenants, and over hosts for each tenant.
+
+Work waits for its turns on behalf of everybody who wants it. Its `Interest` has the tenants of these callers and when
+the last of them asked; it is in a context variable, so that no function passes it on. Work that nobody has asked for
+again for some time loses its turn in the queue.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
+
+from extender.budgets import OPERATOR, BudgetSpec, Shares, use_of
+from extender.errors import ExtenderError
+
+LAPSE_SECONDS = 60.0
+"""Work that waits is dropped if nobody has asked for it again for so long. kube-scheduler asks every 10 s at least."""
+
+
+class TurnLost(ExtenderError):
+    """The work was dropped while it waited for a turn. That tells nothing about what it was to ask."""
+
+
+class Interest:
+    """The tenants that want one piece of work, the first of them first.
+
+    `followers` are the interests of other works that this one waits for.
+    """
+
+    __slots__ = ("_ticket", "asked_at", "followers", "tenants")
+
+    def __init__(self, tenant: str, asked_at: float) -> None:
+        """`asked_at` is when the tenant asked, by the clock of the `Turns` where the work will wait."""
+        self.tenants = {tenant: None}
+        self.asked_at = asked_at
+        self._ticket: _Ticket | None = None
+        self.followers: list[Interest] = []
+
+    @property
+    def first(self) -> str:
+        """The tenant that asked first, for whom what the work brings is kept."""
+        return next(iter(self.tenants))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the work waits for a turn."""
+        return self._ticket is not None
+
+    def add(self, tenant: str, asked_at: float) -> None:
+        """Notes that this tenant has asked for the work too, or again."""
+        if tenant in self.tenants and asked_at <= self.asked_at:
+            return  # and each follower knows, even if two works have waited for each other
+        self.asked_at = max(self.asked_at, asked_at)
+        if tenant not in self.tenants:
+            self.tenants[tenant] = None
+            if self._ticket:
+                self._ticket.add(tenant)
+        for follower in self.followers:
+            follower.add(tenant, asked_at)
+
+    def join(self, other: "Interest") -> None:
+        """Adds to this work the tenants of `other`, whose work waits for this one: those of today and those to come."""
+        if other is self or self in other.followers:
+            return
+        other.followers.append(self)
+        for tenant in tuple(other.tenants):
+            self.add(tenant, other.asked_at)
+
+    def drop(self) -> bool:
+        """Ends the wait for a turn with `TurnLost`; returns False if the work does not wait for one."""
+        if self._ticket is None:
+            return False
+        self._ticket.lose()
+        return True
+
+
+_INTEREST: ContextVar[Interest | None] = ContextVar("_INTEREST", default=None)
+
+
+def current_interest() -> Interest:
+    """Returns the interest of the work that runs now; that of the operator where nobody else has set one."""
+    return _INTEREST.get() or Interest(OPERATOR, 0.0)
+
+
+def set_interest(interest: Interest) -> None:
+    """Makes `interest` that of the work in this context, and of the tasks that it starts from now on."""
+    _INTEREST.set(interest)
+
+
+class _Ticket:
+    """One piece of work in the queues of all its tenants. `granted_to` is the tenant whose turn it got."""
+
+    __slots__ = ("done", "granted_to", "host", "interest", "turns")
+
+    def __init__(self, turns: "Turns", interest: Interest, host: str) -> None:
+        self.turns = turns
+        self.interest = interest
+        self.host = host
+        self.granted_to = ""
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def add(self, tenant: str) -> None:
+        self.turns.enqueue(self, tenant)
+
+    def lose(self) -> None:
+        self.turns.lose(self)
+
+
+class Turns:
+    """Up to `spec.total` turns at the same time, and up to `at_host` of them at one host.
+
+    Of several tenants that want turns, in all or at one host, each may hold as many as `Shares` says. Whoever may have
+    a turn and need not wait for a host gets it at once. Nothing is held while work waits.
+    """
+
+    def __init__(
+        self,
+        spec: BudgetSpec,
+        clock: Callable[[], float],
+        *,
+        total: int | None = None,
+        at_host: int | None = None,
+        most_each_at_host: int | None = None,
+    ) -> None:
+        """`clock` gives monotonic seconds. `at_host` and `most_each_at_host` are the total without a limit."""
+        size = spec.total if total is None else total
+        self._shares = Shares(size, max(1, spec.most_each * size // spec.total))
+        self._at_host = size if at_host is None else at_host
+        self._most_each_at_host = self._at_host if most_each_at_host is None else most_each_at_host
+        self._use = use_of(spec)
+        self._clock = clock
+        self._hosts: dict[str, Shares] = {}  # those where somebody holds or waits for a turn
+        self._waiting: dict[str, dict[str, deque[_Ticket]]] = {}  # by tenant, then by host, in the order of turns
+
+    @contextlib.asynccontextmanager
+    async def turn(self, host: str = "") -> AsyncIterator[None]:
+        """Waits for a turn of the current interest at `host`, and holds it until the context is left.
+
+        Raises:
+            TurnLost: the work was dropped from the queue.
+        """
+        interest = current_interest()
+        tenant = self._take_nowait(interest, host)
+        if tenant is None:
+            tenant = await self._wait(interest, host)
+        try:
+            yield
+        finally:
+            self._give_back(tenant, host)
+
+    @property
+    def waiting(self) -> int:
+        """How many pieces of work wait, counted once for each tenant that wants them."""
+        return sum(len(queue) for hosts in self._waiting.values() for queue in hosts.values())
+
+    def _take_nowait(self, interest: Interest, host: str) -> str | None:
+        """Takes a turn for the first of the tenants that may have one; None if none may.
+
+        Nobody is passed by: as long as turns are free, all who wait hold their share, or wait for another host.
+        """
+        shares = self._shares_at(host)
+        for tenant in interest.tenants:
+            if self._shares.admits(tenant) and shares.admits(tenant):
+                self._want(tenant, host)
+                self._take(tenant, host)
+                return tenant
+        if shares.is_idle:
+            del self._hosts[host]
+        return None
+
+    async def _wait(self, interest: Interest, host: str) -> str:
+        ticket = _Ticket(self, interest, host)
+        for tenant in tuple(interest.tenants):
+            self.enqueue(ticket, tenant)
+        outer, interest._ticket = interest._ticket, ticket  # noqa: SLF001 - the two classes are one mechanism
+        try:
+            await ticket.done
+        except BaseException:
+            if ticket.done.done() and not ticket.done.cancelled() and ticket.done.exception() is None:
+                self._give_back(ticket.granted_to, host)  # cancelled just as the turn came
+            else:
+                self._leave(ticket)
+                self._grant()  # with one tenant less, the others' shares may be larger
+            raise
+        finally:
+            interest._ticket = outer  # noqa: SLF001
+        return ticket.granted_to
+
+    def enqueue(self, ticket: _Ticket, tenant: str) -> None:
+        """Adds the ticket to the tenant's queue for its host, and grants what can be granted."""
+        self._want(tenant, ticket.host)
+        self._waiting.setdefault(tenant, {}).setdefault(ticket.host, deque()).append(ticket)
+        self._grant()
+
+    def lose(self, ticket: _Ticket) -> None:
+        """Drops the ticket from all queues; its work gets `TurnLost`."""
+        if not ticket.done.done():
+            self._use.refusals += 1
+            ticket.done.set_exception(TurnLost("it was dropped while it waited for its turn"))
+            self._leave(ticket)
+
+    def _grant(self) -> None:
+        while self._shares.held < self._shares.total:
+            ticket, tenant = self._next()
+            if ticket is None:
+                return
+            if ticket.done.done():  # cancelled, and about to leave
+                self._leave(ticket)
+            elif self._clock() - ticket.interest.asked_at > LAPSE_SECONDS and OPERATOR not in ticket.interest.tenants:
+                self.lose(ticket)
+            else:
+                self._leave(ticket)
+                self._want(tenant, ticket.host)
+                self._take(tenant, ticket.host)
+                ticket.granted_to = tenant
+                ticket.done.set_result(None)
+                self._move_to_end(tenant, ticket.host)
+
+    def _next(self) -> tuple[_Ticket | None, str]:
+        """The first ticket whose tenant may have a turn there, tenants and hosts in the order of their turns."""
+        for tenant, hosts in self._waiting.items():
+            if self._shares.admits(tenant):
+                for host, queue in hosts.items():
+                    if self._hosts[host].admits(tenant):
+                        return queue[0], tenant
+        return None, ""
+
+    def _move_to_end(self, tenant: str, host: str) -> None:
+        hosts = self._waiting.pop(tenant, None)
+        if hosts is not None:
+            self._waiting[tenant] = hosts
+            queue = hosts.pop(host, None)
+            if queue is not None:
+                hosts[host] = queue
+
+    def _leave(self, ticket: _Ticket) -> None:
+        """Removes the ticket from the queues of all its tenants."""
+        for tenant in ticket.interest.tenants:
+            hosts = self._waiting.get(tenant, {})
+            queue = hosts.get(ticket.host)
+            if queue is None or ticket not in queue:
+                continue
+            queue.remove(ticket)
+            if not queue:
+                del hosts[ticket.host]
+                if not hosts:
+                    del self._waiting[tenant]
+            self._unwant(tenant, ticket.host)
+
+    def _shares_at(self, host: str) -> Shares:
+        shares = self._hosts.get(host)
+        if shares is None:
+            shares = self._hosts[host] = Shares(self._at_host, self._most_each_at_host)
+        return shares
+
+    def _want(self, tenant: str, host: str) -> None:
+        self._shares.want(tenant)
+        self._shares_at(host).want(tenant)
+
+    def _unwant(self, tenant: str, host: str) -> None:
+        self._shares.unwant(tenant)
+        shares = self._hosts[host]
+        shares.unwant(tenant)
+        if shares.is_idle:
+            del self._hosts[host]
+
+    def _take(self, tenant: str, host: str) -> None:
+        self._shares.take(tenant)
+        self._hosts[host].take(tenant)
+        self._use.in_use += 1
+
+    def _give_back(self, tenant: str, host: str) -> None:
+        self._shares.give_back(tenant)
+        self._hosts[host].give_back(tenant)
+        self._use.in_use -= 1
+        self._unwant(tenant, host)
+        self._grant()

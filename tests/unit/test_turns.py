@@ -1,0 +1,204 @@
+"""Turns: how many at once, whose is next, and what becomes of those that wait."""
+
+import asyncio
+import heapq
+import math
+from collections.abc import Sequence
+from contextvars import Context
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.budgets import OPERATOR, UNAUTHENTICATED, declare_budget, use_of
+from extender.turns import LAPSE_SECONDS, Interest, TurnLost, Turns, set_interest
+from testbed.clock import Clock
+
+SPEC = declare_budget("tests.turns.lookups", unit="lookups", total=16, most_each=8, why="a test")
+
+
+class Job(NamedTuple):
+    arrives_at: float
+    tenant: str
+    host: str
+    lasts_seconds: float
+
+
+class Simulation:
+    """Jobs that take turns, on a clock that jumps from one event to the next."""
+
+    def __init__(self, turns: Turns, clock: Clock) -> None:
+        self.turns = turns
+        self.clock = clock
+        self.waits: dict[int, float] = {}
+        self.lost: list[int] = []
+        self.most_held = 0
+        self._held = 0
+        self._ends: list[tuple[float, int, asyncio.Event]] = []
+
+    async def run(self, jobs: Sequence[Job]) -> None:
+        """Runs all jobs to their ends."""
+        start = self.clock.now
+        arrivals = sorted((job.arrives_at, number) for number, job in enumerate(jobs))
+        tasks = []
+        while arrivals or self._ends:
+            if not self._ends or (arrivals and start + arrivals[0][0] <= self._ends[0][0]):
+                at, number = arrivals.pop(0)
+                self.clock.now = max(self.clock.now, start + at)
+                context = Context()
+                context.run(set_interest, Interest(jobs[number].tenant, self.clock.now))
+                tasks.append(asyncio.get_running_loop().create_task(self._work(number, jobs[number]), context=context))
+            else:
+                self.clock.now, _, end = heapq.heappop(self._ends)
+                end.set()
+            await settle()
+        await asyncio.gather(*tasks)
+
+    async def _work(self, number: int, job: Job) -> None:
+        arrived = self.clock.now
+        end = asyncio.Event()
+        try:
+            async with self.turns.turn(job.host):
+                self._held += 1
+                self.most_held = max(self.most_held, self._held)
+                self.waits[number] = self.clock.now - arrived
+                heapq.heappush(self._ends, (self.clock.now + job.lasts_seconds, number, end))
+                await end.wait()
+                self._held -= 1
+        except TurnLost:
+            self.lost.append(number)
+
+
+async def settle() -> None:
+    """Lets every task run until it waits."""
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+def simulate(jobs: Sequence[Job], **limits: int) -> Simulation:
+    """Runs the jobs on turns with these limits."""
+    clock = Clock()
+    simulation = Simulation(Turns(SPEC, clock, **limits), clock)
+    asyncio.run(simulation.run(jobs))
+    assert simulation.turns.waiting == 0
+    assert use_of(SPEC).in_use == 0
+    return simulation
+
+
+attackers = st.builds(
+    Job,
+    arrives_at=st.floats(0, 20),
+    tenant=st.sampled_from(["mallory", "eve", "trudy", UNAUTHENTICATED]),
+    host=st.sampled_from(["slow.example", "registry.example", "other.example"]),
+    lasts_seconds=st.floats(0.01, 10),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    attacks=st.lists(attackers, max_size=120),
+    arrivals=st.lists(st.floats(0, 25), min_size=1, max_size=10),
+    host=st.sampled_from(["registry.example", "quiet.example"]),
+)
+def test_no_tenant_waits_longer_than_its_share_allows(attacks: list[Job], arrivals: list[float], host: str) -> None:
+    """A job of a tenant that has no other waits as long as one round of the longest jobs, whatever the others do."""
+    longest = 10.0
+    honest = [Job(at, f"honest-{number}", host, 0.05) for number, at in enumerate(arrivals)]
+    simulation = simulate([*honest, *attacks], at_host=8, most_each_at_host=6)
+    tenants = 4 + len(honest)
+    rounds = math.ceil(tenants / 8)
+    for number in range(len(honest)):
+        assert simulation.waits[number] <= rounds * longest
+    assert simulation.most_held <= 16
+
+
+def test_a_tenant_that_comes_last_waits_for_one_end_and_not_for_a_queue() -> None:
+    """First come, first served would let it wait for 500 jobs of 10 s."""
+    flood = [Job(0.0, "mallory", f"host-{number}.example", 10.0) for number in range(50)]
+    simulation = simulate([*flood, Job(1.0, "honest", "registry.example", 0.05)])
+    assert simulation.waits[50] == 0.0
+
+
+def test_turns_go_round_over_tenants() -> None:
+    """Of those that wait, each tenant gets one before any gets a second."""
+    jobs = [Job(0.0, OPERATOR, "", 1.0)] * 2
+    jobs += [Job(0.1, "a", "", 1.0)] * 4 + [Job(0.2, "b", "", 1.0)] * 2 + [Job(0.3, "c", "", 1.0)]
+    simulation = simulate(jobs, total=2)
+    starts: dict[str, list[int]] = {tenant: [] for tenant in "abc"}
+    for number in range(2, 9):
+        starts[jobs[number].tenant].append(round(simulation.waits[number] + jobs[number].arrives_at))
+    assert starts == {"a": [1, 2, 3, 4], "b": [1, 3], "c": [2]}
+
+
+def test_a_slow_place_holds_up_no_other() -> None:
+    """Nothing is held while a job waits for its host."""
+    jobs = [Job(0.0, "a", "slow.example", 10.0)] * 8 + [Job(1.0, "a", "quick.example", 0.1)]
+    simulation = simulate(jobs, at_host=2, most_each_at_host=2)
+    assert simulation.waits[8] == 0.0
+
+
+def test_work_that_nobody_asks_for_again_is_dropped() -> None:
+    """A queue holds what is wanted, and not what was."""
+    jobs = [Job(0.0, "a", "", 2 * LAPSE_SECONDS), Job(1.0, "a", "", 1.0), Job(1.0, OPERATOR, "", 1.0)]
+    simulation = simulate(jobs, total=1)
+    assert simulation.lost == [1]
+    assert 2 in simulation.waits
+
+
+async def test_whoever_joins_work_that_waits_brings_its_own_turn() -> None:
+    """The tenant that asked first is at its share; the one that joins is not."""
+    clock = Clock()
+    turns = Turns(SPEC, clock, total=4)
+    release = asyncio.Event()
+    got: list[str] = []
+
+    async def work(name: str) -> None:
+        async with turns.turn():
+            got.append(name)
+            await release.wait()
+
+    def start(name: str, interest: Interest) -> "asyncio.Task[None]":
+        context = Context()
+        context.run(set_interest, interest)
+        return asyncio.get_running_loop().create_task(work(name), context=context)
+
+    tasks = [start(f"a{number}", Interest("a", clock.now)) for number in range(2)]
+    shared = Interest("a", clock.now)
+    tasks.append(start("shared", shared))
+    await settle()
+    assert got == ["a0", "a1"]
+    assert shared.is_waiting
+    shared.add("b", clock.now)
+    await settle()
+    assert got == ["a0", "a1", "shared"]
+    release.set()
+    await asyncio.gather(*tasks)
+    assert turns.waiting == 0
+
+
+async def test_interests_that_wait_for_each_other_know_all_their_tenants() -> None:
+    """Two lookups with several credentials may each wait for a request of the other."""
+    one, two = Interest("a", 1.0), Interest("b", 2.0)
+    one.join(two)
+    two.join(one)
+    two.add("c", 3.0)
+    assert set(one.tenants) == set(two.tenants) == {"a", "b", "c"}
+    assert one.asked_at == two.asked_at == 3.0
+    assert not one.drop()
+
+
+async def test_a_job_that_is_cancelled_leaves_its_place() -> None:
+    """Whoever waits behind it gets the turn."""
+    clock = Clock()
+    turns = Turns(SPEC, clock, total=1)
+    async with turns.turn():
+        waiter = asyncio.create_task(turns.turn().__aenter__())
+        await settle()
+        assert turns.waiting == 1
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        assert turns.waiting == 0
+    async with asyncio.timeout(1), turns.turn():
+        pass
