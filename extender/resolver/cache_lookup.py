@@ -3,7 +3,6 @@
 This file starts no lookup, does not wait and counts nothing.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -50,10 +49,12 @@ class CacheLookup:
         credential_ids = keyring.credential_ids_for(target.reference)
         for credential_id in credential_ids:
             known = self._cache.find(target, credential_id)
-            age_seconds = self._clock() - known.confirmed_at if known else math.inf
-            if known and age_seconds < self._cache.fresh_seconds(query, target, credential_id):
+            if known is None:
+                continue
+            now = self._clock()
+            if self._cache.is_fresh(known, query, target, credential_id, now):
                 return CacheState(known.content, "hit")
-            if known and age_seconds < self._cache.lifetimes.stale_seconds:
+            if now - known.confirmed_at < self._cache.lifetimes.stale_seconds:
                 return CacheState(known.content, "stale", None if self._expected(target, credential_id) else target)
         failure = self._current_failure(target, keyring, credential_ids)
         if not failure and not keyring.is_due(target.reference) and not self._persistence.may_know(credential_ids):

@@ -4,7 +4,6 @@ The cache gives an answer only to credentials to which the registry has given it
 and holds credential ids instead of credentials.
 """
 
-import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -26,9 +25,12 @@ LOOKUPS = counter(
     ("hit", "stale", "shared", "fetched", "negative", "error"),
 )
 
-# Denials kept before the rows they void are removed together, which takes 20 ms for 100,000 rows.
-# They are not in a Table: dropping a denial earlier would make its rows valid again.
+# Denials kept before the rows that they made stale are removed together, which takes 20 ms for 100,000 rows. They are
+# not in a Table: dropping a denial earlier would make its rows fresh again.
 _DENIALS = 4096
+# A denial makes no row stale that was confirmed so lately. Otherwise, whoever makes one tag of a repository deny access
+# would have all its tags asked for again at each request.
+_JUST_CONFIRMED_SECONDS = 60.0
 _NAMES = declare_cache(
     "resolver.image_cache.names",
     key="repository, tag or digest, credential id",
@@ -80,8 +82,8 @@ class WriteLog(Protocol):
     def note(self, key: NameKey, known: CachedImage) -> None:
         """Records the name's new row."""
 
-    def note_denial(self, repository: str, credential_id: CredentialId, at: float) -> None:
-        """Records that rows of the repository confirmed to the credential up to `at` are void."""
+    def note_denial(self, key: NameKey, at: float) -> None:
+        """Records that the name's row is void if it was confirmed up to `at`."""
 
 
 class ImageCache:
@@ -112,7 +114,7 @@ class ImageCache:
 
     @property
     def denials(self) -> int:
-        """How many denials are kept because the rows they void may still be in the table."""
+        """How many denials are kept because rows that they made stale may still be in the table."""
         return len(self._denied_at)
 
     def __len__(self) -> int:
@@ -137,7 +139,7 @@ class ImageCache:
                     break
             else:
                 return None
-            if now - known.confirmed_at >= self.fresh_seconds(query, target, credential_id):
+            if not self.is_fresh(known, query, target, credential_id, now):
                 return None
             contents.append(known.content)
         self.count_hits(len(contents))
@@ -148,18 +150,24 @@ class ImageCache:
         """Counts fresh answers as hits: when `fresh` gives them, and each time they are used for another pod."""
         LOOKUPS["hit"].inc(answers)
 
-    def fresh_seconds(self, query: ImageQuery, target: Target, credential_id: CredentialId) -> float:
-        """For how long an answer is fresh after it was confirmed to `credential_id`."""
+    def is_fresh(
+        self, known: CachedImage, query: ImageQuery, target: Target, credential_id: CredentialId, now: float
+    ) -> bool:
+        """Whether the row of `target` for `credential_id` needs no confirmation yet; `now` is by the caller's clock."""
+        age_seconds = now - known.confirmed_at
+        if self._denied_at and age_seconds >= _JUST_CONFIRMED_SECONDS:
+            denied_at = self._denied_at.get((target.repository, credential_id))
+            if denied_at is not None and known.confirmed_at <= denied_at:
+                return False
         lifetimes = self.lifetimes
         if target.reference.digest:
-            return math.inf if credential_id == ANONYMOUS.id else lifetimes.tag_seconds
-        return lifetimes.always_seconds if query.always or target.name == "latest" else lifetimes.tag_seconds
+            return credential_id == ANONYMOUS.id or age_seconds < lifetimes.tag_seconds
+        is_often = query.always or target.name == "latest"
+        return age_seconds < (lifetimes.always_seconds if is_often else lifetimes.tag_seconds)
 
     def find(self, target: Target, credential_id: CredentialId) -> CachedImage | None:
         """The row of `target` for `credential_id`, whatever its age. Takes less than a microsecond."""
-        key = (target.repository, target.name, credential_id)
-        known = self._names.peek(key)
-        return None if known is None or (self._denied_at and self._is_void(key, known)) else known
+        return self._names.peek((target.repository, target.name, credential_id))
 
     def shown(self, repository: str, digest: str) -> Content | None:
         """What `digest` runs on, if this repository has shown its bytes to any credential."""
@@ -186,13 +194,18 @@ class ImageCache:
         content = self._contents.peek((target.repository, packed))
         return None if content is None else self._write(target, credential_id, CachedImage(content, packed, at))
 
-    def revoke(self, repository: str, credential_id: CredentialId, at: float) -> None:
-        """Voids the rows of `repository` that were confirmed to `credential_id` up to `at`. O(1), amortised."""
-        self._denied_at[repository, credential_id] = at
+    def revoke(self, target: Target, credential_id: CredentialId, at: float) -> None:
+        """Removes the row of `target` for `credential_id`, which was denied at `at`. O(1), amortised.
+
+        Rows of other names in its repository become stale for this credential: it may have lost access to them too.
+        """
+        key = (target.repository, target.name, credential_id)
+        self._names.remove(key)
+        self._denied_at[target.repository, credential_id] = at
         if self._write_log:
-            self._write_log.note_denial(repository, credential_id, at)
+            self._write_log.note_denial(key, at)
         if len(self._denied_at) > _DENIALS:
-            self._names.remove_where(self._is_void)
+            self._names.remove_where(self._is_denied)
             self._denied_at.clear()
 
     def load(self, key: NameKey, known: CachedImage) -> None:
@@ -203,7 +216,7 @@ class ImageCache:
         self._contents.put_in_place((repository, known.packed), known.content)
         key = (repository, name, CredentialId(sys.intern(credential_id)))
         before = self._names.peek(key)
-        if not self._is_void(key, known) and (before is None or before.confirmed_at < known.confirmed_at):
+        if not self._is_denied(key, known) and (before is None or before.confirmed_at < known.confirmed_at):
             self._names.put(key, known)
 
     def load_content(self, repository: str, packed: PackedDigest, content: Content) -> None:
@@ -228,6 +241,6 @@ class ImageCache:
             self._write_log.note(key, known)
         return known
 
-    def _is_void(self, key: NameKey, known: CachedImage) -> bool:
+    def _is_denied(self, key: NameKey, known: CachedImage) -> bool:
         denied_at = self._denied_at.get((key[0], key[2]))
         return denied_at is not None and known.confirmed_at <= denied_at

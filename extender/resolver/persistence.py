@@ -55,7 +55,10 @@ _WAITING_NAMES = declare_cache(
     invalidated_by="a denial",
 )
 _WAITING_DENIALS = declare_cache(
-    "resolver.persistence.denials", key="repository, credential id", lifetime="until written", bound=_MOST_WAITING
+    "resolver.persistence.denials",
+    key="repository, tag or digest, credential id",
+    lifetime="until written",
+    bound=_MOST_WAITING,
 )
 _READS_AT_ONCE = 8
 
@@ -103,7 +106,7 @@ class Persistence:
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
         self._writing = asyncio.Lock()
         self._names: Table[NameKey, CachedImage] = _WAITING_NAMES.table(limits.most_waiting)
-        self._denials: Table[tuple[str, CredentialId], float] = _WAITING_DENIALS.table(limits.most_waiting)
+        self._denials: Table[NameKey, float] = _WAITING_DENIALS.table(limits.most_waiting)
         self._changed = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._is_loaded = False
@@ -115,11 +118,11 @@ class Persistence:
         ROWS["dropped"].inc(self._names.put(key, known))
         self._wake()
 
-    def note_denial(self, repository: str, credential_id: CredentialId, at: float) -> None:
-        """Queues a denial: it voids the store's rows of the repository confirmed to the credential up to `at`."""
-        if self._store is None or not self._may_keep(credential_id):
+    def note_denial(self, key: NameKey, at: float) -> None:
+        """Queues a denial: it voids the store's row of the name confirmed up to `at`."""
+        if self._store is None or not self._may_keep(key[2]):
             return
-        ROWS["dropped"].inc(self._denials.put((repository, credential_id), at))
+        ROWS["dropped"].inc(self._denials.put(key, at))
         self._wake()
 
     def may_know(self, credential_ids: Iterable[CredentialId]) -> bool:
@@ -227,7 +230,7 @@ class Persistence:
             _remove_unchanged(self._denials, denials)
         return written
 
-    def _batch_of(self, names: dict[NameKey, CachedImage], denials: dict[tuple[str, CredentialId], float]) -> Batch:
+    def _batch_of(self, names: dict[NameKey, CachedImage], denials: dict[NameKey, float]) -> Batch:
         ahead = self._wall_clock() - self._clock()
         return Batch(
             [NameRow(*key, known.packed, known.content, known.confirmed_at + ahead) for key, known in names.items()],
@@ -283,7 +286,7 @@ class Persistence:
         return [(key, known) for key, known in found if not self._is_denied(key, known)]
 
     def _is_denied(self, key: NameKey, known: CachedImage) -> bool:
-        denied_at = self._denials.peek((key[0], key[2]))
+        denied_at = self._denials.peek(key)
         return denied_at is not None and known.confirmed_at <= denied_at
 
 

@@ -161,7 +161,7 @@ class RegistryLookup:
 
     def _fail(self, target: Target, credential: Credential, error: Exception) -> Failure:
         if isinstance(error, RegistryDenied):
-            self._cache.revoke(target.repository, credential.id, self._clock())
+            self._cache.revoke(target, credential.id, self._clock())
         failure = self._failures.remember(target, credential.id, error)
         log.info("lookup.failed", image=str(target.reference), cause=failure.cause.value, credential_id=credential.id)
         return failure

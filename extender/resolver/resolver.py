@@ -63,8 +63,9 @@ class Resolver:
     The meaning of a tag is fresh for `tag_seconds`, or for `always_seconds` if the tag is `latest` or the query says
     `always`. It is then stale: callers still get it while a lookup refreshes it in the background. It expires
     `stale_seconds` after the registry last confirmed it. A credential's access to a digest ages like a tag, but
-    anonymous access stays fresh. A failure holds for as long as `failures.py` says. Only *denied* removes an answer; no
-    other failure replaces one.
+    anonymous access stays fresh. A failure holds for as long as `failures.py` says. Only *denied* removes an answer,
+    that of its own name, and has the credential's other names in the repository confirmed; no other failure replaces
+    one.
 
     `size` bounds each table. `clock` gives monotonic seconds, `random` numbers from 0 up to 1. A lookup reads
     `persistence` before it asks a registry; the resolver closes it. Without it nothing outlives the process.
@@ -236,7 +237,7 @@ class Resolver:
             self.cache.load(key, known)
         for credential_id in credential_ids:
             found = self.cache.find(target, credential_id)
-            if found and self._clock() - found.confirmed_at < self.cache.fresh_seconds(query, target, credential_id):
+            if found and self.cache.is_fresh(found, query, target, credential_id, self._clock()):
                 return found
         return await self._registry_lookup.find(target, credentials)
 
@@ -263,7 +264,7 @@ class Resolver:
     ) -> Answer:
         """The answer after the wait: the lookup's content, else what the cache has by now, else the lookup's failure.
 
-        A lookup that was *denied* has removed its rows from the cache.
+        A lookup that was *denied* has removed its row from the cache.
         """
         if call is None:
             return state.answer

@@ -101,7 +101,7 @@ class RedisStore:
     ) -> Sequence[NameRow | None]:
         """Sends one command."""
         names = [self._name_key(repository, name, credential_id) for credential_id in credential_ids]
-        denials = [self._denial_key(repository, credential_id) for credential_id in credential_ids]
+        denials = [self._denial_key(repository, name, credential_id) for credential_id in credential_ids]
         values = cast("list[bytes | None]", await _translated(self._client.mget([*names, *denials])))
         rows = [
             decode_name(repository, name, credential_id, record)
@@ -119,8 +119,8 @@ class RedisStore:
     async def write(self, batch: Batch) -> None:
         """Writes in one round trip, denials first. What was written before an error stays."""
         values: dict[str, bytes] = {}
-        for (repository, credential_id), at in batch.denials.items():
-            values[self._denial_key(repository, credential_id)] = repr(at).encode()
+        for key, at in batch.denials.items():
+            values[self._denial_key(*key)] = repr(at).encode()
         for row in batch.names:
             values[self._content_key(row.repository, row.packed)] = encode_content(row)
             values[self._name_key(row.repository, row.name, row.credential_id)] = encode_name(row)
@@ -140,11 +140,10 @@ class RedisStore:
             await pipeline.execute()
 
     def _name_key(self, repository: str, name: PackedDigest, credential_id: CredentialId) -> str:
-        mark = ":" if isinstance(name, str) and ":" not in name else "@"
-        return f"{self._prefix}name:{credential_id}:{repository}{mark}{unpack_digest(name)}"
+        return f"{self._prefix}name:{credential_id}:{_image_of(repository, name)}"
 
-    def _denial_key(self, repository: str, credential_id: CredentialId) -> str:
-        return f"{self._prefix}denial:{credential_id}:{repository}"
+    def _denial_key(self, repository: str, name: PackedDigest, credential_id: CredentialId) -> str:
+        return f"{self._prefix}denial:{credential_id}:{_image_of(repository, name)}"
 
     def _content_key(self, repository: str, packed: PackedDigest) -> str:
         return f"{self._prefix}content:{repository}@{unpack_digest(packed)}"
@@ -174,6 +173,11 @@ class _TlsConnection(SSLConnection):
     def __init__(self, *, context: ssl.SSLContext, **options: Any) -> None:  # noqa: ANN401 -- the parent's own
         super().__init__(**options)
         self.ssl_context.context = context
+
+
+def _image_of(repository: str, name: PackedDigest) -> str:
+    mark = ":" if isinstance(name, str) and ":" not in name else "@"
+    return f"{repository}{mark}{unpack_digest(name)}"
 
 
 def _time(value: bytes | None) -> float:

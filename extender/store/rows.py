@@ -60,12 +60,12 @@ Row = NameRow | ContentRow
 class Batch(msgspec.Struct, frozen=True):
     """Rows and denials that are written together. Denials come first: they void earlier rows, not those of the batch.
 
-    `denials` has, by repository and credential id, the time up to which confirmed rows are void. Times are in seconds
-    since the epoch.
+    `denials` has, by repository, name and credential id, the time up to which confirmed rows are void. Times are in
+    seconds since the epoch.
     """
 
     names: Collection[NameRow]
-    denials: Mapping[tuple[str, CredentialId], float]
+    denials: Mapping[tuple[str, PackedDigest, CredentialId], float]
 
 
 class Store(Protocol):

@@ -174,7 +174,7 @@ class SqliteStore:
     def _write(self, file: sqlite3.Connection, batch: Batch) -> None:
         file.execute("BEGIN IMMEDIATE")
         try:
-            file.executemany("DELETE FROM names WHERE repository = ? AND scope = ?", batch.denials)
+            file.executemany("DELETE FROM names WHERE repository = ? AND name = ? AND scope = ?", batch.denials)
             file.executemany("REPLACE INTO contents (repository, digest, record) VALUES (?, ?, ?)", _contents(batch))
             file.executemany("REPLACE INTO names (repository, scope, name, record) VALUES (?, ?, ?, ?)", _names(batch))
             for table in ("names", "contents"):

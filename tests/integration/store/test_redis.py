@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.images.content import Content
-from extender.images.digest import digest_of, pack_digest
+from extender.images.digest import PackedDigest, digest_of, pack_digest
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
@@ -23,7 +23,7 @@ from testbed.debian_redis import DebianRedis
 from tests.unit.resolver.fake_registry import FakeRegistry, Keys, index_of
 
 PUBLIC, TENANT = ANONYMOUS.id, CredentialId("tenant")
-NONE: dict[tuple[str, CredentialId], float] = {}
+NONE: dict[tuple[str, PackedDigest, CredentialId], float] = {}
 KEYS = Keys(ANONYMOUS)
 
 Open = Callable[[str], Store]
@@ -105,7 +105,7 @@ async def test_what_one_replica_writes_another_reads(open_url: Open, redis: Debi
 
 async def test_every_key_has_our_prefix_and_lapses(store: Store, redis: DebianRedis) -> None:
     """Others may use the same server, and what nobody renews goes by itself."""
-    await store.write(Batch([row(0)], {("ghcr.io/team/other", PUBLIC): 1.0}))
+    await store.write(Batch([row(0)], {("ghcr.io/team/other", "v1", PUBLIC): 1.0}))
     async with client_of(redis) as client:
         keys = [key.decode() for key in await client.keys("*") if isinstance(key, bytes)]
         lifetimes = [await client.ttl(key) for key in keys]
@@ -118,7 +118,7 @@ async def test_a_denial_voids_what_was_proven_before_whoever_writes_it_when(open
     """A replica that comes late with an old row does not bring it back; a later proof counts."""
     first, second = (open_url(f"redis://127.0.0.1:{redis.port}") for _ in range(2))
     await first.write(Batch([row(0), row(0, TENANT)], NONE))
-    await first.write(Batch([], {(row(0).repository, PUBLIC): 1e9}))
+    await first.write(Batch([], {(row(0).repository, row(0).name, PUBLIC): 1e9}))
     assert await find(second, row(0), PUBLIC, TENANT) == [row(0, TENANT)]
     await second.write(Batch([row(0)], NONE))
     assert await find(second, row(0)) == []
@@ -129,7 +129,7 @@ async def test_a_denial_voids_what_was_proven_before_whoever_writes_it_when(open
 
 async def test_what_somebody_else_put_there_is_no_row(store: Store, redis: DebianRedis) -> None:
     """Neither another key's record, nor text, nor a damaged denial that might have been one."""
-    await store.write(Batch([row(0), row(1)], {("ghcr.io/team/other", PUBLIC): 1.0}))
+    await store.write(Batch([row(0), row(1)], {("ghcr.io/team/other", row(1).name, PUBLIC): 1.0}))
     async with client_of(redis) as client:
         first, second = [await only_key(client, f"*:name:*:v{number}") for number in range(2)]
         record = await client.get(second)

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS, CredentialId
-from extender.images.digest import digest_of, pack_digest
+from extender.images.digest import PackedDigest, digest_of, pack_digest
 from extender.store.rows import Batch, ContentRow, NameRow, Row, StoreError
 from extender.store.sqlite import SqliteStore
 from tests.unit.resolver.fake_registry import index_of
 
 PUBLIC, TENANT = ANONYMOUS.id, CredentialId("tenant")
 CONTENTS = [index_of("linux/amd64"), index_of("linux/arm64")]
-NONE: dict[tuple[str, CredentialId], float] = {}
+NONE: dict[tuple[str, PackedDigest, CredentialId], float] = {}
 
 Open = Callable[..., SqliteStore]
 
@@ -112,12 +112,12 @@ async def test_what_was_written_longest_ago_goes_first(open_store: Open) -> None
     assert [item.packed for item in contents] == [row(2).packed, row(0).packed, row(3).packed]
 
 
-async def test_a_denial_removes_a_scope_s_rows_of_a_repository(open_store: Open) -> None:
-    """Not those that come with it, nor other scopes', nor other repositories'."""
+async def test_a_denial_removes_one_row(open_store: Open) -> None:
+    """Not those that come with it, nor that of another name, credential or repository."""
     store = open_store()
-    others = [row(1, TENANT), row(2, repository="ghcr.io/team/other")]
-    await store.write(Batch([row(0), row(1), *others], NONE))
-    await store.write(Batch([row(5)], {("ghcr.io/team/app", PUBLIC): 1e10}))
+    others = [row(1), row(0, TENANT), row(0, repository="ghcr.io/team/other")]
+    await store.write(Batch([row(0), *others], NONE))
+    await store.write(Batch([row(5)], {("ghcr.io/team/app", row(0).name, PUBLIC): 1e10}))
     assert await names(store) == [*others, row(5)]
 
 

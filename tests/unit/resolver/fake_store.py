@@ -49,9 +49,8 @@ class FakeStore:
     async def write(self, batch: Batch) -> None:
         await self._visit()
         self.batches.append(batch)
-        for location in batch.denials:
-            for key in [key for key in self.names if (key[0], key[2]) == location]:
-                del self.names[key]
+        for key in batch.denials:
+            self.names.pop(key, None)
         for row in batch.names:
             self.names[row.repository, row.name, row.credential_id] = row
             self.contents[row.repository, row.packed] = ContentRow(row.repository, row.packed, row.content)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS
-from extender.errors import RegistryUnavailable
+from extender.errors import RegistryDenied, RegistryUnavailable
 from extender.images.content import Answer, Cause, Failure
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
@@ -145,20 +145,38 @@ async def test_one_tenant_s_failure_is_not_another_s(resolver: Resolver, registr
 
 
 @pytest.mark.usefixtures("digest")
-async def test_a_denial_takes_the_scope_s_other_tags_of_the_repository_too(
+async def test_a_denial_has_the_credential_s_other_tags_of_the_repository_confirmed(
     resolver: Resolver, registry: FakeRegistry, clock: Clock
 ) -> None:
-    """Other scopes keep theirs."""
+    """They serve until the registry denies them as well; for other credentials they stay fresh."""
     registry.push("ghcr.io/team/app:2", "linux/arm64")
     registry.readers[REPOSITORY] = {"tenant", "other"}
     second = ImageQuery("ghcr.io/team/app:2")
     for keys in (Keys(TENANT), Keys(OTHER)):
         await resolver.resolve_all([LOOKUP, second], keys, 60)
     registry.readers[REPOSITORY] = {"other"}
-    clock.advance(900)
-    assert cause_of(await ask(resolver, Keys(TENANT), revalidate=True)) is Cause.DENIED
-    assert resolver.peek(second, Keys(TENANT)) is None
-    assert resolver.peek(second, Keys(OTHER)) == CONTENT
+    clock.advance(100)
+    often = ImageQuery(APP, always=True)
+    assert cause_of(await ask(resolver, Keys(TENANT), often, revalidate=True)) is Cause.DENIED
+    assert resolver.cache.fresh([second], Keys(OTHER)) == [CONTENT]
+    assert resolver.cache.fresh([second], Keys(TENANT)) is None
+    assert resolver.peek(second, Keys(TENANT)) == CONTENT
+    assert cause_of(await ask(resolver, Keys(TENANT), second, revalidate=True)) is Cause.DENIED
+    assert cause_of(resolver.peek(second, Keys(TENANT))) is Cause.DENIED
+
+
+async def test_one_denied_tag_leaves_the_others_of_its_repository(
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
+) -> None:
+    """A registry may deny a single tag, by a rule of its own."""
+    registry.push("ghcr.io/team/app:2", "linux/arm64")
+    second = ImageQuery("ghcr.io/team/app:2")
+    await ask(resolver, Keys(ANONYMOUS), second)
+    clock.advance(100)
+    registry.fault = lambda _method, reference: RegistryDenied("403") if reference.tag == "1" else None
+    assert cause_of(await ask(resolver, Keys(ANONYMOUS))) is Cause.DENIED
+    assert await ask(resolver, Keys(ANONYMOUS), second, revalidate=True) == CONTENT
+    assert resolver.cache.fresh([second], Keys(ANONYMOUS)) == [CONTENT]
 
 
 async def test_after_a_denial_a_remembered_fetch_is_no_way_around_the_registry(
@@ -168,8 +186,9 @@ async def test_after_a_denial_a_remembered_fetch_is_no_way_around_the_registry(
     by_digest = ImageQuery(f"{REPOSITORY}@{digest}")
     assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT
     registry.readers[REPOSITORY] = set()
+    clock.advance(60)
     assert cause_of(await ask(resolver, Keys(TENANT))) is Cause.DENIED
-    assert cause_of(await ask(resolver, Keys(TENANT), by_digest)) is Cause.DENIED
+    assert cause_of(await ask(resolver, Keys(TENANT), by_digest, revalidate=True)) is Cause.DENIED
     registry.readers[REPOSITORY] = {"tenant"}
     clock.advance(300)
     assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT

@@ -64,7 +64,9 @@ def test_one_that_is_stale_leaves_nothing_to_recall(resolver: Resolver, clock: C
     assert resolver.cache.fresh([ONE], PUBLIC) is None
 
 
-async def test_what_was_told_to_one_is_not_recalled_for_another(resolver: Resolver, registry: FakeRegistry) -> None:
+async def test_what_was_told_to_one_is_not_recalled_for_another(
+    resolver: Resolver, registry: FakeRegistry, clock: Clock
+) -> None:
     """Nor for the one who was denied since."""
     private = ImageQuery("ghcr.io/private/app:1")
     registry.push(private.reference, "linux/arm64")
@@ -74,6 +76,7 @@ async def test_what_was_told_to_one_is_not_recalled_for_another(resolver: Resolv
     assert resolver.cache.fresh([private], PUBLIC) is None
     assert resolver.cache.fresh([private], Keys(OTHER, ANONYMOUS)) is None
     registry.readers["ghcr.io/private/app"] = set()
+    clock.advance(60)
     await resolver.resolve_all([ImageQuery("ghcr.io/private/app:2")], Keys(TENANT), 60)
     assert resolver.cache.fresh([private], Keys(TENANT, ANONYMOUS)) is None
 

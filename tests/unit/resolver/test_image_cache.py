@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from extender.credentials.keyring import CredentialId
 from extender.images.content import Content
 from extender.images.digest import digest_of, pack_digest
-from extender.resolver.image_cache import CachedImage, ImageCache, Lifetimes, NameKey, WriteLog
+from extender.resolver.image_cache import CachedImage, ImageCache, ImageQuery, Lifetimes, NameKey, WriteLog
 from extender.resolver.references import References, Target
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import index_of
@@ -68,32 +68,50 @@ def test_another_tag_of_the_repository_needs_only_the_digest() -> None:
     assert cache.confirm(SIBLING, A, DIGESTS[0], 6.0) == cache.find(SIBLING, A)
 
 
-def test_a_denial_takes_all_of_a_scope_s_knowledge_of_a_repository() -> None:
-    """Every tag of it goes, other repositories and other scopes stay, and what is proven later counts again."""
+def is_fresh(cache: ImageCache, one: Target, credential_id: CredentialId, now: float) -> bool:
+    """Whether the row that is there needs no confirmation at `now`."""
+    known = cache.find(one, credential_id)
+    assert known is not None
+    return cache.is_fresh(known, ImageQuery(str(one.reference)), one, credential_id, now)
+
+
+def test_a_denial_takes_one_name_and_has_the_others_of_its_repository_confirmed() -> None:
+    """Other repositories and other credentials stay as they are, and what is confirmed later counts again."""
     cache = make_cache(10)
     for one in (TAG, SIBLING, ELSEWHERE):
         cache.learn(one, A, DIGESTS[0], CONTENTS[0], 5.0)
     cache.confirm(TAG, B, DIGESTS[0], 5.0)
-    cache.revoke(TAG.repository, A, 6.0)
+    cache.revoke(TAG, A, 100.0)
     assert cache.find(TAG, A) is None
-    assert cache.find(SIBLING, A) is None
-    assert cache.find(ELSEWHERE, A) is not None
-    assert cache.find(TAG, B) is not None
-    cache.confirm(TAG, A, DIGESTS[0], 7.0)
-    assert cache.find(TAG, A) is not None
-    assert cache.find(SIBLING, A) is None
+    assert not is_fresh(cache, SIBLING, A, 100.0)
+    assert is_fresh(cache, ELSEWHERE, A, 100.0)
+    assert is_fresh(cache, TAG, B, 100.0)
+    cache.confirm(TAG, A, DIGESTS[0], 101.0)
+    cache.confirm(SIBLING, A, DIGESTS[0], 101.0)
+    assert is_fresh(cache, TAG, A, 200.0)
+    assert is_fresh(cache, SIBLING, A, 200.0)
+
+
+def test_a_tag_that_is_denied_again_and_again_costs_its_siblings_one_request_a_minute() -> None:
+    """Whoever may push to a repository may also make one of its tags deny access."""
+    cache = make_cache(10)
+    cache.learn(SIBLING, A, DIGESTS[0], CONTENTS[0], 5.0)
+    cache.revoke(TAG, A, 6.0)
+    assert is_fresh(cache, SIBLING, A, 64.9)
+    assert not is_fresh(cache, SIBLING, A, 65.0)
 
 
 def test_denials_without_end_neither_pile_up_nor_bring_rows_back() -> None:
-    """After some thousands the rows they void are swept out, and only those."""
+    """After some thousands the rows they made stale are swept out, and only those."""
     cache = make_cache(10)
-    cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
-    cache.learn(ELSEWHERE, A, DIGESTS[0], CONTENTS[0], 5.0)
-    cache.revoke(TAG.repository, A, 6.0)
+    for one in (TAG, SIBLING, ELSEWHERE):
+        cache.learn(one, A, DIGESTS[0], CONTENTS[0], 5.0)
+    cache.revoke(TAG, A, 6.0)
     for number in range(5000):
-        cache.revoke(f"ghcr.io/denied/{number}", A, 6.0)
+        cache.revoke(target(f"ghcr.io/denied/{number}:1"), A, 6.0)
     assert cache.denials < 5000
     assert cache.find(TAG, A) is None
+    assert cache.find(SIBLING, A) is None
     assert cache.find(ELSEWHERE, A) is not None
 
 
@@ -147,8 +165,8 @@ def test_memory_tells_what_a_plain_record_of_all_events_tells(
     for time, (verb, one, credential_id, number) in enumerate(steps):
         key, pair = (one.repository, str(one.name), credential_id), (one.repository, DIGESTS[number])
         if verb == "revoke":
-            cache.revoke(one.repository, credential_id, time)
-            names = {name: row for name, row in names.items() if (name[0], name[2]) != (one.repository, credential_id)}
+            cache.revoke(one, credential_id, time)
+            names.pop(key, None)
         elif verb == "learn":
             cache.learn(one, credential_id, DIGESTS[number], CONTENTS[number], time)
             shown[pair] = CONTENTS[number]
@@ -175,8 +193,8 @@ class Pages:
     def note(self, key: NameKey, known: CachedImage) -> None:
         self.lines.append((key, known))
 
-    def note_denial(self, repository: str, credential_id: CredentialId, at: float) -> None:
-        self.lines.append((repository, credential_id, at))
+    def note_denial(self, key: NameKey, at: float) -> None:
+        self.lines.append((key, at))
 
 
 def test_what_registries_say_is_noted_and_what_is_adopted_is_not() -> None:
@@ -186,13 +204,13 @@ def test_what_registries_say_is_noted_and_what_is_adopted_is_not() -> None:
     learned = cache.learn(TAG, A, DIGESTS[0], CONTENTS[0], 5.0)
     confirmed = cache.confirm(SIBLING, A, DIGESTS[0], 6.0)
     assert cache.confirm(SIBLING, A, DIGESTS[1], 6.0) is None
-    cache.revoke(TAG.repository, A, 7.0)
+    cache.revoke(TAG, A, 7.0)
     cache.load((ELSEWHERE.repository, "1", A), learned)
     cache.load_content(ELSEWHERE.repository, pack_digest(DIGESTS[1]), CONTENTS[1])
     assert pages.lines == [
         ((TAG.repository, "1", A), learned),
         ((SIBLING.repository, "2", A), confirmed),
-        (TAG.repository, A, 7.0),
+        ((TAG.repository, "1", A), 7.0),
     ]
 
 
@@ -221,7 +239,7 @@ def test_what_is_adopted_gives_way_to_what_was_proven_later(at: float, digest: s
 def test_what_was_denied_is_not_adopted() -> None:
     """Unless it was proven again since."""
     cache = make_cache(10)
-    cache.revoke(TAG.repository, A, 6.0)
+    cache.revoke(TAG, A, 6.0)
     cache.load((TAG.repository, "1", A), CachedImage(CONTENTS[0], pack_digest(DIGESTS[0]), 6.0))
     assert cache.find(TAG, A) is None
     cache.load((TAG.repository, "1", A), CachedImage(CONTENTS[0], pack_digest(DIGESTS[0]), 7.0))

@@ -202,7 +202,7 @@ async def test_a_store_that_fails_costs_no_answer(replica: Replica, registry: Fa
 async def test_what_a_denial_took_away_stays_away_after_a_restart(
     replica: Replica, registry: FakeRegistry, clock: Clock
 ) -> None:
-    """The scope's other tags of the repository too; other scopes keep theirs."""
+    """Another tag of the repository serves until it is denied as well; other credentials keep theirs."""
     registry.push("ghcr.io/team/app:2", "linux/arm64")
     registry.push(APP, "linux/arm64")
     registry.readers[REPOSITORY] = {"tenant", "other"}
@@ -214,6 +214,12 @@ async def test_what_a_denial_took_away_stays_away_after_a_restart(
     registry.readers[REPOSITORY] = {"other"}
     clock.advance(900)
     await first.resolve_all([LOOKUP], Keys(TENANT), 60, revalidate=True)
+    await first.flush()
+    registry.fault = down
+    assert isinstance(await ask(replica(), Keys(TENANT)), Failure)
+    assert await ask(replica(), Keys(TENANT), second) == CONTENT
+    registry.fault = lambda _method, _reference: None
+    await first.resolve_all([second], Keys(TENANT), 60, revalidate=True)
     await first.flush()
     registry.fault = down
     for lookup in (LOOKUP, second):
