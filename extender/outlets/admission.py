@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import structlog
 
+from extender.budgets import Budget, declare_budget
 from extender.images.content import Answer
 from extender.images.platform import Platform
 from extender.kubernetes.admission_v1 import (
@@ -33,6 +34,15 @@ ADMISSIONS = counter(
     "Reviews by what became of the pod; skipped: no creation of a pod; unreadable: not the Pod that we know.",
     "outcome",
     (*AdmissionOutcome, _SKIPPED, _UNREADABLE),
+)
+
+_WAITING = declare_budget(
+    "outlets.admission.waiting",
+    unit="reviews that wait for lookups",
+    total=1_000,
+    most_each=250,
+    why="each holds a connection of the API server, which has some 600 requests that change something under way; "
+    "a review beyond that is answered from memory, while its lookups go on",
 )
 
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError)
@@ -70,6 +80,7 @@ class PodAdmission:
         self._cluster_platforms = cluster_platforms
         self._wait_seconds = wait_seconds
         self._may_read_secrets = may_read_secrets
+        self._waiting = Budget(_WAITING)
 
     async def review(self, body: bytes) -> Reply:
         """The AdmissionReview with the response to the one in `body`. Raises InvalidRequest."""
@@ -77,7 +88,14 @@ class PodAdmission:
         if isinstance(gathered, Reply):
             return gathered
         # A required affinity stays in the pod even if the image's tag moves, so a stale answer is confirmed first.
-        answers = await self._pod_resolver.resolve(gathered.question, self._wait_seconds, revalidate=self._confirms)
+        question, tenant = gathered.question, gathered.question.keyring.tenant
+        may_wait = self._waiting.take(tenant)
+        try:
+            wait_seconds = self._wait_seconds if may_wait else 0.0
+            answers = await self._pod_resolver.resolve(question, wait_seconds, revalidate=self._confirms)
+        finally:
+            if may_wait:
+                self._waiting.give_back(tenant)
         return self._decide(gathered, answers)
 
     def review_nowait(self, body: bytes) -> Reply | None:

@@ -3,10 +3,11 @@
 Each case asks the way the service asks about a pod, and then the way `inspect` does, and insists that both agree.
 """
 
+import asyncio
 import base64
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from extender.cluster.client import open_cluster
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.tree import Config
 from extender.credentials.docker_config import load_docker_config
-from extender.credentials.keyring import DockerConfigKeyring
+from extender.credentials.keyring import DockerConfigKeyring, Keyring
 from extender.credentials.logins import Login, Logins
 from extender.credentials.pull_secrets import PullSecrets
 from extender.demo.registry import EmbeddedRegistry
@@ -389,6 +390,53 @@ async def test_review_makes_us_read_a_secret_only_if_nobody_else_could(
     patch = base64.b64decode(response.get("patch", "")).decode()
     assert ("arm64" in patch) == bool(words)
     assert world.secret_reads == reads
+
+
+class SlowResolver(Resolver):
+    """Lookups that take as long as a caller waits."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    async def resolve_all(
+        self, queries: Sequence[ImageQuery], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
+    ) -> list[Answer]:
+        self.waits.append(wait_seconds)
+        if wait_seconds:
+            await asyncio.Event().wait()
+        return [None] * len(queries)
+
+
+async def test_reviews_of_one_tenant_that_wait_leave_room_for_others(world: World) -> None:
+    """Each holds a connection of the API server for the whole wait; those beyond the share are answered at once."""
+    resolver = SlowResolver()
+    admission = PodAdmission(
+        msgspec.structs.replace(world.pod_resolver, resolver=resolver),
+        AdmissionPolicy(tolerations=Config().admission.tolerations),
+        cluster_platforms=frozenset,
+        wait_seconds=10,
+        may_read_secrets=True,
+    )
+    bodies = {
+        namespace: msgspec.json.encode(review_of(world.pod(namespace, "pull"), namespace=namespace))
+        for namespace in ("a", "b")
+    }
+    reviews = [asyncio.create_task(admission.review(bodies["a"])) for _ in range(300)]
+    await asyncio.sleep(0)
+    done = [review for review in reviews if review.done()]
+    assert len(done) == 50
+    assert all(b'"allowed":true' in review.result().body for review in done)
+    other = asyncio.create_task(admission.review(bodies["b"]))
+    await asyncio.sleep(0)
+    assert not other.done()
+    assert resolver.waits == [10] * 250 + [0] * 50 + [10]
+    for review in (*reviews, other):
+        review.cancel()
+    await asyncio.gather(*reviews, other, return_exceptions=True)
+    again = asyncio.create_task(admission.review(bodies["a"]))
+    await asyncio.sleep(0)
+    assert resolver.waits[-1] == 10
+    again.cancel()
 
 
 @pytest.mark.parametrize(("may_read", "kept"), [(True, ["b", "d"]), (False, ["a", "b", "c", "d"])])
