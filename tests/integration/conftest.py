@@ -9,6 +9,7 @@ For tests of any room that need a real registry (skipped with one line if Debian
 Likewise `start_redis(*options)` for a real Redis server.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +23,17 @@ from testbed.debian_registry import DebianRegistry, find_docker_registry
 
 StartRegistry = Callable[..., DebianRegistry]
 StartRedis = Callable[..., DebianRedis]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_system_authorities() -> Iterator[None]:
+    """Makes OpenSSL's default authorities none (SSL_CERT_FILE), here and in processes that tests start.
+
+    No server of a test has a certificate of theirs, and reading them takes 25 ms for each TLS context.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", os.devnull)
+        yield
 
 
 @pytest.fixture(autouse=True)
