@@ -18,6 +18,10 @@ from aiohttp import web
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.demo.images import build_index
 from extender.demo.registry import EmbeddedRegistry
+from extender.images.content import Content
+from extender.images.digest import pack_digest
+from extender.images.manifest import Kind
+from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference
 from extender.logs import configure_logs
 from extender.registry.addresses import AddressGuard
@@ -27,12 +31,14 @@ from extender.registry.session import open_session
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
+from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
 from testbed.clock import Clock
 
 MINUTE, HOUR = 60.0, 3600.0
 BOTH = ("linux/amd64", "linux/arm64")
 _TOKEN_SECONDS = 300
+_STORE, _SIZE = "images.sqlite", 10_000
 _COLUMNS = ("401", "token", "HEAD manifests", "GET manifests", "GET blobs")
 
 
@@ -106,19 +112,20 @@ class Simulation:
         self.hub = Hub(self.clock)
         self.replicas: list[Resolver] = []
         self._stores: list[Persistence] = []
+        self._pushed: dict[str, str] = {}  # digests by name
         self._stack = stack
         self._folder = folder
 
     async def start(self, replicas: int = 1, *, store: type[SqliteStore] | None = None) -> None:
         """Starts so many more replicas; with a `store`, each opens one of that type at the same path."""
         for _ in range(replicas):
-            kept = store(self._folder / "images.sqlite", size=10_000) if store else None
+            kept = store(self._folder / _STORE, size=_SIZE) if store else None
             persistence = Persistence(
                 kept, clock=self.clock, wall_clock=self.clock, limits=PersistenceLimits(read_seconds=10.0)
             )
             resolver = Resolver(
                 await self._client(),
-                size=10_000,
+                size=_SIZE,
                 tag_seconds=900,
                 always_seconds=60,
                 stale_seconds=86_400,
@@ -130,13 +137,6 @@ class Simulation:
             self._stores.append(persistence)
             self.replicas.append(resolver)
 
-    async def stop(self) -> None:
-        """Ends all replicas."""
-        for resolver in self.replicas:
-            await resolver.close()
-        self.replicas.clear()
-        self._stores.clear()
-
     async def ask(self, image: str, *, keys: Keys | None = None, always: bool = False) -> None:
         """Has each replica decide about a pod of this image; returns when their background work is done."""
         for resolver, store in zip(self.replicas, self._stores, strict=True):
@@ -144,6 +144,18 @@ class Simulation:
             while resolver.counts()["in_flight"]:
                 await asyncio.sleep(0)
             await store.flush()
+
+    async def store_pushed(self) -> None:
+        """Writes all images of `push` to the store that replicas will open, as if one had just looked them up."""
+        content = Content(Kind.INDEX, frozenset(map(parse_platform, BOTH)), states_platforms=True)
+        now = self.clock()
+        rows = [
+            NameRow(f"{self.hub.host}/{name}", "1", ANONYMOUS.id, pack_digest(digest), content, now)
+            for name, digest in self._pushed.items()
+        ]
+        store = SqliteStore(self._folder / _STORE, size=_SIZE)
+        await store.write(Batch(rows, {}))
+        await store.close()
 
     async def ask_evenly(self, images: Sequence[str], pods: int, seconds: float, *, always: bool = False) -> None:
         """Asks about `pods` pods of these images, one after another, evenly over the time."""
@@ -155,7 +167,7 @@ class Simulation:
         """Adds so many multi-arch images to the registry, all different, and returns their names."""
         names = [f"team/app-{number}" for number in range(count)]
         for number, name in enumerate(names):
-            self.hub.add(name, "1", build_index([*BOTH, f"linux/arm/v{number + 10}"]))
+            self._pushed[name] = self.hub.add(name, "1", build_index([*BOTH, f"linux/arm/v{number + 10}"]))
         return [f"{name}:1" for name in names]
 
     async def _client(self) -> RegistryClient:
@@ -253,24 +265,17 @@ async def _missing(simulation: Simulation) -> None:
 
 
 async def _restart_soon(simulation: Simulation) -> None:
-    await _fill_and_restart(simulation, MINUTE)
+    await _start_with_a_store(simulation, MINUTE)
 
 
 async def _restart_later(simulation: Simulation) -> None:
-    await _fill_and_restart(simulation, HOUR)
+    await _start_with_a_store(simulation, HOUR)
 
 
-async def _fill_and_restart(simulation: Simulation, seconds: float) -> None:
-    """Looks up 2,000 images, restarts after that time, and looks them up again.
-
-    Only what follows the restart is counted.
-    """
+async def _start_with_a_store(simulation: Simulation, seconds: float) -> None:
+    """Starts with a store that knew 2,000 images that time ago, and looks them up."""
     images = simulation.push(2000)
-    await simulation.start(store=SqliteStore)
-    for image in images:
-        await simulation.ask(image)
-    await simulation.stop()
-    simulation.hub.costs.clear()
+    await simulation.store_pushed()
     simulation.clock.advance(seconds)
     await simulation.start(store=SqliteStore)
     for image in images:
