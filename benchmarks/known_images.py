@@ -152,16 +152,16 @@ async def _resolve_all(
 class _Watch:
     """A stopwatch that keeps the shortest time between `start` and `stop`, in microseconds per item.
 
-    It collects garbage before it starts. `count` is the number of items.
+    It collects garbage when it is made. `count` is the number of items.
     """
 
     def __init__(self, count: int) -> None:
+        gc.collect()
         self.least = float("inf")
         self._count = count
         self._started = 0.0
 
     def start(self) -> None:
-        gc.collect()
         self._started = time.perf_counter()
 
     def stop(self) -> None:

@@ -86,7 +86,7 @@ def main(path: Path, rounds: int, seed: int) -> None:
     chance = random.Random(seed)
     lost = torn = wrong = batches = 0
     for number in range(rounds):
-        if path.exists() and path.stat().st_size > 2_000_000:
+        if path.exists() and path.stat().st_size > 500_000:
             path.unlink()
         acknowledged = kill_a_writer(path, number, chance)
         tags, bad = asyncio.run(read(path))
