@@ -1,10 +1,11 @@
 """Mappings of bounded size, and the declarations of all caches.
 
-`LruTable` evicts the row used longest ago, `Table` the row put longest ago. Each cache of the package is declared where
-it is made: its key, lifetime, bound and what invalidates it are beside the code and in one table in
-docs/architecture.md. Two kinds of state are not caches and not declared. Views of nodes and namespaces hold everything
-that a watch last sent, and change with the cluster instead of expiring. A value that an object or a function without
-parameters computes once needs no bound.
+`LruTable` evicts the row used longest ago, `Table` the row put longest ago. `ShareTable` counts what its rows cost and
+evicts the rows of owners that hold more than their part. Each cache of the package is declared where it is made: its
+key, lifetime, bound and what invalidates it are beside the code and in one table in docs/architecture.md. Two kinds of
+state are not caches and not declared. Views of nodes and namespaces hold everything that a watch last sent, and change
+with the cluster instead of expiring. A value that an object or a function without parameters computes once needs no
+bound.
 
 This module is pure: no clock, no task, no metric.
 """
@@ -66,6 +67,90 @@ class LruTable(_Rows[K, V]):
             self._rows.popitem(last=False)
 
 
+# Rows that one `put` of a `ShareTable` may pass over, a quarter of a microsecond each.
+_MOST_PASSED = 64
+
+
+class ShareTable(LruTable[K, V]):
+    """A mapping of rows that cost at most `size` in all, whose owners cannot evict each other's part of it.
+
+    The part of an owner is `size` divided by the number of owners that have rows. When the rows cost too much, the row
+    used longest ago goes whose owner holds more than its part. Rows of other owners before it count as just used; after
+    64 of them the new row itself goes, or the next in order if the new row's owner holds no more than its part. So:
+
+    - With one owner the table is an `LruTable` whose rows differ in cost.
+    - An owner that holds more than its part, its new row included, evicts no row of an owner within its part, whatever
+      it puts or reads.
+    - An owner within its part evicts a row of another such owner only if the first 64 rows in the order of use all
+      belong to such owners. In a table of 64 rows or fewer it never does.
+
+    `peek` costs what it costs in an `LruTable`; `put` is O(1), amortised. Besides the rows, the table keeps one number
+    for each owner: owner and cost are worked out from the row whenever they are needed, so they must not change.
+    """
+
+    def __init__(self, size: int, *, owner_of: Callable[[K, V], str], cost_of: Callable[[K, V], int]) -> None:
+        """A row costs `cost_of` its key and value, 1 at least; one that costs more than `size` counts as `size`."""
+        super().__init__(size)
+        self._owner_of = owner_of
+        self._cost_of = cost_of
+        self._held: dict[str, int] = {}
+        self._cost = 0
+
+    @property
+    def cost(self) -> int:
+        """What all rows cost; at most `size`."""
+        return self._cost
+
+    def cost_held(self, owner: str) -> int:
+        """What the rows of the owner cost."""
+        return self._held.get(owner, 0)
+
+    def put(self, key: K, value: V) -> None:
+        """Adds or replaces the row, which becomes the last to be evicted. It may be evicted at once, as said above."""
+        self.remove(key)
+        self._rows[key] = value
+        self._count(key, value, 1)
+        if self._cost > self._size:
+            self._evict(key)
+
+    def remove(self, key: K) -> None:
+        """Removes the row; does nothing if there is none."""
+        value = self._rows.pop(key, None)
+        if value is not None:
+            self._count(key, value, -1)
+
+    def remove_where(self, is_void: Callable[[K, V], bool]) -> None:
+        """Removes all rows of which `is_void` is true. O(rows)."""
+        for key in [key for key, value in self._rows.items() if is_void(key, value)]:
+            self.remove(key)
+
+    def _count(self, key: K, value: V, sign: int) -> None:
+        owner, cost = self._owner_of(key, value), sign * min(max(self._cost_of(key, value), 1), self._size)
+        self._cost += cost
+        held = self._held.get(owner, 0) + cost
+        if held:
+            self._held[owner] = held
+        else:
+            del self._held[owner]
+
+    def _holds_more_than_its_part(self, key: K) -> bool:
+        """While the table costs too much there is such an owner, since not all can hold less than the average."""
+        return self._held[self._owner_of(key, self._rows[key])] * len(self._held) > self._size
+
+    def _evict(self, newest: K) -> None:
+        """Removes rows until the rest costs little enough, which is the case at the latest without `newest`."""
+        passed = 0
+        while self._cost > self._size:
+            first = next(iter(self._rows))
+            if self._holds_more_than_its_part(first):
+                self.remove(first)
+            elif passed < _MOST_PASSED:
+                self._rows.move_to_end(first)
+                passed += 1
+            else:
+                self.remove(newest if self._holds_more_than_its_part(newest) else first)
+
+
 class Table(_Rows[K, V]):
     """A mapping of at most `size` rows that evicts the rows put longest ago, read or not. O(1), amortised.
 
@@ -105,6 +190,10 @@ class Table(_Rows[K, V]):
             del self._rows[key]
 
 
+def _one(_key: object, _value: object) -> int:
+    return 1
+
+
 class CacheSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The declaration of a cache, in words for people, from which the cache is made.
 
@@ -132,6 +221,12 @@ class CacheSpec(msgspec.Struct, frozen=True, kw_only=True):
     def lru_table(self, size: int | None = None) -> LruTable[K, V]:
         """Makes the cache as an `LruTable`. `size` is required if `bound` is a text."""
         return LruTable(self.rows if size is None else size)
+
+    def share_table(
+        self, size: int | None = None, *, owner_of: Callable[[K, V], str], cost_of: Callable[[K, V], int] = _one
+    ) -> ShareTable[K, V]:
+        """Makes the cache as a `ShareTable`, by default of rows that cost 1. `size` as for the other tables."""
+        return ShareTable(self.rows if size is None else size, owner_of=owner_of, cost_of=cost_of)
 
 
 _DECLARED: dict[str, CacheSpec] = {}

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,7 +11,7 @@ import pytest
 
 import extender
 from extender.config.tree import settings
-from extender.tables import CacheSpec, LruTable, Table, caches, declare_cache
+from extender.tables import CacheSpec, LruTable, ShareTable, Table, caches, declare_cache
 from tests.unit.declared_caches import declared_caches
 
 N = TypeVar("N", bound=ast.AST)
@@ -18,7 +19,7 @@ N = TypeVar("N", bound=ast.AST)
 PACKAGE = Path(extender.__file__).parent
 FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if file != PACKAGE / "tables.py"]
 MEMOS = {"cache", "lru_cache", "alru_cache"}
-TABLES = {"Table", "LruTable", "OrderedDict"}
+TABLES = {"Table", "LruTable", "ShareTable", "OrderedDict"}
 
 
 @pytest.fixture
@@ -45,7 +46,10 @@ def test_a_cache_bounded_by_a_setting_needs_its_size() -> None:
     spec = declare_cache("test.tables.numbers", key="number", bound="`cache.size`")
     table: Table[int, int] = spec.table(1)
     assert [table.put(number, number) for number in range(3)] == [0, 1, 1]
-    for make in (spec.table, spec.lru_table):
+    shares: ShareTable[int, int] = spec.share_table(1, owner_of=lambda *_: "")
+    shares.put(1, 1)
+    assert shares.cost == 1
+    for make in (spec.table, spec.lru_table, partial(spec.share_table, owner_of=lambda *_: "")):
         with pytest.raises(TypeError, match=r"test\.tables\.numbers is bounded by `cache\.size`"):
             make()
 
@@ -101,6 +105,7 @@ def test_declarations_are_named_after_their_file() -> None:
         ("rows = Table(7)", ["Table"]),
         ("rows: tables.LruTable[int, int] = tables.LruTable(7)", ["LruTable"]),
         ("rows = LruTable[int, int](size)", ["LruTable"]),
+        ("rows = ShareTable(7, owner_of=owner, cost_of=cost)", ["ShareTable"]),
         ("rows = collections.OrderedDict()", ["OrderedDict"]),
         ("class Names(LruTable[str, int]): ...\nnames = Names(5)", ["Names"]),
         ("@lru_cache\ndef read(text): ...", ["lru_cache"]),
@@ -112,6 +117,7 @@ def test_declarations_are_named_after_their_file() -> None:
         ("X = 5\n@lru_cache(X)\ndef read(text): ...", ["lru_cache"]),
         ("spec = CacheSpec(name='x')", ["CacheSpec"]),
         ("X = declare_cache('x')\nrows = X.table()\nmore = X.lru_table(size)", []),
+        ("X = declare_cache('x')\nrows = X.share_table(size, owner_of=owner)", []),
         ("X = declare_cache('x')\n@functools.lru_cache(X.rows)\ndef read(text): ...", []),
         ("X = declare_cache('x')\nfetch = alru_cache(maxsize=X.rows, key=key)(ask)", []),
         ("X = declare_cache('x')\nclass Names(Table[str, int]): ...\nnames = Names(min(size, X.rows))", []),

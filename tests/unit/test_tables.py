@@ -1,5 +1,6 @@
 """Bounded tables, and digests made small."""
 
+from collections import Counter
 from itertools import dropwhile
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.images.digest import digest_of, pack_digest, unpack_digest
-from extender.tables import LruTable, Table
+from extender.tables import LruTable, ShareTable, Table
 
 KEYS = st.integers(0, 7)
 STEPS = st.lists(
@@ -40,6 +41,133 @@ def test_an_lru_table_does_what_a_list_in_order_of_use_does(size: int, steps: li
             model = [row for row in model if not (row[0] % 2 == 0 or row[1] > 5)]
         assert len(table) == len(model)
     assert {key: table.peek(key) for key in range(8)} == {key: dict(model).get(key) for key in range(8)}
+
+
+Owned = tuple[str, int]  # owner, cost
+OWNERS = st.sampled_from("abcde")
+SHARE_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.integers(0, 200), OWNERS, st.integers(0, 5)),
+        st.tuples(st.sampled_from(["peek", "remove"]), st.integers(0, 200), OWNERS, st.just(0)),
+    ),
+    max_size=200,
+)
+
+
+def share_table(size: int) -> ShareTable[int, Owned]:
+    """A table whose values are owner and cost."""
+    return ShareTable(size, owner_of=lambda _, value: value[0], cost_of=lambda _, value: value[1])
+
+
+def rows_of(table: ShareTable[int, Owned]) -> dict[int, Owned]:
+    """The rows in eviction order, none of which is used by this."""
+    rows: dict[int, Owned] = {}
+    table.remove_where(lambda key, value: rows.setdefault(key, value) is None)
+    return rows
+
+
+def cost_in(size: int, value: Owned) -> int:
+    """What a row costs in a table of this size."""
+    return min(max(value[1], 1), size)
+
+
+@given(size=st.integers(1, 6), steps=STEPS)
+def test_a_share_table_of_one_owner_is_an_lru_table(size: int, steps: list[tuple[str, int, int]]) -> None:
+    """Rows that cost 1 go in the order of use."""
+    shares: ShareTable[int, int] = ShareTable(size, owner_of=lambda *_: "", cost_of=lambda *_: 1)
+    table: LruTable[int, int] = LruTable(size)
+    for verb, key, value in steps:
+        for each in (shares, table):
+            match verb:
+                case "peek":
+                    each.peek(key)
+                case "put":
+                    each.put(key, value)
+                case "remove":
+                    each.remove(key)
+                case _:
+                    each.remove_where(lambda one, number: one % 2 == 0 or number > 5)
+        assert len(shares) == len(table) == shares.cost
+    assert [shares.peek(key) for key in range(8)] == [table.peek(key) for key in range(8)]
+
+
+@given(size=st.integers(1, 120), steps=SHARE_STEPS)
+def test_who_holds_more_than_its_part_takes_nothing_from_who_does_not(
+    size: int, steps: list[tuple[str, int, str, int]]
+) -> None:
+    """Whatever is put, read and removed: rows stay within the size, and in small tables each owner within its part."""
+    table = share_table(size)
+    rows: dict[int, Owned] = {}
+    for verb, key, owner, cost in steps:
+        before = dict(rows)
+        if verb == "put":
+            before[key] = (owner, cost)
+            table.put(key, (owner, cost))
+        elif verb == "remove":
+            before.pop(key, None)
+            table.remove(key)
+        else:
+            assert table.peek(key) == rows.get(key)
+        rows = rows_of(table)
+        assert rows.items() <= before.items()
+        held, held_before = _held(size, rows), _held(size, before)
+        assert table.cost == held.total() <= size
+        assert {owner: table.cost_held(owner) for owner in "abcde"} == {owner: held[owner] for owner in "abcde"}
+        assert len(table) == len(rows)
+        losers = {before[key][0] for key in before.keys() - rows.keys()}
+        harmed = {one for one in losers - {owner} if held_before[one] * len(held_before) <= size}
+        assert not (harmed and held[owner] * len(held) > size)
+        assert not (harmed and len(before) <= 65)
+
+
+def _held(size: int, rows: dict[int, Owned]) -> Counter[str]:
+    held: Counter[str] = Counter()
+    for value in rows.values():
+        held[value[0]] += cost_in(size, value)
+    return held
+
+
+@given(size=st.integers(100, 400), flood=st.integers(500, 2000), cost=st.integers(1, 90))
+def test_a_flood_of_one_owner_evicts_its_own_rows(size: int, flood: int, cost: int) -> None:
+    """Four owners with their parts lose nothing to a fifth, although they never use their rows."""
+    table = share_table(size)
+    kept = [(owner, number) for owner in "abcd" for number in range(size // 5)]
+    for number, row in enumerate(kept):
+        table.put(number, (row[0], 1))
+    for number in range(flood):
+        table.put(1000 + number, ("e", cost))
+    assert [table.peek(number) for number in range(len(kept))] == [(owner, 1) for owner, _ in kept]
+    assert table.cost <= size
+
+
+def test_parts_shrink_with_the_number_of_owners() -> None:
+    """An owner that was alone gives way to others until each holds a quarter; it keeps the rows that it used last."""
+    table = share_table(1000)
+    for number in range(1000):
+        table.put(number, ("a", 1))
+    for number in range(1000, 4000):
+        table.put(number, ("bcd"[number % 3], 1))
+    assert [table.cost_held(owner) for owner in "abcd"] == [250, 250, 250, 250]
+    assert [number for number in range(1000) if table.peek(number)] == list(range(750, 1000))
+
+
+def test_a_put_passes_over_few_rows() -> None:
+    """64 at most, however many rows stand before the one that goes; then the new row goes if its owner has too much."""
+    judged: list[int] = []
+
+    def owner_of(key: int, value: Owned) -> str:
+        judged.append(key)
+        return value[0]
+
+    table = ShareTable(10_000, owner_of=owner_of, cost_of=lambda *_: 1)
+    for number in range(10_000):
+        table.put(number, (f"owner-{number % 900}" if number < 9_000 else "flood", 1))
+    judged.clear()
+    table.put(10_000, ("flood", 1))
+    assert judged == [10_000, *range(65), 10_000, 10_000]
+    assert list(rows_of(table)) == [*range(64, 10_000), *range(64)]
+    table.put(10_001, ("owner-1", 1))
+    assert list(rows_of(table)) == [*range(129, 10_000), *range(64), 10_001, *range(64, 128)]
 
 
 @given(size=st.integers(1, 6), keys=st.lists(KEYS, max_size=60))
