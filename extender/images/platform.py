@@ -66,6 +66,24 @@ _RUNS = {
     | {variant: frozenset(_ARM_V8[: index + 5] + _ARM_V9[: index + 1]) for index, variant in enumerate(_ARM_V9)},
 }
 
+# Every platform that images usually state, as the one object for it. Other platforms are valid too, but take some 300
+# bytes in each content that has them.
+_USUAL = {
+    platform: platform
+    for platform in (
+        *(Platform("linux", "amd64", variant) for variant in ("", *_AMD64)),
+        *(Platform("linux", "arm", variant) for variant in _ARM),
+        *(Platform("linux", "arm64", variant) for variant in ("", *_ARM_V8, *_ARM_V9)),
+        *(Platform("linux", name) for name in ("386", "loong64", "mips", "mipsle", "mips64", "mips64le")),
+        *(Platform("linux", name) for name in ("ppc64", "ppc64le", "riscv64", "s390x")),
+        *(Platform("windows", name) for name in ("386", "amd64", "arm64")),
+        *(Platform(os, name) for os in ("darwin", "freebsd") for name in ("amd64", "arm64")),
+        Platform("windows", "arm", "v7"),
+        Platform("wasi", "wasm"),
+        Platform("wasip1", "wasm"),
+    )
+}
+
 # A valid label value, which is narrower than containerd's specifierRe (platforms.go): each part of a platform may be
 # written to node affinity, and an API server refuses a pod whose affinity has any other value. A label value may have
 # 63 characters. Go's longest name has 11 (mips64p32le, loongarch64): 32 are enough, and cached platforms stay small.
@@ -76,14 +94,25 @@ _WORD = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9_.-]{{0,{_MOST_CHARACTERS - 2}}}[A
 def normalize_platform(os: str, architecture: str, variant: str = "") -> Platform:
     """The platform in containerd's spelling: `aarch64` with `v8` is `arm64`, `armhf` is `arm/v7`. O(1).
 
-    An empty `os` or `architecture` stays empty: a service must not default to its own platform.
+    An empty `os` or `architecture` stays empty: a service must not default to its own platform. Equal results are one
+    object if the platform is usual.
     """
     os, architecture, variant = os.lower(), architecture.lower(), variant.lower()
     os = "darwin" if os == "macos" else os
     if architecture in _WITH_VARIANT:
-        return Platform(os, *_WITH_VARIANT[architecture])
+        return shared_platform(Platform(os, *_WITH_VARIANT[architecture]))
     architecture = _ARCHITECTURES.get(architecture, architecture)
-    return Platform(os, architecture, _VARIANTS.get(architecture, {}).get(variant, variant))
+    return shared_platform(Platform(os, architecture, _VARIANTS.get(architecture, {}).get(variant, variant)))
+
+
+def shared_platform(platform: Platform) -> Platform:
+    """The one object for a usual platform; any other platform itself."""
+    return _USUAL.get(platform, platform)
+
+
+def is_usual(platform: Platform) -> bool:
+    """Whether the platform is one of those that `shared_platform` gives as one object, and is that object."""
+    return _USUAL.get(platform) is platform
 
 
 def platform_of(os: str, architecture: str, variant: str = "") -> Platform:

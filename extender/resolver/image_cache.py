@@ -15,7 +15,8 @@ from extender.images.content import Answer, Content, Failure
 from extender.images.digest import PackedDigest, pack_digest, unpack_digest
 from extender.metrics import counter
 from extender.resolver.references import TARGETS, References, Target
-from extender.tables import LruTable, Table, declare_cache
+from extender.resolver.row_cost import is_ordinary, row_cost
+from extender.tables import LruTable, ShareTable, declare_cache
 
 LOOKUPS = counter(
     "multiarch_lookups_total",
@@ -63,12 +64,14 @@ class Lifetimes(msgspec.Struct, frozen=True, kw_only=True):
 class CachedImage(msgspec.Struct, frozen=True, gc=False):
     """The digest and content of a target for one credential.
 
-    `confirmed_at` is when the registry last confirmed it to that credential, by the caller's clock.
+    `confirmed_at` is when the registry last confirmed it to that credential, by the caller's clock. `owner` is the
+    tenant whose lookup wrote the row, empty for the operator and for rows of the store.
     """
 
     content: Content
     packed: PackedDigest
     confirmed_at: float
+    owner: str = ""
 
     @property
     def digest(self) -> str:
@@ -86,8 +89,18 @@ class WriteLog(Protocol):
         """Records that the name's row is void if it was confirmed up to `at`."""
 
 
+class _Shown(msgspec.Struct, frozen=True, gc=False):
+    """The content of a digest, and the tenant whose lookup fetched it."""
+
+    content: Content
+    owner: str
+
+
 class ImageCache:
-    """Two tables of at most `size` rows each, and the targets of the references used last.
+    """Two tables of at most `size` ordinary rows each, and the targets of the references used last.
+
+    Larger rows cost more, so that the tables stay within some 150 MB for a `size` of 100,000 whatever registries
+    state. A tenant that fills a table evicts its own rows before those of others; see `ShareTable`.
 
     names: (repository, tag or digest, credential id) → digest, content, and when that was confirmed. A row holds the
     name's meaning and proves the credential's access, so that no credential gets what only another one was shown.
@@ -96,7 +109,7 @@ class ImageCache:
     The repository is part of the key because a registry can *state* any digest, even that of someone else's private
     image. A stated digest therefore gives content only after this repository has delivered the bytes.
 
-    Equal contents share one object.
+    Equal contents share one object, unless they state unusual platforms.
     """
 
     def __init__(
@@ -107,8 +120,14 @@ class ImageCache:
         self.lifetimes = lifetimes
         self._clock = clock
         self._write_log = write_log
-        self._names: LruTable[NameKey, CachedImage] = _NAMES.lru_table(size)
-        self._contents: Table[tuple[str, PackedDigest], Content] = _CONTENTS.table(size)
+        self._names: ShareTable[NameKey, CachedImage] = _NAMES.share_table(
+            size,
+            owner_of=lambda _, known: known.owner,
+            cost_of=lambda key, known: row_cost(known.content, key[0], key[1], known.packed),
+        )
+        self._contents: ShareTable[tuple[str, PackedDigest], _Shown] = _CONTENTS.share_table(
+            size, owner_of=lambda _, shown: shown.owner, cost_of=lambda key, shown: row_cost(shown.content, *key)
+        )
         self._interned: LruTable[Content, Content] = _PLATFORM_SETS.lru_table()
         self._denied_at: dict[tuple[str, CredentialId], float] = {}
 
@@ -171,28 +190,39 @@ class ImageCache:
 
     def shown(self, repository: str, digest: str) -> Content | None:
         """What `digest` runs on, if this repository has shown its bytes to any credential."""
-        return self._contents.peek((repository, pack_digest(digest)))
+        shown = self._contents.peek((repository, pack_digest(digest)))
+        return None if shown is None else shown.content
 
     def learn(
-        self, target: Target, credential_id: CredentialId, digest: str, content: Content, at: float
+        self,
+        target: Target,
+        credential_id: CredentialId,
+        digest: str,
+        content: Content,
+        at: float,
+        owner: str = "",
     ) -> CachedImage:
         """Records that the registry gave `credential_id` the bytes of `target` at `at`. Returns the row.
 
-        The bytes hash to `digest`, and `content` was read from them.
+        The bytes hash to `digest`, and `content` was read from them. `owner` is the tenant for which they were fetched.
         """
         packed = pack_digest(digest)
-        content = self._intern(content)
-        self._contents.put_in_place((target.repository, packed), content)
-        return self._write(target, credential_id, CachedImage(content, packed, at))
+        content = self._show(target.repository, packed, content, owner)
+        return self._write(target, credential_id, CachedImage(content, packed, at, owner))
 
-    def confirm(self, target: Target, credential_id: CredentialId, digest: str, at: float) -> CachedImage | None:
+    def confirm(
+        self, target: Target, credential_id: CredentialId, digest: str, at: float, owner: str = ""
+    ) -> CachedImage | None:
         """Records that the registry stated `digest` for `target` to `credential_id` at `at`. Returns the row.
 
-        Returns None and records nothing if the content of the digest is not known for this repository.
+        Returns None and records nothing if the content of the digest is not known for this repository. `owner` is the
+        tenant for which the registry was asked.
         """
         packed = pack_digest(digest)
-        content = self._contents.peek((target.repository, packed))
-        return None if content is None else self._write(target, credential_id, CachedImage(content, packed, at))
+        shown = self._contents.peek((target.repository, packed))
+        if shown is None:
+            return None
+        return self._write(target, credential_id, CachedImage(shown.content, packed, at, owner))
 
     def revoke(self, target: Target, credential_id: CredentialId, at: float) -> None:
         """Removes the row of `target` for `credential_id`, which was denied at `at`. O(1), amortised.
@@ -211,9 +241,9 @@ class ImageCache:
     def load(self, key: NameKey, known: CachedImage) -> None:
         """Adds a row of an earlier process or of another replica, unless a later row or denial is known."""
         repository, name, credential_id = key
-        known = CachedImage(self._intern(known.content), known.packed, known.confirmed_at)
         repository = sys.intern(repository)
-        self._contents.put_in_place((repository, known.packed), known.content)
+        content = self._show(repository, known.packed, known.content, known.owner)
+        known = CachedImage(content, known.packed, known.confirmed_at, known.owner)
         key = (repository, name, CredentialId(sys.intern(credential_id)))
         before = self._names.peek(key)
         if not self._is_denied(key, known) and (before is None or before.confirmed_at < known.confirmed_at):
@@ -221,9 +251,19 @@ class ImageCache:
 
     def load_content(self, repository: str, packed: PackedDigest, content: Content) -> None:
         """Adds content that the repository has shown to an earlier process or to another replica."""
-        self._contents.put_in_place((sys.intern(repository), packed), self._intern(content))
+        self._show(sys.intern(repository), packed, content, "")
+
+    def _show(self, repository: str, packed: PackedDigest, content: Content, owner: str) -> Content:
+        """Adds the content of a digest. Returns the object that all rows share."""
+        shown = self._contents.peek((repository, packed))
+        if shown is None or shown.content != content:
+            shown = _Shown(self._intern(content), owner)
+            self._contents.put((repository, packed), shown)
+        return shown.content
 
     def _intern(self, content: Content) -> Content:
+        if not is_ordinary(content):
+            return content
         known = self._interned.peek(content)
         if known is None:
             self._interned.put(content, content)
@@ -233,9 +273,8 @@ class ImageCache:
         key = (target.repository, target.name, credential_id)
         before = self._names.peek(key)
         if before and before.packed == known.packed:
-            known = CachedImage(
-                known.content, before.packed, known.confirmed_at
-            )  # the bytes object that `contents` has too
+            # the bytes object that `contents` has too
+            known = CachedImage(known.content, before.packed, known.confirmed_at, known.owner)
         self._names.put(key, known)
         if self._write_log:
             self._write_log.note(key, known)

@@ -15,7 +15,7 @@ from extender.errors import ExtenderError
 from extender.images.content import Content
 from extender.images.digest import PackedDigest, pack_digest, unpack_digest
 from extender.images.manifest import Kind
-from extender.images.platform import Platform
+from extender.images.platform import Platform, shared_platform
 from extender.tables import declare_cache
 
 Reason = Literal["corrupt", "locked", "schema", "timeout", "unavailable", "unwritable"]
@@ -164,7 +164,8 @@ def _encode_content(content: Content) -> bytes:
 @functools.lru_cache(_DECODED.rows)
 def _decode_content(raw: bytes) -> Content:
     record = _CONTENT_DECODER.decode(raw)
-    return Content(record.kind, frozenset(Platform(*words) for words in record.platforms), record.states_platforms)
+    platforms = frozenset(shared_platform(Platform(*words)) for words in record.platforms)
+    return Content(record.kind, platforms, record.states_platforms)
 
 
 def _seal(body: bytes, repository: str, name: PackedDigest, credential_id: str) -> bytes:

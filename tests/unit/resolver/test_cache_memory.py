@@ -1,0 +1,137 @@
+"""What registries and names can make the image cache hold, and at whose cost."""
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from extender.credentials.keyring import ANONYMOUS
+from extender.images.content import Content
+from extender.images.digest import digest_of, pack_digest
+from extender.images.manifest import Kind
+from extender.images.platform import Platform, normalize_platform
+from extender.resolver.image_cache import CachedImage, ImageCache, Lifetimes
+from extender.resolver.references import References, Target
+from extender.resolver.row_cost import content_bytes, is_ordinary, row_cost
+from testbed.clock import Clock
+from tests.unit.resolver.fake_registry import index_of
+from tests.unit.retained import retained_bytes
+
+SIZE = 400
+# 100,000 rows of each table then take 155 MB.
+MOST_BYTES_A_ROW = 1_550
+USUAL = [("linux", "amd64", ""), ("linux", "386", ""), ("linux", "s390x", ""), ("linux", "ppc64le", "")]
+USUAL += [("linux", "arm64", f"v8.{minor}") for minor in range(1, 10)] + [("linux", "amd64", f"v{n}") for n in (2, 3)]
+USUAL += [("linux", "arm", f"v{n}") for n in (5, 6, 7, 8)] + [("windows", name, "") for name in ("amd64", "arm64")]
+
+Hostile = Callable[[int], tuple[str, Content]]
+
+
+def make_cache(size: int = SIZE) -> ImageCache:
+    """A cache of so many ordinary images."""
+    return ImageCache(size, Lifetimes(tag_seconds=900, always_seconds=60, stale_seconds=86_400), Clock())
+
+
+def learn(cache: ImageCache, text: str, content: Content, owner: str = "") -> Target:
+    """Has the cache learn what a reference runs on."""
+    target = References(1).target_of(text)
+    assert isinstance(target, Target)
+    cache.learn(target, ANONYMOUS.id, digest_of(text.encode()), content, 5.0, owner)
+    return target
+
+
+def unusual(number: int, platforms: int) -> Content:
+    """An index of platforms with three words of 32 characters each, which no other content has."""
+    words = [f"{number:08d}{platform:04d}{word}".ljust(32, "x") for platform in range(platforms) for word in range(3)]
+    return content_of(normalize_platform(*words[at : at + 3]) for at in range(0, len(words), 3))
+
+
+def usual(number: int, platforms: int) -> Content:
+    """An index of a random selection of usual platforms."""
+    return content_of(normalize_platform(*words) for words in Random(number).sample(USUAL, platforms))
+
+
+def content_of(platforms: object) -> Content:
+    return Content(Kind.INDEX, frozenset(platforms), states_platforms=True)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        pytest.param(lambda number: (f"evil.example/{number}:1", unusual(number, 64)), id="64-unusual-platforms"),
+        pytest.param(lambda number: (f"evil.example/{number}:1", unusual(number, 1)), id="an-unusual-platform"),
+        pytest.param(lambda number: (f"evil.example/{number}:1", usual(number, 18)), id="distinct-sets-of-usual-ones"),
+        pytest.param(
+            lambda number: (f"evil.example/{'r' * 220}/{number}:{'t' * 128}", usual(number, 5)), id="long-names"
+        ),
+    ],
+)
+def test_a_full_cache_has_so_many_bytes_whatever_registries_state(hostile: Hostile) -> None:
+    """Large contents and long names cost as many rows as they take memory."""
+    cache = make_cache()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(SIZE):
+            learn(cache, *hostile(number))
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < SIZE * MOST_BYTES_A_ROW
+
+
+def test_as_many_ordinary_images_are_kept_as_the_setting_says() -> None:
+    """Official images have some ten platforms, and their names and tags some sixty characters."""
+    cache = make_cache()
+    targets = [
+        learn(cache, f"registry.example.com/department-7/team-31/application-{n}:v1.{n}.0-4f9a1c2", usual(n % 20, 10))
+        for n in range(SIZE)
+    ]
+    assert len(cache) == SIZE
+    assert all(cache.find(target, ANONYMOUS.id) for target in targets)
+
+
+def test_a_tenant_that_fills_the_cache_evicts_its_own_rows() -> None:
+    """Four tenants keep all that they learned before and do not use; the fifth keeps the rest."""
+    cache = make_cache()
+    kept = [
+        learn(cache, f"{tenant}.example/app:{number}", index_of("linux/amd64"), tenant)
+        for tenant in ("a", "b", "c", "d")
+        for number in range(SIZE // 5)
+    ]
+    for number in range(3 * SIZE):
+        learn(cache, f"evil.example/{number}:1", unusual(number, number % 4), "evil")
+    assert all(cache.find(target, ANONYMOUS.id) for target in kept)
+    assert all(cache.shown(target.repository, digest_of(str(target.reference).encode())) for target in kept)
+
+
+def test_rows_of_the_store_cost_what_rows_of_registries_cost() -> None:
+    """A store that was filled with large rows takes no more memory than another."""
+    cache = make_cache(100)
+    for number in range(300):
+        content, packed = unusual(number, 64), pack_digest(digest_of(bytes([number % 256, number // 256])))
+        cache.load((f"evil.example/{number}", "1", ANONYMOUS.id), CachedImage(content, packed, 5.0))
+        cache.load_content(f"evil.example/{number}", packed, content)
+    assert len(cache) == 1
+
+
+def test_what_a_row_costs_is_what_it_takes() -> None:
+    """An unusual platform is counted in full, a usual one not at all: all contents share it."""
+    ordinary, large = usual(1, 18), unusual(1, 64)
+    assert content_bytes(ordinary) < 800
+    assert is_ordinary(ordinary)
+    assert row_cost(ordinary, "x" * 100) == 1
+    assert content_bytes(large) == pytest.approx(retained_bytes(large), rel=0.02)
+    assert row_cost(large, "x" * 100) == 84
+    assert row_cost(large, "x" * 256) - row_cost(large) == 1
+
+
+def test_a_usual_platform_is_one_object() -> None:
+    """However it was spelled, and nothing of it is kept for another platform."""
+    assert normalize_platform("linux", "x86_64") is normalize_platform("Linux", "amd64", "v1")
+    assert normalize_platform("linux", "armhf") is normalize_platform("linux", "arm", "7")
+    assert normalize_platform("linux", "fake") is not normalize_platform("linux", "fake")
+    assert not is_ordinary(content_of([Platform(*words) for words in USUAL[:10]]))  # objects that nothing shares
