@@ -73,7 +73,7 @@ class MirrorHost(NamedTuple):
 
 
 class HostsReader:
-    """Reads registries' folders. `stamps` has the certificate and key files that they name, as before reading."""
+    """Reads registries' folders. `stamps` has the certificate and key files read for them, as before reading."""
 
     def __init__(self, ca_files: Sequence[str]) -> None:
         self.stamps: dict[Path, Stamp] = {}
@@ -146,6 +146,7 @@ class HostsReader:
     def _trusting(self, section: "_Position", authorities: Sequence[Path]) -> ssl.SSLContext:
         context = ssl.create_default_context()
         for path in self._ca_files:
+            self._note(Path(path))
             context.load_verify_locations(path)
         for authority in authorities:
             self._note(authority)

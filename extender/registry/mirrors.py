@@ -4,9 +4,9 @@ Maps each registry to its folder. Reads all folders together, and again when a f
 of the last successful read. `hosts_toml` parses a folder. Sends no requests.
 """
 
-import asyncio
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -14,6 +14,7 @@ from extender.errors import ConfigError
 from extender.metrics import counter
 from extender.registry.endpoint import Endpoint
 from extender.registry.hosts_toml import SETTING, HostsReader, MirrorHost, Stamp, stamp_of
+from extender.watched_files import Reading, WatchedFiles
 
 log = structlog.get_logger()
 
@@ -27,6 +28,13 @@ READS = counter(
 _UPSTREAM_ONLY = (MirrorHost(),)
 
 
+class _Folders(NamedTuple):
+    """The endpoints by the name of a registry's folder, and the files elsewhere that the folders name."""
+
+    hosts: Mapping[str, tuple[MirrorHost, ...]]
+    named: tuple[Path, ...]
+
+
 class HostsDirectory:
     """containerd's `certs.d` folder: a folder per registry, and `_default` for registries without one."""
 
@@ -38,8 +46,12 @@ class HostsDirectory:
         """
         self._folder = Path(folder)
         self._ca_files = tuple(ca_files)
-        self._seen: frozenset[Stamp] = frozenset()
-        self._load()
+        self.files = WatchedFiles(
+            self._read,
+            lambda folders: self._stamps(folders.named),
+            loaded=self._report_loaded,
+            refused=self._report_refused,
+        )
 
     def endpoints_for(self, domain: str, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
         """Returns the endpoints for images of `domain` (`host[:port]`), in order: mirrors, then the file's `server`.
@@ -49,44 +61,28 @@ class HostsDirectory:
         Raises:
             RegistryUnavailable: the domain is not an address.
         """
-        hosts = next((self._hosts[name] for name in _names_of(domain) if name in self._hosts), _UPSTREAM_ONLY)
+        known = self.files.value.hosts
+        hosts = next((known[name] for name in _names_of(domain) if name in known), _UPSTREAM_ONLY)
         return tuple(host.endpoint(domain, plain_http) for host in hosts)
 
-    def reload_if_changed(self) -> bool:
-        """Reads the files again if one has changed; returns whether they were loaded.
-
-        If they cannot be used, the endpoints stay as they were.
-        """
-        if self._stamps(self._named) == self._seen:
-            return False
-        try:
-            self._load()
-        except ConfigError as exc:
-            READS["refused"].inc()
-            log.warning("mirrors.refused", why=str(exc))
-            return False
+    def _report_loaded(self, folders: _Folders) -> None:
         READS["loaded"].inc()
-        log.info("mirrors.reloaded", registries=sorted(self._hosts))
-        return True
+        log.info("mirrors.reloaded", registries=sorted(folders.hosts))
 
-    async def watch(self, every_seconds: float) -> None:
-        """Calls `reload_if_changed` every `every_seconds` until cancelled."""
-        while True:
-            await asyncio.sleep(every_seconds)
-            await asyncio.to_thread(self.reload_if_changed)
+    def _report_refused(self, why: str) -> None:
+        READS["refused"].inc()
+        log.warning("mirrors.refused", why=why)
 
-    def _load(self) -> None:
-        """Reads all folders. An error leaves all endpoints as they were; the files then count as seen."""
+    def _read(self) -> Reading[_Folders]:
+        """Reads all folders. Stamps are from before that, so that the next check notices a change made meanwhile."""
         seen = self._stamps(())
         reader = HostsReader(self._ca_files)
         try:
             folders = [entry for entry in self._folder.iterdir() if entry.is_dir() and not entry.name.startswith("..")]
-            self._hosts = {entry.name: reader.read_folder(entry) for entry in folders}
+            hosts = {entry.name: reader.read_folder(entry) for entry in folders}
         except OSError as exc:
             raise ConfigError(f"{SETTING}: {exc.filename or self._folder} cannot be read: {exc.strerror}") from exc
-        finally:
-            # Stamps are taken before reading, so that the next check notices a change made meanwhile.
-            self._named, self._seen = tuple(reader.stamps), seen | frozenset(reader.stamps.values())
+        return Reading(_Folders(hosts, tuple(reader.stamps)), seen | frozenset(reader.stamps.values()))
 
     def _stamps(self, named: Iterable[Path]) -> frozenset[Stamp]:
         """Returns the stamps of everything in the folder and of the `named` files, which may be elsewhere."""

@@ -3,7 +3,6 @@
 They come from a file. This process keeps hashes of them, and names in logs and errors the file and the line alone.
 """
 
-import asyncio
 import hashlib
 import hmac
 import re
@@ -13,6 +12,7 @@ import structlog
 
 from extender.errors import ConfigError
 from extender.metrics import counter
+from extender.watched_files import WatchedFiles
 
 log = structlog.get_logger()
 
@@ -40,53 +40,32 @@ class PathTokens:
     def __init__(self, setting: str, file: str) -> None:
         self._setting = setting
         self._file = file
-        content = self._read()
-        self._hashes = self._parse(content)
-        self._fingerprint = hashlib.sha256(content).digest()
+        self.files = WatchedFiles.of_contents(
+            [file], self._load, loaded=self._report_loaded, refused=self._report_refused
+        )
 
     def accepts(self, token: str) -> bool:
         """Whether the token is one of the file's. The time this takes depends on no token's characters."""
         hashed = hashlib.sha256(token.encode(errors="replace")).digest()
         found = False
-        for each in self._hashes:  # all of them, whichever is equal
+        for each in self.files.value:  # all of them, whichever is equal
             found |= hmac.compare_digest(each, hashed)
         return found
 
-    def reload_if_changed(self) -> bool:
-        """Takes the file's current tokens; returns whether they changed.
-
-        Keeps the old tokens if the file cannot be used, for example in the middle of a change; the next call tries
-        again.
-        """
-        try:
-            content = self._read()
-            fingerprint = hashlib.sha256(content).digest()
-            if fingerprint == self._fingerprint:
-                return False
-            self._hashes = self._parse(content)
-        except ConfigError as exc:
-            RELOADS["refused"].inc()
-            log.warning("tokens.refused", why=str(exc))
-            return False
-        self._fingerprint = fingerprint
+    def _report_loaded(self, hashes: tuple[bytes, ...]) -> None:
         RELOADS["loaded"].inc()
-        log.info("tokens.reloaded", file=self._file, tokens=len(self._hashes))
-        return True
+        log.info("tokens.reloaded", file=self._file, tokens=len(hashes))
 
-    async def watch(self, every_seconds: float) -> None:
-        """Calls `reload_if_changed` every `every_seconds` until cancelled."""
-        while True:
-            await asyncio.sleep(every_seconds)
-            await asyncio.to_thread(self.reload_if_changed)
+    def _report_refused(self, why: str) -> None:
+        RELOADS["refused"].inc()
+        log.warning("tokens.refused", why=why)
 
-    def _read(self) -> bytes:
+    def _load(self) -> tuple[bytes, ...]:
+        """The hashes of the file's tokens, without duplicates."""
         try:
-            return Path(self._file).read_bytes()
+            content = Path(self._file).read_bytes()
         except OSError as exc:
             raise ConfigError(f"{self._setting}: {self._file}: {exc.strerror}; give a file of tokens") from exc
-
-    def _parse(self, content: bytes) -> tuple[bytes, ...]:
-        """The hashes of the tokens, without duplicates."""
         hashes = []
         for number, line in enumerate(content.splitlines(), 1):
             token = line.strip()

@@ -4,15 +4,13 @@ A client CA cannot be removed from a context (`load_verify_locations` only adds)
 a new context, and the listening context passes every new handshake to it.
 """
 
-import asyncio
-import hashlib
 import ssl
-from pathlib import Path
 
 import structlog
 
 from extender.errors import ConfigError
 from extender.metrics import counter
+from extender.watched_files import WatchedFiles
 
 log = structlog.get_logger()
 
@@ -34,13 +32,16 @@ class TlsFiles:
     def __init__(self, name: str, certificate: str, key: str, client_ca: str) -> None:
         self._name = name
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
-        self._fingerprint = self._read_fingerprint()
-        self._current = self._load()
+        paths = tuple(filter(None, (certificate, key, client_ca)))
+        self._paths = paths
+        self.files = WatchedFiles.of_contents(
+            paths, self._load, loaded=self._report_loaded, refused=self._report_refused
+        )
         self.context = self._load()
         self.context.sni_callback = self._hand_over
 
     def _hand_over(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = self._current
+        connection.context = self.files.value
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -54,43 +55,15 @@ class TlsFiles:
                 context.load_verify_locations(self._client_ca)
                 context.verify_mode = ssl.CERT_REQUIRED
         except (OSError, ssl.SSLError) as exc:
-            files = ", ".join(filter(None, (self._certificate, self._key, self._client_ca)))
             raise ConfigError(
-                f"{self._name}.tls: {files}: {exc.strerror or exc}; give readable PEM files that fit"
+                f"{self._name}.tls: {', '.join(self._paths)}: {exc.strerror or exc}; give readable PEM files that fit"
             ) from exc
         return context
 
-    def _read_fingerprint(self) -> bytes:
-        hashed = hashlib.sha256()
-        for file in filter(None, (self._certificate, self._key, self._client_ca)):
-            try:
-                content = Path(file).read_bytes()
-            except OSError as exc:
-                raise ConfigError(f"{self._name}.tls: {file}: {exc.strerror}; give a readable PEM file") from exc
-            hashed.update(hashlib.sha256(content).digest())
-        return hashed.digest()
-
-    def reload_if_changed(self) -> bool:
-        """Uses the files' current content for new handshakes; returns whether it changed.
-
-        Keeps the old context if the files do not fit, for example in the middle of a change; the next call tries again.
-        """
-        try:
-            fingerprint = self._read_fingerprint()
-            if fingerprint == self._fingerprint:
-                return False
-            self._current = self._load()
-        except ConfigError as exc:
-            RELOADS["refused"].inc()
-            log.warning("tls.refused", listener=self._name, why=str(exc))
-            return False
-        self._fingerprint = fingerprint
+    def _report_loaded(self, _context: ssl.SSLContext) -> None:
         RELOADS["loaded"].inc()
         log.info("tls.reloaded", listener=self._name)
-        return True
 
-    async def watch(self, every_seconds: float) -> None:
-        """Calls `reload_if_changed` every `every_seconds` until cancelled."""
-        while True:
-            await asyncio.sleep(every_seconds)
-            await asyncio.to_thread(self.reload_if_changed)
+    def _report_refused(self, why: str) -> None:
+        RELOADS["refused"].inc()
+        log.warning("tls.refused", listener=self._name, why=why)

@@ -80,7 +80,7 @@ class Listeners:
         listener = await open_listener(outlet.name, runner, *parse_listen(listen), files.context if files else None)
         self._outlets.append(listener)
         self._watchers += [
-            asyncio.create_task(watched.watch(FILE_CHECK_SECONDS)) for watched in (files, tokens) if watched
+            asyncio.create_task(watched.files.watch(FILE_CHECK_SECONDS)) for watched in (files, tokens) if watched
         ]
         return f"{'https' if files else 'http'}://{listener.address}"
 

@@ -69,7 +69,7 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
             guard=guard,
         )
         if mirrors:
-            await stack.enter_async_context(in_background(mirrors.watch(FILE_CHECK_SECONDS)))
+            await stack.enter_async_context(in_background(mirrors.files.watch(FILE_CHECK_SECONDS)))
         resolver = Resolver(
             client,
             size=cache.size,

@@ -136,13 +136,13 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_tokens_rotate_by_being_accepted_side_by_side(tokens: PathTokens, file: Path) -> None:
     """Add the new one, tell it to the caller, take the old one away."""
     loaded = RELOADS["loaded"].value
-    assert not tokens.reload_if_changed()
+    assert not tokens.files.reload_if_changed()
     file.write_text(f"{OLD}\n{NEW}\n")
     assert (tokens.accepts(OLD), tokens.accepts(NEW)) == (True, False)
-    assert tokens.reload_if_changed()
+    assert tokens.files.reload_if_changed()
     assert (tokens.accepts(OLD), tokens.accepts(NEW)) == (True, True)
     file.write_text(f"{NEW}\n")
-    assert tokens.reload_if_changed()
+    assert tokens.files.reload_if_changed()
     assert (tokens.accepts(OLD), tokens.accepts(NEW)) == (False, True)
     assert RELOADS["loaded"].value == loaded + 2
 
@@ -156,19 +156,19 @@ def test_a_file_that_breaks_keeps_the_old_tokens(tokens: PathTokens, file: Path,
     else:
         file.write_text(text)
     with structlog.testing.capture_logs() as logs:
-        assert not tokens.reload_if_changed()
+        assert not tokens.files.reload_if_changed()
     assert [(entry["event"], entry["log_level"]) for entry in logs] == [("tokens.refused", "warning")]
     assert str(file) in logs[0]["why"]
     assert RELOADS["refused"].value == refused + 1
     assert (tokens.accepts(OLD), tokens.accepts(NEW)) == (True, False)
     file.write_text(f"{NEW}\n")
-    assert tokens.reload_if_changed()
+    assert tokens.files.reload_if_changed()
     assert tokens.accepts(NEW)
 
 
 async def test_the_file_is_read_again_while_the_service_runs(tokens: PathTokens, file: Path) -> None:
     """A watch sees the change."""
-    watch = asyncio.create_task(tokens.watch(0.001))
+    watch = asyncio.create_task(tokens.files.watch(0.001))
     file.write_text(NEW)
     async with asyncio.timeout(10):
         while not tokens.accepts(NEW):
@@ -219,10 +219,16 @@ async def test_no_answer_log_or_metric_shows_a_token(
         for method in ("POST", "GET")
     ]
     file.write_text(f"{OLD}\n{NEW}")
-    assert tokens.reload_if_changed()
+    assert tokens.files.reload_if_changed()
     file.write_text(f"{OLD}/")
-    assert not tokens.reload_if_changed()
+    assert not tokens.files.reload_if_changed()
     captured = capfd.readouterr()
     assert "tokens.reloaded" in captured.out + captured.err
-    texts += [captured.out, captured.err, generate_latest(REGISTRY).decode(), repr(vars(tokens))]
+    texts += [
+        captured.out,
+        captured.err,
+        generate_latest(REGISTRY).decode(),
+        repr(vars(tokens)),
+        repr(vars(tokens.files)),
+    ]
     assert not any(secret in text for secret in (OLD, NEW) for text in texts)

@@ -93,10 +93,10 @@ async def test_new_files_serve_new_connections(
     tls = files.open(client_ca=False)
     opened.append(await serve(tls))
     assert await status(opened[0], client(server), host) == 200
-    assert not tls.reload_if_changed()
+    assert not tls.files.reload_if_changed()
     other = trustme.CA()
     files.write_leaf(other)
-    assert tls.reload_if_changed()
+    assert tls.files.reload_if_changed()
     assert await status(opened[0], client(other), host) == 200
     with pytest.raises(aiohttp.ClientConnectorCertificateError):
         await status(opened[0], client(server), host)
@@ -111,10 +111,10 @@ async def test_half_written_files_keep_the_old_leaf(files: Files, server: trustm
     files.write_leaf(server)
     new = files.key.read_bytes()
     files.key.write_bytes(old)
-    assert not tls.reload_if_changed()
+    assert not tls.files.reload_if_changed()
     assert await status(opened[0], client(server)) == 200
     files.key.write_bytes(new)
-    assert tls.reload_if_changed()
+    assert tls.files.reload_if_changed()
     assert await status(opened[0], client(server)) == 200
 
 
@@ -132,7 +132,7 @@ async def test_client_authority_is_asked_for_and_can_be_replaced(
     with pytest.raises(aiohttp.ClientError):
         await status(opened[0], client(server))
     second.cert_pem.write_to_path(files.client_ca)
-    assert tls.reload_if_changed()
+    assert tls.files.reload_if_changed()
     assert await status(opened[0], client(server, second)) == 200
     with pytest.raises(aiohttp.ClientError):
         await status(opened[0], kept)

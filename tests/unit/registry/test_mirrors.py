@@ -307,17 +307,17 @@ def test_changed_file_is_read_again(write: Write) -> None:
     folder = write("quay.io", 'server = "https://one.example"')
     directory = HostsDirectory(str(folder))
     before = READS["loaded"].value
-    assert not directory.reload_if_changed()
+    assert not directory.files.reload_if_changed()
     write("quay.io", 'server = "https://another.example"')
-    assert directory.reload_if_changed()
+    assert directory.files.reload_if_changed()
     assert roots(directory.endpoints_for("quay.io")) == ["https://another.example/v2"]
     write("ghcr.io", 'server = "https://third.example"')
-    assert directory.reload_if_changed()
+    assert directory.files.reload_if_changed()
     assert roots(directory.endpoints_for("ghcr.io")) == ["https://third.example/v2"]
     (folder / "quay.io" / "hosts.toml").unlink()
-    assert directory.reload_if_changed()
+    assert directory.files.reload_if_changed()
     assert roots(directory.endpoints_for("quay.io")) == ["https://quay.io/v2"]
-    assert not directory.reload_if_changed()
+    assert not directory.files.reload_if_changed()
     assert READS["loaded"].value == before + 3
 
 
@@ -326,12 +326,24 @@ def test_authority_elsewhere_that_changes_is_read_again(write: Write, certificat
     folder = write("quay.io", f'ca = "{certificates}/ca.pem"')
     directory = HostsDirectory(str(folder / "quay.io" / ".."))
     (before,) = directory.endpoints_for("quay.io")
-    assert not directory.reload_if_changed()
+    assert not directory.files.reload_if_changed()
     trustme.CA().cert_pem.write_to_path(str(certificates / "new.pem"))
     (certificates / "new.pem").replace(certificates / "ca.pem")
-    assert directory.reload_if_changed()
+    assert directory.files.reload_if_changed()
     (after,) = directory.endpoints_for("quay.io")
     assert after.trust.own is not before.trust.own
+
+
+def test_authority_of_all_hosts_that_changes_is_read_again(write: Write, certificates: Path) -> None:
+    """`registry.ca_files` is trusted by every context of a folder, which therefore changes with it."""
+    folder = write("quay.io", f'ca = "{certificates}/ca.pem"')
+    bundle = certificates / "bundle.pem"
+    trustme.CA().cert_pem.write_to_path(str(bundle))
+    directory = HostsDirectory(str(folder), ca_files=[str(bundle)])
+    assert not directory.files.reload_if_changed()
+    trustme.CA().cert_pem.write_to_path(str(certificates / "new.pem"))
+    (certificates / "new.pem").replace(bundle)
+    assert directory.files.reload_if_changed()
 
 
 def test_file_that_breaks_keeps_what_was_read_before(write: Write, certificates: Path) -> None:
@@ -340,12 +352,12 @@ def test_file_that_breaks_keeps_what_was_read_before(write: Write, certificates:
     directory = HostsDirectory(str(folder))
     before = READS["refused"].value
     write("quay.io", f'server = "https://two.example"\nca = "{certificates}/later.pem"')
-    assert not directory.reload_if_changed()
-    assert not directory.reload_if_changed()
+    assert not directory.files.reload_if_changed()
+    assert not directory.files.reload_if_changed()
     assert roots(directory.endpoints_for("quay.io")) == ["https://one.example/v2"]
     assert READS["refused"].value == before + 1
     AUTHORITY.cert_pem.write_to_path(str(certificates / "later.pem"))
-    assert directory.reload_if_changed()
+    assert directory.files.reload_if_changed()
     assert roots(directory.endpoints_for("quay.io")) == ["https://two.example/v2"]
 
 
@@ -360,5 +372,5 @@ def test_mounted_config_map(tmp_path: Path) -> None:
     assert roots(directory.endpoints_for("quay.io")) == ["https://one.example/v2"]
     (tmp_path / "..new").symlink_to("..2")
     (tmp_path / "..new").replace(tmp_path / "..data")
-    assert directory.reload_if_changed()
+    assert directory.files.reload_if_changed()
     assert roots(directory.endpoints_for("quay.io")) == ["https://two.example/v2"]

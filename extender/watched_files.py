@@ -1,0 +1,140 @@
+"""Files that are read again when they change: what they hold, kept current, and what became of each change.
+
+A change that cannot be used keeps the old value: a file may be in the middle of a change, be gone for a moment, or be
+wrong. It is tried again at each check, and reported once. Files are read in a thread, and reports are made on the event
+loop.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+from extender.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def fingerprint(paths: Iterable[str | Path]) -> bytes:
+    """Returns a hash of the files' contents, in order. Raises OSError if one cannot be read."""
+    hashed = hashlib.sha256()
+    for path in paths:
+        hashed.update(hashlib.sha256(Path(path).read_bytes()).digest())
+    return hashed.digest()
+
+
+class Reading(NamedTuple, Generic[T]):
+    """What the files held, and a stamp of them from before they were read."""
+
+    value: T
+    stamp: Hashable
+
+
+class _Refusal(NamedTuple):
+    why: str
+    stamp: Hashable
+
+
+class WatchedFiles(Generic[T]):
+    """The value that some files hold, kept current by `watch`.
+
+    `value` is that of the last reading that succeeded, and `generation` how many changes were used.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Reading[T]],
+        stamp: Callable[[T], Hashable],
+        *,
+        loaded: Callable[[T], None],
+        refused: Callable[[str], None],
+    ) -> None:
+        """Reads the files, and raises what `read` raises.
+
+        `read` gives the value, or raises ConfigError. `stamp` gives the present stamp of the files behind a value; it
+        changes when one of them does. Both run in a thread. `loaded` and `refused` report a change.
+        """
+        self._read, self._stamp = read, stamp
+        self._loaded, self._refused = loaded, refused
+        self._reading = read()
+        self._refusal: _Refusal | None = None
+        self._checks = 0
+        self._checking = asyncio.Lock()
+        self.generation = 0
+
+    @classmethod
+    def of_contents(
+        cls,
+        paths: Iterable[str | Path],
+        load: Callable[[], T],
+        *,
+        loaded: Callable[[T], None],
+        refused: Callable[[str], None],
+    ) -> "WatchedFiles[T]":
+        """Returns the value that `load` gives, or raises what it raises; loads it again when a content differs."""
+        paths = tuple(paths)
+
+        def read() -> Reading[T]:
+            stamp = _stamp_of(lambda: fingerprint(paths))  # first, so that the next check sees a change made meanwhile
+            return Reading(load(), stamp)
+
+        return cls(read, lambda _: fingerprint(paths), loaded=loaded, refused=refused)
+
+    @property
+    def value(self) -> T:
+        """The value of the last reading that succeeded."""
+        return self._reading.value
+
+    def reload_if_changed(self) -> bool:
+        """Uses the files' present content; returns whether that is another. Blocks."""
+        return self._conclude(self._attempt())
+
+    async def refresh(self) -> None:
+        """As `reload_if_changed`, in a thread. Callers that wait for their turn share a check."""
+        before = self._checks
+        async with self._checking:
+            if self._checks > before:  # a check has begun and ended since the call
+                return
+            self._checks += 1
+            self._conclude(await asyncio.to_thread(self._attempt))
+
+    async def watch(self, every_seconds: float) -> None:
+        """Calls `refresh` every `every_seconds` until cancelled."""
+        while True:
+            await asyncio.sleep(every_seconds)
+            await self.refresh()
+
+    def _attempt(self) -> Reading[T] | _Refusal | None:
+        """Returns a new reading, or why there is none; None if nothing has changed. Changes nothing itself."""
+        stamp = _stamp_of(lambda: self._stamp(self._reading.value))
+        if stamp is not None and stamp == self._reading.stamp:
+            return None
+        try:
+            return self._read()
+        except ConfigError as exc:
+            return _Refusal(str(exc), stamp)
+        except Exception as exc:  # noqa: BLE001 - no content of a file may end the watch; a message may quote it
+            return _Refusal(f"reading it failed with {type(exc).__name__}", stamp)
+
+    def _conclude(self, outcome: Reading[T] | _Refusal | None) -> bool:
+        before, self._refusal = self._refusal, None
+        match outcome:
+            case Reading():
+                self._reading = outcome
+                self.generation += 1
+                self._loaded(outcome.value)
+                return True
+            case _Refusal():
+                self._refusal = outcome
+                if outcome != before:
+                    self._refused(outcome.why)
+        return False
+
+
+def _stamp_of(stamp: Callable[[], Hashable]) -> Hashable:
+    """Returns the stamp; None, which equals none that was taken, if a file cannot be read."""
+    try:
+        return stamp()
+    except OSError:
+        return None

@@ -1,0 +1,170 @@
+"""Files that are read again when they change."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from extender.errors import ConfigError
+from extender.watched_files import Reading, WatchedFiles
+
+
+class Recorder:
+    """A file whose content must be a number, and what was reported of its changes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.loaded: list[int] = []
+        self.refused: list[str] = []
+
+    def load(self) -> int:
+        try:
+            text = self.path.read_text()
+        except OSError as exc:
+            raise ConfigError("unreadable") from exc
+        if text == "crash":
+            raise RuntimeError(text)
+        if not text.isdigit():
+            raise ConfigError(f"{text} is no number")
+        return int(text)
+
+    def watched(self) -> WatchedFiles[int]:
+        return WatchedFiles.of_contents([self.path], self.load, loaded=self.loaded.append, refused=self.refused.append)
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Recorder:
+    """A file that holds 1."""
+    (tmp_path / "number").write_text("1")
+    return Recorder(tmp_path / "number")
+
+
+def test_a_change_is_used_once(recorder: Recorder) -> None:
+    """The value is the new one, and a file that stays as it is is not loaded again."""
+    files = recorder.watched()
+    assert not files.reload_if_changed()
+    recorder.path.write_text("2")
+    assert files.reload_if_changed()
+    assert not files.reload_if_changed()
+    assert (files.value, files.generation, recorder.loaded) == (2, 1, [2])
+
+
+@pytest.mark.parametrize("text", ["", "half", "crash", None], ids=["empty", "half", "crash", "gone"])
+def test_a_change_that_cannot_be_used_is_reported_once(recorder: Recorder, text: str | None) -> None:
+    """The old value stays, and the whole file is used when it is there."""
+    files = recorder.watched()
+    if text is None:
+        recorder.path.unlink()
+    else:
+        recorder.path.write_text(text)
+    for _ in range(3):
+        assert not files.reload_if_changed()
+    assert (files.value, len(recorder.refused), recorder.loaded) == (1, 1, [])
+    recorder.path.write_text("2")
+    assert files.reload_if_changed()
+    assert (files.value, recorder.loaded) == (2, [2])
+
+
+def test_each_change_that_cannot_be_used_is_reported(recorder: Recorder) -> None:
+    """Also one like an earlier one, if the file was usable in between; going back to the old content is no change."""
+    files = recorder.watched()
+    for text in ("a", "b", "1", "b"):
+        recorder.path.write_text(text)
+        files.reload_if_changed()
+    assert recorder.refused == ["a is no number", "b is no number", "b is no number"]
+    assert (files.value, recorder.loaded) == (1, [])
+
+
+def test_an_error_of_ours_is_reported_without_its_message(recorder: Recorder) -> None:
+    """It may quote a secret."""
+    files = recorder.watched()
+    recorder.path.write_text("crash")
+    files.reload_if_changed()
+    assert recorder.refused == ["reading it failed with RuntimeError"]
+
+
+def test_the_first_reading_raises(recorder: Recorder) -> None:
+    """At the start there is no old value."""
+    recorder.path.write_text("half")
+    with pytest.raises(ConfigError, match="half is no number"):
+        recorder.watched()
+    recorder.path.unlink()
+    with pytest.raises(ConfigError, match="unreadable"):
+        recorder.watched()
+
+
+def test_a_change_in_the_middle_of_a_reading_is_seen_by_the_next_check(recorder: Recorder) -> None:
+    """The stamp is older than the value."""
+    files = recorder.watched()
+
+    def load() -> int:
+        found = int(recorder.path.read_text())
+        recorder.path.write_text("3")
+        return found
+
+    recorder.load = load  # type: ignore[method-assign]  # the file changes right after it was read
+    files = recorder.watched()
+    assert files.value == 1
+    assert files.reload_if_changed()
+    assert files.value == 3
+
+
+def test_a_mounted_secret_that_is_swapped_is_read_again(tmp_path: Path) -> None:
+    """The kubelet links files into a hidden folder, and swaps the link; for a moment there may be neither."""
+    for version in ("1", "2"):
+        (tmp_path / f"..{version}").mkdir()
+        (tmp_path / f"..{version}" / "number").write_text(version)
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "number").symlink_to("..data/number")
+    recorder = Recorder(tmp_path / "number")
+    files = recorder.watched()
+    (tmp_path / "..data").unlink()
+    assert not files.reload_if_changed()
+    assert files.value == 1
+    (tmp_path / "..data").symlink_to("..2")
+    assert files.reload_if_changed()
+    assert files.value == 2
+
+
+async def test_the_watch_outlives_whatever_the_file_holds(recorder: Recorder) -> None:
+    """It reports on the event loop, where counts are added to."""
+    threads = set()
+    files = WatchedFiles.of_contents(
+        [recorder.path],
+        recorder.load,
+        loaded=lambda _: threads.add(threading.get_ident()),
+        refused=lambda _: threads.add(threading.get_ident()),
+    )
+    watch = asyncio.create_task(files.watch(0.001))
+    async with asyncio.timeout(10):
+        recorder.path.write_text("crash")
+        while not threads:
+            await asyncio.sleep(0.001)
+        recorder.path.write_text("2")
+        while files.value != 2:
+            await asyncio.sleep(0.001)
+    assert threads == {threading.get_ident()}
+    watch.cancel()
+    await asyncio.gather(watch, return_exceptions=True)
+
+
+async def test_callers_that_wait_share_a_check(recorder: Recorder) -> None:
+    """Many denials at once read the file twice at most, since one check may have begun before the change."""
+    checks = 0
+
+    def stamp(_value: int) -> str:
+        nonlocal checks
+        checks += 1
+        return recorder.path.read_text()
+
+    files = WatchedFiles(
+        lambda: Reading(recorder.load(), recorder.path.read_text()),
+        stamp,
+        loaded=recorder.loaded.append,
+        refused=recorder.refused.append,
+    )
+    recorder.path.write_text("2")
+    await asyncio.gather(*(files.refresh() for _ in range(100)))
+    assert (files.value, recorder.loaded) == (2, [2])
+    assert checks <= 2
