@@ -6,14 +6,51 @@ loop.
 """
 
 import asyncio
+import enum
 import hashlib
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import structlog
 
 from extender.errors import ConfigError
+from extender.metrics import counters
+
+log = structlog.get_logger()
 
 T = TypeVar("T")
+
+
+class FileSetting(enum.StrEnum):
+    """The settings whose files report changes here. TLS files, path tokens and mirrors have reports of their own."""
+
+    CLUSTER = "cluster"
+    CA_FILES = "registry.ca_files"
+    DOCKER_CONFIG = "registry.docker_config"
+    CREDENTIAL_PROVIDERS = "registry.credential_providers.config"
+    STORE = "cache.url"
+    KEY = "cache.key_file"
+
+
+RELOADS = counters(
+    "multiarch_file_reloads_total",
+    "Changes of files with credentials, keys or authorities, by the setting that names them and what became of them.",
+    ("setting", tuple(setting.value for setting in FileSetting)),
+    ("outcome", ("loaded", "refused")),
+)
+
+
+def report_loaded(setting: FileSetting) -> None:
+    """Logs and counts that the setting's files changed and are used."""
+    RELOADS[setting]["loaded"].inc()
+    log.info("file.reloaded", setting=setting.value)
+
+
+def report_refused(setting: FileSetting, why: str) -> None:
+    """Logs and counts that the setting's files changed and cannot be used. `why` holds no secret."""
+    RELOADS[setting]["refused"].inc()
+    log.warning("file.refused", setting=setting.value, why=why)
 
 
 def fingerprint(paths: Iterable[str | Path]) -> bytes:
@@ -57,7 +94,7 @@ class WatchedFiles(Generic[T]):
         """
         self._read, self._stamp = read, stamp
         self._loaded, self._refused = loaded, refused
-        self._reading = read()
+        self.value, self._seen = read()
         self._refusal: _Refusal | None = None
         self._checks = 0
         self._checking = asyncio.Lock()
@@ -81,10 +118,12 @@ class WatchedFiles(Generic[T]):
 
         return cls(read, lambda _: fingerprint(paths), loaded=loaded, refused=refused)
 
-    @property
-    def value(self) -> T:
-        """The value of the last reading that succeeded."""
-        return self._reading.value
+    @classmethod
+    def of_setting(cls, setting: FileSetting, paths: Iterable[str | Path], load: Callable[[], T]) -> "WatchedFiles[T]":
+        """As `of_contents`, with the log events and the metric of a setting."""
+        return cls.of_contents(
+            paths, load, loaded=lambda _: report_loaded(setting), refused=lambda why: report_refused(setting, why)
+        )
 
     def reload_if_changed(self) -> bool:
         """Uses the files' present content; returns whether that is another. Blocks."""
@@ -107,8 +146,8 @@ class WatchedFiles(Generic[T]):
 
     def _attempt(self) -> Reading[T] | _Refusal | None:
         """Returns a new reading, or why there is none; None if nothing has changed. Changes nothing itself."""
-        stamp = _stamp_of(lambda: self._stamp(self._reading.value))
-        if stamp is not None and stamp == self._reading.stamp:
+        stamp = _stamp_of(lambda: self._stamp(self.value))
+        if stamp is not None and stamp == self._seen:
             return None
         try:
             return self._read()
@@ -121,7 +160,7 @@ class WatchedFiles(Generic[T]):
         before, self._refusal = self._refusal, None
         match outcome:
             case Reading():
-                self._reading = outcome
+                self.value, self._seen = outcome
                 self.generation += 1
                 self._loaded(outcome.value)
                 return True
@@ -130,6 +169,21 @@ class WatchedFiles(Generic[T]):
                 if outcome != before:
                     self._refused(outcome.why)
         return False
+
+
+class FileWatcher:
+    """All that one service reads again when it changes."""
+
+    def __init__(self) -> None:
+        self._files: list[WatchedFiles[Any]] = []
+
+    def add(self, files: WatchedFiles[Any]) -> None:
+        """Has the files watched by `run`, which must not have been called yet."""
+        self._files.append(files)
+
+    async def run(self, every_seconds: float) -> None:
+        """Checks all files every `every_seconds` until cancelled; one that hangs holds up no other."""
+        await asyncio.gather(*(files.watch(every_seconds) for files in self._files))
 
 
 def _stamp_of(stamp: Callable[[], Hashable]) -> Hashable:

@@ -16,7 +16,9 @@ from extender.credentials.keyring import DockerConfigKeyring, JoinedKeyring, Key
 from extender.credentials.logins import InvalidLogins, Login, Logins, decode_docker_config
 from extender.credentials.programs import ProgramFailed, run_program
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderKeyring
+from extender.credentials.watched_keyring import WatchedKeyring
 from extender.errors import ConfigError
+from extender.watched_files import FileSetting, WatchedFiles
 
 log = structlog.get_logger()
 
@@ -77,7 +79,7 @@ class CredentialHelpers:
         return ProvidedCredentials(_logins_in(answer, host, program), _KEEP_SECONDS)
 
 
-def load_docker_config(path: str, *, key: bytes, clock: Callable[[], float]) -> Keyring:
+def load_docker_config(path: str, *, key: bytes, clock: Callable[[], float]) -> WatchedKeyring:
     """Returns the keyring of the Docker configuration file at `path`, as `docker login` writes it.
 
     Credentials of helpers come before those in `auths`.
@@ -86,18 +88,39 @@ def load_docker_config(path: str, *, key: bytes, clock: Callable[[], float]) -> 
         ConfigError: the file cannot be read or is not a Docker configuration. The message names the path and the
             problem, and holds none of the file's secrets.
     """
-    try:
-        raw = Path(path).read_bytes()
-        logins = DockerConfigKeyring(Logins(decode_docker_config(raw).logins), key=key)
-        helpers = _helpers_in(raw)
-    except OSError as exc:
-        raise ConfigError(f"registry.docker_config: {path} cannot be read: {exc.strerror}") from exc
-    except InvalidLogins as exc:
-        raise ConfigError(f"registry.docker_config: {path}: {exc}") from exc
-    return JoinedKeyring([ProviderKeyring(helpers, key=key, clock=clock), logins]) if helpers else logins
+    file = _DockerConfigFile(path, key, clock)
+    return WatchedKeyring(WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [path], file.load))
 
 
-def _helpers_in(raw: bytes) -> CredentialHelpers | None:
+class _DockerConfigFile:
+    """Reads the file. What helpers have answered is kept as long as the file names the same helpers."""
+
+    def __init__(self, path: str, key: bytes, clock: Callable[[], float]) -> None:
+        self._path = path
+        self._key = key
+        self._clock = clock
+        self._named = _Helpers()
+        self._helpers: tuple[Keyring, ...] = ()
+
+    def load(self) -> Keyring:
+        try:
+            raw = Path(self._path).read_bytes()
+            logins = DockerConfigKeyring(Logins(decode_docker_config(raw).logins), key=self._key)
+            named = _helpers_in(raw)
+        except OSError as exc:
+            raise ConfigError(f"registry.docker_config: {self._path} cannot be read: {exc.strerror}") from exc
+        except InvalidLogins as exc:
+            raise ConfigError(f"registry.docker_config: {self._path}: {exc}") from exc
+        if named != self._named:
+            provider = CredentialHelpers(named.cred_helpers, named.creds_store)
+            self._helpers = (
+                (ProviderKeyring(provider, key=self._key, clock=self._clock),) if named != _Helpers() else ()
+            )
+            self._named = named
+        return JoinedKeyring([*self._helpers, logins]) if self._helpers else logins
+
+
+def _helpers_in(raw: bytes) -> _Helpers:
     try:
         named = _HELPERS.decode(raw)
     except msgspec.DecodeError:
@@ -105,9 +128,7 @@ def _helpers_in(raw: bytes) -> CredentialHelpers | None:
     for helper in filter(None, [*named.cred_helpers.values(), named.creds_store]):
         if not _HELPER.fullmatch(helper):
             raise InvalidLogins(f"{helper!r} is no name of a credential helper")
-    if not (named.cred_helpers or named.creds_store):
-        return None
-    return CredentialHelpers(named.cred_helpers, named.creds_store)
+    return named
 
 
 def _logins_in(answer: bytes, host: str, program: str) -> tuple[Login, ...]:

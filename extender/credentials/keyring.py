@@ -103,7 +103,7 @@ class DockerConfigKeyring:
 
     @property
     def identity(self) -> Hashable:
-        """The object's own id: each file has one keyring."""
+        """The object's own id."""
         return id(self)
 
     def credentials_for(self, reference: ImageReference) -> tuple[Credential, ...]:
@@ -115,7 +115,7 @@ class DockerConfigKeyring:
         return tuple(dict.fromkeys((*self._credential_ids.matching(reference.repository), ANONYMOUS.id)))
 
     def is_due(self, _reference: ImageReference) -> bool:
-        """False: the file is read once."""
+        """False: there is nothing else to load."""
         return False
 
     async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:

@@ -4,16 +4,17 @@ Accepts the same configuration files and answers as the kubelet. Plugins that ne
 since we may not use a pod's identity.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from extender.credential_sources import Source
-from extender.credentials.keyring import Keyring
+from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.logins import Login, Pattern, parse_pattern
 from extender.credentials.programs import run_program
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderKeyring
+from extender.credentials.watched_keyring import WatchedKeyring
 from extender.durations import parse_seconds
 from extender.errors import ConfigError
 from extender.kubernetes.credential_provider_v1 import (
@@ -24,6 +25,7 @@ from extender.kubernetes.credential_provider_v1 import (
     CredentialProviderRequest,
     CredentialProviderResponse,
 )
+from extender.watched_files import FileSetting, WatchedFiles
 
 TIMEOUT_SECONDS = 60.0  # the kubelet's
 
@@ -75,29 +77,49 @@ class CredentialPlugin:
 
 def load_credential_plugins(
     path: str, bin_dir: str, *, key: bytes, clock: Callable[[], float], timeout_seconds: float = TIMEOUT_SECONDS
-) -> tuple[Keyring, ...]:
-    """Returns the keyrings of the plugins in the file at `path`, in its order. The programs are in `bin_dir`.
+) -> WatchedKeyring:
+    """Returns the keyring of the plugins in the file at `path`, in its order. The programs are in `bin_dir`.
 
     Raises:
         ConfigError: the file cannot be read, or the kubelet would not start with it.
     """
-    where = f"registry.credential_providers.config: {path}"
-    try:
-        config = msgspec.yaml.decode(Path(path).read_bytes(), type=CredentialProviderConfig)
-    except OSError as exc:
-        raise ConfigError(f"{where} cannot be read: {exc.strerror}") from exc
-    except msgspec.MsgspecError as exc:
-        raise ConfigError(f"{where}: {exc}") from exc
-    if config.api_version not in CONFIG_VERSIONS:
-        raise ConfigError(f"{where}: apiVersion must be {CONFIG_VERSIONS[0]}, not {config.api_version}")
-    names = [plugin.name for plugin in config.providers]
-    if not names or len(set(names)) != len(names):
-        raise ConfigError(f"{where}: at least one provider is needed, and each name only once")
-    try:
-        plugins = [CredentialPlugin(plugin, bin_dir, timeout_seconds=timeout_seconds) for plugin in config.providers]
-    except ConfigError as exc:
-        raise ConfigError(f"{where}: {exc}") from exc
-    return tuple(ProviderKeyring(plugin, key=key, clock=clock) for plugin in plugins)
+
+    def keyring_of(plugin: CredentialProvider) -> Keyring:
+        return ProviderKeyring(CredentialPlugin(plugin, bin_dir, timeout_seconds=timeout_seconds), key=key, clock=clock)
+
+    file = _PluginsFile(path, keyring_of)
+    return WatchedKeyring(WatchedFiles.of_setting(FileSetting.CREDENTIAL_PROVIDERS, [path], file.load))
+
+
+class _PluginsFile:
+    """Reads the file. A plugin that stays as it was keeps its keyring, and with it what it has answered."""
+
+    def __init__(self, path: str, keyring_of: Callable[[CredentialProvider], Keyring]) -> None:
+        self._path = path
+        self._keyring_of = keyring_of
+        self._keyrings: Mapping[bytes, Keyring] = {}
+
+    def load(self) -> Keyring:
+        where = f"registry.credential_providers.config: {self._path}"
+        try:
+            config = msgspec.yaml.decode(Path(self._path).read_bytes(), type=CredentialProviderConfig)
+        except OSError as exc:
+            raise ConfigError(f"{where} cannot be read: {exc.strerror}") from exc
+        except msgspec.MsgspecError as exc:
+            raise ConfigError(f"{where}: {exc}") from exc
+        if config.api_version not in CONFIG_VERSIONS:
+            raise ConfigError(f"{where}: apiVersion must be {CONFIG_VERSIONS[0]}, not {config.api_version}")
+        names = [plugin.name for plugin in config.providers]
+        if not names or len(set(names)) != len(names):
+            raise ConfigError(f"{where}: at least one provider is needed, and each name only once")
+        plugins = {msgspec.json.encode(plugin): plugin for plugin in config.providers}
+        try:
+            self._keyrings = {
+                written: self._keyrings.get(written) or self._keyring_of(plugin) for written, plugin in plugins.items()
+            }
+        except ConfigError as exc:
+            raise ConfigError(f"{where}: {exc}") from exc
+        return JoinedKeyring(tuple(self._keyrings.values()))
 
 
 def _patterns_of(plugin: CredentialProvider) -> list[Pattern]:

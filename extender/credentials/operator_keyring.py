@@ -16,11 +16,13 @@ from extender.credentials.docker_config import load_docker_config
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.kubelet_plugins import load_credential_plugins
 from extender.credentials.providers import LoginProvider, ProviderKeyring
+from extender.credentials.watched_keyring import WatchedKeyring
 from extender.errors import ConfigError
+from extender.watched_files import FileWatcher
 
 
 @contextlib.asynccontextmanager
-async def open_operator_keyring(
+async def open_operator_keyring(  # noqa: PLR0913 - settings and parts, each by its name
     *,
     docker_config: str,
     plugin_config: str,
@@ -30,27 +32,30 @@ async def open_operator_keyring(
     key: bytes,
     clock: Callable[[], float],
     wall_clock: Callable[[], float],
+    watcher: FileWatcher,
 ) -> AsyncIterator[Keyring]:
     """Opens the keyring until the context is left. An empty path or list leaves its part out.
 
     `environment` has the variables that a cloud's webhook sets in our pod. Requests to clouds go without a proxy and
     without an address guard, since metadata servers have link-local addresses. This is safe because no pod can choose
-    where they go.
+    where they go. `watcher` gets the files to watch.
 
     Raises:
         ConfigError: one of the files cannot be used.
     """
-    parts: list[Keyring] = []
+    of_files: list[WatchedKeyring] = []
     if docker_config:
-        parts.append(load_docker_config(docker_config, key=key, clock=clock))
+        of_files.append(load_docker_config(docker_config, key=key, clock=clock))
     if bool(plugin_config) != bool(plugin_dir):
         raise ConfigError("registry.credential_providers: config and bin_dir are needed together")
     if plugin_config:
-        parts += load_credential_plugins(plugin_config, plugin_dir, key=key, clock=clock)
+        of_files.append(load_credential_plugins(plugin_config, plugin_dir, key=key, clock=clock))
+    for part in of_files:
+        watcher.add(part.files)
+    parts: list[Keyring] = [*of_files]
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
         access = CloudAccess(session, environment, wall_clock)
-        for cloud in dict.fromkeys(clouds):
-            parts.append(ProviderKeyring(open_cloud(cloud, access), key=key, clock=clock))
+        parts += [ProviderKeyring(open_cloud(cloud, access), key=key, clock=clock) for cloud in dict.fromkeys(clouds)]
         yield JoinedKeyring(parts)
 
 

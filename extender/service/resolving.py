@@ -24,6 +24,7 @@ from extender.service.background import FILE_CHECK_SECONDS, in_background
 from extender.service.cluster_view import ClusterView
 from extender.service.policies import policy_of
 from extender.store.url import default_store_url, open_store
+from extender.watched_files import FileWatcher
 
 LOAD_SECONDS = 0.5  # how long the start waits for the store's rows; the rest is loaded while the service answers
 CREDENTIAL_KEY_BYTES = 32
@@ -42,6 +43,7 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
     mirrors = HostsDirectory(registry.hosts_directory, ca_files=registry.ca_files) if registry.hosts_directory else None
     url = cache.url or default_store_url(os.environ)
     store = open_store(url, size=cache.size, stale_seconds=cache.stale_seconds)
+    watcher = FileWatcher()
     async with contextlib.AsyncExitStack() as stack:
         session = await stack.enter_async_context(open_session(ca_files=registry.ca_files, guard=guard))
         keyring = await stack.enter_async_context(
@@ -54,6 +56,7 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
                 key=credential_key,
                 clock=time.monotonic,
                 wall_clock=time.time,
+                watcher=watcher,
             )
         )
         client = RegistryClient(
@@ -69,7 +72,8 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
             guard=guard,
         )
         if mirrors:
-            await stack.enter_async_context(in_background(mirrors.files.watch(FILE_CHECK_SECONDS)))
+            watcher.add(mirrors.files)
+        await stack.enter_async_context(in_background(watcher.run(FILE_CHECK_SECONDS)))
         resolver = Resolver(
             client,
             size=cache.size,

@@ -28,6 +28,7 @@ from extender.credentials.operator_keyring import open_operator_keyring
 from extender.credentials.providers import CredentialsUnavailable
 from extender.images.reference import parse_reference
 from extender.kubernetes.credential_provider_v1 import CacheKeyType
+from extender.watched_files import FileWatcher
 
 KEY = b"k" * 32
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
@@ -381,7 +382,7 @@ async def test_a_failing_cloud_costs_its_credentials_only(cloud: Cloud) -> None:
     gcp, ecr = sources.Cloud.GCP, sources.Cloud.ECR
     settings = open_operator_keyring(
         docker_config="", plugin_config="", plugin_dir="", clouds=[gcp, ecr, gcp],
-        environment=environment, key=KEY, clock=lambda: 0.0, wall_clock=lambda: NOW,
+        environment=environment, key=KEY, clock=lambda: 0.0, wall_clock=lambda: NOW, watcher=FileWatcher(),
     )  # fmt: skip
     async with settings as keyring:
         with capture_logs() as lines:

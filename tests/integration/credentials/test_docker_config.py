@@ -12,6 +12,7 @@ from extender.credentials.docker_config import load_docker_config
 from extender.credentials.keyring import ANONYMOUS, Credential, Keyring, credential_id_of
 from extender.errors import ConfigError
 from extender.images.reference import parse_reference
+from extender.watched_files import RELOADS
 from testbed.clock import Clock
 from tests.integration.credentials.programs import Program
 
@@ -132,3 +133,46 @@ def test_unusable_docker_configuration_is_the_operators_error(
         load_docker_config(str(path), key=KEY, clock=time.monotonic)
     assert str(caught.value).startswith(f"registry.docker_config: {path}")
     assert "hunter2" not in str(caught.value)
+
+
+async def test_a_new_password_is_another_credential(tmp_path: Path) -> None:
+    """Access must be shown again: the id has changed, and so has the identity that lookups are shared by."""
+    keyring = load_docker_config(
+        write(tmp_path, auths={"quay.io": {"username": "ann", "password": "old"}}), key=KEY, clock=time.monotonic
+    )
+    before = (keyring.identity, keyring.credential_ids_for(APP))
+    write(tmp_path, auths={"quay.io": {"username": "ann", "password": "new"}})
+    assert [item.password for item in await keyring.load(APP)] == ["old", ""]
+    assert [item.password for item in await keyring.load(APP, refresh=True)] == ["new", ""]
+    assert keyring.identity != before[0]
+    assert keyring.credential_ids_for(APP) == (credential_id_of("ann", "new", key=KEY), ANONYMOUS.id) != before[1]
+
+
+async def test_a_file_that_breaks_keeps_the_old_logins(tmp_path: Path) -> None:
+    """It is said once and counted, without a word of the file."""
+    login = {"quay.io": {"username": "ann", "password": "hunter2"}}
+    keyring = load_docker_config(write(tmp_path, auths=login), key=KEY, clock=time.monotonic)
+    refused = RELOADS["registry.docker_config"]["refused"].value
+    for content in ("", '{"auths": {"quay.io": {"auth": "hunter2"}}}', "hunter2"):
+        (tmp_path / "config.json").write_text(content)
+        with capture_logs() as lines:
+            for _ in range(3):
+                assert [item.username for item in await keyring.load(APP, refresh=True)] == ["ann", ""]
+        assert [(line["event"], line["setting"]) for line in lines] == [("file.refused", "registry.docker_config")]
+        assert "hunter2" not in str(lines)
+    assert RELOADS["registry.docker_config"]["refused"].value == refused + 3
+
+
+async def test_a_change_of_logins_does_not_run_helpers_again(tmp_path: Path, helper: Program) -> None:
+    """What they answered is kept for its minute, unless the file names others."""
+    document: dict[str, object] = {"credHelpers": {"quay.io": "test"}}
+    keyring = load_docker_config(write(tmp_path, **document), key=KEY, clock=Clock())
+    await keyring.load(APP)
+    write(tmp_path, **document, auths={"quay.io": {"username": "ann", "password": "p"}})
+    assert [item.username for item in await keyring.load(APP, refresh=True)] == ["helped", "ann", ""]
+    assert len(helper.calls) == 1
+    write(tmp_path, credHelpers={"ghcr.io": "test"})
+    assert [item.username for item in await keyring.load(APP, refresh=True)] == [""]
+    write(tmp_path, **document)
+    assert [item.username for item in await keyring.load(APP, refresh=True)] == ["helped", ""]
+    assert len(helper.calls) == 2

@@ -11,12 +11,13 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from extender.credentials.keyring import JoinedKeyring, Keyring
+from extender.credentials.keyring import Keyring
 from extender.credentials.kubelet_plugins import load_credential_plugins
 from extender.credentials.programs import run_program
 from extender.credentials.providers import CredentialsUnavailable
 from extender.errors import ConfigError
 from extender.images.reference import parse_reference
+from extender.watched_files import RELOADS
 from testbed.clock import Clock
 from tests.integration.credentials.programs import Program
 
@@ -59,7 +60,7 @@ def write(folder: Path, *plugins: dict[str, Any], **fields: Any) -> str:
 
 def load(folder: Path, clock: Clock, *plugins: dict[str, Any]) -> Keyring:
     """The keyring of these plugins, whose programs are in `folder`."""
-    return JoinedKeyring(load_credential_plugins(write(folder, *plugins), str(folder), key=KEY, clock=clock))
+    return load_credential_plugins(write(folder, *plugins), str(folder), key=KEY, clock=clock)
 
 
 @pytest.fixture
@@ -232,9 +233,9 @@ async def test_time_out_is_said(tmp_path: Path, clock: Clock, program: Program) 
     """The kubelet's minute, shortened here to none at all."""
     program.rewrite("time.sleep(1000)")
     path = write(tmp_path, plugin())
-    rings = load_credential_plugins(path, str(tmp_path), key=KEY, clock=clock, timeout_seconds=0.001)
+    keyring = load_credential_plugins(path, str(tmp_path), key=KEY, clock=clock, timeout_seconds=0.001)
     with capture_logs() as lines:
-        await JoinedKeyring(rings).load(APP)
+        await keyring.load(APP)
     assert [line["why"] for line in lines] == ["ecr has not answered within 0.001 s"]
 
 
@@ -287,6 +288,25 @@ def test_configuration_may_be_yaml(tmp_path: Path, clock: Clock) -> None:
     """As the kubelet's files usually are; a missing one is an error."""
     path = Path(write(tmp_path, plugin(tokenAttributes=None)))
     path.write_text(yaml.safe_dump(json.loads(path.read_text())))
-    assert len(load_credential_plugins(str(path), str(tmp_path), key=KEY, clock=clock)) == 1
+    assert load_credential_plugins(str(path), str(tmp_path), key=KEY, clock=clock).is_due(APP)
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         load_credential_plugins(str(tmp_path / "absent"), str(tmp_path), key=KEY, clock=clock)
+
+
+async def test_a_changed_configuration_is_used(tmp_path: Path, clock: Clock, program: Program) -> None:
+    """A plugin that stays as it was keeps its answers; one whose entry changed is run again; a bad file is refused."""
+    path = write(tmp_path, plugin())
+    keyring = load_credential_plugins(path, str(tmp_path), key=KEY, clock=clock)
+    before = await keyring.load(APP)
+    write(tmp_path, plugin(), plugin("other", matchImages=["elsewhere.example"]))
+    assert await keyring.load(APP, refresh=True) == before
+    assert len(program.calls) == 1
+    refused = RELOADS["registry.credential_providers.config"]["refused"].value
+    for content in ("", "providers: [", "apiVersion: v1"):
+        Path(path).write_text(content)
+        for _ in range(2):
+            assert await keyring.load(APP, refresh=True) == before
+    assert RELOADS["registry.credential_providers.config"]["refused"].value == refused + 3
+    write(tmp_path, plugin(args=["--another"]))
+    await keyring.load(APP, refresh=True)
+    assert [call["arguments"] for call in program.calls] == [[], ["--another"]]

@@ -14,6 +14,7 @@ from extender.credentials.keyring import ANONYMOUS, Keyring
 from extender.credentials.operator_keyring import open_operator_keyring
 from extender.errors import ConfigError
 from extender.images.reference import parse_reference
+from extender.watched_files import FileWatcher
 from tests.integration.credentials.programs import Program
 
 HOST = "123456789012.dkr.ecr.eu-central-1.amazonaws.com"
@@ -33,6 +34,7 @@ def opened(
         key=b"k" * 32,
         clock=lambda: 1000.0,
         wall_clock=lambda: 1000.0,
+        watcher=FileWatcher(),
     )
 
 

@@ -1,0 +1,105 @@
+"""Files that change while the service runs: logins, plugins, authorities."""
+
+import asyncio
+import base64
+import json
+import time
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from tests.integration.registry.faulty import FaultyRegistry, login_of
+from tests.integration.service.caller import AMD64, ARM64, Caller, kept, pod, with_nodes
+from tests.integration.service.conftest import StartService
+
+CHECK_SECONDS = "extender.service.resolving.FILE_CHECK_SECONDS"
+LOADED = 'multiarch_file_reloads_total{outcome="loaded",setting="registry.docker_config"}'
+REFUSED = 'multiarch_file_reloads_total{outcome="refused",setting="registry.docker_config"}'
+
+
+class BasicRegistry(FaultyRegistry):
+    """A registry that asks for one login by Basic authentication, which may change."""
+
+    def __init__(self, login: str) -> None:
+        super().__init__(self._refuse)
+        self.login = login
+
+    async def _refuse(self, request: web.BaseRequest) -> web.StreamResponse | None:
+        if login_of(request) == self.login:
+            return None
+        return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="test"'})
+
+
+def write_login(path: Path, host: str, login: str) -> None:
+    """Replaces the Docker configuration, as a rename does."""
+    auth = base64.b64encode(login.encode()).decode()
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps({"auths": {host: {"auth": auth}}}))
+    new.replace(path)
+
+
+async def answer(caller: Caller, image: str) -> str:
+    """The nodes that filter keeps, or its error."""
+    result = await caller.filter(with_nodes(pod(image)))
+    return result["Error"] or "".join(kept(result))
+
+
+async def until(caller: Caller, image: str, wanted: str) -> None:
+    """Asks until the answer is `wanted`."""
+    async with asyncio.timeout(10):
+        while await answer(caller, image) != wanted:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_denied_lookup_is_answered_after_the_password_has_changed(
+    start_service: StartService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registry's password first and the file later: the denial of the old password holds nothing up."""
+    monkeypatch.setattr(CHECK_SECONDS, 0.01)
+    config = tmp_path / "config.json"
+    async with BasicRegistry("ann:old") as registry:
+        registry.add_manifest("amd", "1", AMD64)
+        registry.add_manifest("arm", "1", ARM64)
+        write_login(config, registry.host, "ann:old")
+        caller = await start_service(
+            f"registry.docker_config={config}", "scheduler.unknown=retry", plain_http=registry.host
+        )
+        loaded, refused = await caller.metric(LOADED), await caller.metric(REFUSED)
+        assert await answer(caller, f"{registry.host}/amd:1") == "ac"
+        registry.login = "ann:new"
+        for _ in range(2):
+            assert "denied" in await answer(caller, f"{registry.host}/arm:1")
+        config.write_text('{"auths": {"')  # half written
+        async with asyncio.timeout(10):
+            while await caller.metric(REFUSED) == refused:
+                await asyncio.sleep(0.01)
+        assert await answer(caller, f"{registry.host}/amd:1") == "ac"
+        write_login(config, registry.host, "ann:new")
+        await until(caller, f"{registry.host}/arm:1", "bd")
+        assert await caller.metric(LOADED) == loaded + 1
+        assert await caller.metric(REFUSED) == refused + 1
+
+
+async def test_a_denial_reads_a_file_that_has_changed_at_once(
+    start_service: StartService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for the next check; and what the old password had shown must be shown again."""
+    monkeypatch.setattr(CHECK_SECONDS, 3600.0)
+    config = tmp_path / "config.json"
+    async with BasicRegistry("ann:old") as registry:
+        registry.add_manifest("amd", "1", AMD64)
+        registry.add_manifest("arm", "1", ARM64)
+        write_login(config, registry.host, "ann:old")
+        caller = await start_service(
+            f"registry.docker_config={config}", "scheduler.unknown=retry", plain_http=registry.host
+        )
+        assert await answer(caller, f"{registry.host}/amd:1") == "ac"
+        registry.login = "ann:new"
+        write_login(config, registry.host, "ann:new")
+        started = time.monotonic()
+        assert await answer(caller, f"{registry.host}/arm:1") == "bd"
+        assert time.monotonic() - started < 5
+        before = registry.requests["HEAD manifests"] + registry.requests["GET manifests"]
+        assert await answer(caller, f"{registry.host}/amd:1") == "ac"
+        assert registry.requests["HEAD manifests"] + registry.requests["GET manifests"] > before
