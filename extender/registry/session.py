@@ -17,26 +17,39 @@ from extender.errors import ConfigError
 from extender.registry.addresses import AddressGuard, inner_refusal
 from extender.registry.names import NameResolver
 from extender.registry.transport import host_of, proxy_of, trace_waits
+from extender.tls_context import CurrentContext
+from extender.watched_files import FileSetting, WatchedFiles
 
 _CONNECTIONS = 256  # over all hosts, so that images cannot exhaust the file descriptors; each host has its own limit
 
 
-def open_session(*, guard: AddressGuard, ca_files: Sequence[str] = ()) -> aiohttp.ClientSession:
+class RegistryTrust:
+    """The system's authorities and those in `ca_files`, which are PEM bundles and may change.
+
+    `context` trusts what the files hold when a connection is opened. Connections that are open stay open.
+
+    Raises:
+        ConfigError: one of the files cannot be read or holds no certificate.
+    """
+
+    def __init__(self, ca_files: Sequence[str] = ()) -> None:
+        self.files = WatchedFiles.of_setting(FileSetting.CA_FILES, ca_files, lambda: _trusting(ca_files))
+        self.context = CurrentContext.of(lambda: self.files.value)
+
+
+def open_session(*, guard: AddressGuard, trust: RegistryTrust | None = None) -> aiohttp.ClientSession:
     """Returns a session for `RegistryClient` and `Authenticator`, without cookies, timeout and ~/.netrc.
 
     `guard` checks the host of each request, and each address right before it is connected to, so that a name cannot
     resolve to another address in between. Requests that it refuses raise AddressRefused. A proxy that the environment
     names connects for us: then only names and literal addresses can be checked. The proxy's own address is not checked.
-    `ca_files` are PEM bundles trusted in addition to the system's. Needs a running event loop; the caller closes the
-    session.
-
-    Raises:
-        ConfigError: one of `ca_files` cannot be read or holds no certificate.
+    Without `trust` only the system's authorities are trusted. Needs a running event loop; the caller closes
+    the session.
     """
     proxies = frozenset(_address_of(proxy) for proxy in map(proxy_of, ("http", "https")) if proxy)
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            ssl=_trusting(ca_files),
+            ssl=(trust or RegistryTrust()).context,
             limit=_CONNECTIONS,
             resolver=_GuardedResolver(NameResolver(clock=time.monotonic), guard, proxies),
             use_dns_cache=False,  # the resolver has one, and tells when a request waits for it

@@ -17,7 +17,7 @@ from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.mirrors import HostsDirectory
-from extender.registry.session import open_session
+from extender.registry.session import RegistryTrust, open_session
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Resolver
 from extender.service.background import FILE_CHECK_SECONDS, in_background
@@ -43,9 +43,12 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
     mirrors = HostsDirectory(registry.hosts_directory, ca_files=registry.ca_files) if registry.hosts_directory else None
     url = cache.url or default_store_url(os.environ)
     store = open_store(url, size=cache.size, stale_seconds=cache.stale_seconds)
+    trust = RegistryTrust(registry.ca_files)
     watcher = FileWatcher()
+    if registry.ca_files:
+        watcher.add(trust.files)
     async with contextlib.AsyncExitStack() as stack:
-        session = await stack.enter_async_context(open_session(ca_files=registry.ca_files, guard=guard))
+        session = await stack.enter_async_context(open_session(trust=trust, guard=guard))
         keyring = await stack.enter_async_context(
             open_operator_keyring(
                 docker_config=registry.docker_config,

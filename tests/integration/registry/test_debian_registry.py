@@ -16,7 +16,7 @@ from extender.images.reference import parse_reference
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
 from extender.registry.image import describe_image
-from extender.registry.session import open_session
+from extender.registry.session import RegistryTrust, open_session
 from testbed.clock import Clock
 from testbed.debian_registry import DebianRegistry
 from tests.integration.conftest import StartRegistry
@@ -132,7 +132,7 @@ async def test_tls_needs_an_authority_that_is_trusted(
     registry = start_debian_registry(http={"tls": files})
     trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
     registry.push("team/app", "1", build_index(BOTH), tls=trusting)
-    async with open_session(ca_files=[str(tmp_path / "ca.pem")], guard=ON_LOOPBACK) as session:
+    async with open_session(trust=RegistryTrust([str(tmp_path / "ca.pem")]), guard=ON_LOOPBACK) as session:
         authenticator = Authenticator(session, timeout_seconds=10, clock=clock, wall_clock=clock)
         client = RegistryClient(
             session, authenticator=authenticator, timeout_seconds=10, concurrency_per_host=8, plain_http=frozenset()
@@ -155,7 +155,7 @@ async def test_unusable_ca_file_is_the_operators_error(tmp_path: Path, content: 
     if content is not None:
         path.write_text(content)
     with pytest.raises(ConfigError, match=f"registry.ca_files: {path} holds no certificates"):
-        open_session(ca_files=[str(path)], guard=ON_LOOPBACK)
+        RegistryTrust([str(path)])
 
 
 async def test_basic_login(start_debian_registry: StartRegistry, make_client: MakeClient, tmp_path: Path) -> None:
