@@ -76,6 +76,10 @@ bench-cluster: setup ## Pods a second of a real control plane with and without t
 soak: setup ## Whether memory stays level under hours of load
 	@$(BIN)/python -m benchmarks soak
 
+.PHONY: siege
+siege: setup ## How honest tenants fare while others attack (half an hour; needs Linux and root, or user namespaces)
+	@$(BIN)/python -m benchmarks.siege
+
 # Not with --quiet, which hides the warnings that --strict counts.
 .PHONY: docs
 docs: setup ## The documentation as a site in site/; a broken link or anchor fails

@@ -1,0 +1,103 @@
+"""Whether the service's answers about a pod are right, given what its image runs on."""
+
+import base64
+import enum
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from benchmarks.payloads import architecture, node_name
+from benchmarks.siege.images import AMD64, ARM64
+from testbed.shipped_files import SECOND_SCHEDULER
+
+NODES = 100
+NAMES = [node_name(index) for index in range(NODES)]
+_OS = "kubernetes.io/os"
+_ARCHITECTURE = "kubernetes.io/arch"
+
+
+class Judgement(enum.StrEnum):
+    """What an answer is worth."""
+
+    KNOWN = "known"  # and right
+    UNKNOWN = "unknown"  # the image is not known yet, and the answer claims nothing
+    WRONG = "wrong"
+
+
+def judge_review(answer: bytes, pod: Mapping[str, Any], platforms: Collection[str]) -> Judgement:
+    """Judges the answer to the review of `pod`: its tolerations, its required affinity, its scheduler."""
+    try:
+        response = msgspec.json.decode(answer)["response"]
+        patched = apply_patch(pod, msgspec.json.decode(base64.b64decode(response.get("patch", "") or "W10=")))
+    except (ValueError, KeyError, IndexError, TypeError):
+        return Judgement.WRONG
+    if response["allowed"] is not True or patched["spec"].get("schedulerName") != SECOND_SCHEDULER:
+        return Judgement.WRONG
+    before = pod["spec"].get("tolerations", [])
+    tolerations = {each.get("key", "") for each in patched["spec"].get("tolerations", []) if each not in before}
+    affinity = _required(patched)
+    if not tolerations and not affinity:
+        return Judgement.UNKNOWN
+    is_right = tolerations == tolerated(platforms) and affinity == required(platforms)
+    return Judgement.KNOWN if is_right else Judgement.WRONG
+
+
+def judge_filter(answer: bytes, platforms: Collection[str]) -> Judgement:
+    """Judges the answer to a filter request about all `NAMES`. An error is what a pod waits after."""
+    try:
+        result = msgspec.json.decode(answer)
+        if result.get("Error"):
+            return Judgement.UNKNOWN
+        kept, refused = result["NodeNames"] or [], result["FailedAndUnresolvableNodes"] or {}
+        others = result["FailedNodes"] or {}
+    except (ValueError, KeyError, TypeError):
+        return Judgement.WRONG
+    suited = [name for index, name in enumerate(NAMES) if f"linux/{architecture(index)}" in platforms]
+    is_right = kept == suited and not others and set(refused) == set(NAMES) - set(suited)
+    return Judgement.KNOWN if is_right else Judgement.WRONG
+
+
+def tolerated(platforms: Collection[str]) -> set[str]:
+    """Returns the keys of the tolerations that the shipped rules add for images of these platforms."""
+    arm64 = {"kubernetes.io/arch", "arch"} if ARM64 in platforms else set()
+    return arm64 | ({"k8smultiarcher"} if {AMD64, ARM64} <= set(platforms) else set())
+
+
+def required(platforms: Collection[str]) -> dict[str, list[str]]:
+    """Returns the node labels that a required affinity to these platforms names, with their values in order."""
+    return {_OS: ["linux"], _ARCHITECTURE: sorted(platform.partition("/")[2] for platform in platforms)}
+
+
+def _required(pod: Mapping[str, Any]) -> dict[str, list[str]]:
+    affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
+    return {each["key"]: sorted(each["values"]) for term in terms for each in term.get("matchExpressions", [])}
+
+
+def apply_patch(document: Mapping[str, Any], patch: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the document after the operations of a JSON Patch, which are `add`, `replace` and `remove`."""
+    result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document))
+    for operation in patch:
+        *steps, last = (step.replace("~1", "/").replace("~0", "~") for step in operation["path"].split("/")[1:])
+        target: Any = result
+        for step in steps:
+            target = target[int(step)] if isinstance(target, list) else target[step]
+        if isinstance(target, list):
+            _change_list(target, last, operation)
+        elif operation["op"] == "remove":
+            del target[last]
+        else:
+            target[last] = operation["value"]
+    return result
+
+
+def _change_list(target: list[Any], last: str, operation: Mapping[str, Any]) -> None:
+    index = len(target) if last == "-" else int(last)
+    match operation["op"]:
+        case "add":
+            target.insert(index, operation["value"])
+        case "replace":
+            target[index] = operation["value"]
+        case _:
+            del target[index]

@@ -1,0 +1,80 @@
+"""The images of the siege: their names tell what they run on, so that every process can tell which answer is right."""
+
+import functools
+from collections import OrderedDict
+from zlib import crc32
+
+import msgspec
+
+from benchmarks.siege.network import honest_host
+from extender.demo.images import Manifest, build_index
+from extender.images.media_type import OCI_INDEX
+
+AMD64, ARM64 = "linux/amd64", "linux/arm64"
+_CHOICES = ((AMD64, ARM64), (AMD64,), (ARM64,))
+SHARED = "shared/base"
+"""The repository on each honest registry that pods of every namespace use, by tags of their own."""
+DENIED = "denied-"
+"""How the tags begin that a registry answers with 403."""
+_HOSTILE_PLATFORMS, _HOSTILE_CHARACTERS = 64, 256
+_KEPT = 20_000  # manifests that can be fetched by digest, the newest ones
+
+
+def honest_image(namespace: int, number: int) -> str:
+    """Returns a new image of an honest namespace: a repository of its own, or a new tag of the shared one."""
+    host = honest_host(number // 20)
+    if number // 10 % 2:
+        return f"{host}/{SHARED}:v{number}"
+    return f"{host}/team-{namespace}/app-{number}:1"
+
+
+def platforms_of(repository: str, tag: str) -> tuple[str, ...]:
+    """Returns the platforms of an image, whose repository is named without its host."""
+    return _CHOICES[crc32(f"{repository}:{tag}".encode()) % len(_CHOICES)]
+
+
+def platforms_of_image(image: str) -> tuple[str, ...]:
+    """Returns the platforms of an image named in full."""
+    repository, _, tag = image.partition("/")[2].rpartition(":")
+    return platforms_of(repository, tag)
+
+
+class Manifests:
+    """Makes manifests from names, the same one for the same name, and finds the newest ones by digest."""
+
+    def __init__(self) -> None:
+        self._by_digest: OrderedDict[str, Manifest] = OrderedDict()
+
+    def usual(self, repository: str, tag: str) -> Manifest:
+        """Returns the index of this name, for the platforms that `platforms_of` tells."""
+        start = _index_of(platforms_of(repository, tag))
+        return self._keep(start[:-1] + b',"annotations":{"name":%b}}' % msgspec.json.encode(f"{repository}:{tag}"))
+
+    def hostile(self, repository: str, tag: str) -> Manifest:
+        """Returns an index of 64 platforms whose names have 256 characters that no other index has."""
+        serial = f"{crc32(f'{repository}:{tag}'.encode()):08x}"
+        return self._keep(_hostile_index().replace(b"#serial#", serial.encode()))
+
+    def find(self, digest: str) -> Manifest | None:
+        """Returns the manifest of this digest if it is one of the newest."""
+        return self._by_digest.get(digest)
+
+    def _keep(self, body: bytes) -> Manifest:
+        manifest = Manifest(OCI_INDEX, body)
+        self._by_digest[manifest.digest] = manifest
+        if len(self._by_digest) > _KEPT:
+            self._by_digest.popitem(last=False)
+        return manifest
+
+
+@functools.cache
+def _index_of(platforms: tuple[str, ...]) -> bytes:
+    return build_index(platforms).manifests[-1].body
+
+
+@functools.cache
+def _hostile_index() -> bytes:
+    [entry] = msgspec.json.decode(_index_of((AMD64,)))["manifests"]
+    names = (f"#serial#{number:02}".ljust(_HOSTILE_CHARACTERS, "x") for number in range(_HOSTILE_PLATFORMS - 1))
+    entries = [entry, *({**entry, "platform": {"os": "linux", "architecture": name}} for name in names)]
+    return msgspec.json.encode({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries})

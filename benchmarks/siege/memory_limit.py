@@ -1,0 +1,86 @@
+"""A memory limit for one process and its children, as a container has one: a control group, if one can be made.
+
+Control groups of both versions are made below the one that this process is in, and removed at the end. Where none can
+be made the limit is not enforced, and only the resident memory is judged.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+LIMIT_BYTES = 512 << 20  # limits.memory of the shipped manifests
+_ROOT = Path("/sys/fs/cgroup")
+_ENTER = ["sh", "-c", 'echo $$ > "$0" && exec "$@"']
+
+
+class MemoryLimit(msgspec.Struct, frozen=True):
+    """The limit that is in force: `words` say by what; `folder` is the control group, None if there is none."""
+
+    words: str
+    folder: Path | None = None
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """Returns the command that runs `command` under the limit from its first byte on."""
+        if self.folder is None:
+            return list(command)
+        return [*_ENTER, str(self.folder / "cgroup.procs"), *command]
+
+
+@contextlib.contextmanager
+def memory_limit() -> Iterator[MemoryLimit]:
+    """Makes a control group with the limit, and removes it when its processes have ended."""
+    limit = _version_2() or _version_1() or MemoryLimit("none, since no control group can be made: only RSS is judged")
+    try:
+        yield limit
+    finally:
+        if limit.folder:
+            _remove(limit.folder)
+
+
+def _version_2() -> MemoryLimit | None:
+    parent = _parent("0::", _ROOT)
+    return _made(parent, "memory.max", "cgroup v2 memory.max") if parent else None
+
+
+def _version_1() -> MemoryLimit | None:
+    parent = _parent(":memory:", _ROOT / "memory")
+    return _made(parent, "memory.limit_in_bytes", "cgroup v1 memory.limit_in_bytes") if parent else None
+
+
+def _parent(mark: str, root: Path) -> Path | None:
+    """Returns the folder of the group that this process is in, or the highest one that can be seen."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if mark in line:
+                own = root / line.rpartition(":")[2].lstrip("/")
+                return own if own.is_dir() else root
+    return None
+
+
+def _made(parent: Path, file: str, words: str) -> MemoryLimit | None:
+    folder = parent / f"siege-{os.getpid()}"
+    if not (parent / "cgroup.procs").exists():  # a folder that holds other hierarchies, and is none
+        return None
+    try:
+        folder.mkdir()
+    except OSError:
+        return None
+    try:
+        with (folder / file).open("r+") as limit:
+            limit.write(str(LIMIT_BYTES))
+    except OSError:
+        folder.rmdir()
+        return None
+    return MemoryLimit(f"{words} = {LIMIT_BYTES >> 20} Mi", folder)
+
+
+def _remove(folder: Path) -> None:
+    for _ in range(50):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+            return
+        time.sleep(0.1)

@@ -1,0 +1,62 @@
+"""The siege's network: a namespace with addresses of its own, where names resolve by our own name server.
+
+`isolating` is the command that makes the namespaces of network and mounts, which end with their last process. Nothing
+outside of them changes: the addresses are on the namespace's loopback device, and its /etc/resolv.conf is a bind mount.
+"""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+API_SERVER = "10.0.0.1"
+API_PORT = 6443
+SERVICE = "10.0.0.10"
+ADMISSION_PORT, SCHEDULER_PORT, OPERATIONS_PORT = 8443, 8880, 8881  # of the shipped settings
+NAME_SERVER = "10.0.0.53"
+STRANGERS = tuple(f"10.0.66.{number}" for number in range(1, 9))
+"""The addresses of callers that are not the API server."""
+HONEST_REGISTRIES = tuple(f"10.1.0.{number}" for number in range(1, 9))
+ATTACKING_REGISTRY = "10.2.0.1"
+HONEST_ZONE, ATTACKING_ZONE = "honest.test", "attack.test"
+
+_RESOLV_CONF = Path("/etc/resolv.conf")
+
+
+class NetworkMissing(RuntimeError):
+    """The namespaces cannot be made here."""
+
+
+def isolating(command: Sequence[str]) -> list[str]:
+    """Returns the command that runs `command` in new namespaces, and kills it when this process ends."""
+    as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    return ["unshare", *as_root, "--net", "--mount", "--fork", "--kill-child", "--", *command]
+
+
+def prepare_network(folder: Path) -> None:
+    """Gives the namespaces of this process their addresses and their name server. Its file goes into `folder`.
+
+    Raises:
+        NetworkMissing: a command fails.
+    """
+    resolv_conf = folder / "resolv.conf"
+    resolv_conf.write_text(f"nameserver {NAME_SERVER}\n")
+    _run("ip", "link", "set", "lo", "up")
+    _run("ip", "address", "add", f"{API_SERVER}/8", "dev", "lo")  # on this device a prefix is local as a whole
+    _run("mount", "--bind", str(resolv_conf), str(_RESOLV_CONF.resolve()))
+
+
+def honest_host(number: int) -> str:
+    """Returns the name of one of the registries that serve everybody."""
+    return f"registry-{number % len(HONEST_REGISTRIES) + 1}.{HONEST_ZONE}"
+
+
+def attacking_host(label: str, kind: str) -> str:
+    """Returns the name of a registry of an attacker; its kind tells what it does."""
+    return f"{label}.{kind}.{ATTACKING_ZONE}"
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NetworkMissing(f"{' '.join(command)}: {done.stderr.strip()}")

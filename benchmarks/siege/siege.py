@@ -1,0 +1,227 @@
+"""How do ten honest namespaces fare while five others, and strangers, attack the service in every way we know?
+
+Each attack is made alone on a fresh service, after a quiet time, and then all are made together. The service has one
+core and a container's memory; the honest load, the registries, the API server and all attackers share the other core.
+The honest load has the highest priority there and the attackers the lowest. How late the load generator's own timers
+and those of the honest registries were is printed, since that much of the latencies is not the service's.
+
+`run_siege` needs a network namespace of its own (`network.isolating`).
+"""
+
+import contextlib
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.cores import Cores, cores
+from benchmarks.process_costs import machine_seconds
+from benchmarks.report import Cell, Claim, Report, Table, this_machine
+from benchmarks.siege.answers import NODES
+from benchmarks.siege.attacks import ATTACKS, chosen
+from benchmarks.siege.memory_limit import MemoryLimit, memory_limit
+from benchmarks.siege.network import prepare_network
+from benchmarks.siege.outcome import COLUMNS, MARKS, Outcome, Window, joined, percentile, window_of
+from benchmarks.siege.records import GENERATOR, REGISTRIES, AttackRecord, read_records
+from benchmarks.siege.service import BesiegedService, Grounds, besieged_service, write_grounds
+from testbed.child import child
+
+QUESTION = "How do honest tenants fare while others attack?"
+SECONDS, QUIET_SECONDS, TOGETHER_SECONDS = 20.0, 5.0, 600.0
+WARM_UP_SECONDS = 1.5
+PODS_PER_SECOND = 30.0
+TOGETHER = "together"
+DIFFERENCES = (
+    "Settings as shipped, but for the registries' authority (registry.ca_files), a plugin that hangs "
+    "(registry.credential_providers), a path token, and the paths of files."
+)
+LATENESS = ("generator late p99 ms", "honest registries late p99 ms")
+FAULTS = "wrong or lost answers under attack"
+
+
+class Lengths(msgspec.Struct, frozen=True, kw_only=True):
+    """The seconds of each attack, of the quiet time before it, and of all attacks together (0: they are not made)."""
+
+    seconds: float = SECONDS
+    quiet_seconds: float = QUIET_SECONDS
+    together_seconds: float = TOGETHER_SECONDS
+
+
+class Assault(msgspec.Struct, frozen=True):
+    """Attacks that are made at the same time, each with this share of what it does alone."""
+
+    name: str
+    words: str
+    attacks: Sequence[str]
+    seconds: float
+    share: float = 1.0
+
+
+def run_siege(names: Sequence[str], lengths: Lengths) -> Report:
+    """Makes the attacks of these names, or all, and then all of them together. Raises ServerFailed, NetworkMissing."""
+    core, attacks = cores(), chosen(names)
+    with tempfile.TemporaryDirectory(prefix="siege-") as scratch, memory_limit() as limit:
+        prepare_network(Path(scratch))
+        grounds = write_grounds(Path(scratch))
+        with _cluster_of(grounds, core):
+            fought = [_fight(each, grounds, core, limit, lengths) for each in _assaults(attacks, lengths)]
+    return _report(fought, limit, lengths)
+
+
+def _assaults(attacks: Sequence[str], lengths: Lengths) -> Iterator[Assault]:
+    for name in attacks:
+        yield Assault(name, ATTACKS[name].words, [name], lengths.seconds)
+    if lengths.together_seconds and len(attacks) > 1:
+        share = 4 / max(len(attacks), 4)
+        yield Assault(TOGETHER, f"all of them, {share:.0%} each", attacks, lengths.together_seconds, share)
+
+
+@contextlib.contextmanager
+def _cluster_of(grounds: Grounds, core: Cores) -> Iterator[None]:
+    """Runs the registries, the name server and the API server."""
+    pair = grounds.certificate, grounds.key
+    with (
+        child("benchmarks.siege.registries", "honest", core.load, *pair, grounds.registries_log),
+        child("benchmarks.siege.registries", "attacking", core.load, *pair, os.devnull),
+        child("benchmarks.siege.api_server", core.load, NODES),
+    ):
+        yield
+
+
+class Fought(msgspec.Struct, frozen=True):
+    """An assault that has been made: its outcome, the quiet time before it, and the service's core in that."""
+
+    outcome: Outcome
+    quiet: Window
+    quiet_cores: float
+
+
+def _fight(assault: Assault, grounds: Grounds, core: Cores, limit: MemoryLimit, lengths: Lengths) -> Fought:
+    """Makes the assault on a fresh service, after a quiet time."""
+    print(f"{assault.words} …", file=sys.stderr, flush=True)
+    tenants, attackers = (grounds.folder / f"{assault.name}.{kind}" for kind in ("tenants", "attackers"))
+    with besieged_service(grounds, assault.name, core.server, limit) as service:
+        with child("benchmarks.siege.tenants", core.load, PODS_PER_SECOND, grounds.token, tenants):
+            time.sleep(WARM_UP_SECONDS)
+            quiet = _span(service, lengths.quiet_seconds)
+            with _attacking(assault, grounds, core, attackers):
+                attacked = _span(service, assault.seconds)
+        megabytes, deaths = service.most_megabytes, service.deaths
+    records = [record for path in (tenants, service.holds, grounds.registries_log) for record in read_records(path)]
+    outcome = Outcome(
+        words=assault.words,
+        window=window_of(records, attacked.began, attacked.ended),
+        megabytes=megabytes,
+        deaths=deaths,
+        cores=attacked.cores,
+        waited=attacked.waited,
+        other_cores=attacked.other_cores,
+        did=_did(attackers, assault.seconds),
+    )
+    fought = Fought(outcome, window_of(records, quiet.began, quiet.ended), quiet.cores)
+    print(_progress(fought), file=sys.stderr, flush=True)
+    return fought
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A span of time, and how much of a core the service used in it, waited for, and everything else here used."""
+
+    began: float
+    ended: float
+    cores: float
+    waited: float
+    other_cores: float
+
+
+def _span(service: BesiegedService, seconds: float) -> Span:
+    """Waits for so long, and returns the span."""
+    began, before, all_before = time.monotonic(), service.processor_time(), machine_seconds()
+    time.sleep(seconds)
+    length = time.monotonic() - began
+    after, all_after = service.processor_time(), machine_seconds()
+    own = max(after.used_seconds - before.used_seconds, 0.0)
+    waited = max(after.waited_seconds - before.waited_seconds, 0.0)
+    others = all_after - all_before - own
+    return Span(began, began + length, own / length, waited / length, others / length)
+
+
+@contextlib.contextmanager
+def _attacking(assault: Assault, grounds: Grounds, core: Cores, path: Path) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for name in assault.attacks:
+            stack.enter_context(
+                child("benchmarks.siege.attackers", name, core.load, assault.share, grounds.token, path)
+            )
+        yield
+
+
+def _did(path: Path, seconds: float) -> str:
+    """Returns what the attackers counted, per second and in all."""
+    records = [record for record in read_records(path) if isinstance(record, AttackRecord)]
+    return "; ".join(
+        f"{what}: {count:,} ({count / seconds:,.0f}/s)"
+        for record in records
+        for what, count in sorted(record.counts.items(), key=lambda item: -item[1])
+    )
+
+
+def _progress(fought: Fought) -> str:
+    figures = dict(zip(COLUMNS, fought.outcome.row(fought.quiet), strict=True))
+    shown = (f"{name.strip()} {value:.4g}" for name, value in figures.items() if isinstance(value, int | float))
+    return f"  {', '.join(shown)}; {fought.outcome.did}"
+
+
+def _report(fought: Sequence[Fought], limit: MemoryLimit, lengths: Lengths) -> Report:
+    quiet = joined([each.quiet for each in fought])
+    outcomes = [each.outcome for each in fought]
+    calm = Outcome(words=f"quiet, {len(fought)} times", window=quiet)
+    return Report(
+        name="siege",
+        question=QUESTION,
+        tables=[
+            Table("The honest load, and the service", COLUMNS, [row.row(quiet) for row in (calm, *outcomes)] + [MARKS]),
+            Table(
+                "What the attackers did, and what it took",
+                ["attack", "service, cores", "waited for", "others, cores", *LATENESS, "done"],
+                [_effort(outcome) for outcome in outcomes],
+            ),
+        ],
+        claims=[
+            Claim(
+                what=FAULTS,
+                value=sum(each.window.wrong + each.window.faults.total() for each in outcomes),
+                unit="",
+                at_most=0,
+            ),
+            Claim(what="pods a second of the honest load", value=PODS_PER_SECOND, unit="/s"),
+            Claim(what="of a core in quiet times", value=statistics.mean(each.quiet_cores for each in fought), unit=""),
+        ],
+        notes=_notes(outcomes, quiet, limit, lengths),
+        machine=this_machine(),
+    )
+
+
+def _effort(outcome: Outcome) -> list[Cell]:
+    lateness = [percentile(outcome.window.late_ms(who), 99) for who in (GENERATOR, REGISTRIES)]
+    return [outcome.words, outcome.cores, outcome.waited, outcome.other_cores, *lateness, outcome.did]
+
+
+def _notes(outcomes: Sequence[Outcome], quiet: Window, limit: MemoryLimit, lengths: Lengths) -> list[str]:
+    late = quiet.late_ms(GENERATOR)
+    return [
+        f"Memory limit: {limit.words}.",
+        f"Each attack {lengths.seconds:g} s after {lengths.quiet_seconds:g} s of quiet; {len(quiet.pods)} pods then.",
+        f"The load generator's timers then: p99 {percentile(late, 99):.2g} ms late, most {max(late, default=0.0):.2g}.",
+        DIFFERENCES,
+        *(
+            f"lost: {outcome.words}: {count} × {fault.removeprefix('lost: ')}"
+            for outcome in outcomes
+            for fault, count in outcome.window.faults.most_common(4)
+        ),
+        *(f"missed: {outcome.words}: {mark}" for outcome in outcomes for mark in outcome.missed(quiet)),
+    ]
