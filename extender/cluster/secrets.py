@@ -107,7 +107,7 @@ def _logins_in(body: bytes) -> DecodedLogins:
     """The logins in a secret, as the kubelet reads them: none if it has another type or lacks the type's key."""
     try:
         secret = _SECRET.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # from None: the exception may quote the secret
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # from None: the exception may quote the secret
         raise ClusterError("a secret came that is none of core/v1") from None
     key, decode = _DECODERS.get(secret.type or "", ("", None))
     packed = (secret.data or {}).get(key)

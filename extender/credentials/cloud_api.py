@@ -69,7 +69,7 @@ def decode(decoder: "msgspec.json.Decoder[T]", body: bytes, host: str) -> T:
     """Returns the decoded document. Raises CredentialsUnavailable, whose message does not quote the document."""
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise CredentialsUnavailable(f"{host} gave no token") from None
 
 

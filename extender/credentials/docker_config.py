@@ -123,7 +123,7 @@ class _DockerConfigFile:
 def _helpers_in(raw: bytes) -> _Helpers:
     try:
         named = _HELPERS.decode(raw)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidLogins("its credHelpers or credsStore name no helpers") from None
     for helper in filter(None, [*named.cred_helpers.values(), named.creds_store]):
         if not _HELPER.fullmatch(helper):
@@ -134,7 +134,7 @@ def _helpers_in(raw: bytes) -> _Helpers:
 def _logins_in(answer: bytes, host: str, program: str) -> tuple[Login, ...]:
     try:
         found = _FOUND.decode(answer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise CredentialsUnavailable(f"{program} gave no login: JSON with Username and Secret is expected") from None
     if found.username == _TOKEN_USERNAME:
         raise CredentialsUnavailable(f"{program} gave an identity token for {host}, which is not supported")

@@ -66,7 +66,7 @@ class CredentialPlugin:
         try:
             response = _RESPONSE.decode(answer)
             seconds = _seconds(response.cache_duration) if response.cache_duration is not None else None
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+        except (msgspec.DecodeError, ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
             raise CredentialsUnavailable(f"{self.name} gave no CredentialProviderResponse") from None
         if response.api_version != PROTOCOL:
             raise CredentialsUnavailable(f"{self.name} speaks another version than {PROTOCOL}")
@@ -105,7 +105,7 @@ class _PluginsFile:
             config = msgspec.yaml.decode(Path(self._path).read_bytes(), type=CredentialProviderConfig)
         except OSError as exc:
             raise ConfigError(f"{where} cannot be read: {exc.strerror}") from exc
-        except msgspec.MsgspecError as exc:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as exc:  # ValueError is PyYAML's for 2001-13-45
             raise ConfigError(f"{where}: {exc}") from exc
         if config.api_version not in CONFIG_VERSIONS:
             raise ConfigError(f"{where}: apiVersion must be {CONFIG_VERSIONS[0]}, not {config.api_version}")

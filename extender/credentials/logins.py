@@ -182,7 +182,11 @@ def decode_docker_config(raw: bytes, *, most: int | None = None) -> DecodedLogin
     """
     try:
         entries = _CONFIG.decode(raw).auths
-    except (msgspec.DecodeError, UnicodeDecodeError):  # from None: a decoder's message may quote the input
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+    ):  # from None: a decoder's message may quote the input
         raise InvalidLogins("it is no Docker configuration: JSON with a map `auths` is expected") from None
     return _logins_of(entries, most)
 
@@ -197,7 +201,7 @@ def decode_legacy_config(raw: bytes, *, most: int | None = None) -> DecodedLogin
     """
     try:
         entries = _AUTHS.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidLogins("it is no .dockercfg: a JSON map of logins is expected") from None
     return _logins_of(entries, most)
 

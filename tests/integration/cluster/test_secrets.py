@@ -88,6 +88,7 @@ async def test_secret_of_either_type_gives_its_logins(
     [
         pytest.param("hunter2!", id="no-base64"),
         pytest.param(base64.b64encode(b"hunter2").decode(), id="no-json"),
+        pytest.param(base64.b64encode(b'{"x":' + b"[" * 5000).decode(), id="deep"),
         pytest.param(packed({"auths": {"quay.io": {"auth": "hunter2"}}}), id="auth"),
         pytest.param(packed({"auths": {f"hunter2-{number}": {"auth": "YTpi"} for number in range(10_000)}}), id="long"),
     ],

@@ -353,6 +353,7 @@ def test_amazon_s_keys_do_not_show() -> None:
         pytest.param((307, "hunter2"), id="redirected"),
         pytest.param((200, "hunter2"), id="no-json"),
         pytest.param((200, "{}"), id="nothing"),
+        pytest.param((200, '{"x":' + "[" * 5000), id="deep"),
         pytest.param((200, '{"authorizationData": [{"authorizationToken": "hunter2", "expiresAt": 1}]}'), id="token"),
         pytest.param((200, "x" * (2 << 20)), id="endless"),
     ],

@@ -97,6 +97,7 @@ async def test_helper_is_asked_once_a_minute(tmp_path: Path, helper: Program) ->
             "docker-credential-test gave an identity token for quay.io",
             id="identity-token",
         ),
+        pytest.param("print('{\"x\":' + '[' * 5000)", "docker-credential-test gave no login", id="deep"),
         pytest.param('print("x" * (2 << 20))', "docker-credential-test answered more than", id="endless"),
     ],
 )

@@ -185,6 +185,7 @@ async def test_several_plugins_are_tried_in_their_order(tmp_path: Path, clock: C
         pytest.param('print("hunter2"); sys.exit(7)', "ecr ended with status 7", id="status"),
         pytest.param('print("hunter2", file=sys.stderr); sys.exit(1)', "ecr ended with status 1", id="stderr"),
         pytest.param('print("hunter2")', "ecr gave no CredentialProviderResponse", id="no-json"),
+        pytest.param("print('{\"x\":' + '[' * 5000)", "ecr gave no CredentialProviderResponse", id="deep"),
         pytest.param(answer(kind="Pod"), "ecr gave no CredentialProviderResponse", id="kind"),
         pytest.param(answer(cacheKeyType="Cluster"), "ecr gave no CredentialProviderResponse", id="cache-key-type"),
         pytest.param(answer(cacheDuration="soon"), "ecr gave no CredentialProviderResponse", id="duration"),
@@ -282,6 +283,15 @@ def test_configuration_the_kubelet_refuses_is_refused(
     with pytest.raises(ConfigError, match=complaint) as caught:
         load_credential_plugins(path, str(tmp_path), key=KEY, clock=clock)
     assert str(caught.value).startswith(f"registry.credential_providers.config: {path}")
+
+
+@pytest.mark.parametrize("text", ["a: [", "a: 2001-13-45", "[" * 2000], ids=["open", "impossible-date", "deep"])
+def test_configuration_that_is_no_yaml_is_refused(tmp_path: Path, clock: Clock, text: str) -> None:
+    """Whatever PyYAML makes of it, the error names setting and path."""
+    path = tmp_path / "plugins.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"registry.credential_providers.config: .*plugins.yaml: "):
+        load_credential_plugins(str(path), str(tmp_path), key=KEY, clock=clock)
 
 
 def test_configuration_may_be_yaml(tmp_path: Path, clock: Clock) -> None:

@@ -182,7 +182,11 @@ def test_legacy_configuration_is_the_map_alone() -> None:
     assert decode_legacy_config(b"null") == decode_legacy_config(b"{}") == ((), 0)
 
 
-@pytest.mark.parametrize("document", [b"secret", b'["secret"]', b'{"quay.io": "secret"}', b'{"a": {"auth": "secret"}}'])
+@pytest.mark.parametrize(
+    "document",
+    [b"secret", b'["secret"]', b'{"quay.io": "secret"}', b'{"a": {"auth": "secret"}}', b'{"a": {"x": ' + b"[" * 5000],
+    ids=["no-json", "no-map", "no-entry", "no-base64", "deep"],
+)
 def test_broken_legacy_configuration_is_refused_without_quoting_it(document: bytes) -> None:
     """As the newer kind."""
     with pytest.raises(InvalidLogins) as caught:
@@ -204,6 +208,7 @@ def test_configuration_without_logins_is_fine(document: bytes) -> None:
         pytest.param(b'{"auths": ["secret"]}', "no Docker configuration", id="no-map"),
         pytest.param(b'{"auths": {"quay.io": "secret"}}', "no Docker configuration", id="no-entry"),
         pytest.param(b'{"auths": {"quay.io": {"password": "\xff"}}}', "no Docker configuration", id="no-utf-8"),
+        pytest.param(b'{"x": ' + b"[" * 5000, "no Docker configuration", id="deep"),
         pytest.param(b'{"auths": {"quay.io": {"auth": "!!secret"}}}', "auth of 'quay.io'", id="no-base64"),
         pytest.param(b'{"auths": {"quay.io": {"auth": "!YTpi"}}}', "auth of 'quay.io'", id="almost-base64"),
         pytest.param(b'{"auths": {"quay.io": {"auth": "c2VjcmV0"}}}', "auth of 'quay.io'", id="no-colon"),
