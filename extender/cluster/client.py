@@ -263,7 +263,7 @@ async def _refuse_failure(path: str, response: aiohttp.ClientResponse) -> None:
     body = await response.content.read(_MAX_STATUS_BYTES)
     try:
         said = _STATUS.decode(body).message or ""
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         said = ""
     retry_after = response.headers.get("Retry-After", "")
     raise ClusterRefused(

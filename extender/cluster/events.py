@@ -61,6 +61,6 @@ def _event_of(line: bytes) -> Event:
         if event.type != "ERROR":
             return Event(event.type, _OBJECT.decode(event.object).metadata, event.object)
         status = _STATUS.decode(event.object)
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise ClusterError(f"the API server's answer is malformed: {exc}") from exc
     raise ClusterRefused(f"the watch ended: {status.code} {(status.message or '')[:200]}", status.code)

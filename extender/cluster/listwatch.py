@@ -217,5 +217,5 @@ class ListWatch:
 def _decode(decoder: msgspec.json.Decoder[T], document: bytes | msgspec.Raw) -> T:
     try:
         return decoder.decode(document)
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise ClusterError(f"the API server's answer is malformed: {exc}") from exc

@@ -157,7 +157,8 @@ class WatchedNodes:
             return
         try:
             self.upsert(document)
-        except (ExtenderError, msgspec.DecodeError) as exc:  # it can never be in view, so no caller should wait for it
+        except (ExtenderError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            # It can never be in view, so no caller should wait for it.
             self._remember_missing(name)
             log.info("nodes.lookup_failed", node=name, error=str(exc))
 

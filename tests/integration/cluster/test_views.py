@@ -166,8 +166,15 @@ async def test_bookmark_saves_the_list(api: ApiServer, client: ClusterClient) ->
 
 @pytest.mark.parametrize(
     "line",
-    [ConnectionError(), None, b"nonsense\n", b'{"type":"ERROR","object":{"code":500}}\n'],
-    ids=["dropped", "ended", "malformed line", "error event"],
+    [
+        ConnectionError(),
+        None,
+        b"nonsense\n",
+        b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}\n',
+        b'{"type":"ADDED","object":' + b"[" * 5000 + b"\n",
+        b'{"type":"ERROR","object":{"code":500}}\n',
+    ],
+    ids=["dropped", "ended", "malformed line", "no UTF-8", "deep", "error event"],
 )
 async def test_lost_watch_misses_nothing(
     api: ApiServer, client: ClusterClient, line: bytes | ConnectionError | None
