@@ -4,6 +4,7 @@ Times are wall-clock times, since a monotonic clock restarts with the machine. R
 """
 
 import functools
+import math
 import zlib
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Literal, Protocol
@@ -113,7 +114,7 @@ class _NameRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 # What decoding may raise, since a damaged file may hold any value in any place.
-_DAMAGES = (ValueError, TypeError, AttributeError)
+_DAMAGES = (ValueError, TypeError, AttributeError, RecursionError)
 
 _ENCODER = msgspec.msgpack.Encoder()
 _NAME_DECODER = msgspec.msgpack.Decoder(_NameRecord)
@@ -134,6 +135,8 @@ def decode_name(repository: str, name: PackedDigest, credential_id: CredentialId
         found = _NAME_DECODER.decode(_unseal(record, repository, name, credential_id))
         content = _decode_content(bytes(found.content))
     except _DAMAGES:
+        return None
+    if not math.isfinite(found.confirmed_at):  # it would be fresh for ever
         return None
     return NameRow(repository, name, credential_id, pack_digest(found.digest), content, found.confirmed_at)
 

@@ -1,5 +1,9 @@
 """The form in which rows are kept."""
 
+import math
+import zlib
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +75,27 @@ def test_a_record_with_any_bit_flipped_or_end_cut_off_is_no_row(record: bytes) -
 def test_a_record_under_another_key_is_no_row(repository: str, name: str, credential_id: CredentialId) -> None:
     """An answer that belongs to someone else's question is not taken for ours."""
     assert decode_name(repository, name, credential_id, encode_name(ROW)) is None
+
+
+def record_of(confirmed_at: float, content: bytes) -> bytes:
+    """A record of this body with the right checksum, as another program could write it."""
+    body = msgspec.msgpack.encode((digest_of(b"x"), confirmed_at, msgspec.Raw(content)))
+    key = f"{ROW.repository}\n{ROW.name}\n{ROW.credential_id}\n"
+    return zlib.crc32(body, zlib.crc32(key.encode())).to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize(
+    ("confirmed_at", "content"),
+    [
+        pytest.param(math.nan, encode_content(ROW)[4:], id="no-time"),
+        pytest.param(math.inf, encode_content(ROW)[4:], id="never-stale"),
+        pytest.param(1.5e9, b"\x91" * 5000 + b"\x90", id="deep"),
+    ],
+)
+def test_a_record_with_impossible_values_is_no_row(confirmed_at: float, content: bytes) -> None:
+    """A time that is none would never be stale, and a deep nesting would end the loading of all rows."""
+    assert decode_name(ROW.repository, ROW.name, ROW.credential_id, record_of(1.5e9, encode_content(ROW)[4:])) == ROW
+    assert decode_name(ROW.repository, ROW.name, ROW.credential_id, record_of(confirmed_at, content)) is None
 
 
 def test_a_content_under_another_key_is_no_row() -> None:
