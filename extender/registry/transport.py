@@ -229,8 +229,9 @@ def retry_after_seconds(value: str, now: float) -> float | None:
     The wait is at least a second and at most an hour. An hour is long enough to be polite, and a mistaken or malicious
     registry cannot block requests for longer. `now` is in seconds since the epoch.
     """
-    if _SECONDS.fullmatch(value.strip()):
-        seconds = float(value)
+    stripped = value.strip()
+    if _SECONDS.fullmatch(stripped):
+        seconds = float(stripped)  # of U+001C to U+001F, which `strip` takes off, it knows nothing
     else:
         try:
             date = parsedate_to_datetime(value)

@@ -19,6 +19,7 @@ NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()
     [
         pytest.param("120", 120.0, id="seconds"),
         pytest.param(" 7 ", 7.0, id="space-about"),
+        pytest.param("7\x1e", 7.0, id="separator-about"),
         pytest.param("1.5", 1.5, id="fraction"),
         pytest.param("0", 1.0, id="zero"),
         pytest.param("-30", 1.0, id="negative"),
