@@ -88,7 +88,7 @@ class HostsReader:
     def _read_file(self, file: Path, text: bytes) -> tuple[MirrorHost, ...]:
         try:
             document = tomllib.loads(text.decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:
+        except (ValueError, RecursionError) as exc:  # not only tomllib's: an integer of 5,000 digits is a plain one
             raise ConfigError(f"{SETTING}: {file} is no TOML: {exc}") from exc
         tables = document.pop("host", {})
         if not isinstance(tables, dict):
@@ -152,8 +152,8 @@ class HostsReader:
             self._note(authority)
             try:
                 context.load_verify_locations(authority)
-            except OSError as exc:  # ssl.SSLError is one
-                raise section.error("ca", f"{authority} holds no certificates: {exc.strerror or exc}") from exc
+            except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError; a NUL in the name gives a ValueError
+                raise section.error("ca", f"{authority} holds no certificates: {_why(exc)}") from exc
         return context
 
     def _load_pair(self, section: "_Position", context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
@@ -162,8 +162,8 @@ class HostsReader:
             self._note(key)
         try:
             context.load_cert_chain(certificate, key, password="")  # an encrypted key fails instead of prompting
-        except OSError as exc:
-            raise section.error("client", f"{certificate} and its key cannot be used: {exc.strerror or exc}") from exc
+        except (OSError, ValueError) as exc:
+            raise section.error("client", f"{certificate} and its key cannot be used: {_why(exc)}") from exc
 
     def _note(self, path: Path) -> None:
         self.stamps.setdefault(path, stamp_of(path))
@@ -188,9 +188,13 @@ class _Position(NamedTuple):
 def stamp_of(path: Path) -> Stamp:
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # a path with a NUL names no file
         return str(path), 0, 0, 0
     return str(path), status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _why(exc: OSError | ValueError) -> str:
+    return (exc.strerror if isinstance(exc, OSError) else "") or str(exc)
 
 
 def _convert(section: _Position, table: object, kind: type[K]) -> K:
@@ -214,15 +218,17 @@ def _read_address(section: _Position, text: str, *, override_path: bool) -> URL:
     """Returns the root of the API: appends `/v2` if the path lacks it, unless `override_path` is set."""
     try:
         url = URL(text if "://" in text else f"https://{text}")
-        usable = url.scheme in ("http", "https") and url.raw_host and url.port
+        if url.scheme in ("http", "https") and url.host and url.port:
+            path = _path_of(url, override_path=override_path)
+            return URL.build(scheme=url.scheme, host=url.host, port=url.explicit_port, path=path)
     except (ValueError, LookupError):  # `https://[]@` is an IndexError in yarl
-        url, usable = URL(), False
-    if not usable:
-        raise section.error("" if section.table else "server", f"{text!r} is no http or https address")
+        pass
+    raise section.error("" if section.table else "server", f"{text!r} is no http or https address")
+
+
+def _path_of(url: URL, *, override_path: bool) -> str:
     path = "/" + str(PurePosixPath(url.path.strip("/"))) if url.path.strip("/") else ""
-    if not override_path and not path.endswith("/v2"):
-        path += "/v2"
-    return URL.build(scheme=url.scheme, host=url.host or "", port=url.explicit_port, path=path)
+    return path if override_path or path.endswith("/v2") else f"{path}/v2"
 
 
 def _read_capabilities(section: _Position, names: Sequence[str]) -> frozenset[Capability]:
