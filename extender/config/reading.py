@@ -42,7 +42,7 @@ def _read_file(file: str) -> dict[str, Any]:
         tree = yaml.safe_load(Path(file).read_bytes())
     except OSError as exc:
         raise ConfigError(f"{file}: {exc.strerror}; --config takes a readable YAML file") from exc
-    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:  # ValueError is PyYAML's for the date 2001-13-45
         raise ConfigError(f"{file} is no YAML: {exc}") from exc
     if tree is None:
         return {}
@@ -60,7 +60,7 @@ def _assign(tree: dict[str, Any], assignment: str) -> None:
         raise ConfigError(f"--set {assignment}: write path=value, for example --set scheduler.wait_seconds=0.2")
     try:
         value = yaml.safe_load(text) if text else ""
-    except yaml.YAMLError as exc:
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
         raise ConfigError(f"--set {path}: {text!r} is no YAML value: {exc}") from exc
     for key in keys[:-1]:
         inner = tree.get(key)

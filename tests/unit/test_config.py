@@ -80,6 +80,8 @@ def test_empty_file_gives_the_defaults(tmp_path: Path) -> None:
         pytest.param("scheduler: 3", ["scheduler", "3", "object"], id="section that is no map"),
         pytest.param("[1, 2]", ["must be a map"], id="file that is no map"),
         pytest.param("a: [", ["no YAML"], id="file that is no YAML"),
+        pytest.param("a: 2001-13-45", ["no YAML"], id="impossible date"),
+        pytest.param("[" * 2000, ["no YAML"], id="deep"),
     ],
 )
 def test_refusal_names_path_value_and_what_is_right(tmp_path: Path, text: str, says: list[str]) -> None:
@@ -91,7 +93,8 @@ def test_refusal_names_path_value_and_what_is_right(tmp_path: Path, text: str, s
 
 
 @pytest.mark.parametrize(
-    "assignment", ["scheduler.wait_seconds", "=3", "scheduler..x=3", "cache.size=[", "cache.sise=3"]
+    "assignment",
+    ["scheduler.wait_seconds", "=3", "scheduler..x=3", "cache.size=[", "cache.sise=3", "cache.size=2001-13-45"],
 )
 def test_malformed_assignment_is_refused(assignment: str) -> None:
     """`--set` without a path, without a value, or with text that is no YAML is refused with what to write."""
