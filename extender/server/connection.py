@@ -33,9 +33,10 @@ _END = b"\r\n\r\n"
 _HEAD_BYTES = 2048  # Go's have some 200; small enough for the cached heads to need little memory
 # This file accepts a head only if it has no other fields than these, each on one line. Fields that frame a body in
 # another way, end the connection or ask for more than an answer are not among them: Transfer-Encoding, Connection,
-# Expect, Upgrade.
+# Expect, Upgrade. `_read_head` also wants a Host, and no field twice. aiohttp refuses any other such head, so that both
+# ways agree on what is a request.
 _HEAD = re.compile(
-    rb"POST (?P<path>/[!-~]*) HTTP/1\.1\r\n"
+    rb"(?-i:POST) (?P<path>/[!-~]*) (?-i:HTTP)/1\.1\r\n"
     rb"(?:(?:Host|User-Agent|Accept|Accept-Encoding|Content-Type|Traceparent|Tracestate): ?[ -~]*\r\n)*"
     rb"Content-Length: ?(?P<length>[0-9]{1,12})\r\n"
     rb"(?:(?:Host|User-Agent|Accept|Accept-Encoding|Content-Type|Traceparent|Tracestate): ?[ -~]*\r\n)*"
@@ -267,5 +268,8 @@ def _read_head(head: bytes) -> tuple[str, int] | None:
     """Path and body length of a request that can be answered here; None for any other."""
     found = _HEAD.fullmatch(head)
     if not found:
+        return None
+    names = [line.partition(b":")[0].lower() for line in head.split(b"\r\n")[1:-2]]
+    if b"host" not in names or len(set(names)) < len(names):
         return None
     return found["path"].partition(b"?")[0].decode(), int(found["length"])

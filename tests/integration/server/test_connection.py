@@ -280,6 +280,9 @@ async def test_what_has_to_wait_is_aiohttps_and_the_next_request_is_not(peer: Pe
         pytest.param("POST", ["Content-Length: 1", "Content-Length: 1"], "3", 400, id="two lengths"),
         pytest.param("POST", ["Content-Length: 5", "Transfer-Encoding: chunked"], "0\r\n\r\n", 400, id="both"),
         pytest.param("POST", ["Content-Length: -1"], "3", 400, id="negative"),
+        pytest.param("POST", ["Host: y", "Content-Length: 1"], "3", 400, id="two hosts"),
+        pytest.param("POST", ["User-Agent: a", "Content-Length: 1", "user-agent: b"], "3", 400, id="two agents"),
+        pytest.param("post", ["Content-Length: 1"], "3", 400, id="lower-case method"),
         pytest.param("POST", ["Content-Length: 1", "bad field"], "3", 400, id="bad field"),
         pytest.param("POST", ["Content-Length: 1001"], "x" * 1001, 413, id="too large"),
         pytest.param("PUT", ["Content-Length: 1"], "3", 405, id="method"),
@@ -298,6 +301,14 @@ async def test_the_unusual_is_aiohttps(
     peer.writer.write("\r\n".join([f"{method} {path or PATH} HTTP/1.1", "Host: x", *fields, "", body]).encode())
     said = await peer.reader.readuntil(b"\r\n")
     assert said.split()[1] == str(status).encode()
+    assert letters.answered_nowait == 0
+
+
+@direct
+async def test_a_request_without_a_host_is_refused(peer: Peer, letters: Letters) -> None:
+    """RFC 9112, section 3.2: a server answers 400 to it."""
+    peer.writer.write(f"POST {PATH} HTTP/1.1\r\nContent-Length: 1\r\n\r\n3".encode())
+    assert (await peer.reader.readuntil(b"\r\n")).split()[1] == b"400"
     assert letters.answered_nowait == 0
 
 
