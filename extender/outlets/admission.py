@@ -45,7 +45,8 @@ _WAITING = declare_budget(
     "a review beyond that is answered from memory, while its lookups go on",
 )
 
-_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError)
+# RecursionError: the parts of a pod that a mutation compares may be nested too deep, though the review could be read.
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _POD = msgspec.json.Decoder(CreatedPod)
 
 
