@@ -38,6 +38,11 @@ demo: setup ## The whole story on this machine: registry, webhook, filter, prior
 test: setup ## The unit and integration tests
 	@$(BIN)/python -m pytest
 
+SECONDS ?= 30
+.PHONY: fuzz
+fuzz: setup ## Fuzz every parser of bytes from outside, SECONDS (30) each; exit 1 on a crash or a hang
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
 .PHONY: format
 format: setup ## Rewrite the code in the house format
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

@@ -1,0 +1,218 @@
+"""What the API server and a store give: lists, the lines of watches, and rows."""
+
+import asyncio
+import functools
+import math
+import sqlite3
+import tempfile
+import zlib
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from extender.cluster.listwatch import Handler, ListWatch, Resource
+from extender.cluster.namespaces import NAMESPACES, NamespaceView
+from extender.cluster.nodes import NODES, WatchedNodes
+from extender.credentials.keyring import CredentialId
+from extender.images.digest import digest_of, pack_digest
+from extender.kubernetes.core_v1 import NodeName
+from extender.store.redis import RedisServer, RedisStore
+from extender.store.rows import (
+    Batch,
+    NameRow,
+    Row,
+    decode_content,
+    decode_name,
+    encode_content,
+    encode_name,
+)
+from extender.store.sqlite import SqliteStore
+from testbed.clock import Clock
+from tests.fuzz.target import Target, run
+from tests.unit.resolver.fake_registry import index_of
+
+
+class _Stopped(Exception):
+    """Ends a watch that would go on for ever."""
+
+
+class _Lines:
+    """An API server that lists this page, and then streams these lines."""
+
+    def __init__(self, page: bytes, lines: Sequence[bytes]) -> None:
+        self._page, self._lines = page, lines
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "") -> bytes:
+        page, self._page = self._page, b'{"items":[]}'
+        return page
+
+    async def stream(
+        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "", stall_seconds: float
+    ) -> AsyncGenerator[bytes, None]:
+        for line in self._lines:
+            yield line
+
+
+async def _stop(_delay_seconds: float) -> None:
+    raise _Stopped
+
+
+async def _watch(resource: Resource, handler: Handler, api_server: _Lines) -> None:
+    watch = ListWatch(api_server, resource, handler, clock=Clock(), random=lambda: 0.5, sleep=_stop)
+    try:
+        await watch.run()
+    except _Stopped:
+        assert watch.age_seconds() == 0.0
+
+
+def watches(data: bytes) -> None:
+    """The first line is a list, the others those of a watch; nodes and namespaces are kept from them.
+
+    Whatever they say, the watch ends with nothing but an error of the cluster, after which it would be opened again.
+    """
+    page, *lines = data.split(b"\n")
+    nodes = WatchedNodes(_Lines(page, ()), level_label="level", clock=Clock(), random=lambda: 0.5)
+    run(_watch(NODES, nodes, _Lines(page, lines)))
+    assert len(nodes.platforms) <= data.count(b"{")
+    for name, platform in nodes.platforms.items():
+        assert name
+        assert platform is None or (platform.os and platform.architecture)
+    namespaces = NamespaceView()
+    run(_watch(NAMESPACES, namespaces, _Lines(page, lines)))
+    namespaces.annotations_of("shop")
+    run(_find(nodes, page))
+
+
+async def _find(nodes: WatchedNodes, document: bytes) -> None:
+    """Looks up a node, for which the API server's answer is this document."""
+    one = WatchedNodes(_Lines(document, ()), level_label="level", clock=Clock(), random=lambda: 0.5)
+    one.synced = True
+    found = await one.find([NodeName("node-1")], 1.0)
+    assert len(found.absent) + len(found.unreachable) + len(one.platforms) >= 1
+
+
+REPOSITORY, NAME, OWNER = "quay.io/team/app", "v1", CredentialId("anonymous")
+PACKED = pack_digest(digest_of(b"x"))
+ROW = NameRow(REPOSITORY, NAME, OWNER, PACKED, index_of("linux/amd64", "linux/arm64"), 1.5e9)
+
+
+def sealed(body: bytes, key: str) -> bytes:
+    """A record whose checksum is right, so that its body is read."""
+    return zlib.crc32(body, zlib.crc32(key.encode())).to_bytes(4, "big") + body
+
+
+NAME_KEY = f"{REPOSITORY}\n{NAME}\n{OWNER}\n"
+CONTENT_KEY = f"{REPOSITORY}\n{PACKED.hex() if isinstance(PACKED, bytes) else PACKED}\n\n"
+
+
+def _check_row(row: Row | None) -> None:
+    if row is None:
+        return
+    for platform in row.content.platforms:
+        assert all(isinstance(word, str) for word in (platform.os, platform.architecture, platform.variant))
+    if isinstance(row, NameRow):
+        assert math.isfinite(row.confirmed_at)
+        assert decode_name(row.repository, row.name, row.credential_id, encode_name(row)) == row
+    else:
+        assert decode_content(row.repository, row.packed, encode_content(row)) == row
+
+
+def rows(data: bytes) -> None:
+    """A record is a row that is the same after it is written again, or damaged."""
+    for record in (data, sealed(data, NAME_KEY)):
+        _check_row(decode_name(REPOSITORY, NAME, OWNER, record))
+    for record in (data, sealed(data, CONTENT_KEY)):
+        _check_row(decode_content(REPOSITORY, PACKED, record))
+
+
+class _Database:
+    """An SQLite store in a folder of its own, with one row, whose records an input replaces."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="fuzz-")
+        self.path = Path(self._folder.name) / "images.db"
+        self.store = SqliteStore(self.path, size=10)
+        run(self.store.write(Batch([ROW], {})))
+
+    def replace(self, name: bytes, content: bytes) -> None:
+        """Writes the records as another process would."""
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as file:
+            file.execute("UPDATE names SET record = ?", (name,))
+            file.execute("UPDATE contents SET record = ?", (content,))
+
+
+async def _serve_redis(answer: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers each command as a server does that has this record under every key."""
+    bulk = b"$%d\r\n%b\r\n" % (len(answer), answer)
+    while words := await _read_command(reader):
+        kind = words[0].upper()
+        keys = words[1:]
+        writer.write(
+            b"*%d\r\n%b" % (len(keys), bulk * len(keys)) if kind == b"MGET" else bulk if kind == b"GET" else b"+OK\r\n"
+        )
+    writer.close()
+
+
+async def _read_command(reader: asyncio.StreamReader) -> list[bytes]:
+    line = await reader.readline()
+    words = []
+    for _ in range(int(line[1:] or b"0")):
+        length = int((await reader.readline())[1:])
+        words.append((await reader.readexactly(length + 2))[:length])
+    return words
+
+
+async def _find_in_redis(record: bytes) -> None:
+    server = await asyncio.start_server(lambda *streams: _serve_redis(record, *streams), "127.0.0.1", 0)
+    store = RedisStore(RedisServer(host="127.0.0.1", port=server.sockets[0].getsockname()[1]), keep_seconds=60)
+    try:
+        for row in await store.find(REPOSITORY, NAME, [OWNER]):
+            _check_row(row)
+        for kept in await store.find_content(REPOSITORY, PACKED):
+            _check_row(kept)
+    finally:
+        await store.close()
+        server.close()
+        await server.wait_closed()
+
+
+@functools.cache
+def _database() -> _Database:
+    return _Database()
+
+
+def stores(data: bytes) -> None:
+    """Both stores with such records in them: SQLite's file, and a server that speaks Redis' protocol."""
+    database = _database()
+    database.replace(sealed(data, NAME_KEY), sealed(data, CONTENT_KEY))
+    run(_read_store(database.store))
+    for record in (data, sealed(data, NAME_KEY), sealed(data, CONTENT_KEY)):
+        run(_find_in_redis(record))
+
+
+async def _read_store(store: SqliteStore) -> None:
+    found: list[Row | None] = [*await store.find(REPOSITORY, NAME, [OWNER])]
+    found += await store.find_content(REPOSITORY, PACKED)
+    async for some in store.rows():
+        found += some
+    assert len(found) == 4
+    for row in found:
+        _check_row(row)
+
+
+TARGETS = (
+    Target(
+        "watches", watches,
+        (
+            b"\n", b'{"type":"ADDED","object":', b'{"type":"MODIFIED","object":', b'{"type":"DELETED","object":',
+            b'{"type":"BOOKMARK","object":', b'{"type":"ERROR","object":', b'"metadata":{', b'"name":"', b'"labels":{',
+            b'"resourceVersion":"', b'"continue":"', b'"items":[', b'"code":410', b'"message":"',
+            b'"status":{"nodeInfo":{',
+            b'"architecture":"', b'"operatingSystem":"', b'"annotations":{', b'"multiarch-extender.io/mode":"', b"\xff",
+        ),
+    ),
+    Target("rows", rows, (b"\xa5index", b"\xa8manifest", b"\xa8artifact", b"\x93", b"\x90", b"\xc2", b"\xc3",
+        b"\xcb"), 2048),
+    Target("stores", stores, (b"\xa5index", b"\xa8manifest", b"\x93", b"\x90", b"\xc2", b"\xc3", b"\xcb",
+        b"\xdd"), 1024),
+)  # fmt: skip

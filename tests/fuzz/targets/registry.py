@@ -1,0 +1,178 @@
+"""What registries and token servers send besides documents: challenges, tokens, redirects, waits, quotas, mirrors."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import aiohttp
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
+from extender.errors import AddressRefused, ConfigError, RegistryError, RegistryUnavailable
+from extender.registry.addresses import AddressGuard
+from extender.registry.auth import Authenticator
+from extender.registry.challenge import MalformedChallenge, parse_challenges
+from extender.registry.hosts_toml import HostsReader
+from extender.registry.quota import Quotas
+from extender.registry.transport import Response, follow, host_of, proxy_for, retry_after_seconds
+from testbed.clock import Clock
+from tests.fuzz.target import CannedSession, Target, check_sentence, run
+
+_USER = Credential("user", "secret", CredentialId("user"))
+_START = URL("https://registry.example/v2/team/app/manifests/1")
+_NONE: CIMultiDictProxy[str] = CIMultiDictProxy(CIMultiDict())
+
+
+def challenges(data: bytes) -> None:
+    """Challenges have lower-case names, and all their characters come from the header."""
+    headers = [line.decode("latin-1") for line in data.split(b"\n")]
+    try:
+        found = parse_challenges(headers)
+    except MalformedChallenge as exc:
+        check_sentence(exc)
+        return
+    size = sum(map(len, headers))
+    assert len(found) <= size
+    assert sum(len(key) + len(value) for each in found for key, value in each.parameters.items()) <= size
+    for each in found:
+        assert each.scheme == each.scheme.lower()
+        assert all(key == key.lower() for key in each.parameters)
+
+
+def tokens(data: bytes) -> None:
+    """The first line is a challenge, and the remainder what the token server answers to it.
+
+    The header that follows fits one line. A password goes to nothing but the host that the challenge names, and never
+    in a URL.
+    """
+    header, _, body = data.partition(b"\n")
+    session = CannedSession(body)
+    clock = Clock()
+    authenticator = Authenticator(
+        cast("aiohttp.ClientSession", session), timeout_seconds=1.0, clock=clock, wall_clock=clock
+    )
+    headers = CIMultiDictProxy(CIMultiDict({"WWW-Authenticate": header.decode("utf-8", "surrogateescape")}))
+    refused = Response(_START, 401, headers, b"", False)
+    try:
+        answer = run(authenticator.answer(refused, "team/app", _USER, None))
+    except RegistryError as exc:
+        check_sentence(exc)
+        return
+    if answer is not None:
+        assert answer.startswith(("Bearer ", "Basic "))
+        assert answer.isascii()
+        assert answer.isprintable()
+        assert len(answer) <= len(data) + 100
+    assert not any("secret" in request for request in session.requests)
+
+
+def redirects(data: bytes) -> None:
+    """Each line is a Location. The hops are http or https addresses, six at most, and none leads from https to http."""
+    locations = iter(data.split(b"\n"))
+    guard = AddressGuard(allow=(), deny=("denied.example",), private_addresses=False)
+    seen: list[URL] = []
+
+    async def send_to(url: URL) -> Response:
+        assert url.scheme in ("http", "https")
+        assert url.raw_host
+        assert not seen or seen[-1].scheme == "http" or url.scheme == "https"
+        seen.append(url)
+        url.with_user(None).origin()
+        host_of(url)
+        proxy_for(url)
+        guard.check_host(url)
+        location = next(locations, None)
+        if location is None:
+            return Response(url, 200, _NONE, b"", False)
+        text = location.decode("utf-8", "surrogateescape")
+        return Response(url, 307, CIMultiDictProxy(CIMultiDict({"Location": text})), b"", False)
+
+    try:
+        run(follow(_START, send_to))
+    except (RegistryUnavailable, AddressRefused) as exc:
+        check_sentence(exc)
+    assert len(seen) <= 6
+
+
+def waits(data: bytes) -> None:
+    """A Retry-After is a second to an hour, or nothing; a quota's window is a second or more."""
+    text = data.decode("utf-8", "surrogateescape")
+    seconds = retry_after_seconds(text, 1_700_000_000.0)
+    assert seconds is None or 1.0 <= seconds <= 3600.0
+    quotas = Quotas(clock=Clock(), random=lambda: 0.5)
+    first, _, second = text.partition("\n")
+    origin, one = _START.origin(), ANONYMOUS.id
+    headers = {"RateLimit-Remaining": first, "RateLimit-Limit": second, "RateLimit-Reset": second}
+    quotas.note("registry.example", origin, one, headers)
+    quotas.is_low(origin, one)
+    wait = quotas.withheld("registry.example", origin, one).retry_after_seconds
+    assert wait is not None
+    assert 1.0 <= wait <= 360.0
+
+
+def _in_folder(work: Callable[[Path], None]) -> None:
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        work(Path(folder))
+
+
+def hosts_files(data: bytes) -> None:
+    """A `hosts.toml` gives usable endpoints, or an error of the configuration that quotes no header."""
+
+    def read(folder: Path) -> None:
+        (folder / "hosts.toml").write_bytes(data)
+        try:
+            hosts = HostsReader(()).read_folder(folder)
+        except ConfigError as exc:
+            check_sentence(exc, len(data))
+            return
+        assert hosts
+        for host in hosts:
+            endpoint = host.endpoint("registry.example:5000", ())
+            assert endpoint.root.scheme in ("http", "https")
+            assert endpoint.url_of("team/app", "manifests/1").raw_host
+            assert endpoint.repository_of("team/app").endswith("team/app")
+            assert endpoint.connect_seconds is None or endpoint.connect_seconds > 0
+            for name, value in endpoint.headers:
+                assert name.isascii()
+                assert "\n" not in value
+                assert "\r" not in value
+
+    _in_folder(read)
+
+
+TARGETS = (
+    Target(
+        "challenges", challenges,
+        (b"Bearer ", b"Basic ", b'realm="', b'service="', b'scope="', b'error="', b"Negotiate ", b'\\"', b", ", b"=="),
+    ),
+    Target(
+        "tokens", tokens,
+        (
+            b'Bearer realm="', b"https://auth.example/token", b'service="', b'scope="', b"\n", b'"token":"',
+            b'"access_token":',
+            b'"expires_in":', b"1e400", b'"\\ud800"', b"Basic ",
+        ),
+    ),
+    Target(
+        "redirects", redirects,
+        (b"https://", b"http://", b"//", b"\n", b"[::1]", b"[", b"]", b"@", b":", b"%", b"../", b"?", b"#",
+         b"127.0.0.1",
+         b"xn--", b"\xc3\xa9", b"0x7f.1", b"://", b":99999", b"data:"),
+        2048,
+    ),
+    Target(
+        "waits", waits,
+        (b"Mon, ", b" Jan ", b"2024", b"00:00:00", b" GMT", b"+9999", b";w=", b"21600", b"9999", b"\n"), 1024,
+    ),
+    Target(
+        "hosts_files", hosts_files,
+        (b"server = ", b'[host."https://', b'"]\n', b"capabilities = [", b'"pull"', b'"resolve"', b"ca = ",
+         b"client = ",
+         b"skip_verify = true", b"[host.", b".header]\n", b"override_path = true", b"dial_timeout = ", b'"3s"',
+         b"\\u0000",
+         b"'''", b"1979-05-27T07:32:00Z", b"inf", b"nan", b"{", b"}"),
+        1024,
+    ),
+)  # fmt: skip
