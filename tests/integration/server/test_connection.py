@@ -4,6 +4,7 @@ import asyncio
 import email
 import json
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -310,6 +311,15 @@ async def test_a_request_without_a_host_is_refused(peer: Peer, letters: Letters)
     peer.writer.write(f"POST {PATH} HTTP/1.1\r\nContent-Length: 1\r\n\r\n3".encode())
     assert (await peer.reader.readuntil(b"\r\n")).split()[1] == b"400"
     assert letters.answered_nowait == 0
+
+
+@direct
+async def test_a_head_of_many_fields_takes_no_time(peer: Peer) -> None:
+    """Whoever can connect could otherwise stop the event loop with some hundred bytes."""
+    started = time.process_time()
+    peer.writer.write(b"POST %b HTTP/1.1\r\n%b\r\n" % (PATH.encode(), b"Accept: x\r\n" * 24))
+    assert (await peer.reader.readuntil(b"\r\n")).split()[1] == b"400"
+    assert time.process_time() - started < 0.5
 
 
 @direct
