@@ -80,7 +80,7 @@ def test_a_record_under_another_key_is_no_row(repository: str, name: str, creden
 def record_of(confirmed_at: float, content: bytes) -> bytes:
     """A record of this body with the right checksum, as another program could write it."""
     body = msgspec.msgpack.encode((digest_of(b"x"), confirmed_at, msgspec.Raw(content)))
-    key = f"{ROW.repository}\n{ROW.name}\n{ROW.credential_id}\n"
+    key = "ghcr.io/team/app\n1\nanonymous\n"
     return zlib.crc32(body, zlib.crc32(key.encode())).to_bytes(4, "big") + body
 
 
