@@ -32,6 +32,7 @@ class _Loop:
 
     def __init__(self) -> None:
         self.runner: asyncio.Runner | None = None
+        self.endings: list[Callable[[], None]] = []
 
 
 _LOOP = _Loop()
@@ -45,10 +46,17 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def close_loop() -> None:
-    """Closes the loop of `run`; the next call opens another one."""
+    """Ends what `at_end` names and closes the loop of `run`; the next call opens another one."""
+    while _LOOP.endings:
+        _LOOP.endings.pop()()
     if _LOOP.runner is not None:
         _LOOP.runner.close()
         _LOOP.runner = None
+
+
+def at_end(ending: Callable[[], None]) -> None:
+    """Has `close_loop` call this first, which closes something that is open for all inputs."""
+    _LOOP.endings.append(ending)
 
 
 async def settle(turns: int = 20) -> None:

@@ -28,7 +28,7 @@ from extender.store.rows import (
 )
 from extender.store.sqlite import SqliteStore
 from testbed.clock import Clock
-from tests.fuzz.target import Target, run
+from tests.fuzz.target import Target, at_end, run
 from tests.unit.resolver.fake_registry import index_of
 
 
@@ -133,24 +133,53 @@ class _Database:
         self.path = Path(self._folder.name) / "images.db"
         self.store = SqliteStore(self.path, size=10)
         run(self.store.write(Batch([ROW], {})))
+        at_end(self._close)
+
+    def _close(self) -> None:
+        run(self.store.close())
+        self._folder.cleanup()
+        _database.cache_clear()
 
     def replace(self, name: bytes, content: bytes) -> None:
         """Writes the records as another process would."""
         with closing(sqlite3.connect(self.path, isolation_level=None)) as file:
+            file.execute("PRAGMA synchronous = OFF")
             file.execute("UPDATE names SET record = ?", (name,))
             file.execute("UPDATE contents SET record = ?", (content,))
 
 
-async def _serve_redis(answer: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers each command as a server does that has this record under every key."""
-    bulk = b"$%d\r\n%b\r\n" % (len(answer), answer)
-    while words := await _read_command(reader):
-        kind = words[0].upper()
-        keys = words[1:]
-        writer.write(
-            b"*%d\r\n%b" % (len(keys), bulk * len(keys)) if kind == b"MGET" else bulk if kind == b"GET" else b"+OK\r\n"
-        )
-    writer.close()
+class _RedisServer:
+    """A server that has `record` under every key, and a store that asks it."""
+
+    def __init__(self) -> None:
+        self.record = b""
+        self._store: RedisStore | None = None
+
+    async def open(self) -> RedisStore:
+        """Returns the store; the first call starts the server."""
+        if self._store is None:
+            server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+            port = server.sockets[0].getsockname()[1]
+            self._store = RedisStore(RedisServer(host="127.0.0.1", port=port), keep_seconds=60)
+            self._server = server
+            at_end(lambda: run(self.close()))
+        return self._store
+
+    async def close(self) -> None:
+        """Ends the store's connections, and the server."""
+        if self._store is not None:
+            await self._store.close()
+            self._server.close()
+            await self._server.wait_closed()
+            self._store = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while words := await _read_command(reader):
+            kind, keys = words[0].upper(), words[1:]
+            bulk = b"$%d\r\n%b\r\n" % (len(self.record), self.record)
+            many = b"*%d\r\n%b" % (len(keys), bulk * len(keys))
+            writer.write(many if kind == b"MGET" else bulk if kind == b"GET" else b"+OK\r\n")
+        writer.close()
 
 
 async def _read_command(reader: asyncio.StreamReader) -> list[bytes]:
@@ -162,18 +191,14 @@ async def _read_command(reader: asyncio.StreamReader) -> list[bytes]:
     return words
 
 
-async def _find_in_redis(record: bytes) -> None:
-    server = await asyncio.start_server(lambda *streams: _serve_redis(record, *streams), "127.0.0.1", 0)
-    store = RedisStore(RedisServer(host="127.0.0.1", port=server.sockets[0].getsockname()[1]), keep_seconds=60)
-    try:
+async def _find_in_redis(server: _RedisServer, records: Sequence[bytes]) -> None:
+    store = await server.open()
+    for record in records:
+        server.record = record
         for row in await store.find(REPOSITORY, NAME, [OWNER]):
             _check_row(row)
         for kept in await store.find_content(REPOSITORY, PACKED):
             _check_row(kept)
-    finally:
-        await store.close()
-        server.close()
-        await server.wait_closed()
 
 
 @functools.cache
@@ -181,13 +206,17 @@ def _database() -> _Database:
     return _Database()
 
 
+@functools.cache
+def _redis() -> _RedisServer:
+    return _RedisServer()
+
+
 def stores(data: bytes) -> None:
     """Both stores with such records in them: SQLite's file, and a server that speaks Redis' protocol."""
     database = _database()
     database.replace(sealed(data, NAME_KEY), sealed(data, CONTENT_KEY))
     run(_read_store(database.store))
-    for record in (data, sealed(data, NAME_KEY), sealed(data, CONTENT_KEY)):
-        run(_find_in_redis(record))
+    run(_find_in_redis(_redis(), (data, sealed(data, NAME_KEY), sealed(data, CONTENT_KEY))))
 
 
 async def _read_store(store: SqliteStore) -> None:

@@ -5,7 +5,9 @@ the service must not be able to smuggle a second request past it.
 """
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
@@ -13,11 +15,11 @@ from aiohttp.web_protocol import RequestHandler
 from extender.errors import InvalidRequest
 from extender.server.connection import Connection, DirectServer
 from extender.server.routes import Reply, Route, route_server
-from tests.fuzz.target import Target, run, settle
+from tests.fuzz.target import Target, at_end, run, settle
 
 PATH = "/scheduler/filter"
 LIMIT_BYTES = 300
-WHOLE, SETTLED, LATE = 0, 1, 2  # bits of the first byte; the remaining bits give the length of pieces
+SETTLED = 1  # the lowest bit of the first byte; those above the second give the length of pieces
 
 
 class _Wire(asyncio.Transport):
@@ -55,17 +57,16 @@ class _Wire(asyncio.Transport):
 
 
 class _Exchange:
-    """One side: the requests that reached the handler, and what was written."""
+    """One side, for one connection at a time: the requests that reached the handler, and what was written."""
 
-    def __init__(self, *, is_direct: bool) -> None:
+    def __init__(self, make: Callable[[DirectServer], RequestHandler], *, is_direct: bool) -> None:
+        """`make` makes a connection. Call this on a running loop."""
         self.seen: list[bytes] = []
-        self.answered_nowait = 0
-        self._is_direct = is_direct
         self.wire = _Wire()
-
-    def server(self) -> DirectServer:
+        self._make = make
+        self._is_direct = is_direct
         route = Route("filter", self._answer, lambda _body, _event_id: b"{}", self._answer_nowait)
-        return route_server({PATH: route}, body_limit_bytes=LIMIT_BYTES, draining=lambda: False)
+        self._server = route_server({PATH: route}, body_limit_bytes=LIMIT_BYTES, draining=lambda: False)
 
     async def _answer(self, body: bytes) -> Reply:
         return self._reply(body)
@@ -73,9 +74,7 @@ class _Exchange:
     def _answer_nowait(self, body: bytes) -> Reply | None:
         if not self._is_direct or body.startswith(b"w"):
             return None
-        reply = self._reply(body)
-        self.answered_nowait += 1
-        return reply
+        return self._reply(body)
 
     def _reply(self, body: bytes) -> Reply:
         if body.startswith(b"x"):
@@ -83,10 +82,10 @@ class _Exchange:
         self.seen.append(body)
         return Reply(b'"%d"' % len(body))
 
-    async def play(self, make: Callable[[DirectServer], RequestHandler], pieces: list[bytes], flags: int) -> None:
-        """Sends the pieces to a connection that `make` makes, and hangs up."""
-        server = self.server()
-        connection = make(server)
+    async def play(self, pieces: list[bytes], flags: int) -> None:
+        """Sends the pieces over a new connection, waits until a body counts as late, and hangs up."""
+        self.seen, self.wire = [], _Wire()
+        connection = self._make(self._server)
         connection.connection_made(self.wire)
         for piece in pieces:
             if self.wire.is_closed:
@@ -95,12 +94,29 @@ class _Exchange:
             if flags & SETTLED:
                 await settle(6)
         await settle(12)
-        if flags & LATE and isinstance(connection, Connection) and not self.wire.is_closed:
+        if isinstance(connection, Connection) and not self.wire.is_closed:
             connection.give_up()
             await settle(12)
         connection.connection_lost(None)
         await settle(6)
-        await server.shutdown(0.0)
+
+
+class _Sides(NamedTuple):
+    direct: _Exchange
+    alone: _Exchange
+
+
+@functools.cache
+def _sides() -> _Sides:
+    """The service's own connection, and aiohttp's."""
+
+    async def make() -> _Sides:
+        return _Sides(
+            _Exchange(lambda server: server(), is_direct=True), _Exchange(web.Server.__call__, is_direct=False)
+        )
+
+    at_end(_sides.cache_clear)
+    return run(make())
 
 
 def answers_in(written: bytes | bytearray) -> Iterator[tuple[int, bytes]]:
@@ -127,9 +143,9 @@ def connections(data: bytes) -> None:
     flags = data[0] if data else 0
     length = flags >> 2 or len(data) + 1
     pieces = [data[start : start + length] for start in range(1, len(data), length)]
-    direct, alone = _Exchange(is_direct=True), _Exchange(is_direct=False)
-    run(direct.play(lambda server: server(), pieces, flags))
-    run(alone.play(web.Server.__call__, pieces, flags))
+    direct, alone = _sides()
+    run(direct.play(pieces, flags))
+    run(alone.play(pieces, flags))
     ours, theirs = list(answers_in(direct.wire.written)), list(answers_in(alone.wire.written))
     assert direct.seen == alone.seen, (direct.seen, alone.seen)
     assert [status for status, _ in ours] == [status for status, _ in theirs], (ours, theirs)

@@ -26,7 +26,7 @@ from extender.registry.image import FetchedManifest
 from extender.resolver.references import Target as ImageTarget
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
-from tests.fuzz.target import Target, check_sentence, run, settle
+from tests.fuzz.target import Target, at_end, check_sentence, run, settle
 from tests.unit.placement import json_patch
 from tests.unit.placement.mutating import POLICY, settings
 from tests.unit.resolver.fake_registry import Keys, index_of
@@ -110,6 +110,7 @@ class _Service:
 
 @functools.cache
 def _service() -> _Service:
+    at_end(_service.cache_clear)
     return _Service()
 
 
