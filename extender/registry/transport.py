@@ -46,6 +46,8 @@ _PROXY_VARIABLES = (
     "http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY",
     "REQUEST_METHOD",  # set in a CGI script, where HTTP_PROXY is a header of the request
 )  # fmt: skip
+# Messages name hosts. yarl takes a host of any length, with control characters; DNS has 253 characters at most.
+_HOST = re.compile(r"[!-~]{1,253}", re.ASCII)
 _SECONDS = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 
 
@@ -152,7 +154,7 @@ def resolve_url(base: URL, location: str) -> URL:
     nowhere = f"{host_of(base)} points to an address that is none"
     try:
         url = base.join(URL(location))
-        usable = location and url.raw_host and url.scheme in ("http", "https")  # yarl parses a host on first use
+        usable = location and url.scheme in ("http", "https") and _HOST.fullmatch(url.raw_host or "")  # may raise
     except (ValueError, LookupError) as exc:  # `https://[]@` is an IndexError in yarl
         raise RegistryUnavailable(nowhere) from exc
     if not usable:

@@ -90,6 +90,8 @@ def test_where_an_address_leads(base: str, location: str, target: str) -> None:
         pytest.param("https://[::1/y", "an address that is none", id="open-bracket"),
         pytest.param("https://[]@", "an address that is none", id="empty-brackets"),
         pytest.param("https://[¡:]/y", "an address that is none", id="bracket-in-the-port"),
+        pytest.param(f"https://{'b' * 254}/y", "an address that is none", id="longer-than-any-name"),
+        pytest.param("https://b\0b/y", "an address that is none", id="control-character"),
         pytest.param("javascript:alert(1)", "an address that is none", id="script"),
     ],
 )
