@@ -50,7 +50,8 @@ class TlsFiles:
         context.num_tickets = 0
         context.set_alpn_protocols(["http/1.1"])
         try:
-            context.load_cert_chain(self._certificate, self._key)
+            # an encrypted key fails instead of prompting
+            context.load_cert_chain(self._certificate, self._key, password="")
             if self._client_ca:
                 context.load_verify_locations(self._client_ca)
                 context.verify_mode = ssl.CERT_REQUIRED

@@ -38,13 +38,13 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
         ConfigError: a file or a value of the configuration cannot be used.
     """
     registry, cache = config.registry, config.cache
+    watcher = FileWatcher()
     credential_key = _credential_key(cache.key_file)
     guard = AddressGuard(allow=registry.allow, deny=registry.deny, private_addresses=registry.private_addresses)
     mirrors = HostsDirectory(registry.hosts_directory, ca_files=registry.ca_files) if registry.hosts_directory else None
     url = cache.url or default_store_url(os.environ)
-    store = open_store(url, size=cache.size, stale_seconds=cache.stale_seconds)
+    store = open_store(url, size=cache.size, stale_seconds=cache.stale_seconds, watcher=watcher)
     trust = RegistryTrust(registry.ca_files)
-    watcher = FileWatcher()
     if registry.ca_files:
         watcher.add(trust.files)
     async with contextlib.AsyncExitStack() as stack:

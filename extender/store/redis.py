@@ -5,13 +5,14 @@ after they were last written; the server's own setting `maxmemory` bounds their 
 """
 
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import msgspec
 from redis.asyncio import BlockingConnectionPool, Redis, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError, AuthorizationError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
 
@@ -30,6 +31,7 @@ from extender.store.rows import (
     encode_name,
 )
 from extender.tables import declare_cache
+from extender.tls_context import CurrentContext
 
 T = TypeVar("T")
 
@@ -83,10 +85,13 @@ class RedisStore:
 
     is_shared = True
 
-    def __init__(self, server: RedisServer, *, keep_seconds: float) -> None:
-        """Rows expire `keep_seconds` after they were last written, which is longer than they could be of use."""
-        self.location = server.address
-        self._prefix = f"{server.prefix}{SCHEMA}:"
+    def __init__(self, server: Callable[[], RedisServer], *, keep_seconds: float) -> None:
+        """Rows expire `keep_seconds` after they were last written, which is longer than they could be of use.
+
+        `server` gives the server; its login and TLS context may change, and count for connections opened then.
+        """
+        self.location = server().address
+        self._prefix = f"{server().prefix}{SCHEMA}:"
         self._keep_seconds = int(keep_seconds)
         self._client = Redis(connection_pool=_pool_of(server))
 
@@ -149,15 +154,19 @@ class RedisStore:
         return f"{self._prefix}content:{repository}@{unpack_digest(packed)}"
 
 
-def _pool_of(server: RedisServer) -> BlockingConnectionPool:
-    tls: dict[str, Any] = {"connection_class": _TlsConnection, "context": server.tls} if server.tls else {}
+def _pool_of(server: Callable[[], RedisServer]) -> BlockingConnectionPool:
+    first = server()
+    options: dict[str, Any] = {"username": first.username or None}
+    if first.password:
+        options = {"credential_provider": _CurrentLogin(server)}
+    if first.tls:  # as it stays, since the URL's scheme decides
+        context = CurrentContext.of(lambda: cast("ssl.SSLContext", server().tls))
+        options |= {"connection_class": _TlsConnection, "context": context}
     return BlockingConnectionPool(
-        **tls,
-        host=server.host,
-        port=server.port,
-        db=server.database,
-        username=server.username or None,
-        password=server.password or None,
+        **options,
+        host=first.host,
+        port=first.port,
+        db=first.database,
         max_connections=_CONNECTIONS,
         timeout=_ANSWER_SECONDS,
         socket_timeout=_ANSWER_SECONDS,
@@ -167,8 +176,19 @@ def _pool_of(server: RedisServer) -> BlockingConnectionPool:
     )
 
 
+class _CurrentLogin(CredentialProvider):
+    """The login for a connection that is opened now."""
+
+    def __init__(self, server: Callable[[], RedisServer]) -> None:
+        self._server = server
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        server = self._server()
+        return (server.username, server.password) if server.username else (server.password,)
+
+
 class _TlsConnection(SSLConnection):
-    """A connection with a TLS context that was made at start, so that certificates are read only once."""
+    """A connection with a TLS context of ours, so that certificates are not read for each connection."""
 
     def __init__(self, *, context: ssl.SSLContext, **options: Any) -> None:  # noqa: ANN401 -- the parent's own
         super().__init__(**options)

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from extender.errors import ConfigError
 from extender.store.rows import Store
 from extender.store.sqlite import SqliteStore
+from extender.watched_files import FileSetting, FileWatcher, WatchedFiles
 
 _FILE = "images.sqlite"
 # An image that nobody needed for a week may be looked up at its registry again.
@@ -34,10 +35,11 @@ def default_store_url(environment: Mapping[str, str]) -> str:
     return f"sqlite:///{cache.rstrip('/')}/multiarch-extender/{_FILE}" if cache else "memory:"
 
 
-def open_store(url: str, *, size: int, stale_seconds: float) -> Store | None:
+def open_store(url: str, *, size: int, stale_seconds: float, watcher: FileWatcher) -> Store | None:
     """Returns the store at `url`; None for `memory:`. It connects on first use, so a server that is down is no error.
 
     `size` bounds a store of our own. In a shared store rows expire after a week, or after `stale_seconds` if longer.
+    `watcher` gets the files that the URL names.
 
     Raises:
         ConfigError: the URL names no store, or a file that it names cannot be used. The message holds no password.
@@ -48,7 +50,7 @@ def open_store(url: str, *, size: int, stale_seconds: float) -> Store | None:
     if scheme == "sqlite":
         return SqliteStore(_path_of(url), size=size)
     if scheme in ("redis", "rediss"):
-        return _redis_store(url, keep_seconds=max(_KEEP_SECONDS, stale_seconds))
+        return _redis_store(url, max(_KEEP_SECONDS, stale_seconds), watcher)
     raise ConfigError(f"cache.url: {_shown(url)} is no store; write {_FORMS}")
 
 
@@ -67,7 +69,7 @@ def _path_of(url: str) -> Path:
     return Path(path)
 
 
-def _redis_store(url: str, *, keep_seconds: float) -> Store:
+def _redis_store(url: str, keep_seconds: float, watcher: FileWatcher) -> Store:
     # Imported late: most services do not need the client, whose import takes 40 ms and 6 MB.
     from extender.store.redis import RedisServer, RedisStore
 
@@ -80,16 +82,24 @@ def _redis_store(url: str, *, keep_seconds: float) -> Store:
     if not parts.hostname or not options.keys() <= _REDIS_OPTIONS or database < 0:
         known = ", ".join(sorted(_REDIS_OPTIONS))
         raise ConfigError(f"cache.url: {_shown(url)} cannot be used; write {_FORMS}, with ?{known} at most")
-    server = RedisServer(
-        host=parts.hostname,
-        port=port,
-        database=database,
-        username=unquote(parts.username or ""),
-        password=_password_of(options.get("password_file", ""), unquote(parts.password or "")),
-        prefix=options.get("prefix", "multiarch-extender:"),
-        tls=_tls_of(options) if parts.scheme == "rediss" else None,
-    )
-    return RedisStore(server, keep_seconds=keep_seconds)
+    host = parts.hostname
+
+    def load() -> RedisServer:
+        return RedisServer(
+            host=host,
+            port=port,
+            database=database,
+            username=unquote(parts.username or ""),
+            password=_password_of(options.get("password_file", ""), unquote(parts.password or "")),
+            prefix=options.get("prefix", "multiarch-extender:"),
+            tls=_tls_of(options) if parts.scheme == "rediss" else None,
+        )
+
+    paths = [path for name, path in options.items() if name.endswith("_file") and path]
+    files = WatchedFiles.of_setting(FileSetting.STORE, paths, load)
+    if paths:
+        watcher.add(files)
+    return RedisStore(lambda: files.value, keep_seconds=keep_seconds)
 
 
 def _password_of(path: str, password: str) -> str:
@@ -97,9 +107,12 @@ def _password_of(path: str, password: str) -> str:
     if not path:
         return password
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
+        content = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as exc:
         raise ConfigError(f"cache.url: the password file {path} cannot be read") from exc
+    if not content:
+        raise ConfigError(f"cache.url: the password file {path} is empty")
+    return content
 
 
 def _tls_of(options: Mapping[str, str]) -> ssl.SSLContext:
@@ -107,7 +120,9 @@ def _tls_of(options: Mapping[str, str]) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=options.get("ca_file"))
         if "certificate_file" in options:
-            context.load_cert_chain(options["certificate_file"], options.get("key_file"))
+            context.load_cert_chain(  # an encrypted key fails instead of prompting
+                options["certificate_file"], options.get("key_file"), password=""
+            )
     except (OSError, ssl.SSLError) as exc:
         raise ConfigError(f"cache.url: a certificate or key file cannot be used: {exc}") from exc
     return context

@@ -18,6 +18,7 @@ from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
 from extender.store.rows import Batch, ContentRow, NameRow, Store, StoreError
 from extender.store.url import open_store
+from extender.watched_files import RELOADS, FileWatcher
 from testbed.clock import Clock
 from testbed.debian_redis import DebianRedis
 from tests.unit.resolver.fake_registry import FakeRegistry, Keys, index_of
@@ -26,7 +27,7 @@ PUBLIC, TENANT = ANONYMOUS.id, CredentialId("tenant")
 NONE: dict[tuple[str, PackedDigest, CredentialId], float] = {}
 KEYS = Keys(ANONYMOUS)
 
-Open = Callable[[str], Store]
+Open = Callable[..., Store]
 StartRedis = Callable[..., DebianRedis]
 
 
@@ -52,8 +53,8 @@ async def open_url() -> AsyncIterator[Open]:
     """Stores by URL, closed at the end."""
     async with AsyncExitStack() as stack:
 
-        def open_it(url: str) -> Store:
-            store = open_store(url, size=10, stale_seconds=60)
+        def open_it(url: str, watcher: FileWatcher | None = None) -> Store:
+            store = open_store(url, size=10, stale_seconds=60, watcher=watcher or FileWatcher())
             assert store is not None
             stack.push_async_callback(store.close)
             return store
@@ -81,6 +82,20 @@ async def reason_of(store: Store) -> str:
     with pytest.raises(StoreError) as caught:
         await find(store, row(0))
     return caught.value.reason
+
+
+async def is_open(store: Store) -> bool:
+    try:
+        return await find(store, row(0)) == []
+    except StoreError:
+        return False
+
+
+async def is_answered(store: Store) -> bool:
+    try:
+        return await find(store, row(0)) == [row(0)]
+    except StoreError:
+        return False
 
 
 async def test_what_one_replica_writes_another_reads(open_url: Open, redis: DebianRedis) -> None:
@@ -144,6 +159,34 @@ async def test_what_somebody_else_put_there_is_no_row(store: Store, redis: Debia
         assert await find(store, row(1)) == []
 
 
+async def test_a_new_password_is_for_new_connections(open_url: Open, start_redis: StartRedis, tmp_path: Path) -> None:
+    """Connections that are open stay; a file in the middle of a change is no password."""
+    redis = start_redis("--requirepass", "old")
+    password = tmp_path / "password"
+    password.write_text("old\n")
+    watcher = FileWatcher()
+    store = open_url(f"redis://127.0.0.1:{redis.port}?password_file={password}", watcher=watcher)
+    await store.write(Batch([row(0)], NONE))
+    watch = asyncio.create_task(watcher.run(0.005))
+    refused = RELOADS["cache.url"]["refused"].value
+    async with Redis(port=redis.port, password="old") as client:
+        await client.config_set("requirepass", "new")
+        assert await find(store, row(0)) == [row(0)]
+        password.write_text("")
+        async with asyncio.timeout(10):
+            while RELOADS["cache.url"]["refused"].value == refused:
+                await asyncio.sleep(0.005)
+        assert await find(store, row(0)) == [row(0)]
+        await client.client_kill_filter(_type="normal", skipme=True)
+        assert await reason_of(store) == "unavailable"
+        password.write_text("new")
+        async with asyncio.timeout(10):
+            while not await is_answered(store):
+                await asyncio.sleep(0.005)
+    watch.cancel()
+    await asyncio.gather(watch, return_exceptions=True)
+
+
 async def test_who_has_the_password_is_let_in(open_url: Open, start_redis: StartRedis, tmp_path: Path) -> None:
     """As a user or with the server's password, from the URL or from a file."""
     redis = start_redis("--requirepass", "p@ss/word", "--user", "me", "on", ">se:cret", "~*", "+@all")
@@ -190,6 +233,49 @@ async def test_tls_is_verified_both_ways(open_url: Open, start_redis: StartRedis
         f"redis://127.0.0.1:{redis.port}",
     ):
         assert await reason_of(open_url(url)) == "unavailable"
+
+
+async def test_new_certificates_are_for_new_connections(
+    open_url: Open, start_redis: StartRedis, tmp_path: Path
+) -> None:
+    """Authorities and our own certificate; a key that does not fit yet keeps the old ones."""
+    old, new = trustme.CA(), trustme.CA()
+    with (tmp_path / "both.pem").open("wb") as both:
+        for authority in (old, new):
+            both.write(authority.cert_pem.bytes())
+    leaf = new.issue_cert("127.0.0.1")
+    leaf.private_key_pem.write_to_path(str(tmp_path / "server.key"))
+    leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "server.pem"))
+
+    def write_client(authority: trustme.CA) -> None:
+        issued = authority.issue_cert("client")
+        issued.private_key_pem.write_to_path(str(tmp_path / "client.key"))
+        issued.cert_chain_pems[0].write_to_path(str(tmp_path / "client.pem"))
+
+    new.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    redis = start_redis(
+        "--tls-cert-file", str(tmp_path / "server.pem"), "--tls-key-file", str(tmp_path / "server.key"),
+        "--tls-ca-cert-file", str(tmp_path / "ca.pem"), "--tls-auth-clients", "yes", tls=True,
+    )  # fmt: skip
+    write_client(old)
+    old.cert_pem.write_to_path(str(tmp_path / "trusted.pem"))
+    watcher = FileWatcher()
+    store = open_url(
+        f"rediss://127.0.0.1:{redis.port}?ca_file={tmp_path / 'trusted.pem'}"
+        f"&certificate_file={tmp_path / 'client.pem'}&key_file={tmp_path / 'client.key'}",
+        watcher=watcher,
+    )
+    watch = asyncio.create_task(watcher.run(0.005))
+    assert await reason_of(store) == "unavailable"
+    (tmp_path / "client.key").write_bytes(new.issue_cert("client").private_key_pem.bytes())
+    (tmp_path / "both.pem").replace(tmp_path / "trusted.pem")
+    assert await reason_of(store) == "unavailable"
+    write_client(new)
+    async with asyncio.timeout(10):
+        while not await is_open(store):
+            await asyncio.sleep(0.005)
+    watch.cancel()
+    await asyncio.gather(watch, return_exceptions=True)
 
 
 async def test_a_server_that_is_full_is_not_written_but_read(open_url: Open, start_redis: StartRedis) -> None:

@@ -8,6 +8,7 @@ from extender.errors import ConfigError
 from extender.store.redis import RedisServer, RedisStore
 from extender.store.sqlite import SqliteStore
 from extender.store.url import default_store_url, open_store, without_password
+from extender.watched_files import FileWatcher
 
 
 @pytest.mark.parametrize(
@@ -34,17 +35,17 @@ def test_the_default_is_a_file_where_the_environment_says(environment: dict[str,
 )
 async def test_the_default_can_be_opened(environment: dict[str, str]) -> None:
     """What the one function makes, the other reads."""
-    store = open_store(default_store_url(environment), size=10, stale_seconds=60)
+    store = open_store(default_store_url(environment), size=10, stale_seconds=60, watcher=FileWatcher())
     if store:
         await store.close()
 
 
 async def test_each_scheme_is_its_store() -> None:
     """Places are shown without login; nothing is connected to or written yet."""
-    assert open_store("memory:", size=10, stale_seconds=60) is None
-    sqlite = open_store("sqlite:////no/such/folder/file", size=10, stale_seconds=60)
-    redis = open_store("redis://me:secret@cache:7000/2?prefix=team:", size=10, stale_seconds=60)
-    tls = open_store("rediss://[::1]", size=10, stale_seconds=60)
+    assert open_store("memory:", size=10, stale_seconds=60, watcher=FileWatcher()) is None
+    sqlite = open_store("sqlite:////no/such/folder/file", size=10, stale_seconds=60, watcher=FileWatcher())
+    redis = open_store("redis://me:secret@cache:7000/2?prefix=team:", size=10, stale_seconds=60, watcher=FileWatcher())
+    tls = open_store("rediss://[::1]", size=10, stale_seconds=60, watcher=FileWatcher())
     assert isinstance(sqlite, SqliteStore)
     assert isinstance(redis, RedisStore)
     assert tls is not None
@@ -78,6 +79,7 @@ async def test_each_scheme_is_its_store() -> None:
         "redis://cache?secret",
         "redis://me:secret@[::1",
         "redis://cache?password_file=/no/such/secret",
+        "redis://cache?password_file=/dev/null",
         "rediss://cache?ca_file=/no/such/secret",
         "rediss://cache?certificate_file=/no/such/secret",
     ],
@@ -85,7 +87,7 @@ async def test_each_scheme_is_its_store() -> None:
 def test_what_is_no_store_is_refused_without_showing_a_password(url: str) -> None:
     """The message names the setting and what would be right."""
     with pytest.raises(ConfigError, match=r"^cache\.url: ") as caught:
-        open_store(url, size=10, stale_seconds=60)
+        open_store(url, size=10, stale_seconds=60, watcher=FileWatcher())
     assert "secret" not in str(caught.value).replace("/no/such/secret", "")
 
 
@@ -93,9 +95,11 @@ async def test_the_password_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest
     """As mounted secrets are, with a line end; it wins over the URL's."""
     (tmp_path / "password").write_text("from-file\n")
     opened: list[RedisServer] = []
-    monkeypatch.setattr(RedisStore, "__init__", lambda self, server, *, keep_seconds: opened.append(server))
-    open_store(f"redis://me:in-url@cache?password_file={tmp_path}/password", size=10, stale_seconds=60)
-    open_store("redis://me:%40%2F@cache", size=10, stale_seconds=60)
+    monkeypatch.setattr(RedisStore, "__init__", lambda self, server, **settings: opened.append(server()))
+    open_store(
+        f"redis://me:in-url@cache?password_file={tmp_path}/password", size=10, stale_seconds=60, watcher=FileWatcher()
+    )
+    open_store("redis://me:%40%2F@cache", size=10, stale_seconds=60, watcher=FileWatcher())
     assert [(server.username, server.password) for server in opened] == [("me", "from-file"), ("me", "@/")]
 
 
