@@ -180,7 +180,9 @@ class CacheConfig(Section, frozen=True):
     SQLite in `$STATE_DIRECTORY`, else in the user's cache folder."""
     key_file: str = ""
     """A file of at least 32 random bytes that keys the names under which credentials are remembered. With it what
-    private images run on survives restarts and is shared by replicas; without it only what is public does."""
+    private images run on survives restarts and is shared by replicas; without it only what is public does. It also keys
+    a MAC on each row in Redis, without which whoever can write there decides what is believed. A new key takes a
+    restart."""
     size: Count = 100_000
     """Images kept in memory; the least recently used goes first, of namespaces that have more than their part. Images
     of many unusual platforms and long names count several times: 100,000 take 70 MB, and 155 MB at worst."""

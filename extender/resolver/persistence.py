@@ -46,6 +46,7 @@ ROWS = counter(
 )
 
 _WRITE_SECONDS = 10.0
+_DAMAGE_LOG_SECONDS = 60.0
 _MOST_WAITING = 10_000
 _WAITING_NAMES = declare_cache(
     "resolver.persistence.names",
@@ -110,6 +111,7 @@ class Persistence:
         self._changed = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._is_loaded = False
+        self._unlogged_damage, self._damage_loggable_at = 0, clock()
 
     def note(self, key: NameKey, known: CachedImage) -> None:
         """Queues the name's row to be written. Takes a microsecond."""
@@ -149,6 +151,7 @@ class Persistence:
         if store is None or (self._is_loaded and not store.is_shared):
             return None
         rows = await self._read(lambda: store.find_content(repository, pack_digest(digest)))
+        self._note_damage(rows)
         return next((row.content for row in rows if row), None)
 
     async def load(
@@ -274,7 +277,7 @@ class Persistence:
     def _names_in(self, rows: Sequence[Row | None]) -> list[tuple[NameKey, CachedImage]]:
         """The rows about names as the cache keeps them, without those that may not be kept or are denied."""
         now, ahead = self._clock(), self._wall_clock() - self._clock()
-        ROWS["damaged"].inc(sum(row is None for row in rows))
+        self._note_damage(rows)
         found = [
             (
                 (row.repository, row.name, row.credential_id),
@@ -284,6 +287,17 @@ class Persistence:
             if isinstance(row, NameRow) and self._may_keep(row.credential_id)
         ]
         return [(key, known) for key, known in found if not self._is_denied(key, known)]
+
+    def _note_damage(self, rows: Sequence[object | None]) -> None:
+        """Counts damaged rows. Logs how many there were, at most once a minute."""
+        damaged = sum(row is None for row in rows)
+        if not damaged:
+            return
+        ROWS["damaged"].inc(damaged)
+        self._unlogged_damage += damaged
+        if self._store and self._clock() >= self._damage_loggable_at:
+            log.warning("store.damaged", store=self._store.location, rows=self._unlogged_damage)
+            self._unlogged_damage, self._damage_loggable_at = 0, self._clock() + _DAMAGE_LOG_SECONDS
 
     def _is_denied(self, key: NameKey, known: CachedImage) -> bool:
         denied_at = self._denials.peek(key)

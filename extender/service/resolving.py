@@ -1,17 +1,13 @@
 """Opens what resolves images: the session with registries, the operator's credentials, the cache and its store."""
 
 import contextlib
-import hashlib
 import os
-import secrets
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 from extender.config.tree import Config
 from extender.credentials.operator_keyring import open_operator_keyring
 from extender.credentials.pull_secrets import PullSecrets
-from extender.errors import ConfigError
 from extender.outlets.pod_resolver import PodResolver
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
@@ -22,12 +18,12 @@ from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Resolver
 from extender.service.background import FILE_CHECK_SECONDS, in_background
 from extender.service.cluster_view import ClusterView
+from extender.service.keys import random_keys, watch_keys
 from extender.service.policies import policy_of
 from extender.store.url import default_store_url, open_store
 from extender.watched_files import FileWatcher
 
 LOAD_SECONDS = 0.5  # how long the start waits for the store's rows; the rest is loaded while the service answers
-CREDENTIAL_KEY_BYTES = 32
 
 
 @contextlib.asynccontextmanager
@@ -39,11 +35,15 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
     """
     registry, cache = config.registry, config.cache
     watcher = FileWatcher()
-    credential_key = _credential_key(cache.key_file)
+    keys = random_keys()
+    if cache.key_file:
+        key_files = watch_keys(cache.key_file)
+        watcher.add(key_files)
+        keys = key_files.value
     guard = AddressGuard(allow=registry.allow, deny=registry.deny, private_addresses=registry.private_addresses)
     mirrors = HostsDirectory(registry.hosts_directory, ca_files=registry.ca_files) if registry.hosts_directory else None
     url = cache.url or default_store_url(os.environ)
-    store = open_store(url, size=cache.size, stale_seconds=cache.stale_seconds, watcher=watcher)
+    store = open_store(url, size=cache.size, stale_seconds=cache.stale_seconds, row_key=keys.rows, watcher=watcher)
     trust = RegistryTrust(registry.ca_files)
     if registry.ca_files:
         watcher.add(trust.files)
@@ -56,7 +56,7 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
                 plugin_dir=registry.credential_providers.bin_dir,
                 clouds=registry.clouds,
                 environment=os.environ,
-                key=credential_key,
+                key=keys.credential_ids,
                 clock=time.monotonic,
                 wall_clock=time.time,
                 watcher=watcher,
@@ -89,7 +89,7 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
         stack.push_async_callback(resolver.close)
         await resolver.load(LOAD_SECONDS)
         pull_secrets = (
-            PullSecrets(cluster_view.secrets, key=credential_key, clock=time.monotonic)
+            PullSecrets(cluster_view.secrets, key=keys.credential_ids, clock=time.monotonic)
             if registry.pull_secrets and cluster_view.secrets
             else None
         )
@@ -101,18 +101,3 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
             cluster_view.look_at_pending_pods,
             pull_secrets,
         )
-
-
-def _credential_key(file: str) -> bytes:
-    """The key of the credential ids, 32 bytes: a hash of the file's content, or random if no file is set."""
-    if not file:
-        return secrets.token_bytes(CREDENTIAL_KEY_BYTES)
-    try:
-        content = Path(file).read_bytes()
-    except OSError as exc:
-        raise ConfigError(f"cache.key_file: {file}: {exc.strerror}; give a file of random bytes") from exc
-    if len(content) < CREDENTIAL_KEY_BYTES:
-        raise ConfigError(
-            f"cache.key_file: {file} holds {len(content)} bytes; {CREDENTIAL_KEY_BYTES} or more are needed"
-        )
-    return hashlib.sha256(content).digest()

@@ -1,7 +1,8 @@
 """The store on a server with Redis' protocol (Redis, Valkey and others), shared by replicas.
 
 Uses MGET, GET, and SET with EX, which every such server has. Does not support Redis Cluster. Rows expire some time
-after they were last written; the server's own setting `maxmemory` bounds their total size.
+after they were last written; the server's own setting `maxmemory` bounds their total size. With a key of ours, rows
+that others have written or changed are not used.
 """
 
 import ssl
@@ -18,6 +19,7 @@ from redis.exceptions import TimeoutError as RedisTimeout
 
 from extender.credentials.keyring import CredentialId
 from extender.images.digest import PackedDigest, unpack_digest
+from extender.store.row_mac import RowMac
 from extender.store.rows import (
     SCHEMA,
     Batch,
@@ -72,7 +74,7 @@ declare_cache(
     key="repository, tag or digest, credential id",
     lifetime="a week, or `cache.stale_seconds` if longer",
     bound="the server's `maxmemory`",
-    invalidated_by="a denial, a new schema",
+    invalidated_by="a denial, a new schema, a new key",
 )
 
 
@@ -81,17 +83,21 @@ class RedisStore:
 
     A denial has a key too, and rows confirmed before it are ignored: a replica that still has such rows to write cannot
     restore them.
+
+    With a `row_key` each record has a MAC. A record without a valid one is damaged: a row is not used, and a denial
+    voids all rows of its credential in the repository.
     """
 
     is_shared = True
 
-    def __init__(self, server: Callable[[], RedisServer], *, keep_seconds: float) -> None:
+    def __init__(self, server: Callable[[], RedisServer], *, keep_seconds: float, row_key: bytes = b"") -> None:
         """Rows expire `keep_seconds` after they were last written, which is longer than they could be of use.
 
         `server` gives the server; its login and TLS context may change, and count for connections opened then.
         """
         self.location = server().address
-        self._prefix = f"{server().prefix}{SCHEMA}:"
+        self._mac = RowMac(row_key) if row_key else None
+        self._prefix = f"{server().prefix}{SCHEMA}:{f'{self._mac.name}:' if self._mac else ''}"
         self._keep_seconds = int(keep_seconds)
         self._client = Redis(connection_pool=_pool_of(server))
 
@@ -108,17 +114,22 @@ class RedisStore:
         names = [self._name_key(repository, name, credential_id) for credential_id in credential_ids]
         denials = [self._denial_key(repository, name, credential_id) for credential_id in credential_ids]
         values = cast("list[bytes | None]", await _translated(self._client.mget([*names, *denials])))
-        rows = [
-            decode_name(repository, name, credential_id, record)
-            for credential_id, record in zip(credential_ids, values, strict=False)
-            if record is not None
-        ]
-        denied_at = dict(zip(credential_ids, map(_time, values[len(credential_ids) :]), strict=True))
-        return [row for row in rows if row is None or row.confirmed_at > denied_at[row.credential_id]]
+        records = [self._open(*each) for each in zip([*names, *denials], values, strict=True)]
+        rows: list[NameRow | None] = []
+        for credential_id, record, denial in zip(credential_ids, records, records[len(names) :], strict=False):
+            denied_at = _time(denial)
+            if denied_at is None:
+                rows.append(None)
+            elif record is not None:
+                row = decode_name(repository, name, credential_id, record)
+                if row is None or row.confirmed_at > denied_at:
+                    rows.append(row)
+        return rows
 
     async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
         """Sends one command."""
-        record = cast("bytes | None", await _translated(self._client.get(self._content_key(repository, packed))))
+        key = self._content_key(repository, packed)
+        record = self._open(key, cast("bytes | None", await _translated(self._client.get(key))))
         return [] if record is None else [decode_content(repository, packed, record)]
 
     async def write(self, batch: Batch) -> None:
@@ -141,8 +152,15 @@ class RedisStore:
     async def _set(self, values: Mapping[str, bytes]) -> None:
         async with self._client.pipeline(transaction=False) as pipeline:
             for key, value in values.items():
-                pipeline.set(key, value, ex=self._keep_seconds)
+                sealed = self._mac.seal(key, value) if self._mac else value
+                pipeline.set(key, sealed, ex=self._keep_seconds)
             await pipeline.execute()
+
+    def _open(self, key: str, value: bytes | None) -> bytes | None:
+        """Returns the record in a value; None if there is none, and an empty, damaged record if the MAC is wrong."""
+        if value is None or self._mac is None:
+            return value
+        return self._mac.open(key, value) or b""
 
     def _name_key(self, repository: str, name: PackedDigest, credential_id: CredentialId) -> str:
         return f"{self._prefix}name:{credential_id}:{_image_of(repository, name)}"
@@ -200,12 +218,12 @@ def _image_of(repository: str, name: PackedDigest) -> str:
     return f"{repository}{mark}{unpack_digest(name)}"
 
 
-def _time(value: bytes | None) -> float:
-    """Returns the time of a denial in seconds since the epoch; minus infinity if there was none."""
+def _time(record: bytes | None) -> float | None:
+    """Returns the time of a denial in seconds since the epoch; minus infinity if there was none, None if damaged."""
     try:
-        return float(value) if value is not None else float("-inf")
+        return float(record) if record is not None else float("-inf")
     except ValueError:
-        return float("inf")  # damaged: ignore every row
+        return None
 
 
 async def _translated(work: Awaitable[T]) -> T:
