@@ -1,44 +1,31 @@
 """A client of the Kubernetes API: the bytes of a GET, the lines of a watch.
 
-kubernetes-asyncio provides configuration, credentials and TLS. The one proxy it may go through is `proxy-url` of a
-kubeconfig: HTTPS_PROXY and its siblings are for registries. Only this file imports it, when a cluster is first used;
-`library.py` keeps most of it from being loaded. Callers decode the resources; this file decodes only the Status of a
-refusal.
+The one proxy it may go through is `proxy-url` of a kubeconfig: HTTPS_PROXY and its siblings are for registries. Callers
+decode the resources; this file decodes only the Status of a refusal.
 """
 
 import asyncio
-import logging
 import os
-import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import aiohttp
 import msgspec
 
-from extender.cluster.library import lighten_library
+from extender.cluster.api_connection import ApiConnection, load_connection
 from extender.errors import ClusterError
 from extender.kubernetes.meta_v1 import Status
-
-if TYPE_CHECKING:
-    from kubernetes_asyncio.client import Configuration
 
 JSON = "application/json"
 TIMEOUT_SECONDS = 30.0
 MAX_BODY_BYTES = 64 << 20  # a page of 250 nodes with 50 images each is 3 to 10 MB
 MAX_LINE_BYTES = 16 << 20  # objects in etcd have at most 1.5 MiB, as JSON a few times that
 _MAX_STATUS_BYTES = 64 << 10
-_READ_BUFFER_BYTES = 2 << 20  # the library's; a page has several times aiohttp's 64 KiB
-_QUOTED_CHARACTERS = 200  # of a message from the API server or a credential plugin
+_QUOTED_CHARACTERS = 200  # of a message from the API server
 _CONNECT_SECONDS = 10.0
-_LOAD_SECONDS = 60.0  # a credential plugin may ask a person, or a slow cloud
 _RENEW_SECONDS = 10.0  # between two loads of the configuration, each of which may run a plugin
-
-# kubernetes-asyncio also raises whatever it logs, and its messages may quote credentials.
-logging.getLogger("kubernetes_asyncio").addHandler(logging.NullHandler())
-logging.getLogger("kubernetes_asyncio").propagate = False
 
 
 class ClusterRefused(ClusterError):
@@ -76,8 +63,8 @@ async def open_cluster(
         mode = "in-cluster" if inside else "kubeconfig"
     chosen = mode
 
-    async def load() -> _ApiConnection:
-        return await _load(chosen, kubeconfig, context)
+    async def load() -> ApiConnection:
+        return await load_connection(chosen, kubeconfig, context)
 
     return ClusterClient(await load(), load, clock)
 
@@ -91,7 +78,7 @@ class ClusterClient:
     """
 
     def __init__(
-        self, connection: "_ApiConnection", load: "Callable[[], Awaitable[_ApiConnection]]", clock: Callable[[], float]
+        self, connection: ApiConnection, load: Callable[[], Awaitable[ApiConnection]], clock: Callable[[], float]
     ) -> None:
         self._connection = connection
         self._load = load
@@ -162,99 +149,13 @@ class ClusterClient:
                 yield response
                 return
 
-    async def _usable_connection(self) -> "_ApiConnection":
+    async def _usable_connection(self) -> ApiConnection:
         async with self._renewing:
             if self._connection.is_doubtful and self._clock() >= self._renewable_at:
                 self._renewable_at = self._clock() + _RENEW_SECONDS
                 retired, self._connection = self._connection, await self._load()
                 await retired.retire()
         return self._connection
-
-
-class _ApiConnection:
-    """One loaded configuration with its session.
-
-    `is_doubtful`: after a 401 or a TLS failure, the configuration must be loaded again.
-    """
-
-    def __init__(self, configuration: "Configuration") -> None:
-        from kubernetes_asyncio.client.rest import RESTClientObject
-
-        self.is_doubtful = False
-        self._configuration = configuration
-        # The library's session would use the proxies of the environment, which are meant for registries. Ours takes
-        # over its connector, which has the TLS context.
-        library_session: aiohttp.ClientSession = RESTClientObject(configuration).pool_manager
-        self._session = aiohttp.ClientSession(
-            connector=library_session.connector, trust_env=False, read_bufsize=_READ_BUFFER_BYTES
-        )
-        library_session.detach()
-        self._requests = 0
-        self._is_retired = False
-
-    @asynccontextmanager
-    async def request(
-        self, path: str, query: Mapping[str, str] | None, accept: str, timeout: aiohttp.ClientTimeout
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The response to a GET, with any status. Transport errors become ClusterErrors."""
-        self._requests += 1
-        try:
-            async with self._session.get(
-                f"{self._configuration.host}{path}",
-                params=query,
-                headers={"Accept": accept, "Accept-Encoding": "identity", **await self._authorization()},
-                timeout=timeout,
-                proxy=self._configuration.proxy,
-                server_hostname=self._configuration.tls_server_name,
-                allow_redirects=False,
-            ) as response:
-                yield response
-        except (aiohttp.ClientError, OSError, TimeoutError) as exc:
-            self.is_doubtful |= isinstance(exc, aiohttp.ClientSSLError | ssl.SSLError)
-            raise ClusterError(f"{path}: {_words(exc)}") from exc
-        finally:
-            self._requests -= 1
-            if self._is_retired:
-                await self.retire()
-
-    async def retire(self) -> None:
-        """Closes the session once its last request has ended."""
-        self._is_retired = True
-        if not self._requests:
-            await self.close()
-
-    async def close(self) -> None:
-        await self._session.close()
-
-    async def _authorization(self) -> dict[str, str]:
-        """The headers kubernetes-asyncio would send, if any; reads an in-cluster token again after a minute."""
-        from kubernetes_asyncio.config import ConfigException
-
-        try:
-            settings = await self._configuration.auth_settings()
-        except ConfigException as exc:
-            raise ClusterError(f"cannot read the credentials: {_words(exc)}") from exc
-        return {setting["key"]: setting["value"].strip() for setting in settings.values()}
-
-
-async def _load(mode: Literal["in-cluster", "kubeconfig"], kubeconfig: str, context: str) -> _ApiConnection:
-    lighten_library()
-    from kubernetes_asyncio import client, config
-
-    configuration = client.Configuration()
-    # From Python 3.13 on, strict verification refuses the CAs of many clusters, which Go's clients accept.
-    configuration.disable_strict_ssl_verification = True
-    path = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-    try:
-        async with asyncio.timeout(_LOAD_SECONDS):
-            if mode == "in-cluster":
-                config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]  # it has no annotations
-            else:
-                await config.load_kube_config(path, context or None, configuration)
-            return _ApiConnection(configuration)
-    except Exception as exc:  # a malformed kubeconfig makes the loader fail in any way Python can
-        where = "in-cluster configuration" if mode == "in-cluster" else f"kubeconfig {path}"
-        raise ClusterError(f"cannot use the {where}: {_words(exc)}") from exc
 
 
 async def _refuse_failure(path: str, response: aiohttp.ClientResponse) -> None:
@@ -271,10 +172,3 @@ async def _refuse_failure(path: str, response: aiohttp.ClientResponse) -> None:
         response.status,
         float(retry_after) if retry_after.isdecimal() else None,
     )
-
-
-def _words(exc: Exception) -> str:
-    """The error's message without secrets: URLs with passwords, or the user entry that kubernetes-asyncio quotes."""
-    text = "" if isinstance(exc, aiohttp.ClientResponseError | aiohttp.InvalidURL) else str(exc)
-    said = text.partition("{")[0][:_QUOTED_CHARACTERS].strip()
-    return f"{type(exc).__name__}: {said}" if said else type(exc).__name__
