@@ -8,14 +8,16 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import aiohttp
 
 from extender.cluster.library import lighten_library
 from extender.errors import ClusterError
+from extender.watched_files import FileSetting, fingerprint, report_refused
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration
@@ -29,16 +31,37 @@ logging.getLogger("kubernetes_asyncio").addHandler(logging.NullHandler())
 logging.getLogger("kubernetes_asyncio").propagate = False
 
 
+Stamp = tuple[bytes | None, ...]
+"""The hash of each file's content; None for a file that cannot be read."""
+
+
+def stamp_of(paths: Sequence[str]) -> Stamp:
+    """Returns the stamp of the files as they are now. Blocks."""
+
+    def hash_of(path: str) -> bytes | None:
+        try:
+            return fingerprint([path])
+        except OSError:
+            return None
+
+    return tuple(map(hash_of, paths))
+
+
 class ApiConnection:
     """One loaded configuration with its session.
 
-    `is_doubtful`: after a 401 or a TLS failure, the configuration must be loaded again.
+    `is_doubtful`: after a 401 or a TLS failure, the configuration must be loaded again. `stamp` is that of the files at
+    `paths` from before they were read.
     """
 
-    def __init__(self, configuration: "Configuration") -> None:
+    def __init__(self, configuration: "Configuration", paths: Sequence[str], stamp: Stamp) -> None:
         from kubernetes_asyncio.client.rest import RESTClientObject
 
         self.is_doubtful = False
+        self.paths = paths
+        self.stamp = stamp
+        self._headers: dict[str, str] | None = None
+        self._has_old_headers = False
         self._configuration = configuration
         # The library's session would use the proxies of the environment, which are meant for registries. Ours takes
         # over its connector, which has the TLS context.
@@ -85,14 +108,24 @@ class ApiConnection:
         await self._session.close()
 
     async def _authorization(self) -> dict[str, str]:
-        """The headers kubernetes-asyncio would send, if any; reads an in-cluster token again after a minute."""
+        """The headers kubernetes-asyncio would send, if any; reads an in-cluster token again after a minute.
+
+        Returns the last ones while the token's file cannot be read.
+        """
         from kubernetes_asyncio.config import ConfigException
 
         try:
             settings = await self._configuration.auth_settings()
-        except ConfigException as exc:
-            raise ClusterError(f"cannot read the credentials: {_words(exc)}") from exc
-        return {setting["key"]: setting["value"].strip() for setting in settings.values()}
+        except (ConfigException, OSError) as exc:
+            if self._headers is None:
+                raise ClusterError(f"cannot read the credentials: {_words(exc)}") from exc
+            if not self._has_old_headers:
+                report_refused(FileSetting.CLUSTER, f"cannot read the credentials: {_words(exc)}")
+            self._has_old_headers = True
+            return self._headers
+        self._has_old_headers = False
+        self._headers = {setting["key"]: setting["value"].strip() for setting in settings.values()}
+        return self._headers
 
 
 async def load_connection(mode: Literal["in-cluster", "kubeconfig"], kubeconfig: str, context: str) -> ApiConnection:
@@ -105,14 +138,21 @@ async def load_connection(mode: Literal["in-cluster", "kubeconfig"], kubeconfig:
     path = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
     try:
         async with asyncio.timeout(_LOAD_SECONDS):
+            paths = [] if mode == "in-cluster" else _paths_in(path)
+            stamp = stamp_of(paths)
             if mode == "in-cluster":
                 config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]  # it has no annotations
             else:
                 await config.load_kube_config(path, context or None, configuration)
-            return ApiConnection(configuration)
+            named = list(filter(None, (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)))
+            return ApiConnection(configuration, [*paths, *named], stamp + stamp_of(named))
     except Exception as exc:  # a malformed kubeconfig makes the loader fail in any way Python can
         where = "in-cluster configuration" if mode == "in-cluster" else f"kubeconfig {path}"
         raise ClusterError(f"cannot use the {where}: {_words(exc)}") from exc
+
+
+def _paths_in(joined: str) -> list[str]:
+    return [str(Path(path).expanduser()) for path in joined.split(os.pathsep) if path]
 
 
 def _words(exc: Exception) -> str:

@@ -14,9 +14,10 @@ from typing import Literal
 import aiohttp
 import msgspec
 
-from extender.cluster.api_connection import ApiConnection, load_connection
+from extender.cluster.api_connection import ApiConnection, Stamp, load_connection, stamp_of
 from extender.errors import ClusterError
 from extender.kubernetes.meta_v1 import Status
+from extender.watched_files import FileSetting, report_loaded, report_refused
 
 JSON = "application/json"
 TIMEOUT_SECONDS = 30.0
@@ -74,7 +75,8 @@ class ClusterClient:
 
     kubernetes-asyncio reads an in-cluster token again every minute. Anything else that expires or rotates (a credential
     plugin's token, a client certificate, the CA) leads to a 401 or a TLS failure. The client then loads the
-    configuration again, at most once in ten seconds. Requests in flight end on the connection they began on.
+    configuration again, as it does for `watch` when a file has changed, at most once in ten seconds. Requests in flight
+    end on the connection they began on.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class ClusterClient:
         self._clock = clock
         self._renewable_at = clock()
         self._renewing = asyncio.Lock()
+        self._refusal: tuple[str, Stamp] | None = None
 
     async def get(
         self,
@@ -130,6 +133,35 @@ class ClusterClient:
                 if len(remainder) > line_bytes:
                     raise ClusterError(f"{path}: a line of the watch is longer than {line_bytes} bytes")
 
+    async def watch(self, every_seconds: float) -> None:
+        """Calls `reload_if_changed` every `every_seconds` until cancelled."""
+        while True:
+            await asyncio.sleep(every_seconds)
+            await self.reload_if_changed()
+
+    async def reload_if_changed(self) -> None:
+        """Loads the configuration again if one of its files has changed; reports a failure once and keeps the old one.
+
+        The files are the kubeconfig and the certificates and keys that it names; in a cluster, the CA.
+        """
+        current = self._connection
+        stamp = await asyncio.to_thread(stamp_of, current.paths)
+        if stamp == current.stamp:
+            self._refusal = None
+            return
+        async with self._renewing:
+            if current is not self._connection or self._clock() < self._renewable_at:
+                return
+            try:
+                await self._renew()
+            except ClusterError as exc:
+                if self._refusal != (str(exc), stamp):
+                    report_refused(FileSetting.CLUSTER, str(exc))
+                self._refusal = str(exc), stamp
+            else:
+                self._refusal = None
+                report_loaded(FileSetting.CLUSTER)
+
     async def close(self) -> None:
         """Closes every connection, including those still in use."""
         await self._connection.close()
@@ -150,12 +182,17 @@ class ClusterClient:
                 return
 
     async def _usable_connection(self) -> ApiConnection:
-        async with self._renewing:
-            if self._connection.is_doubtful and self._clock() >= self._renewable_at:
-                self._renewable_at = self._clock() + _RENEW_SECONDS
-                retired, self._connection = self._connection, await self._load()
-                await retired.retire()
+        connection = self._connection
+        if connection.is_doubtful:
+            async with self._renewing:
+                if connection is self._connection and self._clock() >= self._renewable_at:
+                    await self._renew()
         return self._connection
+
+    async def _renew(self) -> None:
+        self._renewable_at = self._clock() + _RENEW_SECONDS
+        retired, self._connection = self._connection, await self._load()
+        await retired.retire()
 
 
 async def _refuse_failure(path: str, response: aiohttp.ClientResponse) -> None:

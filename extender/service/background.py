@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Coroutine
 
 FILE_CHECK_SECONDS = 5.0
-"""How often the files of certificates and mirrors are checked for changes."""
+"""How often files with certificates, credentials and the like are checked for changes."""
 
 
 @contextlib.asynccontextmanager

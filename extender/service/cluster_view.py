@@ -22,6 +22,7 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
 from extender.outlets.request_nodes import NodeView
 from extender.server.operations import Check, CheckResult
+from extender.service.background import FILE_CHECK_SECONDS, in_background
 
 
 class ClusterView(Protocol):
@@ -195,7 +196,8 @@ async def open_watched_cluster(config: ClusterConfig, level_label: str) -> Async
     except ClusterError as exc:
         raise ConfigError(f"cluster: {exc}; name a kubeconfig, or set cluster.mode=none to run without") from exc
     try:
-        yield WatchedCluster(client, level_label=level_label, stale_seconds=config.stale_seconds)
+        async with in_background(client.watch(FILE_CHECK_SECONDS)):
+            yield WatchedCluster(client, level_label=level_label, stale_seconds=config.stale_seconds)
     finally:
         await client.close()
 

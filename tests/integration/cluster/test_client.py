@@ -1,6 +1,7 @@
 """The API client against a server on loopback: credentials of every kind, refusals, and what ends a stream."""
 
 import asyncio
+import datetime
 import json
 import ssl
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ import yaml
 
 from extender.cluster.client import ClusterClient, ClusterRefused, open_cluster
 from extender.errors import ClusterError
+from extender.watched_files import RELOADS
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, node, serve_api
 
@@ -335,6 +337,100 @@ async def test_in_cluster_uses_the_service_account(
         (tmp_path / "token").write_text("second")
         api.tokens = {"second"}
         assert await client.get(NODE)
+        await client.close()
+
+
+async def test_in_cluster_token_that_cannot_be_read_leaves_the_last_one_in_use(
+    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Empty in the middle of a change, or gone: said once, and no request fails for it."""
+    authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+    token = tmp_path / "token"
+    token.write_text("first")
+    loader = "kubernetes_asyncio.config.incluster_config"
+    monkeypatch.setattr(f"{loader}.SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setattr(f"{loader}.SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(f"{loader}.TOKEN_REFRESH_PERIOD", datetime.timedelta(0))
+    async with serve_api(server_context(authority)) as api:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", api.url.rpartition(":")[2])
+        api.put(NODES, node("a"))
+        client = await open_cluster("auto")
+        assert await client.get(NODE)
+        refused = RELOADS["cluster"]["refused"].value
+        token.write_text("")
+        for _ in range(3):
+            assert await client.get(NODE)
+        token.unlink()
+        assert await client.get(NODE)
+        assert RELOADS["cluster"]["refused"].value == refused + 1
+        token.write_text("second")
+        assert await client.get(NODE)
+        assert [request.headers["Authorization"][7:] for request in api.requests] == ["first"] * 5 + ["second"]
+        await client.close()
+
+
+async def test_changed_kubeconfig_is_used_without_a_failure(api: ApiServer, tmp_path: Path) -> None:
+    """A cluster that moved is asked at its new address, while a watch on the old one goes on."""
+    clock = Clock()
+    async with serve_api() as moved:
+        moved.put(NODES, node("a"))
+        client = await open_plain(api, tmp_path, clock, token="first")
+        loaded = RELOADS["cluster"]["loaded"].value
+        async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:
+            await anext(lines)
+            await client.reload_if_changed()
+            write_kubeconfig(tmp_path / "config", moved.url, {"token": "second"})
+            await client.reload_if_changed()
+            await client.reload_if_changed()
+            assert await client.get(NODE)
+            assert [request.headers["Authorization"] for request in moved.requests] == ["Bearer second"]
+            api.send(NODES, b"{}\n")
+            assert await anext(lines) == b"{}"
+        assert RELOADS["cluster"]["loaded"].value == loaded + 1
+        await client.close()
+
+
+@pytest.mark.parametrize("content", ["", "half: [", "clusters: []", None], ids=["empty", "half", "wrong", "gone"])
+async def test_kubeconfig_that_breaks_leaves_the_old_one_in_use(
+    api: ApiServer, tmp_path: Path, content: str | None
+) -> None:
+    """Requests go on, it is said once, and tried again every ten seconds."""
+    clock = Clock()
+    client = await open_plain(api, tmp_path, clock, token="first")
+    refused = RELOADS["cluster"]["refused"].value
+    if content is None:
+        (tmp_path / "config").unlink()
+    else:
+        (tmp_path / "config").write_text(content)
+    for _ in range(3):
+        await client.reload_if_changed()
+        clock.advance(10)
+        assert await client.get(NODE)
+    assert RELOADS["cluster"]["refused"].value == refused + 1
+    write_kubeconfig(tmp_path / "config", api.url, {"token": "second"})
+    await client.reload_if_changed()
+    assert await client.get(NODE)
+    assert api.requests[-1].headers["Authorization"] == "Bearer second"
+    await client.close()
+
+
+async def test_certificates_that_a_kubeconfig_names_are_watched(authority: trustme.CA, tmp_path: Path) -> None:
+    """Its own text does not change when they do."""
+    kubeconfig, loaded = tmp_path / "config", RELOADS["cluster"]["loaded"].value
+    trustme.CA().cert_pem.write_to_path(tmp_path / "ca.crt")
+    async with serve_api(server_context(authority)) as api:
+        api.put(NODES, node("a"))
+        path = write_kubeconfig(kubeconfig, api.url, {}, **{"certificate-authority": str(tmp_path / "ca.crt")})
+        client = await open_cluster("kubeconfig", path)
+        watch = asyncio.create_task(client.watch(0.001))
+        authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+        async with asyncio.timeout(10):
+            while RELOADS["cluster"]["loaded"].value == loaded:
+                await asyncio.sleep(0.001)
+        assert await client.get(NODE)
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
         await client.close()
 
 
