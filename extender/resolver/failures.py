@@ -24,7 +24,8 @@ from extender.errors import (
 from extender.images.content import Cause, Failure
 from extender.images.digest import PackedDigest
 from extender.resolver.references import Target
-from extender.tables import LruTable, declare_cache
+from extender.resolver.row_cost import names_cost
+from extender.tables import ShareTable, declare_cache
 
 # Constant sentences, so that neither a registry's text nor an address reaches the pod's author.
 _SENTENCES = {
@@ -87,13 +88,19 @@ class _Row(msgspec.Struct, frozen=True):
     failure: Failure
     until: float
     in_a_row: int
+    owner: str
 
 
 class Failures:
-    """The last failure of each (repository, tag or digest, credential id), for at most `size` of them."""
+    """The last failure of each (repository, tag or digest, credential id), for at most `size` of them.
+
+    A tenant whose names keep failing evicts its own failures before those of others.
+    """
 
     def __init__(self, size: int, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        self._rows: LruTable[tuple[str, PackedDigest, CredentialId], _Row] = _FAILURES.lru_table(size)
+        self._rows: ShareTable[tuple[str, PackedDigest, CredentialId], _Row] = _FAILURES.share_table(
+            size, owner_of=lambda _, row: row.owner, cost_of=lambda key, _: names_cost(key[0], key[1])
+        )
         self._clock = clock
         self._random = random
 
@@ -106,16 +113,18 @@ class Failures:
         row = self._rows.peek((target.repository, target.name, credential_id))
         return row.failure if row and self._clock() < row.until else None
 
-    def remember(self, target: Target, credential_id: CredentialId, error: Exception) -> Failure:
+    def remember(self, target: Target, credential_id: CredentialId, error: Exception, owner: str = "") -> Failure:
         """Records and returns the failure for `error`, which holds from now on.
 
-        The number of equal failures in a row determines for how long; see `lifetime_seconds`.
+        The number of equal failures in a row determines for how long; see `lifetime_seconds`. `owner` is the tenant
+        whose lookup failed.
         """
         key = (target.repository, target.name, credential_id)
         failure = failure_of(error)
         before = self._rows.peek(key)
         in_a_row = 1 + (before.in_a_row if before and before.failure == failure else 0)
-        self._rows.put(key, _Row(failure, self._clock() + lifetime_seconds(error, in_a_row, self._random), in_a_row))
+        until = self._clock() + lifetime_seconds(error, in_a_row, self._random)
+        self._rows.put(key, _Row(failure, until, in_a_row, owner))
         return failure
 
     def forget(self, target: Target, credential_id: CredentialId) -> None:

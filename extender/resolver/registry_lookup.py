@@ -162,7 +162,7 @@ class RegistryLookup:
     def _fail(self, target: Target, credential: Credential, error: Exception) -> Failure:
         if isinstance(error, RegistryDenied):
             self._cache.revoke(target, credential.id, self._clock())
-        failure = self._failures.remember(target, credential.id, error)
+        failure = self._failures.remember(target, credential.id, error, current_interest().first)
         log.info("lookup.failed", image=str(target.reference), cause=failure.cause.value, credential_id=credential.id)
         return failure
 
@@ -170,7 +170,7 @@ class RegistryLookup:
         """Logs a defect of ours with an id; the pod's author is shown that the registry is unavailable."""
         crash = f"{int(self._random() * 2**32):08x}"
         log.error("lookup.crashed", id=crash, image=str(target.reference), exc_info=error)
-        return self._failures.remember(target, credential.id, error)
+        return self._failures.remember(target, credential.id, error, current_interest().first)
 
     async def _ask(self, target: Target, credential: Credential) -> CachedImage:
         """The target's digest and content as this credential sees them, by a HEAD, a GET, or both.
@@ -218,10 +218,11 @@ class RegistryLookup:
         self, target: Target, credential: Credential, digest: str, manifest: FetchedManifest | None
     ) -> CachedImage:
         """Records that the target is `digest` for this credential; fetches it if its content is not known yet."""
-        known = self._cache.confirm(target, credential.id, digest, self._clock())
+        owner = current_interest().first
+        known = self._cache.confirm(target, credential.id, digest, self._clock(), owner)
         if known is None:
             image = await self._fetch(target.reference.with_digest(digest), credential, manifest)
-            known = self._cache.learn(target, credential.id, digest, _content_of(image), self._clock())
+            known = self._cache.learn(target, credential.id, digest, _content_of(image), self._clock(), owner)
         return known
 
     async def _fetch_image(
