@@ -24,10 +24,11 @@ from extender.images.content import Failure
 from extender.images.digest import PackedDigest
 from extender.resolver.failures import BACKOFF, THROTTLED, UNAVAILABLE, retry_after_seconds
 from extender.resolver.references import Target
-from extender.tables import CacheSpec, LruTable, declare_cache
-from extender.turns import Turns
+from extender.resolver.row_cost import names_cost
+from extender.tables import CacheSpec, ShareTable, declare_cache
+from extender.turns import Turns, current_interest
 
-K = TypeVar("K", bound=Hashable)
+K = TypeVar("K", str, tuple[str, CredentialId])
 
 log = structlog.get_logger()
 
@@ -70,19 +71,40 @@ _ACCOUNTS = declare_cache(
 )
 
 
-class _Row:
-    """The breaker of something that failed, and the part of it that failed last."""
+_FAILED_ONCE = declare_cache(
+    "resolver.registry_hosts.failed_once",
+    key="registry host or repository",
+    bound=4096,
+    invalidated_by="an answer, a second failure",
+)
 
-    def __init__(self, breaker: CircuitBreaker) -> None:
-        self.breaker = breaker
-        self.failed_part: PackedDigest = ""
+
+class _Row(NamedTuple):
+    """The breaker of something that failed, and the tenant whose lookup showed that."""
+
+    breaker: CircuitBreaker
+    owner: str
+
+
+class _Suspicion(NamedTuple):
+    """The part of something that failed last, since when nothing of it has answered, and whose lookup that was."""
+
+    failed_part: PackedDigest
+    owner: str
 
 
 class _Breakers(Generic[K]):
-    """The breakers of what failed, by key. Whatever has no row has not failed since its last answer."""
+    """The open breakers of what failed, by key. Whatever has no row has not failed, or only one part of it has.
+
+    What failed once has a table of its own, so that names that fail once evict no open breaker. In both tables a tenant
+    evicts its own rows before those of others.
+    """
 
     def __init__(self, spec: CacheSpec, size: int, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        self._rows: LruTable[K, _Row] = spec.lru_table(size)
+        self._rows: ShareTable[K, _Row] = spec.share_table(size, owner_of=_owner_of, cost_of=_cost_of)
+        self._failed_once: ShareTable[K, _Suspicion] = _FAILED_ONCE.share_table(
+            size, owner_of=_owner_of, cost_of=_cost_of
+        )
         self._clock = clock
         self._random = random
 
@@ -104,10 +126,10 @@ class _Breakers(Generic[K]):
 
     def record_success(self, key: K, attempt: Attempt) -> bool:
         """Records an answer. Returns whether it closed an open breaker."""
+        self._failed_once.remove(key)
         row = self._rows.peek(key)
         if row is None:
             return False
-        row.failed_part = ""
         is_closed_now = row.breaker.record_success(attempt)
         if row.breaker.state() is State.CLOSED:
             self._rows.remove(key)
@@ -115,20 +137,29 @@ class _Breakers(Generic[K]):
 
     def record_failure(self, key: K, attempt: Attempt, retry_after_seconds: float | None = None) -> float | None:
         """Opens the breaker. Returns for how many seconds, or None if the failure changes nothing."""
-        return self._row(key).breaker.record_failure(attempt, retry_after_seconds)
+        row = self._rows.peek(key)
+        if row is None:
+            row = _Row(CircuitBreaker(BACKOFF, clock=self._clock, random=self._random), current_interest().first)
+            self._rows.put(key, row)
+        return row.breaker.record_failure(attempt, retry_after_seconds)
 
     def record_failure_of(self, part: PackedDigest, key: K, attempt: Attempt) -> float | None:
         """As `record_failure`, but a closed breaker opens only if another part failed right before this one."""
-        row = self._row(key)
-        is_first = row.breaker.state() is State.CLOSED and row.failed_part in ("", part)
-        row.failed_part = part
-        return None if is_first else row.breaker.record_failure(attempt)
+        if self._rows.peek(key) is None:
+            before = self._failed_once.peek(key)
+            if before is None or before.failed_part == part:
+                self._failed_once.put(key, _Suspicion(part, current_interest().first))
+                return None
+            self._failed_once.remove(key)
+        return self.record_failure(key, attempt)
 
-    def _row(self, key: K) -> _Row:
-        row = self._rows.peek(key)
-        if row is None:
-            self._rows.put(key, row := _Row(CircuitBreaker(BACKOFF, clock=self._clock, random=self._random)))
-        return row
+
+def _owner_of(_key: Hashable, row: _Row | _Suspicion) -> str:
+    return row.owner
+
+
+def _cost_of(key: str | tuple[str, CredentialId], _row: object) -> int:
+    return names_cost(key if isinstance(key, str) else key[0])
 
 
 class _Visit(NamedTuple):

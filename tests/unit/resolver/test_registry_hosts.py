@@ -21,6 +21,7 @@ from extender.errors import (
 from extender.images.content import Cause
 from extender.resolver.references import References, Target
 from extender.resolver.registry_hosts import BreakerOpen, RegistryHosts
+from extender.turns import Interest, set_interest
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT
 
@@ -317,3 +318,33 @@ async def test_failure_that_is_not_the_hosts_opens_no_breaker(host: RegistryHost
     for image in ("one", "two", "three"):
         await visit(host, image, error=error)
     assert cause_of(host) is None
+
+
+async def test_names_that_fail_once_evict_no_open_breaker(clock: Clock) -> None:
+    """Not even those of the same tenant: a throttled account stays alone until the registry's time is over."""
+    host = RegistryHosts(clock, lambda: 0.0, size=8)
+    await visit(host, "app", RegistryThrottled("x", 20.0))
+    await visit(host, "quay.io/a/one:1", RegistryUnavailable("x"))
+    await visit(host, "quay.io/a/two:1", RegistryUnavailable("x"))
+    for number in range(50):
+        await visit(host, f"host-{number}.example/app:1", RegistryUnavailable("x"))
+    assert cause_of(host) is Cause.THROTTLED
+    assert cause_of(host, "quay.io/a/three:1") is Cause.UNAVAILABLE
+
+
+async def test_failures_of_one_tenant_s_hosts_evict_nothing_of_another(clock: Clock) -> None:
+    """Whoever owns a zone can name as many failing hosts as they like, each of which fails as often as they like."""
+    host = RegistryHosts(clock, lambda: 0.0, size=8)
+    set_interest(Interest("team", 0.0))
+    await visit(host, "app", RegistryThrottled("x", 20.0))
+    await visit(host, "quay.io/a/one:1", RegistryUnavailable("x"))
+    set_interest(Interest("flood", 0.0))
+    for number in range(50):
+        for image in ("one", "two"):
+            await visit(host, f"host-{number}.example/{image}:1", RegistryUnavailable("x"))
+        await visit(host, f"throttled-{number}.example/app:1", RegistryThrottled("x", 20.0))
+        await visit(host, f"once-{number}.example/app:1", RegistryUnavailable("x"))
+    assert cause_of(host) is Cause.THROTTLED
+    set_interest(Interest("team", 0.0))
+    await visit(host, "quay.io/a/two:1", RegistryUnavailable("x"))
+    assert cause_of(host, "quay.io/a/three:1") is Cause.UNAVAILABLE
