@@ -71,6 +71,10 @@ class LruTable(_Rows[K, V]):
 _MOST_PASSED = 64
 
 
+# Most hosts, repositories, tags and digests that name a row have less together.
+_ORDINARY_CHARACTERS = 128
+
+
 class ShareTable(LruTable[K, V]):
     """A mapping of rows that cost at most `size` in all, whose owners cannot evict each other's part of it.
 
@@ -188,6 +192,11 @@ class Table(_Rows[K, V]):
         """Removes rows in eviction order and stops at the first of which `is_void` is false. O(rows removed)."""
         for key, _ in list(takewhile(lambda row: is_void(*row), self._rows.items())):
             del self._rows[key]
+
+
+def text_cost(*texts: str | bytes) -> int:
+    """What a row costs that holds these texts and otherwise values of fixed size: 1 for texts of 128 characters."""
+    return 1 + sum(map(len, texts)) // _ORDINARY_CHARACTERS
 
 
 def _one(_key: object, _value: object) -> int:

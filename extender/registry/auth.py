@@ -28,7 +28,8 @@ from extender.registry.transport import (
     send,
     throttled,
 )
-from extender.tables import Table, declare_cache
+from extender.tables import ShareTable, declare_cache
+from extender.turns import current_interest
 
 _MAX_TOKEN_BYTES = 1024 * 1024  # as containers/image has it (internal/iolimits)
 _MIN_LIFE_SECONDS = 60.0  # the protocol's default; registries that state less do not hold to it
@@ -37,7 +38,11 @@ _RENEW_AFTER = 0.8  # of a token's life, so that no token expires on its way
 _TOKEN = re.compile(r"[\x21-\x7e]{1,16384}")
 
 
-# Enough for the repositories of most clusters, in a few MB.
+# Enough for the repositories of most clusters. A header has 8 KB at most, of which only these parameters are kept. Rows
+# are counted by their texts, so that challenges take 7 MB at most and tokens 25 MB.
+_PARAMETERS = ("realm", "service", "scope")
+_ORDINARY_CHALLENGE_CHARACTERS = 512
+_ORDINARY_TOKEN_CHARACTERS = 4096
 _CHALLENGES = declare_cache(
     "registry.auth.challenges",
     key="origin, repository",
@@ -63,8 +68,18 @@ class _TokenKey(NamedTuple):
 
 
 class _BearerToken(NamedTuple):
+    """A token, and the tenant whose lookup it was requested for."""
+
     text: str
     renew_at: float
+    owner: str
+
+
+class _KeptChallenge(NamedTuple):
+    """A challenge, and the tenant whose lookup met it."""
+
+    challenge: Challenge
+    owner: str
 
 
 class _TokenReply(msgspec.Struct):
@@ -97,8 +112,12 @@ class Authenticator:
         self._timeout_seconds = timeout_seconds
         self._clock = clock
         self._wall_clock = wall_clock
-        self._challenges: Table[tuple[URL, str], Challenge] = _CHALLENGES.table()
-        self._tokens: Table[_TokenKey, _BearerToken] = _TOKENS.table()
+        self._challenges: ShareTable[tuple[URL, str], _KeptChallenge] = _CHALLENGES.share_table(
+            owner_of=lambda _, kept: kept.owner, cost_of=_challenge_cost
+        )
+        self._tokens: ShareTable[_TokenKey, _BearerToken] = _TOKENS.share_table(
+            owner_of=lambda _, token: token.owner, cost_of=_token_cost
+        )
         self._calls: dict[_TokenKey, _SharedFetch] = {}
 
     async def authorization(
@@ -112,11 +131,11 @@ class Authenticator:
             RegistryError: as `answer`.
         """
         key = (url.origin(), repository)
-        challenge = self._challenges.peek(key)
-        if challenge is None:
+        kept = self._challenges.peek(key)
+        if kept is None:
             return None
         try:
-            return await self._respond(challenge, url, repository, credential, trust)
+            return await self._respond(kept.challenge, url, repository, credential, trust)
         except RegistryError:
             self._challenges.remove(key)  # the next request then gets a new challenge: the token server may have moved
             raise
@@ -143,7 +162,8 @@ class Authenticator:
         if challenge.scheme == "bearer":
             self._forget(_token_key(challenge, response.url, repository, credential), sent)
         authorization = await self._respond(challenge, response.url, repository, credential, trust)
-        self._challenges.put((response.url.origin(), repository), challenge)
+        kept = _KeptChallenge(challenge, current_interest().first)
+        self._challenges.put((response.url.origin(), repository), kept)
         return authorization if authorization != sent else None
 
     def _forget(self, key: _TokenKey, sent: str | None) -> None:
@@ -193,7 +213,8 @@ class Authenticator:
         if response.status != 200:
             raise self._refusal(response)
         text, life_seconds = _read_token(response)
-        self._tokens.put(key, _BearerToken(text, self._clock() + life_seconds * _RENEW_AFTER))
+        renew_at = self._clock() + life_seconds * _RENEW_AFTER
+        self._tokens.put(key, _BearerToken(text, renew_at, current_interest().first))
         return text
 
     def _refusal(self, response: Response) -> RegistryError:
@@ -214,7 +235,22 @@ def _choose(response: Response) -> Challenge | None:
     except MalformedChallenge as exc:
         raise RegistryUnavailable(f"{host_of(response.url)} sent a malformed challenge") from exc
     known = {challenge.scheme: challenge for challenge in reversed(challenges)}
-    return known.get("bearer") or known.get("basic")
+    chosen = known.get("bearer") or known.get("basic")
+    if chosen is None:
+        return None
+    return Challenge(
+        chosen.scheme, {name: chosen.parameters[name] for name in _PARAMETERS if name in chosen.parameters}
+    )
+
+
+def _challenge_cost(key: tuple[URL, str], kept: _KeptChallenge) -> int:
+    characters = len(key[1]) + sum(map(len, kept.challenge.parameters.values()))
+    return 1 + characters // _ORDINARY_CHALLENGE_CHARACTERS
+
+
+def _token_cost(key: _TokenKey, token: _BearerToken) -> int:
+    characters = len(str(key.realm)) + len(key.service) + len(key.scope) + len(token.text)
+    return 1 + characters // _ORDINARY_TOKEN_CHARACTERS
 
 
 def _token_key(challenge: Challenge, url: URL, repository: str, credential: Credential) -> _TokenKey:

@@ -4,7 +4,7 @@ Keeps a breaker for each endpoint that failed, by its root, and one for each cre
 resolver has the breakers of a registry without mirrors, by the host that images name.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 import structlog
@@ -12,9 +12,10 @@ import structlog
 from extender.circuit_breaker import Attempt, Backoff, CircuitBreaker
 from extender.credentials.keyring import CredentialId
 from extender.errors import RegistryThrottled, RegistryUnavailable
-from extender.tables import LruTable, declare_cache
+from extender.tables import CacheSpec, ShareTable, declare_cache, text_cost
+from extender.turns import current_interest
 
-K = TypeVar("K", bound=Hashable)
+K = TypeVar("K", str, tuple[str, CredentialId])
 
 log = structlog.get_logger()
 
@@ -38,34 +39,50 @@ class EndpointAttempt(NamedTuple):
     as_account: Attempt
 
 
-class _OpenBreakers(Generic[K]):
-    """The breakers of what failed, by key. Whatever has no row has not failed since its last answer."""
+class _OpenBreaker(NamedTuple):
+    """A breaker, and the tenant whose lookup opened it."""
 
-    def __init__(self, rows: LruTable[K, CircuitBreaker], new: Callable[[], CircuitBreaker]) -> None:
-        self._rows = rows
+    breaker: CircuitBreaker
+    owner: str
+
+
+def _root_of(key: str | tuple[str, CredentialId]) -> str:
+    return key if isinstance(key, str) else key[0]
+
+
+class _OpenBreakers(Generic[K]):
+    """The breakers of what failed, by key. Whatever has no row has not failed since its last answer.
+
+    A tenant evicts the breakers that its own lookups opened before those of others.
+    """
+
+    def __init__(self, spec: CacheSpec, size: int, new: Callable[[], CircuitBreaker]) -> None:
+        self._rows: ShareTable[K, _OpenBreaker] = spec.share_table(
+            size, owner_of=lambda _, row: row.owner, cost_of=lambda key, _: text_cost(_root_of(key))
+        )
         self._new = new
 
     def wait_seconds(self, key: K) -> float:
         row = self._rows.peek(key)
-        return row.wait_seconds() if row else 0.0
+        return row.breaker.wait_seconds() if row else 0.0
 
     def admit(self, key: K) -> Attempt | None:
         row = self._rows.peek(key)
-        return row.admit() if row else None
+        return row.breaker.admit() if row else None
 
     def release(self, key: K, attempt: Attempt) -> None:
         row = self._rows.peek(key)
         if row:
-            row.release(attempt)
+            row.breaker.release(attempt)
 
     def record_success(self, key: K, attempt: Attempt) -> None:
         row = self._rows.peek(key)
-        if row and row.record_success(attempt):
+        if row and row.breaker.record_success(attempt):
             self._rows.remove(key)
 
     def record_failure(self, key: K, attempt: Attempt, retry_after_seconds: float | None) -> float | None:
-        row = self._rows.peek(key) or self._new()
-        seconds = row.record_failure(attempt, retry_after_seconds)
+        row = self._rows.peek(key) or _OpenBreaker(self._new(), current_interest().first)
+        seconds = row.breaker.record_failure(attempt, retry_after_seconds)
         if seconds is not None:
             self._rows.put(key, row)
         return seconds
@@ -91,8 +108,8 @@ class EndpointBreakers:
         def new() -> CircuitBreaker:
             return CircuitBreaker(_BACKOFF, clock=clock, random=random, probe_seconds=probe_seconds)
 
-        self._endpoints: _OpenBreakers[str] = _OpenBreakers(_BREAKERS.lru_table(size), new)
-        self._accounts: _OpenBreakers[tuple[str, CredentialId]] = _OpenBreakers(_THROTTLED.lru_table(size), new)
+        self._endpoints: _OpenBreakers[str] = _OpenBreakers(_BREAKERS, size, new)
+        self._accounts: _OpenBreakers[tuple[str, CredentialId]] = _OpenBreakers(_THROTTLED, size, new)
 
     def admit(self, root: str, credential_id: CredentialId) -> EndpointAttempt:
         """Returns an attempt at the endpoint with the credential. The caller records its outcome or releases it.

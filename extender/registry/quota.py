@@ -13,7 +13,8 @@ from yarl import URL
 from extender.credentials.keyring import CredentialId
 from extender.errors import RegistryThrottled
 from extender.metrics import counter, gauge
-from extender.tables import Table, declare_cache
+from extender.tables import ShareTable, declare_cache, text_cost
+from extender.turns import current_interest
 
 log = structlog.get_logger()
 
@@ -58,6 +59,7 @@ class _Reading(NamedTuple):
     remaining: int
     window_seconds: float
     at: float
+    owner: str
 
     @property
     def is_low(self) -> bool:
@@ -71,7 +73,9 @@ class Quotas:
         """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
         self._clock = clock
         self._random = random
-        self._readings: Table[tuple[URL, CredentialId], _Reading] = _READINGS.table()
+        self._readings: ShareTable[tuple[URL, CredentialId], _Reading] = _READINGS.share_table(
+            owner_of=lambda _, reading: reading.owner, cost_of=lambda key, _: text_cost(key[0].raw_host or "")
+        )
 
     def note(self, name: str, origin: URL, credential_id: CredentialId, headers: Mapping[str, str]) -> None:
         """Records the quota in a response's headers; without them there is no limit. `name` is the registry's name."""
@@ -119,7 +123,8 @@ class Quotas:
         window = _WINDOW.search(remaining) or _WINDOW.search(limit)
         stated = window[1] if window else headers.get("RateLimit-Reset", "")
         seconds = float(stated) if re.fullmatch(r"[0-9]{1,15}", stated) else _WINDOW_SECONDS
-        return _Reading(int(most[1]) if most else 0, int(left[1]), max(seconds, 1.0), self._clock())
+        limit_stated = int(most[1]) if most else 0
+        return _Reading(limit_stated, int(left[1]), max(seconds, 1.0), self._clock(), current_interest().first)
 
     def _age_seconds(self, reading: _Reading) -> float:
         return self._clock() - reading.at

@@ -24,8 +24,7 @@ from extender.errors import (
 from extender.images.content import Cause, Failure
 from extender.images.digest import PackedDigest
 from extender.resolver.references import Target
-from extender.resolver.row_cost import names_cost
-from extender.tables import ShareTable, declare_cache
+from extender.tables import ShareTable, declare_cache, text_cost
 
 # Constant sentences, so that neither a registry's text nor an address reaches the pod's author.
 _SENTENCES = {
@@ -99,7 +98,7 @@ class Failures:
 
     def __init__(self, size: int, clock: Callable[[], float], random: Callable[[], float]) -> None:
         self._rows: ShareTable[tuple[str, PackedDigest, CredentialId], _Row] = _FAILURES.share_table(
-            size, owner_of=lambda _, row: row.owner, cost_of=lambda key, _: names_cost(key[0], key[1])
+            size, owner_of=lambda _, row: row.owner, cost_of=lambda key, _: text_cost(key[0], key[1])
         )
         self._clock = clock
         self._random = random

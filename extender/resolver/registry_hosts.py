@@ -24,8 +24,7 @@ from extender.images.content import Failure
 from extender.images.digest import PackedDigest
 from extender.resolver.failures import BACKOFF, THROTTLED, UNAVAILABLE, retry_after_seconds
 from extender.resolver.references import Target
-from extender.resolver.row_cost import names_cost
-from extender.tables import CacheSpec, ShareTable, declare_cache
+from extender.tables import CacheSpec, ShareTable, declare_cache, text_cost
 from extender.turns import Turns, current_interest
 
 K = TypeVar("K", str, tuple[str, CredentialId])
@@ -159,7 +158,7 @@ def _owner_of(_key: Hashable, row: _Row | _Suspicion) -> str:
 
 
 def _cost_of(key: str | tuple[str, CredentialId], _row: object) -> int:
-    return names_cost(key if isinstance(key, str) else key[0])
+    return text_cost(key if isinstance(key, str) else key[0])
 
 
 class _Visit(NamedTuple):

@@ -22,11 +22,6 @@ def row_cost(content: Content, *names: str | bytes) -> int:
     return 1 + max(0, -(-exceeding // _UNIT_BYTES))
 
 
-def names_cost(*names: str | bytes) -> int:
-    """What a row costs that holds only names and values of fixed size; 1 for names of 128 characters together."""
-    return 1 + sum(map(len, names)) // 128
-
-
 def is_ordinary(content: Content) -> bool:
     """Whether the content costs nothing besides its row: at most 18 platforms, all of them usual."""
     return content_bytes(content) <= _ORDINARY_BYTES

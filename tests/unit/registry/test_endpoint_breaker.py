@@ -5,6 +5,7 @@ import pytest
 from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.errors import RegistryError, RegistryThrottled, RegistryUnavailable
 from extender.registry.endpoint_breaker import EndpointBreakers
+from extender.turns import Interest, set_interest
 from testbed.clock import Clock
 
 DOWN = RegistryUnavailable("down")
@@ -156,3 +157,19 @@ def test_memory_is_bounded(clock: Clock) -> None:
     for root in ("a", "b", "c"):
         breakers.record_failure(root, US, breakers.force(root, US), DOWN)
     assert [refusal(breakers, root) is None for root in ("a", "b", "c")] == [True, False, False]
+
+
+def test_endpoints_that_one_tenant_names_evict_no_breaker_of_another(clock: Clock) -> None:
+    """With a mirror for all registries, whoever creates pods chooses which endpoints fail."""
+    breakers = EndpointBreakers(probe_seconds=5, clock=clock, random=lambda: 0.0, size=8)
+    set_interest(Interest("team", 0.0))
+    fail(breakers, clock)
+    throttled = "https://throttled.example/v2"
+    breakers.record_failure(throttled, US, breakers.force(throttled, US), RegistryThrottled("x", 60.0))
+    set_interest(Interest("flood", 0.0))
+    for number in range(50):
+        root = f"https://host-{number}.example/v2"
+        breakers.record_failure(root, US, breakers.force(root, US), DOWN)
+        breakers.record_failure(root, US, breakers.force(root, US), RegistryThrottled("x", 60.0))
+    assert isinstance(refusal(breakers), RegistryUnavailable)
+    assert isinstance(refusal(breakers, throttled), RegistryThrottled)
