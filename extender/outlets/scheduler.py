@@ -30,7 +30,7 @@ from extender.outlets.pod_resolver import PodQuestion, PodResolver
 from extender.outlets.precomputed_scores import PrecomputedScores
 from extender.outlets.request_nodes import NodesNotKnown, NodeView, RequestNodes
 from extender.placement.annotations import Choice, Mode, Overrides
-from extender.placement.facts import PodImage, facts_of, may_be_kept
+from extender.placement.facts import PodImage, facts_of
 from extender.placement.nodes import NodePlatforms
 from extender.placement.policy import is_exempt, template_key
 from extender.placement.scheduling import (
@@ -44,7 +44,7 @@ from extender.placement.scheduling import (
     prioritize_nodes,
 )
 from extender.server.routes import Reply
-from extender.tables import declare_cache
+from extender.tables import Table, declare_cache
 
 log = structlog.get_logger()
 
@@ -97,7 +97,7 @@ class SchedulerVerbs:
         self._may_read_secrets = may_read_secrets
         self._first_seen = FirstSeen(clock)
         # The decision about known images depends only on the key, so pods of one template share it.
-        self._decide_known = functools.lru_cache(_DECISIONS.rows)(self._decide_facts)
+        self._decisions: Table[tuple[Sequence[PodImage], Sequence[Answer], Overrides], Decision] = _DECISIONS.table()
         self._decision_cache = DecisionCache[Decision](clock)
         self._precomputed_scores = PrecomputedScores[_Scores](clock)
 
@@ -203,7 +203,8 @@ class SchedulerVerbs:
             return None
         decision = self._decide(pod, question, answers)
         template = template_key(pod)
-        if template is not None and not question.overrides.problems:  # problems are logged for every pod
+        has_problems = bool(question.overrides.problems)  # which are logged for every pod
+        if template is not None and not has_problems and decision.may_be_kept:
             self._decision_cache.keep(template, decision)
         return decision
 
@@ -222,10 +223,18 @@ class SchedulerVerbs:
 
     def _decide(self, pod: Pod, question: PodQuestion, answers: Sequence[Answer]) -> Decision:
         if all(isinstance(answer, Content) for answer in answers):
-            decide = self._decide_known if may_be_kept(question.images) else self._decide_facts
-            return decide(question.images, tuple(answers), question.overrides)
+            return self._decide_known(question.images, tuple(answers), question.overrides)
         may_be_pending = self._first_seen.seconds(_uid(pod)) < self._pending_limit_seconds
         return self._decide_facts(question.images, answers, question.overrides, may_be_pending=may_be_pending)
+
+    def _decide_known(self, images: Sequence[PodImage], answers: Sequence[Answer], overrides: Overrides) -> Decision:
+        key = (images, answers, overrides)
+        decision = self._decisions.peek(key)
+        if decision is None:
+            decision = self._decide_facts(images, answers, overrides)
+            if decision.may_be_kept:
+                self._decisions.put(key, decision)
+        return decision
 
     def _decide_facts(
         self,

@@ -37,12 +37,12 @@ from extender.placement.affinity import (
 )
 from extender.placement.annotations import Mode, Overrides
 from extender.placement.creation import Creation, read_creation
-from extender.placement.facts import Fit, ImageFact, PodImage, fit, may_be_kept
+from extender.placement.facts import Fit, ImageFact, PodImage, fit, known_platforms, may_be_kept
 from extender.placement.patch import Json, JsonObject, Operation, diff, look
 from extender.placement.policy import Policy, common_platforms, is_exempt, is_multi_arch, preference_for
 from extender.placement.reasons import platforms_text
 from extender.placement.tolerations import TolerationRule, is_covered, parse_platforms
-from extender.tables import declare_cache
+from extender.tables import Table, declare_cache
 
 # Pods of one template get the same mutation, and most pods are one of many. An entry holds the parts of a pod that a
 # patch may change, mainly tolerations and affinity. Beyond this size it is not worth caching.
@@ -116,7 +116,7 @@ class Mutator:
     def __init__(self, policy: Policy, admission: AdmissionPolicy) -> None:
         self._policy = policy
         self._admission = admission
-        self._remembered = functools.lru_cache(_MUTATIONS.rows)(self._decide)
+        self._remembered: Table[Creation, Mutation] = _MUTATIONS.table()
 
     def skip(self, pod: Pod, overrides: Overrides) -> Mutation | None:
         """The response for a pod whose images do not matter (see `untouched`); None if they must be looked up."""
@@ -142,8 +142,14 @@ class Mutator:
         replaces the patch.
         """
         creation = read_creation(pod, images, facts, overrides, cluster)
-        is_small = len(creation.touched) <= _REMEMBERED_BYTES and may_be_kept(images)
-        return self._remembered(creation) if is_small else self._decide(creation)
+        if len(creation.touched) > _REMEMBERED_BYTES:
+            return self._decide(creation)
+        mutation = self._remembered.peek(creation)
+        if mutation is None:
+            mutation = self._decide(creation)
+            if may_be_kept(images, known_platforms(facts)):
+                self._remembered.put(creation, mutation)
+        return mutation
 
     def _decide(self, creation: Creation) -> Mutation:
         """Takes back what an earlier pass recorded and adds what applies now; the difference is the patch.

@@ -22,7 +22,17 @@ from extender.kubernetes.extender_v1 import (
     ExtenderPreemptionResult,
 )
 from extender.placement.annotations import Choice, Mode, Overrides
-from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
+from extender.placement.facts import (
+    Fit,
+    ImageFact,
+    Pending,
+    PodImage,
+    RunsOn,
+    Unknown,
+    fit,
+    known_platforms,
+    may_be_kept,
+)
 from extender.placement.nodes import UNSEEN, NodePlatforms
 from extender.placement.policy import Policy, choice_for, is_multi_arch, preference_for
 from extender.placement.reasons import Constraint, refusal_text, retry_text
@@ -51,6 +61,8 @@ class RequestedNodes(msgspec.Struct, frozen=True):
     codes: bytes
 
 
+# Verdicts that a decision keeps. A cluster has two or three platforms; a request with whole nodes may state any.
+_MOST_VERDICTS = 256
 _USUAL = frozenset({Platform("linux", "amd64"), Platform("linux", "arm64")})
 
 REFUSED = frozenset({Verdict.NO, Verdict.ASSUMED_NO})
@@ -120,11 +132,17 @@ class Decision:
         self.retried = [(image, fact) for image, fact, choice in unresolved if choice is Choice.RETRY]
         assumed = {image for image, _, choice in unresolved if choice is Choice.ASSUME and not self.retried}
         self.constraints = tuple(_constraints(images, facts, assumed, policy.assume))
+        self._images = images
         self._facts = facts
         self.policy = policy
         self._overrides = overrides
         self._verdicts: dict[Platform | None, Verdict] = {}
         self._uniform: Mapping[frozenset[Platform], Verdict | None] = {}  # for the platforms of the last call
+
+    @functools.cached_property
+    def may_be_kept(self) -> bool:
+        """Whether a table may keep the decision: its images and their platforms take little memory."""
+        return may_be_kept(self._images, known_platforms(self._facts))
 
     @functools.cached_property
     def refusal(self) -> str:
@@ -135,6 +153,8 @@ class Decision:
         """The verdict on nodes of `platform`, None for nodes that state none. Computed once per platform."""
         found = self._verdicts.get(platform)
         if found is None:
+            if len(self._verdicts) >= _MOST_VERDICTS:
+                self._verdicts.clear()
             found = self._verdicts[platform] = self._decide(platform)
         return found
 

@@ -1,14 +1,15 @@
 """Which images a pod names, what an answer means for each, and whether together they fit a platform."""
 
-from itertools import permutations
+from itertools import islice, permutations
 
 import msgspec
 import pytest
 
 from extender.images.content import RETRYABLE, Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
-from extender.images.platform import Compatibility, parse_platform
+from extender.images.platform import Compatibility, normalize_platform, parse_platform
 from extender.kubernetes.core_v1 import Pod
+from extender.placement.annotations import Overrides
 from extender.placement.facts import (
     Anywhere,
     Fit,
@@ -23,6 +24,8 @@ from extender.placement.facts import (
     images_of,
     may_be_kept,
 )
+from extender.placement.policy import Policy
+from extender.placement.scheduling import Decision
 
 AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")
 BOTH = frozenset({AMD64, ARM64})
@@ -159,4 +162,28 @@ def test_fit_does_not_depend_on_the_order_of_images(facts: tuple[ImageFact, ...]
 )
 def test_decisions_about_many_or_long_images_are_not_kept(references: list[str], expected: bool) -> None:
     """Number and length count together, since either alone could fill a table with gigabytes."""
-    assert may_be_kept([PodImage(reference) for reference in references]) is expected
+    assert may_be_kept([PodImage(reference) for reference in references], []) is expected
+
+
+def test_decisions_about_platforms_that_take_much_memory_are_not_kept() -> None:
+    """A registry chooses them: a decision about forty images of 64 such platforms each would take a megabyte."""
+    words = [f"{number:032d}" for number in range(64)]
+    unusual = [frozenset(normalize_platform(word, f"{image:032d}", word) for word in words) for image in range(40)]
+    images = [PodImage(f"ghcr.io/team/app-{image}:1") for image in range(40)]
+    assert not may_be_kept(images[:1], unusual[:1])
+    assert may_be_kept(images[:1], [frozenset(islice(unusual[0], 16))])
+    assert may_be_kept(images, [BOTH] * 40)
+    assert may_be_kept(images, [frozenset(map(parse_platform, _OFFICIAL))] * 40)
+    assert not may_be_kept(images, unusual)
+
+
+_OFFICIAL = ["linux/amd64", "linux/arm/v5", "linux/arm/v7", "linux/arm64", "linux/386", "linux/ppc64le", "linux/s390x"]
+
+
+def test_a_decision_says_whether_it_may_be_kept() -> None:
+    """By its images and by what they run on."""
+    unusual = frozenset(normalize_platform(f"{number:032d}", "x" * 32) for number in range(64))
+    for platforms, expected in ((BOTH, True), (unusual, False)):
+        decision = Decision([PodImage("a:1")], [RunsOn(platforms)], Policy(), Overrides())
+        assert decision.may_be_kept is expected
+    assert not Decision([PodImage("a" * 9_000)], [RunsOn(BOTH)], Policy(), Overrides()).may_be_kept

@@ -388,3 +388,13 @@ def test_annotations_of_others_make_no_other_pod() -> None:
 def test_pod_of_large_parts_is_patched_like_any_other() -> None:
     """Its answer is not remembered, which nobody can see."""
     assert mutate(LARGE, MULTI).patch == mutate(pod(), MULTI).patch
+
+
+def test_answers_about_platforms_that_take_much_memory_are_not_remembered() -> None:
+    """A registry may state 64 platforms of long words for each image; ordinary ones are remembered beside them."""
+    mutator = Mutator(POLICY, settings("both", "multiarch"))
+    unusual = built_for(*(f"linux/{number:032d}/{number:032d}" for number in range(64)))
+    for fact, are_same in ((MULTI, True), (unusual, False)):
+        first, second = (mutator.mutate(created(pod()), [PodImage("app-0:1")], [fact], Overrides()) for _ in range(2))
+        assert first == second
+        assert (first is second) is are_same
