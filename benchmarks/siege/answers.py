@@ -13,6 +13,7 @@ from testbed.shipped_files import SECOND_SCHEDULER
 
 NODES = 100
 NAMES = [node_name(index) for index in range(NODES)]
+_UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError)  # of an answer that has another form
 _OS = "kubernetes.io/os"
 _ARCHITECTURE = "kubernetes.io/arch"
 
@@ -30,7 +31,7 @@ def judge_review(answer: bytes, pod: Mapping[str, Any], platforms: Collection[st
     try:
         response = msgspec.json.decode(answer)["response"]
         patched = apply_patch(pod, msgspec.json.decode(base64.b64decode(response.get("patch", "") or "W10=")))
-    except (ValueError, KeyError, IndexError, TypeError):
+    except _UNREADABLE:
         return Judgement.WRONG
     if response["allowed"] is not True or patched["spec"].get("schedulerName") != SECOND_SCHEDULER:
         return Judgement.WRONG
@@ -51,7 +52,7 @@ def judge_filter(answer: bytes, platforms: Collection[str]) -> Judgement:
             return Judgement.UNKNOWN
         kept, refused = result["NodeNames"] or [], result["FailedAndUnresolvableNodes"] or {}
         others = result["FailedNodes"] or {}
-    except (ValueError, KeyError, TypeError):
+    except _UNREADABLE:
         return Judgement.WRONG
     suited = [name for index, name in enumerate(NAMES) if f"linux/{architecture(index)}" in platforms]
     is_right = kept == suited and not others and set(refused) == set(NAMES) - set(suited)

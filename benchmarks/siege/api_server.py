@@ -29,7 +29,7 @@ LOGIN = "login"
 ENTRIES = 10_000
 BOOKMARK_SECONDS = 30.0
 _PENDING = 500  # pods that a new watch is told of first, the newest ones
-_WAITING = 10_000  # events for one watcher; beyond them the oldest are lost, as a slow watcher is cut off
+_WAITING = 2_000  # events for one watcher; beyond them the oldest are lost, as a slow watcher is cut off
 _BOOKMARK = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1"}}}\n'
 
 

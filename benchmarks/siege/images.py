@@ -17,7 +17,7 @@ SHARED = "shared/base"
 DENIED = "denied-"
 """How the tags begin that a registry answers with 403."""
 _HOSTILE_PLATFORMS, _HOSTILE_CHARACTERS = 64, 256
-_KEPT = 20_000  # manifests that can be fetched by digest, the newest ones
+_KEPT = 100_000  # names whose manifests can be fetched by digest, the newest ones
 
 
 def honest_image(namespace: int, number: int) -> str:
@@ -40,31 +40,36 @@ def platforms_of_image(image: str) -> tuple[str, ...]:
 
 
 class Manifests:
-    """Makes manifests from names, the same one for the same name, and finds the newest ones by digest."""
+    """Makes manifests from names, the same one for the same name, and finds them again by digest."""
 
     def __init__(self) -> None:
-        self._by_digest: OrderedDict[str, Manifest] = OrderedDict()
+        self._names: OrderedDict[str, tuple[str, str, bool]] = OrderedDict()
 
-    def usual(self, repository: str, tag: str) -> Manifest:
-        """Returns the index of this name, for the platforms that `platforms_of` tells."""
-        start = _index_of(platforms_of(repository, tag))
-        return self._keep(start[:-1] + b',"annotations":{"name":%b}}' % msgspec.json.encode(f"{repository}:{tag}"))
-
-    def hostile(self, repository: str, tag: str) -> Manifest:
-        """Returns an index of 64 platforms whose names have 256 characters that no other index has."""
-        serial = f"{crc32(f'{repository}:{tag}'.encode()):08x}"
-        return self._keep(_hostile_index().replace(b"#serial#", serial.encode()))
+    def make(self, repository: str, tag: str, *, hostile: bool = False) -> Manifest:
+        """Returns the index of this name: a hostile one, or one for the platforms that `platforms_of` tells."""
+        manifest = Manifest(OCI_INDEX, (_hostile_body if hostile else _usual_body)(repository, tag))
+        self._names[manifest.digest] = (repository, tag, hostile)
+        if len(self._names) > _KEPT:
+            self._names.popitem(last=False)
+        return manifest
 
     def find(self, digest: str) -> Manifest | None:
-        """Returns the manifest of this digest if it is one of the newest."""
-        return self._by_digest.get(digest)
+        """Returns the manifest of this digest if its name was among the last."""
+        if digest not in self._names:
+            return None
+        repository, tag, hostile = self._names[digest]
+        return self.make(repository, tag, hostile=hostile)
 
-    def _keep(self, body: bytes) -> Manifest:
-        manifest = Manifest(OCI_INDEX, body)
-        self._by_digest[manifest.digest] = manifest
-        if len(self._by_digest) > _KEPT:
-            self._by_digest.popitem(last=False)
-        return manifest
+
+def _usual_body(repository: str, tag: str) -> bytes:
+    start = _index_of(platforms_of(repository, tag))
+    return start[:-1] + b',"annotations":{"name":%b}}' % msgspec.json.encode(f"{repository}:{tag}")
+
+
+def _hostile_body(repository: str, tag: str) -> bytes:
+    """Returns an index of 64 platforms, all but one with names of 256 characters that no other index has."""
+    serial = f"{crc32(f'{repository}:{tag}'.encode()):08x}"
+    return _hostile_index().replace(b"#serial#", serial.encode())
 
 
 @functools.cache

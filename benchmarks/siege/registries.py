@@ -71,8 +71,7 @@ class Registries:
     def _manifest(self, kind: str, repository: str, name: str) -> Manifest | None:
         if name.startswith("sha256:"):
             return self._manifests.find(name)
-        make = self._manifests.hostile if kind == "hostile" else self._manifests.usual
-        return make(repository, name)
+        return self._manifests.make(repository, name, hostile=kind == "hostile")
 
     async def _hang(self, _request: web.BaseRequest) -> web.StreamResponse:
         await asyncio.sleep(HANG_SECONDS)

@@ -40,7 +40,6 @@ clusters: [{{name: siege, cluster: {{server: "http://{API_SERVER}:{API_PORT}"}}}
 users: [{{name: service, user: {{token: none}}}}]
 """
 _PLUGIN = "hanging-plugin"
-_NICE = -10
 
 
 class Grounds(NamedTuple):
@@ -186,10 +185,7 @@ class BesiegedService:
     def _start(self) -> "subprocess.Popen[bytes]":
         with pinned(self._core), self.log.open("ab") as log:
             command = self._limit.command(self._command)
-            process = subprocess.Popen(command, env=self._environment, stderr=log, stdout=log)
-        with contextlib.suppress(OSError):  # what else runs on this machine is not the siege's, and not the service's
-            os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
-        return process
+            return subprocess.Popen(command, env=self._environment, stderr=log, stdout=log)
 
 
 @contextlib.contextmanager

@@ -4,9 +4,9 @@
 whatever became of those before, and writes records to FILE. It prints a line when it starts, and ends when standard
 input is closed and the last pods have got their answers.
 
-A pod is reviewed first, with a timeout of three seconds as in the shipped webhook, then filtered: one call at a time
-over all pods, as kube-scheduler asks, with its timeout of two seconds, and again after 1, 2, 4 … s if the answer was an
-error or none.
+A pod is reviewed first, with a timeout of three seconds as in the shipped webhook. Then it is pending, and is filtered:
+one call at a time over all pods, as kube-scheduler asks, with its timeout of two seconds, and again after 1, 2 and 4 s
+if the answer was an error or none.
 """
 
 import asyncio
@@ -17,13 +17,14 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import uvloop
 
 from benchmarks.siege.answers import Judgement, judge_filter, judge_review
-from benchmarks.siege.api_server import LOGIN
+from benchmarks.siege.api_server import LOGIN, PODS
 from benchmarks.siege.callers import Caller, CallFailed, any_certificate
 from benchmarks.siege.images import honest_image, platforms_of_image
-from benchmarks.siege.network import ADMISSION_PORT, API_SERVER, SCHEDULER_PORT, SERVICE
+from benchmarks.siege.network import ADMISSION_PORT, API_PORT, API_SERVER, SCHEDULER_PORT, SERVICE
 from benchmarks.siege.pods import filter_of, honest_namespace, new_pod, review_of
 from benchmarks.siege.records import GENERATOR, PodRecord, Record, encode_record
 from benchmarks.siege.timers import note_delays
@@ -37,8 +38,12 @@ LAST_SECONDS = 30.0  # more than all timeouts of a pod together
 class Tenants:
     """Creates pods and follows each through its review and its filter calls."""
 
-    def __init__(self, reviews: Caller, filters: Caller, path: str, log: IO[bytes]) -> None:
-        self._reviews, self._filters, self._path, self._log = reviews, filters, path, log
+    def __init__(self, path: str, log: IO[bytes]) -> None:
+        """`path` is that of the webhook, with its token."""
+        self._reviews = Caller(SERVICE, ADMISSION_PORT, source=API_SERVER, tls=any_certificate())
+        self._filters = Caller("127.0.0.1", SCHEDULER_PORT)
+        self._cluster = Caller(API_SERVER, API_PORT)
+        self._path, self._log = path, log
         self._scheduler = asyncio.Lock()  # it has one call under way
         self._pods: set[asyncio.Task[None]] = set()
 
@@ -63,6 +68,7 @@ class Tenants:
         pod = new_pod(honest_namespace(namespace), number, [image], secrets)
         platforms = platforms_of_image(image)
         seconds, judged = await self._review(pod, platforms, due)
+        await self._cluster.ask(PODS, msgspec.json.encode(pod), FILTER_SECONDS)
         calls, settled = await self._schedule(pod, platforms)
         self.write(
             PodRecord(
@@ -112,11 +118,9 @@ class Tenants:
 
 
 async def _run(rate: float, token: str, path: Path) -> None:
-    reviews = Caller(SERVICE, ADMISSION_PORT, source=API_SERVER, tls=any_certificate())
-    filters = Caller("127.0.0.1", SCHEDULER_PORT)
     ended = asyncio.Event()
     with path.open("ab", buffering=0) as log:
-        tenants = Tenants(reviews, filters, f"/admission/pods/{token}", log)
+        tenants = Tenants(f"/admission/pods/{token}", log)
         beating = asyncio.create_task(note_delays(GENERATOR, tenants.write))
         print("true", flush=True)
         running = asyncio.create_task(tenants.run(rate, ended))

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from types import FrameType
+from typing import Self
 from unittest.mock import patch
 
 from benchmarks.siege.records import HoldRecord, encode_record
@@ -25,7 +26,6 @@ BEAT_SECONDS = 0.005
 LATE_SECONDS = 0.02  # when the thread looks
 NOTED_SECONDS = 0.01
 _LOOK_AGAIN_SECONDS = 0.01
-_MOST_LOOKS = 50
 _LOOPS = ("asyncio/runners.py", "uvloop/")
 _INSIDE = "the event loop's own code (sockets, TLS)"
 HOLDS = "SIEGE_HOLDS"
@@ -42,12 +42,24 @@ class LoopWatch:
         self._cpu_seconds, self._waited_seconds = self._clocks()
         self._collected_seconds, self._collecting_since = 0.0, 0.0
         self._seen: Counter[str] = Counter()
+        self._ended = threading.Event()
+        self._looking = threading.Thread(target=self._look, name="loop-watch", daemon=True)
 
-    def start(self) -> None:
-        """Starts the beat and the thread, which last as long as the process."""
+    def __enter__(self) -> Self:
+        """Starts the beat and the thread."""
         gc.callbacks.append(self._note_collection)
-        threading.Thread(target=self._look_forever, name="loop-watch", daemon=True).start()
-        asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
+        self._looking.start()
+        self._next = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends both."""
+        self._next.cancel()
+        self._ended.set()
+        self._looking.join()
+        gc.callbacks.remove(self._note_collection)
+        self._log.close()
+        os.close(self._schedule)
 
     def _beat(self) -> None:
         now, (cpu_seconds, waited_seconds) = time.monotonic(), self._clocks()
@@ -66,24 +78,22 @@ class LoopWatch:
         self._beaten_at, self._cpu_seconds, self._waited_seconds = now, cpu_seconds, waited_seconds
         self._collected_seconds = 0.0
         self._seen = Counter()
-        asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
+        self._next = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
 
     def _clocks(self) -> tuple[float, float]:
         """Returns the seconds that the main thread has run, and those that it has waited for a core."""
         ran, waited, _ = os.pread(self._schedule, 64, 0).split()
         return int(ran) / 1e9, int(waited) / 1e9
 
-    def _look_forever(self) -> None:
-        while True:
+    def _look(self) -> None:
+        """Sleeps until a beat is late, and then looks where the main thread is, until it is on time again."""
+        left = 0.0
+        while not self._ended.wait(left):
             left = self._beaten_at + BEAT_SECONDS + LATE_SECONDS - time.monotonic()
-            if left > 0:
-                time.sleep(left)
-                continue
-            frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - what it is for
-            seen = self._seen
-            if seen.total() < _MOST_LOOKS:
-                seen[cause_of(frame)] += 1
-            time.sleep(_LOOK_AGAIN_SECONDS)
+            if left <= 0:
+                frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - what it is for
+                self._seen[cause_of(frame)] += 1
+                left = _LOOK_AGAIN_SECONDS
 
     def _note_collection(self, phase: str, _info: dict[str, int]) -> None:
         if phase == "start":
@@ -112,8 +122,8 @@ def _named(frame: FrameType) -> str:
 
 async def run_watched(config: Config) -> None:
     """Runs the service with a watch on its event loop."""
-    LoopWatch(Path(os.environ[HOLDS])).start()
-    await run_service(config)
+    with LoopWatch(Path(os.environ[HOLDS])):
+        await run_service(config)
 
 
 if __name__ == "__main__":
