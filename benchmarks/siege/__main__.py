@@ -26,6 +26,9 @@ def main(
     seconds: Annotated[float, typer.Option(min=1, help="Of each attack alone.")] = SECONDS,
     quiet_seconds: Annotated[float, typer.Option(min=1, help="Before each attack.")] = QUIET_SECONDS,
     together_seconds: Annotated[float, typer.Option(min=0, help="Of all attacks at once; 0: not.")] = TOGETHER_SECONDS,
+    real_time: Annotated[
+        bool, typer.Option("--real-time", help="Let nothing else take the service's core: for a busy machine.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Where the JSON goes.")] = Path(".bench"),
     inside: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
@@ -36,12 +39,13 @@ def main(
     except ValueError as exc:
         raise typer.BadParameter(str(exc)) from None
     if inside:
-        _besiege(attacks, lengths, out)
+        _besiege(attacks, lengths, out, real_time=real_time)
         return
     with tempfile.TemporaryDirectory(prefix="siege-") as folder:
         options = [f"--{name.replace('_', '-')}={getattr(lengths, name)}" for name in lengths.__struct_fields__]
         command = [sys.executable, "-m", "benchmarks.siege", *attacks, *options, f"--out={folder}", "--inside"]
-        if subprocess.run(isolating(command), check=False).returncode:
+        command += ["--real-time"] * real_time
+        if _run_isolated(command):
             raise typer.Exit(1)
         report = read_report(Path(folder) / "siege.json")
     print_report(Console(width=None if sys.stdout.isatty() else WIDTH), report)
@@ -50,9 +54,18 @@ def main(
         raise typer.Exit(1)
 
 
-def _besiege(attacks: list[str], lengths: Lengths, out: Path) -> None:
+def _run_isolated(command: list[str]) -> int:
+    """Runs the command in namespaces of its own and returns its exit status."""
     try:
-        write_report(out, run_siege(attacks, lengths))
+        return subprocess.run(isolating(command), check=False).returncode
+    except NetworkMissing as exc:
+        print(f"siege: {exc}", file=sys.stderr)
+        return 1
+
+
+def _besiege(attacks: list[str], lengths: Lengths, out: Path, *, real_time: bool) -> None:
+    try:
+        write_report(out, run_siege(attacks, lengths, is_real_time=real_time))
     except (ServerFailed, NetworkMissing) as exc:
         print(f"siege: {exc}", file=sys.stderr)
         raise typer.Exit(1) from None

@@ -5,7 +5,7 @@ be made the limit is not enforced, and only the resident memory is judged.
 """
 
 import contextlib
-import os
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -62,7 +62,7 @@ def _parent(mark: str, root: Path) -> Path | None:
 
 
 def _made(parent: Path, file: str, words: str) -> MemoryLimit | None:
-    folder = parent / f"siege-{os.getpid()}"
+    folder = parent / f"siege-{secrets.token_hex(4)}"
     if not (parent / "cgroup.procs").exists():  # a folder that holds other hierarchies, and is none
         return None
     try:

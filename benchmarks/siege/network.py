@@ -1,13 +1,18 @@
 """The siege's network: a namespace with addresses of its own, where names resolve by our own name server.
 
-`isolating` is the command that makes the namespaces of network and mounts, which end with their last process. Nothing
-outside of them changes: the addresses are on the namespace's loopback device, and its /etc/resolv.conf is a bind mount.
+`isolating` is the command that makes namespaces of network, mounts and processes, which end with their first process.
+Nothing outside of them changes: the addresses are on a loopback device of its own, and /etc/resolv.conf is a bind
+mount.
 """
 
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from testbed.processes import PARENT_DEATH
 
 API_SERVER = "10.0.0.1"
 API_PORT = 6443
@@ -28,9 +33,18 @@ class NetworkMissing(RuntimeError):
 
 
 def isolating(command: Sequence[str]) -> list[str]:
-    """Returns the command that runs `command` in new namespaces, and kills it when this process ends."""
+    """Returns the command that runs `command` in new namespaces. When this process ends, all that runs there is killed.
+
+    Raises:
+        NetworkMissing: there is no program that makes namespaces.
+    """
+    program = shutil.which("unshare")
+    if program is None:
+        raise NetworkMissing("unshare is missing, which is part of util-linux")
+    parent_death = [sys.executable, "-I", "-S", str(PARENT_DEATH), str(os.getpid())]
     as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    return ["unshare", *as_root, "--net", "--mount", "--fork", "--kill-child", "--", *command]
+    kinds = ["--net", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"]
+    return [*parent_death, program, *as_root, *kinds, "--", *command]
 
 
 def prepare_network(folder: Path) -> None:

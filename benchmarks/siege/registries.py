@@ -7,7 +7,6 @@ says. How late the timers of the process are goes to FILE.
 """
 
 import asyncio
-import contextlib
 import os
 import ssl
 import sys
@@ -28,7 +27,7 @@ from benchmarks.siege.network import (
     attacking_host,
 )
 from benchmarks.siege.records import REGISTRIES, encode_record
-from benchmarks.siege.timers import note_delays
+from benchmarks.siege.timers import go_first, note_delays
 from extender.demo.images import Manifest
 
 DELAY_SECONDS = 0.05
@@ -37,7 +36,7 @@ HANG_SECONDS = 3600.0
 RETRY_AFTER_SECONDS = 36_000
 DRIP_BYTES, DRIP_SECONDS = 100_000, 1.0
 HTTPS = 443
-_NICE = {"honest": -5, "attacking": 5}
+_NICE = 5
 
 
 class Registries:
@@ -148,8 +147,10 @@ def main() -> None:
     """Runs the registries of one role."""
     role, core, certificate, key, path = sys.argv[1:]
     os.sched_setaffinity(0, {int(core)})
-    with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, _NICE[role])
+    if role == "honest":
+        go_first()
+    else:
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     uvloop.run(_serve(role, certificate, key, path))
 
 

@@ -13,14 +13,14 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import trustme
 
-from benchmarks.cores import pinned
+from benchmarks.cores import Cores, pinned
 from benchmarks.process_costs import cpu_seconds, memory
 from benchmarks.siege.attacks import PLUGIN_PATTERN
 from benchmarks.siege.memory_limit import MemoryLimit
@@ -39,6 +39,7 @@ contexts: [{{name: siege, context: {{cluster: siege, user: service}}}}]
 clusters: [{{name: siege, cluster: {{server: "http://{API_SERVER}:{API_PORT}"}}}}]
 users: [{{name: service, user: {{token: none}}}}]
 """
+_REAL_TIME = ("chrt", "--rr", "1")
 _PLUGIN = "hanging-plugin"
 
 
@@ -116,6 +117,21 @@ def _write_plugin(folder: Path) -> Path:
     return path
 
 
+class Conditions(NamedTuple):
+    """What the service runs under: the cores, its memory limit, and its scheduling class.
+
+    In a real-time class nothing else on this machine takes its core, which is for machines that are not quiet.
+    """
+
+    cores: Cores
+    limit: MemoryLimit
+    is_real_time: bool = False
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """Returns the command that runs `command` under these conditions; its core is the caller's affair."""
+        return self.limit.command([*(_REAL_TIME if self.is_real_time else ()), *command])
+
+
 class ProcessorTime(NamedTuple):
     """The seconds that a process has used, and those that its main thread has waited for a core."""
 
@@ -129,11 +145,11 @@ class BesiegedService:
     `most_bytes` is the most resident memory that was seen, `deaths` how often it has ended.
     """
 
-    def __init__(self, grounds: Grounds, name: str, core: int, limit: MemoryLimit) -> None:
+    def __init__(self, grounds: Grounds, name: str, conditions: Conditions) -> None:
         self.holds = grounds.folder / f"{name}.holds"
         self.log = grounds.folder / f"{name}.log"
         self.most_megabytes, self.deaths = 0.0, 0
-        self._core, self._limit = core, limit
+        self._conditions = conditions
         state = grounds.folder / f"{name}.state"
         state.mkdir()
         self._environment = {**os.environ, HOLDS: str(self.holds), "STATE_DIRECTORY": str(state)}
@@ -183,15 +199,15 @@ class BesiegedService:
                 self.most_megabytes = max(self.most_megabytes, memory(self._process.pid).most_megabytes)
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        with pinned(self._core), self.log.open("ab") as log:
-            command = self._limit.command(self._command)
+        with pinned(self._conditions.cores.server), self.log.open("ab") as log:
+            command = self._conditions.command(self._command)
             return subprocess.Popen(command, env=self._environment, stderr=log, stdout=log)
 
 
 @contextlib.contextmanager
-def besieged_service(grounds: Grounds, name: str, core: int, limit: MemoryLimit) -> Iterator[BesiegedService]:
+def besieged_service(grounds: Grounds, name: str, conditions: Conditions) -> Iterator[BesiegedService]:
     """Runs the service until the context is left, ready. Raises ServerFailed."""
-    service = BesiegedService(grounds, name, core, limit)
+    service = BesiegedService(grounds, name, conditions)
     try:
         service.wait_until_ready()
         yield service

@@ -19,16 +19,16 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.cores import Cores, cores
+from benchmarks.cores import cores
 from benchmarks.process_costs import machine_seconds
 from benchmarks.report import Cell, Claim, Report, Table, this_machine
 from benchmarks.siege.answers import NODES
 from benchmarks.siege.attacks import ATTACKS, TenantsAttack, chosen
-from benchmarks.siege.memory_limit import MemoryLimit, memory_limit
+from benchmarks.siege.memory_limit import memory_limit
 from benchmarks.siege.network import prepare_network
 from benchmarks.siege.outcome import COLUMNS, MARKS, Outcome, Window, joined, percentile, window_of
 from benchmarks.siege.records import GENERATOR, REGISTRIES, AttackRecord, read_records
-from benchmarks.siege.service import BesiegedService, Grounds, besieged_service, write_grounds
+from benchmarks.siege.service import BesiegedService, Conditions, Grounds, besieged_service, write_grounds
 from testbed.child import child
 
 QUESTION = "How do honest tenants fare while others attack?"
@@ -67,15 +67,23 @@ class Assault(msgspec.Struct, frozen=True):
         return self.share if isinstance(ATTACKS[attack], TenantsAttack) else 1.0
 
 
-def run_siege(names: Sequence[str], lengths: Lengths) -> Report:
-    """Makes the attacks of these names, or all, and then all of them together. Raises ServerFailed, NetworkMissing."""
-    core, attacks = cores(), chosen(names)
+def run_siege(names: Sequence[str], lengths: Lengths, *, is_real_time: bool = False) -> Report:
+    """Makes the attacks of these names, or all, and then all of them together.
+
+    `is_real_time`: the service runs in a real-time class.
+
+    Raises:
+        NetworkMissing: the network cannot be prepared.
+        ServerFailed: a process does not start.
+    """
+    attacks = chosen(names)
     with tempfile.TemporaryDirectory(prefix="siege-") as scratch, memory_limit() as limit:
         prepare_network(Path(scratch))
         grounds = write_grounds(Path(scratch))
-        with _cluster_of(grounds, core):
-            fought = [_fight(each, grounds, core, limit, lengths) for each in _assaults(attacks, lengths)]
-    return _report(fought, limit, lengths)
+        conditions = Conditions(cores(), limit, is_real_time)
+        with _registries_of(grounds, conditions.cores.load):
+            fought = [_fight(each, grounds, conditions, lengths) for each in _assaults(attacks, lengths)]
+    return _report(fought, conditions, lengths)
 
 
 def _assaults(attacks: Sequence[str], lengths: Lengths) -> Iterator[Assault]:
@@ -88,13 +96,12 @@ def _assaults(attacks: Sequence[str], lengths: Lengths) -> Iterator[Assault]:
 
 
 @contextlib.contextmanager
-def _cluster_of(grounds: Grounds, core: Cores) -> Iterator[None]:
-    """Runs the registries, the name server and the API server."""
+def _registries_of(grounds: Grounds, core: int) -> Iterator[None]:
+    """Runs the registries and the name server."""
     pair = grounds.certificate, grounds.key
     with (
-        child("benchmarks.siege.registries", "honest", core.load, *pair, grounds.registries_log),
-        child("benchmarks.siege.registries", "attacking", core.load, *pair, os.devnull),
-        child("benchmarks.siege.api_server", core.load, NODES),
+        child("benchmarks.siege.registries", "honest", core, *pair, grounds.registries_log),
+        child("benchmarks.siege.registries", "attacking", core, *pair, os.devnull),
     ):
         yield
 
@@ -107,12 +114,16 @@ class Fought(msgspec.Struct, frozen=True):
     quiet_cores: float
 
 
-def _fight(assault: Assault, grounds: Grounds, core: Cores, limit: MemoryLimit, lengths: Lengths) -> Fought:
+def _fight(assault: Assault, grounds: Grounds, conditions: Conditions, lengths: Lengths) -> Fought:
     """Makes the assault on a fresh service, after a quiet time."""
     print(f"{assault.words} …", file=sys.stderr, flush=True)
+    core = conditions.cores.load
     tenants, attackers = (grounds.folder / f"{assault.name}.{kind}" for kind in ("tenants", "attackers"))
-    with besieged_service(grounds, assault.name, core.server, limit) as service:
-        with child("benchmarks.siege.tenants", core.load, PODS_PER_SECOND, grounds.token, tenants):
+    with (  # an API server of its own: the pods that wait are those of this assault
+        child("benchmarks.siege.api_server", core, NODES),
+        besieged_service(grounds, assault.name, conditions) as service,
+    ):
+        with child("benchmarks.siege.tenants", core, PODS_PER_SECOND, grounds.token, tenants):
             time.sleep(WARM_UP_SECONDS)
             quiet = _span(service, lengths.quiet_seconds)
             with _attacking(assault, grounds, core, attackers):
@@ -157,11 +168,11 @@ def _span(service: BesiegedService, seconds: float) -> Span:
 
 
 @contextlib.contextmanager
-def _attacking(assault: Assault, grounds: Grounds, core: Cores, path: Path) -> Iterator[None]:
+def _attacking(assault: Assault, grounds: Grounds, core: int, path: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name in assault.attacks:
             stack.enter_context(
-                child("benchmarks.siege.attackers", name, core.load, assault.share_of(name), grounds.token, path)
+                child("benchmarks.siege.attackers", name, core, assault.share_of(name), grounds.token, path)
             )
         yield
 
@@ -182,7 +193,7 @@ def _progress(fought: Fought) -> str:
     return f"  {', '.join(shown)}; {fought.outcome.did}"
 
 
-def _report(fought: Sequence[Fought], limit: MemoryLimit, lengths: Lengths) -> Report:
+def _report(fought: Sequence[Fought], conditions: Conditions, lengths: Lengths) -> Report:
     quiet = joined([each.quiet for each in fought])
     outcomes = [each.outcome for each in fought]
     calm = Outcome(words=f"quiet, {len(fought)} times", window=quiet)
@@ -209,7 +220,7 @@ def _report(fought: Sequence[Fought], limit: MemoryLimit, lengths: Lengths) -> R
             Claim(what="pods a second of the honest load", value=PODS_PER_SECOND, unit="/s"),
             Claim(what="of a core in quiet times", value=statistics.mean(each.quiet_cores for each in fought), unit=""),
         ],
-        notes=_notes(outcomes, quiet, limit, lengths),
+        notes=_notes(outcomes, quiet, conditions, lengths),
         machine=this_machine(),
     )
 
@@ -223,10 +234,10 @@ def _effort(outcome: Outcome) -> list[Cell]:
     return [outcome.words, outcome.cores, outcome.waited, outcome.other_cores, *lateness, outcome.did]
 
 
-def _notes(outcomes: Sequence[Outcome], quiet: Window, limit: MemoryLimit, lengths: Lengths) -> list[str]:
+def _notes(outcomes: Sequence[Outcome], quiet: Window, conditions: Conditions, lengths: Lengths) -> list[str]:
     late = quiet.late_ms(GENERATOR)
     return [
-        f"Memory limit: {limit.words}.",
+        f"Memory limit: {conditions.limit.words}.{' The service ran in a real-time class.' * conditions.is_real_time}",
         f"Each attack {lengths.seconds:g} s after {lengths.quiet_seconds:g} s of quiet; {len(quiet.pods)} pods then.",
         f"The load generator's timers then: p99 {percentile(late, 99):.2g} ms late, most {max(late, default=0.0):.2g}.",
         DIFFERENCES,

@@ -10,7 +10,6 @@ if the answer was an error or none.
 """
 
 import asyncio
-import contextlib
 import os
 import sys
 import time
@@ -27,7 +26,7 @@ from benchmarks.siege.images import honest_image, platforms_of_image
 from benchmarks.siege.network import ADMISSION_PORT, API_PORT, API_SERVER, SCHEDULER_PORT, SERVICE
 from benchmarks.siege.pods import filter_of, honest_namespace, new_pod, review_of
 from benchmarks.siege.records import GENERATOR, PodRecord, Record, encode_record
-from benchmarks.siege.timers import note_delays
+from benchmarks.siege.timers import go_first, note_delays
 
 REVIEW_SECONDS, FILTER_SECONDS = 3.0, 2.0  # webhook timeoutSeconds and extender httpTimeout, as shipped
 CALLS = 4
@@ -134,8 +133,7 @@ def main() -> None:
     """Runs the tenants."""
     core, rate, token, path = sys.argv[1:]
     os.sched_setaffinity(0, {int(core)})
-    with contextlib.suppress(PermissionError):  # then it shares the core like the others
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    go_first()
     uvloop.run(_run(float(rate), token, Path(path)))
 
 
