@@ -212,6 +212,8 @@ class Connection(RequestHandler):
             self.transport.write(head + text)
         else:
             self.transport.writelines((head, text))
+            # Pauses us if the peer does not read; `writelines` of asyncio 3.12.0-8 and 3.13.0-1 omits it (gh-127655).
+            self.transport.set_write_buffer_limits()
         if closing:
             self.force_close()
         else:
