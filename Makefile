@@ -43,6 +43,10 @@ SECONDS ?= 30
 fuzz: setup ## Fuzz every parser of bytes from outside, SECONDS (30) each; exit 1 on a crash or a hang
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
+.PHONY: test-all
+test-all: setup ## The tests on every CPython from 3.11 on that this machine has (PYTHONS=path:path names more)
+	@$(BIN)/python -m testbed.pythons $(RELEASES)
+
 .PHONY: format
 format: setup ## Rewrite the code in the house format
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
@@ -101,4 +105,4 @@ lock: ## Resolve the requirements files anew (needs uv)
 
 .PHONY: clean
 clean: ## Remove what these targets made in the checkout
-	@rm -rf .venv .bench site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .venv-3.* .bench site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
