@@ -136,6 +136,9 @@ async def load_connection(mode: Literal["in-cluster", "kubeconfig"], kubeconfig:
     # From Python 3.13 on, strict verification refuses the CAs of many clusters, which Go's clients accept.
     configuration.disable_strict_ssl_verification = True
     path = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    # The library would miss a key in an empty configuration instead.
+    if mode == "kubeconfig" and not any(Path(part).exists() for part in _paths_in(path)):
+        raise ClusterError(f"cannot use the kubeconfig {path}: there is no such file")
     try:
         async with asyncio.timeout(_LOAD_SECONDS):
             paths = [] if mode == "in-cluster" else _paths_in(path)

@@ -5,6 +5,7 @@ a new context, and the listening context passes every new handshake to it.
 """
 
 import ssl
+from pathlib import Path
 
 import structlog
 
@@ -43,7 +44,19 @@ class TlsFiles:
     def _hand_over(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = self.files.value
 
+    def _check_readable(self) -> None:
+        """Names the setting of a file that cannot be read; the TLS library would not say which one it is."""
+        files = {"certificate": self._certificate, "key": self._key, "client_ca": self._client_ca}
+        for setting, file in files.items():
+            try:
+                if file:
+                    Path(file).read_bytes()
+            except OSError as exc:
+                where = f"{self._name}.tls.{setting}"
+                raise ConfigError(f"{where}: {file}: {exc.strerror}; give a readable PEM file") from exc
+
     def _load(self) -> ssl.SSLContext:
+        self._check_readable()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # No resumption: a ticket from before a change would admit a client whose certificate the new authority refuses.
         context.minimum_version = ssl.TLSVersion.TLSv1_3

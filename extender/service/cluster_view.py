@@ -194,7 +194,9 @@ async def open_watched_cluster(config: ClusterConfig, level_label: str) -> Async
     try:
         client = await open_cluster("auto", config.kubeconfig, config.context)
     except ClusterError as exc:
-        raise ConfigError(f"cluster: {exc}; name a kubeconfig, or set cluster.mode=none to run without") from exc
+        raise ConfigError(
+            f"cluster.kubeconfig: {exc}; name a kubeconfig, or set cluster.mode=none to run without"
+        ) from exc
     try:
         async with in_background(client.watch(FILE_CHECK_SECONDS)):
             yield WatchedCluster(client, level_label=level_label, stale_seconds=config.stale_seconds)
