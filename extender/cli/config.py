@@ -1,13 +1,18 @@
 """`config`: prints the effective settings, checks a file, or prints the table of settings."""
 
+import asyncio
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
 import typer
 
 from extender.cli.options import Assignments, ConfigFile
+from extender.config.checks import warnings_of
 from extender.config.reading import load_config, read_config, to_yaml
 from extender.config.tree import Config, settings
+from extender.logs import configure_logs
+from extender.service.start_check import check_start
 from extender.store.url import without_password
 
 
@@ -15,8 +20,11 @@ def config(
     file: ConfigFile = None,
     assignments: Assignments = None,
     check: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Only say whether `serve` would start with FILE.")
+        str | None, typer.Option(metavar="FILE", help="Only say whether `serve` would start here with FILE.")
     ] = None,
+    values_only: Annotated[
+        bool, typer.Option("--values-only", help="With --check: open none of the files that FILE names.")
+    ] = False,
     table: Annotated[
         bool, typer.Option("--table", help="Every setting with its default and meaning, as Markdown.")
     ] = False,
@@ -30,10 +38,22 @@ def config(
     if table:
         typer.echo(settings_table(), nl=False)
     elif check is not None:
-        load_config(check, assignments or ())
+        _check(load_config(check, assignments or ()), values_only=values_only)
         typer.echo(f"{check} is right")
     else:
         typer.echo(to_yaml(_without_secrets(read_config(file, assignments or ()))), nl=False)
+
+
+def _check(config: Config, *, values_only: bool) -> None:
+    _warn(warnings_of(config))
+    if not values_only:
+        configure_logs("error", "console")
+        _warn(asyncio.run(check_start(config)))
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def _without_secrets(config: Config) -> Config:

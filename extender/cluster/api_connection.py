@@ -136,8 +136,7 @@ async def load_connection(mode: Literal["in-cluster", "kubeconfig"], kubeconfig:
     # From Python 3.13 on, strict verification refuses the CAs of many clusters, which Go's clients accept.
     configuration.disable_strict_ssl_verification = True
     path = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-    # The library would miss a key in an empty configuration instead.
-    if mode == "kubeconfig" and not any(Path(part).exists() for part in _paths_in(path)):
+    if mode == "kubeconfig" and not _exists(path):
         raise ClusterError(f"cannot use the kubeconfig {path}: there is no such file")
     try:
         async with asyncio.timeout(_LOAD_SECONDS):
@@ -152,6 +151,11 @@ async def load_connection(mode: Literal["in-cluster", "kubeconfig"], kubeconfig:
     except Exception as exc:  # a malformed kubeconfig makes the loader fail in any way Python can
         where = "in-cluster configuration" if mode == "in-cluster" else f"kubeconfig {path}"
         raise ClusterError(f"cannot use the {where}: {_words(exc)}") from exc
+
+
+def _exists(joined: str) -> bool:
+    """Whether one of the files is there; the library would miss a key in an empty configuration instead."""
+    return any(Path(path).exists() for path in _paths_in(joined))
 
 
 def _paths_in(joined: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Checks of the settings beyond their types: combinations, addresses, platforms."""
+"""Checks of the settings beyond their types: combinations, addresses, platforms. Opens no file."""
 
 import contextlib
 import ipaddress
@@ -8,7 +8,14 @@ import msgspec
 
 from extender.config.tree import Config, TlsConfig
 from extender.errors import ConfigError
-from extender.images.platform import InvalidPlatform, parse_platform
+from extender.images.platform import (
+    ARCHITECTURES,
+    OPERATING_SYSTEMS,
+    InvalidPlatform,
+    Platform,
+    normalize_platform,
+    parse_platform,
+)
 from extender.placement.annotations import Choice
 
 
@@ -29,6 +36,40 @@ def problems_of(config: Config) -> Iterator[str]:
     ):
         if seconds > config.cache.stale_seconds:
             yield f"{path}: {seconds:g} must not be more than cache.stale_seconds ({config.cache.stale_seconds:g})"
+
+
+def warnings_of(config: Config) -> Iterator[str]:
+    """What `serve` accepts and is probably a mistake, one sentence each: architectures and systems nobody has."""
+    for name in config.placement.preference:
+        if problem := _unheard_of(Platform("", normalize_platform("", name).architecture)):
+            yield f"placement.preference: {name!r}: {problem}"
+    for path, text in _named_platforms(config):
+        with contextlib.suppress(InvalidPlatform):  # a problem, not a warning
+            if problem := _unheard_of(parse_platform(text)):
+                yield f"{path}: {text!r}: {problem}"
+
+
+def _unheard_of(platform: Platform) -> str:
+    """Which part of the platform Go has no port for, and the nearest it has; empty if it has a port for both."""
+    import difflib  # late, since nearly every configuration does without
+
+    for kind, word, known in (
+        ("operating system", platform.os, OPERATING_SYSTEMS),
+        ("architecture", platform.architecture, ARCHITECTURES),
+    ):
+        if word and word not in known:
+            near = difflib.get_close_matches(word, sorted(known), 1)
+            return f"no node has the {kind} {word!r}" + (f"; is it {near[0]!r}?" if near else "")
+    return ""
+
+
+def _named_platforms(config: Config) -> Iterator[tuple[str, str]]:
+    """Each platform that the settings name, after the path of the key."""
+    for text in config.scheduler.assume:
+        yield "scheduler.assume", text
+    for index, rule in enumerate(config.admission.tolerations):
+        for text in rule.platforms:
+            yield f"admission.tolerations[{index}].platforms", text
 
 
 def _provider_problems(config: Config) -> Iterator[str]:
@@ -80,12 +121,10 @@ def _tls_problems(name: str, listen: str, tls: TlsConfig | None, *, plain_allowe
 
 
 def _platform_problems(config: Config) -> Iterator[str]:
-    named = [("scheduler.assume", text) for text in config.scheduler.assume]
     for index, rule in enumerate(config.admission.tolerations):
-        named += [(f"admission.tolerations[{index}].platforms", text) for text in rule.platforms]
         if not rule.platforms:
             yield f"admission.tolerations[{index}].platforms: [] is empty; name what every image must run on"
-    for path, text in named:
+    for path, text in _named_platforms(config):
         try:
             parse_platform(text)
         except InvalidPlatform as exc:

@@ -43,7 +43,7 @@ class CredentialPlugin:
         self._timeout_seconds = timeout_seconds
         self.name = plugin.name
         self.principal = plugin.name  # the node's own identity, which stays the same when passwords change
-        self._program = str(Path(bin_dir) / plugin.name)
+        self._program = _program_of(plugin, bin_dir)
         self._arguments = plugin.args or ()
         self._environment = {variable.name: variable.value for variable in plugin.env or ()}
         self._patterns = _patterns_of(plugin)
@@ -100,26 +100,47 @@ class _PluginsFile:
         self._keyrings: Mapping[bytes, Keyring] = {}
 
     def load(self) -> Keyring:
-        where = f"registry.credential_providers.config: {self._path}"
-        try:
-            config = msgspec.yaml.decode(Path(self._path).read_bytes(), type=CredentialProviderConfig)
-        except OSError as exc:
-            raise ConfigError(f"{where} cannot be read: {exc.strerror}") from exc
-        except (msgspec.MsgspecError, ValueError, RecursionError) as exc:  # ValueError is PyYAML's for 2001-13-45
-            raise ConfigError(f"{where}: {exc}") from exc
-        if config.api_version not in CONFIG_VERSIONS:
-            raise ConfigError(f"{where}: apiVersion must be {CONFIG_VERSIONS[0]}, not {config.api_version}")
-        names = [plugin.name for plugin in config.providers]
-        if not names or len(set(names)) != len(names):
-            raise ConfigError(f"{where}: at least one provider is needed, and each name only once")
-        plugins = {msgspec.json.encode(plugin): plugin for plugin in config.providers}
+        plugins = {msgspec.json.encode(plugin): plugin for plugin in _read_config(self._path).providers}
         try:
             self._keyrings = {
                 written: self._keyrings.get(written) or self._keyring_of(plugin) for written, plugin in plugins.items()
             }
         except ConfigError as exc:
-            raise ConfigError(f"{where}: {exc}") from exc
+            raise ConfigError(f"{_setting_of(self._path)}: {exc}") from exc
         return JoinedKeyring(tuple(self._keyrings.values()))
+
+
+def plugin_programs(path: str, bin_dir: str) -> list[str]:
+    """Returns the paths of the programs of the plugins in the file at `path`, in its order.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no configuration of plugins.
+    """
+    return [_program_of(plugin, bin_dir) for plugin in _read_config(path).providers]
+
+
+def _program_of(plugin: CredentialProvider, bin_dir: str) -> str:
+    return str(Path(bin_dir) / plugin.name)
+
+
+def _setting_of(path: str) -> str:
+    return f"registry.credential_providers.config: {path}"
+
+
+def _read_config(path: str) -> CredentialProviderConfig:
+    where = _setting_of(path)
+    try:
+        config = msgspec.yaml.decode(Path(path).read_bytes(), type=CredentialProviderConfig)
+    except OSError as exc:
+        raise ConfigError(f"{where} cannot be read: {exc.strerror}") from exc
+    except (msgspec.MsgspecError, ValueError, RecursionError) as exc:  # ValueError is PyYAML's for 2001-13-45
+        raise ConfigError(f"{where}: {exc}") from exc
+    if config.api_version not in CONFIG_VERSIONS:
+        raise ConfigError(f"{where}: apiVersion must be {CONFIG_VERSIONS[0]}, not {config.api_version}")
+    names = [plugin.name for plugin in config.providers]
+    if not names or len(set(names)) != len(names):
+        raise ConfigError(f"{where}: at least one provider is needed, and each name only once")
+    return config
 
 
 def _patterns_of(plugin: CredentialProvider) -> list[Pattern]:

@@ -39,6 +39,16 @@ class Compatibility(msgspec.Struct, frozen=True, kw_only=True):
     run_arm_on_arm64: bool = False
 
 
+# Those that Go has a port for (`go tool dist list`), as normalised here. Others are valid: `serve` refuses none.
+OPERATING_SYSTEMS = frozenset(
+    ("aix", "android", "darwin", "dragonfly", "freebsd", "illumos", "ios", "js",
+     "linux", "netbsd", "openbsd", "plan9", "solaris", "wasip1", "windows")
+)  # fmt: skip
+ARCHITECTURES = frozenset(
+    ("386", "amd64", "arm", "arm64", "loong64", "mips", "mips64", "mips64le", "mipsle", "ppc64", "ppc64le", "riscv64",
+     "s390x", "wasm")
+)  # fmt: skip
+
 _ARCHITECTURES = {
     "x86_64": "amd64",
     "x86-64": "amd64",

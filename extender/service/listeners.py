@@ -21,6 +21,19 @@ OPERATIONS = "operations"
 METRICS = "metrics"
 
 
+def open_files(outlet: Outlet, config: Config) -> tuple[TlsFiles | None, PathTokens | None]:
+    """The certificates and the path tokens of an outlet's listener, each None where the settings name no files.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    tls, token_file = outlet.tls(config), outlet.token_file(config)
+    return (
+        TlsFiles(outlet.name, tls.certificate, tls.key, tls.client_ca) if tls else None,
+        PathTokens(f"{outlet.name}.path_token_file", token_file) if token_file else None,
+    )
+
+
 class Listeners:
     """Opens a listener for each outlet and those for operations, and closes them in the order that loses no request."""
 
@@ -58,13 +71,11 @@ class Listeners:
             await listener.close()
 
     async def _open_outlet(self, outlet: Outlet, pod_resolver: PodResolver, cluster_view: ClusterView) -> str:
-        listen, tls = outlet.listen(self._config), outlet.tls(self._config)
+        listen = outlet.listen(self._config)
         if not listen:
             return ""
-        files = TlsFiles(outlet.name, tls.certificate, tls.key, tls.client_ca) if tls else None
+        files, tokens = open_files(outlet, self._config)
         routes = outlet.routes(self._config, pod_resolver, cluster_view)
-        token_file = outlet.token_file(self._config)
-        tokens = PathTokens(f"{outlet.name}.path_token_file", token_file) if token_file else None
         token_routes = (
             TokenRoutes(outlet.token_routes(self._config, pod_resolver, cluster_view), tokens.accepts)
             if tokens

@@ -13,6 +13,9 @@ from extender.store.rows import Store
 from extender.store.sqlite import SqliteStore
 from extender.watched_files import FileSetting, FileWatcher, WatchedFiles
 
+SQLITE = "sqlite:///"
+"""What the URL of a SQLite store begins with, before the absolute path of its file."""
+
 _FILE = "images.sqlite"
 # An image that nobody needed for a week may be looked up at its registry again.
 _KEEP_SECONDS = 7 * 86_400.0
@@ -65,7 +68,7 @@ def without_password(url: str) -> str:
 
 
 def _path_of(url: str) -> Path:
-    path = url.removeprefix("sqlite:///")
+    path = url.removeprefix(SQLITE)
     if path == url or not path.startswith("/") or path.endswith("/"):
         raise ConfigError(f"cache.url: {_shown(url)} names no file; write sqlite:////path (four slashes)")
     return Path(path)

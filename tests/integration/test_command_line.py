@@ -149,18 +149,35 @@ async def test_invalid_reference_is_an_answer_not_a_crash() -> None:
 
 
 async def test_config_prints_and_checks(tmp_path: Path) -> None:
-    """`config` prints every default; `--check` says whether `serve` would start."""
+    """`config` prints every default; `--check` says whether `serve` would start, `--values-only` without files."""
     code, out, _ = await run("config", "--set", "scheduler.wait_seconds=0.5")
     assert (code, yaml.safe_load(out)["scheduler"]["wait_seconds"]) == (0, 0.5)
     code, out, _ = await run("config", "--set", "cache.url=redis://ann:secret@cache")
     assert yaml.safe_load(out)["cache"]["url"] == "redis://ann:***@cache"
     file = tmp_path / "config.yaml"
-    file.write_text("admission: {listen: ''}\n")
-    assert (await run("config", "--check", str(file)))[0] == 0
+    file.write_text("{admission: {listen: ''}, cluster: {kubeconfig: /nonexistent}}\n")
+    assert await run("config", "--check", str(file), "--values-only") == (0, f"{file} is right\n", "")
+    code, _, err = await run("config", "--check", str(file))
+    assert code == 2
+    assert "error: cluster.kubeconfig: cannot use the kubeconfig /nonexistent: there is no such file; name" in err
+    assert (await run("config", "--check", str(file), "--set", "cluster.mode=none"))[0] == 0
     file.write_text("admission: {listen: 0.0.0.0:8443}\n")
     code, _, err = await run("config", "--check", str(file))
     assert code == 2
     assert "admission.tls.certificate" in err
+
+
+async def test_config_warns_about_what_no_node_has(tmp_path: Path) -> None:
+    """On standard error, and the exit code stays 0: a name that we do not know is a valid one."""
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "{admission: {listen: ''}, cluster: {mode: none}, placement: {preference: {arm46: 10, aarch64: 5}}}\n"
+    )
+    code, out, err = await run("config", "--check", str(file))
+    assert (code, out) == (0, f"{file} is right\n")
+    assert err.splitlines() == [
+        "warning: placement.preference: 'arm46': no node has the architecture 'arm46'; is it 'arm64'?"
+    ]
 
 
 @pytest.mark.parametrize("command", [name for name, _ in commands()])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.config.checks import parse_listen, problems_of
+from extender.config.checks import parse_listen, problems_of, warnings_of
 from extender.config.reading import load_config, read_config, to_yaml
 from extender.config.tree import Config, settings
 from extender.errors import ConfigError
@@ -219,3 +219,29 @@ def test_every_setting_is_documented_and_settable() -> None:
 def test_setting_shows_its_default(path: str, expected: str) -> None:
     """Defaults in the table are the Structs' own."""
     assert next(setting.default for setting in settings() if setting.path == path) == expected
+
+
+@pytest.mark.parametrize(
+    ("assignment", "warning"),
+    [
+        ("placement.preference={arm46: 1}", "placement.preference: 'arm46': no node has the architecture 'arm46'; is"),
+        ("scheduler.assume=[linux/amd46]", "scheduler.assume: 'linux/amd46': no node has the architecture 'amd46'; is"),
+        (
+            "admission.tolerations=[{operator: Exists, platforms: [linuks/arm64]}]",
+            "admission.tolerations[0].platforms: 'linuks/arm64': no node has the operating system 'linuks'; is it",
+        ),
+        ("scheduler.assume=[linux/zzzzz]", "scheduler.assume: 'linux/zzzzz': no node has the architecture 'zzzzz'"),
+        ("placement.preference={aarch64: 1, x86_64: 2, riscv64: 3}", ""),
+        ("scheduler.assume=[windows/amd64, linux/arm/v7, linux/armhf]", ""),
+        ("scheduler.assume=[amd64]", ""),
+    ],
+)
+def test_a_name_that_no_node_has_is_worth_a_warning(assignment: str, warning: str) -> None:
+    """With the nearest name that there is; other spellings of a name are fine, and what is no platform is an error."""
+    found = list(warnings_of(read_config(None, [assignment])))
+    assert [text.startswith(warning) for text in found] == [True] * bool(warning)
+
+
+def test_the_defaults_are_worth_no_warning() -> None:
+    """Every architecture that they name is one."""
+    assert list(warnings_of(Config())) == []

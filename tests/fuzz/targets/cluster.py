@@ -160,7 +160,7 @@ class _RedisServer:
         if self._store is None:
             server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
             port = server.sockets[0].getsockname()[1]
-            self._store = RedisStore(RedisServer(host="127.0.0.1", port=port), keep_seconds=60)
+            self._store = RedisStore(lambda: RedisServer(host="127.0.0.1", port=port), keep_seconds=60)
             self._server = server
             at_end(lambda: run(self.close()))
         return self._store

@@ -142,11 +142,10 @@ def plugin_configs(data: bytes) -> None:
         file.write(data)
         file.flush()
         try:
-            keyrings = load_credential_plugins(file.name, "/bin", key=_KEY, clock=Clock())
+            keyring = load_credential_plugins(file.name, "/bin", key=_KEY, clock=Clock())
         except ConfigError:
             return
-    for keyring in keyrings:
-        keyring.is_due(_reference(_HOSTS[1]))
+    keyring.is_due(_reference(_HOSTS[1]))
 
 
 def cloud_tokens(data: bytes) -> None:
@@ -185,7 +184,7 @@ def path_tokens(data: bytes) -> None:
         assert all(len(line) >= FEWEST_CHARACTERS and tokens.accepts(line) for line in lines)
         assert not tokens.accepts("")
         assert not tokens.accepts(lines[0][:-1]) or lines[0][:-1] in lines
-        assert not tokens.reload_if_changed()
+        assert not tokens.files.reload_if_changed()
 
 
 TARGETS = (

@@ -166,7 +166,7 @@ async def test_only_rows_written_with_the_key_are_used(open_url: Open, redis: De
     """Whoever can write to the server moves, changes and forges rows to no effect."""
     url = f"redis://127.0.0.1:{redis.port}"
     store, forger = open_url(url, ROW_KEY), open_url(url)
-    await store.write(Batch([row(0), row(1), row(1, TENANT)], {("ghcr.io/team/other", PUBLIC): 1.0}))
+    await store.write(Batch([row(0), row(1), row(1, TENANT)], {("ghcr.io/team/other", "v1", PUBLIC): 1.0}))
     other = open_url(url, ROW_KEY)
     assert await find(other, row(0)) == [row(0)]
     assert await find(other, row(1), PUBLIC, TENANT) == [row(1), row(1, TENANT)]
@@ -205,14 +205,14 @@ async def test_a_denial_without_the_key_voids_rows_until_they_are_written_anew(
 ) -> None:
     """A forged one costs lookups. It cannot be a later one taken for an earlier one, which would restore rows."""
     store = open_url(f"redis://127.0.0.1:{redis.port}", ROW_KEY)
-    await store.write(Batch([row(0, at=5.0)], {(row(0).repository, PUBLIC): 9.0}))
+    await store.write(Batch([row(0, at=5.0)], {(row(0).repository, row(0).name, PUBLIC): 9.0}))
     assert await find(store, row(0)) == []
     async with client_of(redis) as client:
         denial = await only_key(client, "*:denial:*")
         for wrong in (b"1.0", b"whatever", b"", bytes(16) + b"1.0"):
             await client.set(denial, wrong)
             assert await find(store, row(0)) == [None]
-    await store.write(Batch([row(0, at=10.0)], {(row(0).repository, PUBLIC): 9.0}))
+    await store.write(Batch([row(0, at=10.0)], {(row(0).repository, row(0).name, PUBLIC): 9.0}))
     assert await find(store, row(0)) == [row(0, at=10.0)]
 
 
@@ -220,7 +220,7 @@ async def test_rows_of_another_key_are_absent(open_url: Open, redis: DebianRedis
     """During a change of the key, and after it: replicas with different keys do not undo each other's rows."""
     url = f"redis://127.0.0.1:{redis.port}"
     old, new = open_url(url, ROW_KEY), open_url(url, b"n" * 32)
-    await old.write(Batch([row(0)], {(row(1).repository, TENANT): 1e9}))
+    await old.write(Batch([row(0)], {(row(1).repository, row(1).name, TENANT): 1e9}))
     assert await find(new, row(0)) == []
     assert await new.find_content(row(0).repository, row(0).packed) == []
     await new.write(Batch([row(0, at=2e9)], NONE))

@@ -1,0 +1,121 @@
+"""What is found before a start that would prevent it."""
+
+from pathlib import Path
+
+import pytest
+
+from extender.config.reading import load_config
+from extender.errors import ConfigError
+from extender.service.start_check import check_start
+from testbed.certificates import Authority
+
+_ALONE = ("cluster.mode=none", "admission.listen=", "cache.url='memory:'")
+_NOWHERE = "/nonexistent/file"
+
+
+async def problems(*settings: str) -> list[str]:
+    """The lines of the error, none if there is no error."""
+    try:
+        await check_start(load_config(None, [*_ALONE, *settings]))
+    except ConfigError as exc:
+        return str(exc).splitlines()
+    return []
+
+
+async def test_what_serve_could_open_is_right(tmp_path: Path) -> None:
+    """Files of every kind, all of them usable."""
+    (tmp_path / "hosts").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "key").write_bytes(bytes(32))
+    (tmp_path / "tokens").write_text("x" * 40)
+    authority = Authority(tmp_path)
+    served = authority.issue("webhook")
+    assert (
+        await problems(
+            "admission.listen=127.0.0.1:0",
+            f"admission.tls={{certificate: {served.certificate}, key: {served.key}}}",
+            f"admission.path_token_file={tmp_path / 'tokens'}",
+            f"registry.ca_files=[{authority.certificate}]",
+            f"registry.docker_config={tmp_path / 'config.json'}",
+            f"registry.hosts_directory={tmp_path / 'hosts'}",
+            f"cache.key_file={tmp_path / 'key'}",
+            f"cache.url=sqlite:///{tmp_path}/images.sqlite",
+        )
+        == []
+    )
+    assert not (tmp_path / "images.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "path"),
+    [
+        (["registry.ca_files=[{}]"], "registry.ca_files"),
+        (["registry.docker_config={}"], "registry.docker_config"),
+        (["registry.hosts_directory={}"], "registry.hosts_directory"),
+        (["registry.hosts_directory=/", "registry.ca_files=[{}]"], "registry.ca_files"),
+        (["registry.credential_providers={{config: {}, bin_dir: /bin}}"], "registry.credential_providers.config"),
+        (["cache.key_file={}"], "cache.key_file"),
+        (["cache.url=redis://cache?password_file={}"], "cache.url"),
+        (["cluster.mode=auto", "cluster.kubeconfig={}"], "cluster.kubeconfig"),
+        (["scheduler.tls={{certificate: {}, key: /k}}"], "scheduler.tls.certificate"),
+        (["scheduler.tls={{certificate: /dev/null, key: {}}}"], "scheduler.tls.key"),
+        (["scheduler.tls={{certificate: /dev/null, key: /dev/null, client_ca: {}}}"], "scheduler.tls.client_ca"),
+        (["admission.listen=127.0.0.1:0", "admission.tls=null", "admission.path_token_file={}"],
+         "admission.path_token_file"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+async def test_a_file_that_is_not_there_is_named(settings: list[str], path: str) -> None:
+    """With the key's path, in a line of its own."""
+    (line,) = await problems(*(setting.format(_NOWHERE) for setting in settings))
+    assert line.startswith(path)
+    assert _NOWHERE in line
+
+
+async def test_every_listener_and_part_has_its_line(tmp_path: Path) -> None:
+    """So that a file is mended once."""
+    found = await problems(
+        f"scheduler.tls={{certificate: {_NOWHERE}, key: /k}}", f"cache.key_file={_NOWHERE}",
+        "cluster.mode=auto", f"cluster.kubeconfig={tmp_path / 'none'}",
+    )  # fmt: skip
+    assert [line.partition(":")[0] for line in found] == [
+        "scheduler.tls.certificate",
+        "cache.key_file",
+        "cluster.kubeconfig",
+    ]
+
+
+async def test_what_serve_starts_with_and_cannot_use_is_a_warning(tmp_path: Path) -> None:
+    """A plugin's program that is not there, a store whose folder is a file; it starts and does without."""
+    (tmp_path / "plugins.yaml").write_text(
+        "{apiVersion: kubelet.config.k8s.io/v1, kind: CredentialProviderConfig, providers: [{name: gone,"
+        " apiVersion: credentialprovider.kubelet.k8s.io/v1, matchImages: [ghcr.io], defaultCacheDuration: 1h}]}"
+    )
+    plugins = f"registry.credential_providers={{config: {tmp_path / 'plugins.yaml'}, bin_dir: {tmp_path}}}"
+    store = f"cache.url=sqlite:///{tmp_path / 'plugins.yaml'}/images.sqlite"
+    warnings = await check_start(load_config(None, [*_ALONE, plugins, store]))
+    assert [warning.partition(" ")[0] for warning in warnings] == [
+        "registry.credential_providers.bin_dir:",
+        "cache.url:",
+    ]
+    (tmp_path / "gone").write_text("#!/bin/sh\n")
+    (tmp_path / "gone").chmod(0o755)
+    store = f"cache.url=sqlite:///{tmp_path}/new/images.sqlite"
+    assert await check_start(load_config(None, [*_ALONE, plugins, store])) == []
+
+
+async def test_nothing_listens_and_nobody_is_asked(tmp_path: Path, unused_tcp_port: int) -> None:
+    """A kubeconfig of an API server that is not there, a store that is not there, an address that is taken."""
+    kubeconfig = tmp_path / "config"
+    kubeconfig.write_text(
+        "{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: c, user: u}}],"
+        f" clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{unused_tcp_port}'}}}}],"
+        " users: [{name: u, user: {token: t}}]}"
+    )
+    settings = [
+        "cluster.mode=auto",
+        f"cluster.kubeconfig={kubeconfig}",
+        f"scheduler.listen=127.0.0.1:{unused_tcp_port}",
+    ]
+    settings += [f"cache.url=redis://127.0.0.1:{unused_tcp_port}"]
+    assert await problems(*settings) == []
