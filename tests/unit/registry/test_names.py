@@ -3,7 +3,9 @@
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from contextvars import Context
+from typing import Any, TypeVar
 
 import pytest
 from aiohttp.abc import ResolveResult
@@ -11,7 +13,10 @@ from aiohttp.abc import ResolveResult
 from extender.errors import NameUnresolved
 from extender.registry.names import NameResolver, look_up_addresses
 from extender.registry.transport import deadline
+from extender.turns import Interest, set_interest
 from testbed.clock import Clock
+
+T = TypeVar("T")
 
 
 class NameServers:
@@ -29,6 +34,24 @@ class NameServers:
         if host.startswith("bad.") or host in self.down:
             raise socket.gaierror(socket.EAI_NONAME, "no such name")
         return [ResolveResult(hostname=host, host="192.0.2.1", port=port, family=family, proto=6, flags=0)]
+
+
+def context_of(tenant: str) -> Context:
+    """The context of work that this tenant wants."""
+    context = Context()
+    context.run(set_interest, Interest(tenant, 1000.0))
+    return context
+
+
+def run_for(tenant: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """The work in a task on behalf of this tenant."""
+    return asyncio.get_running_loop().create_task(work, context=context_of(tenant))
+
+
+async def settle() -> None:
+    """Lets tasks run until they wait, and threads begin what they have been given."""
+    for _ in range(20):
+        await asyncio.sleep(0.002)
 
 
 @pytest.fixture
@@ -73,12 +96,16 @@ async def test_a_name_is_looked_up_once_at_a_time(resolver: NameResolver, server
     assert [isinstance(outcome, list) for outcome in outcomes] == [False] + [True] * 9
 
 
-async def test_a_name_that_does_not_resolve_is_an_os_error(resolver: NameResolver, servers: NameServers) -> None:
-    """And is looked up again by the next caller."""
-    for _ in range(2):
-        with pytest.raises(socket.gaierror, match="no such name"):
-            await resolver.resolve("bad.example", 443)
-    assert servers.requested == ["bad.example"] * 2
+async def test_a_name_that_does_not_resolve_is_an_os_error(
+    resolver: NameResolver, servers: NameServers, clock: Clock
+) -> None:
+    """For five seconds without another lookup, at whatever port, and then after one."""
+    for seconds, lookups in ((0.0, 1), (4.9, 1), (0.1, 2)):
+        clock.advance(seconds)
+        for port in (443, 5000):
+            with pytest.raises(socket.gaierror, match="no such name"):
+                await resolver.resolve("bad.example", port)
+        assert servers.requested == ["bad.example"] * lookups
 
 
 async def test_slow_zones_do_not_hold_up_names_that_have_resolved(
@@ -98,7 +125,7 @@ async def test_slow_zones_do_not_hold_up_names_that_have_resolved(
 
 async def test_lookups_that_nobody_waits_for_are_dropped(resolver: NameResolver, servers: NameServers) -> None:
     """Of a hundred names whose callers went away, those that had no thread yet are never looked up."""
-    slow = [asyncio.create_task(resolver.resolve(f"slow.{number}.example", 443)) for number in range(100)]
+    slow = [run_for("shop", resolver.resolve(f"slow.{number}.example", 443)) for number in range(100)]
     await asyncio.sleep(0)
     for task in slow:
         task.cancel()
@@ -122,6 +149,87 @@ async def test_an_exchange_that_ends_while_its_name_resolves_blames_no_host(reso
     with pytest.raises(NameUnresolved, match="was not asked"):
         async with deadline("slow.example", 0.01):
             await resolver.resolve("slow.example", 443)
+
+
+async def test_a_name_has_the_same_addresses_at_each_port(resolver: NameResolver, servers: NameServers) -> None:
+    """They are looked up once, and given with the port that was asked for."""
+    found = [await resolver.resolve("a.example", port) for port in (443, 5000)]
+    assert [[result["port"] for result in each] for each in found] == [[443], [5000]]
+    assert servers.requested == ["a.example"]
+
+
+async def test_slow_zones_of_one_tenant_leave_threads_for_others(resolver: NameResolver, servers: NameServers) -> None:
+    """A hundred new names of one tenant hang; new names of others resolve at once."""
+    slow = [run_for("mallory", resolver.resolve(f"slow.{number}.example", 443)) for number in range(100)]
+    await settle()
+    assert len(servers.requested) == 8
+    async with asyncio.timeout(5):
+        assert await run_for("honest", resolver.resolve("registry.example", 443))
+        assert await run_for("other", resolver.resolve("another.example", 443))
+    assert not any(task.done() for task in slow)
+    servers.go.set()
+    await asyncio.gather(*slow)
+
+
+async def test_names_that_have_resolved_and_turn_slow_leave_threads_for_others(
+    resolver: NameResolver, servers: NameServers, clock: Clock
+) -> None:
+    """Whoever made a hundred names known cannot hold up the known names of others."""
+    servers.go.set()
+    for number in range(100):
+        await run_for("mallory", resolver.resolve(f"slow.{number}.example", 443))
+    await run_for("honest", resolver.resolve("registry.example", 443))
+    servers.go.clear()
+    clock.advance(60)
+    slow = [run_for("mallory", resolver.resolve(f"slow.{number}.example", 443)) for number in range(100)]
+    await settle()
+    async with asyncio.timeout(5):
+        assert await run_for("honest", resolver.resolve("registry.example", 443))
+    assert not any(task.done() for task in slow)
+    servers.go.set()
+    await asyncio.gather(*slow)
+
+
+async def test_a_queued_name_that_another_tenant_wants_gets_that_tenant_s_thread(
+    resolver: NameResolver, servers: NameServers
+) -> None:
+    """Whoever names a host first cannot hold it back from the others."""
+    slow = [run_for("mallory", resolver.resolve(f"slow.{number}.example", 443)) for number in range(100)]
+    queued = run_for("mallory", resolver.resolve("registry.example", 443))
+    await settle()
+    assert "registry.example" not in servers.requested
+    async with asyncio.timeout(5):
+        assert await run_for("honest", resolver.resolve("registry.example", 443))
+        assert await queued
+    servers.go.set()
+    await asyncio.gather(*slow)
+
+
+async def test_a_tenant_s_names_do_not_drive_others_from_memory(
+    resolver: NameResolver, servers: NameServers, clock: Clock
+) -> None:
+    """Thousands of names that resolve at once leave the names of others known."""
+    await run_for("honest", resolver.resolve("registry.example", 443))
+    context = context_of("mallory")
+    for number in range(4100):
+        await asyncio.get_running_loop().create_task(resolver.resolve(f"{number}.example"), context=context)
+    servers.requested.clear()
+    assert await run_for("honest", resolver.resolve("registry.example", 443))
+    assert servers.requested == []
+
+
+async def test_a_zone_with_thousands_of_addresses_costs_little(clock: Clock) -> None:
+    """The first 32 are used."""
+
+    def look_up(host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:
+        return [
+            ResolveResult(hostname=host, host=f"192.0.2.{number % 256}", port=port, family=family, proto=6, flags=0)
+            for number in range(4000)
+        ]
+
+    resolver = NameResolver(clock=clock, look_up=look_up)
+    assert len(await resolver.resolve("many.example", 443)) == 32
+    await resolver.close()
 
 
 def test_addresses_of_the_c_library() -> None:
