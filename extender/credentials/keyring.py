@@ -15,6 +15,7 @@ from extender.credential_sources import SOURCES, Source
 from extender.credentials.logins import Login, Logins
 from extender.images.reference import ImageReference
 from extender.metrics import counters
+from extender.turns import TurnLost
 
 log = structlog.get_logger()
 
@@ -52,7 +53,7 @@ class Keyring(Protocol):
     """A source of credentials: pull secrets, a Docker configuration, a program, or a cloud's identity.
 
     `load` obtains the credentials for a lookup. Between lookups only ids are needed, which take no I/O and no password.
-    No method raises: a source that fails returns no credentials, and logs and counts the failure.
+    No method raises for a source that fails: it returns no credentials, and logs and counts the failure.
     """
 
     @property
@@ -76,6 +77,9 @@ class Keyring(Protocol):
         """Returns the credentials to try for this image, most specific first, `ANONYMOUS` last.
 
         `refresh`: the previous credentials were denied, so those that may have changed are obtained again.
+
+        Raises:
+            TurnLost: the lookup waited for its turn at a source, and nobody wants it any more.
         """
 
 
@@ -165,6 +169,8 @@ class JoinedKeyring:
 async def _load_part(part: Keyring, reference: ImageReference, *, refresh: bool) -> tuple[Credential, ...]:
     try:
         return await part.load(reference, refresh=refresh)
+    except TurnLost:
+        raise
     except Exception as exc:  # noqa: BLE001 - a defect of ours in one source must not cost the others' credentials
         CREDENTIALS[Source.KEYRING]["error"].inc()
         # Neither message nor traceback: an exception may quote its input.

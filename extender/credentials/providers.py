@@ -3,35 +3,54 @@
 Decides how long an answer is cached and which images share it. Each provider implements its own requests.
 """
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Hashable
-from typing import Protocol
-from weakref import WeakValueDictionary
+from typing import NamedTuple, Protocol
 
 import msgspec
 import structlog
 
+from extender.budgets import OPERATOR, declare_budget
 from extender.credential_sources import Cloud, Source
 from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, credential_id_of
-from extender.credentials.logins import ByPattern, Login, Logins
+from extender.credentials.logins import ByPattern, Login, Logins, cost_bytes
 from extender.errors import ExtenderError
 from extender.images.reference import ImageReference
 from extender.kubernetes.credential_provider_v1 import CacheKeyType
-from extender.tables import LruTable, declare_cache
+from extender.shared_calls import SharedCalls
+from extender.tables import ShareTable, declare_cache
+from extender.turns import Turns, current_interest
 
 log = structlog.get_logger()
 
-_RETRY_SECONDS = 10.0  # after a failure
+_RETRY_SECONDS = 10.0  # after a failure, or as long as the failure took if that was longer
 _SETTLED_SECONDS = 30.0  # least time before an image that stays unresolved makes `is_due` true again
 _LEAST_KEPT_SECONDS = 1.0  # one lookup may need them twice
-_AT_ONCE = 8  # concurrent requests to one provider
+_AT_ONCE = 8
+_AT_REGISTRY = 4
+_REQUESTS = declare_budget(
+    "credentials.providers.requests",
+    unit="requests to one provider",
+    total=_AT_ONCE,
+    most_each=_AT_ONCE // 2,
+    why=f"a program takes some 50 MB, and one that hangs a minute; {_AT_REGISTRY} for one registry, of which one "
+    f"tenant alone has {_AT_REGISTRY // 2}",
+)
+_ANSWER_BYTES = 16 << 20  # of each provider; an answer with one password of 2 KB takes some 5 KB
+_EMPTY_BYTES = 1500  # of an answer without a login
 _ANSWERS = declare_cache(
     "credentials.providers.answers",
     key="image, registry or neither",
     lifetime="as the provider says",
-    bound=4096,
+    bound=f"{_ANSWER_BYTES >> 20} MiB",
     invalidated_by="a newer or failed answer",
+)
+_FAILURES = declare_cache(
+    "credentials.providers.failures",
+    key="registry",
+    lifetime=f"{_RETRY_SECONDS:g} s or more",
+    bound=1024,
+    invalidated_by="an answer",
 )
 
 
@@ -73,7 +92,7 @@ class LoginProvider(Protocol):
 
 
 class _Held(msgspec.Struct):
-    """A cached answer.
+    """A cached answer, and the tenant for which it is kept.
 
     The credential ids stay until another answer replaces them. The logins stay until they expire or fail to renew.
     """
@@ -82,10 +101,20 @@ class _Held(msgspec.Struct):
     logins: Logins
     fresh_until: float
     due_at: float
+    tenant: str = OPERATOR
+    cost_bytes: int = 0
+
+
+class _Failed(NamedTuple):
+    tenant: str
+    retry_at: float
+
+
+_NO_ANSWER = _Held(ByPattern(()), Logins(()), 0.0, 0.0)
 
 
 class ProviderKeyring:
-    """A keyring of one provider's credentials."""
+    """A keyring of one provider's credentials. A cached answer is given without waiting for any other request."""
 
     tenant = ""
 
@@ -94,9 +123,13 @@ class ProviderKeyring:
         self._provider = provider
         self._key = key
         self._clock = clock
-        self._held: LruTable[tuple[CacheKeyType, str], _Held] = _ANSWERS.lru_table()
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._held: ShareTable[tuple[CacheKeyType, str], _Held] = _ANSWERS.share_table(
+            _ANSWER_BYTES, owner_of=lambda _, held: held.tenant, cost_of=lambda _, held: held.cost_bytes
+        )
+        self._failed: ShareTable[str, _Failed] = _FAILURES.share_table(owner_of=lambda _, failed: failed.tenant)
+        turns = Turns(_REQUESTS, clock, at_host=_AT_REGISTRY, most_each_at_host=_AT_REGISTRY // 2)
+        self._calls: SharedCalls[str, _Held] = SharedCalls(turns)
+        self._is_by_image = False  # whether the last answer was for its image only
 
     @property
     def identity(self) -> Hashable:
@@ -111,25 +144,50 @@ class ProviderKeyring:
     def is_due(self, reference: ImageReference) -> bool:
         """Whether the cached answer is due for renewal, or is missing although the provider serves the image."""
         held = self._find(reference.repository)
-        if held is None:
-            return self._provider.serves(reference.repository)
-        return self._clock() >= held.due_at
+        is_due = self._clock() >= held.due_at if held else self._provider.serves(reference.repository)
+        return is_due and not self._has_just_failed(reference.domain)
 
     async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
-        """Returns the matching credentials. Ignores `refresh`: tenants cause denials, so only expiry renews them."""
+        """Returns the matching credentials. Ignores `refresh`: tenants cause denials, so only expiry renews them.
+
+        Raises:
+            TurnLost: the request was dropped from the queue.
+        """
         del refresh
         repository = reference.repository
         if not self._provider.serves(repository):
             return ()
-        lock = self._locks.setdefault(reference.domain, asyncio.Lock())
-        async with lock, self._room:
-            held = self._find(repository)
-            if held is None or self._clock() >= held.fresh_until:
-                held = await self._obtain(reference, held)
+        held = self._current(reference) or await self._share(reference)
         return tuple(
             Credential(login.username, login.password, self._credential_id_of(login))
             for login in held.logins.matching(repository)
         )
+
+    def _current(self, reference: ImageReference) -> _Held | None:
+        """Returns the cached answer, or none at all after a failure; None if the provider is to be asked."""
+        held = self._find(reference.repository)
+        if held and self._clock() < held.fresh_until:
+            return held
+        return _NO_ANSWER if self._has_just_failed(reference.domain) else None
+
+    def _has_just_failed(self, domain: str) -> bool:
+        failed = self._failed.peek(domain)
+        return failed is not None and self._clock() < failed.retry_at
+
+    async def _share(self, reference: ImageReference) -> _Held:
+        """Returns the answer of a request that all share who want it.
+
+        That is one request per registry, whose answer may be for all its images, and one per image if it is not.
+        """
+        if not self._is_by_image:
+            await self._join(reference.domain, reference)
+            held = self._current(reference)
+            if held:
+                return held
+        return await self._join(reference.repository, reference)
+
+    async def _join(self, key: str, reference: ImageReference) -> _Held:
+        return await self._calls.join(key, lambda: self._obtain(reference), host=reference.domain)
 
     def _find(self, repository: str) -> _Held | None:
         """Returns the most specific cached answer for the repository, in the kubelet's order."""
@@ -140,30 +198,44 @@ class ProviderKeyring:
                 return held
         return None
 
-    async def _obtain(self, reference: ImageReference, before: _Held | None) -> _Held:
+    async def _obtain(self, reference: ImageReference) -> _Held:
+        """Asks the provider, unless an answer has come while this waited for its turn."""
+        current = self._current(reference)
+        if current:
+            return current
         counts = CREDENTIALS[self._provider.source]
+        started = self._clock()
         try:
             given = await self._provider.provide(reference.repository)
         except CredentialsUnavailable as exc:
             counts["error"].inc()
             log.warning("provider.failed", provider=self._provider.name, registry=reference.domain, why=str(exc))
-            return self._hold_failure(reference, before)
+            return self._hold_failure(reference, self._clock() - started)
         counts["obtained" if given.logins else "none"].inc()
         now = self._clock()
         fresh_until = now + max(given.keep_seconds, _LEAST_KEPT_SECONDS)
         credential_ids = ByPattern((login.pattern, self._credential_id_of(login)) for login in given.logins)
-        held = _Held(credential_ids, Logins(given.logins), fresh_until, max(fresh_until, now + _SETTLED_SECONDS))
+        tenant = OPERATOR if given.cache_key_type is CacheKeyType.GLOBAL else current_interest().first
+        held = _Held(
+            credential_ids, Logins(given.logins), fresh_until, max(fresh_until, now + _SETTLED_SECONDS),
+            tenant, _EMPTY_BYTES + cost_bytes(given.logins),
+        )  # fmt: skip
+        self._is_by_image = given.cache_key_type is CacheKeyType.IMAGE
+        self._failed.remove(reference.domain)
         self._hold(given.cache_key_type, reference, held)
         return held
 
-    def _hold_failure(self, reference: ImageReference, before: _Held | None) -> _Held:
-        """Caches an answer without logins until the next retry. The credential ids of the last answer stay."""
-        retry_at = self._clock() + _RETRY_SECONDS
-        if before is None:
-            before = _Held(ByPattern(()), Logins(()), retry_at, retry_at)
-            self._hold(CacheKeyType.REGISTRY, reference, before)
-        before.logins, before.fresh_until, before.due_at = Logins(()), retry_at, retry_at
-        return before
+    def _hold_failure(self, reference: ImageReference, seconds: float) -> _Held:
+        """Remembers that the provider fails for the registry, for `seconds` at least: as long as that took.
+
+        The last answer loses its passwords. Its credential ids stay.
+        """
+        retry_at = self._clock() + max(_RETRY_SECONDS, seconds)
+        self._failed.put(reference.domain, _Failed(current_interest().first, retry_at))
+        before = self._find(reference.repository)
+        if before:
+            before.logins = Logins(())
+        return _NO_ANSWER
 
     def _hold(self, cache_key_type: CacheKeyType, reference: ImageReference, held: _Held) -> None:
         names = {

@@ -54,9 +54,9 @@ _LOOKUPS = declare_budget(
 _ADDRESSES = declare_cache(
     "registry.names.addresses",
     key="host, address family",
-    lifetime=f"{_FRESH_SECONDS:g} s; a failure {_FAILED_SECONDS:g} s",
-    bound=f"{_MOST_KEPT:,} addresses and failures",
-    invalidated_by="the next lookup of the name",
+    lifetime=f"{_FAILED_SECONDS:g} s or {_FRESH_SECONDS:g} s",
+    bound=f"{_MOST_KEPT:,} addresses",
+    invalidated_by="the next lookup",
 )
 
 

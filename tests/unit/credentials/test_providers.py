@@ -1,6 +1,10 @@
 """What providers hand out: how long it is kept, for what else it holds, and who waits for whom."""
 
 import asyncio
+import math
+from collections.abc import Coroutine
+from contextvars import Context
+from typing import Any, TypeVar
 
 import pytest
 from structlog.testing import capture_logs
@@ -9,9 +13,12 @@ from extender.credential_sources import Source
 from extender.credentials.keyring import ANONYMOUS, JoinedKeyring
 from extender.credentials.logins import Login
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderKeyring
-from extender.images.reference import parse_reference
+from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.credential_provider_v1 import CacheKeyType
+from extender.turns import Interest, set_interest
 from testbed.clock import Clock
+
+T = TypeVar("T")
 
 KEY = b"k" * 32
 APP = parse_reference("quay.io/team/app:1")
@@ -33,6 +40,7 @@ class Provider:
         self.principal = principal
         self.requested: list[str] = []
         self.fails = False
+        self.secret = ""
         self.open = asyncio.Event()
         self.open.set()
 
@@ -44,9 +52,27 @@ class Provider:
         await self.open.wait()
         if self.fails:
             raise CredentialsUnavailable("it is down")
-        password = f"password-{len(self.requested)}"
+        password = f"password-{len(self.requested)}{self.secret}"
         logins = tuple(Login(host, "node", password) for host in ("quay.io", "ghcr.io"))
         return ProvidedCredentials(logins, self.keep_seconds, self.cache_key_type)
+
+
+def run_for(tenant: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """The work in a task on behalf of this tenant."""
+    context = Context()
+    context.run(set_interest, Interest(tenant, math.inf))  # asked for again and again
+    return asyncio.get_running_loop().create_task(work, context=context)
+
+
+def image_of(number: int) -> ImageReference:
+    """One of a tenant's many images."""
+    return parse_reference(f"quay.io/team/app-{number}:1")
+
+
+async def settle() -> None:
+    """Lets every task run until it waits."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -131,6 +157,94 @@ async def test_a_failure_is_tried_again_after_ten_seconds(clock: Clock) -> None:
     clock.advance(10)
     assert ring.is_due(APP)
     assert await ring.load(APP)
+
+
+async def test_an_answer_that_is_held_waits_for_no_other_request(clock: Clock) -> None:
+    """A tenant names a hundred repositories of a registry for which the provider hangs; others' answers serve."""
+    provider = Provider(CacheKeyType.IMAGE)
+    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    assert await ring.load(APP)
+    provider.open.clear()
+    hanging = [run_for("mallory", ring.load(image_of(number))) for number in range(100)]
+    await settle()
+    async with asyncio.timeout(5):
+        assert await run_for("honest", ring.load(APP))
+    assert not any(task.done() for task in hanging)
+    provider.open.set()
+    await asyncio.gather(*hanging)
+
+
+async def test_a_provider_that_hangs_for_one_tenant_leaves_turns_for_others(clock: Clock) -> None:
+    """At another registry, and at the same one for another image."""
+    provider = Provider(CacheKeyType.IMAGE)
+    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    await ring.load(APP)
+    provider.open.clear()
+    hanging = [run_for("mallory", ring.load(image_of(number))) for number in range(100)]
+    await settle()
+    assert len(provider.requested) == 1 + 2
+    provider.open, hang = asyncio.Event(), provider.open
+    provider.open.set()
+    async with asyncio.timeout(5):
+        assert await run_for("honest", ring.load(OTHER_APP))
+        assert await run_for("honest", ring.load(ELSEWHERE))
+    hang.set()
+    await asyncio.gather(*hanging)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+async def test_a_failure_for_one_image_is_not_repeated_for_the_others(clock: Clock, seconds: float) -> None:
+    """Nor for those whose answers have expired, nor for those that wait: for ten seconds, or as long as it took."""
+    provider = Provider(CacheKeyType.IMAGE)
+    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    images = [image_of(number) for number in range(100)]
+    for image in images[:50]:
+        await ring.load(image)
+    clock.advance(100)
+    provider.requested.clear()
+    provider.open.clear()
+    provider.fails = True
+    loads = [run_for("shop", ring.load(image)) for image in images]
+    await settle()
+    clock.advance(seconds)
+    provider.open.set()
+    assert await asyncio.gather(*loads) == [()] * 100
+    assert len(provider.requested) == 2
+    clock.advance(max(10.0, seconds) - 0.1)
+    assert await ring.load(images[0]) == ()
+    assert not ring.is_due(images[0])
+    assert len(provider.requested) == 2
+    provider.fails = False
+    clock.advance(0.1)
+    assert ring.is_due(images[0])
+    assert await ring.load(images[0])
+
+
+async def test_a_failure_for_one_registry_leaves_the_others(clock: Clock) -> None:
+    """Whoever chooses a registry for which the provider fails keeps no other's credentials back."""
+    provider = Provider(CacheKeyType.GLOBAL)
+    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    await ring.load(APP)
+    clock.advance(100)
+    provider.fails = True
+    assert await ring.load(APP) == ()
+    provider.fails = False
+    assert await ring.load(ELSEWHERE)
+
+
+async def test_answers_for_one_tenant_s_images_leave_those_of_others(clock: Clock) -> None:
+    """Thousands of images of one tenant fill the cache, and not at the cost of another's few."""
+    provider = Provider(CacheKeyType.IMAGE, keep_seconds=1e9)
+    provider.secret = "s" * 50_000
+    ring = ProviderKeyring(provider, key=KEY, clock=clock)
+    await run_for("honest", ring.load(APP))
+    for number in range(400):
+        await run_for("mallory", ring.load(image_of(number)))
+    provider.requested.clear()
+    assert await run_for("honest", ring.load(APP))
+    assert provider.requested == []
+    await run_for("mallory", ring.load(image_of(0)))
+    assert provider.requested == ["quay.io/team/app-0"]
 
 
 async def test_a_failure_to_renew_leaves_scopes_and_no_password(clock: Clock) -> None:
