@@ -5,6 +5,7 @@ This file keeps, lists and watches no secrets, so the verb `get` on secrets is t
 
 import base64
 import re
+from operator import attrgetter
 
 import msgspec
 import structlog
@@ -35,8 +36,8 @@ _MOST_ENTRIES = 256
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 
 _DECODERS = {
-    "kubernetes.io/dockerconfigjson": (".dockerconfigjson", decode_docker_config),
-    "kubernetes.io/dockercfg": (".dockercfg", decode_legacy_config),
+    "kubernetes.io/dockerconfigjson": (attrgetter("docker_config_json"), decode_docker_config),
+    "kubernetes.io/dockercfg": (attrgetter("docker_cfg"), decode_legacy_config),
 }
 
 
@@ -109,8 +110,8 @@ def _logins_in(body: bytes) -> DecodedLogins:
         secret = _SECRET.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # from None: the exception may quote the secret
         raise ClusterError("a secret came that is none of core/v1") from None
-    key, decode = _DECODERS.get(secret.type or "", ("", None))
-    packed = (secret.data or {}).get(key)
+    read, decode = _DECODERS.get(secret.type or "", (None, None))
+    packed = read(secret.data) if read and secret.data else None
     if decode is None or not packed:
         return DecodedLogins((), 0)
     if len(packed) > _MAX_DOCUMENT_BYTES // 3 * 4 + 4:

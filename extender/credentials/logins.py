@@ -71,11 +71,13 @@ class _DockerAuth(msgspec.Struct):
 
 
 class _DockerConfig(msgspec.Struct):
-    auths: dict[str, _DockerAuth] | None = None
+    auths: dict[str, msgspec.Raw] | None = None
 
 
+# Entries are decoded one by one, as many as are used: a document may have 100 times as many.
 _CONFIG = msgspec.json.Decoder(_DockerConfig)
-_AUTHS = msgspec.json.Decoder(dict[str, _DockerAuth] | None)
+_AUTHS = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
+_AUTH = msgspec.json.Decoder(_DockerAuth)
 
 
 class ByPattern(Generic[T]):
@@ -189,14 +191,9 @@ def decode_docker_config(raw: bytes, *, most: int | None = None) -> DecodedLogin
         InvalidLogins: it is not such JSON, or an `auth` is not base64 of `name:password`.
     """
     try:
-        entries = _CONFIG.decode(raw).auths
-    except (
-        msgspec.DecodeError,
-        UnicodeDecodeError,
-        RecursionError,
-    ):  # from None: a decoder's message may quote the input
+        return _logins_of(_CONFIG.decode(raw).auths, most)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # from None: a message may quote the input
         raise InvalidLogins("it is no Docker configuration: JSON with a map `auths` is expected") from None
-    return _logins_of(entries, most)
 
 
 def decode_legacy_config(raw: bytes, *, most: int | None = None) -> DecodedLogins:
@@ -208,10 +205,9 @@ def decode_legacy_config(raw: bytes, *, most: int | None = None) -> DecodedLogin
         InvalidLogins: as `decode_docker_config`.
     """
     try:
-        entries = _AUTHS.decode(raw)
+        return _logins_of(_AUTHS.decode(raw), most)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidLogins("it is no .dockercfg: a JSON map of logins is expected") from None
-    return _logins_of(entries, most)
 
 
 def is_on_default_registry(repository: str) -> bool:
@@ -222,9 +218,9 @@ def is_on_default_registry(repository: str) -> bool:
     return first in ("docker.io", _DEFAULT_REGISTRY) or not ("." in first or ":" in first)
 
 
-def _logins_of(entries: dict[str, _DockerAuth] | None, most: int | None) -> DecodedLogins:
+def _logins_of(entries: dict[str, msgspec.Raw] | None, most: int | None) -> DecodedLogins:
     entries = entries or {}
-    logins = (_login_of(pattern, entry) for pattern, entry in islice(entries.items(), most))
+    logins = (_login_of(pattern, _AUTH.decode(entry)) for pattern, entry in islice(entries.items(), most))
     left_out = 0 if most is None else max(0, len(entries) - most)
     return DecodedLogins(tuple(login for login in logins if login.username or login.password), left_out)
 

@@ -118,11 +118,18 @@ class NodeList(Wire, frozen=True):
     items: list[Node] | None = None
 
 
+class SecretData(Wire, frozen=True):
+    """The data of a core/v1 Secret, in base64: the keys of the two types of pull secrets."""
+
+    docker_config_json: str | None = msgspec.field(name=".dockerconfigjson", default=None)
+    docker_cfg: str | None = msgspec.field(name=".dockercfg", default=None)
+
+
 class Secret(Wire, frozen=True):
-    """core/v1 Secret; its data is base64."""
+    """core/v1 Secret."""
 
     type: str | None = None
-    data: dict[str, str | None] | None = None
+    data: SecretData | None = None
 
 
 class NodeSelectorRequirement(Wire, frozen=True, omit_defaults=True):

@@ -62,6 +62,7 @@ async def secrets(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterSecret
     [
         pytest.param(secret(JSON_TYPE, json=packed({"auths": AUTHS})), (ANN,), id="dockerconfigjson"),
         pytest.param(secret(LEGACY_TYPE, legacy=packed(AUTHS)), (ANN,), id="dockercfg"),
+        pytest.param(secret(JSON_TYPE, json=packed({"auths": AUTHS}), other=[1]), (ANN,), id="other-keys-are-not-read"),
         pytest.param(secret("Opaque", json=packed({"auths": AUTHS})), (), id="another-type"),
         pytest.param(secret(LEGACY_TYPE, json=packed({"auths": AUTHS})), (), id="legacy-type-with-the-new-key"),
         pytest.param(secret(JSON_TYPE, legacy=packed(AUTHS)), (), id="new-type-with-the-legacy-key"),

@@ -285,3 +285,11 @@ def test_entries_after_the_first_are_left_out_and_counted(most: int | None, left
     expected = tuple(Login(pattern, "ann", "p") for pattern in list(auths)[: 3 - left_out])
     for decode, document in ((decode_docker_config, {"auths": auths}), (decode_legacy_config, auths)):
         assert decode(json.dumps(document).encode(), most=most) == (expected, left_out)
+
+
+def test_entries_that_are_not_used_are_not_decoded() -> None:
+    """A document may have a hundred times as many as are used, and those would take the time."""
+    document = b'{"auths": {"quay.io": {"username": "ann", "password": "x"}, "ghcr.io": 7}}'
+    assert decode_docker_config(document, most=1) == ((Login("quay.io", "ann", "x"),), 1)
+    with pytest.raises(InvalidLogins):
+        decode_docker_config(document)
