@@ -1,22 +1,27 @@
 """The pull secrets that a pod names, as a keyring. They are read when a lookup needs them and cached for half a minute.
 
-A `SecretReader` reads the secrets. Patterns and credential ids are cached for longer than passwords, so that the image
-cache can be searched without reading a secret.
+A `SecretReader` reads the secrets, in turns of the namespaces. Patterns and credential ids are cached for longer than
+passwords, so that the image cache can be searched without reading a secret. Both caches are bounded by bytes, and the
+secrets of one namespace cannot evict those of others.
 """
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
+from sys import getsizeof
 
 import msgspec
 import structlog
 
+from extender.budgets import declare_budget
 from extender.credential_sources import Source
 from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, Keyring, SecretReader, credentials_of
-from extender.credentials.logins import ByPattern, InvalidLogins, Login, Logins, matching_all
+from extender.credentials.logins import ByPattern, InvalidLogins, Login, Logins, cost_bytes, matching_all
 from extender.errors import ClusterError
 from extender.images.reference import ImageReference
-from extender.tables import LruTable, Table, declare_cache
+from extender.shared_calls import SharedCalls
+from extender.tables import ShareTable, declare_cache
+from extender.turns import Turns
 
 log = structlog.get_logger()
 
@@ -25,31 +30,47 @@ KEEP_SECONDS = 30.0
 # After a denial, secrets are read again at once unless their reading is younger than this. A failed read is retried
 # after this time, too.
 _JUST_READ_SECONDS = 5.0
-_READS_AT_ONCE = 16  # limits the load on the API server
 # Secrets that are read for one pod, the first ones. No known pod has more, and one must not cause minutes of reads.
 MOST_NAMES = 64
 
-# Logins of one pod's secrets. A secret that would exceed it is left out, and so are all after it. With 256 logins per
-# secret, the first four secrets always fit.
+# Logins of one pod's secrets, and their bytes in memory. A secret that would exceed either is left out, and so are all
+# after it. With 256 logins and 256 KiB per secret, the first four secrets fit if their text is ASCII.
 MOST_LOGINS = 1024
+MOST_LOGIN_BYTES = 4 << 20
+# Names and passwords for one image, which a lookup holds while it asks the registry. Real ones have 4 KB at most.
+_MOST_TRIED_BYTES = 256 << 10
 
-# The readings of secrets, with their passwords.
+_LOADS = declare_budget(
+    "credentials.pull_secrets.loads",
+    unit="pods' pull secrets being read",
+    total=16,
+    most_each=4,
+    why=f"each reads one secret at a time, which limits the load on the API server, and holds {MOST_LOGIN_BYTES >> 20} "
+    "MiB of logins and a secret's 5 MiB at most",
+)
+
+# The readings of secrets, with their passwords. One of a single login takes 2.5 KB, and the largest 1.4 MB.
+_READING_BYTES = 16 << 20
 _READINGS = declare_cache(
     "credentials.pull_secrets.readings",
     key="namespace, secret",
     lifetime=f"{KEEP_SECONDS:g} s",
-    bound=1024,
+    bound=f"{_READING_BYTES >> 20} MiB",
     invalidated_by=f"a denial, after {_JUST_READ_SECONDS:g} s",
 )
-# For sets of secrets: one per namespace and ServiceAccount, and some to spare.
+# For sets of secrets: as a rule one per namespace and ServiceAccount, of 2.5 KB each.
+_CREDENTIAL_ID_BYTES = 16 << 20
 _CREDENTIAL_IDS = declare_cache(
     "credentials.pull_secrets.credential_ids",
     key="namespace, secrets",
-    bound=8192,
+    bound=f"{_CREDENTIAL_ID_BYTES >> 20} MiB",
     invalidated_by="the next reading",
 )
+# Of a row without logins: two objects by pattern, and its names.
+_EMPTY_BYTES = 1500
 
 _SecretName = tuple[str, str]  # namespace, name
+_SecretSet = tuple[str, tuple[str, ...]]  # namespace, names
 _NO_LOGINS = Logins(())
 _NO_IDS = ByPattern[CredentialId](())
 
@@ -60,11 +81,13 @@ class _Reading(msgspec.Struct, frozen=True):
     read_at: float
     logins: Logins | None = _NO_LOGINS
     credential_ids: ByPattern[CredentialId] = _NO_IDS
+    cost_bytes: int = 0
     problem: str = ""
 
 
 class _Remembered(msgspec.Struct):
     credential_ids: tuple[ByPattern[CredentialId], ...]
+    id_bytes: int
     due_at: float
     problem: str
     left_out: int
@@ -78,10 +101,18 @@ class PullSecrets:
         self._reader = reader
         self._key = key
         self._clock = clock
-        self._kept: Table[_SecretName, _Reading] = _READINGS.table()
-        self._remembered: LruTable[tuple[str, tuple[str, ...]], _Remembered] = _CREDENTIAL_IDS.lru_table()
+        self._kept: ShareTable[_SecretName, _Reading] = _READINGS.share_table(
+            _READING_BYTES,
+            owner_of=lambda secret, _: secret[0],
+            cost_of=lambda secret, reading: _EMPTY_BYTES + getsizeof(secret[1]) + reading.cost_bytes,
+        )
+        self._remembered: ShareTable[_SecretSet, _Remembered] = _CREDENTIAL_IDS.share_table(
+            _CREDENTIAL_ID_BYTES,
+            owner_of=lambda secrets, _: secrets[0],
+            cost_of=lambda secrets, row: _EMPTY_BYTES + sum(map(getsizeof, secrets[1])) + row.id_bytes,
+        )
         self._reading: dict[_SecretName, asyncio.Task[_Reading]] = {}
-        self._room = asyncio.Semaphore(_READS_AT_ONCE)
+        self._loads: SharedCalls[tuple[_SecretSet, float], Sequence[_Reading]] = SharedCalls(Turns(_LOADS, clock))
         self._sweep_at: asyncio.TimerHandle | None = None
 
     def keyring(self, namespace: str, names: Sequence[str]) -> Keyring:
@@ -103,36 +134,55 @@ class PullSecrets:
         return remembered is None or self._clock() >= remembered.due_at
 
     async def load(self, namespace: str, names: tuple[str, ...], repository: str, *, refresh: bool) -> list[Login]:
-        """Returns the matching logins of all the secrets, in the order in which the kubelet tries them."""
+        """Returns the matching logins of all the secrets, in the order in which the kubelet tries them.
+
+        Raises:
+            TurnLost: the load was dropped from the queue.
+        """
         most_seconds = _JUST_READ_SECONDS if refresh else KEEP_SECONDS
-        readings = [await self._read((namespace, name), most_seconds) for name in names]
-        used = _used(readings)
-        self._remember(namespace, names, readings, used)
-        return list(_matching(used, repository))
+        secrets = (namespace, names)
+        pod = _PodReadings()
+        for name in names:
+            kept = self._recent((namespace, name), most_seconds)
+            if kept is None:
+                load = self._loads.join((secrets, most_seconds), lambda: self._read_all(secrets, most_seconds))
+                return _matching(await load, repository)
+            pod.add(kept)
+        self._remember(secrets, pod)
+        return _matching(pod.used, repository)
 
     def credentials_of(self, logins: Sequence[Login]) -> tuple[Credential, ...]:
         """Returns the logins with their credential ids."""
         return credentials_of(logins, key=self._key)
 
-    async def _read(self, secret: _SecretName, most_seconds: float) -> _Reading:
-        """Returns a reading that is at most `most_seconds` old, or a new one that concurrent callers share.
-
-        Each caller is a lookup in a task of its own. Lookups are cancelled only all together, and cancelling one
-        cancels the reading.
-        """
+    def _recent(self, secret: _SecretName, most_seconds: float) -> _Reading | None:
         kept = self._kept.peek(secret)
-        if kept and self._age_seconds(kept) < most_seconds:
-            return kept
+        return kept if kept and self._age_seconds(kept) < most_seconds else None
+
+    async def _read_all(self, secrets: _SecretSet, most_seconds: float) -> Sequence[_Reading]:
+        """Returns the readings that are used, after reading the secrets that need it, one after the other."""
+        pod = _PodReadings()
+        for name in secrets[1]:
+            secret = (secrets[0], name)
+            pod.add(self._recent(secret, most_seconds) or await self._read(secret))
+            await asyncio.sleep(0)
+        self._remember(secrets, pod)
+        return pod.used
+
+    async def _read(self, secret: _SecretName) -> _Reading:
+        """Returns a new reading, which concurrent loads share.
+
+        Loads are tasks of their own. They are cancelled only all together, and cancelling one cancels the reading.
+        """
         task = self._reading.get(secret)
         if task is None:
-            task = self._reading[secret] = asyncio.create_task(self._ask(secret, kept))
+            task = self._reading[secret] = asyncio.create_task(self._ask(secret, self._kept.peek(secret)))
             task.add_done_callback(lambda _: self._reading.pop(secret, None))
         return await task
 
     async def _ask(self, secret: _SecretName, before: _Reading | None) -> _Reading:
         try:
-            async with self._room:
-                logins = await self._reader.read_logins(*secret)
+            logins = await self._reader.read_logins(*secret)
             await asyncio.sleep(0)  # decoding has taken 4 ms and the rest takes 2 ms for the largest secret
             reading = self._reading_of(logins)
         except InvalidLogins as exc:
@@ -149,7 +199,8 @@ class PullSecrets:
     def _reading_of(self, logins: tuple[Login, ...]) -> _Reading:
         """Returns the reading of a secret, made for matching once."""
         by_pattern = Logins(logins)
-        return _Reading(self._clock(), by_pattern, by_pattern.map(lambda login: self.credentials_of([login])[0].id))
+        credential_ids = by_pattern.map(lambda login: self.credentials_of([login])[0].id)
+        return _Reading(self._clock(), by_pattern, credential_ids, cost_bytes(logins))
 
     def _keep(self, secret: _SecretName, reading: _Reading) -> None:
         self._kept.put(secret, reading)
@@ -163,46 +214,64 @@ class PullSecrets:
         if self._kept:
             self._sweep_at = asyncio.get_running_loop().call_later(_JUST_READ_SECONDS, self._sweep)
 
-    def _remember(
-        self, namespace: str, names: tuple[str, ...], readings: Sequence[_Reading], used: Sequence[_Reading]
-    ) -> None:
+    def _remember(self, secrets: _SecretSet, pod: "_PodReadings") -> None:
         """Caches the credential ids. The previous ones stay if a secret could not be read this time."""
-        before = self._remembered.peek((namespace, names))
-        problem = _problem_of(readings)
-        if problem and (before is None or before.problem != problem):
-            log.warning("secret.malformed", namespace=namespace, why=problem)
-        left_out = 0 if problem else len(readings) - len(used)
-        if left_out and (before is None or before.left_out != left_out):
-            first = names[len(used)]
-            log.warning("secret.truncated", namespace=namespace, secret=first, kept=MOST_LOGINS, left_out=left_out)
-        if before and any(reading.logins is None for reading in readings):
-            credential_ids = before.credential_ids
-        else:
-            credential_ids = tuple(reading.credential_ids for reading in used)
-        oldest = min((reading.read_at for reading in readings), default=self._clock())
-        self._remembered.put((namespace, names), _Remembered(credential_ids, oldest + KEEP_SECONDS, problem, left_out))
+        namespace, names = secrets
+        before = self._remembered.peek(secrets)
+        if pod.problem and (before is None or before.problem != pod.problem):
+            log.warning("secret.malformed", namespace=namespace, why=pod.problem)
+        if pod.left_out and (before is None or before.left_out != pod.left_out):
+            first = names[len(pod.used)]
+            log.warning("secret.truncated", namespace=namespace, secret=first, kept=MOST_LOGINS, left_out=pod.left_out)
+        credential_ids = tuple(reading.credential_ids for reading in pod.used)
+        id_bytes = sum(reading.cost_bytes for reading in pod.used)
+        if before and pod.is_unread:
+            credential_ids, id_bytes = before.credential_ids, before.id_bytes
+        due_at = (self._clock() if pod.oldest_at is None else pod.oldest_at) + KEEP_SECONDS
+        self._remembered.put(secrets, _Remembered(credential_ids, id_bytes, due_at, pod.problem, pod.left_out))
 
     def _age_seconds(self, reading: _Reading) -> float:
         return self._clock() - reading.read_at
 
 
-def _problem_of(readings: Sequence[_Reading]) -> str:
-    return next((reading.problem for reading in readings if reading.problem), "")
+class _PodReadings:
+    """The readings of one pod's secrets, added in the pod's order, of which it keeps no more than are `used`.
 
-
-def _used(readings: Sequence[_Reading]) -> Sequence[_Reading]:
-    """Returns the first readings that have 1,024 logins together at most.
-
-    Returns none if a secret is malformed: the kubelet then refuses the whole keyring.
+    `used` are the first ones, up to 1,024 logins and 4 MiB together. It is empty if a secret is malformed: the kubelet
+    then refuses the whole keyring. `is_unread` says whether a secret could not be read.
     """
-    if _problem_of(readings):
-        return ()
-    together = accumulate(len(reading.credential_ids) for reading in readings)
-    return readings[: sum(logins <= MOST_LOGINS for logins in together)]
+
+    def __init__(self) -> None:
+        self.used: list[_Reading] = []
+        self.problem = ""
+        self.is_unread = False
+        self.oldest_at: float | None = None
+        self._readings = self._logins = self._bytes = 0
+
+    @property
+    def left_out(self) -> int:
+        """How many readings are not used because there are too many logins."""
+        return 0 if self.problem else self._readings - len(self.used)
+
+    def add(self, reading: _Reading) -> None:
+        """Adds the reading of the next secret."""
+        self._readings += 1
+        self._logins += len(reading.credential_ids)
+        self._bytes += reading.cost_bytes
+        self.problem = self.problem or reading.problem
+        self.is_unread = self.is_unread or reading.logins is None
+        self.oldest_at = reading.read_at if self.oldest_at is None else min(self.oldest_at, reading.read_at)
+        if self.problem:
+            self.used.clear()
+        elif self._logins <= MOST_LOGINS and self._bytes <= MOST_LOGIN_BYTES:
+            self.used.append(reading)
 
 
-def _matching(readings: Sequence[_Reading], repository: str) -> tuple[Login, ...]:
-    return matching_all([reading.logins for reading in readings if reading.logins is not None], repository)
+def _matching(readings: Sequence[_Reading], repository: str) -> list[Login]:
+    """Returns the logins for the repository: the first ones, whose names and passwords take 256 KiB together."""
+    found = matching_all([reading.logins for reading in readings if reading.logins is not None], repository)
+    together = accumulate(getsizeof(login.username) + getsizeof(login.password) for login in found)
+    return list(found[: sum(used <= _MOST_TRIED_BYTES for used in together)])
 
 
 class _PodSecrets:

@@ -2,19 +2,25 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sized
+import tracemalloc
+from collections.abc import Callable, Coroutine, Sized
+from contextvars import Context
+from typing import Any, TypeVar
 
 import pytest
 from rich.pretty import pretty_repr
 from structlog.testing import capture_logs
 
 from extender.credentials.keyring import ANONYMOUS, JoinedKeyring, Keyring, credential_id_of
-from extender.credentials.logins import InvalidLogins, Login
+from extender.credentials.logins import InvalidLogins, Login, decode_docker_config
 from extender.credentials.pull_secrets import KEEP_SECONDS, MOST_LOGINS, MOST_NAMES, PullSecrets
 from extender.errors import ClusterError
 from extender.images.reference import parse_reference
 from extender.metrics import REGISTRY
+from extender.turns import Interest, set_interest
 from testbed.clock import Clock
+
+T = TypeVar("T")
 
 KEY = b"k" * 32
 APP = parse_reference("quay.io/team/app:1")
@@ -41,6 +47,19 @@ class Cluster:
         if isinstance(found, Exception):
             raise found
         return found
+
+
+def run_for(tenant: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """The work in a task on behalf of this tenant."""
+    context = Context()
+    context.run(set_interest, Interest(tenant, 1000.0))
+    return asyncio.get_running_loop().create_task(work, context=context)
+
+
+async def settle() -> None:
+    """Lets every task run until it waits."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -281,6 +300,82 @@ async def test_passwords_are_dropped_when_they_are_too_old_to_be_used(
     fire_timers()
     assert not reaches(secrets, "hunter2")
     assert not reaches(secrets, "ann")
+
+
+async def test_reads_that_hang_for_one_namespace_leave_turns_for_others(secrets: PullSecrets, cluster: Cluster) -> None:
+    """A hundred pods of it name other secrets each; a pod of another namespace waits for none of them."""
+    cluster.write("pull", ("quay.io", "ann", "x"), namespace="bank")
+    cluster.open.clear()
+    hanging = [run_for("shop", keyring(secrets, f"pull-{number}").load(APP)) for number in range(100)]
+    await settle()
+    assert len(cluster.reads) == 4
+    cluster.open, hang = asyncio.Event(), cluster.open
+    cluster.open.set()
+    async with asyncio.timeout(5):
+        found = await run_for("bank", keyring(secrets, "pull", namespace="bank").load(APP))
+    assert [credential.username for credential in found] == ["ann", ""]
+    hang.set()
+    await asyncio.gather(*hanging)
+
+
+async def test_a_secret_that_hangs_holds_up_no_pod_whose_secrets_are_at_hand(
+    secrets: PullSecrets, cluster: Cluster
+) -> None:
+    """What was read a moment ago is used without waiting for a turn."""
+    cluster.write("pull", ("quay.io", "ann", "x"))
+    await run_for("shop", keyring(secrets, "pull").load(APP))
+    cluster.open.clear()
+    hanging = [run_for("shop", keyring(secrets, "pull", f"pull-{number}").load(APP)) for number in range(100)]
+    await settle()
+    async with asyncio.timeout(5):
+        assert len(await run_for("shop", keyring(secrets, "pull").load(APP))) == 2
+    cluster.open.set()
+    await asyncio.gather(*hanging)
+
+
+async def test_readings_of_one_namespace_leave_those_of_others(secrets: PullSecrets, cluster: Cluster) -> None:
+    """Its pods name thousands of secrets, and another namespace's one reading and its ids stay."""
+    cluster.write("pull", ("quay.io", "ann", "x"), namespace="bank")
+    other = keyring(secrets, "pull", namespace="bank")
+    await other.load(APP)
+    password = "p" * 50_000
+    for pod in range(20):
+        names = [f"pull-{pod}-{number}" for number in range(MOST_NAMES)]
+        for name in names:
+            cluster.write(name, ("quay.io", name, password))
+        await keyring(secrets, *names).load(APP)
+    cluster.reads.clear()
+    assert len(other.credential_ids_for(APP)) == 2
+    assert len(await other.load(APP)) == 2
+    assert cluster.reads == []
+
+
+async def test_a_namespace_of_large_secrets_takes_little_memory(clock: Clock) -> None:
+    """A pod names 64 secrets of 10,000 entries, of which 256 have long names; then pods of one each."""
+    auths: dict[str, object] = {f"h{number}.example.com/{'x' * 600}": {"auth": "YTpi"} for number in range(256)}
+    auths |= {f"{number:x}": {} for number in range(10_000)}
+    document = json.dumps({"auths": auths}, separators=(",", ":")).encode()
+
+    class LargeSecrets:
+        async def read_logins(self, namespace: str, name: str) -> tuple[Login, ...]:
+            return decode_docker_config(document, most=256).logins
+
+    secrets = PullSecrets(LargeSecrets(), key=KEY, clock=clock)
+    names = [f"pull-{number}" for number in range(MOST_NAMES)]
+    tracemalloc.start()
+    try:
+        await keyring(secrets, *names).load(APP)
+        await asyncio.gather(*(run_for("shop", keyring(secrets, name).load(APP)) for name in names[:16]))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 24 << 20
+
+
+async def test_what_one_image_is_tried_with_is_bounded(secrets: PullSecrets, cluster: Cluster) -> None:
+    """A lookup holds the passwords while it asks the registry: 256 KiB of them at most, the first ones."""
+    cluster.write("pull", *(("quay.io", f"user-{number}", "p" * 100_000) for number in range(10)))
+    assert await names_for(keyring(secrets, "pull")) == ["user-0", "user-1", ""]
 
 
 async def test_a_pod_makes_us_read_only_so_many_secrets(secrets: PullSecrets, cluster: Cluster) -> None:
