@@ -46,13 +46,13 @@ async def run_program(
     try:
         async with asyncio.timeout(timeout_seconds):
             output = await _converse(process, question)
+            if len(output) > MAX_OUTPUT_BYTES:
+                raise CredentialsUnavailable(f"{name} answered more than {MAX_OUTPUT_BYTES} bytes")
             status = await process.wait()
     except TimeoutError:
         raise CredentialsUnavailable(f"{name} has not answered within {timeout_seconds:g} s") from None
     finally:
         await _end(process)
-    if len(output) > MAX_OUTPUT_BYTES:
-        raise CredentialsUnavailable(f"{name} answered more than {MAX_OUTPUT_BYTES} bytes")
     if status != 0:
         raise ProgramFailed(f"{name} ended with status {status}", output)
     return output
@@ -67,14 +67,18 @@ async def _converse(process: asyncio.subprocess.Process, question: bytes) -> byt
     output = b""
     while len(output) <= MAX_OUTPUT_BYTES and (chunk := await process.stdout.read(64 << 10)):
         output += chunk
-    if len(output) > MAX_OUTPUT_BYTES:
-        _kill(process)  # it would wait forever for us to read its output
     return output
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kills the process group, and waits until the process has ended."""
+    """Kills the process group, and waits until the process has ended.
+
+    asyncio waits for the end of its output as well. Stops reading that: it is not read to its end if it is too long,
+    and a program that has left the group may hold it open.
+    """
     _kill(process)
+    output = process._transport.get_pipe_transport(1)  # type: ignore[attr-defined] # noqa: SLF001 - there is no other way
+    output.close()
     await process.wait()
 
 

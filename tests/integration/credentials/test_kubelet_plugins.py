@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import select
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,31 @@ async def test_a_program_that_hangs_is_ended_with_all_it_started(tmp_path: Path)
     readable, _, _ = await asyncio.to_thread(select.select, [ended], [], [], 30)
     os.close(ended)
     assert readable
+
+
+async def test_a_program_that_has_left_the_group_holds_up_nobody(tmp_path: Path) -> None:
+    """It keeps the plugin's output open after the plugin has been killed."""
+    pipe = tmp_path / "pid"
+    os.mkfifo(pipe)
+    daemon = f"subprocess.Popen(['sh', '-c', 'echo $$ > {pipe}; exec sleep 1000'], start_new_session=True)"
+    program = Program(tmp_path / "ecr", f"import subprocess; {daemon}; time.sleep(1000)")
+    run = asyncio.create_task(run_program(str(program.path), [], b"{}", environment={}, timeout_seconds=1000))
+    left = int(await asyncio.to_thread(pipe.read_text))
+    try:
+        run.cancel()
+        async with asyncio.timeout(30):
+            with pytest.raises(asyncio.CancelledError):
+                await run
+    finally:
+        os.kill(left, signal.SIGKILL)
+
+
+async def test_an_answer_that_is_too_long_is_not_waited_for(tmp_path: Path) -> None:
+    """However the program's writing and our reading fall out."""
+    program = Program(tmp_path / "ecr", 'print("x" * (2 << 20))')
+    for _ in range(20):
+        with pytest.raises(CredentialsUnavailable, match="answered more than"):
+            await run_program(str(program.path), [], b"{}", environment={}, timeout_seconds=30)
 
 
 async def test_time_out_is_said(tmp_path: Path, clock: Clock, program: Program) -> None:
