@@ -158,23 +158,38 @@ class JoinedKeyring:
         """Whether a part is due."""
         return any(part.is_due(reference) for part in self._parts)
 
+    @property
+    def sources(self) -> tuple[Keyring, ...]:
+        """The parts, and in place of a part that is joined itself its own, in order."""
+        return tuple(source for part in self._parts for source in sources_of(part))
+
     async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
         """Returns the parts' credentials without duplicates. A part that raises is left out, logged and counted."""
         found = [
-            credential for part in self._parts for credential in await _load_part(part, reference, refresh=refresh)
+            credential for part in self._parts for credential in await load_source(part, reference, refresh=refresh)
         ]
         return with_anonymous(found)
 
 
-async def _load_part(part: Keyring, reference: ImageReference, *, refresh: bool) -> tuple[Credential, ...]:
+def sources_of(keyring: Keyring) -> tuple[Keyring, ...]:
+    """Returns the sources that the keyring joins, in the order to try them; the keyring itself if it joins none."""
+    return keyring.sources if isinstance(keyring, JoinedKeyring) else (keyring,)
+
+
+async def load_source(source: Keyring, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+    """Returns the source's credentials, or none if it crashes, which is logged and counted.
+
+    Raises:
+        TurnLost: as `Keyring.load`.
+    """
     try:
-        return await part.load(reference, refresh=refresh)
+        return await source.load(reference, refresh=refresh)
     except TurnLost:
         raise
     except Exception as exc:  # noqa: BLE001 - a defect of ours in one source must not cost the others' credentials
         CREDENTIALS[Source.KEYRING]["error"].inc()
         # Neither message nor traceback: an exception may quote its input.
-        log.error("keyring.crashed", kind=type(part).__name__, why=type(exc).__name__)  # noqa: TRY400
+        log.error("keyring.crashed", kind=type(source).__name__, why=type(exc).__name__)  # noqa: TRY400
         return ()
 
 

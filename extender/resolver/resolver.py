@@ -5,6 +5,7 @@
 """
 
 import asyncio
+import contextlib
 import random as stdlib_random
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
@@ -14,19 +15,21 @@ import structlog
 from prometheus_client import Histogram
 
 from extender.budgets import Budget, declare_budget
-from extender.credentials.keyring import Credential, Keyring
+from extender.credentials.keyring import Credential, CredentialId, Keyring
 from extender.images.content import Answer, Failure
 from extender.images.digest import PackedDigest
 from extender.images.manifest import Image
 from extender.metrics import REGISTRY, gauge
 from extender.registry.image import ManifestClient
 from extender.resolver.cache_lookup import CacheLookup, CacheState
-from extender.resolver.failures import ENDED, FEWEST_FAILURES, NEXT_CREDENTIAL, Failures
+from extender.resolver.credential_order import CredentialOrder
+from extender.resolver.failures import DENIED, ENDED, FEWEST_FAILURES, NEXT_CREDENTIAL, Failures, summary
 from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, ImageQuery, Lifetimes
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
 from extender.resolver.registry_lookup import RegistryLookup
 from extender.resolver.single_flight import SingleFlight
+from extender.turns import TurnLost
 
 R = TypeVar("R", CachedImage, Image)
 
@@ -168,7 +171,7 @@ class Resolver:
             return target
         call = self._describing.join(
             _call_key(target, keyring),
-            lambda: self._look_up(self._registry_lookup.describe, target, keyring),
+            lambda: self._look_up(partial(self._try_in_order, self._registry_lookup.describe, target, keyring)),
             tenant=keyring.tenant,
         )
         if call is None:
@@ -222,42 +225,80 @@ class Resolver:
         if state.answer is None and self._finding.is_under_way(key):
             LOOKUPS["shared"].inc()
         call = self._finding.join(
-            key, lambda: self._look_up(partial(self._find, query), target, keyring), tenant=keyring.tenant
+            key, lambda: self._look_up(partial(self._find, query, target, keyring)), tenant=keyring.tenant
         )
         if call is None:
             LOOKUPS["error"].inc()
         return call
 
-    async def _find(
-        self, query: ImageQuery, target: Target, credentials: tuple[Credential, ...]
-    ) -> CachedImage | Failure:
-        """What the cache or the store has as fresh for these credentials; else the outcome of a registry lookup."""
-        credential_ids = [credential.id for credential in credentials]
-        for key, known in await self._persistence.find(target, credential_ids):
+    async def _look_up(self, work: Callable[[], Awaitable[R | Failure]]) -> R | Failure:
+        """Runs one lookup, and measures and counts it."""
+        started = self._clock()
+        try:
+            outcome = await work()
+        except TurnLost:
+            outcome = ENDED
+        DURATION.observe(self._clock() - started)
+        LOOKUPS["error" if isinstance(outcome, Failure) else "fetched"].inc()
+        return outcome
+
+    async def _find(self, query: ImageQuery, target: Target, keyring: Keyring) -> CachedImage | Failure:
+        """What the cache or the store has as fresh for the keyring's credentials; else what a registry lookup gives.
+
+        Loads no credentials if the ids known so far suffice.
+        """
+        recalled: set[CredentialId] = set()
+
+        async def recall(credential_ids: Sequence[CredentialId]) -> CachedImage | None:
+            unread = [credential_id for credential_id in credential_ids if credential_id not in recalled]
+            recalled.update(unread)
+            return await self._recall(query, target, credential_ids, unread)
+
+        async def ask(target: Target, credentials: tuple[Credential, ...]) -> CachedImage | Failure:
+            found = await recall([credential.id for credential in credentials])
+            return found or await self._registry_lookup.find(target, credentials)
+
+        found = await recall(keyring.credential_ids_for(target.reference))
+        return found or await self._try_in_order(ask, target, keyring)
+
+    async def _recall(
+        self, query: ImageQuery, target: Target, credential_ids: Sequence[CredentialId], unread: Sequence[CredentialId]
+    ) -> CachedImage | None:
+        """What the cache has as fresh for these credentials, after reading the store's rows for those `unread`."""
+        for key, known in await self._persistence.find(target, unread):
             self.cache.load(key, known)
         for credential_id in credential_ids:
             found = self.cache.find(target, credential_id)
             if found and self.cache.is_fresh(found, query, target, credential_id, self._clock()):
                 return found
-        return await self._registry_lookup.find(target, credentials)
+        return None
 
-    async def _look_up(
+    async def _try_in_order(
         self,
         ask: Callable[[Target, tuple[Credential, ...]], Awaitable[R | Failure]],
         target: Target,
         keyring: Keyring,
     ) -> R | Failure:
-        started = self._clock()
-        credentials = await keyring.load(target.reference)
-        outcome = await ask(target, credentials)
-        if isinstance(outcome, Failure) and outcome.cause in NEXT_CREDENTIAL:
-            renewed = await keyring.load(target.reference, refresh=True)
-            if renewed != credentials:
-                self._registry_lookup.forget_failure(target, credentials, renewed)
-                outcome = await ask(target, renewed)
-        DURATION.observe(self._clock() - started)
-        LOOKUPS["error" if isinstance(outcome, Failure) else "fetched"].inc()
-        return outcome
+        """The outcome of `ask` for the first credentials that work; when all are denied, for those that have changed.
+
+        Raises:
+            TurnLost: the lookup waited for its turn at a source of credentials, and nobody wants it any more.
+        """
+        tried: list[Credential] = []
+        failures: list[Failure] = []
+        order = CredentialOrder(keyring, target.reference, lambda each: self.cache.find(target, each) is not None)
+        async with contextlib.aclosing(order.batches()) as batches:
+            async for credentials in batches:
+                outcome = await ask(target, credentials)
+                if not isinstance(outcome, Failure) or outcome.cause not in NEXT_CREDENTIAL:
+                    return outcome
+                tried += credentials
+                failures.append(outcome)
+        renewed = await keyring.load(target.reference, refresh=True)
+        if set(renewed) == set(tried):
+            return summary(failures) or DENIED
+        self._registry_lookup.forget_failure(target, tried, renewed)
+        return await ask(target, renewed)
 
     def _finish(
         self, query: ImageQuery, state: CacheState, call: asyncio.Task[CachedImage | Failure] | None, keyring: Keyring

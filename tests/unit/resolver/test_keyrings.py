@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, JoinedKeyring, Keyring
 from extender.images.content import Answer, Cause, Failure
 from extender.images.reference import ImageReference
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
+from extender.turns import TurnLost
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
 
@@ -57,7 +58,7 @@ def _private(registry: FakeRegistry) -> None:
     registry.push(APP, "linux/arm64")
 
 
-async def ask(resolver: Resolver, keys: Keys, wait_seconds: float = 60) -> Answer:
+async def ask(resolver: Resolver, keys: Keyring, wait_seconds: float = 60) -> Answer:
     return (await resolver.resolve_all([LOOKUP], keys, wait_seconds))[0]
 
 
@@ -184,6 +185,76 @@ async def test_a_tag_is_renewed_with_credentials_loaded_anew(
     await finished()
     assert keys.loads == [False, False, True]
     assert cause_of(resolver.peek(LOOKUP, keys)) is Cause.DENIED
+
+
+async def test_a_source_that_hangs_holds_up_no_image_that_one_before_it_opens(
+    resolver: Resolver, registry: FakeRegistry
+) -> None:
+    """It is not even loaded: who holds the right pull secret does not wait for a plugin."""
+    secrets, plugin = Loaded("secrets", TENANT), Loaded("plugin", OTHER)
+    plugin.open.clear()
+    assert await ask(resolver, JoinedKeyring([secrets, plugin], tenant="shop")) == CONTENT
+    assert plugin.loads == []
+    assert registry.methods() == {"HEAD": 1, "GET": 1}
+
+
+async def test_sources_are_loaded_and_tried_in_order(resolver: Resolver, registry: FakeRegistry) -> None:
+    """The next one after a denial, also of those that are joined already, and the anonymous credential after all."""
+    registry.readers["ghcr.io/team/app"] = {"anonymous"}
+    secrets, files, plugin = Loaded("secrets", OTHER), Loaded("files"), Loaded("plugin", TENANT)
+    keys = JoinedKeyring([secrets, JoinedKeyring([files, plugin])], tenant="shop")
+    assert await ask(resolver, keys) == CONTENT
+    assert [request[2] for request in registry.requests] == ["other", "tenant", "anonymous", "anonymous"]
+    assert [source.loads for source in (secrets, files, plugin)] == [[False]] * 3
+
+
+async def test_what_the_cache_knows_is_tried_first_and_loads_its_own_source_alone(
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Finished
+) -> None:
+    """A tag is confirmed with what opened it before, whatever the sources before that do meanwhile."""
+    secrets, plugin = Loaded("secrets", OTHER), Loaded("plugin", TENANT)
+    keys = JoinedKeyring([secrets, plugin], tenant="shop")
+    assert await ask(resolver, keys) == CONTENT
+    for source in (secrets, plugin):
+        source.loads.clear()
+    secrets.open.clear()
+    registry.requests.clear()
+    clock.advance(900)
+    assert await ask(resolver, keys) == CONTENT
+    await finished()
+    assert (secrets.loads, plugin.loads) == ([], [False])
+    assert registry.requests == [("HEAD", APP, "tenant")]
+
+
+async def test_a_public_image_is_confirmed_without_loading(
+    resolver: Resolver, registry: FakeRegistry, clock: Clock, finished: Finished
+) -> None:
+    """What the anonymous credential has opened it most likely opens again."""
+    registry.readers.clear()
+    await ask(resolver, Keys(ANONYMOUS))
+    clock.advance(900)
+    plugin = Loaded("plugin", OTHER)
+    plugin.open.clear()
+    assert await ask(resolver, JoinedKeyring([plugin], tenant="shop")) == CONTENT
+    await finished()
+    assert plugin.loads == []
+    assert resolver.peek(LOOKUP, Keys(ANONYMOUS)) == CONTENT
+
+
+async def test_a_turn_that_is_lost_at_a_source_says_nothing_about_the_image(
+    resolver: Resolver, registry: FakeRegistry
+) -> None:
+    """Nothing is remembered: the next request starts another lookup."""
+
+    class Lost(Loaded):
+        async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+            raise TurnLost("it was dropped")
+
+    keys = JoinedKeyring([Lost("shop")], tenant="shop")
+    assert cause_of(await ask(resolver, keys)) is Cause.LOOKING_UP
+    assert registry.requests == []
+    assert resolver.peek(LOOKUP, keys) is None
+    assert resolver.counts()["failed"] == 0
 
 
 async def test_inspect_loads_too(resolver: Resolver) -> None:

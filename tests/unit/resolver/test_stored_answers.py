@@ -1,12 +1,14 @@
 """What a resolver makes of a store: answers of an earlier life, and of other replicas."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from extender.credentials.keyring import ANONYMOUS
+from extender.credentials.keyring import ANONYMOUS, Credential, JoinedKeyring, Keyring
 from extender.errors import RegistryUnavailable
 from extender.images.content import Answer, Cause, Failure
+from extender.images.reference import ImageReference
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
@@ -64,7 +66,9 @@ async def replica(registry: FakeRegistry, clock: Clock, store: FakeStore) -> Asy
         await resolver.close()
 
 
-async def ask(resolver: Resolver, keys: Keys = PUBLIC, lookup: ImageQuery = LOOKUP, wait_seconds: float = 60) -> Answer:
+async def ask(
+    resolver: Resolver, keys: Keyring = PUBLIC, lookup: ImageQuery = LOOKUP, wait_seconds: float = 60
+) -> Answer:
     return (await resolver.resolve_all([lookup], keys, wait_seconds))[0]
 
 
@@ -72,6 +76,24 @@ async def learned(resolver: Resolver, keys: Keys = PUBLIC, lookup: ImageQuery = 
     """The resolver has looked it up, and the store knows what came of it."""
     await ask(resolver, keys, lookup)
     await resolver.flush()
+
+
+class Hanging(Keys):
+    """A source whose credentials are known by their ids, and never load."""
+
+    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+        await asyncio.Event().wait()
+        return ()
+
+
+async def test_a_stored_answer_needs_no_credentials_to_load(replica: Replica, registry: FakeRegistry) -> None:
+    """The ids of the last load are enough to find it."""
+    registry.push(APP, "linux/arm64")
+    registry.readers[REPOSITORY] = {"tenant"}
+    await learned(replica(), Keys(TENANT))
+    registry.requests.clear()
+    assert await ask(replica(), JoinedKeyring([Hanging(TENANT)], tenant="shop")) == CONTENT
+    assert registry.requests == []
 
 
 def down(method: str, reference: object) -> Exception:
