@@ -84,7 +84,10 @@ def current_interest() -> Interest:
 
 
 def set_interest(interest: Interest) -> None:
-    """Makes `interest` that of the work in this context, and of the tasks that it starts from now on."""
+    """Makes `interest` that of the work in this context, and of the tasks that it starts from now on.
+
+    It stays so until the context ends: that of a task, or one made for the call.
+    """
     _INTEREST.set(interest)
 
 

@@ -159,7 +159,7 @@ def test_memory_is_bounded(clock: Clock) -> None:
     assert [refusal(breakers, root) is None for root in ("a", "b", "c")] == [True, False, False]
 
 
-def test_endpoints_that_one_tenant_names_evict_no_breaker_of_another(clock: Clock) -> None:
+async def test_endpoints_that_one_tenant_names_evict_no_breaker_of_another(clock: Clock) -> None:
     """With a mirror for all registries, whoever creates pods chooses which endpoints fail."""
     breakers = EndpointBreakers(probe_seconds=5, clock=clock, random=lambda: 0.0, size=8)
     set_interest(Interest("team", 0.0))

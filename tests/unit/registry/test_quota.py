@@ -10,7 +10,7 @@ from testbed.clock import Clock
 LOW = {"RateLimit-Limit": "100;w=21600", "RateLimit-Remaining": "3;w=21600"}
 
 
-def test_quotas_of_one_tenant_s_hosts_do_not_replace_another_s() -> None:
+async def test_quotas_of_one_tenant_s_hosts_do_not_replace_another_s() -> None:
     """A quota that is forgotten would be spent on lookups instead of being left to the nodes."""
     quotas, hub = Quotas(clock=Clock(), random=lambda: 0.0), URL("https://registry-1.docker.io")
     set_interest(Interest("team", 0.0))
