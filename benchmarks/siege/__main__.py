@@ -23,7 +23,7 @@ WIDTH = 230  # columns, when the output is a file
 
 def main(
     names: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(ATTACKS)}; without any: all.")] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="Of each attack alone.")] = SECONDS,
+    seconds: Annotated[float, typer.Option(min=0, help="Of each attack alone; 0: not.")] = SECONDS,
     quiet_seconds: Annotated[float, typer.Option(min=1, help="Before each attack.")] = QUIET_SECONDS,
     together_seconds: Annotated[float, typer.Option(min=0, help="Of all attacks at once; 0: not.")] = TOGETHER_SECONDS,
     real_time: Annotated[

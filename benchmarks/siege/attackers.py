@@ -6,6 +6,7 @@ closed; then it writes to FILE what it has done. It has the lowest priority, so 
 
 import asyncio
 import contextlib
+import logging
 import os
 import ssl
 import sys
@@ -174,6 +175,7 @@ def main() -> None:
     name, core, share, token, path = sys.argv[1:]
     os.sched_setaffinity(0, {int(core)})
     os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+    logging.getLogger("asyncio").disabled = True  # uvloop reports each TLS connection that is cut off
     uvloop.run(_run(name, float(share), token, Path(path)))
 
 

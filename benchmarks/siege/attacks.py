@@ -32,9 +32,11 @@ class TenantsAttack(msgspec.Struct, frozen=True):
     def pod(self, number: int) -> dict[str, Any]:
         """Returns the `number`-th pod."""
         first = number * self.images_each
-        images = [self.image(index) for index in range(first, first + self.images_each)]
+        image, *others = (self.image(index) for index in range(first, first + self.images_each))
         secrets = [f"large-{index}" for index in range(self.secrets)]
-        return new_pod(besieging_namespace(number), number, images, secrets)
+        pod = new_pod(besieging_namespace(number), number, [image], secrets)
+        pod["spec"]["containers"] += [{"name": f"c{index}", "image": other} for index, other in enumerate(others)]
+        return pod
 
 
 class StrangersAttack(msgspec.Struct, frozen=True):

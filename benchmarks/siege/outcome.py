@@ -150,7 +150,7 @@ def ratio(value: float, quiet: float) -> float:
 def cause_of(hold: HoldRecord) -> str:
     """Returns where the loop was held, on one short line; empty if it was held for too short a time to be seen."""
     if hold.collected_seconds > hold.held_seconds / 2:
-        return f"garbage collection in {hold.cause}"[:_MOST_CAUSE]
+        return f"garbage collection{' in ' * bool(hold.cause)}{hold.cause}"[:_MOST_CAUSE]
     return hold.cause[:_MOST_CAUSE]
 
 

@@ -7,6 +7,7 @@ says. How late the timers of the process are goes to FILE.
 """
 
 import asyncio
+import logging
 import os
 import ssl
 import sys
@@ -147,6 +148,7 @@ def main() -> None:
     """Runs the registries of one role."""
     role, core, certificate, key, path = sys.argv[1:]
     os.sched_setaffinity(0, {int(core)})
+    logging.getLogger("asyncio").disabled = True  # uvloop reports each TLS connection that is cut off
     if role == "honest":
         go_first()
     else:

@@ -46,7 +46,7 @@ FAULTS = "wrong or lost answers"
 
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):
-    """The seconds of each attack, of the quiet time before it, and of all attacks together (0: they are not made)."""
+    """The seconds of each attack alone, of the quiet time before it, and of all attacks together; 0: not made."""
 
     seconds: float = SECONDS
     quiet_seconds: float = QUIET_SECONDS
@@ -87,7 +87,7 @@ def run_siege(names: Sequence[str], lengths: Lengths, *, is_real_time: bool = Fa
 
 
 def _assaults(attacks: Sequence[str], lengths: Lengths) -> Iterator[Assault]:
-    for name in attacks:
+    for name in attacks if lengths.seconds else ():
         yield Assault(name, ATTACKS[name].words, [name], lengths.seconds)
     if lengths.together_seconds and len(attacks) > 1:
         tenants = sum(isinstance(ATTACKS[name], TenantsAttack) for name in attacks)
