@@ -5,7 +5,9 @@ be made the limit is not enforced, and only the resident memory is judged.
 """
 
 import contextlib
+import os
 import secrets
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,15 +31,23 @@ class MemoryLimit(msgspec.Struct, frozen=True):
             return list(command)
         return [*_ENTER, str(self.folder / "cgroup.procs"), *command]
 
+    def kill_all(self) -> None:
+        """Kills the processes that are left in the control group, such as programs that the service has run."""
+        if self.folder:
+            for pid in (self.folder / "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+
 
 @contextlib.contextmanager
 def memory_limit() -> Iterator[MemoryLimit]:
-    """Makes a control group with the limit, and removes it when its processes have ended."""
+    """Makes a control group with the limit; kills its processes at the end and removes it."""
     limit = _version_2() or _version_1() or MemoryLimit("none, since no control group can be made: only RSS is judged")
     try:
         yield limit
     finally:
         if limit.folder:
+            limit.kill_all()
             _remove(limit.folder)
 
 

@@ -213,3 +213,4 @@ def besieged_service(grounds: Grounds, name: str, conditions: Conditions) -> Ite
         yield service
     finally:
         service.end()
+        conditions.limit.kill_all()

@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -178,13 +179,12 @@ def _attacking(assault: Assault, grounds: Grounds, core: int, path: Path) -> Ite
 
 
 def _did(path: Path, seconds: float) -> str:
-    """Returns what the attackers counted, per second and in all."""
-    records = [record for record in read_records(path) if isinstance(record, AttackRecord)]
-    return "; ".join(
-        f"{what}: {count:,} ({count / seconds:,.0f}/s)"
-        for record in records
-        for what, count in sorted(record.counts.items(), key=lambda item: -item[1])
-    )
+    """Returns what the attackers counted, all together, in all and per second."""
+    counts = Counter[str]()
+    for record in read_records(path):
+        if isinstance(record, AttackRecord):
+            counts.update(record.counts)
+    return "; ".join(f"{what}: {count:,} ({count / seconds:,.0f}/s)" for what, count in counts.most_common())
 
 
 def _progress(fought: Fought) -> str:

@@ -1,8 +1,10 @@
 """The parts of the siege do what they are told: its registries, name server, API server, callers, and the watch."""
 
 import asyncio
+import signal
 import socket
 import struct
+import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -221,6 +223,19 @@ async def test_late_timers_are_noted() -> None:
 def test_without_a_control_group_the_command_is_run_as_it_is(tmp_path: Path) -> None:
     """With one, the process enters it before the command's first byte."""
     assert MemoryLimit("none").command(["true"]) == ["true"]
-    entering = MemoryLimit("v2", tmp_path).command(["true"])
+    entering = MemoryLimit("v2", tmp_path).command(["sleep", "100"])
     assert entering[0] == "sh"
-    assert entering[-2:] == [str(tmp_path / "cgroup.procs"), "true"]
+    assert entering[-3:] == [str(tmp_path / "cgroup.procs"), "sleep", "100"]
+
+
+def test_processes_that_are_left_in_a_control_group_are_killed(tmp_path: Path) -> None:
+    """Those of this group alone, of which one may have ended meanwhile."""
+    limit = MemoryLimit("v2", tmp_path)
+    with subprocess.Popen(limit.command(["sleep", "100"])) as process:
+        while not (tmp_path / "cgroup.procs").exists() or not (tmp_path / "cgroup.procs").read_text():
+            time.sleep(0.01)
+        assert (tmp_path / "cgroup.procs").read_text() == f"{process.pid}\n"
+        limit.kill_all()
+        assert process.wait(10) == -signal.SIGKILL
+    limit.kill_all()
+    MemoryLimit("none").kill_all()
