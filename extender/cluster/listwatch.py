@@ -98,6 +98,8 @@ class ListWatch:
         self._tries = 0  # connections since the last line of a watch
         self._is_expired = False  # whether a 410 ended a watch, and no line of a watch has come since
         self._is_lost = False
+        self.is_live = False
+        """Whether a watch is open that has brought an event or bookmark; read in every filter call, so no property."""
         self._lists = 0
         self._confirmed_at = clock()
         AGE[resource.name].set_function(self.age_seconds)
@@ -164,10 +166,13 @@ class ListWatch:
             accept=self._resource.watch_accept,
             stall_seconds=self._stall_seconds,
         )
-        async with aclosing(stream) as events:
-            async for event in events:
-                self._apply(event)
-                self._confirm()
+        try:
+            async with aclosing(stream) as events:
+                async for event in events:
+                    self._apply(event)
+                    self._confirm()
+        finally:
+            self.is_live = False
 
     def _apply(self, event: Event) -> None:
         if event.has_object:
@@ -186,6 +191,7 @@ class ListWatch:
         self._confirmed_at = self._clock()
         self._tries = 0
         self._is_expired = False
+        self.is_live = True
         if self._is_lost:
             self._is_lost = False
             log.info("watch.resumed", resource=self._resource.name)

@@ -8,6 +8,7 @@ import random as stdlib_random
 import re
 from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -49,6 +50,12 @@ _MISSING = declare_cache(
 )
 
 
+class Watch(Protocol):
+    """What a view must know of the watch that keeps it."""
+
+    is_live: bool
+
+
 class WatchedNodes:
     """The platforms of the cluster's nodes. A `Handler` for the watch of `NODES`; only `find` does I/O.
 
@@ -73,10 +80,20 @@ class WatchedNodes:
         self._clock = clock
         self._missing: Table[NodeName, float] = _MISSING.table()  # each until this time, the earliest first
         self._breaker = CircuitBreaker(_BACKOFF, clock=clock, random=random)
+        self._watch: Watch | None = None
         self.synced = False
         self.platforms = NodePlatforms()
         for architecture, child in _NODES.items():
             child.set_function(partial(self.count, architecture))
+
+    def follow(self, watch: Watch) -> None:
+        """Takes the watch that keeps this view, by which `is_current` goes."""
+        self._watch = watch
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nodes come into view as they are made; false while nothing watches, or the watch is cut off."""
+        return self._watch is not None and self._watch.is_live
 
     @property
     def missing(self) -> frozenset[NodeName]:

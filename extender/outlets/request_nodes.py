@@ -12,7 +12,8 @@ import structlog
 from extender.errors import ExtenderError
 from extender.kubernetes.core_v1 import NodeName, PodUid
 from extender.kubernetes.extender_v1 import ExtenderArgs
-from extender.placement.nodes import NodeLookup, NodePlatforms, list_nodes
+from extender.placement.nodes import UNSEEN, NodeLookup, NodePlatforms, list_nodes
+from extender.placement.scheduling import look_up
 
 log = structlog.get_logger()
 
@@ -34,6 +35,10 @@ class NodeView(Protocol):
     @property
     def synced(self) -> bool:
         """Whether all nodes have been listed once."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nodes come into view as they are made; false while the watch of them is cut off."""
 
     async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
         """Looks up nodes that are not in view, adds those it finds, and returns which are still missing."""
@@ -81,6 +86,18 @@ class RequestNodes:
         if not self._view.synced:
             raise NodesNotKnown(NOT_SYNCED)
         return self._view.platforms
+
+    def has_missing(self, args: ExtenderArgs, nodes: NodePlatforms) -> bool:
+        """Whether one of the request's nodes should be in view and is not; false while the view is current.
+
+        O(nodes) while it is not.
+
+        Raises:
+            InvalidRequest: `NodeNames` has an item that is not a string.
+        """
+        if self._view is None or nodes is not self._view.platforms or self._view.is_current:
+            return False
+        return UNSEEN in look_up(args, nodes).codes
 
     async def find_missing(self, args: ExtenderArgs, nodes: NodePlatforms, uid: PodUid) -> NodeLookup:
         """Looks up the request's nodes that should be in view and are not; `uid` is the pod's."""

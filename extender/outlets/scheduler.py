@@ -37,6 +37,7 @@ from extender.placement.scheduling import (
     REFUSED,
     DecidedAnswer,
     Decision,
+    UniformVerdict,
     Verdict,
     filter_nodes,
     is_unsettled,
@@ -91,6 +92,7 @@ class SchedulerVerbs:
     ) -> None:
         self._pod_resolver = pod_resolver
         self._policy = pod_resolver.policy
+        self._view = nodes
         self._nodes = RequestNodes(nodes, level_label)
         self._wait_seconds = wait_seconds
         self._pending_limit_seconds = pending_limit_seconds
@@ -114,6 +116,10 @@ class SchedulerVerbs:
             if Verdict.UNSTATED in decided.verdicts:
                 await self._find_missing(args, nodes, decision)
                 decided = filter_nodes(args, nodes, decision)
+            elif self._is_rash(args, nodes, decision, decided):
+                # A node that is found is judged. One that is not is taken to be of a usual platform, and passes.
+                await self._nodes.find_missing(args, nodes, _uid(args.pod))
+                decided = filter_nodes(args, nodes, decision)
         except NodesNotKnown as exc:
             return _filter_reply(ExtenderFilterResult(error=str(exc)))
         return _filtered(args, decision, decided)
@@ -133,6 +139,8 @@ class SchedulerVerbs:
             return _filter_reply(ExtenderFilterResult(error=str(exc)))
         decided = filter_nodes(args, nodes, decision)
         if Verdict.UNSTATED in decided.verdicts:
+            return None
+        if self._view and not self._view.is_current and self._is_rash(args, nodes, decision, decided):
             return None
         if decision.preference and REFUSED.isdisjoint(decided.verdicts):
             self._precomputed_scores.expect(body, functools.partial(_scores, args, nodes, decision))
@@ -246,6 +254,17 @@ class SchedulerVerbs:
     ) -> Decision:
         facts = facts_of(images, answers, may_be_pending=may_be_pending)
         return Decision(images, facts, self._policy, overrides)
+
+    def _is_rash(
+        self,
+        args: ExtenderArgs,
+        nodes: NodePlatforms,
+        decision: Decision,
+        decided: DecidedAnswer[ExtenderFilterResult],
+    ) -> bool:
+        """Whether nodes were let pass by the platforms in view while one may be the first of another platform."""
+        is_uniform = isinstance(decided.verdicts, UniformVerdict)
+        return is_uniform and bool(decision.constraints) and self._nodes.has_missing(args, nodes)
 
     async def _find_missing(self, args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> None:
         """Adds missing nodes to `nodes`; those that do not exist are ignored.

@@ -174,7 +174,8 @@ class Decision:
         """The one verdict on all possible nodes of a cluster with `platforms`, if it lets nodes pass; else None.
 
         Possible nodes include the usual platforms, because a node that is not in view may be the first of its platform,
-        which kube-scheduler has seen before us.
+        which kube-scheduler has seen before us. That it is of another platform is possible while the view is not
+        current; the caller then looks it up first (`RequestNodes.has_missing`).
         """
         if platforms not in self._uniform:
             possible = {self.verdict(platform) for platform in platforms | _USUAL}

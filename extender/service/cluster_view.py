@@ -143,6 +143,8 @@ class WatchedCluster:
         tasks: dict[str, asyncio.Task[None]] = {}
         for resource, view in views:
             watch = ListWatch(self._client, resource, view, clock=time.monotonic, random=random.random)
+            if view is self.nodes:
+                self.nodes.follow(watch)
             ready_checks[resource.name] = functools.partial(_readiness, watch, view, self._stale_seconds)
             tasks[resource.name] = asyncio.create_task(watch.run())
         if on_pending_pod:

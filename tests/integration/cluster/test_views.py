@@ -15,6 +15,7 @@ from extender.cluster.pods import PODS, PendingPods
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName, Pod
 from extender.placement.nodes import NodeLookup
+from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api, write_kubeconfig
 
 AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")
@@ -248,6 +249,24 @@ async def test_node_newer_than_our_view_is_found(api: ApiServer, client: Cluster
             absent=(NodeName("e"),)
         )
         assert nodes.platforms[NodeName("d")] == ARM64
+
+
+async def test_a_view_is_current_while_its_watch_brings_something(api: ApiServer, client: ClusterClient) -> None:
+    """From the first event or bookmark on; not before the watch, and not when it has ended."""
+    nodes = node_view(client)
+    seen = [nodes.is_current]
+    watch = ListWatch(client, NODES, nodes, clock=Clock(), random=lambda: 0.0)
+    nodes.follow(watch)
+    running = asyncio.create_task(watch.run())
+    await until(lambda: api.watchers(NODES.path))
+    seen.append(nodes.is_current)
+    assert seen == [False, False]
+    api.bookmark(NODES.path)
+    await until(lambda: nodes.is_current)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    seen.append(nodes.is_current)
+    assert seen == [False] * 3
 
 
 async def test_slow_api_server_costs_a_lookup_its_budget_only(api: ApiServer, client: ClusterClient) -> None:

@@ -1,12 +1,14 @@
 """The scheduler verbs over HTTP: every field of the answers, both request forms, waiting, and who is left alone."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import msgspec
 import pytest
 from aiohttp import web
 
+from extender.cluster.nodes import WatchedNodes
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.images.platform import Platform
@@ -39,15 +41,24 @@ KEYS = {"Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Erro
 class View:
     """A node view of the test's four nodes; `late` are known to the API server but not yet in view.
 
-    With `cut_off` the API server cannot be asked.
+    With `cut_off` the API server cannot be asked. `others` have other platforms than those four.
     """
 
-    def __init__(self, *, synced: bool = True, late: tuple[str, ...] = (), cut_off: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        synced: bool = True,
+        late: tuple[str, ...] = (),
+        cut_off: bool = False,
+        is_current: bool = True,
+        others: Mapping[str, Platform] | None = None,
+    ) -> None:
         self._cut_off = cut_off
         self.synced = synced
+        self.is_current = is_current
         self._all = {
             NodeName(name): Platform("linux", "arm64" if name in "bd" else "amd64") for name in ("a", "b", "c", "d")
-        }
+        } | {NodeName(name): platform for name, platform in (others or {}).items()}
         self.platforms = NodePlatforms({name: self._all[name] for name in self._all if name not in late})
         self.requested: list[Sequence[NodeName]] = []
 
@@ -243,6 +254,73 @@ async def test_node_that_cannot_be_asked_about_is_no_place_to_guess(
         assert "d" in kept(result)
     anywhere = await caller.filter(with_names(pod(f"{images.host}/multi:1"), ["a", "b", "c", "d"]))
     assert kept(anywhere) == ["a", "b", "c", "d"]
+
+
+S390X_NODE = {"z": Platform("linux", "s390x")}
+
+
+async def test_the_first_node_of_a_platform_is_looked_up_before_it_passes(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """Though the image runs on every node in view; it is then in view, and nothing is looked up again."""
+    view = View(late=("d", "z"), others=S390X_NODE, is_current=False)
+    caller = await start_service(plain_http=images.host, nodes=view)
+    for _ in range(2):
+        result = await caller.filter(with_names(pod(f"{images.host}/multi:1"), ["a", "d", "z"]))
+        assert (kept(result), list(result["FailedAndUnresolvableNodes"])) == (["a", "d"], ["z"])
+    assert view.requested == [["d", "z"]]
+
+
+@pytest.mark.parametrize("image", ["multi", "chart"], ids=["a view that is current", "an image that fits anywhere"])
+async def test_nobody_is_asked_about_a_node_that_does_not_matter(
+    start_service: StartService, images: EmbeddedRegistry, image: str
+) -> None:
+    """The watch has just brought an event, so no usable node is missing; or no image of the pod can refuse a node."""
+    view = View(late=("d",), is_current=image == "multi")
+    caller = await start_service("scheduler.unknown=pass", plain_http=images.host, nodes=view)
+    result = await caller.filter(with_names(pod(f"{images.host}/{image}:1"), ["a", "d"]))
+    assert (kept(result), view.requested) == (["a", "d"], [])
+
+
+async def test_a_node_nobody_can_be_asked_about_passes_where_the_usual_ones_would(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """Under `retry` too: an outage of the API server does not hold up pods whose images run on amd64 and arm64."""
+    view = View(late=("d",), is_current=False, cut_off=True)
+    caller = await start_service(plain_http=images.host, nodes=view)
+    result = await caller.filter(with_names(pod(f"{images.host}/multi:1"), ["a", "d"]))
+    assert (kept(result), result["Error"], view.requested) == (["a", "d"], "", [["d"]])
+
+
+class SilentApi:
+    """An API server that answers nothing."""
+
+    def __init__(self) -> None:
+        self.requested: list[str] = []
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "") -> bytes:
+        self.requested.append(path)
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+
+async def test_a_missing_node_costs_at_most_its_wait(start_service: StartService, images: EmbeddedRegistry) -> None:
+    """50 ms for the lookups of a request together, and nothing for the requests of the next second."""
+    clock, api = Clock(), SilentApi()
+    nodes = WatchedNodes(api, level_label="", clock=clock)
+    nodes.upsert(msgspec.json.encode(NODES[0]))
+    nodes.keep_only({"a"})
+    clock.advance(60)
+    caller = await start_service(plain_http=images.host, nodes=nodes)
+    wanted = with_names(pod(f"{images.host}/multi:1"), ["a", "y", "z"])
+    assert kept(await caller.filter(with_nodes(pod(f"{images.host}/multi:1")))) == ["a", "b", "c", "d"]
+    before = time.monotonic()
+    assert kept(await caller.filter(wanted)) == ["a", "y", "z"]
+    assert 0.04 < time.monotonic() - before < 5
+    assert sorted(api.requested) == ["/api/v1/nodes/y", "/api/v1/nodes/z"]
+    for _ in range(3):
+        assert kept(await caller.filter(wanted)) == ["a", "y", "z"]
+    assert len(api.requested) == 2
 
 
 @pytest.mark.parametrize(
