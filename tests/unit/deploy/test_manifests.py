@@ -262,6 +262,14 @@ def test_the_kind_cluster_mounts_the_folder_with_that_file() -> None:
         ("100.64.0.1", 443, False),
         ("127.0.0.1", 443, False),
         ("239.1.1.1", 443, False),
+        ("192.0.2.1", 6443, True),
+        ("2001:db8::1", 6443, True),
+        ("2001:db8::1", 443, False),
+        ("64:ff9b::1.1.1.1", 443, True),
+        ("64:ff9b::169.254.169.254", 443, False),
+        ("64:ff9b::10.0.0.1", 443, False),
+        ("2002:a00:1::1", 443, False),
+        ("2001:0:a00:1::1", 443, False),
         ("fd00::1", 443, False),
         ("fe80::1", 443, False),
         ("::1", 443, False),
@@ -274,6 +282,20 @@ def test_the_example_policy_lets_out_to_public_registries_and_name_services(
     """Neither the metadata service nor anything in the cluster or the site can be reached by naming it in a pod."""
     (policy,) = load("manifests/network-policy.yaml")
     assert any(_lets_out(rule, address, port) for rule in policy["spec"]["egress"]) is allowed
+
+
+def test_the_example_policy_excepts_the_same_of_ipv4_and_of_nat64() -> None:
+    """RFC 6052: the last 32 bits of an address in 64:ff9b::/96 are an IPv4 address."""
+    (policy,) = load("manifests/network-policy.yaml")
+    blocks = [peer["ipBlock"] for rule in policy["spec"]["egress"] for peer in rule["to"]]
+    excepted = {
+        block["cidr"]: {ipaddress.ip_network(each) for each in block["except"]} for block in blocks if "except" in block
+    }
+    prefix = int(ipaddress.ip_address("64:ff9b::"))
+    assert excepted["64:ff9b::/96"] == {
+        ipaddress.IPv6Network((prefix | int(network.network_address), 96 + network.prefixlen))
+        for network in excepted["0.0.0.0/0"]
+    }
 
 
 def _lets_out(rule: Document, address: str, port: int) -> bool:
