@@ -7,7 +7,7 @@ import pytest
 
 from extender.credentials.keyring import ANONYMOUS, Credential, JoinedKeyring, Keyring
 from extender.errors import RegistryUnavailable
-from extender.images.content import Answer, Cause, Failure
+from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.reference import ImageReference
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence, PersistenceLimits
@@ -299,3 +299,15 @@ async def test_a_resolver_that_closes_while_it_loads_leaves_nothing_running(repl
     await resolver.load(0)
     await resolver.close()
     assert own.is_closed
+
+
+async def test_what_takes_much_memory_is_not_stored(replica: Replica, registry: FakeRegistry, store: FakeStore) -> None:
+    """An image of 64 unusual platforms is looked up again after a restart, and cannot fill the store with its like."""
+    registry.push("evil.example/app:1", *(f"linux/{number:032d}" for number in range(64)))
+    registry.push(APP, "linux/arm64", "linux/amd64", "linux/loongarch-of-our-own")
+    one = replica()
+    for reference in ("evil.example/app:1", APP):
+        assert isinstance(await ask(one, lookup=ImageQuery(reference)), Content)
+    await one.flush()
+    assert [repository for repository, *_ in store.names] == [REPOSITORY]
+    assert [repository for repository, _ in store.contents] == [REPOSITORY]

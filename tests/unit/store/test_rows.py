@@ -12,7 +12,7 @@ from extender.credentials.keyring import CredentialId
 from extender.images.content import Content
 from extender.images.digest import digest_of, pack_digest
 from extender.images.manifest import Kind
-from extender.images.platform import Platform
+from extender.images.platform import Platform, is_usual
 from extender.store.rows import (
     ContentRow,
     NameRow,
@@ -102,3 +102,21 @@ def test_a_content_under_another_key_is_no_row() -> None:
     """Neither in another repository nor for another digest."""
     assert decode_content("ghcr.io/team/other", PACKED, encode_content(ROW)) is None
     assert decode_content(ROW.repository, pack_digest(digest_of(b"y")), encode_content(ROW)) is None
+
+
+def test_a_record_larger_than_any_that_is_written_is_no_row() -> None:
+    """A file that an earlier version has filled with them takes no memory when it is loaded."""
+    platforms = [Platform("linux", f"{number:032d}") for number in range(64)]
+    for count, expected in ((16, True), (64, False)):
+        content = Content(Kind.INDEX, frozenset(platforms[:count]), states_platforms=True)
+        row = NameRow("ghcr.io/team/app", "1", CredentialId("anonymous"), PACKED, content, 1.5e9)
+        name = decode_name(row.repository, row.name, row.credential_id, encode_name(row))
+        assert (name is not None) is expected
+        assert (decode_content(row.repository, row.packed, encode_content(row)) is not None) is expected
+
+
+def test_usual_platforms_of_a_row_are_shared() -> None:
+    """A row that is read takes no more memory than one that a registry has shown."""
+    found = decode_content(ROW.repository, ROW.packed, encode_content(ROW))
+    assert found is not None
+    assert all(map(is_usual, found.content.platforms))
