@@ -196,7 +196,7 @@ class SchedulerVerbs:
         if decision:
             self._pod_resolver.count_hits(decision.image_count)
             return decision
-        namespace = (pod.metadata and pod.metadata.namespace) or ""
+        namespace = _namespace_of(pod)
         overrides = self._pod_resolver.overrides_of(pod, namespace)
         for problem in overrides.problems:
             log.info("annotation.refused", pod=_uid(pod), problem=problem)
@@ -232,7 +232,8 @@ class SchedulerVerbs:
     def _decide(self, pod: Pod, question: PodQuestion, answers: Sequence[Answer]) -> Decision:
         if all(isinstance(answer, Content) for answer in answers):
             return self._decide_known(question.images, tuple(answers), question.overrides)
-        may_be_pending = self._first_seen.seconds(_uid(pod)) < self._pending_limit_seconds
+        waited_seconds = self._first_seen.seconds(_uid(pod), _namespace_of(pod))
+        may_be_pending = waited_seconds < self._pending_limit_seconds
         return self._decide_facts(question.images, answers, question.overrides, may_be_pending=may_be_pending)
 
     def _decide_known(self, images: Sequence[PodImage], answers: Sequence[Answer], overrides: Overrides) -> Decision:
@@ -287,6 +288,10 @@ class SchedulerVerbs:
         if isinstance(gathered, PodQuestion):
             gathered = self._decide(args.pod, gathered, self._pod_resolver.peek(gathered))
         return _scores(args, nodes, gathered)
+
+
+def _namespace_of(pod: Pod) -> str:
+    return (pod.metadata and pod.metadata.namespace) or ""
 
 
 def _uid(pod: Pod) -> PodUid:
