@@ -209,9 +209,14 @@ def platform_of_node(node: Node, level_label: str) -> Platform | None:
     architecture = info.architecture or _first(labels, _ARCHITECTURE_LABELS)
     if not os or not architecture:
         return None
-    return _stated(os, architecture, labels.get(level_label, "") if level_label else "")
+    level = labels.get(level_label, "") if level_label else ""
+    if len(os) + len(architecture) + len(level) > _MOST_CHARACTERS:
+        return _stated.__wrapped__(os, architecture, level)
+    return _stated(os, architecture, level)
 
 
+# A label value has 63 characters. A kubelet may state more in its node's status, which no image's platform matches.
+_MOST_CHARACTERS = 3 * 63
 _STATED = declare_cache("placement.nodes.platforms", key="os, architecture, level", bound=1024)
 
 

@@ -1,5 +1,8 @@
 """From a node's own words to its platform."""
 
+import gc
+import tracemalloc
+
 import msgspec
 import pytest
 
@@ -105,3 +108,19 @@ def test_nodes_of_too_many_kinds_are_the_callers_mistake() -> None:
     assert len(list_nodes(kinds[:254], "")) == 254
     with pytest.raises(InvalidRequest, match="254 different platforms"):
         list_nodes(kinds, "")
+
+
+def test_long_words_of_a_node_are_not_kept() -> None:
+    """A kubelet may state a megabyte in its node's status, another one at each heartbeat."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            info = {"architecture": f"{number:0100000d}", "operatingSystem": "linux"}
+            platform = platform_of_node(node_of(info, {}), LEVEL)
+            assert platform is not None
+            assert platform.architecture == info["architecture"]
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1_000_000
