@@ -207,13 +207,15 @@ class CacheSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The declaration of a cache, in words for people, from which the cache is made.
 
     `name` begins with the module that declares it. `bound` is the number of rows in each object that has the cache, or
-    a text that names the setting or program that bounds it. Settings are written in backticks.
+    a text that names the setting or program that bounds it. `at_most` is what all rows take if whoever can fill the
+    cache makes them as large as they get. Settings are written in backticks.
     """
 
     name: str
     key: str
     lifetime: str
     bound: int | str
+    at_most: str
     invalidated_by: str
 
     @property
@@ -242,10 +244,16 @@ _DECLARED: dict[str, CacheSpec] = {}
 
 
 def declare_cache(
-    name: str, *, key: str, lifetime: str = "unlimited", bound: int | str, invalidated_by: str = "nothing"
+    name: str,
+    *,
+    key: str,
+    lifetime: str = "unlimited",
+    bound: int | str,
+    at_most: str = "",
+    invalidated_by: str = "nothing",
 ) -> CacheSpec:
     """Declares a cache when its module is imported. Raises ValueError if the name already belongs to another cache."""
-    spec = CacheSpec(name=name, key=key, lifetime=lifetime, bound=bound, invalidated_by=invalidated_by)
+    spec = CacheSpec(name=name, key=key, lifetime=lifetime, bound=bound, at_most=at_most, invalidated_by=invalidated_by)
     if _DECLARED.setdefault(name, spec) != spec:
         raise ValueError(f"there are two caches named {name}")
     return spec

@@ -46,6 +46,7 @@ _MISSING = declare_cache(
     key="node name",
     lifetime=f"{_MISSING_SECONDS:g} s",
     bound=1024,
+    at_most="0.5 MB",
     invalidated_by="the node's arrival",
 )
 

@@ -43,7 +43,11 @@ _DECODERS = {
 
 _SECRET = msgspec.json.Decoder(Secret)
 _LEFT_OUT = declare_cache(
-    "cluster.secrets.left_out", key="namespace, secret", bound=1024, invalidated_by="a reading of all entries"
+    "cluster.secrets.left_out",
+    key="namespace, secret",
+    bound=1024,
+    at_most="1 MB",
+    invalidated_by="a reading of all entries",
 )
 
 

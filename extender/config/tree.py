@@ -185,7 +185,7 @@ class CacheConfig(Section, frozen=True):
     restart."""
     size: Count = 100_000
     """Images kept in memory; the least recently used goes first, of namespaces that have more than their part. Images
-    of many unusual platforms and long names count several times: 100,000 take 70 MB, and 155 MB at worst."""
+    of many unusual platforms and long names count several times: 100,000 take 70 MB, and 240 MB at worst."""
     tag_seconds: Seconds = 900.0
     """How long a tag's digest is fresh; afterwards it is asked for again in the background by HEAD."""
     stale_seconds: Seconds = 86_400.0

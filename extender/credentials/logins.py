@@ -245,7 +245,7 @@ def _decode_auth(pattern: str, auth: str) -> tuple[str, str]:
     return username, password
 
 
-_ADDRESSES = declare_cache("credentials.logins.addresses", key="repository", bound=1024)
+_ADDRESSES = declare_cache("credentials.logins.addresses", key="repository", bound=1024, at_most="9 MB")
 
 
 @functools.lru_cache(_ADDRESSES.rows)

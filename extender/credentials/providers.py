@@ -43,6 +43,7 @@ _ANSWERS = declare_cache(
     key="image, registry or neither",
     lifetime="as the provider says",
     bound=f"{_ANSWER_BYTES >> 20} MiB",
+    at_most="17 MB",
     invalidated_by="a newer or failed answer",
 )
 _FAILURES = declare_cache(
@@ -50,6 +51,7 @@ _FAILURES = declare_cache(
     key="registry",
     lifetime=f"{_RETRY_SECONDS:g} s or more",
     bound=1024,
+    at_most="1 MB",
     invalidated_by="an answer",
 )
 

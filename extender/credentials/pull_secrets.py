@@ -56,6 +56,7 @@ _READINGS = declare_cache(
     key="namespace, secret",
     lifetime=f"{KEEP_SECONDS:g} s",
     bound=f"{_READING_BYTES >> 20} MiB",
+    at_most="17 MB",
     invalidated_by=f"a denial, after {_JUST_READ_SECONDS:g} s",
 )
 # For sets of secrets: as a rule one per namespace and ServiceAccount, of 2.5 KB each.
@@ -64,6 +65,7 @@ _CREDENTIAL_IDS = declare_cache(
     "credentials.pull_secrets.credential_ids",
     key="namespace, secrets",
     bound=f"{_CREDENTIAL_ID_BYTES >> 20} MiB",
+    at_most="17 MB",
     invalidated_by="the next reading",
 )
 # Of a row without logins: two objects by pattern, and its names.

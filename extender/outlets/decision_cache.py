@@ -20,6 +20,7 @@ DECISIONS = declare_cache(
     key="namespace, pod spec",
     lifetime=f"{FRESH_SECONDS:g} s",
     bound=512,
+    at_most="32 MB",
 )
 
 

@@ -23,6 +23,7 @@ declare_cache(
     key="request body",
     lifetime=f"{FRESH_SECONDS:g} s",
     bound=1,
+    at_most="3 MB",
     invalidated_by="the first use, another request",
 )
 

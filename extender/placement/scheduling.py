@@ -306,7 +306,7 @@ def _verdict_table(nodes: NodePlatforms, decision: Decision) -> bytes:
     return numbers.ljust(256, bytes([_NUMBERS[Verdict.UNSTATED]]))
 
 
-_MASKS = declare_cache("placement.scheduling.masks", key="score", bound=256)
+_MASKS = declare_cache("placement.scheduling.masks", key="score", bound=256, at_most="0.1 MB")
 
 
 @functools.lru_cache(_MASKS.rows)

@@ -189,7 +189,7 @@ def _addresses_inside(address: Address) -> tuple[IPv4Address, ...]:
     return tuple(inside for inside in found if inside is not None)
 
 
-_HOSTS = declare_cache("registry.addresses.hosts", key="host as written", bound=1024)
+_HOSTS = declare_cache("registry.addresses.hosts", key="host as written", bound=1024, at_most="17 MB")
 
 
 @functools.lru_cache(_HOSTS.rows)

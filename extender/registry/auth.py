@@ -47,6 +47,7 @@ _CHALLENGES = declare_cache(
     "registry.auth.challenges",
     key="origin, repository",
     bound=4096,
+    at_most="7 MB",
     invalidated_by="a failed token request",
 )
 _TOKENS = declare_cache(
@@ -54,6 +55,7 @@ _TOKENS = declare_cache(
     key="realm, service, scope, credential id",
     lifetime=f"{_RENEW_AFTER:.0%} of the token's",
     bound=4096,
+    at_most="25 MB",
     invalidated_by="a 401",
 )
 

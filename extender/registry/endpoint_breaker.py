@@ -22,12 +22,17 @@ log = structlog.get_logger()
 _BACKOFF = Backoff(first_seconds=10.0, max_seconds=300.0)
 # With a mirror for all registries, every host that images name is an endpoint.
 _BREAKERS = declare_cache(
-    "registry.endpoint_breaker.breakers", key="root of the endpoint", bound=1024, invalidated_by="an answer"
+    "registry.endpoint_breaker.breakers",
+    key="root of the endpoint",
+    bound=1024,
+    at_most="1 MB",
+    invalidated_by="an answer",
 )
 _THROTTLED = declare_cache(
     "registry.endpoint_breaker.throttled",
     key="root of the endpoint, credential id",
     bound=1024,
+    at_most="1 MB",
     invalidated_by="an answer to the credential",
 )
 

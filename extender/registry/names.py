@@ -56,6 +56,7 @@ _ADDRESSES = declare_cache(
     key="host, address family",
     lifetime=f"{_FAILED_SECONDS:g} s or {_FRESH_SECONDS:g} s",
     bound=f"{_MOST_KEPT:,} addresses",
+    at_most="2 MB",
     invalidated_by="the next lookup",
 )
 

@@ -50,6 +50,7 @@ _READINGS = declare_cache(
     key="origin, credential id",
     lifetime="the quota's window",
     bound=4096,
+    at_most="3 MB",
     invalidated_by="the next answer",
 )
 

@@ -253,7 +253,7 @@ def proxy_for(url: URL) -> URL | None:
     return _find_proxy(url.scheme, f"{url.raw_host}:{url.port}", tuple(map(os.environ.get, _PROXY_VARIABLES)))
 
 
-_PROXIES = declare_cache("registry.transport.proxies", key="scheme, host, proxy variables", bound=1024)
+_PROXIES = declare_cache("registry.transport.proxies", key="scheme, host, proxy variables", bound=1024, at_most="12 MB")
 
 
 @functools.lru_cache(_PROXIES.rows)

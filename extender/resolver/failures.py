@@ -79,6 +79,7 @@ _FAILURES = declare_cache(
     key="repository, tag or digest, credential id",
     lifetime=f"{_SOON_MISSING_SECONDS:g} s to {max(_LIFETIMES_SECONDS.values()):g} s",
     bound=f"a tenth of `cache.size`, {FEWEST_FAILURES:,} at least",
+    at_most="6 MB for 10,000",
     invalidated_by="a lookup that succeeds",
 )
 

@@ -37,11 +37,14 @@ _NAMES = declare_cache(
     key="repository, tag or digest, credential id",
     lifetime="`cache.stale_seconds`",
     bound="`cache.size`",
+    at_most="125 MB for 100,000",
     invalidated_by="a denial",
 )
-_CONTENTS = declare_cache("resolver.image_cache.contents", key="repository, digest", bound="`cache.size`")
+_CONTENTS = declare_cache(
+    "resolver.image_cache.contents", key="repository, digest", bound="`cache.size`", at_most="115 MB for 100,000"
+)
 # A cluster has some dozens of platform sets. One that is evicted is merely no longer shared.
-_PLATFORM_SETS = declare_cache("resolver.image_cache.platform_sets", key="content", bound=4096)
+_PLATFORM_SETS = declare_cache("resolver.image_cache.platform_sets", key="content", bound=4096, at_most="4 MB")
 
 NameKey = tuple[str, PackedDigest, CredentialId]  # repository, tag or digest, credential
 
@@ -99,8 +102,8 @@ class _Shown(msgspec.Struct, frozen=True, gc=False):
 class ImageCache:
     """Two tables of at most `size` ordinary rows each, and the targets of the references used last.
 
-    Larger rows cost more, so that the tables stay within some 150 MB for a `size` of 100,000 whatever registries
-    state. A tenant that fills a table evicts its own rows before those of others; see `ShareTable`.
+    Larger rows cost more, whatever registries state; `row_cost` has the figures. A tenant that fills a table evicts its
+    own rows before those of others; see `ShareTable`.
 
     names: (repository, tag or digest, credential id) → digest, content, and when that was confirmed. A row holds the
     name's meaning and proves the credential's access, so that no credential gets what only another one was shown.

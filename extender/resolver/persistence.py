@@ -54,6 +54,7 @@ _WAITING_NAMES = declare_cache(
     key="repository, tag or digest, credential id",
     lifetime="until written",
     bound=_MOST_WAITING,
+    at_most="40 MB",
     invalidated_by="a denial",
 )
 _WAITING_DENIALS = declare_cache(
@@ -61,6 +62,7 @@ _WAITING_DENIALS = declare_cache(
     key="repository, tag or digest, credential id",
     lifetime="until written",
     bound=_MOST_WAITING,
+    at_most="8 MB",
 )
 _READS_AT_ONCE = 8
 # Rows loaded before the event loop may do something else: 3 ms of work for the largest rows, 1 ms for ordinary ones.

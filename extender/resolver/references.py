@@ -19,7 +19,7 @@ from extender.tables import LruTable, declare_cache
 _MAX_KEPT_CHARACTERS = 1024
 
 
-TARGETS = declare_cache("resolver.references.targets", key="text of the reference", bound=8192)
+TARGETS = declare_cache("resolver.references.targets", key="text of the reference", bound=8192, at_most="27 MB")
 
 
 class Target(msgspec.Struct, frozen=True):

@@ -57,15 +57,24 @@ class BreakerOpen(RegistryError):
 
 
 _HOSTS = declare_cache(
-    "resolver.registry_hosts.hosts", key="registry host", bound=4096, invalidated_by="an answer of the host"
+    "resolver.registry_hosts.hosts",
+    key="registry host",
+    bound=4096,
+    at_most="4 MB",
+    invalidated_by="an answer of the host",
 )
 _REPOSITORIES = declare_cache(
-    "resolver.registry_hosts.repositories", key="repository", bound=4096, invalidated_by="an answer about it"
+    "resolver.registry_hosts.repositories",
+    key="repository",
+    bound=4096,
+    at_most="4 MB",
+    invalidated_by="an answer about it",
 )
 _ACCOUNTS = declare_cache(
     "resolver.registry_hosts.accounts",
     key="registry host, credential id",
     bound=4096,
+    at_most="4 MB",
     invalidated_by="an answer to the credential",
 )
 
@@ -74,6 +83,7 @@ _FAILED_ONCE = declare_cache(
     "resolver.registry_hosts.failed_once",
     key="registry host or repository",
     bound=4096,
+    at_most="3 MB",
     invalidated_by="an answer, a second failure",
 )
 

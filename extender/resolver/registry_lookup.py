@@ -36,6 +36,7 @@ _FETCHES = declare_cache(
     "resolver.registry_lookup.fetches",
     key="repository, digest, credential id",
     bound=1024,
+    at_most="8 MB",
     invalidated_by="the end of its lookup, if large",
 )
 # Platforms and skipped parts of an image that stays after the lookup that fetched it. A part takes 800 bytes at most

@@ -2,7 +2,8 @@
 
 An ordinary row costs 1, so `cache.size` is the number of ordinary images. A registry chooses which platforms an image
 states, and a pod's author chooses names, so a row can be thirty times as large as an ordinary one. With these costs
-100,000 images take 155 MB at most, and 70 MB if they are ordinary.
+100,000 images take 155 MB at most, and 70 MB if they are ordinary. If the cache's two tables hold different images,
+both together take 240 MB at most.
 """
 
 import sys

@@ -263,7 +263,7 @@ _CLOCK = _Clock()
 
 
 # The heads of one client differ only in Content-Length.
-_HEADS = declare_cache("server.connection.heads", key="request head", bound=1024)
+_HEADS = declare_cache("server.connection.heads", key="request head", bound=1024, at_most="6 MB")
 
 
 @functools.lru_cache(_HEADS.rows)

@@ -74,6 +74,7 @@ declare_cache(
     key="repository, tag or digest, credential id",
     lifetime="a week, or `cache.stale_seconds` if longer",
     bound="the server's `maxmemory`",
+    at_most="its `maxmemory`",
     invalidated_by="a denial, a new schema, a new key",
 )
 

@@ -65,6 +65,7 @@ declare_cache(
     "store.sqlite.rows",
     key="repository, tag or digest, credential id",
     bound="`cache.size`",
+    at_most="400 MB of disk for 100,000",
     invalidated_by="a denial, a new schema",
 )
 

@@ -42,10 +42,13 @@ def metrics_table() -> str:
 def caches_table() -> str:
     """Every cache that the package declares as Markdown, by name."""
     rows = [
-        f"| {spec.name} | {spec.key} | {spec.lifetime} | {_number(spec.bound)} | {spec.invalidated_by} |"
+        f"| {spec.name} | {spec.key} | {spec.lifetime} | {_number(spec.bound)} | {spec.at_most} "
+        f"| {spec.invalidated_by} |"
         for spec in declared_caches()
     ]
-    return "\n".join(["| cache | key | lifetime | rows | invalidated by |", "|---|---|---|---|---|", *rows, ""])
+    return "\n".join(
+        ["| cache | key | lifetime | rows | at most | invalidated by |", "|---|---|---|---|---|---|", *rows, ""]
+    )
 
 
 def _number(bound: int | str) -> str:
