@@ -18,6 +18,9 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 # Lines a second of one event, or of one logger of a library, whose lines often have a traceback. Who can cause an event
 # at will then fills neither the disk nor the time of the event loop.
 EVENT_LINES, LIBRARY_LINES = 100, 10
+# Characters of a field that are written, and of a traceback. A reference that can be pulled has 800 at most, but a pod
+# may state a megabyte, and so may whoever calls the scheduler's verbs.
+FIELD_CHARACTERS, TRACEBACK_CHARACTERS = 2048, 16_384
 
 DROPPED = counter(
     "multiarch_log_lines_dropped_total",
@@ -58,9 +61,19 @@ def _with_traceback(last: Renderer) -> Renderer:
     """Formats the traceback of a line, which takes longer than all else and is not done for dropped lines."""
 
     def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str | bytes:
-        return last(logger, method, structlog.processors.format_exc_info(logger, method, event))
+        return last(logger, method, _shorten(structlog.processors.format_exc_info(logger, method, event)))
 
     return render
+
+
+def _shorten(event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Cuts off long texts in place; of a traceback the end stays, which tells most."""
+    for name, text in event.items():
+        if name == "exception":
+            event[name] = text[-TRACEBACK_CHARACTERS:]
+        elif isinstance(text, str) and len(text) > FIELD_CHARACTERS:
+            event[name] = f"{text[:FIELD_CHARACTERS]}…"
+    return event
 
 
 class RateLimit:

@@ -40,7 +40,7 @@ from extender.placement.creation import Creation, read_creation
 from extender.placement.facts import Fit, ImageFact, PodImage, fit, known_platforms, may_be_kept
 from extender.placement.patch import Json, JsonObject, Operation, diff, look
 from extender.placement.policy import Policy, common_platforms, is_exempt, is_multi_arch, preference_for
-from extender.placement.reasons import platforms_text
+from extender.placement.reasons import platforms_text, shown_reference
 from extender.placement.tolerations import TolerationRule, is_covered, parse_platforms
 from extender.tables import Table, declare_cache
 
@@ -256,7 +256,8 @@ class Mutator:
         if unresolved:
             image, fact = unresolved[0]
             return (
-                f"{len(unresolved)} of {len(creation.images)} images unresolved, first {image.reference} ({fact.cause})"
+                f"{len(unresolved)} of {len(creation.images)} images unresolved, "
+                f"first {shown_reference(image.reference)} ({fact.cause})"
             )
         if not creation.constrained:
             return "runs anywhere"
@@ -266,7 +267,8 @@ class Mutator:
 
 def _nothing_known(creation: Creation) -> Iterator[str]:
     for image, fact in creation.unresolved[:1]:
-        yield f"no node affinity was written: nothing is known of image {image.reference} ({fact.cause})"
+        reference = shown_reference(image.reference)
+        yield f"no node affinity was written: nothing is known of image {reference} ({fact.cause})"
 
 
 def _contradictions(creation: Creation, plan: Plan) -> Iterator[str]:

@@ -80,8 +80,13 @@ def platforms_text(platforms: Iterable[Platform]) -> str:
     return text if fitting == len(words) else f"{text} and {len(words) - fitting} more"
 
 
+def shown_reference(reference: str) -> str:
+    """The reference in 220 characters at most: a pod that is being created may name a megabyte."""
+    return _shorten(reference, _REFERENCE_CHARACTERS)
+
+
 def _image(reference: str) -> str:
-    return f"image {_shorten(reference, _REFERENCE_CHARACTERS)}" if reference else "a container without an image"
+    return f"image {shown_reference(reference)}" if reference else "a container without an image"
 
 
 def _others(references: Set[str]) -> str:

@@ -9,7 +9,15 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from extender.logs import EVENT_LINES, LIBRARY_LINES, LibraryHandler, RateLimit, configure_logs
+from extender.logs import (
+    EVENT_LINES,
+    FIELD_CHARACTERS,
+    LIBRARY_LINES,
+    TRACEBACK_CHARACTERS,
+    LibraryHandler,
+    RateLimit,
+    configure_logs,
+)
 from testbed.clock import Clock
 
 
@@ -106,3 +114,23 @@ def test_each_library_has_a_limit_of_its_own() -> None:
     limited.clock.advance(1)
     limited.write("watch.lost")
     assert [line.get("logger") for line in limited.lines[-2:]] == ["asyncio", None]
+
+
+def test_long_texts_are_cut_off(written: io.StringIO) -> None:
+    """Whoever names an image, a pod or a host may make its name a megabyte; the end of a traceback stays."""
+    try:
+        print(dict[str, int]()["y" * 1_000_000])
+    except KeyError:
+        structlog.get_logger().exception("lookup.crashed", image="x" * 1_000_000, pods=3)
+    (line,) = lines_of(written)
+    assert line["image"] == "x" * FIELD_CHARACTERS + "…"
+    assert line["pods"] == 3
+    assert len(str(line["exception"])) == TRACEBACK_CHARACTERS
+    assert len(written.getvalue()) < 20_000
+
+
+def test_long_messages_of_libraries_are_cut_off(written: io.StringIO) -> None:
+    """They quote what they were sent."""
+    logging.getLogger("aiohttp.server").warning("z" * 1_000_000)
+    (line,) = lines_of(written)
+    assert line["message"] == "z" * FIELD_CHARACTERS + "…"

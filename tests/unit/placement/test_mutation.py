@@ -398,3 +398,20 @@ def test_answers_about_platforms_that_take_much_memory_are_not_remembered() -> N
         first, second = (mutator.mutate(created(pod()), [PodImage("app-0:1")], [fact], Overrides()) for _ in range(2))
         assert first == second
         assert (first is second) is are_same
+
+
+@pytest.mark.parametrize("fact", [Unknown(Cause.INVALID_REFERENCE, "no reference"), ARM64], ids=["unknown", "known"])
+@pytest.mark.parametrize("letter", ["x", "\N{GRINNING FACE}", "\x07"], ids=["long", "wide", "control"])
+def test_what_a_long_reference_leaves_in_answers_is_short(fact: ImageFact, letter: str) -> None:
+    """Audit annotations and warnings are kept by the API server, for each pod that somebody tries to create."""
+    references = [letter * 100_000 for _ in range(20)]
+    document = pod(images=20, nodeSelector={"kubernetes.io/arch": "amd64"})
+    for container, reference in zip(document["spec"]["containers"], references, strict=True):
+        container["image"] = reference
+    images = [PodImage(reference) for reference in references]
+    mutator = Mutator(POLICY, settings("both", "multiarch"))
+    mutation = mutator.mutate(created(document), images, [fact] * 20, Overrides(), LINUX_ARM64)
+    texts = [*mutation.warnings, *mutation.audit_annotations.values()]
+    assert texts
+    assert max(map(len, texts)) < 1_000
+    assert all(text.isprintable() for text in texts)
