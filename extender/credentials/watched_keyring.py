@@ -5,7 +5,7 @@ Other files read them; this one only follows the change.
 
 from collections.abc import Hashable
 
-from extender.credentials.keyring import Credential, CredentialId, Keyring
+from extender.credentials.keyring import Credential, CredentialId, Keyring, sources_of
 from extender.images.reference import ImageReference
 from extender.watched_files import WatchedFiles
 
@@ -22,6 +22,11 @@ class WatchedKeyring:
     def identity(self) -> Hashable:
         """Another one after each change, so that a new lookup does not join one with the old credentials."""
         return id(self), self.files.generation
+
+    @property
+    def sources(self) -> tuple[Keyring, ...]:
+        """The sources of the present keyring."""
+        return sources_of(self.files.value)
 
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
         """Returns the ids that the present keyring returns."""

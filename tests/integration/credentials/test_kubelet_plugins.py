@@ -12,7 +12,7 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from extender.credentials.keyring import Keyring
+from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.kubelet_plugins import load_credential_plugins
 from extender.credentials.programs import run_program
 from extender.credentials.providers import CredentialsUnavailable
@@ -229,6 +229,13 @@ async def test_a_program_that_hangs_is_ended_with_all_it_started(tmp_path: Path)
     readable, _, _ = await asyncio.to_thread(select.select, [ended], [], [], 30)
     os.close(ended)
     assert readable
+
+
+def test_each_plugin_is_a_source_of_its_own(tmp_path: Path, clock: Clock) -> None:
+    """So that one that hangs delays no image that a plugin before it opens."""
+    path = write(tmp_path, plugin("ecr"), plugin("other"))
+    ring = JoinedKeyring([load_credential_plugins(path, str(tmp_path), key=KEY, clock=clock)])
+    assert len(ring.sources) == 2
 
 
 async def test_a_program_that_has_left_the_group_holds_up_nobody(tmp_path: Path) -> None:
