@@ -18,6 +18,14 @@ LAPSE_SECONDS = 60.0
 """Work that waits is dropped if nobody has asked for it again for so long. kube-scheduler asks every 10 s at least."""
 
 
+REVOKE_SECONDS = 2.0
+"""A turn that somebody holds beyond its share for so long is revoked when a tenant waits that has none of its own."""
+
+
+class TurnRevoked(ExtenderError):
+    """The work held a turn for long, beyond its tenant's share, while another tenant waited for its first."""
+
+
 class TurnLost(ExtenderError):
     """The work was dropped while it waited for a turn. That tells nothing about what it was to ask."""
 
@@ -110,11 +118,32 @@ class _Ticket:
         self.turns.lose(self)
 
 
+class _Held:
+    """A turn that is held: by whom, since when, and the scope whose end revokes it."""
+
+    __slots__ = ("host", "interest", "scope", "since", "tenant")
+
+    def __init__(self, interest: Interest, tenant: str, host: str, since: float) -> None:
+        self.interest = interest
+        self.tenant = tenant
+        self.host = host
+        self.since = since
+        self.scope = asyncio.timeout(None)
+
+    def revoke(self) -> None:
+        """Ends the work: where it waits for another turn with `TurnLost`, elsewhere with `TurnRevoked`."""
+        if not self.interest.drop():
+            self.scope.reschedule(asyncio.get_running_loop().time())
+
+
 class Turns:
     """Up to `spec.total` turns at the same time, and up to `at_host` of them at one host.
 
     Of several tenants that want turns, in all or at one host, each may hold as many as `Shares` says. Whoever may have
     a turn and need not wait for a host gets it at once. Nothing is held while work waits.
+
+    Tenants that came while they were fewer hold more than their shares. When a tenant waits that holds none, and work
+    of theirs has held a turn for `REVOKE_SECONDS`, the oldest of the largest holder ends.
     """
 
     def __init__(
@@ -134,6 +163,7 @@ class Turns:
         self._use = use_of(spec)
         self._clock = clock
         self._hosts: dict[str, Shares] = {}  # those where somebody holds or waits for a turn
+        self._held: dict[_Held, None] = {}  # the oldest first
         self._waiting: dict[str, dict[str, deque[_Ticket]]] = {}  # by tenant, then by host, in the order of turns
 
     @contextlib.asynccontextmanager
@@ -142,14 +172,23 @@ class Turns:
 
         Raises:
             TurnLost: the work was dropped from the queue.
+            TurnRevoked: others waited for a turn of their own.
         """
         interest = current_interest()
         tenant = self._take_nowait(interest, host)
         if tenant is None:
             tenant = await self._wait(interest, host)
+        held = _Held(interest, tenant, host, self._clock())
+        self._held[held] = None
         try:
-            yield
+            async with held.scope:
+                yield
+        except TimeoutError:
+            if held.scope.expired():
+                raise TurnRevoked("it held its turn for long while others waited") from None
+            raise
         finally:
+            del self._held[held]
             self._give_back(tenant, host)
 
     @property
@@ -178,7 +217,9 @@ class Turns:
             self.enqueue(ticket, tenant)
         outer, interest._ticket = interest._ticket, ticket  # noqa: SLF001 - the two classes are one mechanism
         try:
-            await ticket.done
+            while not ticket.done.done():
+                await asyncio.wait([ticket.done], timeout=self._revoke_for(ticket))
+            ticket.done.result()
         except BaseException:
             if ticket.done.done() and not ticket.done.cancelled() and ticket.done.exception() is None:
                 self._give_back(ticket.granted_to, host)  # cancelled just as the turn came
@@ -202,6 +243,26 @@ class Turns:
             self._use.refusals += 1
             ticket.done.set_exception(TurnLost("it was dropped while it waited for its turn"))
             self._leave(ticket)
+
+    def _revoke_for(self, ticket: _Ticket) -> float | None:
+        """Revokes a turn if a tenant of the ticket has none; returns in how many seconds to try again, None for not."""
+        at_host = self._shares_at(ticket.host)
+        for tenant in ticket.interest.tenants:
+            is_total = self._shares.held >= self._shares.total
+            shares = self._shares if is_total else at_host
+            if tenant == OPERATOR or shares.held_by(tenant) or shares.held < shares.total:
+                continue
+            largest = shares.largest_holder()
+            if shares.held_by(largest) <= shares.share_of(largest):
+                continue
+            for held in self._held:
+                if held.tenant == largest and (is_total or held.host == ticket.host) and not held.scope.expired():
+                    age_seconds = self._clock() - held.since
+                    if age_seconds < REVOKE_SECONDS:
+                        return REVOKE_SECONDS - age_seconds
+                    held.revoke()
+                    return REVOKE_SECONDS
+        return None
 
     def _grant(self) -> None:
         while self._shares.held < self._shares.total:

@@ -28,7 +28,7 @@ from extender.metrics import counter
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
 from extender.registry.endpoint_breaker import EndpointAttempt, EndpointBreakers
-from extender.turns import Turns
+from extender.turns import REVOKE_SECONDS, TurnRevoked, Turns
 
 MIRRORS = counter(
     "multiarch_mirror_requests_total",
@@ -112,11 +112,15 @@ class MirrorFailover:
         if self._guard:
             self._guard.check_registry(endpoint.root)
         credentials = await self._credentials_for(endpoint, reference, credential)
-        async with self._turns.turn(endpoint.root.host_port_subcomponent or ""):
-            for shown in credentials[:-1]:
-                with contextlib.suppress(RegistryDenied):
-                    return await ask(endpoint, shown)
-            return await ask(endpoint, credentials[-1])
+        try:
+            async with self._turns.turn(endpoint.root.host_port_subcomponent or ""):
+                for shown in credentials[:-1]:
+                    with contextlib.suppress(RegistryDenied):
+                        return await ask(endpoint, shown)
+                return await ask(endpoint, credentials[-1])
+        except TurnRevoked as exc:
+            words = f"{endpoint.name} did not answer within {REVOKE_SECONDS:g} s, and others wait for it"
+            raise RegistryUnavailable(words) from exc
 
     def _recording(self, ask: Ask[T], begin: Callable[[str, CredentialId], EndpointAttempt]) -> Ask[T]:
         """Returns `ask` with its outcome recorded in the endpoint's breaker; `begin` raises if the breaker refuses."""

@@ -25,7 +25,7 @@ from extender.images.digest import PackedDigest
 from extender.resolver.failures import BACKOFF, THROTTLED, UNAVAILABLE, retry_after_seconds
 from extender.resolver.references import Target
 from extender.tables import CacheSpec, ShareTable, declare_cache, text_cost
-from extender.turns import Turns, current_interest
+from extender.turns import REVOKE_SECONDS, TurnRevoked, Turns, current_interest
 
 K = TypeVar("K", str, tuple[str, CredentialId])
 
@@ -79,9 +79,26 @@ _ACCOUNTS = declare_cache(
 )
 
 
+_PROJECTS = declare_cache(
+    "resolver.registry_hosts.projects",
+    key="registry host, first part of a repository's path",
+    bound=4096,
+    at_most="4 MB",
+    invalidated_by="an answer about it",
+)
+_ANSWERED = declare_cache(
+    "resolver.registry_hosts.answered",
+    key="registry host",
+    bound=4096,
+    at_most="2 MB",
+)
+# A host that has answered so lately does not rest, whatever fails there: somebody gets what is asked for.
+_ANSWERED_LATELY_SECONDS = 10.0
+
+
 _FAILED_ONCE = declare_cache(
     "resolver.registry_hosts.failed_once",
-    key="registry host or repository",
+    key="registry host, project or repository",
     bound=4096,
     at_most="3 MB",
     invalidated_by="an answer, a second failure",
@@ -163,7 +180,7 @@ class _Breakers(Generic[K]):
         return self.record_failure(key, attempt)
 
 
-def _owner_of(_key: Hashable, row: _Row | _Suspicion) -> str:
+def _owner_of(_key: Hashable, row: "_Row | _Suspicion | _Answer") -> str:
     return row.owner
 
 
@@ -172,11 +189,12 @@ def _cost_of(key: str | tuple[str, CredentialId], _row: object) -> int:
 
 
 class _Visit(NamedTuple):
-    """A lookup at a host, as an attempt at each of the three that may be to blame if it fails."""
+    """A lookup at a host, as an attempt at each of the four that may be to blame if it fails."""
 
     target: Target
     account: tuple[str, CredentialId]
     at_host: Attempt
+    at_project: Attempt
     at_repository: Attempt
     at_account: Attempt
 
@@ -185,30 +203,54 @@ class _Visit(NamedTuple):
         return self.target.reference.domain
 
     @property
+    def project(self) -> str:
+        return _project_of(self.target)
+
+    @property
     def repository(self) -> str:
         return self.target.repository
+
+
+class _Answer(NamedTuple):
+    """When a host answered last, and the tenant whose lookup that was."""
+
+    at: float
+    owner: str
+
+
+def _project_of(target: Target) -> str:
+    """The host and the first part of the path, which most registries give to one customer; a repository without one."""
+    path = target.reference.path
+    return f"{target.reference.domain}/{path.partition('/')[0]}" if "/" in path else target.repository
 
 
 class RegistryHosts:
     """The registry hosts that were looked up last, and the breakers of what failed: `size` rows of each kind.
 
     A 429 opens the breaker of the account that got it: the credential at that host, or the anonymous one. The breaker
-    of a repository opens when two different names of it in a row were unavailable, and the breaker of a host when two
-    different repositories were: a single one may be unavailable for a reason of its own. Any answer to a probe closes
-    the breaker.
+    of a repository opens when two different names of it in a row were unavailable, that of a project when two different
+    repositories were, and that of a host when two different projects were and nothing there has answered for ten
+    seconds: what is smaller may be unavailable for a reason of its own. Any answer to a probe closes the breaker.
     """
 
     def __init__(self, clock: Callable[[], float], random: Callable[[], float], size: int = _HOSTS.rows) -> None:
         """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
         self._turns = Turns(_LOOKUPS, clock, at_host=_LOOKUPS_AT_HOST, most_each_at_host=_LOOKUPS_EACH_AT_HOST)
         self._hosts: _Breakers[str] = _Breakers(_HOSTS, size, clock, random)
+        self._projects: _Breakers[str] = _Breakers(_PROJECTS, size, clock, random)
         self._repositories: _Breakers[str] = _Breakers(_REPOSITORIES, size, clock, random)
         self._accounts: _Breakers[tuple[str, CredentialId]] = _Breakers(_ACCOUNTS, size, clock, random)
+        self._answered: ShareTable[str, _Answer] = _ANSWERED.share_table(size, owner_of=_owner_of, cost_of=_cost_of)
+        self._clock = clock
 
     def failure(self, target: Target, credential_id: CredentialId) -> Failure | None:
         """Why lookups of the target with this credential are refused now; None if they are admitted."""
         host = target.reference.domain
-        if self._hosts.is_open(host) or self._repositories.is_open(target.repository):
+        if (
+            self._hosts.is_open(host)
+            or self._projects.is_open(_project_of(target))
+            or self._repositories.is_open(target.repository)
+        ):
             return UNAVAILABLE
         return THROTTLED if self._accounts.is_open((host, credential_id)) else None
 
@@ -219,35 +261,50 @@ class RegistryHosts:
         Raises:
             BreakerOpen: a breaker refuses the lookup now.
             TurnLost: the lookup was dropped while it waited for its turn.
+            RegistryUnavailable: it held its turn for long while others waited.
         """
-        async with self._turns.turn(target.reference.domain):
-            visit = self._admit(target, credential_id)
-            try:
-                yield
-            except RegistryThrottled as error:
+        visit: _Visit | None = None
+        try:
+            async with self._turns.turn(target.reference.domain):
+                visit = self._admit(target, credential_id)
+                async with self._recording(visit):
+                    yield
+        except TurnRevoked as exc:
+            if visit:
+                self._record_failure(visit)
+            words = f"{target.reference.domain} did not answer within {REVOKE_SECONDS:g} s, and others wait for it"
+            raise RegistryUnavailable(words) from exc
+
+    @contextlib.asynccontextmanager
+    async def _recording(self, visit: _Visit) -> AsyncIterator[None]:
+        """Records the body's outcome in the breakers."""
+        try:
+            yield
+        except RegistryThrottled as error:
+            self._record_answer(visit)
+            if not error.host_is_well:
+                self._record_throttling(visit, error)
+            raise
+        except RegistryNotAsked:
+            raise  # which tells nothing about the host
+        except RegistryUnavailable as error:
+            if error.host_is_well:
                 self._record_answer(visit)
-                if not error.host_is_well:
-                    self._record_throttling(visit, error)
-                raise
-            except RegistryNotAsked:
-                raise  # which tells nothing about the host
-            except RegistryUnavailable as error:
-                if error.host_is_well:
-                    self._record_answer(visit)
-                else:
-                    self._record_failure(visit)
-                raise
-            except _ANSWERS:
-                self._record_answer(visit)
-                self._record_end_of_throttling(visit)
-                raise
             else:
-                self._record_answer(visit)
-                self._record_end_of_throttling(visit)
-            finally:
-                self._hosts.release(visit.host, visit.at_host)
-                self._repositories.release(visit.repository, visit.at_repository)
-                self._accounts.release(visit.account, visit.at_account)
+                self._record_failure(visit)
+            raise
+        except _ANSWERS:
+            self._record_answer(visit)
+            self._record_end_of_throttling(visit)
+            raise
+        else:
+            self._record_answer(visit)
+            self._record_end_of_throttling(visit)
+        finally:
+            self._hosts.release(visit.host, visit.at_host)
+            self._projects.release(visit.project, visit.at_project)
+            self._repositories.release(visit.repository, visit.at_repository)
+            self._accounts.release(visit.account, visit.at_account)
 
     def _admit(self, target: Target, credential_id: CredentialId) -> _Visit:
         failure = self.failure(target, credential_id)
@@ -258,13 +315,17 @@ class RegistryHosts:
             target,
             account,
             self._hosts.admit(host),
+            self._projects.admit(_project_of(target)),
             self._repositories.admit(target.repository),
             self._accounts.admit(account),
         )
 
     def _record_answer(self, visit: _Visit) -> None:
+        self._answered.put(visit.host, _Answer(self._clock(), current_interest().first))
         if self._hosts.record_success(visit.host, visit.at_host):
             log.info("breaker.closed", registry=visit.host)
+        if self._projects.record_success(visit.project, visit.at_project):
+            log.info("breaker.closed", registry=visit.host, project=visit.project)
         if self._repositories.record_success(visit.repository, visit.at_repository):
             log.info("breaker.closed", registry=visit.host, repository=visit.repository)
 
@@ -279,8 +340,12 @@ class RegistryHosts:
     def _record_failure(self, visit: _Visit) -> None:
         seconds = self._repositories.record_failure_of(visit.target.name, visit.repository, visit.at_repository)
         _log_opening(seconds, UNAVAILABLE, registry=visit.host, repository=visit.repository)
-        seconds = self._hosts.record_failure_of(visit.repository, visit.host, visit.at_host)
-        _log_opening(seconds, UNAVAILABLE, registry=visit.host)
+        seconds = self._projects.record_failure_of(visit.repository, visit.project, visit.at_project)
+        _log_opening(seconds, UNAVAILABLE, registry=visit.host, project=visit.project)
+        answered = self._answered.peek(visit.host)
+        if answered is None or self._clock() - answered.at >= _ANSWERED_LATELY_SECONDS:
+            seconds = self._hosts.record_failure_of(visit.project, visit.host, visit.at_host)
+            _log_opening(seconds, UNAVAILABLE, registry=visit.host)
 
 
 def _log_opening(seconds: float | None, failure: Failure, **fields: str) -> None:

@@ -3,7 +3,8 @@
 import asyncio
 import heapq
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Coroutine, Sequence
 from contextvars import Context
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.budgets import OPERATOR, UNAUTHENTICATED, declare_budget, use_of
-from extender.turns import LAPSE_SECONDS, Interest, TurnLost, Turns, set_interest
+from extender.turns import LAPSE_SECONDS, Interest, TurnLost, TurnRevoked, Turns, set_interest
 from testbed.clock import Clock
 
 SPEC = declare_budget("tests.turns.lookups", unit="lookups", total=16, most_each=8, why="a test")
@@ -202,3 +203,84 @@ async def test_a_job_that_is_cancelled_leaves_its_place() -> None:
         assert turns.waiting == 0
     async with asyncio.timeout(1), turns.turn():
         pass
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns are revoked after a hundredth of a second."""
+    monkeypatch.setattr("extender.turns.REVOKE_SECONDS", 0.01)
+
+
+def in_context(work: "Coroutine[None, None, str]", tenant: str) -> "asyncio.Task[str]":
+    """Starts the work on behalf of a tenant."""
+    context = Context()
+    context.run(set_interest, Interest(tenant, time.monotonic()))
+    return asyncio.get_running_loop().create_task(work, context=context)
+
+
+async def hold(turns: Turns, host: str, end: asyncio.Event) -> str:
+    """Holds a turn until `end`; returns what became of it."""
+    try:
+        async with turns.turn(host):
+            await end.wait()
+    except (TurnLost, TurnRevoked) as exc:
+        return type(exc).__name__
+    return "done"
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_tenant_without_a_turn_gets_one_of_those_who_came_while_they_were_fewer() -> None:
+    """Hosts that hang would otherwise keep their turns for as long as a request may take."""
+    turns = Turns(SPEC, time.monotonic, at_host=4, most_each_at_host=3)
+    end = asyncio.Event()
+    greedy = [in_context(hold(turns, "host", end), tenant) for tenant in ("a", "a", "a", "b")]
+    await settle()
+    newcomer = in_context(hold(turns, "host", end), "c")
+    done, _ = await asyncio.wait(greedy, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.result() for task in done] == ["TurnRevoked"]
+    assert done == {greedy[0]}
+    await settle()
+    end.set()
+    assert await newcomer == "done"
+    assert [await task for task in greedy[1:]] == ["done"] * 3
+
+
+@pytest.mark.usefixtures("soon")
+async def test_who_holds_its_share_keeps_it() -> None:
+    """However long its work takes."""
+    turns = Turns(SPEC, time.monotonic, at_host=2, most_each_at_host=1)
+    end = asyncio.Event()
+    modest = [in_context(hold(turns, "host", end), tenant) for tenant in ("a", "b")]
+    await settle()
+    newcomer = in_context(hold(turns, "host", end), "c")
+    await asyncio.sleep(0.05)
+    end.set()
+    assert [await task for task in (*modest, newcomer)] == ["done"] * 3
+
+
+@pytest.mark.usefixtures("soon")
+async def test_work_that_waits_for_another_turn_is_lost_and_not_revoked() -> None:
+    """It has asked nobody yet, so nobody is to blame."""
+    outer = Turns(SPEC, time.monotonic, at_host=2, most_each_at_host=2)
+    inner = Turns(SPEC, time.monotonic, at_host=1, most_each_at_host=1)
+    end = asyncio.Event()
+
+    async def hold_both() -> str:
+        try:
+            async with outer.turn("host"), inner.turn("mirror"):
+                await end.wait()
+        except (TurnLost, TurnRevoked) as exc:
+            return type(exc).__name__
+        return "done"
+
+    blocker = in_context(hold(inner, "mirror", end), "z")
+    await settle()
+    greedy = [in_context(hold_both(), "a") for _ in range(2)]
+    await settle()
+    newcomer = in_context(hold(outer, "host", end), "b")
+    done, _ = await asyncio.wait(greedy, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.result() for task in done] == ["TurnLost"]
+    end.set()
+    assert await newcomer == "done"
+    assert await blocker == "done"
+    await asyncio.gather(*greedy)

@@ -58,7 +58,7 @@ class _View:
     """The nodes of a small cluster; a node that is not in view does not exist."""
 
     def __init__(self) -> None:
-        self.synced = True
+        self.synced = self.is_current = True
         self.platforms = NodePlatforms({NodeName(name): parse_platform(platform) for name, platform in _NODES.items()})
 
     async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:

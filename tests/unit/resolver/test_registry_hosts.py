@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from contextvars import Context
 
 import pytest
 
@@ -348,3 +349,52 @@ async def test_failures_of_one_tenant_s_hosts_evict_nothing_of_another(clock: Cl
     set_interest(Interest("team", 0.0))
     await visit(host, "quay.io/a/two:1", RegistryUnavailable("x"))
     assert cause_of(host, "quay.io/a/three:1") is Cause.UNAVAILABLE
+
+
+async def test_what_fails_in_one_project_rests_the_project_alone(host: RegistryHosts, clock: Clock) -> None:
+    """Whoever has a project at a registry may have all of its repositories fail."""
+    for number in range(2):
+        await visit(host, f"ghcr.io/mallory/app-{number}:1", RegistryUnavailable("503"))
+    assert cause_of(host, "ghcr.io/mallory/other:1") is Cause.UNAVAILABLE
+    assert cause_of(host, "ghcr.io/team/app:1") is None
+    clock.advance(11)
+    await visit(host, "ghcr.io/mallory/app-0:1")
+    assert cause_of(host, "ghcr.io/mallory/other:1") is None
+
+
+async def test_a_host_that_has_answered_lately_does_not_rest(host: RegistryHosts, clock: Clock) -> None:
+    """Two projects fail, and a third gets what it asks for."""
+    await visit(host, "ghcr.io/team/app:1")
+    for project in ("mallory", "eve", "trudy"):
+        await visit(host, f"ghcr.io/{project}/app:1", RegistryUnavailable("503"))
+    assert cause_of(host, "ghcr.io/team/other:1") is None
+    clock.advance(10)
+    for project in ("mallory", "eve"):
+        await visit(host, f"ghcr.io/{project}/new:2", RegistryUnavailable("503"))
+    assert cause_of(host, "ghcr.io/team/other:1") is Cause.UNAVAILABLE
+
+
+async def test_a_lookup_that_lets_others_wait_for_long_is_the_repository_s_fault(
+    host: RegistryHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It loses its turn, and is not asked for again at once."""
+    monkeypatch.setattr("extender.turns.REVOKE_SECONDS", 0.0)
+    waiting = asyncio.Event()
+
+    def start(tenant: str, image: str, until: asyncio.Event) -> "asyncio.Task[None]":
+        context = Context()
+        context.run(set_interest, Interest(tenant, 1000.0))
+        return asyncio.get_running_loop().create_task(visit(host, image, until=until), context=context)
+
+    slow = [start("mallory", f"ghcr.io/mallory/app-{number}:1", waiting) for number in range(12)]
+    slow += [start("eve", f"ghcr.io/eve/app-{number}:1", waiting) for number in range(4)]
+    await asyncio.sleep(0)
+    done_at_once = asyncio.Event()
+    done_at_once.set()
+    await start("honest", "ghcr.io/team/app:1", done_at_once)
+    ended = [task for task in slow if task.done()]
+    assert len(ended) == 1
+    with pytest.raises(RegistryUnavailable, match="others wait for it"):
+        await ended[0]
+    waiting.set()
+    await asyncio.gather(*slow, return_exceptions=True)
