@@ -11,16 +11,21 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
+from typing import cast
 
 from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
+from extender.server.callers import CallerConnection
 from extender.tables import declare_cache
 
 AnswerNowait = Callable[[str, bytes], bytes | None]
 """The JSON text that answers 200 to this body at this path; None leaves the request to aiohttp."""
+
+ShowsCaller = Callable[[str], bool | None]
+"""Whether a path shows that its caller is the one that was told it; None if there is nothing at this path."""
 
 # A body that takes longer is handed to aiohttp, which waits for it. Both callers are on a cluster's own network.
 BODY_DEADLINE_SECONDS = 1.0
@@ -28,6 +33,10 @@ BODY_DEADLINE_SECONDS = 1.0
 # A new connection that sends no whole request head is dropped after it. Between requests a connection may idle for the
 # time of the keep-alive, as the pools of Go's clients do.
 FIRST_REQUEST_SECONDS = 10.0
+
+# After an answer that came before the end of its request, what still arrives is dropped for so long. If the connection
+# were closed immediately, the kernel would tell the caller so, and the answer would be lost.
+LINGER_SECONDS = 1.0
 
 _END = b"\r\n\r\n"
 _HEAD_BYTES = 2048  # Go's have some 200; small enough for the cached heads to need little memory
@@ -47,14 +56,14 @@ _HEAD = re.compile(
 # A longer body is passed to the transport beside its head instead of being copied behind it.
 _COPIED_BYTES = 16 * 1024
 # The attributes of aiohttp that this file reads. If a release of aiohttp renames them, aiohttp answers all requests.
-_NEEDED = {"_close", "_force_close", "_next_keepalive_close_time", "_paused", "_waiter"}
+_NEEDED = {"_close", "_force_close", "_messages", "_next_keepalive_close_time", "_paused", "_waiter"}
 FITS = {slot for each in RequestHandler.__mro__ for slot in getattr(each, "__slots__", ())} >= _NEEDED
 
 
 class DirectServer(web.Server):
     """aiohttp's low-level server, whose connections ask `answer_nowait` first.
 
-    `closing` tells whether each answer ends its connection.
+    `closing` tells whether each answer ends its connection. `shows_caller` is asked of the paths of requests.
     """
 
     def __init__(
@@ -62,6 +71,7 @@ class DirectServer(web.Server):
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         *,
         answer_nowait: AnswerNowait,
+        shows_caller: ShowsCaller,
         body_limit_bytes: int,
         closing: Callable[[], bool],
         request_factory: Callable[..., web.BaseRequest],
@@ -74,12 +84,18 @@ class DirectServer(web.Server):
             writer: AbstractStreamWriter,
             task: "asyncio.Task[None]",
         ) -> web.BaseRequest:
-            if isinstance(protocol, Connection):
-                protocol.has_request = True
+            cast("Connection", protocol).has_request = True
             return request_factory(message, payload, protocol, writer, task)
 
-        super().__init__(handler, request_factory=make_request, keepalive_timeout=keep_alive_seconds, access_log=None)
+        async def handle(request: web.BaseRequest) -> web.StreamResponse:
+            try:
+                return await handler(request)
+            finally:
+                connection_of(request).end_request(is_whole=request.content.is_eof())
+
+        super().__init__(handle, request_factory=make_request)
         self.answer_nowait = answer_nowait
+        self.shows_caller = shows_caller
         self.body_limit_bytes = body_limit_bytes
         self.closing = closing
         self.keep_alive_seconds = keep_alive_seconds
@@ -89,8 +105,12 @@ class DirectServer(web.Server):
         self._next_drop: asyncio.TimerHandle | None = None
 
     def __call__(self) -> RequestHandler:
+        """Raises TypeError: the protocol object for a connection needs its caller."""
+        raise TypeError("connections are made by connect")
+
+    def connect(self, caller: CallerConnection) -> "Connection":
         """The protocol object for a new connection."""
-        return Connection(self, self._loop) if FITS else super().__call__()
+        return Connection(self, self._loop, caller)
 
     def start_body_deadline(self, connection: "Connection") -> None:
         """Gives this connection's body one to two times `BODY_DEADLINE_SECONDS`; one timer serves all connections."""
@@ -135,29 +155,62 @@ class Connection(RequestHandler):
     """One connection.
 
     It passes aiohttp whole requests, one by one, so that aiohttp has no half-read request when this class answers the
-    next one. Once it has passed anything else, aiohttp answers all further requests.
+    next one. Once it has passed anything else, aiohttp answers all further requests. `caller` counts the bytes that are
+    kept here or in aiohttp, until their request is answered.
     """
 
-    __slots__ = ("_awaited_bytes", "_head", "_is_aiohttps", "_pieces", "_server", "_was_shared", "has_request")
+    __slots__ = (
+        "_awaited_bytes",
+        "_drops",
+        "_head",
+        "_is_aiohttps",
+        "_is_answering",
+        "_pieces",
+        "_server",
+        "_was_shared",
+        "body_deadline",
+        "caller",
+        "has_request",
+        "is_refused",
+    )
 
-    def __init__(self, server: DirectServer, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(server, loop=loop, keepalive_timeout=server.keep_alive_seconds, access_log=None)  # type: ignore[arg-type]  # None is no log
+    def __init__(self, server: DirectServer, loop: asyncio.AbstractEventLoop, caller: CallerConnection) -> None:
+        super().__init__(
+            server,
+            loop=loop,
+            keepalive_timeout=server.keep_alive_seconds,
+            access_log=None,  # type: ignore[arg-type]  # None is no log
+            lingering_time=LINGER_SECONDS,
+        )
         self._server = server
+        self.caller = caller
         self._pieces: list[bytes] = []  # of a request that is incomplete
         self._awaited_bytes = 0
         self._head = ("", 0)  # of that request: its path, and where its body starts
-        self._is_aiohttps = False
+        self._is_aiohttps = not FITS
         self._was_shared = False
+        self._is_answering = False  # whether aiohttp has a whole request that is not answered
+        self._drops = False  # whether all that still arrives is dropped
         self.has_request = False  # whether the head of a request has arrived, ever
+        self.is_refused = False  # whether there is no room for the body of the present request
+        self.body_deadline: asyncio.Timeout | None = None  # of the present request's body, while aiohttp waits for it
 
     @property
     def keep_alive_until(self) -> float:
         """When aiohttp closes the connection unless another request comes, by the loop's clock."""
         return self._next_keepalive_close_time
 
+    @property
+    def idle_since(self) -> float | None:
+        """When the last request was answered, or the connection made; None while a whole request is being answered."""
+        if self._is_answering:
+            return None
+        return self.keep_alive_until - self._server.keep_alive_seconds if FITS else self._loop.time()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Starts the deadline for the first request; with TLS the handshake is complete."""
         super().connection_made(transport)
+        self.caller.peer = self
         self._server.start_first_request_deadline(self)
 
     def data_received(self, data: bytes) -> None:
@@ -166,33 +219,84 @@ class Connection(RequestHandler):
             self._pieces.append(data)
             self._awaited_bytes -= len(data)
             if self._awaited_bytes > 0:
+                self.caller.hold(len(data))
                 return
             is_whole = self._awaited_bytes == 0
             data = self._collected()
             if is_whole:
                 self._respond(data, *self._head)
-                return
+            else:
+                self._is_aiohttps = True
+                super().data_received(data)
+            return
         if self._is_aiohttps or not data:
-            super().data_received(data)
+            self._pass_on(data)
             return
         end = data.find(_END, 0, _HEAD_BYTES) + len(_END)
         read = _read_head(data[:end]) if end >= len(_END) else None
         if read is None or read[1] > self._server.body_limit_bytes or len(data) > end + read[1]:
             self._is_aiohttps = True
-            super().data_received(data)
+            self._pass_on(data)
         elif len(data) < end + read[1]:
-            self._pieces.append(data)
-            self._awaited_bytes = end + read[1] - len(data)
-            self._head = (read[0], end)
-            self._server.start_body_deadline(self)
+            self._begin_body(data, end, *read)
         else:
             self._respond(data, read[0], end)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Drops what was kept for later."""
         self._collected()
+        self.caller.give_back()
         self._server.end_first_request_deadline(self)
         super().connection_lost(exc)
+
+    def begin_answer(self) -> None:
+        """Notes that a whole request has arrived, which is answered whatever else is refused."""
+        self._is_answering = True
+        self.body_deadline = None
+
+    def end_request(self, *, is_whole: bool) -> None:
+        """Notes that the answer to a request is made. What is still to come of the request is dropped."""
+        self._is_answering = False
+        self.body_deadline = None
+        if not is_whole:
+            self._drops = True
+        if self._drops or not getattr(self, "_messages", ()):
+            self.caller.give_back()
+
+    def refuse_body(self) -> None:
+        """Drops what has arrived of a body; aiohttp answers that there is no room, and the connection ends."""
+        self.is_refused = self._drops = True
+        self._loop.call_later(2 * LINGER_SECONDS, self._abort)  # if no request's head is complete, nobody answers
+        if self._pieces:
+            self._pass_head(self._collected())
+        elif self.body_deadline and not self.body_deadline.expired():
+            self.body_deadline.reschedule(self._loop.time())
+
+    def _begin_body(self, data: bytes, body_start: int, path: str, length: int) -> None:
+        """Keeps the first part of a request, if its body may come; else aiohttp answers its head."""
+        self._head = (path, body_start)
+        if not self.caller.is_proven:
+            shows_caller = self._server.shows_caller(path)
+            if shows_caller:
+                self.caller.set_proven()
+            if shows_caller is None or length > self.caller.body_limits.request_bytes:
+                self._drops = True
+                self._pass_head(data)
+                return
+        self._pieces.append(data)
+        self._awaited_bytes = body_start + length - len(data)
+        self._server.start_body_deadline(self)
+        self.caller.hold(len(data))
+
+    def _pass_head(self, data: bytes) -> None:
+        """Passes the head of an incomplete request to aiohttp, and nothing of its body."""
+        self._is_aiohttps = self.has_request = True
+        super().data_received(data[: self._head[1]])
+
+    def _pass_on(self, data: bytes) -> None:
+        """Passes data to aiohttp if there is room for it."""
+        if not self._drops and (not data or self.caller.hold(len(data))):
+            super().data_received(data)
 
     def _respond(self, data: bytes, path: str, body_start: int) -> None:
         """Answers one whole request, or passes it to aiohttp."""
@@ -200,7 +304,10 @@ class Connection(RequestHandler):
         text = self._server.answer_nowait(path, data[body_start:]) if self._is_idle() else None
         if text is None or self.transport is None:
             self._was_shared = True
-            super().data_received(data)
+            self._head = (path, body_start)
+            self._pieces.append(data)
+            if self.caller.hold(len(data) - self.caller.body_bytes):
+                super().data_received(self._collected())
             return
         closing = self._server.closing()
         head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b%b\r\n" % (
@@ -214,6 +321,11 @@ class Connection(RequestHandler):
             self.transport.writelines((head, text))
             # Pauses us if the peer does not read; `writelines` of asyncio 3.12.0-8 and 3.13.0-1 omits it (gh-127655).
             self.transport.set_write_buffer_limits()
+        caller = self.caller
+        if caller.body_bytes:
+            caller.give_back()
+        if not caller.is_proven and self._server.shows_caller(path):
+            caller.set_proven()
         if closing:
             self.force_close()
         else:
@@ -227,13 +339,17 @@ class Connection(RequestHandler):
 
     def drop_if_silent(self) -> None:
         """Closes the connection, without waiting for the peer, if it has sent no whole request head."""
-        if not self.has_request and not self._awaited_bytes and self.transport is not None:
-            self.transport.abort()
+        if not self.has_request and not self._awaited_bytes:
+            self._abort()
 
     def give_up(self) -> None:
         """Passes a request whose body is late to aiohttp."""
         self._is_aiohttps = True
         super().data_received(self._collected())
+
+    def _abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
 
     def _collected(self) -> bytes:
         """Returns the data that was kept for later, and drops it."""
@@ -242,6 +358,11 @@ class Connection(RequestHandler):
         self._awaited_bytes = 0
         self._server.end_body_deadline(self)
         return data
+
+
+def connection_of(request: web.BaseRequest) -> Connection:
+    """The connection on which a request came to a `DirectServer`."""
+    return cast("Connection", request.protocol)  # it makes no other ones
 
 
 class _Clock:

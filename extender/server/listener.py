@@ -1,14 +1,17 @@
 """Opens a listening address, and closes it without losing a request."""
 
 import asyncio
-import functools
 import socket
 import ssl
+from typing import cast
 
 import structlog
 from aiohttp import web
 
 from extender.errors import ConfigError
+from extender.server.acceptor import Acceptor, Connect
+from extender.server.callers import Callers, Limits
+from extender.server.connection import DirectServer
 
 log = structlog.get_logger()
 
@@ -42,19 +45,21 @@ async def open_listener(
     tls: ssl.SSLContext | None = None,
     *,
     setting: str = "",
+    limits: Limits = Limits(),  # noqa: B008  # it is frozen
 ) -> Listener:
     """Binds `host:port` (port 0 takes a free one) and answers requests there.
 
     `setting` is the path of the setting that errors name; empty: `listen` of the section `name`.
 
-    An empty host is every address of the machine, of IPv4 and of IPv6 as far as it has them.
+    An empty host is every address of the machine, of IPv4 and of IPv6 as far as it has them. `limits` say how many
+    connections, and with a `DirectServer` how many bytes of bodies, its callers may have.
 
     Raises:
         ConfigError: the address cannot be bound.
     """
     await runner.setup()
     try:
-        await _Site(runner, host, port, tls).start()
+        await _Site(runner, host, port, tls, Callers(name, limits, asyncio.get_running_loop().time)).start()
     except OSError as exc:
         await runner.cleanup()
         where = setting or f"{name}.listen"
@@ -66,11 +71,15 @@ async def open_listener(
 
 
 class _Site(web.BaseSite):
-    """A bound address whose TLS handshakes have a deadline, which aiohttp's own sites cannot be given."""
+    """A bound address whose connections are counted by caller, which aiohttp's own sites cannot do."""
 
-    def __init__(self, runner: web.BaseRunner, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, runner: web.BaseRunner, host: str, port: int, tls: ssl.SSLContext | None, callers: Callers
+    ) -> None:
         super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
         self._host, self._port = host, port
+        self._callers = callers
+        self._acceptor: Acceptor | None = None
 
     @property
     def name(self) -> str:
@@ -84,23 +93,48 @@ class _Site(web.BaseSite):
             OSError: the address cannot be bound.
         """
         await super().start()
-        open_server = functools.partial(
-            asyncio.get_running_loop().create_server,
-            self._runner.server,
-            ssl=self._ssl_context,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS if self._ssl_context else None,
-            backlog=BACKLOG,
+        sockets = await _bind(self._host, self._port) if self._host else [_bind_every_address(self._port)]
+        self._acceptor = Acceptor(
+            sockets, self._callers, self._connect(), tls=self._ssl_context, handshake_seconds=HANDSHAKE_SECONDS
         )
-        if self._host:
-            self._server = await open_server(self._host, self._port)
-        else:
-            self._server = await open_server(sock=_bind_every_address(self._port))
+        self._server = cast("asyncio.AbstractServer", self._acceptor)  # of which aiohttp uses `sockets` and `close`
+        self._acceptor.start()
+
+    async def stop(self) -> None:
+        """Accepts nobody any more."""
+        if self._acceptor:
+            self._acceptor.close()
+            await self._acceptor.wait_closed()
+        await super().stop()
+
+    def _connect(self) -> Connect:
+        """What makes the protocol objects of connections."""
+        server = cast("web.Server", self._runner.server)  # BaseSite has checked that there is one
+        return server.connect if isinstance(server, DirectServer) else lambda _connection: server()
+
+
+async def _bind(host: str, port: int) -> list[socket.socket]:
+    """A socket for each address of a name, or for an address.
+
+    Raises:
+        OSError: one of the addresses cannot be bound.
+    """
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, address in dict.fromkeys((each[0], each[4]) for each in found):
+            sockets.append(socket.create_server(address, family=family, backlog=BACKLOG))
+    except OSError:
+        for bound in sockets:
+            bound.close()
+        raise
+    return sockets
 
 
 def _bind_every_address(port: int) -> socket.socket:
     """One socket for IPv4 and IPv6, or for IPv4 alone on a machine without IPv6.
 
-    asyncio would open a socket for each family, which with port 0 would have different ports.
+    Two sockets with port 0 would have different ports.
     """
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET

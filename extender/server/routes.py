@@ -5,6 +5,7 @@ request metrics. `connection.py` sends answers that need no waiting.
 """
 
 import asyncio
+import functools
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,7 +19,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from extender.errors import InvalidRequest
 from extender.metrics import counter, counters, histogram
-from extender.server.connection import DirectServer
+from extender.server.connection import DirectServer, connection_of
 
 log = structlog.get_logger()
 
@@ -46,8 +47,6 @@ TOKENS = counter(
 
 # A connection must outlive kube-scheduler's idle pool (90 s), or the server closes it just as a POST is sent on it.
 KEEP_ALIVE_SECONDS = 3630.0
-# A body that has begun arrives within this, whatever its size: both callers are on a cluster's own network.
-BODY_SECONDS = 30.0
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -131,6 +130,8 @@ def route_server(
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         route = routes.get(request.path) or token_routes.admit(request.path)
+        if _shows_caller(routes, token_routes, request.path):
+            connection_of(request).caller.set_proven()
         if route is None:
             response = _problem(404, f"there is no such path; there is {', '.join(routes)}")
         elif request.method != "POST":
@@ -138,9 +139,7 @@ def route_server(
             response.headers["Allow"] = "POST"
         else:
             response = await _answer(route, request, body_limit_bytes)
-        if draining():
-            response.force_close()
-        return response
+        return _ending(response, is_last=draining() or not request.content.is_eof())
 
     def make_request(
         message: RawRequestMessage,
@@ -154,11 +153,26 @@ def route_server(
     return DirectServer(
         handle,
         answer_nowait=answer_nowait,
+        shows_caller=functools.partial(_shows_caller, routes, token_routes),
         body_limit_bytes=body_limit_bytes,
         closing=draining,
         request_factory=make_request,
         keep_alive_seconds=KEEP_ALIVE_SECONDS,
     )
+
+
+def _ending(response: web.StreamResponse, *, is_last: bool) -> web.StreamResponse:
+    """The answer, after which the connection ends if it is the last."""
+    if is_last:
+        response.force_close()
+    return response
+
+
+def _shows_caller(routes: Mapping[str, Route], token_routes: TokenRoutes, path: str) -> bool | None:
+    """Whether a path shows that its caller is the one that was told it; None if there is no route."""
+    if path in routes:
+        return False
+    return True if token_routes.find(path) else None
 
 
 def _reply_nowait(route: Route, body: bytes) -> Reply | None:
@@ -180,6 +194,8 @@ async def _answer(route: Route, request: web.BaseRequest, body_limit_bytes: int)
         status = exc.status if isinstance(exc, _Unreadable) else 400
         log.warning("request.rejected", endpoint=route.name, status=status, why=str(exc))
         response, outcome = _problem(status, str(exc)), "bad_request"
+        if status == 503:
+            response.headers["Retry-After"] = "1"
     except Exception as exc:  # noqa: BLE001  # it is logged there
         reply = _failed(route, body, exc)
         response, outcome = _json(200, reply.body), reply.outcome
@@ -201,20 +217,28 @@ def _failed(route: Route, body: bytes, exc: Exception) -> Reply:
     return Reply(route.fallback(body, event_id), "failed")
 
 
-async def _read_body(request: web.BaseRequest, limit_bytes: int) -> bytes:
+async def _read_body(request: web.BaseRequest, most_bytes: int) -> bytes:
+    """The body, once it is whole; `most_bytes` is what any caller may send."""
+    connection = connection_of(request)
+    limits = connection.caller.body_limits
+    limit_bytes = left_bytes = min(most_bytes, limits.request_bytes)
+    if (request.content_length or 0) > limit_bytes:
+        raise _too_large(limit_bytes)
     pieces: list[bytes] = []
-    left_bytes = limit_bytes
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(0 if connection.is_refused else limits.seconds) as connection.body_deadline:
             while piece := await request.content.readany():
                 pieces.append(piece)
                 left_bytes -= len(piece)
                 if left_bytes < 0:
                     raise _too_large(limit_bytes)
     except TimeoutError as exc:
-        raise _Unreadable(408, f"the body did not arrive within {BODY_SECONDS:g} s") from exc
+        if connection.is_refused:
+            raise _Unreadable(503, "the bodies of other requests take all the room that there is") from exc
+        raise _Unreadable(408, f"the body did not arrive within {limits.seconds:g} s") from exc
     except (web.RequestPayloadError, ConnectionError) as exc:
         raise _Unreadable(400, "the body is not what its headers say, or ended early") from exc
+    connection.begin_answer()
     return b"".join(pieces)
 
 

@@ -81,14 +81,16 @@ class Listeners:
             if tokens
             else NO_TOKEN_ROUTES
         )
+        limits = outlet.limits(self._config)
         server = route_server(
             routes,
-            body_limit_bytes=outlet.body_limit_bytes,
+            body_limit_bytes=limits.bodies.request_bytes,
             draining=lambda: self._is_draining,
             token_routes=token_routes,
         )
         runner = web.ServerRunner(server, shutdown_timeout=self._drain_seconds)
-        listener = await open_listener(outlet.name, runner, *parse_listen(listen), files.context if files else None)
+        context = files.context if files else None
+        listener = await open_listener(outlet.name, runner, *parse_listen(listen), context, limits=limits)
         self._outlets.append(listener)
         self._watchers += [
             asyncio.create_task(watched.files.watch(FILE_CHECK_SECONDS)) for watched in (files, tokens) if watched

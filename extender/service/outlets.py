@@ -1,4 +1,4 @@
-"""The outlets of one service: where each listens, how large its requests may be, and its routes."""
+"""The outlets of one service: where each listens, what its callers may have there, and its routes."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,15 +10,11 @@ from extender.config.tree import Config, TlsConfig
 from extender.outlets.admission import PodAdmission
 from extender.outlets.pod_resolver import PodResolver
 from extender.outlets.scheduler import SchedulerVerbs
+from extender.server.callers import Limits
 from extender.server.routes import Route
 from extender.service.cluster_view import ClusterView
+from extender.service.limits import admission_limits, is_mutual, scheduler_limits
 from extender.service.policies import admission_policy_of
-
-# 5,000 nodes (the largest cluster Kubernetes supports) of up to 25 KiB each: a node is 8-15 KB of JSON, most of it
-# status.images (50 images of 5 names at most), and labels and annotations vary.
-SCHEDULER_BODY_BYTES = 5_000 * 25 * 1024
-# etcd refuses objects over 1.5 MiB by default. A review holds two of them (object and oldObject) and an envelope.
-ADMISSION_BODY_BYTES = 8 * 1024 * 1024
 
 REVIEWS = "/admission/pods"
 
@@ -35,7 +31,7 @@ class Outlet(msgspec.Struct, frozen=True):
     name: str
     listen: Callable[[Config], str]
     tls: Callable[[Config], TlsConfig | None]
-    body_limit_bytes: int
+    limits: Callable[[Config], Limits]
     routes: Routes
     token_file: Callable[[Config], str] = lambda _config: ""
     token_routes: Routes = lambda _config, _pod_resolver, _cluster_view: {}
@@ -49,7 +45,7 @@ def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
         pending_limit_seconds=config.scheduler.pending_limit_seconds,
         level_label=config.placement.level_label,
         nodes=cluster_view.nodes,
-        may_read_secrets=is_loopback(config.scheduler.listen) or _is_mutual(config.scheduler.tls),
+        may_read_secrets=is_loopback(config.scheduler.listen) or is_mutual(config.scheduler.tls),
         clock=time.monotonic,
     )
     return {
@@ -99,22 +95,17 @@ def needs_pending_pods(config: Config) -> bool:
 
 def may_read_for_reviews(config: Config) -> bool:
     """Whether only the API server reaches the webhook, so that the secrets named in any review may be read."""
-    return config.admission.network_policy or _is_mutual(config.admission.tls)
-
-
-def _is_mutual(tls: TlsConfig | None) -> bool:
-    """Whether only callers with a certificate of a known authority can connect."""
-    return bool(tls and tls.client_ca)
+    return config.admission.network_policy or is_mutual(config.admission.tls)
 
 
 OUTLETS = (
     Outlet(
         "scheduler", lambda config: config.scheduler.listen, lambda config: config.scheduler.tls,
-        SCHEDULER_BODY_BYTES, scheduler_routes,
+        scheduler_limits, scheduler_routes,
     ),
     Outlet(
         "admission", lambda config: config.admission.listen, lambda config: config.admission.tls,
-        ADMISSION_BODY_BYTES, admission_routes, lambda config: config.admission.path_token_file, admission_token_routes,
+        admission_limits, admission_routes, lambda config: config.admission.path_token_file, admission_token_routes,
     ),
 )  # fmt: skip
 """Every outlet that answers requests; each has a listener of its own."""

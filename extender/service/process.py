@@ -15,6 +15,7 @@ from extender.metrics import gauge
 from extender.service.allocator import keep_freed_memory
 from extender.service.background import in_background
 from extender.service.cluster_view import ClusterView, open_cluster_view
+from extender.service.descriptors import raise_descriptor_limit
 from extender.service.listeners import Listeners
 from extender.service.outlets import needs_pending_pods
 from extender.service.resolving import open_pod_resolver
@@ -75,6 +76,7 @@ async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterat
 
 async def run_service(config: Config) -> None:
     """Serves until SIGTERM or SIGINT, then drains."""
+    raise_descriptor_limit()
     async with (
         open_cluster_view(config) as cluster_view,
         open_service(config, cluster_view) as service,

@@ -1,0 +1,169 @@
+"""Accepts connections at listening sockets, each only after its caller was found to have room for it.
+
+asyncio's own servers ask nobody before the TLS handshake, and an unfinished handshake takes more memory than most
+connections.
+"""
+
+import asyncio
+import errno
+import functools
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from extender.metrics import counter
+from extender.server.callers import CallerConnection, Callers, Proof
+
+log = structlog.get_logger()
+
+# Connections accepted before other work of the event loop gets its turn; the others stay in the kernel's queue.
+_AT_ONCE = 32
+# Whoever is accepted as the listener closes has this long for the handshake and the request that it has begun.
+_LAST_HANDSHAKES_SECONDS = 0.5
+_LAST_ACCEPTED = 1024  # as many as the kernel's queue has
+_BETWEEN_SWEEPS_SECONDS = 15.0
+# The kernel doubles it, and hands over so much at once at most. The buffers of uvloop and OpenSSL stay as large as what
+# once came at once: a TLS connection takes up to 145 KB, instead of 350 KB. Reviews of up to 60 KB are as fast.
+_RECEIVED_BYTES = 32 * 1024
+# The kernel could not accept a connection, for example since the process has no file descriptor left.
+_PAUSE_SECONDS = 0.5
+
+PAUSES = counter(
+    "multiarch_listener_pauses_total",
+    "Times that a listener could accept no connection and waited half a second: no file descriptors left, or other.",
+    "reason",
+    ("descriptors", "other"),
+)
+
+Connect = Callable[[CallerConnection], asyncio.BaseProtocol]
+"""Makes the protocol object of a connection that was accepted."""
+
+
+class _CountedSocket(socket.socket):
+    """A socket that tells when its descriptor is given up: asyncio closes it, uvloop detaches it."""
+
+    on_release: Callable[[], None]
+
+    def close(self) -> None:
+        super().close()
+        self.on_release()
+
+    def detach(self) -> int:
+        descriptor = super().detach()
+        self.on_release()
+        return descriptor
+
+
+class Acceptor:
+    """The listening sockets of one listener. `connect` makes the protocol objects, which with `tls` speak inside it."""
+
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        callers: Callers,
+        connect: Connect,
+        *,
+        tls: ssl.SSLContext | None,
+        handshake_seconds: float,
+    ) -> None:
+        self.sockets = tuple(sockets)
+        self._callers = callers
+        self._connect = connect
+        self._tls = tls
+        self._handshake_seconds = handshake_seconds if tls else None
+        self._loop = asyncio.get_running_loop()
+        self._opening: dict[CallerConnection, asyncio.Task[None]] = {}
+        self._timers: dict[object, asyncio.TimerHandle] = {}
+
+    def start(self) -> None:
+        """Accepts connections from now on."""
+        for listening in self.sockets:
+            listening.setblocking(False)
+            if self._tls:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES)
+            self._loop.add_reader(listening, self._accept, listening)
+        self._sweep()
+
+    def close(self) -> None:
+        """Accepts those who are in the kernel's queue already, and nobody after them."""
+        sockets, self.sockets = self.sockets, ()
+        for timer in self._timers.values():
+            timer.cancel()
+        for listening in sockets:
+            self._loop.remove_reader(listening)
+            for _ in range(_LAST_ACCEPTED):
+                if not self._accept_one(listening):
+                    break
+            listening.close()
+
+    async def wait_closed(self) -> None:
+        """Waits for handshakes under way, for a moment, and ends those that are not done then."""
+        if self._opening:
+            await asyncio.wait(self._opening.values(), timeout=_LAST_HANDSHAKES_SECONDS)
+            for task in self._opening.values():
+                task.cancel()
+            await asyncio.gather(*self._opening.values(), return_exceptions=True)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            if not self._accept_one(listening):
+                return
+
+    def _accept_one(self, listening: socket.socket) -> bool:
+        """Accepts a connection; returns whether there may be another one."""
+        try:
+            accepted, address = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return False
+        except OSError as exc:
+            self._pause(listening, exc)
+            return False
+        connection = self._callers.admit(address[0])
+        if connection is None:
+            accepted.close()
+            return True
+        counted = _CountedSocket(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
+        counted.on_release = connection.leave
+        counted.setblocking(False)
+        self._opening[connection] = task = self._loop.create_task(self._open(counted, connection))
+        task.add_done_callback(lambda _task: self._opening.pop(connection))
+        return True
+
+    async def _open(self, accepted: socket.socket, connection: CallerConnection) -> None:
+        """Makes the connection's transport and protocol, and ends the handshake."""
+        if not connection.is_counted:  # it was closed for another one before this task began
+            accepted.close()
+            return
+        opening = self._loop.connect_accepted_socket(
+            functools.partial(self._connect, connection),
+            accepted,
+            ssl=self._tls,
+            ssl_handshake_timeout=self._handshake_seconds,
+        )
+        connection.close = self._opening[connection].cancel
+        try:
+            transport, _ = await opening
+        except BaseException as exc:
+            connection.leave()
+            if not isinstance(exc, OSError):  # as is ssl.SSLError, and what a deadline raises
+                raise
+        else:
+            connection.close = transport.abort
+            if self._callers.proof is Proof.CERTIFICATE:
+                connection.set_proven()
+
+    def _pause(self, listening: socket.socket, exc: OSError) -> None:
+        """Leaves connections in the kernel's queue for a while, instead of failing for each of them all the time."""
+        PAUSES["descriptors" if exc.errno in (errno.EMFILE, errno.ENFILE) else "other"].inc()
+        log.warning("listener.paused", address=listening.getsockname()[0], error=exc.strerror or str(exc))
+        if listening in self.sockets:
+            self._loop.remove_reader(listening)
+            self._timers[listening] = self._loop.call_later(
+                _PAUSE_SECONDS, self._loop.add_reader, listening, self._accept, listening
+            )
+
+    def _sweep(self) -> None:
+        self._callers.close_idle()
+        self._timers[self] = self._loop.call_later(_BETWEEN_SWEEPS_SECONDS, self._sweep)

@@ -1,0 +1,99 @@
+"""How many connections, and how many bytes of bodies, the callers of each listener may have.
+
+The amounts are for a process that may have 512 MiB and needs 155 MiB itself. A TLS connection takes 31 KB, up to 45 KB
+until its handshake ends, and up to 145 KB once much has come at once.
+"""
+
+from extender.budgets import declare_budget
+from extender.config.checks import is_loopback
+from extender.config.tree import Config, TlsConfig
+from extender.server.callers import BodyLimits, Limits, Proof
+
+MIB = 1024 * 1024
+
+# 5,000 nodes (the largest cluster Kubernetes supports) of up to 25 KiB each: a node is 8-15 KB of JSON, most of it
+# status.images (50 images of 5 names at most), and labels and annotations vary.
+SCHEDULER_BODY_BYTES = 5_000 * 25 * 1024
+# etcd refuses objects over 1.5 MiB by default. A review holds two of them (object and oldObject) and an envelope.
+ADMISSION_BODY_BYTES = 8 * MIB
+# A review of a creation has one object. Kubernetes limits all annotations together to 256 KiB, and everything else of a
+# pod that people write is smaller.
+STRANGERS_BODY_BYTES = MIB // 2
+
+# A body that has begun arrives within this, whatever its size: both callers are on a cluster's own network. The API
+# server waits for an answer for 30 s at most.
+BODY_SECONDS = 30.0
+# What a body of STRANGERS_BODY_BYTES takes at 1 Mbit/s.
+STRANGERS_BODY_SECONDS = 4.0
+
+SCHEDULER_CONNECTIONS = declare_budget(
+    "service.limits.scheduler_connections",
+    unit="connections to the scheduler's listener",
+    total=256,
+    most_each=128,
+    why="a kube-scheduler calls one verb after the other, on a few connections; 31 to 145 KB each with TLS",
+)
+ADMISSION_CONNECTIONS = declare_budget(
+    "service.limits.admission_connections",
+    unit="connections to the webhook's listener",
+    total=1_920,
+    most_each=640,
+    why="one for each review under way, some 600 from each of three API servers; 31 to 145 KB each, 280 MB at most",
+)
+SCHEDULER_BODIES = declare_budget(
+    "service.limits.scheduler_bodies",
+    unit="bytes of bodies to the scheduler's listener",
+    total=SCHEDULER_BODY_BYTES + 32 * MIB,
+    most_each=SCHEDULER_BODY_BYTES + 16 * MIB,
+    why="the largest request with whole nodes, 128,000,000 bytes, beside those with names",
+)
+ADMISSION_BODIES = declare_budget(
+    "service.limits.admission_bodies",
+    unit="bytes of bodies to the webhook's listener",
+    total=48 * MIB,
+    most_each=24 * MIB,
+    why="600 reviews of 40 KB from one API server while others send some as well, or six of the largest",
+)
+STRANGERS_BODIES = declare_budget(
+    "service.limits.strangers_bodies",
+    unit="bytes of bodies to the webhook's listener without the token that others have",
+    total=8 * MIB,
+    most_each=2 * MIB,
+    why="these reviews are answered from memory as they arrive; four of the largest, 512 KiB, for each caller",
+)
+
+
+def scheduler_limits(config: Config) -> Limits:
+    """The limits of the listener of the scheduler verbs."""
+    bodies = BodyLimits(budget=SCHEDULER_BODIES, request_bytes=SCHEDULER_BODY_BYTES, seconds=BODY_SECONDS)
+    proof = Proof.CERTIFICATE if is_mutual(config.scheduler.tls) else Proof.NONE
+    if is_loopback(config.scheduler.listen):
+        proof = Proof.ADDRESS
+    return Limits(connections=SCHEDULER_CONNECTIONS, proof=proof, bodies=bodies)
+
+
+def admission_limits(config: Config) -> Limits:
+    """The limits of the webhook's listener.
+
+    Where neither a certificate nor a token tells the API server from others, all of them have its limits.
+    """
+    proof = Proof.NONE
+    strangers_bodies = None
+    if is_mutual(config.admission.tls):
+        proof = Proof.CERTIFICATE
+    elif config.admission.path_token_file and not config.admission.network_policy:
+        proof = Proof.TOKEN
+        strangers_bodies = BodyLimits(
+            budget=STRANGERS_BODIES, request_bytes=STRANGERS_BODY_BYTES, seconds=STRANGERS_BODY_SECONDS
+        )
+    return Limits(
+        connections=ADMISSION_CONNECTIONS,
+        proof=proof,
+        bodies=BodyLimits(budget=ADMISSION_BODIES, request_bytes=ADMISSION_BODY_BYTES, seconds=BODY_SECONDS),
+        strangers_bodies=strangers_bodies,
+    )
+
+
+def is_mutual(tls: TlsConfig | None) -> bool:
+    """Whether only callers with a certificate of a known authority can connect."""
+    return bool(tls and tls.client_ca)
