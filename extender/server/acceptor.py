@@ -32,7 +32,7 @@ _PAUSE_SECONDS = 0.5
 
 PAUSES = counter(
     "multiarch_listener_pauses_total",
-    "Times that a listener could accept no connection and waited half a second: no file descriptors left, or other.",
+    "Half seconds in which a listener could accept nobody.",
     "reason",
     ("descriptors", "other"),
 )
