@@ -28,16 +28,23 @@ STRANGERS_BODY_SECONDS = 4.0
 
 SCHEDULER_CONNECTIONS = declare_budget(
     "service.limits.scheduler_connections",
-    unit="connections to the scheduler's listener",
+    unit="connections to the scheduler's listener, if not on loopback",
     total=256,
     most_each=128,
     why="a kube-scheduler calls one verb after the other, on a few connections; 31 to 145 KB each with TLS",
+)
+LOOPBACK_CONNECTIONS = declare_budget(
+    "service.limits.loopback_connections",
+    unit="connections to the scheduler's listener on loopback",
+    total=1_280,
+    most_each=1_280,
+    why="all callers have one address; one for each request under way, 12 KB each without TLS",
 )
 ADMISSION_CONNECTIONS = declare_budget(
     "service.limits.admission_connections",
     unit="connections to the webhook's listener",
     total=1_920,
-    most_each=640,
+    most_each=1_024,
     why="one for each review under way, some 600 from each of three API servers; 31 to 145 KB each, 280 MB at most",
 )
 SCHEDULER_BODIES = declare_budget(
@@ -68,7 +75,7 @@ def scheduler_limits(config: Config) -> Limits:
     bodies = BodyLimits(budget=SCHEDULER_BODIES, request_bytes=SCHEDULER_BODY_BYTES, seconds=BODY_SECONDS)
     proof = Proof.CERTIFICATE if is_mutual(config.scheduler.tls) else Proof.NONE
     if is_loopback(config.scheduler.listen):
-        proof = Proof.ADDRESS
+        return Limits(connections=LOOPBACK_CONNECTIONS, proof=Proof.ADDRESS, bodies=bodies)
     return Limits(connections=SCHEDULER_CONNECTIONS, proof=proof, bodies=bodies)
 
 
