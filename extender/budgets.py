@@ -1,7 +1,7 @@
 """What tenants may make the process do or keep: budgets with a total and with a share for each tenant.
 
 Each budget is declared where it is spent. Its amounts and their derivation are beside the code, and in one table in
-docs/caches-and-budgets.md. A budget that is spent refuses only those who hold more than their share of it.
+docs/budgets.md. A budget that is spent refuses only those who hold more than their share of it.
 
 A tenant is the namespace of the pod that an authenticated caller asks about. All callers who are not authenticated are
 one tenant together.

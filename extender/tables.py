@@ -2,7 +2,7 @@
 
 `LruTable` evicts the row used longest ago, `Table` the row put longest ago. `ShareTable` counts what its rows cost and
 evicts the rows of owners that hold more than their part. Each cache of the package is declared where it is made: its
-key, lifetime, bound and what invalidates it are beside the code and in one table in docs/caches-and-budgets.md. Two
+key, lifetime, bound and what invalidates it are beside the code and in one table in docs/caches.md. Two
 kinds of state are not caches and not declared. Views of nodes and namespaces hold everything that a watch last sent,
 and change with the cluster instead of expiring. A value that an object or a function without parameters computes once
 needs no bound.

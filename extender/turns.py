@@ -118,7 +118,7 @@ class _Ticket:
         self.turns.lose(self)
 
 
-class _Held:
+class _HeldTurn:
     """A turn that is held: by whom, since when, and the scope whose end revokes it."""
 
     __slots__ = ("host", "interest", "scope", "since", "tenant")
@@ -163,7 +163,7 @@ class Turns:
         self._use = use_of(spec)
         self._clock = clock
         self._hosts: dict[str, Shares] = {}  # those where somebody holds or waits for a turn
-        self._held: dict[_Held, None] = {}  # the oldest first
+        self._held: dict[_HeldTurn, None] = {}  # the oldest first
         self._waiting: dict[str, dict[str, deque[_Ticket]]] = {}  # by tenant, then by host, in the order of turns
 
     @contextlib.asynccontextmanager
@@ -178,7 +178,7 @@ class Turns:
         tenant = self._take_nowait(interest, host)
         if tenant is None:
             tenant = await self._wait(interest, host)
-        held = _Held(interest, tenant, host, self._clock())
+        held = _HeldTurn(interest, tenant, host, self._clock())
         self._held[held] = None
         try:
             async with held.scope:

@@ -34,10 +34,10 @@ CONNECTIONS = declare_budget(
 )
 BODIES = declare_budget(
     "server.callers.bodies",
-    unit="bytes of bodies to a listener that names no other limit",
+    unit="bytes of bodies, by default",
     total=1024 * 1024,
     most_each=256 * 1024,
-    why="none has it: the listeners of operations read no body",
+    why="the listeners of operations read none",
 )
 
 

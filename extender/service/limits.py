@@ -31,7 +31,7 @@ SCHEDULER_CONNECTIONS = declare_budget(
     unit="connections to the scheduler's listener, if not on loopback",
     total=256,
     most_each=128,
-    why="a kube-scheduler calls one verb after the other, on a few connections; 31 to 145 KB each with TLS",
+    why="a kube-scheduler calls one verb after the other; 31 to 145 KB each",
 )
 LOOPBACK_CONNECTIONS = declare_budget(
     "service.limits.loopback_connections",
@@ -59,14 +59,14 @@ ADMISSION_BODIES = declare_budget(
     unit="bytes of bodies to the webhook's listener",
     total=48 * MIB,
     most_each=24 * MIB,
-    why="600 reviews of 40 KB from one API server while others send some as well, or six of the largest",
+    why="600 reviews of 40 KB from each of two API servers",
 )
 STRANGERS_BODIES = declare_budget(
     "service.limits.strangers_bodies",
-    unit="bytes of bodies to the webhook's listener without the token that others have",
+    unit="bytes of bodies of reviews that lack a token",
     total=8 * MIB,
     most_each=2 * MIB,
-    why="these reviews are answered from memory as they arrive; four of the largest, 512 KiB, for each caller",
+    why="answered from memory as they arrive; four of the largest, 512 KiB",
 )
 
 

@@ -29,7 +29,7 @@ LIMITS = Limits(
     connections=CONNECTIONS,
     proof=Proof.TOKEN,
     bodies=BodyLimits(budget=BODIES, request_bytes=50_000, seconds=30.0),
-    strangers_bodies=BodyLimits(budget=STRANGERS, request_bytes=5_000, seconds=0.2),
+    strangers_bodies=BodyLimits(budget=STRANGERS, request_bytes=5_000, seconds=4.0),
 )
 NO_PROOF = msgspec.structs.replace(LIMITS, proof=Proof.NONE, strangers_bodies=None)
 TOKEN = "t" * 40
@@ -288,7 +288,8 @@ async def test_body_of_unknown_length_is_counted_as_it_comes(scene: Scene) -> No
 async def test_slow_body_of_a_stranger_has_less_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """408, and nothing is held any more; who has shown a token has time."""
     monkeypatch.setattr("extender.server.connection.BODY_DEADLINE_SECONDS", 0.05)
-    await scene.open(LIMITS)
+    little = BodyLimits(budget=STRANGERS, request_bytes=5_000, seconds=0.2)
+    await scene.open(msgspec.structs.replace(LIMITS, strangers_bodies=little))
     stranger, api_server = await scene.connect(FLOOD), await scene.connect(FLOOD)
     for connection, path in ((stranger, "/pods"), (api_server, f"/pods/{TOKEN}")):
         connection.writer.write(head_of(path, 2000) + b"x" * 1000)

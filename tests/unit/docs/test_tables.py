@@ -88,12 +88,12 @@ def test_metrics_table_is_the_registry() -> None:
 
 def test_caches_table_is_the_declarations() -> None:
     """Each cache with key, lifetime, bound and what invalidates it. Paste what `caches_table` gives."""
-    assert between(page("caches-and-budgets.md"), "caches", "caches end") == caches_table()
+    assert between(page("caches.md"), "caches", "caches end") == caches_table()
 
 
 def test_budgets_table_is_the_declarations() -> None:
     """Each budget with its amounts and where they come from. Paste what `budgets_table` gives."""
-    assert between(page("caches-and-budgets.md"), "budgets", "budgets end") == budgets_table()
+    assert between(page("budgets.md"), "budgets", "budgets end") == budgets_table()
 
 
 def test_annotations_table_is_their_declaration() -> None:

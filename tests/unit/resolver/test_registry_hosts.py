@@ -389,9 +389,9 @@ async def test_a_lookup_that_lets_others_wait_for_long_is_the_repository_s_fault
     slow = [start("mallory", f"ghcr.io/mallory/app-{number}:1", waiting) for number in range(12)]
     slow += [start("eve", f"ghcr.io/eve/app-{number}:1", waiting) for number in range(4)]
     await asyncio.sleep(0)
-    done_at_once = asyncio.Event()
-    done_at_once.set()
-    await start("honest", "ghcr.io/team/app:1", done_at_once)
+    finished = asyncio.Event()
+    finished.set()
+    await start("honest", "ghcr.io/team/app:1", finished)
     ended = [task for task in slow if task.done()]
     assert len(ended) == 1
     with pytest.raises(RegistryUnavailable, match="others wait for it"):
