@@ -9,16 +9,17 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
-
+from extender.budgets import declare_budget
 from extender.errors import InvalidRequest
+from extender.server.callers import BodyLimits, Callers, Limits
 from extender.server.connection import Connection, DirectServer
 from extender.server.routes import Reply, Route, route_server
 from tests.fuzz.target import Target, at_end, run, settle
 
 PATH = "/scheduler/filter"
 LIMIT_BYTES = 300
+_BODIES = declare_budget("tests.fuzz.bodies", unit="bytes", total=1 << 20, most_each=1 << 20, why="never spent here")
+_LIMITS = Limits(bodies=BodyLimits(budget=_BODIES, request_bytes=LIMIT_BYTES, seconds=30.0))
 SETTLED = 1  # the lowest bit of the first byte; those above the second give the length of pieces
 
 
@@ -59,7 +60,7 @@ class _Wire(asyncio.Transport):
 class _Exchange:
     """One side, for one connection at a time: the requests that reached the handler, and what was written."""
 
-    def __init__(self, make: Callable[[DirectServer], RequestHandler], *, is_direct: bool) -> None:
+    def __init__(self, make: Callable[[DirectServer], Connection], *, is_direct: bool) -> None:
         """`make` makes a connection. Call this on a running loop."""
         self.seen: list[bytes] = []
         self.wire = _Wire()
@@ -94,11 +95,24 @@ class _Exchange:
             if flags & SETTLED:
                 await settle(6)
         await settle(12)
-        if isinstance(connection, Connection) and not self.wire.is_closed:
+        if self._is_direct and not self.wire.is_closed:
             connection.give_up()
             await settle(12)
         connection.connection_lost(None)
         await settle(6)
+
+
+def _connect(server: DirectServer) -> Connection:
+    caller = Callers("fuzz", _LIMITS, asyncio.get_running_loop().time).admit("127.0.0.1")
+    assert caller is not None
+    return server.connect(caller)
+
+
+def _connect_aiohttp(server: DirectServer) -> Connection:
+    """A connection that leaves each byte to aiohttp."""
+    connection = _connect(server)
+    connection._is_aiohttps = True  # noqa: SLF001
+    return connection
 
 
 class _Sides(NamedTuple):
@@ -111,9 +125,7 @@ def _sides() -> _Sides:
     """The service's own connection, and aiohttp's."""
 
     async def make() -> _Sides:
-        return _Sides(
-            _Exchange(lambda server: server(), is_direct=True), _Exchange(web.Server.__call__, is_direct=False)
-        )
+        return _Sides(_Exchange(_connect, is_direct=True), _Exchange(_connect_aiohttp, is_direct=False))
 
     at_end(_sides.cache_clear)
     return run(make())
