@@ -6,7 +6,7 @@ instead. Other files obtain the credentials from clusters, programs and clouds.
 
 import hashlib
 from collections.abc import Hashable, Iterable, Sequence
-from typing import NewType, Protocol, runtime_checkable
+from typing import NewType, Protocol
 
 import msgspec
 import structlog
@@ -171,18 +171,13 @@ class JoinedKeyring:
         return with_anonymous(found)
 
 
-@runtime_checkable
-class HasSources(Protocol):
-    """A keyring that is made of others, whose credentials can be loaded one source after the other."""
-
-    @property
-    def sources(self) -> tuple[Keyring, ...]:
-        """The keyrings that it is made of now, in the order to try them."""
-
-
 def sources_of(keyring: Keyring) -> tuple[Keyring, ...]:
-    """Returns the sources that the keyring is made of, in the order to try them; the keyring itself if of none."""
-    return keyring.sources if isinstance(keyring, HasSources) else (keyring,)
+    """Returns the sources that the keyring is made of, in the order to try them; the keyring itself if of none.
+
+    A keyring that is made of others has them as `sources`.
+    """
+    sources: tuple[Keyring, ...] | None = getattr(keyring, "sources", None)  # to check for a Protocol takes 7 us
+    return (keyring,) if sources is None else sources
 
 
 async def load_source(source: Keyring, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:

@@ -51,9 +51,10 @@ IMAGES = gauge(
 _CALLS = declare_budget(
     "resolver.resolver.lookups",
     unit="lookups in flight, most of them queueing",
-    total=10_000,
-    most_each=256,
-    why="some 3 KB each; an image beyond that stays pending until the next request for it starts its lookup",
+    total=2_000,
+    most_each=100,
+    why="100 objects each, through which the garbage collector goes; twelve of a tenant are at one host at a time, and "
+    "an image beyond that stays pending until the next request for it starts its lookup",
 )
 
 
