@@ -51,11 +51,15 @@ class Proof(enum.Enum):
 
 
 class BodyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes of bodies that callers may have here at a time; those of one request, and how long they may take."""
+    """The bytes of bodies that callers may have here at a time; those of one request, and how long they may take.
+
+    An incomplete body counts as `buffers_bytes` more: what its connection takes besides, from the first large read on.
+    """
 
     budget: BudgetSpec
     request_bytes: int
     seconds: float
+    buffers_bytes: int = 0
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +133,7 @@ class CallerConnection:
         group = caller.group
         if not self.body_bytes:
             self.body_began = self._callers.clock()
+            size += group.bodies.buffers_bytes
         self.body_bytes += size
         caller.body_bytes += size
         group.body_bytes += size
@@ -142,6 +147,15 @@ class CallerConnection:
         self.caller.body_bytes -= size
         self.caller.group.body_bytes -= size
         self.caller.group.bodies_use.in_use -= size
+
+    def end(self) -> None:
+        """Counts its body as kept no longer, and forgets its protocol and its transport.
+
+        They know it too, and TLS buffers would otherwise stay until the garbage collector finds the circle.
+        """
+        self.give_back()
+        self.peer = None
+        self.close = bool
 
     def set_proven(self) -> None:
         """Notes that its caller has shown who it is."""

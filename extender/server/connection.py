@@ -245,7 +245,7 @@ class Connection(RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """Drops what was kept for later."""
         self._collected()
-        self.caller.give_back()
+        self.caller.end()
         self._server.end_first_request_deadline(self)
         super().connection_lost(exc)
 

@@ -26,6 +26,9 @@ BODY_SECONDS = 30.0
 # What a body of STRANGERS_BODY_BYTES takes at 1 Mbit/s.
 STRANGERS_BODY_SECONDS = 4.0
 
+# What a TLS connection takes once much has come at once, less what it takes in any case.
+BUFFERS_BYTES = 32 * 1024
+
 SCHEDULER_CONNECTIONS = declare_budget(
     "service.limits.scheduler_connections",
     unit="connections to the scheduler's listener, if not on loopback",
@@ -59,14 +62,14 @@ ADMISSION_BODIES = declare_budget(
     unit="bytes of bodies to the webhook's listener",
     total=48 * MIB,
     most_each=24 * MIB,
-    why="600 reviews of 40 KB from each of two API servers",
+    why="300 incomplete reviews of 40 KB from each of two API servers, with 32 KiB of buffers each",
 )
 STRANGERS_BODIES = declare_budget(
     "service.limits.strangers_bodies",
     unit="bytes of bodies of reviews that lack a token",
     total=8 * MIB,
     most_each=2 * MIB,
-    why="answered from memory as they arrive; four of the largest, 512 KiB",
+    why="answered from memory as they arrive; three of the largest, 512 KiB, each with 32 KiB of buffers",
 )
 
 
@@ -91,12 +94,20 @@ def admission_limits(config: Config) -> Limits:
     elif config.admission.path_token_file and not config.admission.network_policy:
         proof = Proof.TOKEN
         strangers_bodies = BodyLimits(
-            budget=STRANGERS_BODIES, request_bytes=STRANGERS_BODY_BYTES, seconds=STRANGERS_BODY_SECONDS
+            budget=STRANGERS_BODIES,
+            request_bytes=STRANGERS_BODY_BYTES,
+            seconds=STRANGERS_BODY_SECONDS,
+            buffers_bytes=BUFFERS_BYTES,
         )
     return Limits(
         connections=ADMISSION_CONNECTIONS,
         proof=proof,
-        bodies=BodyLimits(budget=ADMISSION_BODIES, request_bytes=ADMISSION_BODY_BYTES, seconds=BODY_SECONDS),
+        bodies=BodyLimits(
+            budget=ADMISSION_BODIES,
+            request_bytes=ADMISSION_BODY_BYTES,
+            seconds=BODY_SECONDS,
+            buffers_bytes=BUFFERS_BYTES if config.admission.tls else 0,
+        ),
         strangers_bodies=strangers_bodies,
     )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import resource
 import socket
 import ssl
@@ -18,6 +19,7 @@ from extender.budgets import declare_budget, use_of
 from extender.server import acceptor, callers
 from extender.server.acceptor import PAUSES
 from extender.server.callers import BodyLimits, Limits, Proof
+from extender.server.connection import Connection
 from extender.server.listener import Listener, open_listener
 from extender.server.routes import Reply, Route, TokenRoutes, route_server
 from extender.server.tls import TlsFiles
@@ -363,3 +365,28 @@ async def test_listener_without_descriptors_waits_for_them(scene: Scene) -> None
         answered = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 100), 5)
     assert answered.startswith(b"HTTP/1.1 200 ")
     assert PAUSES["descriptors"].value == before + 1
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+async def test_connection_that_has_ended_leaves_nothing_to_the_garbage_collector(scene: Scene, *, tls: bool) -> None:
+    """Its TLS buffers take 100 KB and more, and a full collection may be minutes away."""
+    await scene.open(NO_PROOF, tls=tls)
+    gc.collect()
+    before = connections_in_memory()
+    gc.disable()
+    try:
+        for _ in range(5):
+            connection = await scene.connect(FLOOD)
+            assert await connection.ask()
+            connection.writer.write(head_of("/pods", 20_000) + b"x" * 10_000)
+            await until(lambda: use_of(BODIES).in_use >= 10_000)
+            await connection.abort()
+            await until(lambda: use_of(CONNECTIONS).in_use == 0)
+        assert connections_in_memory() == before
+    finally:
+        gc.enable()
+
+
+def connections_in_memory() -> int:
+    """How many protocol objects of connections there are."""
+    return sum(type(each) is Connection for each in gc.get_objects())
