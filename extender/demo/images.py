@@ -4,7 +4,6 @@ The caller stores or pushes them.
 """
 
 import gzip
-import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,9 +12,6 @@ import msgspec
 from extender.images import media_type
 from extender.images.digest import digest_of
 from extender.images.platform import Platform, parse_platform
-
-_LAYER = gzip.compress(bytes(1024), mtime=0)  # an empty tar archive, which is never unpacked
-_LAYER_DIFF_ID = f"sha256:{hashlib.sha256(bytes(1024)).hexdigest()}"
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -39,6 +35,21 @@ DOCKER = Family(
     "application/vnd.docker.container.image.v1+json",
     "application/vnd.docker.image.rootfs.diff.tar.gzip",
 )
+
+
+class PackedLayer(NamedTuple):
+    """A layer as it is stored, and the digest of its tar archive."""
+
+    body: bytes
+    diff_id: str
+
+
+def make_layer(archive: bytes) -> PackedLayer:
+    """The layer of a tar archive."""
+    return PackedLayer(gzip.compress(archive, mtime=0), digest_of(archive))
+
+
+_EMPTY = make_layer(bytes(1024))  # an archive without files, for images that are never unpacked
 
 
 class Manifest(NamedTuple):
@@ -65,25 +76,33 @@ class Bundle(NamedTuple):
         return self.manifests[-1].digest
 
 
-def build_manifest(platform: str, family: Family = OCI) -> Bundle:
+def build_manifest(
+    platform: str, family: Family = OCI, *, layer: PackedLayer = _EMPTY, entrypoint: Sequence[str] = ()
+) -> Bundle:
     """A single image for `platform` (`linux/arm/v7`), which only its config names."""
     config = _encode(
         {
             **_platform_fields(parse_platform(platform)),
-            "config": {},
-            "rootfs": {"type": "layers", "diff_ids": [_LAYER_DIFF_ID]},
+            "config": {"Entrypoint": list(entrypoint)} if entrypoint else {},
+            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
         }
     )
-    manifest = _manifest(family.manifest, _descriptor(family.config, config), _descriptor(family.layer, _LAYER))
-    return Bundle((config, _LAYER), (manifest,))
+    manifest = _manifest(family.manifest, _descriptor(family.config, config), _descriptor(family.layer, layer.body))
+    return Bundle((config, layer.body), (manifest,))
 
 
 def build_index(platforms: Sequence[str], *, attested: bool = False, family: Family = OCI) -> Bundle:
     """A multi-arch image; `attested` puts BuildKit's attestation beside each platform's manifest."""
-    parts = [build_manifest(platform, family) for platform in platforms]
+    images = [(platform, build_manifest(platform, family)) for platform in platforms]
+    return join_index(images, attested=attested, family=family)
+
+
+def join_index(images: Sequence[tuple[str, Bundle]], *, attested: bool = False, family: Family = OCI) -> Bundle:
+    """An index of these images, each under the platform beside it, which need not be the image's own."""
+    parts = [image for _, image in images]
     entries = [
-        _descriptor(*part.manifests[-1]) | {"platform": _platform_fields(parse_platform(platform))}
-        for platform, part in zip(platforms, parts, strict=True)
+        _descriptor(*image.manifests[-1]) | {"platform": _platform_fields(parse_platform(platform))}
+        for platform, image in images
     ]
     if attested:
         attestations = [_attestation(part.manifests[-1]) for part in parts]
@@ -99,9 +118,9 @@ def build_artifact() -> Bundle:
     manifest = _manifest(
         OCI.manifest,
         _descriptor("application/vnd.cncf.helm.config.v1+json", config),
-        _descriptor("application/vnd.cncf.helm.chart.content.v1.tar+gzip", _LAYER),
+        _descriptor("application/vnd.cncf.helm.chart.content.v1.tar+gzip", _EMPTY.body),
     )
-    return Bundle((config, _LAYER), (manifest,))
+    return Bundle((config, _EMPTY.body), (manifest,))
 
 
 def _attestation(subject: Manifest) -> Bundle:
