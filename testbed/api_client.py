@@ -52,12 +52,13 @@ class ApiClient:
     ) -> KubernetesObject:
         """Sends one request and returns the response, for what the methods below do not cover. Raises ApiError."""
         data = None if body is None else msgspec.json.encode(body)
-        headers = {"Content-Type": content_type}
-        async with self._session.request(method, path, data=data, headers=headers) as response:
-            raw = await response.read()
-            if not response.ok:
-                raise _api_error(response.status, raw)
-            return msgspec.json.decode(raw, type=dict[str, Any])
+        raw = await self._send(method, path, data, {"Content-Type": content_type})
+        return msgspec.json.decode(raw, type=dict[str, Any])
+
+    async def log(self, pod: str, namespace: str = "default", **parameters: str) -> str:
+        """Returns what the pod's container has written, as `kubectl logs` does. Raises ApiError."""
+        path = f"{await self._path('v1', 'Pod', namespace, pod)}/log"
+        return (await self._send("GET", f"{path}?{urlencode(parameters)}")).decode(errors="replace")
 
     async def create(self, manifest: KubernetesObject) -> KubernetesObject:
         """Creates the object and returns it as stored. A namespaced one without a namespace goes to `default`."""
@@ -160,6 +161,16 @@ class ApiClient:
             "Event", lambda _: True, namespace, timeout_seconds=timeout_seconds, fieldSelector=selector
         )
         return str(event["message"])
+
+    async def _send(
+        self, method: str, path: str, data: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> bytes:
+        """Returns the body of a response that is no error."""
+        async with self._session.request(method, path, data=data, headers=headers) as response:
+            raw = await response.read()
+            if not response.ok:
+                raise _api_error(response.status, raw)
+            return raw
 
     async def _collection(self, manifest: KubernetesObject) -> str:
         namespace = manifest["metadata"].get("namespace", "default")

@@ -200,6 +200,8 @@ class LocalCluster:
             "--service-cluster-ip-range=10.0.0.0/24",
             f"--disable-admission-plugins={WITHOUT_CONTROLLERS}",
             f"--advertise-address={LOOPBACK}",
+            f"--kubelet-client-certificate={self._admin.certificate}",  # for logs and exec, where there are kubelets
+            f"--kubelet-client-key={self._admin.key}",
             "--endpoint-reconciler-type=none",  # the API server's validation refuses endpoints on loopback
             *_serving_flags(self._port, self._serving),
         ]
