@@ -3,8 +3,11 @@
 The modules are pinned in `testbed/pins`; `control_plane.py` runs the programs. `python -m testbed.binaries` builds what
 is missing and prints the paths. Kubernetes is the newest release pinned, or the one that the environment variable K8S
 names (`K8S=1.34`); one etcd serves them all.
+
+`python -m testbed.binaries kubelet containerd` builds the programs of real nodes as well (`testbed/nodes`).
 """
 
+import argparse
 import fcntl
 import hashlib
 import os
@@ -48,6 +51,7 @@ class GoModule(msgspec.Struct, frozen=True, kw_only=True):
     programs: Mapping[str, str]  # file name -> Go package
     release: str = ""  # a folder within the module's, where several releases are pinned
     stamps: tuple[str, ...] = ()  # packages whose gitVersion, gitMajor and gitMinor are set as upstream's build does
+    tags: tuple[str, ...] = ()  # of the build
     room: str = "controlplane"
     instead: str = "; or set KUBEBUILDER_ASSETS to a folder that holds etcd, kube-apiserver and kube-scheduler"
 
@@ -76,7 +80,8 @@ class GoModule(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """The name of its folder in the cache. It changes with the pins, the checksums and the flags."""
         pins = [(self.folder / name).read_bytes() for name in ("go.mod", "go.sum")]
-        digest = hashlib.sha256(b"\0".join([*pins, self.flags.encode(), repr(dict(self.programs)).encode()]))
+        options = [self.flags, repr(dict(self.programs)), *self.tags]
+        digest = hashlib.sha256(b"\0".join([*pins, *(option.encode() for option in options)]))
         return f"{self.name}-{self.version}-{digest.hexdigest()[:12]}"
 
 
@@ -92,6 +97,21 @@ KUBERNETES: Mapping[str, GoModule] = {
     for release in ("1.36", "1.35", "1.34")
 }
 NEWEST = KUBERNETES["1.36"]
+KUBELET = msgspec.structs.replace(
+    NEWEST, programs={"kubelet": "k8s.io/kubernetes/cmd/kubelet"}, room="nodes", instead=""
+)
+CONTAINERD = GoModule(
+    name="containerd",
+    dependency="github.com/containerd/containerd/v2",
+    programs={
+        name: f"github.com/containerd/containerd/v2/cmd/{name}" for name in ("containerd", "containerd-shim-runc-v2")
+    },
+    tags=("no_btrfs", "no_zfs", "no_devmapper"),
+    room="nodes",
+    instead="",
+)
+FOR_NODES = {"kubelet": KUBELET, "containerd": CONTAINERD}
+"""What only real nodes need, by the names that the command line takes."""
 
 
 def chosen_kubernetes(environment: Mapping[str, str] = os.environ) -> GoModule:
@@ -117,9 +137,14 @@ def find_binaries(environment: Mapping[str, str] = os.environ) -> Binaries:
     return Binaries(etcd / "etcd", kubernetes / "kube-apiserver", kubernetes / "kube-scheduler")
 
 
+def find_built(module: GoModule, environment: Mapping[str, str] = os.environ) -> Path:
+    """Returns the cache folder of the module's programs, which exists once they are built."""
+    return cache_folder(environment) / module.room / module.key
+
+
 def build(module: GoModule, environment: Mapping[str, str] = os.environ) -> Path:
     """Returns the cache folder that holds the module's programs, and builds them under a lock if they are missing."""
-    folder = _cache(environment) / module.room / module.key
+    folder = find_built(module, environment)
     if folder.is_dir():
         return folder
     go = shutil.which("go", path=environment.get("PATH"))
@@ -149,7 +174,8 @@ def _from_assets(folder: Path, environment: Mapping[str, str]) -> Binaries:
     return Binaries(etcd, apiserver, build(ours, environment) / "kube-scheduler")
 
 
-def _cache(environment: Mapping[str, str]) -> Path:
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Returns the folder under the user's cache for everything that is built or fetched once."""
     home = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "~")).expanduser() / ".cache"
     return Path(home) / "multiarch-extender"
 
@@ -184,7 +210,7 @@ def _run_go(go: str, module: GoModule, package: str, output: Path, environment: 
     An error carries the last lines of the output.
     """
     command = ["nice", go, "build", "-v", "-trimpath", "-buildvcs=false", "-mod=readonly"]
-    command += ["-ldflags", module.flags, "-o", str(output), package]
+    command += ["-tags", ",".join(module.tags), "-ldflags", module.flags, "-o", str(output), package]
     pinned = {**environment, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
     last: deque[str] = deque(maxlen=20)
     with subprocess.Popen(command, cwd=module.folder, env=pinned, stderr=subprocess.PIPE, text=True) as process:
@@ -203,8 +229,11 @@ def _say(text: str) -> None:
 
 def main() -> int:
     """Builds what is missing and prints the paths; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Builds the programs that the tests run, into the cache folder, once.")
+    parser.add_argument("more", nargs="*", choices=FOR_NODES, metavar="PROGRAM", help=" or ".join(FOR_NODES))
+    chosen: list[str] = parser.parse_args().more
     try:
-        binaries = find_binaries()
+        binaries = [*find_binaries(), *(build(FOR_NODES[name]) for name in chosen)]
     except BinariesMissing as exc:
         _say(str(exc))
         return 1
