@@ -1,8 +1,11 @@
 """One real control plane for the whole end-to-end run, emptied after each test.
 
-Nothing is skipped: whoever runs these tests wants them to run, so missing programs are a failure.
+Whoever runs these tests wants them to run, so missing programs are a failure. Only the tests with real nodes are
+skipped, with the reason, where the machine cannot run one: it takes root, namespaces and cgroups. With the environment
+variable MULTIARCH_REAL_NODES=required, which `.ci/run` sets, they fail instead.
 """
 
+import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
@@ -11,9 +14,14 @@ import pytest
 from testbed.api_client import ApiClient, connect, empty
 from testbed.binaries import Binaries, BinariesMissing, find_binaries
 from testbed.control_plane import LocalCluster
+from testbed.debian_package import ProgramMissing
+from testbed.nodes.machine import NodesImpossible, require_machine
+from testbed.nodes.programs import Containerd, NodePrograms, find_node_programs
+from tests.e2e.running import RealImages, open_real_images
 from tests.e2e.world import Tally, World, open_world
 
 TALLY = pytest.StashKey[Tally]()
+REAL_NODES = "MULTIARCH_REAL_NODES"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,6 +60,34 @@ def binaries(pytestconfig: pytest.Config) -> Binaries:
         except BinariesMissing as exc:
             missing = str(exc)
     pytest.fail(missing, pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def node_programs(pytestconfig: pytest.Config) -> NodePrograms:
+    """The programs of real nodes, with Debian's containerd. A first build says so on the terminal."""
+    return find_programs(pytestconfig, Containerd.DEBIAN)
+
+
+@pytest.fixture(scope="session")
+def real_images(node_programs: NodePrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealImages]:
+    """A registry on loopback with images that run."""
+    with open_real_images(tmp_path_factory.mktemp("registry")) as images:
+        yield images
+
+
+def find_programs(pytestconfig: pytest.Config, version: Containerd) -> NodePrograms:
+    """Returns the programs of real nodes; skips the test, or fails it, if the machine cannot run them."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled():
+        try:
+            require_machine()
+            return find_node_programs(version)
+        except (NodesImpossible, ProgramMissing, BinariesMissing) as exc:
+            why = str(exc)
+    if os.environ.get(REAL_NODES) == "required":
+        pytest.fail(why, pytrace=False)
+    pytest.skip(why)
 
 
 @pytest.fixture(scope="session")

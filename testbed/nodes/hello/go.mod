@@ -1,0 +1,3 @@
+module multiarch-extender.io/nodes/hello
+
+go 1.24

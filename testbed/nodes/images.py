@@ -1,0 +1,40 @@
+"""Images that a real node can run: layers with the files given, under the platforms given."""
+
+import io
+import tarfile
+from collections.abc import Mapping, Sequence
+
+from extender.demo.images import OCI, Bundle, Family, build_manifest, join_index, make_layer
+
+PROGRAM = "/hello"
+
+
+def build_image(
+    platform: str, files: Mapping[str, bytes], family: Family = OCI, *, entrypoint: Sequence[str] = (PROGRAM,)
+) -> Bundle:
+    """A single image whose config says `platform`, with these executable files."""
+    return build_manifest(platform, family, layer=make_layer(_archive(files)), entrypoint=entrypoint)
+
+
+def build_hello(architecture: str, hello: Mapping[str, bytes], family: Family = OCI) -> Bundle:
+    """A single image of the program for that architecture."""
+    return build_image(f"linux/{architecture}", {PROGRAM: hello[architecture]}, family)
+
+
+def build_hello_index(
+    architectures: Sequence[str], hello: Mapping[str, bytes], *, family: Family = OCI, attested: bool = False
+) -> Bundle:
+    """An index of the program for each of those architectures."""
+    images = [(f"linux/{architecture}", build_hello(architecture, hello, family)) for architecture in architectures]
+    return join_index(images, attested=attested, family=family)
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    """Returns a tar archive of executable files, always the same for the same files."""
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w") as archive:
+        for path, content in files.items():
+            entry = tarfile.TarInfo(path.lstrip("/"))
+            entry.mode, entry.size = 0o755, len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return written.getvalue()

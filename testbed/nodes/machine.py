@@ -1,0 +1,86 @@
+"""Whether this machine can run real nodes."""
+
+import errno
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from testbed.binaries import NEWEST, BinariesMissing, chosen_kubernetes
+from testbed.nodes.cgroups import Cgroup
+from testbed.nodes.elf import AARCH64, elf_header
+
+TOOLS = ("unshare", "mount", "sh")
+
+
+class NodesImpossible(Exception):
+    """Real nodes cannot run here; the message says why in one line."""
+
+
+def require_machine(environment: Mapping[str, str] = os.environ) -> None:
+    """Returns if real nodes can run here, for the Kubernetes that `environment` chooses. Raises NodesImpossible."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise NodesImpossible("real nodes need Linux on x86_64")
+    if os.geteuid() != 0:
+        raise NodesImpossible("real nodes need root")
+    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
+        raise NodesImpossible(f"real nodes need {' and '.join(missing)} on the PATH")
+    _require_release(environment)
+    _require_namespaces()
+    _require_cgroups()
+    _require_refusals()
+
+
+def _require_release(environment: Mapping[str, str]) -> None:
+    try:
+        chosen = chosen_kubernetes(environment)
+    except BinariesMissing as exc:
+        raise NodesImpossible(str(exc)) from exc
+    if chosen is not NEWEST:
+        raise NodesImpossible(f"real nodes run on Kubernetes {NEWEST.release} only, and K8S is {chosen.release}")
+
+
+def _require_namespaces() -> None:
+    command = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "--pid",
+        "--fork",
+        "mount",
+        "-t",
+        "proc",
+        "proc",
+        "/proc",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise NodesImpossible(f"real nodes need mount and PID namespaces (CAP_SYS_ADMIN): {done.stderr.strip()}")
+
+
+def _require_cgroups() -> None:
+    try:
+        with Cgroup("multiarch-probe"):
+            pass
+    except OSError as exc:
+        raise NodesImpossible(f"real nodes need cgroups that they can write: {exc}") from exc
+
+
+def _require_refusals() -> None:
+    """Programs for arm64 must fail here as on any amd64 node; a handler in binfmt_misc would run them."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "program"
+        program.write_bytes(elf_header(AARCH64))
+        program.chmod(0o755)
+        try:
+            subprocess.run([program], capture_output=True, check=False)
+        except OSError as exc:
+            if exc.errno == errno.ENOEXEC:
+                return
+            raise NodesImpossible(f"real nodes cannot run a program from {folder}: {exc}") from exc
+    raise NodesImpossible("this machine runs programs for arm64 (binfmt_misc), so that no image fails here")

@@ -1,0 +1,200 @@
+"""A real node: kubelet and containerd in mount and PID namespaces of their own, joined to a control plane.
+
+The node changes nothing on the machine. What kubelet would change for all is shown to it as a file, its other files are
+in memory, its pods are in a cgroup that is removed. It ends by one signal.
+"""
+
+import base64
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import msgspec
+
+from testbed.api_client import ApiClient, ApiError
+from testbed.nodes.architecture import exchange_constant, redirect_constant
+from testbed.nodes.cgroups import Cgroup
+from testbed.nodes.configuration import (
+    CNI_NETWORK,
+    CNI_PLUGIN,
+    TUNABLES,
+    containerd_configuration,
+    kubelet_configuration,
+)
+from testbed.nodes.elf import RISCV, elf_header
+from testbed.nodes.programs import NodePrograms
+from testbed.objects import MADE_HERE, KubernetesObject
+from testbed.processes import Process, ProcessFailed, free_port
+
+READY_SECONDS = 60.0  # for a busy machine; usually it takes a second
+END_SECONDS = 10.0
+START = Path(__file__).with_name("node.sh")
+RUNTIME = Path(__file__).with_name("arm64_runc.py")
+
+
+class RealNode:
+    """`async with RealNode(name, …) as node:` runs a node that is Ready inside the block and gone after it.
+
+    `pause_image` is an image that kubelet can pull and whose program waits; every pod has a container of it.
+
+    The machine is amd64. With `architecture="arm64"` kubelet and containerd say that they run on arm64 and pull its
+    images (`architecture.py`). Programs for arm64 are run by qemu, others are refused by the kernel (`arm64_runc.py`).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        programs: NodePrograms,
+        api: ApiClient,
+        kubeconfig: Path,
+        pause_image: str,
+        *,
+        architecture: Literal["amd64", "arm64"] = "amd64",
+    ) -> None:
+        self.name, self.architecture = name, architecture
+        self._programs, self._api, self._kubeconfig, self._pause_image = programs, api, kubeconfig, pause_image
+        self.cgroup = Cgroup(f"multiarch-node-{os.getpid()}-{name}")
+        self._running = ExitStack()
+
+    async def start(self) -> None:
+        """Starts the node; returns when it is Ready. Raises ProcessFailed."""
+        self._port = free_port()
+        await self._api.create(_node(self.name, self._port))
+        with ExitStack() as running:
+            self._folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="multiarch-node-")))
+            running.enter_context(self.cgroup)
+            command = self._prepare()
+            self._process = Process(self.name, command, self._folder / "kubelet.log")
+            running.callback(self._end)
+            await self._wait_until_ready()
+            self._running = running.pop_all()
+
+    async def stop(self) -> None:
+        """Kills everything that runs on the node, and deletes the node; returns when nothing of it is left."""
+        self._running.close()
+        with suppress(ApiError):
+            await self._api.delete("Node", self.name)
+
+    def pid_namespace(self) -> int:
+        """Returns the number of the PID namespace in which everything of the node runs."""
+        [first] = self._children()
+        return Path(f"/proc/{first}/ns/pid").stat().st_ino
+
+    def logs(self) -> str:
+        """Returns the ends of kubelet's and containerd's logs, for a failure report."""
+        containerd = self._folder / "containerd.log"
+        last = containerd.read_text(errors="replace")[-3000:] if containerd.exists() else ""
+        return f"{self._process.tail()}\n--- end of {containerd} ---\n{last}"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def _prepare(self) -> list[str]:
+        """Writes the node's files; returns the command that runs it."""
+        kubelet, containerd, runtime = self._programs.kubelet, self._programs.containerd, self._programs.runc
+        if self.architecture == "arm64":
+            exchange_constant(kubelet, kubelet := self._folder / "kubelet-arm64")
+            redirect_constant(containerd, containerd := self._folder / "containerd-arm64")
+            runtime = self._write_runtime()
+        for path, value in TUNABLES.items():
+            self._write(f"sys/{path}", f"{value}\n".encode())
+        self._write("cni/bin/none", CNI_PLUGIN.encode(), mode=0o755)
+        self._write("cni/bin/loopback", CNI_PLUGIN.encode(), mode=0o755)
+        self._write("cni/conf/10-none.conflist", msgspec.json.encode(CNI_NETWORK))
+        authority = self._write("ca.crt", _client_authority(self._kubeconfig))
+        configuration = kubelet_configuration(self._port, self.cgroup.name, authority)
+        kubelet_file = self._write("kubelet.yaml", msgspec.yaml.encode(configuration))
+        containerd_text = containerd_configuration(
+            self._programs.version, self._pause_image, runtime, self._folder / "cni"
+        )
+        self._write("containerd.toml", containerd_text)
+        shims = self._programs.containerd.parent
+        return [
+            _tool("unshare"),
+            *("--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"),
+            _tool("env"),
+            f"PATH={shims}:{self._programs.runc.parent}:{os.environ['PATH']}",
+            f"LD_LIBRARY_PATH={self._programs.libraries}",
+            *(_tool("sh"), str(START), str(self._folder), str(containerd)),
+            str(kubelet),
+            f"--config={kubelet_file}",
+            f"--kubeconfig={self._kubeconfig}",
+            f"--hostname-override={self.name}",
+            "--cloud-provider=external",  # keeps the address that the node has, which is loopback
+        ]
+
+    def _write_runtime(self) -> Path:
+        """Writes the program that containerd's shim runs instead of runc; returns its path."""
+        foreign = self._write("foreign", elf_header(RISCV), mode=0o755)
+        words = [sys.executable, "-I", "-S", RUNTIME, self._programs.runc, self._programs.qemu, foreign]
+        script = f'#!/bin/sh\nexec {" ".join(map(str, words))} "$@"\n'
+        return self._write("runc", script.encode(), mode=0o755)
+
+    def _write(self, name: str, content: bytes, mode: int = 0o644) -> Path:
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        path.chmod(mode)
+        return path
+
+    async def _wait_until_ready(self) -> None:
+        """Returns when the API server says that the node is Ready. Raises ProcessFailed."""
+        try:
+            await self._api.wait_for(
+                "Node", _is_ready, "", timeout_seconds=READY_SECONDS, fieldSelector=f"metadata.name={self.name}"
+            )
+        except TimeoutError:
+            raise ProcessFailed(f"{self.name} was not ready in {READY_SECONDS:g} s\n{self.logs()}") from None
+
+    def _end(self) -> None:
+        """Kills the first process of the PID namespace, with which all others end; returns when they have ended."""
+        for first in self._children():
+            os.kill(first, signal.SIGKILL)
+        self._process.stop(END_SECONDS)
+
+    def _children(self) -> list[int]:
+        """Returns the process that is the first one of the PID namespace; empty if it has ended."""
+        if not self._process.is_running:
+            return []
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        return [int(child) for child in children.read_text().split()]
+
+
+def _node(name: str, port: int) -> KubernetesObject:
+    """Returns the node before kubelet has filled it in. Its address is where the API server reaches kubelet."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": dict(MADE_HERE)},
+        "status": {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        },
+    }
+
+
+def _is_ready(node: KubernetesObject) -> bool:
+    conditions: list[dict[str, Any]] = node["status"].get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _client_authority(kubeconfig: Path) -> bytes:
+    [cluster] = msgspec.yaml.decode(kubeconfig.read_bytes())["clusters"]
+    return base64.b64decode(cluster["cluster"]["certificate-authority-data"])
+
+
+def _tool(name: str) -> str:
+    """Returns the path of a tool that `require_machine` has found."""
+    return shutil.which(name) or name

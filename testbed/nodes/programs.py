@@ -1,0 +1,89 @@
+"""The programs of a real node: kubelet, containerd with its shim, runc, and qemu for a node that says arm64.
+
+kubelet is built from the pinned Kubernetes. containerd is Debian's 1.6, or 2.x built from the pinned module. The rest
+is Debian's. Nothing is installed.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from testbed.binaries import CONTAINERD, KUBELET, BinariesMissing, build, cache_folder, find_built
+from testbed.debian_package import find_package
+
+HELLO = Path(__file__).with_name("hello")
+
+
+class Containerd(StrEnum):
+    """A version of containerd: they refuse images and report them differently."""
+
+    DEBIAN = "1.6"
+    MODULE = "2.3"
+
+
+class NodePrograms(NamedTuple):
+    """The paths of a node's programs."""
+
+    version: Containerd
+    kubelet: Path
+    containerd: Path  # its shim is in the same folder
+    runc: Path
+    qemu: Path  # runs programs for arm64
+    libraries: Path  # the folder of the libraries that runc is linked with
+
+
+def is_built(version: Containerd) -> bool:
+    """Whether that containerd can be had without building it."""
+    return version is Containerd.DEBIAN or find_built(CONTAINERD).is_dir()
+
+
+def find_node_programs(version: Containerd = Containerd.DEBIAN) -> NodePrograms:
+    """Returns the programs; builds and fetches what the cache lacks.
+
+    Raises:
+        BinariesMissing: a program is missing and cannot be built.
+        ProgramMissing: one of Debian's is missing and cannot be fetched.
+    """
+    debian = find_package("containerd", "runc", "libseccomp2") / "usr"
+    [library] = debian.glob("lib/*/libseccomp.so.2")
+    return NodePrograms(
+        version=version,
+        kubelet=build(KUBELET) / "kubelet",
+        containerd=(debian / "bin" if version is Containerd.DEBIAN else build(CONTAINERD)) / "containerd",
+        runc=debian / "sbin" / "runc",
+        qemu=find_package("qemu-user-static") / "usr" / "bin" / "qemu-aarch64-static",
+        libraries=library.parent,
+    )
+
+
+def find_hello(architectures: Iterable[str]) -> Mapping[str, bytes]:
+    """Returns the program of `testbed/nodes/hello` for each architecture, built once. Raises BinariesMissing."""
+    sources = b"\0".join((HELLO / name).read_bytes() for name in ("go.mod", "main.go"))
+    folder = cache_folder() / "nodes" / f"hello-{hashlib.sha256(sources).hexdigest()[:12]}"
+    return {architecture: _hello(folder, architecture).read_bytes() for architecture in architectures}
+
+
+def _hello(folder: Path, architecture: str) -> Path:
+    program = folder / architecture
+    if not program.exists():
+        go = shutil.which("go")
+        if go is None:
+            raise BinariesMissing("the program of the test images must be built once, which needs Go on the PATH")
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            made = Path(scratch) / architecture
+            command = ["nice", go, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", str(made), "."]
+            pinned = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOARCH": architecture}
+            done = subprocess.run(
+                command, cwd=HELLO, env=os.environ | pinned, capture_output=True, text=True, check=False
+            )
+            if done.returncode != 0:
+                raise BinariesMissing(f"go build failed in {HELLO}:\n{done.stderr}")
+            made.rename(program)  # complete whenever it exists
+    return program

@@ -1,0 +1,148 @@
+"""What the tests with real nodes share: images that run, and what becomes of a pod on a node."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from extender.demo.images import Bundle
+from testbed.api_client import ApiClient, ApiError
+from testbed.cluster_provider import ClusterProvider
+from testbed.debian_registry import DebianRegistry, find_docker_registry
+from testbed.nodes.images import build_hello, build_hello_index
+from testbed.nodes.node import RealNode
+from testbed.nodes.programs import NodePrograms, find_hello
+from testbed.objects import KubernetesObject
+
+BOTH = ("amd64", "arm64")
+SETTLED_SECONDS = 60.0
+PAUSE_SECONDS = 0.25
+
+
+class Outcome(StrEnum):
+    """What becomes of a pod's container."""
+
+    RUNS = "runs"
+    REFUSED = "pull refused"
+    CRASHES = "crashes"
+    NOT_STARTED = "is not started"
+    UNSETTLED = "none of these in time"
+
+
+class Observation(NamedTuple):
+    """The outcome of a pod, and the text that tells it: the container's log, or kubelet's message."""
+
+    outcome: Outcome
+    text: str = ""
+    restarts: int = 0
+
+
+class RealImages:
+    """A registry on loopback with images of the program `hello`. `open_real_images` makes it."""
+
+    def __init__(self, registry: DebianRegistry) -> None:
+        self.registry = registry
+        self.hello: Mapping[str, bytes] = find_hello((*BOTH, "386"))
+        self.multi = self.push("multi", build_hello_index(BOTH, self.hello))
+        self.amd = self.push("amd", build_hello("amd64", self.hello))
+        self.arm = self.push("arm", build_hello("arm64", self.hello))
+        self.amd_index = self.push("amd-index", build_hello_index(["amd64"], self.hello))
+        self.arm_index = self.push("arm-index", build_hello_index(["arm64"], self.hello))
+
+    def push(self, name: str, image: Bundle) -> str:
+        """Pushes the image and returns its reference, which has a tag."""
+        self.registry.push(name, "1", image)
+        return self.reference(name)
+
+    def reference(self, name: str) -> str:
+        """Returns the reference of the image of that name, which need not be there."""
+        return f"{self.registry.host}/{name}:1"
+
+    @property
+    def settings(self) -> list[str]:
+        """Settings with which the service asks the registry."""
+        host = self.registry.host
+        return [f"registry.plain_http=['{host}']", f"registry.allow=['*', '{host}']"]
+
+
+@contextmanager
+def open_real_images(folder: Path) -> Iterator[RealImages]:
+    """Runs a registry with the images, inside the block."""
+    with DebianRegistry(find_docker_registry(), folder) as registry:
+        yield RealImages(registry)
+
+
+@asynccontextmanager
+async def open_nodes(
+    cluster: ClusterProvider, api: ApiClient, programs: NodePrograms, images: RealImages
+) -> AsyncIterator[Mapping[str, RealNode]]:
+    """Runs a node that is amd64 and one that says arm64; yields them by their architectures, which are their names."""
+    amd, arm = (
+        RealNode(architecture, programs, api, cluster.kubeconfig, images.multi, architecture=architecture)
+        for architecture in ("amd64", "arm64")
+    )
+    async with AsyncExitStack() as running:
+        for node in (amd, arm):
+            await running.enter_async_context(node)
+        yield {"amd64": amd, "arm64": arm}
+
+
+async def observe(
+    api: ApiClient, where: str, count: int, timeout_seconds: float = SETTLED_SECONDS
+) -> dict[str, Observation]:
+    """Returns what has become of each pod of the namespace, by its name, once `count` pods have settled.
+
+    A pod that has not settled in time is `UNSETTLED`.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    settled: dict[str, Observation] = {}
+    while True:
+        found = {each["metadata"]["name"]: each for each in await api.list("Pod", where)}
+        for name in found.keys() - settled.keys():
+            if observation := await _settle(api, found[name]):
+                settled[name] = observation
+        if len(settled) >= count:
+            return settled
+        if time.monotonic() > deadline:
+            return {name: settled.get(name, _unsettled(found[name])) for name in found}
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+def count_outcomes(observations: Iterable[Observation]) -> dict[Outcome, int]:
+    """Returns how many pods there are of each outcome."""
+    outcomes = [each.outcome for each in observations]
+    return {outcome: outcomes.count(outcome) for outcome in dict.fromkeys(outcomes)}
+
+
+async def _settle(api: ApiClient, pod: KubernetesObject) -> Observation | None:
+    """Returns the outcome of the pod's only container, or None while it may become another one.
+
+    A container whose program the kernel refuses is `running` for a moment, so only its output tells that it runs.
+    """
+    for status in pod["status"].get("containerStatuses") or []:
+        state, restarts = status["state"], status["restartCount"]
+        waiting = state.get("waiting", {})
+        if waiting.get("reason") in ("ErrImagePull", "ImagePullBackOff"):
+            return Observation(Outcome.REFUSED, waiting.get("message", ""), restarts)
+        log = await _log(api, pod)
+        if "running" in state and log.startswith("hello from"):
+            return Observation(Outcome.RUNS, log, restarts)
+        if "terminated" in state or (waiting.get("reason") == "CrashLoopBackOff" and log):
+            return Observation(Outcome.CRASHES, log, restarts)
+        if waiting.get("reason") in ("RunContainerError", "CrashLoopBackOff"):
+            return Observation(Outcome.NOT_STARTED, waiting.get("message", ""), restarts)
+    return None
+
+
+def _unsettled(pod: KubernetesObject) -> Observation:
+    return Observation(Outcome.UNSETTLED, str(pod["status"]))
+
+
+async def _log(api: ApiClient, pod: KubernetesObject) -> str:
+    try:
+        return await api.log(pod["metadata"]["name"], pod["metadata"]["namespace"])
+    except ApiError:  # nothing has been started yet
+        return ""

@@ -1,0 +1,94 @@
+"""Real nodes on this machine: they come and go in seconds, say what they should, and leave nothing behind."""
+
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from testbed.api_client import ApiClient
+from testbed.control_plane import LocalCluster
+from testbed.nodes.cgroups import hierarchies
+from testbed.nodes.configuration import TUNABLES
+from testbed.nodes.programs import NodePrograms
+from testbed.objects import pod
+from tests.e2e.running import BOTH, Outcome, RealImages, observe, open_nodes
+from tests.e2e.world import World
+
+pytestmark = pytest.mark.e2e
+
+START_SECONDS = 5.0  # both ways, for each of two nodes on an idle machine; here for both and with room for a busy one
+OF_NODES = ("/run/containerd", "/run/netns", "/var/lib/kubelet", "/var/lib/containerd", "/var/log/pods", "/etc/cni")
+"""Where kubelet and containerd keep files on a machine of their own."""
+
+
+class Machine(NamedTuple):
+    """What a node could leave behind on the machine, or change there."""
+
+    mounts: frozenset[str]
+    cgroups: frozenset[str]
+    tunables: tuple[str, ...]
+    interfaces: frozenset[str]
+    files: tuple[bool, ...]
+    folders: frozenset[str]
+
+
+def machine() -> Machine:
+    """The machine as it is now."""
+    return Machine(
+        mounts=frozenset(Path("/proc/self/mountinfo").read_text().splitlines()),
+        cgroups=frozenset(str(path) for root in hierarchies() for path in root.glob("multiarch-*")),
+        tunables=tuple(Path("/proc/sys", name).read_text() for name in (*TUNABLES, "net/ipv4/ip_forward")),
+        interfaces=frozenset(path.name for path in Path("/sys/class/net").iterdir()),
+        files=tuple(Path(path).exists() for path in OF_NODES),
+        folders=frozenset(path.name for path in Path(tempfile.gettempdir()).glob("multiarch-node-*")),
+    )
+
+
+def processes_in(namespace: int) -> list[str]:
+    """The commands of the processes of that PID namespace."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "ns" / "pid").stat().st_ino == namespace:
+                found.append((process / "comm").read_text().strip())
+        except OSError:  # it has just ended
+            continue
+    return found
+
+
+async def test_nodes_run_pods_and_leave_nothing_behind(
+    control_plane: LocalCluster, api: ApiClient, world: World, node_programs: NodePrograms, real_images: RealImages
+) -> None:
+    """The machine's settings and mounts stay while they run; their processes, cgroups and files go with them."""
+    before, started = machine(), time.monotonic()
+    async with open_nodes(control_plane, api, node_programs, real_images) as nodes:
+        ready = time.monotonic()
+        assert await world.nodes_by_architecture() == {name: name for name in BOTH}
+        where = await world.namespace()
+        await api.create_all(
+            pod(f"on-{name}", real_images.multi, namespace=where, spec={"nodeName": name}) for name in nodes
+        )
+        seen = await observe(api, where, 2)
+        namespaces = [node.pid_namespace() for node in nodes.values()]
+        running = [processes_in(namespace) for namespace in namespaces]
+        contained = [node.cgroup.processes() for node in nodes.values()]
+        assert machine().tunables == before.tunables
+        assert machine().mounts == before.mounts
+        stopping = time.monotonic()
+    stopped = time.monotonic()
+    world.figure(f"two real nodes: Ready after {ready - started:.1f} s, gone after {stopped - stopping:.1f} s")
+    assert {name: each.outcome for name, each in seen.items()} == dict.fromkeys(seen, Outcome.RUNS)
+    assert {name: each.text for name, each in seen.items()} == {
+        "on-amd64": "hello from linux/amd64\n",
+        "on-arm64": "hello from linux/arm64\n",
+    }
+    assert all(any(command.startswith("kubelet") for command in commands) for commands in running)
+    assert [len(each) for each in contained] == [2, 2]  # the pod's program, and its pause
+    assert [processes_in(namespace) for namespace in namespaces] == [[], []]
+    assert not any(Path(f"/proc/{process}").exists() for each in contained for process in each)
+    assert machine() == before
+    assert await api.list("Node") == []
+    assert ready - started < 2 * START_SECONDS
+    assert stopped - stopping < 2 * START_SECONDS
