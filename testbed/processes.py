@@ -71,10 +71,13 @@ class Process:
             self._child.wait()
 
     def tail(self) -> str:
-        """Returns the end of its log, under a heading."""
-        with self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - LOG_TAIL_BYTES))
-            text = file.read().decode(errors="replace")
+        """Returns the end of its log, under a heading; a log that was removed is said to be gone."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+                text = file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return f"--- {self.log} is gone ---"
         return f"--- end of {self.log} ---\n{text}"
 
 

@@ -90,3 +90,11 @@ def test_a_free_port_can_be_bound_and_is_outside_the_range_of_connections() -> N
     assert 20000 <= port < 32768
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", port))
+
+
+def test_a_log_that_was_removed_is_said_to_be_gone(tmp_path: Path) -> None:
+    """A report about a failed teardown is made after the log's folder is removed, and must not fail itself."""
+    process = Process("sleeper", ["/bin/sleep", "60"], tmp_path / "sleeper.log")
+    process.stop(10)
+    (tmp_path / "sleeper.log").unlink()
+    assert process.tail() == f"--- {tmp_path / 'sleeper.log'} is gone ---"
