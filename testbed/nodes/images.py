@@ -29,6 +29,18 @@ def build_hello_index(
     return join_index(images, attested=attested, family=family)
 
 
+def build_pause(architectures: Sequence[str], hello: Mapping[str, bytes]) -> Bundle:
+    """An index of the image that every pod has a container of, for each of those architectures."""
+    images = [
+        (
+            f"linux/{architecture}",
+            build_image(f"linux/{architecture}", {"/pause": hello[architecture]}, entrypoint=["/pause"]),
+        )
+        for architecture in architectures
+    ]
+    return join_index(images)
+
+
 def _archive(files: Mapping[str, bytes]) -> bytes:
     """Returns a tar archive of executable files, always the same for the same files."""
     written = io.BytesIO()

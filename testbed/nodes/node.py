@@ -38,6 +38,9 @@ START = Path(__file__).with_name("node.sh")
 RUNTIME = Path(__file__).with_name("arm64_runc.py")
 
 
+Architecture = Literal["amd64", "arm64"]
+
+
 class RealNode:
     """`async with RealNode(name, …) as node:` runs a node that is Ready inside the block and gone after it.
 
@@ -55,7 +58,7 @@ class RealNode:
         kubeconfig: Path,
         pause_image: str,
         *,
-        architecture: Literal["amd64", "arm64"] = "amd64",
+        architecture: Architecture = "amd64",
     ) -> None:
         self.name, self.architecture = name, architecture
         self._programs, self._api, self._kubeconfig, self._pause_image = programs, api, kubeconfig, pause_image
@@ -99,6 +102,8 @@ class RealNode:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if error is not None:
+            error.add_note(self.logs())
         await self.stop()
 
     def _prepare(self) -> list[str]:
@@ -138,8 +143,14 @@ class RealNode:
     def _write_runtime(self) -> Path:
         """Writes the program that containerd's shim runs instead of runc; returns its path."""
         foreign = self._write("foreign", elf_header(RISCV), mode=0o755)
-        words = [sys.executable, "-I", "-S", RUNTIME, self._programs.runc, self._programs.qemu, foreign]
-        script = f'#!/bin/sh\nexec {" ".join(map(str, words))} "$@"\n'
+        runc = self._programs.runc
+        adapting = [sys.executable, "-I", "-S", RUNTIME, runc, self._programs.qemu, foreign]
+        script = f"""#!/bin/sh
+case " $* " in
+*" create "*) exec {" ".join(map(str, adapting))} "$@" ;;
+*) exec {runc} "$@" ;;
+esac
+"""
         return self._write("runc", script.encode(), mode=0o755)
 
     def _write(self, name: str, content: bytes, mode: int = 0o644) -> Path:

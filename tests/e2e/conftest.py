@@ -24,6 +24,11 @@ TALLY = pytest.StashKey[Tally]()
 REAL_NODES = "MULTIARCH_REAL_NODES"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declares the option of the tests with real nodes."""
+    parser.addoption("--rounds", type=int, default=1, help="how often each way to run 32 pods on real nodes is run")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Declares the marker, and creates the count of placed pods."""
     config.addinivalue_line("markers", "e2e: runs etcd, kube-apiserver and kube-scheduler as processes")
@@ -66,6 +71,12 @@ def binaries(pytestconfig: pytest.Config) -> Binaries:
 def node_programs(pytestconfig: pytest.Config) -> NodePrograms:
     """The programs of real nodes, with Debian's containerd. A first build says so on the terminal."""
     return find_programs(pytestconfig, Containerd.DEBIAN)
+
+
+@pytest.fixture(scope="session")
+def rounds(pytestconfig: pytest.Config) -> int:
+    """How often pods are run on real nodes in each way, from the option `--rounds`."""
+    return int(pytestconfig.getoption("--rounds"))
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,12 @@ from extender.demo.images import Bundle
 from testbed.api_client import ApiClient, ApiError
 from testbed.cluster_provider import ClusterProvider
 from testbed.debian_registry import DebianRegistry, find_docker_registry
-from testbed.nodes.images import build_hello, build_hello_index
-from testbed.nodes.node import RealNode
+from testbed.nodes.images import build_hello, build_hello_index, build_pause
+from testbed.nodes.node import Architecture, RealNode
 from testbed.nodes.programs import NodePrograms, find_hello
 from testbed.objects import KubernetesObject
 
-BOTH = ("amd64", "arm64")
+BOTH: tuple[Architecture, ...] = ("amd64", "arm64")
 SETTLED_SECONDS = 60.0
 PAUSE_SECONDS = 0.25
 
@@ -47,6 +47,7 @@ class RealImages:
         self.registry = registry
         self.hello: Mapping[str, bytes] = find_hello((*BOTH, "386"))
         self.multi = self.push("multi", build_hello_index(BOTH, self.hello))
+        self.pause = self.push("pause", build_pause(BOTH, self.hello))
         self.amd = self.push("amd", build_hello("amd64", self.hello))
         self.arm = self.push("arm", build_hello("arm64", self.hello))
         self.amd_index = self.push("amd-index", build_hello_index(["amd64"], self.hello))
@@ -78,16 +79,13 @@ def open_real_images(folder: Path) -> Iterator[RealImages]:
 @asynccontextmanager
 async def open_nodes(
     cluster: ClusterProvider, api: ApiClient, programs: NodePrograms, images: RealImages
-) -> AsyncIterator[Mapping[str, RealNode]]:
+) -> AsyncIterator[Mapping[Architecture, RealNode]]:
     """Runs a node that is amd64 and one that says arm64; yields them by their architectures, which are their names."""
-    amd, arm = (
-        RealNode(architecture, programs, api, cluster.kubeconfig, images.multi, architecture=architecture)
-        for architecture in ("amd64", "arm64")
-    )
+    nodes = {name: RealNode(name, programs, api, cluster.kubeconfig, images.pause, architecture=name) for name in BOTH}
     async with AsyncExitStack() as running:
-        for node in (amd, arm):
+        for node in nodes.values():
             await running.enter_async_context(node)
-        yield {"amd64": amd, "arm64": arm}
+        yield nodes
 
 
 async def observe(
