@@ -120,9 +120,10 @@ class PlacementConfig(Section, frozen=True):
     ignore_runtime_classes: tuple[str, ...] = ()
     """Pods of these RuntimeClasses are left alone (wasm and the like)."""
     run_386_on_amd64: bool = False
-    """amd64 nodes also run 386 images (containerd does, CRI-O does not)."""
+    """amd64 nodes also run 386 images. containerd 1.6 does, CRI-O does not. containerd 2.3 runs single manifests, and
+    refuses indexes without amd64 unless its `use_local_image_pull` is true."""
     run_arm_on_arm64: bool = False
-    """arm64 nodes also run 32-bit arm images (containerd tries, and not every core can)."""
+    """arm64 nodes also run 32-bit arm images: by the same runtimes in the same way, if the cores can."""
     level_label: str = ""
     """Node label whose value states the node's level, such as v3 or amd64-v3; without it nodes are baseline."""
 

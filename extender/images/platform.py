@@ -33,7 +33,7 @@ class Platform(msgspec.Struct, frozen=True, order=True, cache_hash=True):
 
 
 class Compatibility(msgspec.Struct, frozen=True, kw_only=True):
-    """Which other instruction sets the cluster's nodes also run. containerd runs both, CRI-O neither."""
+    """Which other instruction sets the cluster's nodes also run, which depends on their container runtime."""
 
     run_386_on_amd64: bool = False
     run_arm_on_arm64: bool = False
