@@ -68,9 +68,9 @@ e2e: setup ## The end-to-end tests on a real control plane (needs Go the first t
 	@$(BIN)/python -m pytest tests/e2e
 
 .PHONY: cluster
-cluster: setup ## A local cluster to play with: control plane, fake nodes, the service and the webhook
+cluster: setup ## A local cluster to play with: control plane, fake nodes (NODES=real: real ones), service, webhook
 	@$(BIN)/python -m testbed.binaries >/dev/null
-	@$(BIN)/python -m testbed.playground
+	@$(BIN)/python -m testbed.playground --nodes $(or $(NODES),fake)
 
 .PHONY: bench
 bench: setup ## The benchmarks that need no cluster, against a Go extender (minutes; needs Go; figures go to .bench)

@@ -2,18 +2,26 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from testbed.api_client import connect
+from testbed.api_client import ApiClient, connect
 from testbed.binaries import Binaries
+from testbed.nodes.programs import NodePrograms
 from testbed.objects import pod
+from tests.e2e.running import Outcome, observe
 
 pytestmark = pytest.mark.e2e
+
+QUICKSTART = Path(__file__).resolve().parents[2] / "docs" / "quickstart.md"
 
 
 async def read_until(output: asyncio.StreamReader, last: str) -> list[str]:
@@ -26,32 +34,46 @@ async def read_until(output: asyncio.StreamReader, last: str) -> list[str]:
     return lines
 
 
-async def test_the_playground_does_what_it_says_and_leaves_nothing_behind(binaries: Binaries, tmp_path: Path) -> None:
-    """The images that it names are placed by the second scheduler; after Ctrl-C its exit is clean, its files gone."""
+class Playground(NamedTuple):
+    """A playground that runs: a client of its cluster, and the images that it names, by the names of their pods."""
+
+    api: ApiClient
+    images: dict[str, str]
+
+
+@asynccontextmanager
+async def running_playground(folder: Path, *arguments: str) -> AsyncIterator[Playground]:
+    """Runs a playground whose files are in `folder`; after the block it must end by Ctrl-C, and cleanly."""
     playground = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "testbed.playground",
+        *arguments,
         stdout=subprocess.PIPE,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(folder)},
     )
     assert playground.stdout is not None
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             lines = await read_until(playground.stdout, "Ctrl-C")
             [kubeconfig] = [Path(line.partition("=")[2]) for line in lines if line.startswith("export KUBECONFIG=")]
             commands = [line.split() for line in lines if line.startswith("kubectl run")]
-            images = {words[2]: words[3].removeprefix("--image=") for words in commands}
             async with connect(kubeconfig) as api:
-                await api.create_all(pod(name, images[name]) for name in ("web", "legacy", "edge"))
-                bound = {name: await api.wait_until_bound(name) for name in ("web", "legacy", "edge")}
-                scheduler = (await api.get("Pod", "web"))["spec"]["schedulerName"]
+                yield Playground(api, {words[2]: words[3].removeprefix("--image=") for words in commands})
             playground.send_signal(signal.SIGINT)
             assert await playground.wait() == 0
     finally:
         if playground.returncode is None:
             playground.kill()
             await playground.wait()
+
+
+async def test_the_playground_does_what_it_says_and_leaves_nothing_behind(binaries: Binaries, tmp_path: Path) -> None:
+    """The images that it names are placed by the second scheduler; after Ctrl-C its exit is clean, its files gone."""
+    async with running_playground(tmp_path) as (api, images):
+        await api.create_all(pod(name, images[name]) for name in ("web", "legacy", "edge"))
+        bound = {name: await api.wait_until_bound(name) for name in ("web", "legacy", "edge")}
+        scheduler = (await api.get("Pod", "web"))["spec"]["schedulerName"]
     assert scheduler == "multiarch-scheduler"
     assert {name: node.partition("-")[0] for name, node in bound.items()} == {
         "web": "arm64",
@@ -59,3 +81,43 @@ async def test_the_playground_does_what_it_says_and_leaves_nothing_behind(binari
         "edge": "arm64",
     }
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_the_quickstart_shows_what_real_nodes_do(
+    binaries: Binaries, node_programs: NodePrograms, tmp_path: Path
+) -> None:
+    """Its transcript is what kubectl prints: the pod that is looked at waits, the one that is ignored crashes."""
+    to_arm64 = {"nodeSelector": {"kubernetes.io/arch": "arm64"}}
+    async with running_playground(tmp_path, "--nodes", "real") as (api, images):
+        await api.create_all(pod(name, images[name]) for name in ("web", "legacy", "edge"))
+        ignored = {"multiarch-extender.io/mode": "ignore"}
+        await api.create(pod("blind", images["blind"], annotations=ignored, spec=to_arm64))
+        seen = await observe(api, "default", 4)
+        await api.create(pod("lost", images["lost"], spec=to_arm64))
+        message = await api.wait_for_event("lost")
+        waiting = await api.wait_for(
+            "Pod",
+            lambda found: "waiting" in found["status"]["containerStatuses"][0]["state"],
+            fieldSelector="metadata.name=blind",
+        )
+        lost = await api.get("Pod", "lost")
+        log = await api.log("blind")
+    assert {name: each.outcome for name, each in seen.items()} == {
+        "web": Outcome.RUNS,
+        "legacy": Outcome.RUNS,
+        "edge": Outcome.RUNS,
+        "blind": Outcome.CRASHES,
+    }
+    printed = [
+        f"{lost['status']['phase']}: {message}",
+        waiting["status"]["containerStatuses"][0]["state"]["waiting"]["reason"],
+        log.strip(),
+    ]
+    assert [re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:5000", line) for line in printed] == transcript()
+    assert list(tmp_path.iterdir()) == []
+
+
+def transcript() -> list[str]:
+    """The lines that the quickstart shows below commands."""
+    [block] = re.findall(r"```text\n(\$ kubectl.*?)```", QUICKSTART.read_text(), re.DOTALL)
+    return [line for line in block.splitlines() if not line.startswith("$")]
