@@ -1,6 +1,8 @@
 """A cgroup of a node: one folder in each of the machine's hierarchies, with all that kubelet makes below it."""
 
+import contextlib
 import os
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,15 +10,19 @@ from types import TracebackType
 from typing import Self
 
 MOUNTED = Path("/sys/fs/cgroup")
+PREFIX = "multiarch-node"
 END_SECONDS = 10.0
 _PAUSE_SECONDS = 0.02
 
 
 class Cgroup:
-    """`with Cgroup(name) as cgroup:` makes the cgroup and removes it, with those below it, when nothing runs in it."""
+    """`with Cgroup(name) as cgroup:` makes the cgroup and removes it, with those below it, when nothing runs in it.
+
+    Its name has this process's id, so that what a killed process has left is recognised and removed as well.
+    """
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = f"{PREFIX}-{os.getpid()}-{name}"
 
     @property
     def folders(self) -> list[Path]:
@@ -24,7 +30,8 @@ class Cgroup:
         return [hierarchy / self.name for hierarchy in hierarchies()]
 
     def make(self) -> None:
-        """Makes the cgroup. Raises OSError."""
+        """Makes the cgroup, and removes those of processes that have ended without it. Raises OSError."""
+        _remove_abandoned()
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
 
@@ -60,6 +67,14 @@ def hierarchies() -> Sequence[Path]:
     if (MOUNTED / "cgroup.controllers").exists():
         return [MOUNTED]
     return sorted(path for path in MOUNTED.iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def _remove_abandoned() -> None:
+    for folder in (found for hierarchy in hierarchies() for found in hierarchy.glob(f"{PREFIX}-*")):
+        owner = re.match(rf"{PREFIX}-(\d+)-", folder.name)
+        if owner and not Path(f"/proc/{owner[1]}").exists():
+            with contextlib.suppress(OSError):  # another process removes it as well
+                _remove_tree(folder)
 
 
 def _remove_tree(folder: Path) -> None:

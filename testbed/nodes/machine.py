@@ -65,7 +65,7 @@ def _require_namespaces() -> None:
 
 def _require_cgroups() -> None:
     try:
-        with Cgroup("multiarch-probe"):
+        with Cgroup("probe"):
             pass
     except OSError as exc:
         raise NodesImpossible(f"real nodes need cgroups that they can write: {exc}") from exc

@@ -62,7 +62,7 @@ class RealNode:
     ) -> None:
         self.name, self.architecture = name, architecture
         self._programs, self._api, self._kubeconfig, self._pause_image = programs, api, kubeconfig, pause_image
-        self.cgroup = Cgroup(f"multiarch-node-{os.getpid()}-{name}")
+        self.cgroup = Cgroup(name)
         self._running = ExitStack()
 
     async def start(self) -> None:

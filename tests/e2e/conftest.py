@@ -5,7 +5,6 @@ skipped, with the reason, where the machine cannot run one: it takes root, names
 variable MULTIARCH_REAL_NODES=required, which `.ci/run` sets, they fail instead.
 """
 
-import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
@@ -14,14 +13,11 @@ import pytest
 from testbed.api_client import ApiClient, connect, empty
 from testbed.binaries import Binaries, BinariesMissing, find_binaries
 from testbed.control_plane import LocalCluster
-from testbed.debian_package import ProgramMissing
-from testbed.nodes.machine import NodesImpossible, require_machine
-from testbed.nodes.programs import Containerd, NodePrograms, find_node_programs
-from tests.e2e.running import RealImages, open_real_images
+from testbed.nodes.programs import Containerd, NodePrograms
+from tests.e2e.running import RealImages, find_programs, open_real_images
 from tests.e2e.world import Tally, World, open_world
 
 TALLY = pytest.StashKey[Tally]()
-REAL_NODES = "MULTIARCH_REAL_NODES"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,21 +80,6 @@ def real_images(node_programs: NodePrograms, tmp_path_factory: pytest.TempPathFa
     """A registry on loopback with images that run."""
     with open_real_images(tmp_path_factory.mktemp("registry")) as images:
         yield images
-
-
-def find_programs(pytestconfig: pytest.Config, version: Containerd) -> NodePrograms:
-    """Returns the programs of real nodes; skips the test, or fails it, if the machine cannot run them."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled():
-        try:
-            require_machine()
-            return find_node_programs(version)
-        except (NodesImpossible, ProgramMissing, BinariesMissing) as exc:
-            why = str(exc)
-    if os.environ.get(REAL_NODES) == "required":
-        pytest.fail(why, pytrace=False)
-    pytest.skip(why)
 
 
 @pytest.fixture(scope="session")

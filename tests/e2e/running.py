@@ -1,6 +1,7 @@
 """What the tests with real nodes share: images that run, and what becomes of a pod on a node."""
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -8,18 +9,25 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from extender.demo.images import Bundle
 from testbed.api_client import ApiClient, ApiError
+from testbed.binaries import BinariesMissing
 from testbed.cluster_provider import ClusterProvider
+from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry, find_docker_registry
 from testbed.nodes.images import build_hello, build_hello_index, build_pause
+from testbed.nodes.machine import NodesImpossible, require_machine
 from testbed.nodes.node import Architecture, RealNode
-from testbed.nodes.programs import NodePrograms, find_hello
+from testbed.nodes.programs import Containerd, NodePrograms, find_hello, find_node_programs
 from testbed.objects import KubernetesObject
 
 BOTH: tuple[Architecture, ...] = ("amd64", "arm64")
 SETTLED_SECONDS = 60.0
 PAUSE_SECONDS = 0.25
+REAL_NODES = "MULTIARCH_REAL_NODES"
+"""The environment variable; `required` makes tests fail that would be skipped for want of a machine."""
 
 
 class Outcome(StrEnum):
@@ -67,6 +75,21 @@ class RealImages:
         """Settings with which the service asks the registry."""
         host = self.registry.host
         return [f"registry.plain_http=['{host}']", f"registry.allow=['*', '{host}']"]
+
+
+def find_programs(pytestconfig: pytest.Config, version: Containerd) -> NodePrograms:
+    """Returns the programs of real nodes; skips the test, or fails it, if the machine cannot run them."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled():
+        try:
+            require_machine()
+            return find_node_programs(version)
+        except (NodesImpossible, ProgramMissing, BinariesMissing) as exc:
+            why = str(exc)
+    if os.environ.get(REAL_NODES) == "required":
+        pytest.fail(why, pytrace=False)
+    pytest.skip(why)
 
 
 @contextmanager

@@ -19,8 +19,7 @@ from testbed.control_plane import LocalCluster
 from testbed.nodes.node import Architecture, RealNode
 from testbed.nodes.programs import Containerd, NodePrograms, is_built
 from testbed.objects import namespace, pod
-from tests.e2e.conftest import find_programs
-from tests.e2e.running import Observation, Outcome, RealImages, observe
+from tests.e2e.running import Observation, Outcome, RealImages, find_programs, observe
 from tests.e2e.shapes import ON_AMD64, ON_ARM64, Shape
 
 pytestmark = pytest.mark.e2e

@@ -1,5 +1,9 @@
 """Real nodes on this machine: they come and go in seconds, say what they should, and leave nothing behind."""
 
+import asyncio
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -9,7 +13,7 @@ import pytest
 
 from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
-from testbed.nodes.cgroups import hierarchies
+from testbed.nodes.cgroups import PREFIX, Cgroup, hierarchies
 from testbed.nodes.configuration import TUNABLES
 from testbed.nodes.images import build_hello_index
 from testbed.nodes.node import RealNode
@@ -20,7 +24,7 @@ from tests.e2e.world import World
 
 pytestmark = pytest.mark.e2e
 
-START_SECONDS = 5.0  # both ways, for each of two nodes on an idle machine; here for both and with room for a busy one
+END_SECONDS = 20.0
 OF_NODES = ("/run/containerd", "/run/netns", "/var/lib/kubelet", "/var/lib/containerd", "/var/log/pods", "/etc/cni")
 """Where kubelet and containerd keep files on a machine of their own."""
 
@@ -37,15 +41,20 @@ class Machine(NamedTuple):
 
 
 def machine() -> Machine:
-    """The machine as it is now."""
+    """The machine as it is now, without what other processes make on it."""
     return Machine(
         mounts=frozenset(Path("/proc/self/mountinfo").read_text().splitlines()),
-        cgroups=frozenset(str(path) for root in hierarchies() for path in root.glob("multiarch-*")),
+        cgroups=cgroups_of(os.getpid()),
         tunables=tuple(Path("/proc/sys", name).read_text() for name in (*TUNABLES, "net/ipv4/ip_forward")),
         interfaces=frozenset(path.name for path in Path("/sys/class/net").iterdir()),
         files=tuple(Path(path).exists() for path in OF_NODES),
         folders=frozenset(path.name for path in Path(tempfile.gettempdir()).glob("multiarch-node-*")),
     )
+
+
+def cgroups_of(process: int) -> frozenset[str]:
+    """The cgroups of nodes that this process has made."""
+    return frozenset(str(path) for root in hierarchies() for path in root.glob(f"{PREFIX}-{process}-*"))
 
 
 def processes_in(namespace: int) -> list[str]:
@@ -61,9 +70,16 @@ def processes_in(namespace: int) -> list[str]:
 
 
 async def test_nodes_run_pods_and_leave_nothing_behind(
-    control_plane: LocalCluster, api: ApiClient, world: World, node_programs: NodePrograms, real_images: RealImages
+    control_plane: LocalCluster,
+    api: ApiClient,
+    world: World,
+    node_programs: NodePrograms,
+    real_images: RealImages,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The machine's settings and mounts stay while they run; their processes, cgroups and files go with them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before, started = machine(), time.monotonic()
     async with open_nodes(control_plane, api, node_programs, real_images) as nodes:
         ready = time.monotonic()
@@ -92,8 +108,47 @@ async def test_nodes_run_pods_and_leave_nothing_behind(
     assert not any(Path(f"/proc/{process}").exists() for each in contained for process in each)
     assert machine() == before
     assert await api.list("Node") == []
-    assert ready - started < 2 * START_SECONDS
-    assert stopped - stopping < 2 * START_SECONDS
+
+
+OWNER = """
+import asyncio, sys
+from pathlib import Path
+from testbed.api_client import connect
+from testbed.nodes.node import RealNode
+from testbed.nodes.programs import find_node_programs
+
+async def main(kubeconfig, pause):
+    async with connect(kubeconfig) as api, RealNode("killed", find_node_programs(), api, kubeconfig, pause) as node:
+        print(node.pid_namespace(), flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+"""
+
+
+async def test_a_node_ends_with_the_process_that_runs_it(
+    control_plane: LocalCluster, api: ApiClient, node_programs: NodePrograms, real_images: RealImages, tmp_path: Path
+) -> None:
+    """Killed, it cannot clean up: the kernel ends the node's processes, and the next node removes the cgroup."""
+    command = [sys.executable, "-c", OWNER, str(control_plane.kubeconfig), real_images.pause]
+    owner = await asyncio.create_subprocess_exec(
+        *command, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    try:
+        assert owner.stdout is not None
+        async with asyncio.timeout(60):
+            namespace = int(await owner.stdout.readline())
+        assert len(processes_in(namespace)) > 2
+    finally:
+        owner.kill()
+        await owner.wait()
+    async with asyncio.timeout(END_SECONDS):
+        assert cgroups_of(owner.pid) != frozenset()
+        while processes_in(namespace) != []:
+            await asyncio.sleep(0.1)
+    with Cgroup("next"):
+        pass
+    assert cgroups_of(owner.pid) == frozenset()
 
 
 async def test_an_image_id_may_name_another_repository(
