@@ -10,11 +10,12 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from testbed.binaries import NEWEST, BinariesMissing, chosen_kubernetes
+from testbed.binaries import NEWEST, BinariesMissing, cache_folder, chosen_kubernetes
 from testbed.nodes.cgroups import Cgroup
 from testbed.nodes.elf import AARCH64, elf_header
 
 TOOLS = ("unshare", "mount", "sh")
+HIDDEN = ("/run", "/var/log", "/var/lib")
 
 
 class NodesImpossible(Exception):
@@ -30,6 +31,7 @@ def require_machine(environment: Mapping[str, str] = os.environ) -> None:
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
         raise NodesImpossible(f"real nodes need {' and '.join(missing)} on the PATH")
     _require_release(environment)
+    require_paths(environment)
     _require_namespaces()
     _require_cgroups()
     _require_refusals()
@@ -44,20 +46,17 @@ def _require_release(environment: Mapping[str, str]) -> None:
         raise NodesImpossible(f"real nodes run on Kubernetes {NEWEST.release} only, and K8S is {chosen.release}")
 
 
+def require_paths(environment: Mapping[str, str]) -> None:
+    """Returns if nothing that a node needs is below the folders that `node.sh` hides. Raises NodesImpossible."""
+    needed = (Path(sys.executable).resolve(), Path(__file__), cache_folder(environment), Path(tempfile.gettempdir()))
+    for path in needed:
+        if any(path.is_relative_to(hidden) for hidden in HIDDEN):
+            raise NodesImpossible(f"real nodes have {', '.join(HIDDEN)} of their own, and need {path}")
+
+
 def _require_namespaces() -> None:
-    command = [
-        "unshare",
-        "--mount",
-        "--propagation",
-        "private",
-        "--pid",
-        "--fork",
-        "mount",
-        "-t",
-        "proc",
-        "proc",
-        "/proc",
-    ]
+    namespaces = ["--mount", "--propagation", "private", "--pid", "--fork"]
+    command = ["unshare", *namespaces, "mount", "-t", "proc", "proc", "/proc"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise NodesImpossible(f"real nodes need mount and PID namespaces (CAP_SYS_ADMIN): {done.stderr.strip()}")

@@ -78,16 +78,20 @@ class RealImages:
 
 
 def find_programs(pytestconfig: pytest.Config, version: Containerd) -> NodePrograms:
-    """Returns the programs of real nodes; skips the test, or fails it, if the machine cannot run them."""
+    """Returns the programs of real nodes; skips the test, or fails it, if the machine cannot run or fetch them.
+
+    Programs that cannot be built are a failure.
+    """
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
     assert capture is not None
     with capture.global_and_fixture_disabled():
         try:
             require_machine()
+            find_docker_registry()
             return find_node_programs(version)
         except (NodesImpossible, ProgramMissing, BinariesMissing) as exc:
-            why = str(exc)
-    if os.environ.get(REAL_NODES) == "required":
+            why, is_broken = str(exc), isinstance(exc, BinariesMissing)
+    if is_broken or os.environ.get(REAL_NODES) == "required":
         pytest.fail(why, pytrace=False)
     pytest.skip(why)
 

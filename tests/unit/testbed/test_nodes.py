@@ -15,7 +15,7 @@ from testbed.nodes import arm64_runc
 from testbed.nodes.architecture import exchange_constant, read_sections, redirect_constant
 from testbed.nodes.configuration import CNI_PLUGIN, containerd_configuration, kubelet_configuration
 from testbed.nodes.elf import AARCH64, RISCV, elf_header
-from testbed.nodes.machine import NodesImpossible, require_machine
+from testbed.nodes.machine import NodesImpossible, require_machine, require_paths
 from testbed.nodes.programs import Containerd
 
 AMD64 = 62
@@ -119,10 +119,16 @@ def test_the_network_plugin_answers_with_an_address(tmp_path: Path) -> None:
 
 
 def test_other_releases_of_kubernetes_have_no_real_nodes() -> None:
-    """kubelet is pinned for the newest one only; the reason is one line."""
+    """kubelet is pinned for the newest one only. The reason is one line, on machines that lack more as well."""
     with pytest.raises(NodesImpossible) as raised:
         require_machine({"K8S": "1.35"})
     assert "\n" not in str(raised.value)
+
+
+def test_a_cache_that_a_node_would_not_see_is_refused() -> None:
+    """A node has a /var/lib of its own."""
+    with pytest.raises(NodesImpossible, match="/var/lib/somebody"):
+        require_paths({"HOME": "/var/lib/somebody"})
 
 
 def container(root: Path, *arguments: str, files: dict[str, bytes]) -> dict[str, Any]:
