@@ -63,7 +63,7 @@ lint: setup ## Format, lint, strict types, import contracts, words
 check: lint test ## Everything a commit must pass
 
 .PHONY: e2e
-e2e: setup ## The end-to-end tests on a real control plane (needs Go the first time, some five minutes)
+e2e: setup ## The end-to-end tests on a real control plane (needs Go the first time, some six minutes)
 	@$(BIN)/python -m testbed.binaries >/dev/null
 	@$(BIN)/python -m pytest tests/e2e
 

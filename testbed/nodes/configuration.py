@@ -39,7 +39,8 @@ CNI_NETWORK = {"cniVersion": "1.0.0", "name": "none", "plugins": [{"type": "none
 def kubelet_configuration(port: int, cgroup: str, client_ca: Path) -> dict[str, Any]:
     """Returns the KubeletConfiguration: loopback only, clients with a certificate only, nothing of the machine changed.
 
-    `protectKernelDefaults` makes kubelet end where it would change a setting that `TUNABLES` misses.
+    `protectKernelDefaults` makes kubelet end where it would change a setting that `TUNABLES` misses. Without
+    `registryPullQPS: 0` kubelet refuses pulls after ten at once, in the way in which it reports an image refused.
     """
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -64,6 +65,7 @@ def kubelet_configuration(port: int, cgroup: str, client_ca: Path) -> dict[str, 
         "maxOpenFiles": 20000,
         "makeIPTablesUtilChains": False,
         "enforceNodeAllocatable": [],
+        "registryPullQPS": 0,
         "resolvConf": "",
         "clusterDNS": ["10.0.0.10"],
         "localStorageCapacityIsolation": False,

@@ -4,6 +4,7 @@ The node changes nothing on the machine. What kubelet would change for all is sh
 in memory, its pods are in a cgroup that is removed. It ends by one signal.
 """
 
+import asyncio
 import base64
 import os
 import shutil
@@ -30,7 +31,7 @@ from testbed.nodes.configuration import (
 from testbed.nodes.elf import RISCV, elf_header
 from testbed.nodes.programs import NodePrograms
 from testbed.objects import MADE_HERE, KubernetesObject
-from testbed.processes import Process, ProcessFailed, free_port
+from testbed.processes import PAUSE_SECONDS, Process, ProcessFailed, free_port
 
 READY_SECONDS = 60.0  # for a busy machine; usually it takes a second
 END_SECONDS = 10.0
@@ -163,9 +164,11 @@ esac
     async def _wait_until_ready(self) -> None:
         """Returns when the API server says that the node is Ready. Raises ProcessFailed."""
         try:
-            await self._api.wait_for(
-                "Node", _is_ready, "", timeout_seconds=READY_SECONDS, fieldSelector=f"metadata.name={self.name}"
-            )
+            async with asyncio.timeout(READY_SECONDS):
+                while not _is_ready(await self._api.get("Node", self.name)):
+                    if not self._process.is_running:
+                        raise ProcessFailed(f"{self.name} has ended\n{self.logs()}")
+                    await asyncio.sleep(PAUSE_SECONDS)
         except TimeoutError:
             raise ProcessFailed(f"{self.name} was not ready in {READY_SECONDS:g} s\n{self.logs()}") from None
 

@@ -1,7 +1,7 @@
 """The programs of a real node: kubelet, containerd with its shim, runc, and qemu for a node that says arm64.
 
-kubelet is built from the pinned Kubernetes. containerd is Debian's 1.6, or 2.x built from the pinned module. The rest
-is Debian's. Nothing is installed.
+kubelet is built from the pinned Kubernetes. containerd is Debian 12's 1.6, or 2.3 built from the pinned module. The
+rest is Debian's. Nothing is installed.
 """
 
 import hashlib

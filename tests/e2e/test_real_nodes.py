@@ -19,6 +19,7 @@ from testbed.nodes.images import build_hello_index
 from testbed.nodes.node import RealNode
 from testbed.nodes.programs import NodePrograms
 from testbed.objects import pod
+from testbed.processes import ProcessFailed
 from tests.e2e.running import BOTH, Outcome, RealImages, observe, open_nodes
 from tests.e2e.world import World
 
@@ -149,6 +150,16 @@ async def test_a_node_ends_with_the_process_that_runs_it(
     with Cgroup("next"):
         pass
     assert cgroups_of(owner.pid) == frozenset()
+
+
+async def test_a_node_that_cannot_start_says_why(
+    control_plane: LocalCluster, api: ApiClient, node_programs: NodePrograms, real_images: RealImages
+) -> None:
+    """With the ends of both logs, as soon as it has ended, and without a cgroup left."""
+    broken = node_programs._replace(kubelet=Path("/bin/false"))
+    with pytest.raises(ProcessFailed, match=r"(?s)broken has ended.*kubelet\.log.*containerd\.log.*level=info"):
+        await RealNode("broken", broken, api, control_plane.kubeconfig, real_images.pause).start()
+    assert cgroups_of(os.getpid()) == frozenset()
 
 
 async def test_an_image_id_may_name_another_repository(
