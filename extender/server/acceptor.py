@@ -24,6 +24,7 @@ _AT_ONCE = 32
 _LAST_HANDSHAKES_SECONDS = 0.5
 _LAST_ACCEPTED = 1024  # as many as the kernel's queue has
 _BETWEEN_SWEEPS_SECONDS = 15.0
+_BETWEEN_HANDSHAKES_SECONDS = 0.05
 # The kernel doubles it, and hands over so much at once at most. The buffers of uvloop and OpenSSL stay as large as what
 # once came at once: a TLS connection takes up to 145 KB, instead of 350 KB. Reviews of up to 60 KB are as fast.
 _RECEIVED_BYTES = 32 * 1024
@@ -85,6 +86,7 @@ class Acceptor:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES)
             self._loop.add_reader(listening, self._accept, listening)
         self._sweep()
+        self._begin_handshakes()
 
     def close(self) -> None:
         """Accepts those who are in the kernel's queue already, and nobody after them."""
@@ -97,6 +99,7 @@ class Acceptor:
                 if not self._accept_one(listening):
                     break
             listening.close()
+        self._callers.handshakes.begin_all()
 
     async def wait_closed(self) -> None:
         """Waits for handshakes under way, for a moment, and ends those that are not done then."""
@@ -127,9 +130,17 @@ class Acceptor:
         counted = _CountedSocket(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
         counted.on_release = connection.leave
         counted.setblocking(False)
-        self._opening[connection] = task = self._loop.create_task(self._open(counted, connection))
-        task.add_done_callback(lambda _task: self._opening.pop(connection))
+        begin = functools.partial(self._begin, counted, connection)
+        if self._tls and self._callers.proof in (Proof.TOKEN, Proof.CERTIFICATE):
+            connection.close = counted.close
+            self._callers.handshakes.add(connection.caller.address, connection, begin)
+        else:
+            begin()
         return True
+
+    def _begin(self, accepted: socket.socket, connection: CallerConnection) -> None:
+        self._opening[connection] = task = self._loop.create_task(self._open(accepted, connection))
+        task.add_done_callback(lambda _task: self._opening.pop(connection))
 
     async def _open(self, accepted: socket.socket, connection: CallerConnection) -> None:
         """Makes the connection's transport and protocol, and ends the handshake."""
@@ -163,6 +174,12 @@ class Acceptor:
             self._timers[listening] = self._loop.call_later(
                 _PAUSE_SECONDS, self._loop.add_reader, listening, self._accept, listening
             )
+
+    def _begin_handshakes(self) -> None:
+        self._callers.handshakes.begin_some()
+        self._timers[self._begin_handshakes] = self._loop.call_later(
+            _BETWEEN_HANDSHAKES_SECONDS, self._begin_handshakes
+        )
 
     def _sweep(self) -> None:
         self._callers.close_idle()

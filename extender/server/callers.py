@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from extender.budgets import BudgetSpec, Use, declare_budget, use_of
+from extender.server.handshakes import Handshakes
 
 log = structlog.get_logger()
 
@@ -210,7 +211,10 @@ class _Group:
 
 
 class Callers:
-    """The connections of one listener. `clock` is that of the event loop; `name` is the listener's, for logs."""
+    """The connections of one listener. `clock` is that of the event loop; `name` is the listener's, for logs.
+
+    `handshakes` has those that have not begun.
+    """
 
     def __init__(self, name: str, limits: Limits, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -223,6 +227,7 @@ class Callers:
         self._count = 0
         self._none_long_idle_before = 0.0
         self._next_log_line: dict[str, float] = {}
+        self.handshakes = Handshakes(clock)
 
     @property
     def count(self) -> int:
@@ -254,6 +259,7 @@ class Callers:
         if not connection.is_counted:
             return
         connection.give_back()
+        self.handshakes.remove(connection.caller.address, connection)
         _Group.remove(connection)
         self._count -= 1
         self._use.in_use -= 1
@@ -263,6 +269,7 @@ class Callers:
 
         It stays with the strangers if the caller has its share already and none of its connections idles.
         """
+        self.handshakes.note_known(connection.caller.address)
         if connection.is_proven or not connection.is_counted:
             return
         caller = self._proven.find(connection.caller.address)
