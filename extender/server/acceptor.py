@@ -26,7 +26,8 @@ _LAST_ACCEPTED = 1024  # as many as the kernel's queue has
 _BETWEEN_SWEEPS_SECONDS = 15.0
 _BETWEEN_HANDSHAKES_SECONDS = 0.05
 # The kernel doubles it, and hands over so much at once at most. The buffers of uvloop and OpenSSL stay as large as what
-# once came at once: a TLS connection takes up to 145 KB, instead of 350 KB. Reviews of up to 60 KB are as fast.
+# once came at once: a TLS connection takes up to 145 KB, instead of 350 KB. The price is the time of large reviews: on
+# loopback 0.2 ms more for one of 60 KB, 5 ms for 300 KB.
 _RECEIVED_BYTES = 32 * 1024
 # The kernel could not accept a connection, for example since the process has no file descriptor left.
 _PAUSE_SECONDS = 0.5
