@@ -7,6 +7,7 @@ again for some time loses its turn in the queue.
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
@@ -154,8 +155,13 @@ class Turns:
         total: int | None = None,
         at_host: int | None = None,
         most_each_at_host: int | None = None,
+        per_second: float = math.inf,
     ) -> None:
-        """`clock` gives monotonic seconds. `at_host` and `most_each_at_host` are the total without a limit."""
+        """`clock` gives monotonic seconds. `at_host` and `most_each_at_host` are the total without a limit.
+
+        So many turns begin in a second, and after a time of quiet as many at once as there are. The operator's begin
+        whenever they may.
+        """
         size = spec.total if total is None else total
         self._shares = Shares(size, max(1, spec.most_each * size // spec.total))
         self._at_host = size if at_host is None else at_host
@@ -163,6 +169,10 @@ class Turns:
         self._use = use_of(spec)
         self._clock = clock
         self._hosts: dict[str, Shares] = {}  # those where somebody holds or waits for a turn
+        self._per_second = per_second
+        self._burst = float(size)
+        self._left, self._left_at = self._burst, 0.0
+        self._later: asyncio.TimerHandle | None = None
         self._held: dict[_HeldTurn, None] = {}  # the oldest first
         self._waiting: dict[str, dict[str, deque[_Ticket]]] = {}  # by tenant, then by host, in the order of turns
 
@@ -203,7 +213,7 @@ class Turns:
         """
         shares = self._shares_at(host)
         for tenant in interest.tenants:
-            if self._shares.admits(tenant) and shares.admits(tenant):
+            if self._shares.admits(tenant) and shares.admits(tenant) and self._may_begin(tenant):
                 self._want(tenant, host)
                 self._take(tenant, host)
                 return tenant
@@ -273,6 +283,8 @@ class Turns:
                 self._leave(ticket)
             elif self._clock() - ticket.interest.asked_at > LAPSE_SECONDS and OPERATOR not in ticket.interest.tenants:
                 self.lose(ticket)
+            elif not self._may_begin(tenant):
+                return
             else:
                 self._leave(ticket)
                 self._want(tenant, ticket.host)
@@ -280,6 +292,25 @@ class Turns:
                 ticket.granted_to = tenant
                 ticket.done.set_result(None)
                 self._move_to_end(tenant, ticket.host)
+
+    def _may_begin(self, tenant: str) -> bool:
+        """Whether a turn may begin now by `per_second`; if not, those that wait are looked at again when one may."""
+        if self._per_second == math.inf or tenant == OPERATOR:
+            return True
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._left = min(self._burst, self._left + (now - self._left_at) * self._per_second)
+        self._left_at = now
+        if self._left >= 1:
+            self._left -= 1
+            return True
+        if self._later is None:
+            self._later = loop.call_later((1 - self._left) / self._per_second, self._grant_later)
+        return False
+
+    def _grant_later(self) -> None:
+        self._later = None
+        self._grant()
 
     def _next(self) -> tuple[_Ticket | None, str]:
         """The first ticket whose tenant may have a turn there, tenants and hosts in the order of their turns."""

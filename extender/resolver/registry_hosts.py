@@ -38,13 +38,17 @@ _ANSWERS = (ManifestNotFound, RegistryDenied, RegistryRefusedImage, InvalidManif
 _LOOKUPS_AT_HOST = 16
 # Of them, those of a tenant while no other wants the host.
 _LOOKUPS_EACH_AT_HOST = 12
+# Lookups that begin in a second. Each takes a millisecond of processor time and more, so they take a third of a core,
+# whatever pods name and however quickly registries refuse it.
+_LOOKUPS_PER_SECOND = 250.0
 _LOOKUPS = declare_budget(
     "resolver.registry_hosts.lookups",
     unit="lookups that send requests",
     total=256,
     most_each=64,
     why="the connections of the session with registries, so that no request waits for one in the order of arrival; "
-    f"at one host {_LOOKUPS_AT_HOST}, and {_LOOKUPS_EACH_AT_HOST} for one tenant alone",
+    f"at one host {_LOOKUPS_AT_HOST}, and {_LOOKUPS_EACH_AT_HOST} for one tenant alone; "
+    f"{_LOOKUPS_PER_SECOND:g} begin in a second, for the processor time they take",
 )
 
 
@@ -235,7 +239,13 @@ class RegistryHosts:
 
     def __init__(self, clock: Callable[[], float], random: Callable[[], float], size: int = _HOSTS.rows) -> None:
         """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
-        self._turns = Turns(_LOOKUPS, clock, at_host=_LOOKUPS_AT_HOST, most_each_at_host=_LOOKUPS_EACH_AT_HOST)
+        self._turns = Turns(
+            _LOOKUPS,
+            clock,
+            at_host=_LOOKUPS_AT_HOST,
+            most_each_at_host=_LOOKUPS_EACH_AT_HOST,
+            per_second=_LOOKUPS_PER_SECOND,
+        )
         self._hosts: _Breakers[str] = _Breakers(_HOSTS, size, clock, random)
         self._projects: _Breakers[str] = _Breakers(_PROJECTS, size, clock, random)
         self._repositories: _Breakers[str] = _Breakers(_REPOSITORIES, size, clock, random)
