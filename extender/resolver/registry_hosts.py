@@ -38,8 +38,8 @@ _ANSWERS = (ManifestNotFound, RegistryDenied, RegistryRefusedImage, InvalidManif
 _LOOKUPS_AT_HOST = 16
 # Of them, those of a tenant while no other wants the host.
 _LOOKUPS_EACH_AT_HOST = 12
-# Lookups that begin in a second. Each takes two milliseconds of processor time, so they take a third of a core, whatever
-# pods name and however quickly registries refuse it.
+# Lookups that begin in a second. Each takes two milliseconds of processor time, so they take a third of a core,
+# whatever pods name and however quickly registries refuse it.
 _LOOKUPS_PER_SECOND = 150.0
 _LOOKUPS = declare_budget(
     "resolver.registry_hosts.lookups",
