@@ -143,8 +143,10 @@ class PullSecrets:
         """
         most_seconds = _JUST_READ_SECONDS if refresh else KEEP_SECONDS
         secrets = (namespace, names)
-        pod = _PodReadings()
+        pod = _PodReadings(len(names))
         for name in names:
+            if pod.is_full:
+                break
             kept = self._recent((namespace, name), most_seconds)
             if kept is None:
                 load = self._loads.join((secrets, most_seconds), lambda: self._read_all(secrets, most_seconds))
@@ -163,8 +165,10 @@ class PullSecrets:
 
     async def _read_all(self, secrets: _SecretSet, most_seconds: float) -> Sequence[_Reading]:
         """Returns the readings that are used, after reading the secrets that need it, one after the other."""
-        pod = _PodReadings()
+        pod = _PodReadings(len(secrets[1]))
         for name in secrets[1]:
+            if pod.is_full:  # reading more would cost 5 ms each, for nothing
+                break
             secret = (secrets[0], name)
             pod.add(self._recent(secret, most_seconds) or await self._read(secret))
             await asyncio.sleep(0)
@@ -243,21 +247,27 @@ class _PodReadings:
     then refuses the whole keyring. `is_unread` says whether a secret could not be read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, secrets: int) -> None:
+        """`secrets` is how many the pod names."""
         self.used: list[_Reading] = []
         self.problem = ""
         self.is_unread = False
         self.oldest_at: float | None = None
-        self._readings = self._logins = self._bytes = 0
+        self._secrets = secrets
+        self._logins = self._bytes = 0
 
     @property
     def left_out(self) -> int:
-        """How many readings are not used because there are too many logins."""
-        return 0 if self.problem else self._readings - len(self.used)
+        """How many secrets are not used because there are too many logins."""
+        return self._secrets - len(self.used) if self.is_full and not self.problem else 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no later secret is used, whatever it holds."""
+        return self._logins > MOST_LOGINS or self._bytes > MOST_LOGIN_BYTES
 
     def add(self, reading: _Reading) -> None:
         """Adds the reading of the next secret."""
-        self._readings += 1
         self._logins += len(reading.credential_ids)
         self._bytes += reading.cost_bytes
         self.problem = self.problem or reading.problem
@@ -265,7 +275,7 @@ class _PodReadings:
         self.oldest_at = reading.read_at if self.oldest_at is None else min(self.oldest_at, reading.read_at)
         if self.problem:
             self.used.clear()
-        elif self._logins <= MOST_LOGINS and self._bytes <= MOST_LOGIN_BYTES:
+        elif not self.is_full:
             self.used.append(reading)
 
 
