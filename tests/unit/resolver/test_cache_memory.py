@@ -1,6 +1,7 @@
 """What registries and names can make the image cache hold, and at whose cost."""
 
 import gc
+import sys
 import tracemalloc
 from collections.abc import Callable
 from random import Random
@@ -125,7 +126,7 @@ def test_what_a_row_costs_is_what_it_takes() -> None:
     assert is_ordinary(ordinary)
     assert row_cost(ordinary, "x" * 100) == 1
     assert content_bytes(large) == pytest.approx(retained_bytes(large), rel=0.02)
-    assert row_cost(large, "x" * 100) == 84
+    assert row_cost(large, "x" * 100) == (84 if sys.version_info < (3, 12) else 78)  # texts are smaller from 3.12 on
     assert row_cost(large, "x" * 256) - row_cost(large) == 1
 
 
