@@ -230,8 +230,12 @@ def _say(text: str) -> None:
 def main() -> int:
     """Builds what is missing and prints the paths; returns the exit code."""
     parser = argparse.ArgumentParser(description="Builds the programs that the tests run, into the cache folder, once.")
-    parser.add_argument("more", nargs="*", choices=FOR_NODES, metavar="PROGRAM", help=" or ".join(FOR_NODES))
+    # Not `choices`: argparse of Python 3.11 asks whether the empty list of no arguments is one of them.
+    parser.add_argument("more", nargs="*", metavar="PROGRAM", help=" or ".join(FOR_NODES))
     chosen: list[str] = parser.parse_args().more
+    unknown = [name for name in chosen if name not in FOR_NODES]
+    if unknown:
+        parser.error(f"{unknown[0]} is no program; there is {' and '.join(FOR_NODES)}")
     try:
         binaries = [*find_binaries(), *(build(FOR_NODES[name]) for name in chosen)]
     except BinariesMissing as exc:
