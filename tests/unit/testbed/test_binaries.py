@@ -218,3 +218,19 @@ def test_k8s_is_stronger_than_assets(tmp_path: Path, go: Path) -> None:
         executable(tmp_path / name)
     found = find_binaries({**environment(tmp_path, go), "KUBEBUILDER_ASSETS": str(tmp_path), "K8S": "1.35"})
     assert found.kube_apiserver.parent.name == KUBERNETES["1.35"].key
+
+
+def test_the_command_builds_the_control_plane_and_what_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a name, the control plane alone."""
+    monkeypatch.setattr(binaries, "find_binaries", lambda: [Path("/built/etcd")])
+    monkeypatch.setattr(binaries, "build", lambda module: Path("/built") / next(iter(module.programs)))
+    for names, built in (([], ["/built/etcd"]), (["kubelet"], ["/built/etcd", "/built/kubelet"])):
+        monkeypatch.setattr(sys, "argv", ["binaries", *names])
+        assert binaries.main() == 0
+        assert capsys.readouterr().out.split() == built
+    monkeypatch.setattr(sys, "argv", ["binaries", "kubectl"])
+    with pytest.raises(SystemExit):
+        binaries.main()
+    assert "kubectl is no program; there is kubelet and containerd" in capsys.readouterr().err
