@@ -288,7 +288,7 @@ async def test_work_that_waits_for_another_turn_is_lost_and_not_revoked() -> Non
 
 async def test_turns_begin_at_a_pace_and_still_go_round() -> None:
     """Work that ends quickly takes processor time all the same."""
-    turns = Turns(SPEC, time.monotonic, per_second=200.0)
+    turns = Turns(SPEC, time.monotonic, per_second=100.0)
     ended: list[str] = []
 
     async def work(tenant: str) -> str:
@@ -299,12 +299,13 @@ async def test_turns_begin_at_a_pace_and_still_go_round() -> None:
     started = time.monotonic()
     greedy = [in_context(work("a"), "a") for _ in range(50)]
     await settle()
-    assert len(ended) == 16
+    assert 16 <= len(ended) < 50
+    first = len(ended)
     modest = in_context(work("b"), "b")
     operator = asyncio.create_task(work(OPERATOR))
     await settle()
     assert operator.done()
     await modest
-    assert len(ended) <= 20
+    assert ended.index("b") <= first + 2
     await asyncio.gather(*greedy)
-    assert time.monotonic() - started >= (51 - 16) / 200.0 - 0.01
+    assert time.monotonic() - started >= (51 - 16) / 100.0 - 0.01
