@@ -1,7 +1,8 @@
 """Lookups with credentials that have to be loaded first, may have changed, and are on someone's account."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
@@ -283,24 +284,37 @@ async def test_one_tenant_s_lookups_leave_room_for_the_others(
     assert resolver.counts()["in_flight"] == 1
 
 
+@contextlib.contextmanager
+def all_hang(registry: FakeRegistry) -> Iterator[Callable[[], Awaitable[None]]]:
+    """Requests hang until the end, except those that are sent after the function has returned."""
+    hanging = registry.open
+    hanging.clear()
+
+    async def answer_from_now_on() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)  # until whatever has a turn hangs
+        assert registry.requests
+        registry.open = asyncio.Event()
+        registry.open.set()
+
+    yield answer_from_now_on
+    hanging.set()
+
+
 async def test_tenants_whose_registries_hang_leave_room_for_a_new_image(
     resolver: Resolver, registry: FakeRegistry
 ) -> None:
     """Lookups that send requests are shared out over tenants, and not in the order in which they were wanted."""
     registry.push("quick.example.com/app:1", "linux/arm64")
-    waiting, open_for_all = registry.open, asyncio.Event()
-    open_for_all.set()
-    waiting.clear()
-    for tenant in ("mallory", "eve", "trudy"):
-        for number in range(256):
-            query = ImageQuery(f"{tenant}-{number % 40}.example.com/app-{number}:1")
-            resolver.start(query, Keys(ANONYMOUS, tenant=tenant))
-    await asyncio.sleep(0)
-    registry.open = open_for_all  # what is sent from now on is answered
-    honest = Keys(ANONYMOUS, tenant="honest")
-    (answer,) = await resolver.resolve_all([ImageQuery("quick.example.com/app:1")], honest, 5)
-    assert answer == index_of("linux/arm64")
-    waiting.set()
+    with all_hang(registry) as answer_from_now_on:
+        for tenant in ("mallory", "eve", "trudy"):
+            for number in range(256):
+                query = ImageQuery(f"{tenant}-{number % 40}.example.com/app-{number}:1")
+                resolver.start(query, Keys(ANONYMOUS, tenant=tenant))
+        await answer_from_now_on()
+        honest = Keys(ANONYMOUS, tenant="honest")
+        (answer,) = await resolver.resolve_all([ImageQuery("quick.example.com/app:1")], honest, 5)
+        assert answer == index_of("linux/arm64")
 
 
 async def test_a_tenant_whose_images_fill_one_host_leaves_turns_there(
@@ -308,17 +322,13 @@ async def test_a_tenant_whose_images_fill_one_host_leaves_turns_there(
 ) -> None:
     """Images that are slow at a host that others use as well."""
     registry.push("shared.example.com/app:1", "linux/arm64")
-    waiting, open_for_all = registry.open, asyncio.Event()
-    open_for_all.set()
-    waiting.clear()
-    for number in range(256):
-        resolver.start(ImageQuery(f"shared.example.com/slow-{number}:1"), Keys(ANONYMOUS, tenant="mallory"))
-    await asyncio.sleep(0)
-    registry.open = open_for_all
-    honest = Keys(ANONYMOUS, tenant="honest")
-    (answer,) = await resolver.resolve_all([ImageQuery("shared.example.com/app:1")], honest, 5)
-    assert answer == index_of("linux/arm64")
-    waiting.set()
+    with all_hang(registry) as answer_from_now_on:
+        for number in range(256):
+            resolver.start(ImageQuery(f"shared.example.com/slow-{number}:1"), Keys(ANONYMOUS, tenant="mallory"))
+        await answer_from_now_on()
+        honest = Keys(ANONYMOUS, tenant="honest")
+        (answer,) = await resolver.resolve_all([ImageQuery("shared.example.com/app:1")], honest, 5)
+        assert answer == index_of("linux/arm64")
 
 
 async def test_a_queued_image_that_another_tenant_wants_gets_that_tenant_s_turn(
@@ -326,19 +336,15 @@ async def test_a_queued_image_that_another_tenant_wants_gets_that_tenant_s_turn(
 ) -> None:
     """Whoever asks for an image first cannot hold it back from the others."""
     registry.push("quick.example.com/app:1", "linux/arm64")
-    waiting, open_for_all = registry.open, asyncio.Event()
-    open_for_all.set()
-    waiting.clear()
-    mallory = Keys(ANONYMOUS, tenant="mallory")
-    for number in range(200):
-        resolver.start(ImageQuery(f"host-{number % 40}.example.com/app-{number}:1"), mallory)
-    query = ImageQuery("quick.example.com/app:1")
-    resolver.start(query, mallory)
-    await asyncio.sleep(0)
-    registry.open = open_for_all
-    (answer,) = await resolver.resolve_all([query], mallory, 0.01)
-    assert answer is None
-    for other in (Keys(ANONYMOUS, tenant="honest"), Loaded("reader")):
-        (answer,) = await resolver.resolve_all([query], other, 5)
-        assert answer == index_of("linux/arm64")
-    waiting.set()
+    mallory, query = Keys(ANONYMOUS, tenant="mallory"), ImageQuery("quick.example.com/app:1")
+    with all_hang(registry) as answer_from_now_on:
+        for number in range(80):  # more than may send requests, and fewer than may be in flight
+            resolver.start(ImageQuery(f"host-{number % 40}.example.com/app-{number}:1"), mallory)
+        resolver.start(query, mallory)
+        assert resolver.counts()["in_flight"] == 81
+        await answer_from_now_on()
+        (answer,) = await resolver.resolve_all([query], mallory, 0.01)
+        assert answer is None
+        for other in (Keys(ANONYMOUS, tenant="honest"), Loaded("reader")):
+            (answer,) = await resolver.resolve_all([query], other, 5)
+            assert answer == index_of("linux/arm64")
