@@ -47,6 +47,10 @@ fuzz: setup ## Fuzz every parser of bytes from outside, SECONDS (30) each; exit 
 test-all: setup ## The tests on every CPython from 3.11 on that this machine has (PYTHONS=path:path names more)
 	@$(BIN)/python -m testbed.pythons $(RELEASES)
 
+.PHONY: tables
+tables: setup ## Write the tables of the documentation that are made from code
+	@$(BIN)/python -m tests.unit.docs.tables
+
 .PHONY: format
 format: setup ## Rewrite the code in the house format
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

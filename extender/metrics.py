@@ -1,7 +1,7 @@
 """The one metrics registry, and functions that make metrics whose labelled series all exist at zero from the start.
 
 A metric is defined in the file that counts with it; names and labels are the public contract of
-docs/metrics-and-logs.md.
+docs/metrics.md.
 Counting is on the hot path, so it is a plain addition. prometheus-client, which takes a lock for each addition, only
 renders the sums.
 """

@@ -1,7 +1,7 @@
 """`config`: prints the effective settings, checks a file, or prints the table of settings."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Annotated
 
 import msgspec
@@ -61,7 +61,11 @@ def _without_secrets(config: Config) -> Config:
     return msgspec.structs.replace(config, cache=cache)
 
 
-def settings_table() -> str:
-    """The settings as a Markdown table, as docs/settings.md has it."""
-    rows = [f"| `{setting.path}` | `{setting.default}` | {setting.documentation} |" for setting in settings()]
+def settings_table(*, only: Container[str] | None = None, leave_out: Container[str] = ()) -> str:
+    """The settings as a Markdown table: of the sections in `only`, or of all, without those in `leave_out`."""
+    rows = [
+        f"| `{setting.path}` | `{setting.default}` | {setting.documentation} |"
+        for setting in settings()
+        if (only is None or setting.section in only) and setting.section not in leave_out
+    ]
     return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows, ""]).replace("|` ", "\\|` ")

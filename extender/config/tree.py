@@ -221,6 +221,11 @@ class Setting(msgspec.Struct, frozen=True):
     default: str
     documentation: str
 
+    @property
+    def section(self) -> str:
+        """The first key of the path."""
+        return self.path.partition(".")[0]
+
 
 @functools.cache
 def settings() -> tuple[Setting, ...]:

@@ -1,0 +1,112 @@
+"""Writes the tables of the documentation that are made from code: `python -m tests.unit.docs.tables`.
+
+A table stands between two comments of its page, `<!-- NAME -->` and `<!-- NAME end -->`. `test_tables` compares them.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+
+import extender.cli.main
+import extender.store.redis  # noqa: F401 -- imported late, where it is named
+from extender.budgets import budgets
+from extender.cli.config import settings_table
+from extender.metrics import REGISTRY
+from extender.placement.annotations import ANNOTATIONS, Writer
+from tests.unit.declared_caches import declared_caches
+from tests.unit.docs.pages import DOCS
+
+ABOUT_REGISTRIES = ("registry", "cache")
+"""The sections of the configuration that have a page of their own."""
+
+WRITERS = {
+    Writer.POD: "the pod's author",
+    Writer.NAMESPACE: "the namespace's author",
+    Writer.SERVICE: "the service, on pods",
+}
+
+
+def metrics_table() -> str:
+    """Every metric of ours as Markdown, by name."""
+    rows = []
+    for metric in sorted(REGISTRY.collect(), key=lambda metric: metric.name):
+        labels = sorted({label for sample in metric.samples for label in sample.labels if label != "le"})
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        rows.append(f"| `{name}` | {metric.type} | {', '.join(labels)} | {metric.documentation} |")
+    return "\n".join(["| metric | type | labels | meaning |", "|---|---|---|---|", *rows, ""])
+
+
+def caches_table() -> str:
+    """Every cache that the package declares as Markdown, by name."""
+    rows = [
+        f"| {spec.name} | {spec.key} | {spec.lifetime} | {_number(spec.bound)} | {spec.at_most} "
+        f"| {spec.invalidated_by} |"
+        for spec in declared_caches()
+    ]
+    return "\n".join(
+        ["| cache | key | lifetime | rows | at most | invalidated by |", "|---|---|---|---|---|---|", *rows, ""]
+    )
+
+
+def _number(bound: int | str) -> str:
+    return bound if isinstance(bound, str) else f"{bound:,}"
+
+
+def budgets_table() -> str:
+    """Every budget that the package declares as Markdown, by name."""
+    declared_caches()  # imports all modules
+    rows = [
+        f"| {spec.name} | {spec.total:,} {spec.unit} | {spec.most_each:,} | {spec.why} |"
+        for spec in budgets()
+        if not spec.name.startswith("tests.")
+    ]
+    return "\n".join(["| budget | total | one tenant alone | why |", "|---|---|---|---|", *rows, ""])
+
+
+def annotations_table() -> str:
+    """Every annotation as Markdown, in the order of its declaration."""
+    rows = [
+        f"| `{annotation.key}` | {', '.join(WRITERS[writer] for writer in annotation.writers)} "
+        f"| {annotation.values} | {annotation.meaning} |"
+        for annotation in ANNOTATIONS
+    ]
+    return "\n".join(["| annotation | written by | values | meaning |", "|---|---|---|---|", *rows, ""])
+
+
+def settings_of_the_service() -> str:
+    """The settings but for those of registries and the cache."""
+    return settings_table(leave_out=ABOUT_REGISTRIES)
+
+
+def settings_of_registries() -> str:
+    """The settings of registries and the cache."""
+    return settings_table(only=ABOUT_REGISTRIES)
+
+
+TABLES: Mapping[tuple[str, str], Callable[[], str]] = {
+    ("settings.md", "settings"): settings_of_the_service,
+    ("settings-of-registries.md", "settings"): settings_of_registries,
+    ("metrics.md", "metrics"): metrics_table,
+    ("caches.md", "caches"): caches_table,
+    ("budgets.md", "budgets"): budgets_table,
+    ("annotations.md", "annotations"): annotations_table,
+}
+"""What makes the table of a page, by the page and the name in its comments."""
+
+
+def split_at_table(text: str, name: str) -> tuple[str, str, str]:
+    """The page's text before the table with the comment, the table, and the rest with the comment."""
+    found = re.fullmatch(rf"(.*<!-- {name}[^>]*-->\n)(.*?)(<!-- {name} end -->.*)", text, re.DOTALL)
+    assert found, f"the page has no <!-- {name} --> … <!-- {name} end -->"
+    return found[1], found[2], found[3]
+
+
+def main() -> None:
+    """Writes every table into its page."""
+    for (page, name), table in TABLES.items():
+        path = DOCS / page
+        before, _, after = split_at_table(path.read_text(), name)
+        path.write_text(f"{before}{table()}{after}")
+
+
+if __name__ == "__main__":
+    main()
