@@ -44,18 +44,23 @@ Connect = Callable[[CallerConnection], asyncio.BaseProtocol]
 
 
 class _CountedSocket(socket.socket):
-    """A socket that tells when its descriptor is given up: asyncio closes it, uvloop detaches it."""
+    """A socket that tells once when its descriptor is given up: asyncio closes it, uvloop detaches it."""
 
-    on_release: Callable[[], None]
+    on_release: Callable[[], object]
 
     def close(self) -> None:
         super().close()
-        self.on_release()
+        self._release()
 
     def detach(self) -> int:
         descriptor = super().detach()
-        self.on_release()
+        self._release()
         return descriptor
+
+    def _release(self) -> None:
+        """Also forgets whom it tells, who knows the socket too: the garbage collector would have to find the circle."""
+        on_release, self.on_release = self.on_release, bool
+        on_release()
 
 
 class Acceptor:

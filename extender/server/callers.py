@@ -163,7 +163,8 @@ class CallerConnection:
         self._callers.set_proven(self)
 
     def leave(self) -> None:
-        """Counts the connection as closed; calls after the first have no effect."""
+        """Counts the connection as closed, and forgets how to close it; calls after the first have no effect."""
+        self.close = bool
         self._callers.remove(self)
 
 
@@ -360,8 +361,9 @@ class Callers:
 
     @staticmethod
     def _end(connection: CallerConnection) -> None:
+        close = connection.close
         connection.leave()
-        connection.close()
+        close()
 
     def _refuse(self, what: str, use: Use, caller: _Holder, now: float) -> None:
         use.refusals += 1

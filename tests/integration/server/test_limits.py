@@ -18,8 +18,9 @@ from aiohttp import web
 from extender.budgets import declare_budget, use_of
 from extender.server import acceptor, callers
 from extender.server.acceptor import PAUSES
-from extender.server.callers import BodyLimits, Limits, Proof
+from extender.server.callers import BodyLimits, CallerConnection, Limits, Proof
 from extender.server.connection import Connection
+from extender.server.handshakes import EACH_BURST
 from extender.server.listener import Listener, open_listener
 from extender.server.routes import Reply, Route, TokenRoutes, route_server
 from extender.server.tls import TlsFiles
@@ -387,6 +388,22 @@ async def test_connection_that_has_ended_leaves_nothing_to_the_garbage_collector
         gc.enable()
 
 
-def connections_in_memory() -> int:
-    """How many protocol objects of connections there are."""
-    return sum(type(each) is Connection for each in gc.get_objects())
+async def test_connection_without_a_handshake_leaves_nothing_to_the_garbage_collector(scene: Scene) -> None:
+    """A flood opens a thousand a second, and what they leave would make collections long."""
+    await scene.open(LIMITS, tls=True)
+    gc.collect()
+    before = connections_in_memory(CallerConnection)
+    gc.disable()
+    try:
+        await scene.flood(FLOOD, 200, plain=True)  # of which all but some are closed for others
+        await scene.flood(OTHER, 200, plain=True)
+        await until(lambda: use_of(CONNECTIONS).in_use < 200)
+        left = connections_in_memory(CallerConnection) - before - use_of(CONNECTIONS).in_use
+        assert left <= EACH_BURST  # those whose handshakes had begun
+    finally:
+        gc.enable()
+
+
+def connections_in_memory(kind: type = Connection) -> int:
+    """How many objects of connections there are."""
+    return sum(type(each) is kind for each in gc.get_objects())
