@@ -28,7 +28,7 @@ class Cause(enum.StrEnum):
 RETRYABLE = frozenset({Cause.LOOKING_UP, Cause.MISSING, Cause.THROTTLED, Cause.UNAVAILABLE})
 
 
-class Content(msgspec.Struct, frozen=True):
+class Content(msgspec.Struct, frozen=True, gc=False):
     """The platforms on which the content of a digest runs, as read from a registry.
 
     `platforms` is empty for an artifact. `states_platforms` is true for an index with at least one entry that names its
@@ -40,7 +40,7 @@ class Content(msgspec.Struct, frozen=True):
     states_platforms: bool
 
 
-class Failure(msgspec.Struct, frozen=True):
+class Failure(msgspec.Struct, frozen=True, gc=False):
     """Why a lookup failed. `detail` is one short sentence, safe to show to the pod's author."""
 
     cause: Cause

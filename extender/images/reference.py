@@ -33,7 +33,7 @@ _NAME = re.compile(
 _IMAGE_ID = re.compile(r"[a-f0-9]{64}", re.ASCII)
 
 
-class ImageReference(msgspec.Struct, frozen=True, cache_hash=True):
+class ImageReference(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
     """A normalised image reference; an empty string means absent. Build it with `parse_reference`.
 
     `domain` keeps its case. It is empty in the one odd form `ex_ample.com/x`, which no client can pull. A reference may

@@ -14,24 +14,24 @@ from extender.images.platform import Compatibility, Platform, is_usual, runs_on
 from extender.kubernetes.core_v1 import Pod
 
 
-class RunsOn(msgspec.Struct, frozen=True):
+class RunsOn(msgspec.Struct, frozen=True, gc=False):
     """The image is built for these platforms (at least one) and no others."""
 
     platforms: frozenset[Platform]
 
 
-class Anywhere(msgspec.Struct, frozen=True):
+class Anywhere(msgspec.Struct, frozen=True, gc=False):
     """The image constrains no node: it is mounted as a volume, and is not an index that states platforms."""
 
 
-class Pending(msgspec.Struct, frozen=True):
+class Pending(msgspec.Struct, frozen=True, gc=False):
     """The image's platforms are not known yet, but are likely to be known soon."""
 
     cause: Cause
     detail: str
 
 
-class Unknown(msgspec.Struct, frozen=True):
+class Unknown(msgspec.Struct, frozen=True, gc=False):
     """The image's platforms are not known, and are not expected to become known unless someone acts."""
 
     cause: Cause
@@ -48,7 +48,7 @@ class Role(enum.StrEnum):
     VOLUME = "volume"
 
 
-class PodImage(msgspec.Struct, frozen=True):
+class PodImage(msgspec.Struct, frozen=True, gc=False):
     """An image as a pod names it. `pull_policy` is Always, IfNotPresent, Never or empty."""
 
     reference: str

@@ -16,7 +16,7 @@ from extender.resolver.references import Target
 from extender.resolver.registry_lookup import RegistryLookup
 
 
-class CacheState(msgspec.Struct, frozen=True):
+class CacheState(msgspec.Struct, frozen=True, gc=False):
     """A query's answer from the cache, the metric label of that, and the target of the lookup that is due, if any."""
 
     answer: Answer

@@ -49,7 +49,7 @@ _PLATFORM_SETS = declare_cache("resolver.image_cache.platform_sets", key="conten
 NameKey = tuple[str, PackedDigest, CredentialId]  # repository, tag or digest, credential
 
 
-class ImageQuery(msgspec.Struct, frozen=True):
+class ImageQuery(msgspec.Struct, frozen=True, gc=False):
     """An image to resolve. `always`: the kubelet resolves its tag at each start of a pod (imagePullPolicy Always)."""
 
     reference: str

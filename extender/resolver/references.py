@@ -22,7 +22,7 @@ _MAX_KEPT_CHARACTERS = 1024
 TARGETS = declare_cache("resolver.references.targets", key="text of the reference", bound=8192, at_most="27 MB")
 
 
-class Target(msgspec.Struct, frozen=True):
+class Target(msgspec.Struct, frozen=True, gc=False):
     """What a reference names. `name` is its packed digest if it has one, else its tag; a digest overrides the tag."""
 
     reference: ImageReference
