@@ -65,8 +65,7 @@ def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
     is_api_server = may_read_for_reviews(config)
     admission = _admission(config, pod_resolver, cluster_view, may_read_secrets=is_api_server)
     if config.admission.path_token_file and not is_api_server:
-        answer, answer_nowait = admission.review_from_cache, admission.review_from_cache_nowait
-        return {REVIEWS: Route("admission", answer, admission.fallback, answer_nowait)}
+        return {REVIEWS: Route("admission", admission.review_from_cache, admission.fallback)}
     return {REVIEWS: Route("admission", admission.review, admission.fallback, admission.review_nowait)}
 
 
@@ -84,6 +83,7 @@ def _admission(
         admission_policy_of(config),
         cluster_platforms=cluster_view.platforms,
         wait_seconds=config.admission.wait_seconds,
+        clock=time.monotonic,
         may_read_secrets=may_read_secrets,
     )
 

@@ -103,6 +103,7 @@ class _Service:
                 admission,
                 cluster_platforms=lambda: frozenset(map(parse_platform, _NODES.values())),
                 wait_seconds=0.0,
+                clock=self.clock,
             )
             for admission in (settings("both", "multiarch"), settings("none"))
         ]

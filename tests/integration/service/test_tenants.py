@@ -6,6 +6,7 @@ Each case asks the way the service asks about a pod, and then the way `inspect` 
 import asyncio
 import base64
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
@@ -382,6 +383,7 @@ async def test_review_makes_us_read_a_secret_only_if_nobody_else_could(
         AdmissionPolicy(tolerations=Config().admission.tolerations),
         cluster_platforms=frozenset,
         wait_seconds=10,
+        clock=time.monotonic,
         may_read_secrets=may_read,
     )
     document = review_of(world.pod("a", "pull"), namespace="a")
@@ -415,6 +417,7 @@ async def test_reviews_of_one_tenant_that_wait_leave_room_for_others(world: Worl
         AdmissionPolicy(tolerations=Config().admission.tolerations),
         cluster_platforms=frozenset,
         wait_seconds=10,
+        clock=time.monotonic,
         may_read_secrets=True,
     )
     bodies = {
