@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 
@@ -16,6 +15,7 @@ from extender.service.allocator import keep_freed_memory
 from extender.service.background import in_background
 from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.descriptors import raise_descriptor_limit
+from extender.service.garbage import collect_seldom
 from extender.service.listeners import Listeners
 from extender.service.outlets import needs_pending_pods
 from extender.service.resolving import open_pod_resolver
@@ -88,12 +88,12 @@ async def run_service(config: Config) -> None:
 
 
 async def settle_down(cluster_view: ClusterView, is_loaded: Callable[[], bool]) -> None:
-    """Waits until store and views are loaded, then calls `gc.freeze` and `keep_freed_memory`."""
+    """Waits until store and views are loaded; from then on keeps freed memory, and collects seldom until cancelled."""
     ready = cluster_view.ready_checks().values()
     while not (is_loaded() and all(check().ok for check in ready)):  # noqa: ASYNC110  # checks have no event
         await asyncio.sleep(SETTLE_SECONDS)
-    gc.freeze()  # later collections skip the loaded objects, which avoids long pauses
     keep_freed_memory()
+    await collect_seldom()
 
 
 async def wait_for_stop() -> None:
