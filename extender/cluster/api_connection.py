@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import aiohttp
+import msgspec
 
 from extender.cluster.library import lighten_library
 from extender.errors import ClusterError
@@ -47,6 +48,16 @@ def stamp_of(paths: Sequence[str]) -> Stamp:
     return tuple(map(hash_of, paths))
 
 
+class ApiCall(msgspec.Struct, frozen=True):
+    """What is asked of the API server: a read of `path`, or a change of it by `body` of `content_type`."""
+
+    path: str
+    query: Mapping[str, str] | None = None
+    method: str = "GET"
+    body: bytes = b""
+    content_type: str = ""
+
+
 class ApiConnection:
     """One loaded configuration with its session.
 
@@ -75,15 +86,20 @@ class ApiConnection:
 
     @asynccontextmanager
     async def request(
-        self, path: str, query: Mapping[str, str] | None, accept: str, timeout: aiohttp.ClientTimeout
+        self, call: ApiCall, accept: str, timeout: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The response to a GET, with any status. Transport errors become ClusterErrors."""
+        """The response to a request, with any status. Transport errors become ClusterErrors."""
         self._requests += 1
+        headers = {"Accept": accept, "Accept-Encoding": "identity"}
+        if call.body:
+            headers["Content-Type"] = call.content_type
         try:
-            async with self._session.get(
-                f"{self._configuration.host}{path}",
-                params=query,
-                headers={"Accept": accept, "Accept-Encoding": "identity", **await self._authorization()},
+            async with self._session.request(
+                call.method,
+                f"{self._configuration.host}{call.path}",
+                params=call.query,
+                data=call.body or None,
+                headers={**headers, **await self._authorization()},
                 timeout=timeout,
                 proxy=self._configuration.proxy,
                 server_hostname=self._configuration.tls_server_name,
@@ -92,7 +108,7 @@ class ApiConnection:
                 yield response
         except (aiohttp.ClientError, OSError, TimeoutError) as exc:
             self.is_doubtful |= isinstance(exc, aiohttp.ClientSSLError | ssl.SSLError)
-            raise ClusterError(f"{path}: {_words(exc)}") from exc
+            raise ClusterError(f"{call.path}: {_words(exc)}") from exc
         finally:
             self._requests -= 1
             if self._is_retired:

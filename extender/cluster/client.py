@@ -1,4 +1,4 @@
-"""A client of the Kubernetes API: the bytes of a GET, the lines of a watch.
+"""A client of the Kubernetes API: the bytes of a GET, the lines of a watch, and requests that change an object.
 
 The one proxy it may go through is `proxy-url` of a kubeconfig: HTTPS_PROXY and its siblings are for registries. Callers
 decode the resources; this file decodes only the Status of a refusal.
@@ -14,12 +14,14 @@ from typing import Literal
 import aiohttp
 import msgspec
 
-from extender.cluster.api_connection import ApiConnection, Stamp, load_connection, stamp_of
+from extender.cluster.api_connection import ApiCall, ApiConnection, Stamp, load_connection, stamp_of
 from extender.errors import ClusterError
 from extender.kubernetes.meta_v1 import Status
 from extender.watched_files import FileSetting, report_loaded, report_refused
 
 JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 TIMEOUT_SECONDS = 30.0
 MAX_BODY_BYTES = 64 << 20  # a page of 250 nodes with 50 images each is 3 to 10 MB
 MAX_LINE_BYTES = 16 << 20  # objects in etcd have at most 1.5 MiB, as JSON a few times that
@@ -71,7 +73,7 @@ async def open_cluster(
 
 
 class ClusterClient:
-    """Reads from the API server under one identity. All methods raise ClusterError; for an error status ClusterRefused.
+    """Talks to the API server under one identity. All methods raise ClusterError; for an error status ClusterRefused.
 
     kubernetes-asyncio reads an in-cluster token again every minute. Anything else that expires or rotates (a credential
     plugin's token, a client certificate, the CA) leads to a 401 or a TLS failure. The client then loads the
@@ -99,15 +101,24 @@ class ClusterClient:
         body_bytes: int = MAX_BODY_BYTES,
     ) -> bytes:
         """The undecoded body at `path`; one longer than `body_bytes` is an error. Retries once after a 401."""
-        chunks, size = [], 0
-        timeout = aiohttp.ClientTimeout(total=timeout_seconds)
-        async with self._response(path, query, accept, timeout) as response:
-            async for chunk in response.content.iter_any():
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > body_bytes:
-                    raise ClusterError(f"{path}: the answer is longer than {body_bytes} bytes")
-        return b"".join(chunks)
+        return await self._read(ApiCall(path, query), accept, timeout_seconds, body_bytes)
+
+    async def send(
+        self,
+        method: Literal["POST", "PUT", "PATCH", "DELETE"],
+        path: str,
+        body: bytes,
+        content_type: str = JSON,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> bytes:
+        """Changes what is at `path`, and returns the undecoded answer: as a rule the object as it is then.
+
+        Retries once after a 401, as the API server has then changed nothing. After another ClusterError than
+        ClusterRefused the caller cannot know whether the change was made, so it should carry a resourceVersion.
+        """
+        call = ApiCall(path, None, method, body, content_type)
+        return await self._read(call, JSON, timeout_seconds, MAX_BODY_BYTES)
 
     async def stream(
         self,
@@ -124,7 +135,7 @@ class ClusterClient:
         a cluster without changes. Close the generator with `contextlib.aclosing`.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=stall_seconds)
-        async with self._response(path, query, accept, timeout) as response:
+        async with self._response(ApiCall(path, query), accept, timeout) as response:
             remainder = b""
             async for chunk in response.content.iter_any():
                 *lines, remainder = (remainder + chunk).split(b"\n")
@@ -166,18 +177,29 @@ class ClusterClient:
         """Closes every connection, including those still in use."""
         await self._connection.close()
 
+    async def _read(self, call: ApiCall, accept: str, timeout_seconds: float, body_bytes: int) -> bytes:
+        chunks, size = [], 0
+        timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        async with self._response(call, accept, timeout) as response:
+            async for chunk in response.content.iter_any():
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > body_bytes:
+                    raise ClusterError(f"{call.path}: the answer is longer than {body_bytes} bytes")
+        return b"".join(chunks)
+
     @asynccontextmanager
     async def _response(
-        self, path: str, query: Mapping[str, str] | None, accept: str, timeout: aiohttp.ClientTimeout
+        self, call: ApiCall, accept: str, timeout: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         for last in (False, True):
             connection = await self._usable_connection()
-            async with connection.request(path, query, accept, timeout) as response:
+            async with connection.request(call, accept, timeout) as response:
                 if response.status == 401:
                     connection.is_doubtful = True
                     if not last:
                         continue
-                await _refuse_failure(path, response)
+                await _refuse_failure(call.path, response)
                 yield response
                 return
 
@@ -196,7 +218,7 @@ class ClusterClient:
 
 
 async def _refuse_failure(path: str, response: aiohttp.ClientResponse) -> None:
-    if response.status == 200:
+    if response.status in (200, 201, 202):  # 201 for what was created, 202 for a deletion that has begun
         return
     body = await response.content.read(_MAX_STATUS_BYTES)
     try:

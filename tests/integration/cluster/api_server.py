@@ -6,6 +6,7 @@ selectors and bookmarks. It compacts its history and fails on demand.
 
 import asyncio
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -17,7 +18,8 @@ import yaml
 from aiohttp import web
 
 Document = dict[str, Any]
-Kind = Literal["get", "list", "watch"]
+Kind = Literal["get", "list", "watch", "send"]
+LABELS = "metadata.labels "
 COLLECTIONS = ("/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces")
 
 
@@ -29,6 +31,8 @@ class Request:
     path: str
     query: Mapping[str, str]
     headers: Mapping[str, str]
+    method: str = "GET"
+    body: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -117,13 +121,18 @@ class ApiServer:
 
     async def handle(self, received: web.BaseRequest) -> web.StreamResponse:
         """Answers one request."""
-        request = Request(request_kind(received), received.path, dict(received.query), dict(received.headers))
+        body = await received.read()
+        request = Request(
+            request_kind(received), received.path, dict(received.query), dict(received.headers), received.method, body
+        )
         self.requests.append(request)
         try:
             self._admit(request)
             if request.kind == "watch":
                 return await self._watch(request, received)
             await self.is_open.wait()
+            if request.kind == "send":
+                return web.json_response(self._send(request), status=201 if request.method == "POST" else 200)
             return web.json_response(self._list(request) if request.kind == "list" else self._get(request))
         except Refusal as refusal:
             status = {"kind": "Status", "code": refusal.code, "message": str(refusal)}
@@ -148,15 +157,34 @@ class ApiServer:
                 del self.refusals[index]
                 raise refusal
 
+    def _send(self, request: Request) -> Document:
+        """Creates an object, or changes the fields that a merge patch or a strategic merge patch names."""
+        document = json.loads(request.body)
+        if request.method == "POST":
+            name = document["metadata"].get("name") or f"{document['metadata']['generateName']}{self._version}"
+            if (request.path, name) in self._objects:
+                raise Refusal(409, f'"{name}" already exists')
+            self.put(request.path, document | {"metadata": document["metadata"] | {"name": name}})
+            return self._objects[request.path, name]
+        path, _, name = collection_path(request.path).rpartition("/")
+        before = self._get(request)
+        wanted, found = document.get("metadata", {}), before["metadata"]
+        if wanted.get("uid", found.get("uid")) != found.get("uid"):
+            raise Refusal(422, "metadata.uid: Invalid value: field is immutable")
+        if wanted.get("resourceVersion", found["resourceVersion"]) != found["resourceVersion"]:
+            raise Refusal(409, "Operation cannot be fulfilled: the object has been modified")
+        self.put(path, merged(before, document))
+        return self._objects[path, name]
+
     def _get(self, request: Request) -> Document:
-        path, _, name = request.path.rpartition("/")
+        path, _, name = collection_path(request.path).rpartition("/")
         try:
             return self._objects[path, name]
         except KeyError:
             raise Refusal(404, f'"{name}" not found') from None
 
     def _list(self, request: Request) -> Document:
-        selector, limit = request.query.get("fieldSelector", ""), int(request.query["limit"])
+        selector, limit = selector_of(request), int(request.query["limit"])
         version, offset = map(int, request.query.get("continue", f"{self._version}:0").split(":"))
         if offset == 0:
             found = [document for (path, _), document in self._objects.items() if path == request.path]
@@ -183,7 +211,7 @@ class ApiServer:
 
     @contextmanager
     def _watching(self, request: Request) -> Iterator[Watcher]:
-        watcher = Watcher(request.path, request.query.get("fieldSelector", ""))
+        watcher = Watcher(request.path, selector_of(request))
         since = int(request.query["resourceVersion"])
         if since == 0:  # any version: all objects, then the changes
             for (path, _), document in self._objects.items():
@@ -235,9 +263,35 @@ def write_kubeconfig(server: ApiServer, folder: Path) -> Path:
 
 def request_kind(request: web.BaseRequest) -> Kind:
     """Returns the kind of a request, by its path and query."""
+    if request.method != "GET":
+        return "send"
     if request.path not in COLLECTIONS:
         return "get"
     return "watch" if request.query.get("watch") == "true" else "list"
+
+
+def selector_of(request: Request) -> str:
+    """Returns both selectors of a list or watch as one, labels by their path in the object."""
+    labels = filter(None, request.query.get("labelSelector", "").split(","))
+    fields = filter(None, request.query.get("fieldSelector", "").split(","))
+    return ",".join([*fields, *(f"{LABELS}{label}" for label in labels)])
+
+
+def collection_path(path: str) -> str:
+    """Returns the path of an object of `COLLECTIONS` without its namespace, as objects are kept here."""
+    return re.sub(r"^/api/v1/namespaces/[^/]+/pods/", "/api/v1/pods/", path)
+
+
+def merged(before: Any, change: Any) -> Any:
+    """Returns the document after a patch: null removes a key, `$patch: delete` the item of that name."""
+    if isinstance(change, list) and any("$patch" in item for item in change):
+        gone = {item["name"] for item in change if item.get("$patch") == "delete"}
+        return [item for item in before or [] if item["name"] not in gone]
+    if not isinstance(change, dict):
+        return change
+    kept = before if isinstance(before, dict) else {}
+    changed = {key: merged(kept.get(key), value) for key, value in change.items() if value is not None}
+    return {key: value for key, value in kept.items() if key not in change} | changed
 
 
 def event(kind: str, document: Document) -> bytes:
@@ -257,8 +311,11 @@ def is_selected(document: Document | None, selector: str) -> bool:
     for clause in filter(None, selector.split(",")):
         path, _, wanted = clause.partition("=")
         value: Any = document
-        for step in path.split("."):
-            value = value.get(step, {})
+        if path.startswith(LABELS):
+            value = document["metadata"].get("labels", {}).get(path.removeprefix(LABELS), "")
+        else:
+            for step in path.split("."):
+                value = value.get(step, {})
         if (value or "") != wanted:
             return False
     return True

@@ -13,7 +13,13 @@ import pytest
 import trustme
 import yaml
 
-from extender.cluster.client import ClusterClient, ClusterRefused, open_cluster
+from extender.cluster.client import (
+    MERGE_PATCH,
+    STRATEGIC_MERGE_PATCH,
+    ClusterClient,
+    ClusterRefused,
+    open_cluster,
+)
 from extender.errors import ClusterError
 from extender.watched_files import RELOADS
 from testbed.clock import Clock
@@ -179,6 +185,37 @@ async def test_unreachable_server_is_an_error(unused_tcp_port: int, tmp_path: Pa
         await client.get(NODE)
     assert not isinstance(caught.value, ClusterRefused)
     await client.close()
+
+
+async def test_send_changes_an_object_and_gives_it_back(api: ApiServer, client: ClusterClient) -> None:
+    """The body and its type arrive as they were given, with the token; the answer is the changed object."""
+    api.tokens = {SECRET}
+    body = b'{"metadata":{"labels":{"a":"b"}}}'
+    answer = await client.send("PATCH", NODE, body, STRATEGIC_MERGE_PATCH)
+    assert json.loads(answer)["metadata"]["labels"]["a"] == "b"
+    request = api.received("send")[-1]
+    assert (request.method, request.body) == ("PATCH", body)
+    assert request.headers["Content-Type"] == "application/strategic-merge-patch+json"
+    assert request.headers["Authorization"] == f"Bearer {SECRET}"
+    created = json.dumps({"metadata": {"name": "new"}}).encode()
+    assert json.loads(await client.send("POST", NODES, created))["metadata"]["name"] == "new"
+
+
+@pytest.mark.parametrize("status", [403, 404, 409, 422, 500])
+async def test_refused_change_carries_its_status(api: ApiServer, client: ClusterClient, status: int) -> None:
+    """And is sent once."""
+    api.refusals.append(("send", Refusal(status, "no")))
+    with pytest.raises(ClusterRefused, match=f"HTTP {status} no") as caught:
+        await client.send("PATCH", NODE, b"{}", MERGE_PATCH)
+    assert caught.value.status == status
+    assert len(api.received("send")) == 1
+
+
+async def test_change_is_sent_again_after_a_401(api: ApiServer, client: ClusterClient) -> None:
+    """The API server has changed nothing then."""
+    api.refusals.append(("send", Refusal(401)))
+    assert await client.send("PATCH", NODE, b"{}", MERGE_PATCH)
+    assert len(api.received("send")) == 2
 
 
 async def test_stream_gives_whole_lines(api: ApiServer, client: ClusterClient) -> None:
