@@ -1,0 +1,223 @@
+"""One leader among replicas, by a Lease of coordination.k8s.io/v1; every replica can tell whether there is a leader.
+
+The rules are those of client-go's leaderelection: a replica trusts no other's clock, and takes the lease over when it
+has seen no change of it for as long as the lease says. Unlike there, the leader changes only its own fields of the
+Lease, and a replica that has just started counts a Lease as fresh only once it has seen it change.
+Specification: https://kubernetes.io/docs/concepts/architecture/leases/#leader-election
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import UTC, datetime
+
+import msgspec
+import structlog
+
+from extender.cluster.client import MERGE_PATCH, ClusterClient, ClusterRefused
+from extender.errors import ClusterError
+from extender.kubernetes.coordination_v1 import Lease, LeaseSpec
+
+log = structlog.get_logger()
+
+LEASE_SECONDS = 10  # a standby takes over 12 s after the last renewal at most, as it may have seen that one 2 s late
+FRESH_SECONDS = 20.0  # after which nobody leads: longer than a takeover, in which a standby must not think so
+RENEW_SECONDS = 2.0  # between two renewals by the leader, and between two looks by a standby
+STEP_DOWN_SECONDS = 7.0  # after its last renewal a leader stops leading, well before another replica may begin
+_REQUEST_SECONDS = 3.0
+
+_LEASE = msgspec.json.Decoder(Lease)
+
+
+class LeaderElection:
+    """Takes part in the election for the Lease `name` in `namespace` while `run` runs.
+
+    Needs the verbs get and patch on this Lease, and create on leases in the namespace. `identity` must be that of no
+    other replica. `clock` gives monotonic seconds, `wall_clock` those since 1970, for people who read the Lease.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._client = client
+        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._path = f"{self._collection}/{name}"
+        self._name = name
+        self._identity = identity
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._sleep = sleep
+        self._lease: Lease | None = None  # as last seen
+        self._is_current = False  # whether `_lease` is as the last request left it, so that it may be renewed unseen
+        self._seen_at = 0.0  # when a change of the lease was last seen, or it was first seen
+        self._renewed_at: float | None = None  # as `_seen_at`, but only of changes that happened while we ran
+        self._leads_until = 0.0
+        self._is_lost = False
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this replica leads now."""
+        return self._clock() < self._leads_until
+
+    def lease_is_fresh(self) -> bool:
+        """Whether some replica leads, or did within the last seconds and another takes over. True on standbys too."""
+        return self._renewed_at is not None and self._clock() < self._renewed_at + FRESH_SECONDS
+
+    async def run(self, lead: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Runs `lead` whenever this replica leads, until cancelled; cancels it when another one may begin to lead.
+
+        When cancelled it gives the lease up, so that another replica leads within `RENEW_SECONDS`. If `lead` returns or
+        raises, that ends this call too. Continues after ClusterErrors.
+        """
+        try:
+            while True:
+                await self._campaign()
+                await self._lead(lead)
+        finally:
+            await self._release()
+
+    async def _campaign(self) -> None:
+        """Returns when this replica leads."""
+        while not self.is_leader:
+            await self._take_part()
+            if not self.is_leader:
+                await self._sleep(RENEW_SECONDS)
+
+    async def _lead(self, lead: Callable[[], Coroutine[None, None, None]]) -> None:
+        log.info("lease.acquired", lease=self._name, identity=self._identity)
+        leading, renewing = asyncio.create_task(lead()), asyncio.create_task(self._renew())
+        try:
+            await asyncio.wait([leading, renewing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leading.cancel()
+            renewing.cancel()
+            await asyncio.gather(leading, renewing, return_exceptions=True)
+        if not leading.cancelled():
+            leading.result()
+            raise RuntimeError("what a leader does has ended")
+        log.warning("lease.lost", lease=self._name, identity=self._identity)
+
+    async def _renew(self) -> None:
+        """Returns when this replica leads no more."""
+        while self.is_leader:
+            await self._sleep(RENEW_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, self._leads_until - self._clock())):
+                    await self._take_part()
+
+    async def _take_part(self) -> None:
+        """Reads the lease, or renews it or takes it over where that is ours to do; outlives ClusterErrors."""
+        try:
+            if not (self._is_current and self.is_leader):
+                await self._look()
+            if self._may_take():
+                await self._take()
+            else:
+                self._leads_until = 0.0
+        except ClusterError as exc:
+            self._is_current = False
+            if not (self._is_lost or _is_conflict(exc)):
+                self._is_lost = True
+                log.warning("lease.unreachable", lease=self._name, error=str(exc))
+        else:
+            self._is_lost = False
+
+    async def _look(self) -> None:
+        try:
+            lease = _decode(await self._client.get(self._path, timeout_seconds=_REQUEST_SECONDS))
+        except ClusterRefused as exc:
+            if exc.status != 404:
+                raise
+            self._lease = None
+            return
+        if self._lease is None or lease.metadata.resource_version != self._lease.metadata.resource_version:
+            self._note(lease, is_change=self._lease is not None)
+
+    def _note(self, lease: Lease, *, is_change: bool) -> None:
+        self._lease = lease
+        self._seen_at = self._clock()
+        if is_change:
+            self._renewed_at = self._seen_at
+
+    def _may_take(self) -> bool:
+        lease = self._lease
+        if lease is None or lease.spec is None or lease.spec.holder_identity in (None, "", self._identity):
+            return True
+        return self._clock() >= self._seen_at + _duration_seconds(lease)
+
+    async def _take(self) -> None:
+        """Creates, renews or takes over the lease. Leadership counts from before the request was sent."""
+        started_at, now = self._clock(), self._now()
+        before, is_ours = (self._lease and self._lease.spec) or LeaseSpec(), self._is_ours()
+        spec = LeaseSpec(
+            holder_identity=self._identity,
+            lease_duration_seconds=LEASE_SECONDS,
+            acquire_time=before.acquire_time if is_ours else now,
+            renew_time=now,
+            lease_transitions=(before.lease_transitions or 0) + (self._lease is not None and not is_ours),
+        )
+        self._note(await self._write(spec), is_change=True)
+        self._is_current = True
+        self._leads_until = started_at + STEP_DOWN_SECONDS
+
+    async def _write(self, spec: LeaseSpec) -> Lease:
+        if self._lease is None:
+            document = {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": self._name},
+                "spec": spec,
+            }
+            body = msgspec.json.encode(document)
+            return _decode(await self._client.send("POST", self._collection, body, timeout_seconds=_REQUEST_SECONDS))
+        metadata = {"resourceVersion": self._lease.metadata.resource_version}
+        body = msgspec.json.encode({"metadata": metadata, "spec": spec})
+        return _decode(
+            await self._client.send("PATCH", self._path, body, MERGE_PATCH, timeout_seconds=_REQUEST_SECONDS)
+        )
+
+    async def _release(self) -> None:
+        """Gives the lease up if it is ours, so that a standby need not wait until it expires."""
+        self._leads_until = 0.0
+        if not self._is_ours():
+            return
+        try:
+            if not self._is_current:
+                await self._look()
+            if self._lease and self._lease.spec and self._is_ours():
+                released = {"holder_identity": "", "lease_duration_seconds": 1, "renew_time": self._now()}
+                await self._write(msgspec.structs.replace(self._lease.spec, **released))
+                log.info("lease.released", lease=self._name, identity=self._identity)
+        except ClusterError as exc:
+            log.warning("lease.unreachable", lease=self._name, error=str(exc))
+
+    def _is_ours(self) -> bool:
+        spec = self._lease.spec if self._lease else None
+        return spec is not None and spec.holder_identity == self._identity
+
+    def _now(self) -> str:
+        return datetime.fromtimestamp(self._wall_clock(), UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _duration_seconds(lease: Lease) -> int:
+    return (lease.spec and lease.spec.lease_duration_seconds) or LEASE_SECONDS
+
+
+def _is_conflict(exc: ClusterError) -> bool:
+    """Whether another replica was faster; the next look shows which."""
+    return isinstance(exc, ClusterRefused) and exc.status == 409
+
+
+def _decode(document: bytes) -> Lease:
+    try:
+        return _LEASE.decode(document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise ClusterError(f"the API server's answer is no Lease: {exc}") from exc

@@ -1,0 +1,235 @@
+"""Leader election against a stand-in for the API server: one leader, its loss, its release, and who knows of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.cluster import leader_election
+from extender.cluster.client import ClusterClient, open_cluster
+from extender.cluster.leader_election import FRESH_SECONDS, LEASE_SECONDS, RENEW_SECONDS, LeaderElection
+from testbed.clock import Clock
+from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api, write_kubeconfig
+
+COLLECTION = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ApiServer]:
+    """A server without objects."""
+    async with serve_api() as server:
+        yield server
+
+
+@pytest.fixture
+async def client(api: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
+    """A client of `api` that is closed in the end."""
+    opened = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
+    yield opened
+    await opened.close()
+
+
+class Replica:
+    """A replica whose time passes when `tick` says so, and what it does as the leader."""
+
+    def __init__(self, client: ClusterClient, identity: str, clock: Clock) -> None:
+        self.election = LeaderElection(
+            client,
+            namespace="ns",
+            name="gates",
+            identity=identity,
+            clock=clock,
+            wall_clock=lambda: 1_700_000_000.0 + clock.now,
+            sleep=self._sleep,
+        )
+        self.terms = 0
+        self.is_working = False
+        self._ticks: asyncio.Queue[None] = asyncio.Queue()
+        self._is_idle = asyncio.Event()
+
+    async def lead(self) -> None:
+        """Counts a term of leadership, and works until cancelled."""
+        self.terms += 1
+        self.is_working = True
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_working = False
+
+    async def tick(self) -> None:
+        """Ends one sleep of the replica, and returns when it sleeps again."""
+        await self.is_asleep()
+        self._is_idle.clear()
+        self._ticks.put_nowait(None)
+        await self.is_asleep()
+
+    async def is_asleep(self) -> None:
+        """Returns when the replica waits for the next tick."""
+        async with asyncio.timeout(5):
+            await self._is_idle.wait()
+        await asyncio.sleep(0)  # for the task that leads
+
+    async def _sleep(self, seconds: float) -> None:
+        assert seconds == RENEW_SECONDS
+        self._is_idle.set()
+        await self._ticks.get()
+
+
+@asynccontextmanager
+async def running(replica: Replica) -> AsyncIterator[Replica]:
+    """Lets the replica take part, and releases what it holds at the end."""
+    task = asyncio.create_task(replica.election.run(replica.lead))
+    try:
+        await replica.is_asleep()
+        yield replica
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def stored(api: ApiServer) -> dict[str, Any]:
+    """The Lease's spec as the server has it."""
+    spec: dict[str, Any] = api._objects[COLLECTION, "gates"]["spec"]  # noqa: SLF001
+    return spec
+
+
+async def test_first_replica_leads_and_the_second_knows(api: ApiServer, client: ClusterClient) -> None:
+    """One of two leads; the other counts the lease as fresh once it has seen it renewed, and not before."""
+    clock = Clock()
+    async with running(Replica(client, "a", clock)) as first, running(Replica(client, "b", clock)) as second:
+        assert (first.is_working, second.is_working) == (True, False)
+        assert (first.election.lease_is_fresh(), second.election.lease_is_fresh()) == (True, False)
+        clock.advance(RENEW_SECONDS)
+        await first.tick()
+        await second.tick()
+        assert second.election.lease_is_fresh()
+        assert not second.election.is_leader
+        assert stored(api)["holderIdentity"] == "a"
+        assert stored(api)["leaseTransitions"] == 0
+    assert (first.terms, second.terms) == (1, 0)
+
+
+async def test_lease_that_nobody_renews_is_not_fresh(api: ApiServer, client: ClusterClient) -> None:
+    """A Lease that a dead leader has left behind proves nothing to a replica that starts."""
+    spec = {"holderIdentity": "gone", "leaseDurationSeconds": LEASE_SECONDS, "renewTime": "2026-01-01T00:00:00.000000Z"}
+    api.put(COLLECTION, {"metadata": {"name": "gates"}, "spec": spec})
+    clock = Clock()
+    async with running(Replica(client, "a", clock)) as replica:
+        for _ in range(LEASE_SECONDS // 2 - 1):
+            clock.advance(RENEW_SECONDS)
+            await replica.tick()
+            assert not replica.election.lease_is_fresh()
+            assert not replica.is_working
+        clock.advance(RENEW_SECONDS)
+        await replica.tick()
+        assert replica.is_working
+        assert replica.election.lease_is_fresh()
+        assert stored(api)["leaseTransitions"] == 1
+
+
+async def test_standby_takes_over_from_a_leader_that_is_killed(api: ApiServer, client: ClusterClient) -> None:
+    """Within LEASE_SECONDS and two looks; meanwhile the standby still counts the lease as fresh."""
+    clock = Clock()
+    async with running(Replica(client, "a", clock)) as first, running(Replica(client, "b", clock)) as second:
+        clock.advance(RENEW_SECONDS)
+        await first.tick()  # its last: it is frozen from here on
+        killed_at = clock.now
+        while not second.is_working:
+            clock.advance(RENEW_SECONDS)
+            await second.tick()
+            assert second.election.lease_is_fresh()
+        assert clock.now - killed_at <= LEASE_SECONDS + 2 * RENEW_SECONDS
+        assert stored(api)["holderIdentity"] == "b"
+        assert not first.election.is_leader  # by its own clock, before it could ask anybody
+        await first.tick()
+        assert not first.is_working
+        assert stored(api)["holderIdentity"] == "b"
+
+
+async def test_leader_that_stops_releases_the_lease(api: ApiServer, client: ClusterClient) -> None:
+    """The next look of a standby takes it; a standby that stops releases nothing."""
+    clock = Clock()
+    async with running(Replica(client, "b", clock)) as second_leader:
+        async with running(Replica(client, "c", clock)):
+            pass
+        assert stored(api)["holderIdentity"] == "b"
+        assert second_leader.is_working
+    assert stored(api)["holderIdentity"] == ""
+    async with running(Replica(client, "d", clock)) as third:
+        assert third.is_working
+        assert stored(api)["holderIdentity"] == "d"
+
+
+async def test_leader_without_an_api_server_stops_before_another_may_begin(
+    api: ApiServer, client: ClusterClient
+) -> None:
+    """What it does is cancelled at its own deadline, and the lease counts as fresh only for a while."""
+    clock = Clock()
+    async with running(Replica(client, "a", clock)) as replica:
+        while replica.is_working and clock.now < 1000 + LEASE_SECONDS:
+            api.refusals.append(("send", Refusal(503)))
+            clock.advance(RENEW_SECONDS)
+            await replica.tick()
+        assert clock.now - 1000 < LEASE_SECONDS
+        assert replica.election.lease_is_fresh()
+        clock.advance(FRESH_SECONDS)
+        assert not replica.election.lease_is_fresh()
+
+
+async def test_leader_survives_a_lost_answer(api: ApiServer, client: ClusterClient) -> None:
+    """A renewal that was made, but whose answer was lost, leads to a conflict and then to a look: it still leads."""
+    clock = Clock()
+    async with running(Replica(client, "a", clock)) as replica:
+        api.put(COLLECTION, {"metadata": {"name": "gates", "labels": {"by": "somebody"}}, "spec": stored(api)})
+        for _ in range(3):
+            clock.advance(RENEW_SECONDS)
+            await replica.tick()
+        assert replica.is_working
+        assert replica.terms == 1
+        kept = api._objects[COLLECTION, "gates"]["metadata"]["labels"]  # noqa: SLF001
+        assert kept == {"by": "somebody"}
+
+
+async def test_deleted_lease_is_made_again(api: ApiServer, client: ClusterClient) -> None:
+    """By the leader itself, which goes on leading."""
+    clock = Clock()
+    async with running(Replica(client, "a", clock)) as replica:
+        api.remove(COLLECTION, "gates")
+        for _ in range(2):
+            clock.advance(RENEW_SECONDS)
+            await replica.tick()
+        assert stored(api)["holderIdentity"] == "a"
+        assert replica.terms == 1
+
+
+async def test_forbidden_election_is_reported_once(api: ApiServer, client: ClusterClient) -> None:
+    """Without the right to read leases nobody leads, and nobody crashes."""
+    clock = Clock()
+    api.refusals += [("get", Refusal(403))] * 3
+    async with running(Replica(client, "a", clock)) as replica:
+        for _ in range(2):
+            await replica.tick()
+        assert not replica.election.is_leader
+        await replica.tick()
+        assert replica.election.is_leader
+
+
+async def test_what_a_leader_does_must_not_end(client: ClusterClient) -> None:
+    """An exception in it ends the election, so that the process can tell; the lease is released."""
+
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    replica = Replica(client, "a", Clock())
+    with pytest.raises(ZeroDivisionError):
+        await replica.election.run(fail)
+    assert not replica.election.is_leader
+
+
+def test_periods_fit_together() -> None:
+    """A leader stops before a standby may begin, and a takeover ends while the lease still counts as fresh."""
+    assert 2 * RENEW_SECONDS < leader_election.STEP_DOWN_SECONDS < LEASE_SECONDS
+    assert LEASE_SECONDS + 2 * RENEW_SECONDS < 15 < FRESH_SECONDS
