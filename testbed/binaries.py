@@ -4,7 +4,8 @@ The modules are pinned in `testbed/pins`; `control_plane.py` runs the programs. 
 is missing and prints the paths. Kubernetes is the newest release pinned, or the one that the environment variable K8S
 names (`K8S=1.34`); one etcd serves them all.
 
-`python -m testbed.binaries kubelet containerd` builds the programs of real nodes as well (`testbed/nodes`).
+`python -m testbed.binaries PROGRAM…` builds what only some tests need as well, such as those with controllers or with
+real nodes (`testbed/nodes`).
 """
 
 import argparse
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -97,9 +98,6 @@ KUBERNETES: Mapping[str, GoModule] = {
     for release in ("1.36", "1.35", "1.34")
 }
 NEWEST = KUBERNETES["1.36"]
-KUBELET = msgspec.structs.replace(
-    NEWEST, programs={"kubelet": "k8s.io/kubernetes/cmd/kubelet"}, room="nodes", instead=""
-)
 CONTAINERD = GoModule(
     name="containerd",
     dependency="github.com/containerd/containerd/v2",
@@ -110,8 +108,7 @@ CONTAINERD = GoModule(
     room="nodes",
     instead="",
 )
-FOR_NODES = {"kubelet": KUBELET, "containerd": CONTAINERD}
-"""What only real nodes need, by the names that the command line takes."""
+CONTROLLER_MANAGER = "kube-controller-manager"
 
 
 def chosen_kubernetes(environment: Mapping[str, str] = os.environ) -> GoModule:
@@ -135,6 +132,25 @@ def find_binaries(environment: Mapping[str, str] = os.environ) -> Binaries:
         return _from_assets(Path(assets), environment)
     etcd, kubernetes = build(ETCD, environment), build(chosen_kubernetes(environment), environment)
     return Binaries(etcd / "etcd", kubernetes / "kube-apiserver", kubernetes / "kube-scheduler")
+
+
+def find_controller_manager(environment: Mapping[str, str] = os.environ) -> Path:
+    """Returns kube-controller-manager of the release that `find_binaries` finds; builds it if it is missing.
+
+    KUBEBUILDER_ASSETS usually lacks it too; then ours of the same minor version is used. Raises BinariesMissing.
+    """
+    if not (assets := environment.get("KUBEBUILDER_ASSETS")) or environment.get("K8S"):
+        kubernetes = chosen_kubernetes(environment)
+    elif (found := Path(assets) / CONTROLLER_MANAGER).is_file():
+        return found
+    else:
+        kubernetes = _pinned_like(Path(assets) / "kube-apiserver", CONTROLLER_MANAGER)
+    return build(_with_program(kubernetes, CONTROLLER_MANAGER), environment) / CONTROLLER_MANAGER
+
+
+def find_kubelet(environment: Mapping[str, str] = os.environ) -> Path:
+    """Returns kubelet of the chosen Kubernetes, and builds it if it is missing. Raises BinariesMissing."""
+    return build(_with_program(chosen_kubernetes(environment), "kubelet", "nodes"), environment) / "kubelet"
 
 
 def find_built(module: GoModule, environment: Mapping[str, str] = os.environ) -> Path:
@@ -167,11 +183,22 @@ def _from_assets(folder: Path, environment: Mapping[str, str]) -> Binaries:
     etcd, apiserver, scheduler = folder / "etcd", folder / "kube-apiserver", folder / "kube-scheduler"
     if scheduler.is_file():
         return Binaries(etcd, apiserver, scheduler)
+    ours = build(_pinned_like(apiserver, "kube-scheduler"), environment)
+    return Binaries(etcd, apiserver, ours / "kube-scheduler")
+
+
+def _pinned_like(apiserver: Path, wanted: str) -> GoModule:
+    """Returns the pinned Kubernetes of that program's minor version. Raises BinariesMissing if there is none."""
     version = subprocess.run([apiserver, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
     ours = KUBERNETES.get(".".join(version.removeprefix("v").split(".")[:2]))
     if ours is None:
-        raise BinariesMissing(f"kube-apiserver in {folder} is {version}: put kube-scheduler {version} beside it")
-    return Binaries(etcd, apiserver, build(ours, environment) / "kube-scheduler")
+        raise BinariesMissing(f"kube-apiserver in {apiserver.parent} is {version}: put {wanted} {version} beside it")
+    return ours
+
+
+def _with_program(kubernetes: GoModule, name: str, room: str = "controlplane") -> GoModule:
+    """Returns the module with that program alone, which is built only for those who use it."""
+    return msgspec.structs.replace(kubernetes, programs={name: f"k8s.io/kubernetes/cmd/{name}"}, room=room, instead="")
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -227,17 +254,25 @@ def _say(text: str) -> None:
     print(f"programs: {text}", file=sys.stderr, flush=True)
 
 
+OTHERS: Mapping[str, Callable[[], Path]] = {
+    CONTROLLER_MANAGER: find_controller_manager,
+    "kubelet": find_kubelet,
+    "containerd": lambda: build(CONTAINERD),
+}
+"""What only some tests need, by the names that the command line takes."""
+
+
 def main() -> int:
     """Builds what is missing and prints the paths; returns the exit code."""
     parser = argparse.ArgumentParser(description="Builds the programs that the tests run, into the cache folder, once.")
     # Not `choices`: argparse of Python 3.11 asks whether the empty list of no arguments is one of them.
-    parser.add_argument("more", nargs="*", metavar="PROGRAM", help=" or ".join(FOR_NODES))
+    parser.add_argument("more", nargs="*", metavar="PROGRAM", help=" or ".join(OTHERS))
     chosen: list[str] = parser.parse_args().more
-    unknown = [name for name in chosen if name not in FOR_NODES]
+    unknown = [name for name in chosen if name not in OTHERS]
     if unknown:
-        parser.error(f"{unknown[0]} is no program; there is {' and '.join(FOR_NODES)}")
+        parser.error(f"{unknown[0]} is no program; there is {', '.join(OTHERS)}")
     try:
-        binaries = [*find_binaries(), *(build(FOR_NODES[name]) for name in chosen)]
+        binaries = [*find_binaries(), *(OTHERS[name]() for name in chosen)]
     except BinariesMissing as exc:
         _say(str(exc))
         return 1

@@ -1,14 +1,15 @@
 """etcd, kube-apiserver and kube-schedulers as processes on loopback: a real control plane without containers.
 
-There is no controller-manager and no kubelet: nodes are objects, bound pods stay Pending, namespaces are never
-finalised, and service accounts get no secrets. So the admission plugins that wait for those controllers are off.
+There is no kubelet, and no controller runs unless it is asked for (`running_controllers`). So nodes are objects, bound
+pods stay Pending, namespaces are never finalised, and service accounts get no secrets. The admission plugins that wait
+for those controllers are off.
 """
 
 import http.client
 import ssl
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,7 @@ from typing import Any, Self
 
 import msgspec
 
-from testbed.binaries import Binaries
+from testbed.binaries import CONTROLLER_MANAGER, Binaries
 from testbed.certificates import Authority, KeyPair
 from testbed.cluster_provider import OPEN_PATHS, complete_scheduler_configuration
 from testbed.processes import Process, free_port
@@ -44,7 +45,7 @@ class LocalCluster:
 
     @property
     def processes(self) -> list[Process]:
-        """etcd, kube-apiserver and each scheduler, in the order in which they were first started."""
+        """etcd, kube-apiserver, each scheduler and the controllers, in the order in which they were first started."""
         return list(self._processes.values())
 
     @property
@@ -96,6 +97,30 @@ class LocalCluster:
     def stop_scheduler(self, name: str = "kube-scheduler") -> None:
         """Ends that scheduler. Its log stays until the cluster goes down."""
         self._stop(name)
+
+    @contextmanager
+    def running_controllers(self, program: Path, *controllers: str) -> Iterator[None]:
+        """Runs kube-controller-manager with these controllers only, such as `replicaset-controller`, in the block.
+
+        `find_controller_manager` finds the program. Raises ProcessFailed.
+        """
+        kubeconfig = self._folder / f"{CONTROLLER_MANAGER}.kubeconfig"
+        identity = self._authority.issue(f"system:{CONTROLLER_MANAGER}")
+        self._authority.write_kubeconfig(kubeconfig, self._server, identity)
+        port = free_port()
+        flags = [
+            f"--kubeconfig={kubeconfig}",
+            f"--controllers={','.join(controllers)}",
+            "--use-service-account-credentials",  # each controller then has its own rights, as in any cluster
+            "--leader-elect=false",
+            *_serving_flags(port, self._serving),
+        ]
+        manager = self._start(self._running, CONTROLLER_MANAGER, program, flags)
+        try:
+            manager.wait_until(partial(_answers, port, "/healthz", self._tls), READY_SECONDS)
+            yield
+        finally:
+            self._stop(CONTROLLER_MANAGER)
 
     def scheduler_metrics(self, name: str = "kube-scheduler") -> str:
         """Returns that scheduler's /metrics; may be called in any thread. Raises OSError."""

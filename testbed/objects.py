@@ -91,6 +91,27 @@ def pod(
     }
 
 
+def workload(kind: str, template: KubernetesObject, replicas: int) -> KubernetesObject:
+    """Returns a Deployment or a ReplicaSet of so many of that pod, whose name and namespace it gets.
+
+    It does something only where its controller runs.
+    """
+    metadata, labels = template["metadata"], {"app": template["metadata"]["name"]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": {**metadata["labels"], **labels}, "annotations": metadata["annotations"]},
+                "spec": template["spec"],
+            },
+        },
+    }
+
+
 def namespace(name: str, annotations: Mapping[str, str] | None = None) -> KubernetesObject:
     """Returns a namespace with these annotations."""
     metadata = {"name": name, "labels": dict(MADE_HERE), "annotations": dict(annotations or {})}

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from testbed.binaries import CONTAINERD, KUBELET, BinariesMissing, build, cache_folder, find_built
+from testbed.binaries import CONTAINERD, BinariesMissing, build, cache_folder, find_built, find_kubelet
 from testbed.debian_package import find_package
 
 HELLO = Path(__file__).with_name("hello")
@@ -54,7 +54,7 @@ def find_node_programs(version: Containerd = Containerd.DEBIAN) -> NodePrograms:
     [library] = debian.glob("lib/*/libseccomp.so.2")
     return NodePrograms(
         version=version,
-        kubelet=build(KUBELET) / "kubelet",
+        kubelet=find_kubelet(),
         containerd=(debian / "bin" if version is Containerd.DEBIAN else build(CONTAINERD)) / "containerd",
         runc=debian / "sbin" / "runc",
         qemu=find_package("qemu-user-static") / "usr" / "bin" / "qemu-aarch64-static",

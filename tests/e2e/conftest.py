@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from testbed.api_client import ApiClient, connect, empty
-from testbed.binaries import Binaries, BinariesMissing, find_binaries
+from testbed.binaries import Binaries, BinariesMissing, find_binaries, find_controller_manager
 from testbed.control_plane import LocalCluster
 from testbed.nodes.programs import Containerd, NodePrograms
-from tests.e2e.running import RealImages, find_programs, open_real_images
+from tests.e2e.running import RealImages, find_or_skip, find_programs, open_real_images
 from tests.e2e.world import Tally, World, open_world
 
 TALLY = pytest.StashKey[Tally]()
@@ -61,6 +61,12 @@ def binaries(pytestconfig: pytest.Config) -> Binaries:
         except BinariesMissing as exc:
             missing = str(exc)
     pytest.fail(missing, pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def controller_manager(pytestconfig: pytest.Config) -> Path:
+    """The program kube-controller-manager, which is built when a test first asks for it."""
+    return find_or_skip(pytestconfig, find_controller_manager)
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,11 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import pytest
 
@@ -77,6 +77,13 @@ class RealImages:
         return [f"registry.plain_http=['{host}']", f"registry.allow=['*', '{host}']"]
 
 
+def skip(why: str) -> NoReturn:
+    """Skips the test with the reason, or fails it where `REAL_NODES` is `required`."""
+    if os.environ.get(REAL_NODES) == "required":
+        pytest.fail(why, pytrace=False)
+    pytest.skip(why)
+
+
 def find_programs(pytestconfig: pytest.Config, version: Containerd) -> NodePrograms:
     """Returns the programs of real nodes; skips the test, or fails it, if the machine cannot run or fetch them.
 
@@ -91,9 +98,21 @@ def find_programs(pytestconfig: pytest.Config, version: Containerd) -> NodeProgr
             return find_node_programs(version)
         except (NodesImpossible, ProgramMissing, BinariesMissing) as exc:
             why, is_broken = str(exc), isinstance(exc, BinariesMissing)
-    if is_broken or os.environ.get(REAL_NODES) == "required":
+    if is_broken:
         pytest.fail(why, pytrace=False)
-    pytest.skip(why)
+    skip(why)
+
+
+def find_or_skip(pytestconfig: pytest.Config, find: Callable[[], Path]) -> Path:
+    """Returns the program that `find` finds or builds; skips the test, or fails it, if it cannot."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled():
+        try:
+            return find()
+        except BinariesMissing as exc:
+            why = str(exc)
+    skip(why)
 
 
 @contextmanager

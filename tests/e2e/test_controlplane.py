@@ -14,7 +14,7 @@ from testbed.binaries import Binaries, chosen_kubernetes
 from testbed.cluster_provider import running_scheduler
 from testbed.control_plane import LocalCluster
 from testbed.kind_cluster import scheduler_pod
-from testbed.objects import KubernetesObject, fake_node, namespace, pod
+from testbed.objects import KubernetesObject, fake_node, namespace, pod, workload
 from testbed.processes import ProcessFailed
 
 pytestmark = pytest.mark.e2e
@@ -71,6 +71,27 @@ async def test_a_pod_goes_only_where_the_extender_lets_it(
         await api.create_all(pod(f"p{index}", "registry.example.com/app:1") for index in range(8))
         bound = {await api.wait_until_bound(f"p{index}") for index in range(8)}
     assert bound <= {"amd64-0", "amd64-1"}
+
+
+async def test_chosen_controllers_make_the_pods_of_a_deployment(
+    control_plane: LocalCluster, controller_manager: Path, api: ApiClient
+) -> None:
+    """A ReplicaSet's deleted pod is made again; the garbage collector, which was not chosen, collects nothing."""
+    where = namespace("with-controllers")
+    await api.create(where)
+    name = where["metadata"]["name"]
+    with control_plane.running_controllers(controller_manager, "deployment-controller", "replicaset-controller"):
+        deployment = workload("Deployment", pod("web", "registry.example.com/app:1", namespace=name), replicas=2)
+        await api.create({**deployment, "spec": {**deployment["spec"], "strategy": {"type": "Recreate"}}})
+        first = await api.wait_for("Pod", lambda found: True, name)
+        await api.delete("Pod", first["metadata"]["name"], name)
+        seen: set[str] = {first["metadata"]["name"]}
+        while len(seen) < 3:
+            another = await api.wait_for("Pod", lambda found: found["metadata"]["name"] not in seen, name)
+            seen.add(another["metadata"]["name"])
+        await api.delete("Deployment", "web", name, "apps/v1")
+        [owner] = await api.list("ReplicaSet", name, "apps/v1")
+    assert all(each.startswith(f"{owner['metadata']['name']}-") for each in seen)
 
 
 async def test_the_extenders_reason_is_in_the_pods_event(

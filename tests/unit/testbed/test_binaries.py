@@ -20,6 +20,8 @@ from testbed.binaries import (
     build,
     chosen_kubernetes,
     find_binaries,
+    find_controller_manager,
+    find_kubelet,
 )
 
 
@@ -88,6 +90,36 @@ def test_the_cache_home_is_the_users_choice(tmp_path: Path, go: Path) -> None:
     """XDG_CACHE_HOME is honoured."""
     home = tmp_path / "elsewhere"
     assert build(ETCD, {**environment(tmp_path, go), "XDG_CACHE_HOME": str(home)}).is_relative_to(home)
+
+
+def test_the_controller_manager_is_built_only_when_it_is_asked_for(tmp_path: Path, go: Path) -> None:
+    """Of the release that the control plane has."""
+    here = {**environment(tmp_path, go), "K8S": "1.35"}
+    assert "kube-controller-manager" not in [path.name for path in find_binaries(here).kube_apiserver.parent.iterdir()]
+    built = find_controller_manager(here)
+    assert built.read_text().startswith("k8s.io/kubernetes/cmd/kube-controller-manager local -s -w ")
+    assert built.parent.name.startswith(f"kubernetes-{KUBERNETES['1.35'].version}-")
+
+
+def test_the_controller_manager_of_assets_is_theirs_or_ours_of_the_same_minor(tmp_path: Path, go: Path) -> None:
+    """envtest's folders have none."""
+    executable(tmp_path / "kube-apiserver", "Kubernetes v1.35.99")
+    here = {**environment(tmp_path, go), "KUBEBUILDER_ASSETS": str(tmp_path)}
+    assert find_controller_manager(here).parent.name.startswith(f"kubernetes-{KUBERNETES['1.35'].version}-")
+    theirs = executable(tmp_path / "kube-controller-manager")
+    assert find_controller_manager(here) == theirs
+
+
+def test_a_controller_manager_that_cannot_be_built_is_said_to_be_missing(tmp_path: Path) -> None:
+    """In one line, as the reason of a skipped test."""
+    with pytest.raises(BinariesMissing, match=r"^kube-controller-manager must be built once, which needs Go 1\.26.*$"):
+        find_controller_manager(without_go(tmp_path))
+
+
+def test_kubelet_is_built_of_the_chosen_release(tmp_path: Path, go: Path) -> None:
+    """A node of another minor version than its control plane would test something else."""
+    built = find_kubelet({**environment(tmp_path, go), "K8S": "1.34"})
+    assert built.parent.name.startswith(f"kubernetes-{KUBERNETES['1.34'].version}-")
 
 
 def test_a_failed_build_leaves_nothing_and_says_what_go_said(tmp_path: Path, go: Path) -> None:
@@ -225,7 +257,7 @@ def test_the_command_builds_the_control_plane_and_what_is_named(
 ) -> None:
     """Without a name, the control plane alone."""
     monkeypatch.setattr(binaries, "find_binaries", lambda: [Path("/built/etcd")])
-    monkeypatch.setattr(binaries, "build", lambda module: Path("/built") / next(iter(module.programs)))
+    monkeypatch.setattr(binaries, "build", lambda module, environment: Path("/built"))
     for names, built in (([], ["/built/etcd"]), (["kubelet"], ["/built/etcd", "/built/kubelet"])):
         monkeypatch.setattr(sys, "argv", ["binaries", *names])
         assert binaries.main() == 0
@@ -233,4 +265,7 @@ def test_the_command_builds_the_control_plane_and_what_is_named(
     monkeypatch.setattr(sys, "argv", ["binaries", "kubectl"])
     with pytest.raises(SystemExit):
         binaries.main()
-    assert "kubectl is no program; there is kubelet and containerd" in capsys.readouterr().err
+    assert (
+        "kubectl is no program; there is kube-controller-manager, kubelet, containerd"
+        in capsys.readouterr().err
+    )

@@ -1,4 +1,4 @@
-// The real kube-apiserver, kube-scheduler and kubelet, built for the end-to-end tests and the benchmarks only.
+// The real programs of Kubernetes, built for the end-to-end tests and the benchmarks only.
 // k8s.io/kubernetes names its staging modules as v0.0.0: each is replaced by its release of the same version.
 // For another release: exchange v1.36.3 and v0.36.3 everywhere here, remove the indirect requirements, run `go mod tidy`.
 module multiarch-extender.io/controlplane/kubernetes
@@ -9,6 +9,7 @@ godebug default=go1.26
 
 tool (
 	k8s.io/kubernetes/cmd/kube-apiserver
+	k8s.io/kubernetes/cmd/kube-controller-manager
 	k8s.io/kubernetes/cmd/kube-scheduler
 	k8s.io/kubernetes/cmd/kubelet
 )
