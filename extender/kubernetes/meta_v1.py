@@ -41,10 +41,16 @@ class PartialObjectMetadata(Wire, frozen=True):
 
 
 class VersionedMeta(Wire, frozen=True):
-    """The fields of metav1.ObjectMeta that a watch reads."""
+    """The fields of metav1.ObjectMeta that a watch reads; an empty namespace means that the kind has none."""
 
     name: str = ""
+    namespace: str = ""
     resource_version: str = ""
+
+    @property
+    def key(self) -> str:
+        """What tells the object from the others of its kind: `namespace/name`, or the name alone."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 class VersionedObject(Wire, frozen=True):
