@@ -79,6 +79,7 @@ class ApiServer:
         self.requests: list[Request] = []
         self.tokens: set[str] = set()  # that are accepted; if empty, requests need no token
         self.refusals: list[tuple[Kind, Refusal]] = []  # one for the next request of its kind
+        self.forbidden: set[tuple[str, str]] = set()  # verb and resource, as answered to who asks for its own rights
         self.is_open = asyncio.Event()  # while it is cleared, lists and gets wait
         self.is_open.set()
         self._objects: dict[tuple[str, str], Document] = {}
@@ -160,6 +161,9 @@ class ApiServer:
     def _send(self, request: Request) -> Document:
         """Creates an object, or changes the fields that a merge patch or a strategic merge patch names."""
         document = json.loads(request.body)
+        if document.get("kind") == "SelfSubjectAccessReview":
+            wanted = document["spec"]["resourceAttributes"]
+            return document | {"status": {"allowed": (wanted["verb"], wanted["resource"]) not in self.forbidden}}
         if request.method == "POST":
             name = document["metadata"].get("name") or f"{document['metadata']['generateName']}{self._version}"
             if (request.path, name) in self._objects:
