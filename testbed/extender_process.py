@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import msgspec
@@ -37,6 +37,7 @@ class ServingCertificate(msgspec.Struct, frozen=True):
 class ExtenderProcess:
     """One service on ports of its own, which stay the same when it is started again.
 
+    `serving` is the webhook's certificate, `self-managed` where the service looks after it, or None without a webhook.
     `make_extender_process` makes it.
     """
 
@@ -46,11 +47,12 @@ class ExtenderProcess:
         folder: Path,
         arguments: Sequence[str],
         host: str,
-        serving: ServingCertificate | None,
+        serving: ServingCertificate | Literal["self-managed"] | None,
         *,
         is_asked_by_schedulers: bool = True,
     ) -> None:
-        self.name, self.authority = name, serving.authority if serving else b""
+        self.name = name
+        self.authority = serving.authority if isinstance(serving, ServingCertificate) else b""
         scheduler, admission, operations = (f"{host}:{port}" for port in _free_ports(3))
         self.scheduler_url = f"http://{scheduler}" if is_asked_by_schedulers else ""
         self.admission_url = f"https://{admission}" if serving else ""
@@ -60,7 +62,11 @@ class ExtenderProcess:
             listen["scheduler.listen"] = scheduler
         if serving:
             listen["admission.listen"] = admission
+        if isinstance(serving, ServingCertificate):
             listen["admission.tls"] = f"{{certificate: {serving.certificate}, key: {serving.key}}}"
+        elif serving:
+            listen["admission.tls"] = "{self_managed: true}"
+            listen["admission.self_managed.names"] = f"[{host}]"
         sets = [f"--set={path}={value}" for path, value in listen.items()]
         self._command = [sys.executable, "-m", "extender", "serve", *arguments, *sets]
         self._folder, self._processes = folder, list[Process]()
@@ -176,19 +182,19 @@ def make_extender_process(
     kubeconfig: Path,
     *settings: str,
     mode: Mode = Mode.SECOND,
-    admission: bool = True,
+    admission: bool | Literal["self-managed"] = True,
     scheduler: bool = True,
     host: str = "127.0.0.1",
 ) -> ExtenderProcess:
     """Makes a service, not yet started, with the mode's shipped settings and these (`path=value`) over them.
 
-    Without `admission` there is no webhook listener; without `scheduler` there is none for kube-scheduler. Its files go
-    into `folder`.
+    Without `admission` there is no webhook listener; if it is `self-managed`, the service makes its own certificate.
+    Without `scheduler` there is none for kube-scheduler. Its files go into `folder`.
     """
     configuration = folder / f"{name}.yaml"
     configuration.write_bytes(msgspec.yaml.encode(service_configuration(mode)))
     sets = [f"--set={setting}" for setting in (f"cluster.kubeconfig={kubeconfig}", *settings)]
-    serving = _issue(folder, name, host) if admission else None
+    serving = _issue(folder, name, host) if admission is True else admission or None
     arguments = [f"--config={configuration}", *sets]
     return ExtenderProcess(name, folder, arguments, host, serving, is_asked_by_schedulers=scheduler)
 
@@ -204,6 +210,8 @@ async def write_account(api: ApiClient, admin: Path, path: Path, mode: Mode) -> 
     answer = await api.request("POST", token_path, {**request, "spec": {"expirationSeconds": TOKEN_SECONDS}})
     kubeconfig: dict[str, Any] = msgspec.yaml.decode(admin.read_bytes())
     kubeconfig["users"] = [{"name": user["name"], "user": _token(answer)} for user in kubeconfig["users"]]
+    for context in kubeconfig["contexts"]:
+        context["context"]["namespace"] = account["namespace"]  # as a pod finds its own
     path.touch(mode=0o600)
     path.write_bytes(msgspec.yaml.encode(kubeconfig))
     return path

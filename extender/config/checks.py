@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from extender.config.tree import Config, TlsConfig
+from extender.config.tree import AdmissionTlsConfig, Config, TlsConfig
 from extender.errors import ConfigError
 from extender.images.platform import (
     ARCHITECTURES,
@@ -105,6 +105,29 @@ def _listener_problems(config: Config) -> Iterator[str]:
         if section.listen:
             plain_allowed = getattr(section, "insecure", False)
             yield from _tls_problems(name, section.listen, section.tls, plain_allowed=plain_allowed)
+    if config.admission.listen and is_self_managed(config):
+        yield from _self_managed_problems(config)
+
+
+def is_self_managed(config: Config) -> bool:
+    """Whether the service looks after the webhook's certificate, authority and path tokens itself."""
+    return bool(config.admission.tls and config.admission.tls.self_managed)
+
+
+def _self_managed_problems(config: Config) -> Iterator[str]:
+    admission, tls = config.admission, config.admission.tls
+    files = {
+        "tls.certificate": tls.certificate if tls else "",
+        "tls.key": tls.key if tls else "",
+        "path_token_file": admission.path_token_file,
+    }
+    for name, file in files.items():
+        if file:
+            yield f"admission.{name}: {file!r} is not used with admission.tls.self_managed; give one of the two"
+    if config.cluster.mode == "none":
+        yield "admission.tls.self_managed: it needs a cluster, and cluster.mode is none; give certificate files instead"
+    if not admission.self_managed.configurations:
+        yield "admission.self_managed.configurations: [] names no MutatingWebhookConfiguration; name ours"
 
 
 def _tls_problems(name: str, listen: str, tls: TlsConfig | None, *, plain_allowed: bool) -> Iterator[str]:
@@ -113,6 +136,8 @@ def _tls_problems(name: str, listen: str, tls: TlsConfig | None, *, plain_allowe
             insecure = " or set scheduler.insecure" if name == "scheduler" else ""
             where = f"a loopback address only, and {name}.listen is {listen!r}"
             yield f"{name}.tls: null is allowed on {where}; give certificate files{insecure}"
+        return
+    if isinstance(tls, AdmissionTlsConfig) and tls.self_managed:
         return
     for field in ("certificate", "key"):
         if not getattr(tls, field):

@@ -57,6 +57,32 @@ class TlsConfig(Section, frozen=True):
     """PEM file of the authorities whose client certificates are required; empty asks for none."""
 
 
+class AdmissionTlsConfig(TlsConfig, frozen=True):
+    self_managed: bool = False
+    """The service makes its certificate, authority and path tokens, and renews them: see `admission.self_managed`. Then
+    `certificate`, `key` and `admission.path_token_file` stay empty."""
+
+
+Days = Annotated[float, msgspec.Meta(gt=0, le=36_500)]
+
+
+class SelfManagedConfig(Section, frozen=True):
+    secret: str = "multiarch-webhook-identity"  # noqa: S105  # its name
+    """Secret in our namespace that the replicas share, and that their leader makes and renews."""
+    service: str = "multiarch-webhook"
+    """The webhook's Service, whose DNS names the certificate is for."""
+    names: tuple[str, ...] = ()
+    """More DNS names and IP addresses for the certificate, for API servers that call a URL."""
+    configurations: tuple[str, ...] = ("multiarch-webhook",)
+    """MutatingWebhookConfigurations that get `caBundle` and the path with the token; all of their webhooks are ours."""
+    certificate_days: Days = 90.0
+    """Life of a certificate; the next one is made when two thirds of it are over."""
+    authority_days: Days = 730.0
+    """Life of an authority; the next one is trusted beside it before it signs anything."""
+    token_days: Days = 90.0
+    """How long the API server is told one path token; the next one is accepted before."""
+
+
 class SchedulerConfig(Section, frozen=True):
     listen: str = "127.0.0.1:8880"
     """host:port of the scheduler verbs; an empty string switches the listener off."""
@@ -82,8 +108,11 @@ class AdmissionConfig(Section, frozen=True):
     listen: str = ":8443"
     """host:port of the webhook, or :port for every address of every family; an empty string switches the listener
     off."""
-    tls: TlsConfig | None = TlsConfig()
+    tls: AdmissionTlsConfig | None = AdmissionTlsConfig()
     """Certificate files, which the API server needs; null is allowed on a loopback address only."""
+    self_managed: SelfManagedConfig = SelfManagedConfig()
+    """What `tls.self_managed` makes, where and for whom. It needs rights on that Secret, on a Lease and on those
+    configurations."""
     network_policy: bool = False
     """Only the API server can reach this listener, because a network policy or firewall sees to it. Then, or where
     client certificates are required, a review may make us read the pull secrets its pod names."""
@@ -253,11 +282,12 @@ def _words_of(section: type[Section], field: str) -> str:
 
 
 def _documentation(section: type[Section]) -> Mapping[str, str]:
-    """The strings under the fields of a section."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
-    assert isinstance(body, ast.ClassDef)  # noqa: S101 -- the source of a class is a class
-    found = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            found[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
+    """The strings under the fields of a section, and of those that it extends."""
+    found: dict[str, str] = {}
+    for declared in reversed(section.__mro__[: section.__mro__.index(Section)]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(declared))).body[0]
+        assert isinstance(body, ast.ClassDef)  # noqa: S101 -- the source of a class is a class
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                found[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
     return found

@@ -36,6 +36,10 @@ class ClusterView(Protocol):
     def secrets(self) -> SecretReader | None:
         """Where the cluster's pull secrets are read; None without a cluster."""
 
+    @property
+    def client(self) -> ClusterClient | None:
+        """The client of the API server; None without a cluster."""
+
     def namespace_annotations(self, namespace: str, /) -> Mapping[str, str] | None:
         """The namespace's annotations; None where they are not known."""
 
@@ -64,6 +68,7 @@ class NoCluster:
     def __init__(self, nodes: NodeView | None = None) -> None:
         self.nodes = nodes
         self.secrets = None
+        self.client = None
 
     def namespace_annotations(self, _namespace: str) -> None:
         """None: no namespaces are watched."""
@@ -122,7 +127,7 @@ class WatchedCluster:
         self.nodes = WatchedNodes(client, level_label=level_label, clock=time.monotonic)
         self._namespaces = NamespaceView()
         self._pending_pods = PendingPods(client)
-        self._client = client
+        self.client = client
         self._stale_seconds = stale_seconds
         self._ready_checks: Mapping[str, Check] = {}
         self._live_checks: Mapping[str, Check] = {}
@@ -142,7 +147,7 @@ class WatchedCluster:
         ready_checks: dict[str, Check] = {}
         tasks: dict[str, asyncio.Task[None]] = {}
         for resource, view in views:
-            watch = ListWatch(self._client, resource, view, clock=time.monotonic, random=random.random)
+            watch = ListWatch(self.client, resource, view, clock=time.monotonic, random=random.random)
             if view is self.nodes:
                 self.nodes.follow(watch)
             ready_checks[resource.name] = functools.partial(_readiness, watch, view, self._stale_seconds)

@@ -19,6 +19,7 @@ from extender.service.garbage import collect_seldom
 from extender.service.listeners import Listeners
 from extender.service.outlets import needs_pending_pods
 from extender.service.resolving import open_pod_resolver
+from extender.service.self_managed import with_managed_files
 from extender.store.url import without_password
 
 log = structlog.get_logger()
@@ -79,7 +80,8 @@ async def run_service(config: Config) -> None:
     raise_descriptor_limit()
     async with (
         open_cluster_view(config) as cluster_view,
-        open_service(config, cluster_view) as service,
+        with_managed_files(config, cluster_view.client) as config_with_files,
+        open_service(config_with_files, cluster_view) as service,
         in_background(settle_down(cluster_view, service.is_loaded)),
     ):
         await wait_for_stop()

@@ -160,7 +160,7 @@ class ApiServer:
 
     def _send(self, request: Request) -> Document:
         """Creates an object, or changes the fields that a merge patch or a strategic merge patch names."""
-        document = json.loads(request.body)
+        document: Document = json.loads(request.body)
         if document.get("kind") == "SelfSubjectAccessReview":
             wanted = document["spec"]["resourceAttributes"]
             return document | {"status": {"allowed": (wanted["verb"], wanted["resource"]) not in self.forbidden}}

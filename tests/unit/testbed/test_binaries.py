@@ -265,7 +265,4 @@ def test_the_command_builds_the_control_plane_and_what_is_named(
     monkeypatch.setattr(sys, "argv", ["binaries", "kubectl"])
     with pytest.raises(SystemExit):
         binaries.main()
-    assert (
-        "kubectl is no program; there is kube-controller-manager, kubelet, containerd"
-        in capsys.readouterr().err
-    )
+    assert "kubectl is no program; there is kube-controller-manager, kubelet, containerd" in capsys.readouterr().err
