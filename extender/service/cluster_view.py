@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from extender.cluster.autoscalers import Autoscaler
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.listwatch import Handler, ListWatch, Resource
 from extender.cluster.namespaces import NAMESPACES, NamespaceView
@@ -23,6 +24,8 @@ from extender.kubernetes.core_v1 import Pod
 from extender.outlets.request_nodes import NodeView
 from extender.server.operations import Check, CheckResult
 from extender.service.background import FILE_CHECK_SECONDS, in_background
+
+_SYNC_PAUSE_SECONDS = 0.1
 
 
 class ClusterView(Protocol):
@@ -55,6 +58,9 @@ class ClusterView(Protocol):
     def look_at_pending_pods(self) -> None:
         """Starts a listing of pending pods and watches for a few seconds; returns at once."""
 
+    async def find_autoscalers(self) -> Mapping[Autoscaler, str]:
+        """Returns the cluster's autoscalers, each with a sign of it, once all nodes have been listed."""
+
     def ready_checks(self) -> Mapping[str, Check]:
         """The checks of `/readyz` by name."""
 
@@ -85,6 +91,10 @@ class NoCluster:
 
     def look_at_pending_pods(self) -> None:
         """Does nothing."""
+
+    async def find_autoscalers(self) -> Mapping[Autoscaler, str]:
+        """None."""
+        return {}
 
     def ready_checks(self) -> Mapping[str, Check]:
         """None."""
@@ -166,6 +176,12 @@ class WatchedCluster:
     def look_at_pending_pods(self) -> None:
         """Starts a listing of pending pods and watches for a few seconds; returns at once."""
         self._pending_pods.look()
+
+    async def find_autoscalers(self) -> Mapping[Autoscaler, str]:
+        """Returns the cluster's autoscalers, each with a sign of it, once all nodes have been listed."""
+        while not self.nodes.synced:  # noqa: ASYNC110  # a view has no event
+            await asyncio.sleep(_SYNC_PAUSE_SECONDS)
+        return await self.nodes.autoscalers.find(self._client)
 
     def ready_checks(self) -> Mapping[str, Check]:
         """One check per view."""

@@ -12,6 +12,7 @@ from extender import __version__
 from extender.config.tree import Config
 from extender.metrics import gauge
 from extender.service.allocator import keep_freed_memory
+from extender.service.autoscalers import warn_of_autoscalers
 from extender.service.background import in_background
 from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.descriptors import raise_descriptor_limit
@@ -65,6 +66,7 @@ async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterat
     async with (
         open_pod_resolver(config, cluster_view) as pod_resolver,
         cluster_view.watching(pod_resolver.warm if needs_pending_pods(config) else None),
+        in_background(warn_of_autoscalers(config, cluster_view)),
     ):
         listeners = Listeners(config)
         try:

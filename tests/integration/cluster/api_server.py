@@ -82,6 +82,7 @@ class ApiServer:
         self.forbidden: set[tuple[str, str]] = set()  # verb and resource, as answered to who asks for its own rights
         self.is_open = asyncio.Event()  # while it is cleared, lists and gets wait
         self.is_open.set()
+        self.apis: list[Document] | None = None  # the groups served, as discovery lists them; None: it is refused
         self._objects: dict[tuple[str, str], Document] = {}
         self._history: list[Change] = []
         self._watchers: list[Watcher] = []
@@ -181,6 +182,8 @@ class ApiServer:
         return self._objects[path, name]
 
     def _get(self, request: Request) -> Document:
+        if request.path == "/apis" and self.apis is not None:
+            return {"kind": "APIGroupDiscoveryList", "items": self.apis}
         path, _, name = collection_path(request.path).rpartition("/")
         try:
             return self._objects[path, name]
