@@ -21,7 +21,7 @@ from testbed.objects import KubernetesObject
 from testbed.processes import Process, free_port
 
 READY_SECONDS = 60.0  # for a busy machine; usually it takes one
-GRACE_SECONDS = 5.0
+BATCH_SECONDS = 2  # without another pod that waits, after which it buys for all of them; a busy machine takes a while
 PROVIDER = "karpenter.kwok.sh"
 KARPENTER = "karpenter.sh/v1"
 NODE_CLASS: KubernetesObject = {
@@ -42,23 +42,28 @@ class Karpenter:
         self.bought: dict[str, str] = {}
         self._api, self._process = api, process
 
-    async def create_pools(self, *pools: KubernetesObject, consolidate_after: str = "Never") -> None:
+    async def create_pools(self, *pools: KubernetesObject) -> None:
         """Creates the NodePools, with fake nodes in place of a cloud's; returns when they are ready.
 
-        By default no node is consolidated.
+        Nothing is consolidated before `consolidate` allows it.
         """
         for pool in pools:
             node_class = {"group": PROVIDER, "kind": NODE_CLASS["kind"], "name": NODE_CLASS["metadata"]["name"]}
             template, disruption = pool["spec"]["template"], pool["spec"]["disruption"]
             changed = {
                 "template": {**template, "spec": {**template["spec"], "nodeClassRef": node_class}},
-                "disruption": {**disruption, "consolidateAfter": consolidate_after},
+                "disruption": {**disruption, "consolidateAfter": "Never"},
             }
             await self._api.create({**pool, "spec": {**pool["spec"], **changed}})
         names = {pool["metadata"]["name"] for pool in pools}
         async with asyncio.timeout(READY_SECONDS):
             while not names <= await self._ready_pools():
                 await asyncio.sleep(0.05)
+
+    async def consolidate(self, pool: KubernetesObject, consolidate_after: str) -> None:
+        """Lets Karpenter move the pods of that pool's nodes to cheaper ones, after so long without a change."""
+        change = {"spec": {"disruption": {"consolidateAfter": consolidate_after}}}
+        await self._api.patch("NodePool", pool["metadata"]["name"], change, api_version=KARPENTER)
 
     async def follow_nodes(self) -> None:
         """Records each node bought, and makes it Ready as its kubelet would, until cancelled."""
@@ -115,6 +120,7 @@ async def running_karpenter(
         "METRICS_PORT": free_port(),
         "HEALTH_PROBE_PORT": health,
         "INSTANCE_TYPES_FILE_PATH": types,
+        "BATCH_IDLE_DURATION": f"{BATCH_SECONDS}s",
     }
     command = [shutil.which("env") or "env", *(f"{name}={value}" for name, value in environment.items())]
     process = Process("karpenter", [*command, str(programs / "karpenter")], folder / "karpenter.log")
@@ -133,7 +139,7 @@ async def running_karpenter(
         exc.add_note(karpenter.tail())
         raise
     finally:
-        process.stop(GRACE_SECONDS)
+        process.stop(grace_seconds=0)  # it has nothing to save
 
 
 async def _create_definitions(programs: Path, api: ApiClient) -> None:
