@@ -90,6 +90,22 @@ async def list_nodes(client: Getter) -> list[AuditedNode]:
     return [_decode(_NODE, document, path) async for document in list_documents(client, path)]
 
 
+async def fetch_account_secrets(client: Getter, namespace: str = "") -> Mapping[tuple[str, str], tuple[str, ...]]:
+    """The names of the pull secrets that each ServiceAccount gives to its pods, by namespace and account.
+
+    Raises:
+        ClusterError: as `list_documents`.
+    """
+    kind = ListedKind("v1", "ServiceAccount", "serviceaccounts")
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    async for account in list_objects(client, kind, namespace):
+        metadata = account.get("metadata") or {}
+        names = tuple(str(each["name"]) for each in account.get("imagePullSecrets") or () if each.get("name"))
+        if names:
+            found[str(metadata.get("namespace")), str(metadata.get("name"))] = names
+    return found
+
+
 async def fetch_namespace_annotations(client: Getter, namespace: str = "") -> Mapping[str, Mapping[str, str]]:
     """The annotations of the namespace, or of all; without those that may not be read.
 

@@ -49,6 +49,7 @@ class AuditedSpec(PodSpec, frozen=True):
     volumes: tuple[NamedVolume, ...] | None = None
     resources: ResourceRequirements | None = None
     overhead: Quantities | None = None
+    service_account_name: str | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] | None = None

@@ -73,8 +73,8 @@ class NoCluster:
 
     def __init__(self, nodes: NodeView | None = None) -> None:
         self.nodes = nodes
-        self.secrets = None
-        self.client = None
+        self.secrets: SecretReader | None = None
+        self.client: ClusterClient | None = None
 
     def namespace_annotations(self, _namespace: str) -> None:
         """None: no namespaces are watched."""

@@ -105,9 +105,17 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
     Raises:
         ConfigError: a file or a value of the configuration cannot be used.
     """
+    async with open_image_sources(config) as sources, open_pod_resolver_of(sources, config, cluster_view) as resolver:
+        yield resolver
+
+
+@contextlib.asynccontextmanager
+async def open_pod_resolver_of(
+    sources: ImageSources, config: Config, cluster_view: ClusterView
+) -> AsyncIterator[PodResolver]:
+    """As `open_pod_resolver`, with sources that are open already."""
     cache = config.cache
     async with contextlib.AsyncExitStack() as stack:
-        sources = await stack.enter_async_context(open_image_sources(config))
         await stack.enter_async_context(in_background(sources.watcher.run(FILE_CHECK_SECONDS)))
         resolver = Resolver(
             sources.client,

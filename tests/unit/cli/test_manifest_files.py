@@ -45,8 +45,10 @@ def test_a_folder_gives_its_manifests_sorted(tmp_path: Path) -> None:
     (tmp_path / "sub" / "c.yml").write_text(POD % "c")
     (tmp_path / "notes.txt").write_text("{{ not yaml")
     assert [name for name, _ in sources(str(tmp_path))] == ["b", "c"]
+    empty = tmp_path / "empty"
+    empty.mkdir()
     with pytest.raises(ConfigError, match=r"no file that ends in \.yaml"):
-        sources(str((tmp_path / "empty").mkdir() or tmp_path / "empty"))
+        sources(str(empty))
 
 
 def test_standard_input_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
