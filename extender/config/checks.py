@@ -17,6 +17,7 @@ from extender.images.platform import (
     parse_platform,
 )
 from extender.placement.annotations import Choice
+from extender.placement.gate import AfterGate, UnknownImages
 
 
 def problems_of(config: Config) -> Iterator[str]:
@@ -24,6 +25,7 @@ def problems_of(config: Config) -> Iterator[str]:
     yield from _listener_problems(config)
     yield from _platform_problems(config)
     yield from _provider_problems(config)
+    yield from _gate_problems(config)
     if Choice.ASSUME in (config.scheduler.pending, config.scheduler.unknown) and not config.scheduler.assume:
         yield "scheduler.assume: [] names nothing while scheduler.pending or scheduler.unknown is assume; name one"
     shutdown = config.shutdown
@@ -38,11 +40,31 @@ def problems_of(config: Config) -> Iterator[str]:
             yield f"{path}: {seconds:g} must not be more than cache.stale_seconds ({config.cache.stale_seconds:g})"
 
 
+def _gate_problems(config: Config) -> Iterator[str]:
+    admission = config.admission
+    if admission.unknown is UnknownImages.GATE and config.cluster.mode == "none":
+        yield "admission.unknown: gate needs a cluster, and cluster.mode is none; choose pass or assume"
+    assumes = {
+        "admission.unknown": admission.unknown is UnknownImages.ASSUME,
+        "admission.gate.then": admission.gate.then is AfterGate.ASSUME,
+    }
+    for path in (path for path, assumed in assumes.items() if assumed):
+        if not admission.node_affinity.required:
+            need = f"needs admission.node_affinity required or both, and it is {admission.node_affinity}"
+            yield f"{path}: assume {need}; choose one of them, or {path} pass"
+        if not config.scheduler.assume:
+            yield f"scheduler.assume: [] names nothing while {path} is assume; name one"
+
+
 def warnings_of(config: Config) -> Iterator[str]:
     """What `serve` accepts and is probably a mistake, one sentence each: architectures and systems nobody has."""
     for name in config.placement.preference:
         if problem := _unheard_of(Platform("", normalize_platform("", name).architecture)):
             yield f"placement.preference: {name!r}: {problem}"
+    admission = config.admission
+    if admission.unknown is UnknownImages.GATE and not (admission.node_affinity.required or config.scheduler.listen):
+        affinity = f"admission.node_affinity: {admission.node_affinity}"
+        yield f"{affinity} keeps pods that admission.unknown: gate has held from no node; is it required?"
     for path, text in _named_platforms(config):
         with contextlib.suppress(InvalidPlatform):  # a problem, not a warning
             if problem := _unheard_of(parse_platform(text)):
@@ -83,7 +105,8 @@ def _listener_problems(config: Config) -> Iterator[str]:
     outlets = {
         name: section for name, section in sections.items() if hasattr(section, "listen") and hasattr(section, "tls")
     }
-    if not any(section.listen for section in outlets.values()):
+    gates = config.admission.unknown is UnknownImages.GATE  # a controller, which works without a listener
+    if not gates and not any(section.listen for section in outlets.values()):
         names = " and ".join(f"{name}.listen" for name in outlets)
         yield f"{names} are all empty, so there is nothing to serve; give one a host:port"
     listeners = {name: section for name, section in sections.items() if getattr(section, "listen", "")}

@@ -17,6 +17,7 @@ import msgspec
 from extender.credential_sources import Cloud
 from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import Choice
+from extender.placement.gate import AfterGate, ImpossiblePods, UnknownImages
 from extender.placement.tolerations import TolerationRule
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
@@ -104,6 +105,14 @@ class SchedulerConfig(Section, frozen=True):
     off arm64 nodes; it never earns a score, a toleration or an affinity."""
 
 
+class GateConfig(Section, frozen=True):
+    limit_seconds: Seconds = 300.0
+    """Longest time a pod is held, counted from its creation; long enough for a push that comes after the pod."""
+    then: AfterGate = AfterGate.PASS
+    """What follows, and what is done at once about an image that waiting cannot make known: `pass` lets the pod go by
+    what is known of its other images, `assume` takes the image to run on `scheduler.assume`."""
+
+
 class AdmissionConfig(Section, frozen=True):
     listen: str = ":8443"
     """host:port of the webhook, or :port for every address of every family; an empty string switches the listener
@@ -139,6 +148,15 @@ class AdmissionConfig(Section, frozen=True):
     node_affinity: AffinityMode = AffinityMode.NONE
     """What is written for autoscalers and preemption to see: `required` keeps a pod on platforms its images have,
     `preferred` states the preference, `both` does both."""
+    unknown: UnknownImages = UnknownImages.PASS
+    """When an image is not known within `wait_seconds`: `pass` lets the pod through by what is known of the others,
+    `gate` holds it with a scheduling gate until the image is known, `assume` takes the image to run on
+    `scheduler.assume` where required affinity is written. `gate` also runs the controller that lets pods go."""
+    impossible: ImpossiblePods = ImpossiblePods.PEND
+    """When the images have no platform in common, or none that the pod's own selector and affinity allow: `pend` writes
+    required affinity that no node satisfies, so that the pod waits with a reason, `pass` writes none, `deny` refuses
+    the pod. `pend` needs required affinity; a pod that exists already waits under `deny` too."""
+    gate: GateConfig = GateConfig()
     scheduler_name: str = ""
     """Given to every pod received that has no schedulerName or `default-scheduler`; empty changes none."""
 

@@ -8,7 +8,7 @@ from typing import NewType
 
 import msgspec
 
-from extender.kubernetes.meta_v1 import ObjectMeta
+from extender.kubernetes.meta_v1 import CreatedMeta, GatedMeta, ObjectMeta
 from extender.kubernetes.wire import Wire
 
 NodeName = NewType("NodeName", str)
@@ -77,12 +77,20 @@ class CreatedSpec(PodSpec, frozen=True):
     affinity: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     scheduler_name: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     node_selector: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    scheduling_gates: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class CreatedPod(Pod, frozen=True):
     """core/v1 Pod as a mutation reads it."""
 
+    metadata: CreatedMeta | None = None
     spec: CreatedSpec | None = None
+
+
+class GatedPod(CreatedPod, frozen=True):
+    """core/v1 Pod that a scheduling gate holds, as the API server stores it."""
+
+    metadata: GatedMeta | None = None
 
 
 class NodeSystemInfo(Wire, frozen=True):

@@ -34,6 +34,18 @@ class ObjectMeta(Wire, frozen=True):
     owner_references: list[OwnerReference] | None = None
 
 
+class CreatedMeta(ObjectMeta, frozen=True):
+    """metav1.ObjectMeta of a pod as a mutation reads it, with the labels as raw JSON; `UNSET` if missing."""
+
+    labels: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class GatedMeta(CreatedMeta, frozen=True):
+    """metav1.ObjectMeta of a stored pod that is about to be patched."""
+
+    resource_version: str = ""
+
+
 class PartialObjectMetadata(Wire, frozen=True):
     """metav1.PartialObjectMetadata: an object of any kind, sent with its metadata alone."""
 

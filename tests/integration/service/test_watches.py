@@ -26,7 +26,7 @@ from extender.service.process import open_service
 from extender.service.resolving import open_pod_resolver
 from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api, write_kubeconfig
 from tests.integration.registry.faulty import GuardedRegistry
-from tests.integration.service.caller import AMD64, ARM64, Caller
+from tests.integration.service.caller import AMD64, ARM64, Caller, changes_of
 
 ALWAYS = {NODES.path, NAMESPACES.path}
 MODES = pytest.mark.parametrize(
@@ -240,7 +240,7 @@ async def test_a_private_image_is_known_to_reviews_of_the_api_server_alone(
                 await caller.review(created, namespace="default")
                 await until(lambda: registry.requests["GET manifests"])
             answer = await caller.review(created, namespace="default")
-        assert bool(answer["patch"]) == (network_policy == "true")
+        assert bool(changes_of(answer)) == (network_policy == "true")
     gets = [request for request in api.requests if request.kind == "get" and request.path != "/apis"]
     assert bool(gets) == (bool(listen) or network_policy == "true")
 
@@ -261,14 +261,14 @@ async def test_a_review_behind_a_token_is_the_api_servers(api: ApiServer, tmp_pa
             async with service_in(api, tmp_path, "", setting, registries=[private.host, public.host]) as caller:
                 await until_ready(caller)
                 for each in (created, of_public):
-                    assert (await caller.review(each, namespace="default"))["patch"] == []
+                    assert changes_of(await caller.review(each, namespace="default")) == []
                 assert not private.requests
                 assert not public.requests
                 assert asked_for(api) == ALWAYS
                 for each in (created, of_public):
-                    assert (await caller.review_at(f"/admission/pods/{token}", each, namespace="default"))["patch"]
-                assert (await caller.review(created, namespace="default"))["patch"] == []
-                assert (await caller.review(of_public, namespace="default"))["patch"]
+                    assert changes_of(await caller.review_at(f"/admission/pods/{token}", each, namespace="default"))
+                assert changes_of(await caller.review(created, namespace="default")) == []
+                assert changes_of(await caller.review(of_public, namespace="default"))
                 url = f"{caller.service.admission_url}/admission/pods/{secrets.token_hex(32)}"
                 async with caller.session.post(url, data=b"{}") as response:
                     assert response.status == 404
@@ -288,7 +288,7 @@ async def test_a_token_is_one_of_several_proofs(api: ApiServer, tmp_path: Path) 
         created["spec"]["imagePullSecrets"] = [{"name": "pull"}]
         async with service_in(api, tmp_path, "", *settings, registries=[private.host]) as caller:
             await until_ready(caller)
-            assert (await caller.review(created, namespace="default"))["patch"]
+            assert changes_of(await caller.review(created, namespace="default"))
 
 
 async def test_a_file_of_tokens_that_cannot_be_used_keeps_the_service_from_starting(
