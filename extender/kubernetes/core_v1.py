@@ -211,3 +211,44 @@ class Affinity(Wire, frozen=True):
     """core/v1 Affinity, of which only the node affinity is read."""
 
     node_affinity: NodeAffinity | None = None
+
+
+class PodReference(Wire, frozen=True):
+    """core/v1 ObjectReference to a pod."""
+
+    namespace: str
+    name: str
+    uid: str
+    api_version: str = "v1"
+    kind: str = "Pod"
+
+
+class EventMeta(Wire, frozen=True):
+    """The metadata of an event; the API server completes its name."""
+
+    namespace: str
+    generate_name: str
+
+
+class EventSource(Wire, frozen=True):
+    """core/v1 EventSource."""
+
+    component: str
+
+
+class PodEvent(Wire, frozen=True):
+    """core/v1 Event about a pod."""
+
+    metadata: EventMeta
+    involved_object: PodReference
+    reason: str
+    message: str
+    type: str
+    source: EventSource
+    reporting_component: str
+    reporting_instance: str
+    action: str
+    first_timestamp: str
+    last_timestamp: str
+    event_time: str
+    count: int = 1
