@@ -28,8 +28,25 @@ from extender.service.background import FILE_CHECK_SECONDS, in_background
 _SYNC_PAUSE_SECONDS = 0.1
 
 
+class GateSwitch(Protocol):
+    """Whether pods may be held by our gate, and the health of what lifts it."""
+
+    def can_gate(self) -> bool:
+        """Whether somebody provably lifts gates."""
+
+    def ready_checks(self) -> Mapping[str, Check]:
+        """The checks of `/readyz` by name."""
+
+    def live_checks(self) -> Mapping[str, Check]:
+        """The checks of `/livez` by name."""
+
+
 class ClusterView(Protocol):
     """The cluster as the outlets see it."""
+
+    @property
+    def client(self) -> ClusterClient | None:
+        """The client of the cluster's API; None without a cluster."""
 
     @property
     def nodes(self) -> NodeView | None:
@@ -60,6 +77,12 @@ class ClusterView(Protocol):
 
     async def find_autoscalers(self) -> Mapping[Autoscaler, str]:
         """Returns the cluster's autoscalers, each with a sign of it, once all nodes have been listed."""
+
+    def can_gate(self) -> bool:
+        """Whether pods may be held by our gate, since somebody provably lifts it."""
+
+    def lift_gates_by(self, gates: GateSwitch | None) -> None:
+        """Has `can_gate` and the checks speak for the gate controller too; None for none."""
 
     def ready_checks(self) -> Mapping[str, Check]:
         """The checks of `/readyz` by name."""
@@ -95,6 +118,13 @@ class NoCluster:
     async def find_autoscalers(self) -> Mapping[Autoscaler, str]:
         """None."""
         return {}
+
+    def can_gate(self) -> bool:
+        """False: nobody could lift a gate."""
+        return False
+
+    def lift_gates_by(self, gates: GateSwitch | None) -> None:
+        """Does nothing."""
 
     def ready_checks(self) -> Mapping[str, Check]:
         """None."""
@@ -139,6 +169,7 @@ class WatchedCluster:
         self._pending_pods = PendingPods(client)
         self.client = client
         self._stale_seconds = stale_seconds
+        self._gates: GateSwitch | None = None
         self._ready_checks: Mapping[str, Check] = {}
         self._live_checks: Mapping[str, Check] = {}
 
@@ -181,15 +212,23 @@ class WatchedCluster:
         """Returns the cluster's autoscalers, each with a sign of it, once all nodes have been listed."""
         while not self.nodes.synced:  # noqa: ASYNC110  # a view has no event
             await asyncio.sleep(_SYNC_PAUSE_SECONDS)
-        return await self.nodes.autoscalers.find(self._client)
+        return await self.nodes.autoscalers.find(self.client)
+
+    def can_gate(self) -> bool:
+        """Whether pods may be held by our gate, since somebody provably lifts it."""
+        return self._gates is not None and self._gates.can_gate()
+
+    def lift_gates_by(self, gates: GateSwitch | None) -> None:
+        """Has `can_gate` and the checks speak for the gate controller too; None for none."""
+        self._gates = gates
 
     def ready_checks(self) -> Mapping[str, Check]:
-        """One check per view."""
-        return self._ready_checks
+        """One check per view, and those of the gates."""
+        return {**self._ready_checks, **(self._gates.ready_checks() if self._gates else {})}
 
     def live_checks(self) -> Mapping[str, Check]:
-        """One check per watch, including that of pending pods if there is one."""
-        return self._live_checks
+        """One check per watch, including that of pending pods if there is one, and those of the gates."""
+        return {**self._live_checks, **(self._gates.live_checks() if self._gates else {})}
 
 
 @contextlib.asynccontextmanager

@@ -85,6 +85,7 @@ def _admission(
         wait_seconds=config.admission.wait_seconds,
         clock=time.monotonic,
         may_read_secrets=may_read_secrets,
+        can_gate=cluster_view.can_gate,
     )
 
 

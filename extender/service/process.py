@@ -17,6 +17,7 @@ from extender.service.background import in_background
 from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.descriptors import raise_descriptor_limit
 from extender.service.garbage import collect_seldom
+from extender.service.gates import open_gates
 from extender.service.listeners import Listeners
 from extender.service.outlets import needs_pending_pods
 from extender.service.resolving import open_pod_resolver
@@ -67,6 +68,7 @@ async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterat
         open_pod_resolver(config, cluster_view) as pod_resolver,
         cluster_view.watching(pod_resolver.warm if needs_pending_pods(config) else None),
         in_background(warn_of_autoscalers(config, cluster_view)),
+        open_gates(config, cluster_view, pod_resolver),
     ):
         listeners = Listeners(config)
         try:
