@@ -56,10 +56,6 @@ class ClusterView(Protocol):
     def secrets(self) -> SecretReader | None:
         """Where the cluster's pull secrets are read; None without a cluster."""
 
-    @property
-    def client(self) -> ClusterClient | None:
-        """The client of the API server; None without a cluster."""
-
     def namespace_annotations(self, namespace: str, /) -> Mapping[str, str] | None:
         """The namespace's annotations; None where they are not known."""
 
