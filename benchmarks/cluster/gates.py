@@ -31,6 +31,7 @@ PER_SECOND, GROWTH_MEGABYTES = 400.0, 15.0
 WHERE = "gates"
 GATE = "multiarch-extender.io/platforms"
 _PAUSE_SECONDS = 0.02
+_CREATED_TOGETHER = 200  # a request of the client ends after 30 s, queueing included
 _GIVEN_UP_SECONDS = 300.0
 _RELEASES = "multiarch_gates_releases_total"
 
@@ -129,7 +130,7 @@ async def _controller(api: ApiClient, cluster: LocalCluster, folder: Path, regis
 
 
 async def _burst(api: ApiClient, service: ExtenderProcess, registry: EmbeddedRegistry, held: int) -> Burst:
-    await api.create_all(_gated(f"held-{number}", f"{registry.host}/late:1") for number in range(held))
+    await _create(api, [_gated(f"held-{number}", f"{registry.host}/late:1") for number in range(held)])
     await _until(service, "multiarch_gates_pods", held, state="held")
     registry.add_index("late", "1", ["linux/amd64", "linux/arm64"])
     await _until(service, _RELEASES, 1)
@@ -148,11 +149,16 @@ async def _rounds(api: ApiClient, service: ExtenderProcess, registry: EmbeddedRe
     before, samples = int(await service.metric(_RELEASES)), list[Sample]()
     for first in range(0, pods, ROUND):
         last = min(first + ROUND, pods)
-        await api.create_all(_gated(f"pod-{number}", f"{registry.host}/app:1") for number in range(first, last))
+        await _create(api, [_gated(f"pod-{number}", f"{registry.host}/app:1") for number in range(first, last)])
         await _until(service, _RELEASES, before + last)
         await api.delete_all("Pod", WHERE)
         samples.append(Sample(last, memory(service.pid).now_megabytes))
     return samples
+
+
+async def _create(api: ApiClient, pods: Sequence[KubernetesObject]) -> None:
+    for first in range(0, len(pods), _CREATED_TOGETHER):
+        await api.create_all(pods[first : first + _CREATED_TOGETHER])
 
 
 async def _until(service: ExtenderProcess, metric: str, value: int, **labels: str) -> None:
