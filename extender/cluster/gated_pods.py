@@ -88,18 +88,34 @@ async def list_gated_pods(client: ClusterClient, namespace: str = "") -> list[St
     return list(found.values())
 
 
+async def list_unlabelled_pods(client: ClusterClient) -> list[msgspec.Raw]:
+    """The pods that no scheduler has placed and that lack the label, from the API server's cache: some may be ours.
+
+    Raises ClusterError.
+    """
+    query = {"fieldSelector": PENDING, "labelSelector": f"!{GATED_LABEL}", "resourceVersion": "0"}
+    return [document for document in _decode_page(await client.get(PODS, query)).items or () if _is_held(document)]
+
+
+def _is_held(document: msgspec.Raw) -> bool:
+    return decode_stored_pod(document).is_held
+
+
 async def _list_pages(client: ClusterClient, path: str, query: Mapping[str, str]) -> AsyncIterator[list[StoredPod]]:
     query = {**query, "limit": str(_PAGE_PODS)}
     while True:
-        body = await client.get(path, query)
-        try:
-            page = _PAGE.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-            raise ClusterError(f"the API server's answer is no list: {exc}") from exc
+        page = _decode_page(await client.get(path, query))
         yield [decode_stored_pod(document) for document in page.items or ()]
         if not page.metadata.continue_:
             return
         query["continue"] = page.metadata.continue_
+
+
+def _decode_page(body: bytes) -> List:
+    try:
+        return _PAGE.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise ClusterError(f"the API server's answer is no list: {exc}") from exc
 
 
 def encode_ungating(pod: StoredPod) -> bytes:

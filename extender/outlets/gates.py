@@ -15,10 +15,17 @@ import structlog
 from extender.budgets import Budget, declare_budget
 from extender.circuit_breaker import Backoff
 from extender.cluster.client import ClusterClient, ClusterRefused
-from extender.cluster.gated_pods import GATED_PODS, StoredPod, decode_stored_pod, patch_pod, read_pod
+from extender.cluster.gated_pods import (
+    GATED_PODS,
+    StoredPod,
+    decode_stored_pod,
+    list_unlabelled_pods,
+    patch_pod,
+    read_pod,
+)
 from extender.cluster.listwatch import AGE, ListWatch
 from extender.errors import ClusterError
-from extender.images.content import Answer
+from extender.images.content import Answer, Content
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import GatedPod, PodReference
 from extender.metrics import counter, gauge, histogram
@@ -34,8 +41,11 @@ PATCHES_AT_ONCE = 16  # 32 give a fifth more patches a second, and three times t
 NEW_SECONDS = 30.0  # a pod that is older than its limit when first seen is still looked up for so long
 _FIRST_WAIT_SECONDS, _WAIT_SECONDS = 2.0, 30.0  # for lookups under way: soon an event tells why, then as they end
 _FIRST_PACE_SECONDS, _LAST_PACE_SECONDS = 1.0, 5.0  # between two looks at the cache: failures have their own pace
+_CONFIRMED_SECONDS = 1.0  # a pod that was held for longer goes by tags that were confirmed as lately as that
+_CONFIRMATION_SECONDS = 5.0  # for these; then by what is known
 _SETTLE_SECONDS = 0.05  # in which the pods whose images have become known are let go, as a rule
 _TICK_SECONDS = 0.2
+_SEARCH_SECONDS = 300.0  # between two searches for pods whose label somebody took off, each a list of pending pods
 _RETRY = Backoff(first_seconds=0.5, max_seconds=5.0)
 _MOST_EVENTS = 3  # about one pod that is held; the first tells why, and others follow when that changes
 
@@ -195,6 +205,7 @@ class GateController:
                 tasks.create_task(watch.run())
                 tasks.create_task(self._tick())
                 tasks.create_task(self._events.run())
+                tasks.create_task(self._find_unlabelled())
                 for _ in range(PATCHES_AT_ONCE):
                     tasks.create_task(self._work())
         finally:
@@ -285,6 +296,16 @@ class GateController:
                 pod = heapq.heappop(self._timers)[2]
                 if self._is_current(pod):
                     self._enqueue(pod)
+
+    async def _find_unlabelled(self) -> None:
+        """Takes in pods that have the gate and not its label, so that the watch does not show them."""
+        while True:
+            try:
+                for document in await list_unlabelled_pods(self._client):
+                    self._take_in(decode_stored_pod(document), document)
+            except ClusterError as exc:
+                log.info("gate.search_failed", why=str(exc))
+            await self._sleep(_SEARCH_SECONDS)
 
     async def _work(self) -> None:
         while True:
@@ -455,13 +476,11 @@ class GateController:
 
     async def _look_up(self, group: _ImageWait) -> None:
         """Has the members judged whenever the answers change, and those whose time is over."""
-        wait_seconds, pace_seconds = _FIRST_WAIT_SECONDS, _FIRST_PACE_SECONDS
+        began, wait_seconds, pace_seconds = self._clock(), _FIRST_WAIT_SECONDS, _FIRST_PACE_SECONDS
         while group.members:
             started = self._clock()
             left = min(held.expires_at for held in group.members.values()) - started
-            answers = await self._pod_resolver.resolve(
-                group.question, max(0.0, min(wait_seconds, left)), revalidate=True
-            )
+            answers = await self._resolve(group, max(0.0, min(wait_seconds, left)), started - began)
             is_new = answers != group.answers
             group.answers = answers
             for held in group.members.values():
@@ -472,6 +491,15 @@ class GateController:
                 await self._sleep(pace_seconds)
                 pace_seconds = min(pace_seconds * 1.5, _LAST_PACE_SECONDS)
             wait_seconds = _WAIT_SECONDS
+
+    async def _resolve(self, group: _ImageWait, wait_seconds: float, waited_seconds: float) -> list[Answer]:
+        """The answers for a group that has waited so long; a tag that may have moved meanwhile is confirmed first."""
+        answers = await self._pod_resolver.resolve(group.question, wait_seconds, revalidate=True)
+        is_known = all(isinstance(answer, Content) for answer in answers)
+        if is_known and answers != group.answers and waited_seconds > _CONFIRMED_SECONDS:
+            await self._pod_resolver.confirm(group.question, _CONFIRMED_SECONDS, _CONFIRMATION_SECONDS)
+            answers = await self._pod_resolver.resolve(group.question, 0.0)
+        return answers
 
     def _oldest_seconds(self) -> float:
         now = self._clock()

@@ -191,7 +191,7 @@ class ApiServer:
             raise Refusal(404, f'"{name}" not found') from None
 
     def _list(self, request: Request) -> Document:
-        selector, limit = selector_of(request), int(request.query["limit"])
+        selector, limit = selector_of(request), int(request.query.get("limit", "100000"))
         version, offset = map(int, request.query.get("continue", f"{self._version}:0").split(":"))
         if offset == 0:
             found = [document for (path, _), document in self._objects.items() if path == request.path]
@@ -316,6 +316,10 @@ def is_selected(document: Document | None, selector: str) -> bool:
     if document is None:
         return False
     for clause in filter(None, selector.split(",")):
+        if clause.startswith(f"{LABELS}!"):
+            if clause.removeprefix(f"{LABELS}!") in document["metadata"].get("labels", {}):
+                return False
+            continue
         path, _, wanted = clause.partition("=")
         value: Any = document
         if path.startswith(LABELS):

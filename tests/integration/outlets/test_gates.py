@@ -332,6 +332,32 @@ async def test_watch_that_is_compacted_loses_no_pod(cluster: Cluster, tmp_path: 
         await cluster.is_released("second")
 
 
+async def test_gate_without_the_label_is_found(cluster: Cluster, tmp_path: Path) -> None:
+    """Somebody has taken the label off, so the watch does not show the pod."""
+    cluster.create("unlabelled", "arm:1", labels={"app": "a"})
+    cluster.create("others", "arm:1", labels={}, gates=["example.com/quota"])
+    async with controlled(cluster, tmp_path):
+        await cluster.is_released("unlabelled")
+    assert cluster.architectures("unlabelled") == ["arm64"]
+    assert len(cluster.patches()) == 1
+
+
+async def test_tag_that_moves_while_its_pod_is_held_is_asked_for_again(cluster: Cluster, tmp_path: Path) -> None:
+    """The pod waits for another image; what its first tag meant when it was created does not count."""
+    cluster.registry.add_index("moving", "1", ["linux/amd64"])
+    async with controlled(cluster, tmp_path):
+        cluster.create("before", "moving:1")
+        await cluster.is_released("before")
+        cluster.create("held", "moving:1", "late:1")
+        await cluster.is_told("WaitingForImagePlatforms")
+        cluster.registry.add_index("moving", "1", ["linux/arm64"])
+        await asyncio.sleep(1.1)
+        cluster.registry.add_index("late", "1", ["linux/amd64", "linux/arm64"])
+        await cluster.is_released("held", seconds=10)
+    assert cluster.architectures("before") == ["amd64"]
+    assert cluster.architectures("held") == ["arm64"]
+
+
 async def test_ignored_pod_is_let_go_without_a_lookup(cluster: Cluster, tmp_path: Path) -> None:
     """A policy may have gated it; `mode: ignore` means that nobody looks at its images."""
     cluster.create("ignored", "app:1", annotations={"multiarch-extender.io/mode": "ignore"})
