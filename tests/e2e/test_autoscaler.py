@@ -96,7 +96,7 @@ async def test_the_right_nodes_are_bought_and_no_others(
     async with autoscaled.running(ARM64_CHEAPER) as karpenter:
         await karpenter.create_pools(*WAYS[way])
         for kind in ("amd", "arm", "multi"):
-            await world.create_pods(where, OF_A_KIND, getattr(world.images, kind), prefix=kind, cpu="50m")
+            await world.create_pods(where, OF_A_KIND, getattr(world.images, kind), prefix=kind, cpu="40m")
         started = time.monotonic()
         with world.scheduler(mode, None if mode is Mode.WEBHOOK else service):
             placed = await world.wait_all_bound(where, count)
