@@ -13,7 +13,7 @@ import structlog
 from extender.cluster.listwatch import Getter
 from extender.errors import ClusterError
 from extender.kubernetes.apidiscovery_v2 import MEDIA_TYPE, APIGroupDiscoveryList
-from extender.kubernetes.core_v1 import MarkedMeta, MarkedNode
+from extender.kubernetes.reported_v1 import MarkedMeta, MarkedNode
 
 _KARPENTER_GROUP = "karpenter.sh"
 _KARPENTER_LABEL = "karpenter.sh/nodepool"

@@ -120,31 +120,6 @@ class Node(Wire, frozen=True):
     status: NodeStatus | None = None
 
 
-class Taint(Wire, frozen=True):
-    """core/v1 Taint, of which only the key is read."""
-
-    key: str | None = None
-
-
-class NodeSpec(Wire, frozen=True):
-    """core/v1 NodeSpec."""
-
-    taints: tuple[Taint, ...] | None = None
-
-
-class MarkedMeta(NodeMeta, frozen=True):
-    """The metadata of a node with its annotations."""
-
-    annotations: dict[str, str] | None = None
-
-
-class MarkedNode(Wire, frozen=True):
-    """core/v1 Node with what autoscalers write on it."""
-
-    metadata: MarkedMeta | None = None
-    spec: NodeSpec | None = None
-
-
 class NodeList(Wire, frozen=True):
     """core/v1 NodeList, of which only the items are read."""
 

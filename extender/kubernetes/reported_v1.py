@@ -1,11 +1,12 @@
-"""The fields of core/v1 that only reports read: taints of nodes, and what kubelets say of pods and containers.
+"""The fields of core/v1 that only reports read: taints of nodes, what autoscalers write on them, and what
+kubelets say of pods and containers.
 
 Source: k8s.io/api/core/v1/types.go. What a decision reads is in `core_v1`, whose structs stay small for its sake.
 """
 
 import msgspec
 
-from extender.kubernetes.core_v1 import Container, CreatedPod, CreatedSpec, Node, PodSpec, Volume
+from extender.kubernetes.core_v1 import Container, CreatedPod, CreatedSpec, Node, NodeMeta, PodSpec, Volume
 from extender.kubernetes.meta_v1 import ObjectMeta
 from extender.kubernetes.wire import Wire
 
@@ -29,6 +30,18 @@ class ReportedNode(Node, frozen=True):
     """core/v1 Node with the fields by which kube-scheduler refuses it."""
 
     spec: NodeSpec | None = None
+
+
+class MarkedMeta(NodeMeta, frozen=True):
+    """The metadata of a node with its annotations."""
+
+    annotations: dict[str, str] | None = None
+
+
+class MarkedNode(ReportedNode, frozen=True):
+    """core/v1 Node with what autoscalers write on it."""
+
+    metadata: MarkedMeta | None = None
 
 
 class NamedContainer(Container, frozen=True):
