@@ -89,6 +89,9 @@ class Treatment(msgspec.Struct, frozen=True):
     passed: tuple[Unresolved, ...] = ()
 
 
+_NOTHING_UNRESOLVED = Treatment()
+
+
 def treat(
     images: Sequence[PodImage], facts: Sequence[ImageFact], overrides: Overrides, gate: GatePolicy, *, expired: bool
 ) -> Treatment:
@@ -96,10 +99,16 @@ def treat(
 
     An image that is never pulled is not among them: only the node's own copy could tell its platforms.
     """
+    unresolved = [
+        (image, fact)
+        for image, fact in zip(images, facts, strict=True)
+        if isinstance(fact, Pending | Unknown) and fact.cause is not Cause.NEVER_PULLED
+    ]
+    if not unresolved:
+        return _NOTHING_UNRESOLVED
     found: dict[UnknownImages, list[Unresolved]] = {choice: [] for choice in UnknownImages}
-    for image, fact in zip(images, facts, strict=True):
-        if isinstance(fact, Pending | Unknown) and fact.cause is not Cause.NEVER_PULLED:
-            found[gate.choose(fact, overrides, expired=expired)].append((image, fact))
+    for image, fact in unresolved:
+        found[gate.choose(fact, overrides, expired=expired)].append((image, fact))
     return Treatment(
         tuple(found[UnknownImages.GATE]), tuple(found[UnknownImages.ASSUME]), tuple(found[UnknownImages.PASS])
     )

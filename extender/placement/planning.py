@@ -24,7 +24,7 @@ from extender.placement.creation import Creation
 from extender.placement.facts import Fit, ImageFact, RunsOn, fit
 from extender.placement.gate import GatePolicy, ImpossiblePods, Treatment, treat
 from extender.placement.patch import Json, JsonObject, look
-from extender.placement.policy import Policy, common_platforms, is_multi_arch, preference_for
+from extender.placement.policy import Policy, common_architectures, preference_for
 from extender.placement.reasons import Constraint, refusal_text, shown_reference
 from extender.placement.tolerations import TolerationRule, is_covered, parse_platforms
 
@@ -79,9 +79,21 @@ class Planner:
     def _plan(
         self, creation: Creation, document: JsonObject, treatment: Treatment, plan_terms: "_PlanTerms"
     ) -> PlannedAdditions:
-        planned = self._plan_affinity(creation, document, treatment, plan_terms)
-        tolerations = self._earned_tolerations(creation, look(document, TOLERATIONS_PATH))
-        return msgspec.structs.replace(planned, tolerations=tuple(tolerations))
+        tolerations = tuple(self._earned_tolerations(creation, look(document, TOLERATIONS_PATH)))
+        mode = self._admission.node_affinity
+        if mode is AffinityMode.NONE and self._admission.impossible is not ImpossiblePods.DENY:
+            return PlannedAdditions(tolerations)
+        try:
+            existing = msgspec.convert(look(document, AFFINITY_PATH) or {}, Affinity).node_affinity or NodeAffinity()
+        except msgspec.ValidationError as exc:
+            why = f"no node affinity was written, since the pod's own cannot be read: {exc}"
+            return PlannedAdditions(tolerations, warnings=(why,))
+        selector = cast("dict[str, str]", look(document, ("spec", "nodeSelector")) or {})
+        required = self._plan_required(creation, treatment, lambda nodes: plan_terms(existing, selector, nodes))
+        preferred = self._plan_preferred(creation, existing) if mode.preferred else ()
+        return PlannedAdditions(
+            tolerations, required.additions, preferred, required.reason, required.warnings, required.impossible
+        )
 
     def _earned_tolerations(self, creation: Creation, existing: Json) -> list[Toleration]:
         """The tolerations of rules on whose every platform all images run, except those that the pod covers already."""
@@ -98,52 +110,46 @@ class Planner:
             fit(facts, platform, self._policy.compatibility) is Fit.YES for platform in platforms
         )
 
-    def _plan_affinity(
-        self, creation: Creation, document: JsonObject, treatment: Treatment, plan_terms: "_PlanTerms"
-    ) -> PlannedAdditions:
-        mode = self._admission.node_affinity
-        judged = mode.required or self._admission.impossible is ImpossiblePods.DENY
-        if not judged and not mode.preferred:
-            return PlannedAdditions()
-        try:
-            existing = msgspec.convert(look(document, AFFINITY_PATH) or {}, Affinity).node_affinity or NodeAffinity()
-        except msgspec.ValidationError as exc:
-            why = f"no node affinity was written, since the pod's own cannot be read: {exc}"
-            return PlannedAdditions(warnings=(why,))
-        selector = cast("dict[str, str]", look(document, ("spec", "nodeSelector")) or {})
-        planned = PlannedAdditions()
-        if judged:
-            planned = self._plan_required(creation, treatment, lambda nodes: plan_terms(existing, selector, nodes))
-        if not mode.required:  # only whether the pod is possible was of interest
-            planned = planned if planned.impossible else PlannedAdditions()
-            planned = msgspec.structs.replace(planned, required=())
-        preferred = self._plan_preferred(creation, existing) if mode.preferred else ()
-        return msgspec.structs.replace(planned, preferred=preferred)
-
     def _plan_required(
         self, creation: Creation, treatment: Treatment, plan_nodes: Callable[[frozenset[Platform]], Plan]
-    ) -> PlannedAdditions:
+    ) -> "_PlannedRequired":
+        """Under settings by which no required affinity is written, only whether the pod is impossible."""
+        written, impossible = self._admission.node_affinity.required, self._admission.impossible
+        if not written and impossible is not ImpossiblePods.DENY:
+            return _NOTHING_REQUIRED
         assumed = [Constraint(image.reference, self._policy.assume, assumed=True) for image, _ in treatment.assumed]
         if not creation.constrained and not assumed:
-            return PlannedAdditions(warnings=tuple(_nothing_known(creation)))
+            return _PlannedRequired(warnings=tuple(_nothing_known(creation)) if written else ())
         facts = (*creation.facts, *(RunsOn(constraint.platforms) for constraint in assumed))
         nodes = node_platforms(facts, self._policy.compatibility)
         plan = plan_nodes(nodes)
         refusal = refusal_text([*creation.constraints, *assumed])
         warnings = tuple(_contradictions(plan, refusal)) if nodes else (_NOTHING_IN_COMMON.format(refusal),)
-        if not plan.impossible:
-            return PlannedAdditions((), plan.additions, (), refusal if any(plan.additions) else "", warnings)
-        passes = self._admission.impossible is ImpossiblePods.PASS
-        return PlannedAdditions((), () if passes else plan.additions, (), warnings[0], warnings, impossible=True)
+        if plan.impossible:
+            pends = written and impossible is not ImpossiblePods.PASS
+            return _PlannedRequired(plan.additions if pends else (), warnings[0], warnings, impossible=True)
+        if not written:
+            return _NOTHING_REQUIRED
+        return _PlannedRequired(plan.additions, refusal if any(plan.additions) else "", warnings)
 
     def _plan_preferred(self, creation: Creation, existing: NodeAffinity) -> tuple[PreferredSchedulingTerm, ...]:
-        compatibility = self._policy.compatibility
-        if not is_multi_arch(creation.facts, compatibility):
+        """Preferences for a multi-arch pod, as `is_multi_arch` has it."""
+        architectures = common_architectures(creation.facts, self._policy.compatibility)
+        if len(architectures) < 2:
             return ()
-        architectures = {platform.architecture for platform in common_platforms(creation.facts, compatibility)}
-        return plan_preferred(existing, preference_for(self._policy, creation.overrides), frozenset(architectures))
+        return plan_preferred(existing, preference_for(self._policy, creation.overrides), architectures)
 
 
+class _PlannedRequired(msgspec.Struct, frozen=True):
+    """The required affinity of `PlannedAdditions`."""
+
+    additions: tuple[Alternatives, ...] = ()
+    reason: str = ""
+    warnings: tuple[str, ...] = ()
+    impossible: bool = False
+
+
+_NOTHING_REQUIRED = _PlannedRequired()
 _PlanTerms = Callable[[NodeAffinity, Mapping[str, str], frozenset[Platform]], Plan]
 _NOTHING_IN_COMMON = "no platform is common to all images: {}"
 
