@@ -82,7 +82,8 @@ class Creation(msgspec.Struct, frozen=True):
 
 
 _ENCODER = msgspec.json.Encoder()
-_LABEL_BYTES = GATED_LABEL.encode()
+_OTHERS = ""  # no annotation's key: it keeps the map from being empty, and so from being taken back with the rest
+_NULL = msgspec.Raw(b"null")
 
 
 def read_creation(
@@ -97,7 +98,9 @@ def read_creation(
     """The creation of `pod`; `facts` are those of `images`, in the same order."""
     spec = pod.spec or CreatedSpec()
     touched = _Touched(
-        _Metadata(_ours(pod.metadata.annotations), _our_label(pod.metadata.labels)) if pod.metadata else msgspec.UNSET,
+        _Metadata(_ours(pod.metadata.annotations), _our_label(pod.metadata.labels, spec))
+        if pod.metadata
+        else msgspec.UNSET,
         _Spec(spec.tolerations, spec.affinity, spec.scheduler_name, spec.node_selector, spec.scheduling_gates),
     )
     return Creation(
@@ -110,17 +113,22 @@ def read_creation(
     )
 
 
-def _our_label(labels: msgspec.Raw | msgspec.UnsetType) -> Mapping[str, str] | msgspec.UnsetType | None:
-    if isinstance(labels, msgspec.UnsetType):
-        return labels
-    raw = bytes(labels)
-    if _LABEL_BYTES not in raw:
-        return None if raw == b"null" else {}
-    value = msgspec.json.decode(raw, type=dict[str, str]).get(GATED_LABEL)
-    return {} if value is None else {GATED_LABEL: value}
+def _our_label(
+    labels: msgspec.Raw | msgspec.UnsetType, spec: CreatedSpec
+) -> Mapping[str, str] | msgspec.UnsetType | None:
+    """Our label among the labels of a pod that has a gate; no other pod has it."""
+    if labels is msgspec.UNSET:
+        return msgspec.UNSET
+    if spec.scheduling_gates is msgspec.UNSET:
+        return None if labels == _NULL else {}
+    found = msgspec.json.decode(labels, type=dict[str, str] | None)
+    return found and {key: value for key, value in found.items() if key == GATED_LABEL}
 
 
 def _ours(annotations: Mapping[str, str] | msgspec.UnsetType | None) -> Mapping[str, str] | msgspec.UnsetType | None:
     if not annotations:
         return annotations
-    return {key: annotations[key] for key in SERVICE_KEYS if key in annotations}
+    found = {key: annotations[key] for key in SERVICE_KEYS if key in annotations}
+    if len(found) < len(annotations):
+        found[_OTHERS] = ""
+    return found

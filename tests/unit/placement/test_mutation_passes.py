@@ -108,6 +108,14 @@ def test_what_others_did_in_between_is_kept() -> None:
     assert again["metadata"]["annotations"]["mesh"] == "on"
 
 
+def test_annotations_that_others_made_stay_when_ours_are_taken_back() -> None:
+    """The pod had none, so the map of annotations was made for ours; by then it is not ours alone."""
+    patched = with_sidecar(after(pod(metadata={"annotations": None}), MULTI))
+    patched["metadata"]["annotations"]["mesh"] = "on"
+    again = after(patched, MULTI, AMD64)
+    assert again["metadata"]["annotations"] == {"mesh": "on"}
+
+
 def test_pass_that_would_only_reorder_changes_nothing() -> None:
     """Others have put theirs behind ours; that is no reason to move."""
     patched = after(pod(affinity=with_terms({"matchExpressions": [ZONE]})), MULTI, admission=ALL)
