@@ -135,7 +135,9 @@ async def _audit(settings: Config, scope: Scope, kubeconfig: str, context: str) 
             contents = _read_images(scope.images) if scope.images else _read_files(scope.manifests)
             cluster_view = NoCluster()
         sources = await stack.enter_async_context(open_image_sources(settings))
-        pod_resolver = await stack.enter_async_context(open_pod_resolver_of(sources, settings, cluster_view))
+        pod_resolver = await stack.enter_async_context(
+            open_pod_resolver_of(sources, settings, cluster_view, head_first=False)
+        )
         progress = stack.enter_context(_progress())
         task = progress.add_task("")
         lookups = ImageLookups(

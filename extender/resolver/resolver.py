@@ -87,14 +87,16 @@ class Resolver:
         random: Callable[[], float] = stdlib_random.random,
         persistence: Persistence | None = None,
         most_calls: int = _CALLS.total,
+        head_first: bool = True,
     ) -> None:
+        """`head_first`: a HEAD comes before the GET of a name that was never known, as its content often is."""
         self._clock = clock
         self._persistence = persistence or Persistence(None, clock=clock)
         lifetimes = Lifetimes(tag_seconds=tag_seconds, always_seconds=always_seconds, stale_seconds=stale_seconds)
         self.cache = ImageCache(size, lifetimes, clock, self._persistence)
         self._failures = Failures(max(size // 10, FEWEST_FAILURES), clock, random)
         self._registry_lookup = RegistryLookup(
-            client, self.cache, self._persistence, self._failures, clock=clock, random=random
+            client, self.cache, self._persistence, self._failures, clock=clock, random=random, head_first=head_first
         )
         self._cache_lookup = CacheLookup(
             self.cache,

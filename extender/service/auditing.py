@@ -21,7 +21,7 @@ from extender.cluster.workloads import (
     list_nodes,
     list_objects,
 )
-from extender.credentials.keyring import Keyring
+from extender.credentials.keyring import JoinedKeyring, Keyring, sources_of
 from extender.errors import ExtenderError, InvalidReference, RegistryDenied, RegistryError
 from extender.images.content import Cause, Content, Failure
 from extender.images.platform import Compatibility, Platform, parse_platform, runs_on
@@ -198,7 +198,8 @@ class ImageLookups:
         namespace = workload.key.namespace
         pod = Pod(ObjectMeta(namespace=namespace), PodSpec(image_pull_secrets=workload.spec.image_pull_secrets))
         overrides = self._pod_resolver.overrides_of(pod, namespace)
-        return self._pod_resolver.question(pod, namespace, overrides, may_read=True).keyring
+        keyring = self._pod_resolver.question(pod, namespace, overrides, may_read=True).keyring
+        return JoinedKeyring(sources_of(keyring))  # of no tenant: all lookups are the caller's own
 
     def _digest_of(self, reference: str, keyring: Keyring, answer: Content | Failure | None) -> str:
         cache = self._pod_resolver.resolver.cache

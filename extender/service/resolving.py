@@ -111,9 +111,9 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
 
 @contextlib.asynccontextmanager
 async def open_pod_resolver_of(
-    sources: ImageSources, config: Config, cluster_view: ClusterView
+    sources: ImageSources, config: Config, cluster_view: ClusterView, *, head_first: bool = True
 ) -> AsyncIterator[PodResolver]:
-    """As `open_pod_resolver`, with sources that are open already."""
+    """As `open_pod_resolver`, with sources that are open already; `head_first` as in `Resolver`."""
     cache = config.cache
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(in_background(sources.watcher.run(FILE_CHECK_SECONDS)))
@@ -124,6 +124,7 @@ async def open_pod_resolver_of(
             always_seconds=config.registry.always_seconds,
             stale_seconds=cache.stale_seconds,
             clock=time.monotonic,
+            head_first=head_first,
             persistence=Persistence(sources.store, persist_private=bool(cache.key_file), clock=time.monotonic),
         )
         stack.push_async_callback(resolver.close)
