@@ -19,7 +19,18 @@ from extender.kubernetes.core_v1 import NodeAffinity, NodeSelector
 from extender.kubernetes.reported_v1 import Taint
 from extender.placement.affinity import plan_required
 from extender.placement.annotations import Mode, read_overrides
-from extender.placement.facts import Anywhere, Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fact_of, fit
+from extender.placement.facts import (
+    Anywhere,
+    Fit,
+    ImageFact,
+    Pending,
+    PodImage,
+    RunsOn,
+    Unknown,
+    fact_of,
+    fit,
+    known_platforms,
+)
 from extender.placement.node_match import (
     NodeDemands,
     Obstacle,
@@ -31,7 +42,7 @@ from extender.placement.node_match import (
     tolerates,
 )
 from extender.placement.nodes import platform_of_node
-from extender.placement.policy import Policy
+from extender.placement.policy import Policy, common_platforms
 from extender.reports.quantities import parse_quantity
 from extender.reports.workloads import Workload
 
@@ -300,7 +311,7 @@ def audit(given: AuditInput) -> Audit:
         images=images,
         workloads=workloads,
         findings=sorted(
-            (*_image_findings(images), *_workload_findings(workloads), *auditor.daemon_sets()),
+            (*_image_findings(images), *_workload_findings(workloads), *auditor.torn(), *auditor.daemon_sets()),
             key=lambda each: (each.rule, each.subject, each.platform),
         ),
         problems=list(given.problems),
@@ -497,6 +508,15 @@ class _Auditor:
             )
         return found
 
+    def torn(self) -> Iterator[Finding]:
+        """The workloads whose images have no platform in common."""
+        for workload, evidence in zip(self._given.workloads, self._given.evidence, strict=True):
+            facts = [fact for _, fact in _facts(workload, evidence)]
+            known = known_platforms(facts)
+            if known and not common_platforms(facts, self._compatibility) and not self._why_skipped(workload):
+                text = f"{workload} can run nowhere: its images have no platform in common"
+                yield _finding(FindingRule.NO_COMMON_PLATFORM, "", str(workload), [workload], text, "error")
+
     def daemon_sets(self) -> Iterator[Finding]:
         """What keeps DaemonSets from nodes that they target: images, and taints that their pods do not tolerate."""
         for workload, evidence in zip(self._given.workloads, self._given.evidence, strict=True):
@@ -631,7 +651,7 @@ def _image_findings(images: Sequence[AuditedImage]) -> Iterator[Finding]:
 
 
 def _workload_findings(workloads: Sequence[AuditedWorkload]) -> Iterator[Finding]:
-    """What stands beside images: rules of the workload itself, and workloads that run nowhere."""
+    """What stands beside images: the rules of the workload itself."""
     for workload in workloads:
         name = f"{workload.namespace}/" * bool(workload.namespace) + f"{workload.kind}/{workload.name}"
         for platform in workload.platforms:
@@ -644,16 +664,6 @@ def _workload_findings(workloads: Sequence[AuditedWorkload]) -> Iterator[Finding
                         sources=[workload.source] if workload.source else [], message=f"{name} {each.text}",
                         fingerprint=f"{each.rule}:{platform.platform}:{name}:{each.subject}",
                     )  # fmt: skip
-        if len(workload.platforms) > 1 and all(
-            each.images is RunAnswer.NO and any(item.rule is FindingRule.IMAGE_LACKS_PLATFORM for item in each.blockers)
-            for each in workload.platforms
-        ):
-            yield Finding(
-                rule=FindingRule.NO_COMMON_PLATFORM, level="error", platform="", subject=name, workloads=[name],
-                sources=[workload.source] if workload.source else [],
-                message=f"{name} runs on none of the platforms that were looked at, by its images",
-                fingerprint=f"{FindingRule.NO_COMMON_PLATFORM}::{name}",
-            )  # fmt: skip
 
 
 def _finding(

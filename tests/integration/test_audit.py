@@ -212,7 +212,14 @@ def _assert_valid(value: Any, schema: Mapping[str, Any], definitions: Mapping[st
     if "enum" in schema:
         assert value in schema["enum"], path
         return
-    types = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
+    types: dict[str, Any] = {
+        "object": dict,
+        "array": list,
+        "string": str,
+        "integer": int,
+        "number": (int, float),
+        "boolean": bool,
+    }
     assert isinstance(value, types[schema["type"]]), path
     if isinstance(value, dict):
         assert value.keys() == schema["properties"].keys(), path
