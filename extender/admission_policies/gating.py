@@ -5,12 +5,8 @@ policy and takes them off in the same request, if it knows the images.
 """
 
 from extender.admission_policies.objects import ENFORCED, SelectedNamespaces, mutating_policy
-from extender.placement.annotations import PREFIX
+from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.patch import JsonObject, pointer
-
-GATE = f"{PREFIX}platforms"
-GATED_LABEL = f"{PREFIX}gated"
-GATED = "true"
 
 NAME = "multiarch-extender-gate"
 """The name of the policy and of its binding."""

@@ -7,9 +7,9 @@ token can change no image, bind, evict or delete nothing, and touch nobody else'
 
 from collections.abc import Sequence
 
-from extender.admission_policies.gating import GATE
 from extender.admission_policies.objects import API_VERSION, VALIDATING_POLICY, binding, cel_strings
 from extender.placement.annotations import PREFIX
+from extender.placement.gate import GATE
 from extender.placement.patch import Json, JsonObject
 
 NAME = "multiarch-extender-own-account"

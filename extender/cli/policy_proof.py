@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from extender.admission_policies.files import Name, PolicyChoice, PolicyFile
-from extender.admission_policies.gating import GATE, GATED, GATED_LABEL
 from extender.admission_policies.objects import API_VERSION, SelectedNamespaces
 from extender.admission_policies.scheduler_name import LABEL
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.kubernetes.meta_v1 import ApiResourceList
 from extender.placement.annotations import MODE, Mode
+from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.patch import Json, JsonObject, look
 
 _PATIENCE_SECONDS = 15.0  # a policy is at work about a second after it is written, per API server

@@ -1,78 +1,37 @@
 """The admission policies on a real API server: what `multiarch-extender policies` prints, applied and at work."""
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from testbed.api_client import ApiClient, ApiError, connect
 from testbed.control_plane import LocalCluster
 from testbed.extender_process import write_account
 from testbed.objects import KubernetesObject, namespace, pod
 from testbed.shipped_files import Mode
+from tests.e2e.policies import AT_WORK_SECONDS, GATE, ApplyPolicies, applied_policies, dry_run, gates_of, run_policies
 from tests.e2e.world import World
 
 pytestmark = pytest.mark.e2e
 
-GATE = {"name": "multiarch-extender.io/platforms"}
 FOREIGN = {"name": "example.com/quota"}
 LABEL = "multiarch-extender.io/gated"
 MODE = "multiarch-extender.io/mode"
 SCHEDULER = "multiarch-scheduler"
 IMAGE = "registry.example.com/team/app:1"
-GROUP = "admissionregistration.k8s.io/v1"
-AT_WORK_SECONDS = 15.0
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 UID = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 
 
-async def run_policies(control_plane: LocalCluster, *arguments: str) -> tuple[int, str, str]:
-    """The exit code, standard output and standard error of `multiarch-extender policies` for the cluster."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "extender", "policies", "--kubeconfig", str(control_plane.kubeconfig), *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    return process.returncode or 0, out.decode(), err.decode()
-
-
 @pytest.fixture
-async def apply_policies(control_plane: LocalCluster, api: ApiClient) -> AsyncIterator[Callable[..., Any]]:
+async def apply_policies(control_plane: LocalCluster, api: ApiClient) -> AsyncIterator[ApplyPolicies]:
     """Applies what the command prints for these arguments; the objects are deleted after the test."""
-    applied: list[KubernetesObject] = []
-
-    async def apply(*arguments: str) -> list[KubernetesObject]:
-        code, out, err = await run_policies(control_plane, *arguments)
-        assert (code, err) == (0, "")
-        printed = list(yaml.safe_load_all(out))
-        for each in printed:
-            applied.append(each)
-            await api.apply(each)
-        return printed
-
-    yield apply
-    for each in reversed(applied):  # bindings first
-        await api.delete(each["kind"], each["metadata"]["name"], "", each["apiVersion"])
-    async with asyncio.timeout(AT_WORK_SECONDS):
-        while any(kind.get("schedulingGates") for kind in [(await dry_run(api, pod("after", IMAGE)))["spec"]]):
-            await asyncio.sleep(0.1)
-
-
-async def dry_run(api: ApiClient, manifest: KubernetesObject) -> KubernetesObject:
-    """The pod as it would be created."""
-    where = manifest["metadata"]["namespace"]
-    return await api.request("POST", f"/api/v1/namespaces/{where}/pods?dryRun=All", manifest)
-
-
-def gates_of(found: KubernetesObject) -> list[KubernetesObject]:
-    """The pod's scheduling gates."""
-    return list(found["spec"].get("schedulingGates", []))
+    async with applied_policies(control_plane, api) as apply:
+        yield apply
 
 
 CONTROLLED = {"apiVersion": "apps/v1", "name": "owner", "uid": UID, "controller": True}
@@ -112,7 +71,7 @@ def case_pod(name: str, where: str) -> KubernetesObject:
 
 
 async def test_the_gate_policy_is_proven_and_holds_exactly_the_pods_that_are_decided_about(
-    control_plane: LocalCluster, api: ApiClient, apply_policies: Callable[..., Any]
+    control_plane: LocalCluster, api: ApiClient, apply_policies: ApplyPolicies
 ) -> None:
     """Printed for the cluster, applied, proven by the command; then every shape of pod, in namespaces of each mode."""
     code, _, err = await run_policies(control_plane, "--prove", "--mode", "alone")
@@ -276,7 +235,7 @@ def requests_of(where: str) -> dict[str, tuple[str, str, Any]]:
 
 
 async def test_our_account_may_let_held_pods_go_and_nothing_else(
-    api: ApiClient, account: ApiClient, apply_policies: Callable[..., Any], world: World
+    api: ApiClient, account: ApiClient, apply_policies: ApplyPolicies, world: World
 ) -> None:
     """27 requests under the real token of our ServiceAccount are refused by the policy; releases are allowed."""
     where = await world.namespace()
@@ -332,7 +291,7 @@ async def refusal(account: ApiClient, method: str, path: str, body: Any) -> str:
 
 @pytest.mark.parametrize("form", ["whole", "gate alone", "nothing", "json patch", "put"])
 async def test_our_account_lets_minimal_pods_go_in_every_form(
-    api: ApiClient, account: ApiClient, apply_policies: Callable[..., Any], world: World, form: str
+    api: ApiClient, account: ApiClient, apply_policies: ApplyPolicies, world: World, form: str
 ) -> None:
     """A pod without labels, annotations, affinity and tolerations of its own, released in five ways."""
     await apply_policies("--mode", "with-webhook")
@@ -364,7 +323,7 @@ async def test_our_account_lets_minimal_pods_go_in_every_form(
 
 
 async def test_the_scheduler_is_named_where_a_namespace_asks_for_it_with_nothing_of_ours_running(
-    control_plane: LocalCluster, api: ApiClient, apply_policies: Callable[..., Any], world: World
+    control_plane: LocalCluster, api: ApiClient, apply_policies: ApplyPolicies, world: World
 ) -> None:
     """No service and no webhook run at all: pods of labelled namespaces get the name, those of others do not."""
     asking = await world.namespace(second=True)
@@ -388,7 +347,7 @@ async def test_the_scheduler_is_named_where_a_namespace_asks_for_it_with_nothing
 
 
 async def test_a_selection_of_namespaces_holds_pods_there_alone(
-    control_plane: LocalCluster, api: ApiClient, apply_policies: Callable[..., Any], world: World
+    control_plane: LocalCluster, api: ApiClient, apply_policies: ApplyPolicies, world: World
 ) -> None:
     """--namespaces takes labels; the proof uses a namespace that has them, and says so if there is none."""
     chosen = ("--mode", "alone", "--namespaces", "e2e.example.com/hold=yes")
@@ -403,7 +362,7 @@ async def test_a_selection_of_namespaces_holds_pods_there_alone(
 
 
 async def test_a_policy_that_was_changed_is_reported(
-    control_plane: LocalCluster, api: ApiClient, apply_policies: Callable[..., Any]
+    control_plane: LocalCluster, api: ApiClient, apply_policies: ApplyPolicies
 ) -> None:
     """An administrator's change is named by its path, and exits 1."""
     printed = await apply_policies("--mode", "alone")
