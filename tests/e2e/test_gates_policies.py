@@ -1,17 +1,19 @@
 """The admission policies on a real API server: what `multiarch-extender policies` prints, applied and at work."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from testbed.api_client import ApiClient, ApiError, connect
 from testbed.control_plane import LocalCluster
 from testbed.extender_process import write_account
 from testbed.objects import KubernetesObject, namespace, pod
-from testbed.shipped_files import Mode
+from testbed.shipped_files import DEPLOY, Mode
 from tests.e2e.policies import AT_WORK_SECONDS, GATE, ApplyPolicies, applied_policies, dry_run, gates_of, run_policies
 from tests.e2e.world import World
 
@@ -372,3 +374,26 @@ async def test_a_policy_that_was_changed_is_reported(
     code, _, err = await run_policies(control_plane, "--mode", "alone", "--prove")
     assert code == 1
     assert "differs from what is printed here: spec.failurePolicy" in err
+
+
+async def test_without_the_service_its_webhook_for_names_lets_no_pod_go_to_the_default_scheduler(world: World) -> None:
+    """The shipped webhook of its own: named while the service runs, refused while it does not, elsewhere untouched."""
+    service = await world.start_service(f"admission.scheduler_name={SCHEDULER}")
+    asking, other = await world.namespace(second=True), await world.namespace()
+    [shipped] = yaml.safe_load_all((DEPLOY / "manifests" / "scheduler-name-webhook.yaml").read_text())
+    [webhook] = shipped["webhooks"]
+    url = f"{service.admission_url}{webhook['clientConfig']['service']['path']}"
+    webhook["clientConfig"] = {"url": url, "caBundle": base64.b64encode(service.authority).decode()}
+    await world.api.apply(shipped)
+    try:
+        async with asyncio.timeout(AT_WORK_SECONDS):
+            while (await dry_run(world.api, pod("p", IMAGE, namespace=asking)))["spec"]["schedulerName"] != SCHEDULER:
+                await asyncio.sleep(0.1)
+        service.kill()
+        with pytest.raises(ApiError, match=r"500: .*failed calling webhook \"names\.multiarch-scheduler"):
+            await world.api.create(pod("p", IMAGE, namespace=asking))
+        assert (await world.api.create(pod("p", IMAGE, namespace=other)))["metadata"]["name"] == "p"
+        await service.start()
+        assert (await world.api.create(pod("p", IMAGE, namespace=asking)))["spec"]["schedulerName"] == SCHEDULER
+    finally:
+        await world.unregister_webhook(shipped["metadata"]["name"])

@@ -56,6 +56,16 @@ def terms(selector: Any) -> set[tuple[str, str, frozenset[str]]]:
     return labels | {(each["key"], each["operator"], frozenset(each["values"])) for each in expressions}
 
 
+def test_the_webhook_that_names_the_scheduler_differs_from_the_other_in_what_it_promises() -> None:
+    """The same pods of the same namespaces, from the same Service; it fails closed, at the path that only names."""
+    naming, other = webhook_of("scheduler-name-webhook"), webhook_of("second-scheduler")
+    assert naming["failurePolicy"] == "Fail"
+    assert naming["clientConfig"]["service"].pop("path") == "/admission/scheduler-names"
+    assert other["clientConfig"]["service"].pop("path") == "/admission/pods"
+    differing = {key for key in naming.keys() | other.keys() if naming.get(key) != other.get(key)}
+    assert differing == {"name", "failurePolicy", "reinvocationPolicy"}
+
+
 def test_the_account_that_is_held_is_the_webhooks() -> None:
     """Namespace and name are those of the ServiceAccount in webhook.yaml."""
     documents = yaml.safe_load_all((DEPLOY / "manifests" / "webhook.yaml").read_text())
