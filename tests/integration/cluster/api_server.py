@@ -86,7 +86,7 @@ class ApiServer:
         self._objects: dict[tuple[str, str], Document] = {}
         self._history: list[Change] = []
         self._watchers: list[Watcher] = []
-        self._snapshots: dict[int, list[Document]] = {}
+        self._snapshots: dict[tuple[int, str], list[Document]] = {}  # by version and what is selected
         self._version = 100
         self._oldest = 100
 
@@ -192,13 +192,14 @@ class ApiServer:
 
     def _list(self, request: Request) -> Document:
         selector, limit = selector_of(request), int(request.query.get("limit", "100000"))
+        selected = f"{request.path}?{selector}"
         version, offset = map(int, request.query.get("continue", f"{self._version}:0").split(":"))
         if offset == 0:
             found = [document for (path, _), document in self._objects.items() if path == request.path]
-            self._snapshots[version] = [document for document in found if is_selected(document, selector)]
-        if version not in self._snapshots:
+            self._snapshots[version, selected] = [document for document in found if is_selected(document, selector)]
+        if (version, selected) not in self._snapshots:
             raise Refusal(410, "The provided continue parameter is too old")
-        items = self._snapshots[version]
+        items = self._snapshots[version, selected]
         meta = {"resourceVersion": str(version)}
         if offset + limit < len(items):
             meta["continue"] = f"{version}:{offset + limit}"
