@@ -373,7 +373,7 @@ async def test_documents_beyond_the_budget_are_read_again(
     """A namespace of huge pods takes no memory beyond its share; its pods are let go all the same."""
     names = [f"huge-{number}" for number in range(5)]
     async with controlled(cluster, tmp_path) as controller:
-        monkeypatch.setattr(controller._document_budget._shares, "_most_each", 40_000)  # noqa: SLF001
+        monkeypatch.setattr(controller._pods._documents._shares, "_most_each", 40_000)  # noqa: SLF001
         for name in names:
             cluster.create(name, "app:1", annotations={"example.com/long": "x" * 30_000})
         await cluster.is_released(*names)
