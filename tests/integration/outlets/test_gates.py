@@ -367,6 +367,22 @@ async def test_ignored_pod_is_let_go_without_a_lookup(cluster: Cluster, tmp_path
     assert cluster.registry.requests == {}
 
 
+async def test_namespace_that_waits_for_too_many_images_is_judged_again(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pods beyond its share look nothing up meanwhile, and go when others of it have gone."""
+    names = [f"pod-{number}" for number in range(4)]
+    async with controlled(cluster, tmp_path) as controller:
+        monkeypatch.setattr(controller._waits._budget._shares, "_most_each", 1)  # noqa: SLF001
+        for number, name in enumerate(names):
+            cluster.create(name, f"late-{number}:1")
+        await cluster.is_told("WaitingForImagePlatforms")
+        for number in range(len(names)):
+            cluster.registry.add_index(f"late-{number}", "1", ["linux/arm64"])
+        await cluster.is_released(*names, seconds=20)
+    assert {name: cluster.architectures(name) for name in names} == {name: ["arm64"] for name in names}
+
+
 async def test_documents_beyond_the_budget_are_read_again(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
