@@ -49,7 +49,7 @@ class ListedCluster:
         images = (owner % self._images, (owner * 7 + 1) % self._images)
         return {
             "containers": [
-                {**container, "name": f"c{place}", "image": self._image(index)} for place, index in enumerate(images)
+                {**container, "name": f"c{number}", "image": self._image(index)} for number, index in enumerate(images)
             ],
             "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}],
             "volumes": [{"name": "token", "projected": {"sources": []}}],

@@ -36,7 +36,7 @@ from extender.service.resolving import open_image_sources, open_pod_resolver_of
 _MOST_IMAGES = 100_000  # lines of a list
 
 
-class Scope(msgspec.Struct, frozen=True, kw_only=True):
+class AuditedPart(msgspec.Struct, frozen=True, kw_only=True):
     """What to audit, and what to ask about it."""
 
     namespace: str
@@ -100,7 +100,7 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
         raise ConfigError(f"-o {output} is no format; give one of {', '.join(WRITERS)}")
     settings = read_config(file, assignments or ())
     configure_logs("error", "console")
-    scope = Scope(
+    part = AuditedPart(
         namespace=namespace,
         manifests=manifests or (),
         images=images,
@@ -109,7 +109,7 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
         look_for_newer=newer,
     )
     known = _read_baseline(baseline) if baseline else None
-    report = asyncio.run(_audit(settings, scope, kubeconfig, context))
+    report = asyncio.run(_audit(settings, part, kubeconfig, context))
     print(WRITERS[output](report), end="")
     if report.is_partial:
         print("interrupted: the report is partial; the next run goes on from the cache", file=sys.stderr)
@@ -122,17 +122,17 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
             raise typer.Exit(1)
 
 
-async def _audit(settings: Config, scope: Scope, kubeconfig: str, context: str) -> Audit:
+async def _audit(settings: Config, part: AuditedPart, kubeconfig: str, context: str) -> Audit:
     async with contextlib.AsyncExitStack() as stack:
-        if scope.is_live:
+        if part.is_live:
             client = await stack.enter_async_context(_cluster(settings, kubeconfig, context))
             try:
-                contents = await read_cluster(client, scope.namespace)
+                contents = await read_cluster(client, part.namespace)
             except ClusterError as exc:
                 raise ConfigError(f"the cluster cannot be read: {exc}") from exc
             cluster_view: NoCluster = ReadCluster(client)
         else:
-            contents = _read_images(scope.images) if scope.images else _read_files(scope.manifests)
+            contents = _read_images(part.images) if part.images else _read_files(part.manifests)
             cluster_view = NoCluster()
         sources = await stack.enter_async_context(open_image_sources(settings))
         pod_resolver = await stack.enter_async_context(
@@ -151,12 +151,12 @@ async def _audit(settings: Config, scope: Scope, kubeconfig: str, context: str) 
             policy=policy_of(settings),
             nodes=contents.nodes,
             level_label=settings.placement.level_label,
-            required=scope.required,
+            required=part.required,
             namespaces=contents.namespaces,
-            own=scope.own,
+            own=part.own,
             problems=contents.problems,
         )
-        wanted = wanted_newer(given) if scope.look_for_newer and not lookups.is_stopped else []
+        wanted = wanted_newer(given) if part.look_for_newer and not lookups.is_stopped else []
         progress.reset(task, total=len(wanted))
         newer = await lookups.look_for_newer(wanted, given.policy.compatibility)
         return make_audit(msgspec.structs.replace(given, newer=newer, is_partial=lookups.is_stopped))
