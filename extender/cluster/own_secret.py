@@ -11,13 +11,7 @@ import msgspec
 
 from extender.cluster.client import MERGE_PATCH, ClusterClient, ClusterRefused
 from extender.errors import ClusterError
-from extender.kubernetes.meta_v1 import VersionedMeta
-from extender.kubernetes.wire import Wire
-
-
-class _OpaqueSecret(Wire, frozen=True):
-    metadata: VersionedMeta = VersionedMeta()
-    data: dict[str, str] | None = None
+from extender.kubernetes.core_v1 import OpaqueSecret
 
 
 class SecretContent(msgspec.Struct, frozen=True):
@@ -35,7 +29,7 @@ class SecretContent(msgspec.Struct, frozen=True):
         return [("version", self.version)]
 
 
-_SECRET = msgspec.json.Decoder(_OpaqueSecret)
+_SECRET = msgspec.json.Decoder(OpaqueSecret)
 _TIMEOUT_SECONDS = 5.0
 
 

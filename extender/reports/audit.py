@@ -18,7 +18,7 @@ from extender.kubernetes.audited_v1 import AuditedNode
 from extender.kubernetes.core_v1 import NodeAffinity, NodeSelector
 from extender.kubernetes.reported_v1 import Taint
 from extender.placement.affinity import plan_required
-from extender.placement.annotations import Mode, read_overrides
+from extender.placement.annotations import MODE, PREFIX, Mode, read_overrides
 from extender.placement.facts import (
     Anywhere,
     Fit,
@@ -46,7 +46,7 @@ from extender.placement.policy import Policy, common_platforms
 from extender.reports.quantities import parse_quantity
 from extender.reports.workloads import Workload
 
-SCHEMA = "multiarch-extender.io/audit/v1"
+SCHEMA = f"{PREFIX}audit/v1"
 USUAL = (Platform("linux", "amd64"), Platform("linux", "arm64"))
 _OWN, _VENDOR = "own", "vendor"
 # Registries of which images are somebody else's, unless the caller says which are their own.
@@ -364,7 +364,7 @@ class _Auditor:
         if runtime_class and runtime_class in self._given.policy.ignore_runtime_classes:
             return f"its RuntimeClass {runtime_class} is in placement.ignore_runtime_classes"
         overrides = read_overrides(workload.annotations, self._given.namespaces.get(workload.key.namespace))
-        return "the annotation multiarch-extender.io/mode is ignore" if overrides.mode is Mode.IGNORE else ""
+        return f"the annotation {MODE} is ignore" if overrides.mode is Mode.IGNORE else ""
 
     def _platform(
         self, target: Platform, workload: Workload, facts: Sequence[tuple[PodImage, ImageFact]]
