@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from extender.cluster.client import ClusterClient, ClusterRefused, open_cluster
-from extender.cluster.gated_pods import StoredPod, encode_ungating, list_gated_pods, patch_pod
+from extender.cluster.gated_pods import encode_ungating, list_gated_pods, patch_pod
 from extender.errors import ClusterError, ConfigError
+from extender.kubernetes.core_v1 import StoredPod
 
 PATCHES_AT_ONCE = 16
 

@@ -3,7 +3,6 @@
 The label's removal takes a pod out of the watch, so the watch has what is held and nothing else.
 """
 
-import datetime
 from collections.abc import AsyncIterator, Mapping
 
 import msgspec
@@ -12,8 +11,8 @@ from extender.cluster.client import STRATEGIC_MERGE_PATCH, ClusterClient, Cluste
 from extender.cluster.listwatch import Resource
 from extender.cluster.pods import PENDING, PODS
 from extender.errors import ClusterError
+from extender.kubernetes.core_v1 import StoredPod
 from extender.kubernetes.meta_v1 import List
-from extender.kubernetes.wire import Wire
 from extender.placement.gate import GATE, GATED_LABEL
 
 _LABELLED = {"labelSelector": f"{GATED_LABEL}=true"}
@@ -23,47 +22,18 @@ _TIMEOUT_SECONDS = 10.0
 _MAX_BODY_BYTES = 8 << 20  # a pod has 1.5 MiB in etcd, as JSON a few times that
 
 
-class _StoredGate(Wire, frozen=True):
-    name: str = ""
-
-
-class _StoredMeta(Wire, frozen=True):
-    name: str
-    namespace: str
-    uid: str
-    resource_version: str
-    labels: dict[str, str] | None = None
-    creation_timestamp: datetime.datetime | None = None
-
-
-class _StoredSpec(Wire, frozen=True):
-    scheduling_gates: list[_StoredGate] | None = None
-
-
-class StoredPod(Wire, frozen=True):
-    """The fields of a pod by which it is kept apart from others and from its own earlier states."""
-
-    metadata: _StoredMeta
-    spec: _StoredSpec | None = None
-
-    @property
-    def key(self) -> str:
-        """The key by which the watch names the pod."""
-        return f"{self.metadata.namespace}/{self.metadata.name}"
-
-    @property
-    def is_held(self) -> bool:
-        """Whether our gate holds the pod; the label alone holds nothing."""
-        return any(gate.name == GATE for gate in (self.spec and self.spec.scheduling_gates) or ())
-
-    @property
-    def is_labelled(self) -> bool:
-        """Whether the pod has the label of held pods, held or not."""
-        return GATED_LABEL in (self.metadata.labels or {})
-
-
 _POD = msgspec.json.Decoder(StoredPod)
 _PAGE = msgspec.json.Decoder(List)
+
+
+def is_held(pod: StoredPod) -> bool:
+    """Whether our gate holds the pod; the label alone holds nothing."""
+    return any(gate.name == GATE for gate in (pod.spec and pod.spec.scheduling_gates) or ())
+
+
+def _is_labelled(pod: StoredPod) -> bool:
+    """Whether the pod has the label of held pods, held or not."""
+    return GATED_LABEL in (pod.metadata.labels or {})
 
 
 def decode_stored_pod(document: bytes | msgspec.Raw) -> StoredPod:
@@ -84,7 +54,7 @@ async def list_gated_pods(client: ClusterClient, namespace: str = "") -> list[St
     for query in ({"fieldSelector": PENDING}, _LABELLED):
         pages = _list_pages(client, path, query)
         async for page in pages:
-            found |= {pod.key: pod for pod in page if pod.is_held or pod.is_labelled}
+            found |= {pod.key: pod for pod in page if is_held(pod) or _is_labelled(pod)}
     return list(found.values())
 
 
@@ -94,11 +64,8 @@ async def list_unlabelled_pods(client: ClusterClient) -> list[msgspec.Raw]:
     Raises ClusterError.
     """
     query = {"fieldSelector": PENDING, "labelSelector": f"!{GATED_LABEL}", "resourceVersion": "0"}
-    return [document for document in _decode_page(await client.get(PODS, query)).items or () if _is_held(document)]
-
-
-def _is_held(document: msgspec.Raw) -> bool:
-    return decode_stored_pod(document).is_held
+    documents = _decode_page(await client.get(PODS, query)).items or ()
+    return [document for document in documents if is_held(decode_stored_pod(document))]
 
 
 async def _list_pages(client: ClusterClient, path: str, query: Mapping[str, str]) -> AsyncIterator[list[StoredPod]]:

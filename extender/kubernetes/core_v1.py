@@ -8,7 +8,7 @@ from typing import NewType
 
 import msgspec
 
-from extender.kubernetes.meta_v1 import CreatedMeta, GatedMeta, ObjectMeta
+from extender.kubernetes.meta_v1 import CreatedMeta, GatedMeta, ObjectMeta, StoredMeta
 from extender.kubernetes.wire import Wire
 
 NodeName = NewType("NodeName", str)
@@ -91,6 +91,30 @@ class GatedPod(CreatedPod, frozen=True):
     """core/v1 Pod that a scheduling gate holds, as the API server stores it."""
 
     metadata: GatedMeta | None = None
+
+
+class PodSchedulingGate(Wire, frozen=True):
+    """core/v1 PodSchedulingGate."""
+
+    name: str = ""
+
+
+class StoredSpec(Wire, frozen=True):
+    """core/v1 PodSpec, of which only the gates are read."""
+
+    scheduling_gates: list[PodSchedulingGate] | None = None
+
+
+class StoredPod(Wire, frozen=True):
+    """core/v1 Pod as the API server stores it, with what tells it from others and from its own earlier states."""
+
+    metadata: StoredMeta
+    spec: StoredSpec | None = None
+
+    @property
+    def key(self) -> str:
+        """The key by which a watch names the pod."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
 class NodeSystemInfo(Wire, frozen=True):

@@ -46,6 +46,17 @@ class GatedMeta(CreatedMeta, frozen=True):
     resource_version: str = ""
 
 
+class StoredMeta(Wire, frozen=True):
+    """metav1.ObjectMeta of an object that the API server stores; the time is in RFC 3339."""
+
+    name: str
+    namespace: str
+    uid: str
+    resource_version: str
+    labels: dict[str, str] | None = None
+    creation_timestamp: str = ""
+
+
 class PartialObjectMetadata(Wire, frozen=True):
     """metav1.PartialObjectMetadata: an object of any kind, sent with its metadata alone."""
 

@@ -17,6 +17,7 @@ from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.gated_pods import (
     GATED_PODS,
     decode_stored_pod,
+    is_held,
     list_unlabelled_pods,
     patch_pod,
     read_pod,
@@ -255,7 +256,7 @@ class GateController:
             self._pods.forget(held)
             return b""
         seen = decode_stored_pod(document)
-        if seen.metadata.uid != held.reference.uid or not seen.is_held:
+        if seen.metadata.uid != held.reference.uid or not is_held(seen):
             self._pods.forget(held)
             self._pods.take_in(seen, document)
             return b""

@@ -3,13 +3,15 @@
 It knows nothing of images. `gates` judges the pods, `image_waits` has them wait.
 """
 
+import math
 from collections.abc import Callable, Iterator, Set
+from datetime import datetime
 
 import msgspec
 
 from extender.budgets import Budget, declare_budget
-from extender.cluster.gated_pods import StoredPod, decode_stored_pod
-from extender.kubernetes.core_v1 import PodReference
+from extender.cluster.gated_pods import decode_stored_pod, is_held
+from extender.kubernetes.core_v1 import PodReference, StoredPod
 
 NEW_SECONDS = 30.0  # a pod that is older than its limit when first seen is still looked up for so long
 
@@ -127,10 +129,10 @@ class HeldPods:
     def take_in(self, seen: StoredPod, document: bytes | msgspec.Raw) -> None:
         """Takes in the state of a pod, which `document` has whole."""
         pod = self._pods.get(seen.key)
-        if pod and (pod.reference.uid != seen.metadata.uid or not seen.is_held):
+        if pod and (pod.reference.uid != seen.metadata.uid or not is_held(seen)):
             self.forget(pod)
             pod = None
-        if not seen.is_held or (pod and pod.version == seen.metadata.resource_version):
+        if not is_held(seen) or (pod and pod.version == seen.metadata.resource_version):
             return
         if pod is None:
             pod = self._pods[seen.key] = self._new_pod(seen)
@@ -159,8 +161,15 @@ class HeldPods:
     def _new_pod(self, seen: StoredPod) -> HeldPod:
         """A pod whose time began at its creation if it is older than our watch, else now: clocks may differ."""
         metadata, now = seen.metadata, self._clock()
-        created = metadata.creation_timestamp
-        age = 0.0 if self._is_synced or created is None else max(0.0, self._wall_clock() - created.timestamp())
+        age = 0.0 if self._is_synced else max(0.0, self._wall_clock() - _seconds_of(metadata.creation_timestamp))
         expires_at = max(now - age + self._limit_seconds, now + min(NEW_SECONDS, self._limit_seconds))
         reference = PodReference(metadata.namespace, metadata.name, metadata.uid)
         return HeldPod(seen.key, reference, now - age, expires_at)
+
+
+def _seconds_of(time: str) -> float:
+    """The time in seconds since 1970; one that is far ahead if it is no time."""
+    try:
+        return datetime.fromisoformat(time).timestamp()
+    except (ValueError, OverflowError):
+        return math.inf
