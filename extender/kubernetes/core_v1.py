@@ -8,7 +8,7 @@ from typing import NewType
 
 import msgspec
 
-from extender.kubernetes.meta_v1 import CreatedMeta, GatedMeta, ObjectMeta, StoredMeta
+from extender.kubernetes.meta_v1 import CreatedMeta, GatedMeta, ObjectMeta, StoredMeta, VersionedMeta
 from extender.kubernetes.wire import Wire
 
 NodeName = NewType("NodeName", str)
@@ -155,6 +155,13 @@ class SecretData(Wire, frozen=True):
 
     docker_config_json: str | None = msgspec.field(name=".dockerconfigjson", default=None)
     docker_cfg: str | None = msgspec.field(name=".dockercfg", default=None)
+
+
+class OpaqueSecret(Wire, frozen=True):
+    """core/v1 Secret with any keys; the values are base64."""
+
+    metadata: VersionedMeta = VersionedMeta()
+    data: dict[str, str] | None = None
 
 
 class Secret(Wire, frozen=True):
