@@ -224,12 +224,15 @@ class RegistryLookup:
     async def _confirm(
         self, target: Target, credential: Credential, digest: str, manifest: FetchedManifest | None
     ) -> CachedImage:
-        """Records that the target is `digest` for this credential; fetches it if its content is not known yet."""
-        owner = current_interest().first
-        known = self._cache.confirm(target, credential.id, digest, self._clock(), owner)
+        """Records that the target is `digest` for this credential; fetches it if its content is not known yet.
+
+        That the tag has this digest is as old as the answer that said so, however long the fetch takes.
+        """
+        owner, now = current_interest().first, self._clock()
+        known = self._cache.confirm(target, credential.id, digest, now, owner)
         if known is None:
             image = await self._fetch(target.reference.with_digest(digest), credential, manifest)
-            known = self._cache.learn(target, credential.id, digest, _content_of(image), self._clock(), owner)
+            known = self._cache.learn(target, credential.id, digest, _content_of(image), now, owner)
         return known
 
     async def _fetch_image(

@@ -78,7 +78,7 @@ async def create_leaning(world: World, where: str, count: int, image: str, prefi
 
 async def test_known_images_cost_no_gate_and_no_write(world: World) -> None:
     """A pod whose images are in memory is patched in its creation, and nobody writes to it before the scheduler."""
-    await add_nodes(world, 1)
+    await add_nodes(world, 2)
     service = await start_holding(world)
     where = await world.namespace()
     with world.default_scheduler(""):
@@ -141,17 +141,35 @@ async def test_images_pushed_after_their_pods(world: World) -> None:
     await world.assert_placed_rightly(MODE, where, 2 * each)
 
 
+class HesitantRegistry(EmbeddedRegistry):
+    """Tells the digests of tags at once, and gives out manifests once `may_give` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_give = asyncio.Event()
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Waits with the answer to a GET."""
+        if request.method == "GET":
+            await self.may_give.wait()
+        return await super().answer(request)
+
+
 async def test_tag_that_moves_while_its_pods_are_held(world: World) -> None:
     """It was for amd64 when the pods came and is for arm64 when they go, so that is where they stand."""
     await add_nodes(world)
-    async with EmbeddedRegistry(delay_seconds=2) as registry:
-        await start_holding(world, registries=(registry,))
+    async with HesitantRegistry() as registry:
+        await start_holding(world, "registry.timeout_seconds=60", registries=(registry,))
         where = await world.namespace()
         image = push_to(world, registry, "moving/app", "amd64")
-        with world.default_scheduler(""):
-            await world.create_pods(where, 150, image, spec=leaning_to("amd64"))
-            push_to(world, registry, "moving/app", "arm64")
-            await world.wait_all_bound(where, 150)
+        async with observed(world, where) as releases:
+            with world.default_scheduler(""):
+                await world.create_pods(where, 150, image, spec=leaning_to("amd64"))
+                await releases.holds(150)
+                assert registry.requests["HEAD manifests"] >= 1
+                push_to(world, registry, "moving/app", "arm64")
+                registry.may_give.set()
+                await world.wait_all_bound(where, 150)
         await world.assert_placed_rightly(MODE, where, 150)
 
 
