@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.cluster.listwatch import Getter
 from extender.cluster.secrets import ClusterSecrets
 from extender.cluster.workloads import (
     POD,
@@ -64,7 +65,7 @@ class ReadCluster(NoCluster):
         self.secrets = ClusterSecrets(client)
 
 
-async def read_cluster(client: ClusterClient, namespace: str = "") -> ClusterContents:
+async def read_cluster(client: Getter, namespace: str = "") -> ClusterContents:
     """The workloads of a namespace or, if that is empty, of all; the nodes, and the namespaces' annotations.
 
     A kind that may not be listed is a problem, and so is an object that cannot be read.
