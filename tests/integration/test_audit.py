@@ -1,9 +1,11 @@
 """`audit` as a user runs it, on the rendered output of five charts, with images in a real registry."""
 
 import asyncio
+import contextlib
 import csv
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -353,6 +355,34 @@ async def test_junit_is_as_its_schema_says(debian_registry: DebianRegistry, char
     for workload, (_, arm, _) in GOLDEN.items():
         tag = {"yes": "passed", "no": "failure", "unknown": "error"}[arm]
         assert answers[workload, f"runs on {ARM}"] == tag
+
+
+async def test_a_terminal_shows_how_far_the_lookups_are(tmp_path: Path) -> None:
+    """A bar on standard error with the number of images; the report on standard output has nothing of it."""
+    ours, theirs = pty.openpty()
+    with far_registry(core=min(os.sched_getaffinity(0)), delay_seconds=0.05) as registry:
+        host = registry.hosts[0]
+        (tmp_path / "images.txt").write_text("".join(f"{host}/team/app-{index}:1.0\n" for index in range(100)))
+        line = command(host, "--images", str(tmp_path / "images.txt"), "-o", "json", "--no-newer")
+        process = await asyncio.create_subprocess_exec(
+            *line, stdout=subprocess.PIPE, stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+        )
+        os.close(theirs)
+        out, shown = await asyncio.gather(process.communicate(), asyncio.to_thread(_read_terminal, ours))
+    assert process.returncode == 0
+    assert len(json.loads(out[0])["images"]) == 100
+    assert "Looking up" in shown
+    assert re.search(r"[1-9]\d*/100", shown)
+
+
+def _read_terminal(descriptor: int) -> str:
+    """What was written until the other end was closed, which a terminal reports as an error."""
+    chunks = []
+    with contextlib.suppress(OSError):
+        while chunk := os.read(descriptor, 65536):
+            chunks.append(chunk)
+    os.close(descriptor)
+    return b"".join(chunks).decode(errors="replace")
 
 
 async def test_an_interrupted_audit_leaves_a_report_and_a_cache_from_which_the_next_goes_on(tmp_path: Path) -> None:
