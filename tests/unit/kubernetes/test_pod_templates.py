@@ -1,0 +1,64 @@
+"""Where objects of each kind have their pod."""
+
+from typing import Any
+
+import pytest
+
+from extender.kubernetes.pod_templates import node_of, pod_of
+
+SPEC = {"containers": [{"name": "c", "image": "app:1"}], "unknownField": 1}
+TEMPLATE = {"metadata": {"labels": {"app": "web"}}, "spec": SPEC}
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "owner"),
+    [
+        ("Deployment", {"spec": {"template": TEMPLATE}}, "ReplicaSet"),
+        ("StatefulSet", {"spec": {"template": TEMPLATE}}, "StatefulSet"),
+        ("DaemonSet", {"spec": {"template": TEMPLATE}}, "DaemonSet"),
+        ("Job", {"spec": {"template": TEMPLATE, "suspend": True}}, "Job"),
+        ("CronJob", {"spec": {"jobTemplate": {"spec": {"template": TEMPLATE}}}}, "Job"),
+        ("PodTemplate", {"template": TEMPLATE}, "PodTemplate"),
+        ("Rollout", {"spec": {"template": TEMPLATE}}, "Rollout"),
+    ],
+)
+def test_a_workload_has_its_pod_in_a_template(kind: str, content: dict[str, Any], owner: str) -> None:
+    """With the workload's namespace, the template's labels, every field, and the owner that pods will have."""
+    pod = pod_of({"kind": kind, "metadata": {"name": "web", "namespace": "shop"}, **content})
+    assert pod is not None
+    assert pod["spec"] == SPEC
+    assert pod["metadata"] == {
+        "labels": {"app": "web"},
+        "namespace": "shop",
+        "ownerReferences": [{"kind": owner, "controller": True}],
+    }
+
+
+def test_a_pod_is_its_own_pod_without_its_node_and_its_status() -> None:
+    """It is explained as if it were created now."""
+    bound = {
+        "kind": "Pod",
+        "metadata": {"name": "p"},
+        "spec": {**SPEC, "nodeName": "n"},
+        "status": {"phase": "Running"},
+    }
+    assert pod_of(bound) == {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": SPEC}
+    assert node_of(bound) == "n"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"kind": "ConfigMap", "data": {}},
+        {"kind": "Deployment"},
+        {"kind": "Deployment", "spec": None},
+        {"kind": "Deployment", "spec": {"template": {"spec": {"containers": None}}}},
+        {"kind": "CronJob", "spec": {"jobTemplate": []}},
+        {"spec": {"template": "text"}},
+        {},
+    ],
+)
+def test_other_objects_have_no_pod(other: dict[str, Any]) -> None:
+    """Nor have malformed ones."""
+    assert pod_of(other) is None
+    assert node_of(other) == ""
