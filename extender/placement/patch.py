@@ -4,12 +4,18 @@ Independent of Kubernetes. A field that is equal in both values, or in neither o
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import msgspec
 
+from extender.errors import ExtenderError
+
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 JsonObject: TypeAlias = "dict[str, Json]"
+
+
+class InvalidPatch(ExtenderError):
+    """An operation of a JSON Patch that does not fit the document."""
 
 
 class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -32,6 +38,50 @@ def look(value: Json, path: Sequence[str]) -> Json:
             return None
         value = value.get(step)
     return value
+
+
+def apply(document: Json, operations: Sequence[Operation]) -> Json:
+    """`document` after the operations, as `diff` makes them; `document` itself stays as it is.
+
+    Raises:
+        InvalidPatch: an operation names a parent that the document does not have.
+    """
+    changed: Json = msgspec.json.decode(msgspec.json.encode(document))
+    for operation in operations:
+        steps = [step.replace("~1", "/").replace("~0", "~") for step in operation.path.split("/")[1:]]
+        if not steps:
+            changed = cast("Json", operation.value)
+        else:
+            _apply(_parent(changed, steps[:-1], operation.path), steps[-1], operation)
+    return changed
+
+
+def _parent(document: Json, steps: Sequence[str], path: str) -> Json:
+    for step in steps:
+        try:
+            document = document[int(step)] if isinstance(document, list) else cast("JsonObject", document)[step]
+        except (LookupError, TypeError, ValueError) as exc:
+            raise InvalidPatch(f"{path} is not in the document") from exc
+    return document
+
+
+def _apply(parent: Json, step: str, operation: Operation) -> None:
+    value = cast("Json", operation.value)
+    try:
+        if isinstance(parent, list):
+            index = len(parent) if step == "-" else int(step)
+            if operation.op == "add":
+                parent.insert(index, value)
+            elif operation.op == "replace":
+                parent[index] = value
+            else:
+                del parent[index]
+        elif operation.op == "remove":
+            del cast("JsonObject", parent)[step]
+        else:
+            cast("JsonObject", parent)[step] = value
+    except (LookupError, TypeError, ValueError) as exc:
+        raise InvalidPatch(f"{operation.path} is not in the document") from exc
 
 
 def diff(before: Json, after: Json, path: str = "") -> Iterator[Operation]:

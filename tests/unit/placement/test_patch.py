@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.placement.patch import Json, diff, look, pointer
+from extender.placement import patch
+from extender.placement.patch import InvalidPatch, Json, Operation, diff, look, pointer
 from tests.unit.placement.json_patch import apply
 
 # Strings and nulls at the leaves: values are compared as in Python, where 1 is True.
@@ -73,3 +74,19 @@ def test_pointer_escapes_each_step() -> None:
 def test_looking_past_what_is_missing_finds_none(value: Json, found: Json) -> None:
     """A parent that is missing, null or no object is no error."""
     assert look(value, ("a", "b")) == found
+
+
+@settings(deadline=None)
+@given(JSON, JSON)
+def test_applying_a_difference_gives_the_other_document(before: Json, after: Json) -> None:
+    """For every pair, and the first document stays as it was."""
+    kept = msgspec.json.encode(before)
+    assert patch.apply(before, list(diff(before, after))) == after
+    assert msgspec.json.encode(before) == kept
+
+
+@pytest.mark.parametrize("path", ["/a/b", "/list/9", "/list/x/y", "/text/a", "/missing"])
+def test_an_operation_that_does_not_fit_is_refused(path: str) -> None:
+    """Its path is named."""
+    with pytest.raises(InvalidPatch, match=path):
+        patch.apply({"list": [1], "text": "t"}, [Operation("remove", path)])
