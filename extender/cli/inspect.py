@@ -16,7 +16,7 @@ from extender.cli.image_lookup import look_up_images
 from extender.cli.options import Assignments, ConfigFile
 from extender.config.reading import read_config
 from extender.errors import ConfigError, InvalidReference
-from extender.images.content import Content, Failure
+from extender.images.content import Failure, content_of
 from extender.images.manifest import Image, Kind
 from extender.images.platform import Compatibility, InvalidPlatform, Platform, parse_platform, runs_on
 from extender.images.reference import parse_reference
@@ -104,14 +104,9 @@ def _inspected(reference: str, answer: Image | Failure) -> Inspected:
 
 
 def _unknown(reference: str, answer: Image | Failure) -> dict[str, str] | None:
-    fact = fact_of(PodImage(reference), _content(answer), may_be_pending=False)
+    content = answer if isinstance(answer, Failure) else content_of(answer)
+    fact = fact_of(PodImage(reference), content, may_be_pending=False)
     return {"cause": fact.cause.value, "detail": fact.detail} if isinstance(fact, Pending | Unknown) else None
-
-
-def _content(answer: Image | Failure) -> Content | Failure:
-    if isinstance(answer, Failure):
-        return answer
-    return Content(answer.kind, frozenset(entry.platform for entry in answer.entries), answer.states_platforms)
 
 
 def _lacking(

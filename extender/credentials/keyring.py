@@ -5,7 +5,7 @@ instead. Other files obtain the credentials from clusters, programs and clouds.
 """
 
 import hashlib
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NewType, Protocol
 
 import msgspec
@@ -110,6 +110,10 @@ class DockerConfigKeyring:
         """The object's own id."""
         return id(self)
 
+    def label_of(self, _reference: ImageReference, _credential_id: CredentialId) -> str:
+        """Returns the kind of the file."""
+        return "the operator's Docker configuration"
+
     def credentials_for(self, reference: ImageReference) -> tuple[Credential, ...]:
         """Returns the matching logins without duplicates, then `ANONYMOUS`. O(logins)."""
         return with_anonymous(self._credentials.matching(reference.repository))
@@ -178,6 +182,20 @@ def sources_of(keyring: Keyring) -> tuple[Keyring, ...]:
     """
     sources: tuple[Keyring, ...] | None = getattr(keyring, "sources", None)  # to check for a Protocol takes 7 us
     return (keyring,) if sources is None else sources
+
+
+def label_of(keyring: Keyring, reference: ImageReference, credential_id: CredentialId) -> str:
+    """Returns the words for where a credential of the keyring comes from, such as `pull secret team-a`.
+
+    Only the first source that has the credential is named. Empty if none has it any more.
+    """
+    if credential_id == ANONYMOUS.id:
+        return "anonymous"
+    for source in sources_of(keyring):
+        if credential_id in source.credential_ids_for(reference):
+            label: Callable[[ImageReference, CredentialId], str] | None = getattr(source, "label_of", None)
+            return (label(reference, credential_id) if label else "") or "the operator's credentials"
+    return ""
 
 
 async def load_source(source: Keyring, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:

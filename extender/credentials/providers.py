@@ -143,6 +143,10 @@ class ProviderKeyring:
         held = self._find(reference.repository)
         return held.credential_ids.matching(reference.repository) if held else ()
 
+    def label_of(self, _reference: ImageReference, _credential_id: CredentialId) -> str:
+        """Returns the kind and the name of the provider."""
+        return f"the operator's {self._provider.source} {self._provider.name}"
+
     def is_due(self, reference: ImageReference) -> bool:
         """Whether the cached answer is due for renewal, or is missing although the provider serves the image."""
         held = self._find(reference.repository)

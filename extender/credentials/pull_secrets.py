@@ -130,6 +130,16 @@ class PullSecrets:
         remembered = self._remembered.peek((namespace, names))
         return matching_all(remembered.credential_ids, repository) if remembered else ()
 
+    def secret_with(
+        self, namespace: str, names: tuple[str, ...], repository: str, credential_id: CredentialId
+    ) -> str | None:
+        """Returns the name of the secret that gave this credential, by the last reading; None if none of them did."""
+        remembered = self._remembered.peek((namespace, names))
+        for name, found in zip(names, remembered.credential_ids if remembered else (), strict=False):
+            if credential_id in found.matching(repository):
+                return name
+        return None
+
     def is_due(self, namespace: str, names: tuple[str, ...]) -> bool:
         """Whether the secrets were never read together, or so long ago that they are due to be read again."""
         remembered = self._remembered.peek((namespace, names))
@@ -301,6 +311,10 @@ class _PodSecrets:
 
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
         return self._secrets.credential_ids_for(self._namespace, self._names, reference.repository)
+
+    def label_of(self, reference: ImageReference, credential_id: CredentialId) -> str:
+        name = self._secrets.secret_with(self._namespace, self._names, reference.repository, credential_id)
+        return f"pull secret {name}" if name else ""
 
     def is_due(self, _reference: ImageReference) -> bool:
         return self._secrets.is_due(self._namespace, self._names)

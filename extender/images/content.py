@@ -4,7 +4,7 @@ import enum
 
 import msgspec
 
-from extender.images.manifest import Kind
+from extender.images.manifest import Image, Kind
 from extender.images.platform import Platform
 
 
@@ -40,6 +40,11 @@ class Content(msgspec.Struct, frozen=True, gc=False):
     states_platforms: bool
 
 
+def content_of(image: Image) -> Content:
+    """What an image's details say about where it runs."""
+    return Content(image.kind, frozenset(entry.platform for entry in image.entries), image.states_platforms)
+
+
 class Failure(msgspec.Struct, frozen=True, gc=False):
     """Why a lookup failed. `detail` is one short sentence, safe to show to the pod's author."""
 
@@ -49,3 +54,19 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 
 # What the resolver returns for a reference; None means that no lookup has ended yet.
 Answer = Content | Failure | None
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer about an image, and where it comes from.
+
+    `digest` is that of the index or manifest, empty if none is known. `credential` names the source of the credential
+    that the registry accepted, and holds nothing of it; empty if none is known. `age_seconds` is the time since the
+    registry last confirmed the answer to that credential, None if it never did. `is_fresh`: whether it needs no
+    confirmation yet.
+    """
+
+    answer: Answer
+    digest: str = ""
+    credential: str = ""
+    age_seconds: float | None = None
+    is_fresh: bool = False

@@ -10,7 +10,7 @@ import msgspec
 from extender.budgets import UNAUTHENTICATED
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.pull_secrets import PullSecrets
-from extender.images.content import Answer, Cause, Content, Failure
+from extender.images.content import Answer, Cause, Content, Evidence, Failure
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import Mode, Overrides, read_overrides
 from extender.placement.facts import PodImage, images_of
@@ -67,6 +67,10 @@ class PodResolver(msgspec.Struct, frozen=True):
     def peek(self, question: PodQuestion) -> list[Answer]:
         """One answer per image from the cache, fresh or stale; None where no lookup has ended yet. Starts nothing."""
         return self.resolver.peek_all(_queries(question.images), question.keyring)
+
+    def evidence(self, question: PodQuestion) -> list[Evidence]:
+        """As `peek`, with where each answer comes from."""
+        return [self.resolver.evidence(query, question.keyring) for query in _queries(question.images)]
 
     async def resolve(self, question: PodQuestion, wait_seconds: float, *, revalidate: bool = False) -> list[Answer]:
         """One answer per image after `wait_seconds` at most; lookups that take longer go on.

@@ -15,8 +15,8 @@ import structlog
 from prometheus_client import Histogram
 
 from extender.budgets import Budget, declare_budget
-from extender.credentials.keyring import Credential, CredentialId, Keyring
-from extender.images.content import Answer, Failure
+from extender.credentials.keyring import Credential, CredentialId, Keyring, label_of
+from extender.images.content import Answer, Content, Evidence, Failure
 from extender.images.digest import PackedDigest
 from extender.images.manifest import Image
 from extender.metrics import REGISTRY, gauge
@@ -138,6 +138,28 @@ class Resolver:
         """As `peek` for each query, in order. Cheaper than that many calls of `peek` if all answers are fresh."""
         answers = self.cache.fresh(queries, keyring)
         return [self.peek(query, keyring) for query in queries] if answers is None else answers
+
+    def evidence(self, query: ImageQuery, keyring: Keyring) -> Evidence:
+        """The cached answer as `peek` gives it, and where it comes from. Starts nothing and counts nothing."""
+        answer = self._cache_lookup.look_up(query, keyring).answer
+        target = self.cache.references.target_of(query.reference)
+        if isinstance(target, Failure) or not isinstance(answer, Content):
+            return Evidence(answer=answer)
+        now = self._clock()
+        for credential_id in keyring.credential_ids_for(target.reference):
+            known = self.cache.find(target, credential_id)
+            if known is None:
+                continue
+            is_fresh = self.cache.is_fresh(known, query, target, credential_id, now)
+            if known.content == answer:
+                return Evidence(
+                    answer=answer,
+                    digest=known.digest,
+                    credential=label_of(keyring, target.reference, credential_id),
+                    age_seconds=max(now - known.confirmed_at, 0.0),
+                    is_fresh=is_fresh,
+                )
+        return Evidence(answer=answer)
 
     def start(self, query: ImageQuery, keyring: Keyring) -> None:
         """Starts a lookup or joins the one in flight, unless the cached answer is fresh or a failure still holds."""
