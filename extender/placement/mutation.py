@@ -145,6 +145,17 @@ class Mutator:
                 self._remembered.put(creation, mutation)
         return mutation
 
+    def mutate_once(
+        self,
+        pod: CreatedPod,
+        images: Sequence[PodImage],
+        facts: Sequence[ImageFact],
+        overrides: Overrides,
+        cluster: frozenset[Platform] = frozenset(),
+    ) -> Mutation:
+        """The response of `mutate`, which is not kept, for a pod that is reported on and not created."""
+        return self._decide(read_creation(pod, images, facts, overrides, cluster))
+
     def _decide(self, creation: Creation) -> Mutation:
         """Takes back what an earlier pass recorded and adds what applies now; the difference is the patch.
 

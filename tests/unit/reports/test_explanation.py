@@ -1,0 +1,211 @@
+"""What an explanation says of images, platforms and nodes: always what the decision itself says."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.images.content import Answer, Cause, Content, Evidence, Failure
+from extender.images.manifest import Kind
+from extender.images.platform import parse_platform
+from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
+from extender.placement.annotations import REASON, Mode, read_overrides
+from extender.placement.facts import facts_of, images_of
+from extender.placement.mutation import Mutator
+from extender.placement.patch import apply
+from extender.placement.planning import AdmissionPolicy
+from extender.placement.policy import Policy
+from extender.placement.scheduling import Decision, Verdict
+from extender.reports.explanation import (
+    Explanation,
+    NodeAnswer,
+    PodEvidence,
+    Subject,
+    explain,
+    usual_nodes,
+    with_nodes,
+)
+from tests.unit.placement.mutating import POLICY, pod, settings
+
+ARM_TAINT = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
+AMD64, ARM64 = "linux/amd64", "linux/arm64"
+
+
+def built_for(*platforms: str) -> Content:
+    """Returns the content of an index for these platforms."""
+    return Content(Kind.INDEX, frozenset(map(parse_platform, platforms)), states_platforms=True)
+
+
+def node(name: str, architecture: str, *taints: Mapping[str, str], **labels: str) -> ReportedNode:
+    """Returns a node with the usual labels."""
+    own = {"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux", **labels}
+    document = {
+        "metadata": {"name": name, "labels": own},
+        "spec": {"taints": taints},
+        "status": {"nodeInfo": {"architecture": architecture, "operatingSystem": "linux"}},
+    }
+    return msgspec.convert(document, ReportedNode)
+
+
+def told(
+    document: dict[str, Any],
+    *answers: Answer,
+    nodes: Sequence[ReportedNode] = (),
+    policy: Policy = POLICY,
+    admission: AdmissionPolicy | None = None,
+    is_live: bool = True,
+) -> Explanation:
+    """Returns the explanation of the pod, with one answer for each of its images in order."""
+    decoded = msgspec.json.decode(msgspec.json.encode(document), type=NamedPod)
+    overrides = read_overrides(decoded.metadata.annotations if decoded.metadata else None, None)
+    evidence = [
+        Evidence(answer=answer, digest="sha256:" + "a" * 64, credential="anonymous", age_seconds=3.14159, is_fresh=True)
+        for answer in answers
+    ]
+    subject = Subject(kind="Pod", name="p", namespace="ns", pod=decoded)
+    found = PodEvidence(images=images_of(decoded), evidence=evidence, overrides=overrides)
+    said = explain(subject, found, policy, Mutator(policy, admission or settings()), ())
+    if not is_live:
+        document = apply(document, said.webhook.patch)  # type: ignore[assignment]  # a pod stays an object
+    spec = msgspec.json.decode(msgspec.json.encode(document["spec"]), type=NamedSpec)
+    return with_nodes(said, spec, nodes or usual_nodes(), "", is_assumed=not nodes)
+
+
+def answers_of(said: Explanation) -> dict[str, NodeAnswer]:
+    """Returns the answer of each kind of node, by its platform."""
+    return {each.platform: each.answer for each in said.nodes}
+
+
+def test_the_words_are_those_of_the_decision() -> None:
+    """Text and verdict come from `Decision`, for each platform."""
+    document = pod(2)
+    answers = (built_for(AMD64, ARM64), built_for(AMD64))
+    said = told(document, *answers)
+    decoded = msgspec.json.decode(msgspec.json.encode(document), type=NamedPod)
+    images = images_of(decoded)
+    decision = Decision(images, facts_of(images, answers, may_be_pending=True), POLICY, read_overrides({}, None))
+    assert {each.platform: (each.verdict, each.words) for each in said.platforms} == {
+        AMD64: (Verdict.YES, ""),
+        ARM64: (Verdict.NO, decision.refusal),
+    }
+    assert said.refusal == "image app-1:1 is built only for linux/amd64"
+    assert answers_of(said) == {AMD64: NodeAnswer.YES, ARM64: NodeAnswer.NO}
+    assert said.answer is NodeAnswer.YES
+
+
+def test_an_image_is_shown_with_its_users_and_its_evidence() -> None:
+    """Sidecars are told from init containers; the age is rounded."""
+    document = pod(1, initContainers=[{"name": "s", "image": "app-0:1", "restartPolicy": "Always"}])
+    document["spec"]["volumes"] = [{"name": "v", "image": {"reference": "data:1"}}, {"name": "other"}]
+    said = told(document, built_for(AMD64), Content(Kind.ARTIFACT, frozenset(), states_platforms=False))
+    first, second = said.images
+    assert (first.used_by, first.state, first.platforms) == (["container c0", "sidecar s"], "known", [AMD64])
+    assert (first.credential, first.age_seconds, first.is_fresh) == ("anonymous", 3.1, True)
+    assert (second.used_by, second.state, second.platforms) == (["volume v"], "anywhere", None)
+
+
+def test_an_unknown_image_is_no_answer() -> None:
+    """Neither yes nor no; the cause and its cure are told."""
+    said = told(pod(), Failure(Cause.DENIED, "its registry denies access"))
+    assert answers_of(said) == {AMD64: NodeAnswer.UNKNOWN, ARM64: NodeAnswer.UNKNOWN}
+    assert {each.verdict for each in said.nodes} == {Verdict.PASSED}
+    assert said.answer is NodeAnswer.UNKNOWN
+    assert said.remedies == ["image app-0:1 is not known (denied): name a pull secret that may read it"]
+
+
+def test_every_cause_has_a_cure() -> None:
+    """Whatever keeps an image from being known."""
+    for cause in Cause:
+        assert any(cause in line for line in told(pod(), Failure(cause, "why")).remedies), cause
+
+
+def test_a_pending_image_has_the_words_of_the_retry() -> None:
+    """kube-scheduler comes back."""
+    said = told(pod(), Failure(Cause.MISSING, "its registry has no such tag"))
+    assert {each.verdict for each in said.nodes} == {Verdict.RETRY}
+    assert {each.words for each in said.nodes} == {said.retry}
+    assert said.retry.startswith("image app-0:1 is not known yet (missing: ")
+
+
+def test_nodes_that_differ_in_taints_are_different_kinds() -> None:
+    """A taint that the pod does not tolerate is named, with what would help."""
+    nodes = [node("a", "arm64", ARM_TAINT), node("b", "arm64", ARM_TAINT), node("c", "arm64"), node("d", "amd64")]
+    said = told(pod(), built_for(AMD64, ARM64), nodes=nodes)
+    assert [(each.platform, each.names, each.answer, each.score) for each in said.nodes] == [
+        (AMD64, ["d"], NodeAnswer.YES, 0),
+        (ARM64, ["c"], NodeAnswer.YES, 10),
+        (ARM64, ["a", "b"], NodeAnswer.NO, 10),
+    ]
+    assert said.nodes[2].images is NodeAnswer.YES
+    assert said.remedies == ["linux/arm64: tolerate the taint kubernetes.io/arch=arm64:NoSchedule"]
+
+
+def test_a_pod_that_is_not_created_yet_counts_with_the_patch() -> None:
+    """The webhook's toleration lets it on the tainted nodes."""
+    nodes = [node("a", "arm64", ARM_TAINT)]
+    said = told(pod(), built_for(AMD64, ARM64), nodes=nodes, is_live=False)
+    assert answers_of(said) == {ARM64: NodeAnswer.YES}
+    assert said.nodes[0].taints == ["kubernetes.io/arch=arm64:NoSchedule"]
+    assert any(operation.path.startswith("/spec/tolerations") for operation in said.webhook.patch)
+
+
+def test_where_affinity_decides_the_words_are_the_annotation_s() -> None:
+    """The event names no image then."""
+    said = told(pod(), built_for(AMD64), admission=settings("required"), is_live=False)
+    [amd64, arm64] = said.nodes
+    assert (amd64.answer, amd64.words) == (NodeAnswer.YES, "")
+    assert [each.rule for each in arm64.obstacles] == ["affinity"]
+    assert arm64.words == said.annotation == "image app-0:1 is built only for linux/amd64"
+
+
+def test_a_live_pod_s_own_annotation_is_given_back() -> None:
+    """Even if the images have changed since."""
+    document = pod(metadata={"annotations": {REASON: "as it was"}}, nodeSelector={"kubernetes.io/arch": "amd64"})
+    said = told(document, built_for(AMD64, ARM64))
+    assert said.annotation == "as it was"
+    assert said.nodes[1].words == "as it was"
+
+
+def test_the_pod_s_own_selector_is_told_apart_from_the_images() -> None:
+    """`images` is yes, the answer no."""
+    said = told(pod(nodeSelector={"kubernetes.io/arch": "arm64"}), built_for(AMD64, ARM64))
+    [amd64, _] = said.nodes
+    assert (amd64.answer, amd64.images) == (NodeAnswer.NO, NodeAnswer.YES)
+    assert "nodeSelector asks for kubernetes.io/arch=arm64" in said.remedies[0]
+
+
+def test_missing_platforms_are_to_be_built() -> None:
+    """For each kind of node that refuses, each image that lacks it."""
+    said = told(pod(2), built_for(AMD64), built_for(ARM64))
+    assert said.answer is NodeAnswer.NO
+    assert said.remedies == [
+        "linux/amd64: build image app-1:1 for linux/amd64 too",
+        "linux/arm64: build image app-0:1 for linux/arm64 too",
+    ]
+
+
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.IGNORE])
+def test_the_mode_is_told(mode: Mode) -> None:
+    """Under ignore it is also why nothing is refused."""
+    said = told(pod(metadata={"annotations": {"multiarch-extender.io/mode": mode.value}}), built_for(AMD64))
+    assert said.mode is mode
+    assert bool(said.skipped) == (mode is Mode.IGNORE)
+
+
+def test_a_node_of_a_platform_that_nobody_decided_about_is_unknown() -> None:
+    """As where a service has not seen it."""
+    said = told(pod(), built_for(AMD64), nodes=[node("s", "s390x")])
+    assert answers_of(said) == {"linux/s390x": NodeAnswer.UNKNOWN}
+
+
+def test_the_gates_of_a_held_pod_are_told() -> None:
+    """While it has one, nothing else decides."""
+    assert told(pod(schedulingGates=[{"name": "example.com/wait"}]), built_for(AMD64)).gates == ["example.com/wait"]
+    assert told(pod(schedulingGates=None), built_for(AMD64)).gates == []
+
+
+def test_an_explanation_is_json() -> None:
+    """And comes back whole."""
+    said = told(pod(2), built_for(AMD64), Failure(Cause.DENIED, "no"), nodes=[node("a", "arm64", ARM_TAINT)])
+    assert msgspec.json.decode(msgspec.json.encode(said), type=Explanation) == said
