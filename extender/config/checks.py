@@ -25,6 +25,8 @@ def problems_of(config: Config) -> Iterator[str]:
     yield from _listener_problems(config)
     yield from _platform_problems(config)
     yield from _provider_problems(config)
+    if config.facts.listen and config.cluster.mode == "none":
+        yield "facts.listen: callers are known by the cluster, and cluster.mode is none; set it to ''"
     yield from _gate_problems(config)
     if Choice.ASSUME in (config.scheduler.pending, config.scheduler.unknown) and not config.scheduler.assume:
         yield "scheduler.assume: [] names nothing while scheduler.pending or scheduler.unknown is assume; name one"

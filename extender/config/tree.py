@@ -161,6 +161,15 @@ class AdmissionConfig(Section, frozen=True):
     """Given to every pod received that has no schedulerName or `default-scheduler`; empty changes none."""
 
 
+class FactsConfig(Section, frozen=True):
+    listen: str = ""
+    """host:port of `/explain` and `/facts`, which tell callers with a token of the cluster what is known of a pod or an
+    image; empty: off. The service must then be allowed to create TokenReviews and SubjectAccessReviews and to get
+    pods."""
+    tls: TlsConfig | None = None
+    """Certificate files; null is allowed on a loopback address only, since callers send tokens."""
+
+
 class PlacementConfig(Section, frozen=True):
     preference: dict[str, Boost] = msgspec.field(default_factory=lambda: {"arm64": 10})
     """Score per architecture, 0-10, for pods whose every image is multi-arch; a map given here replaces this one."""
@@ -254,6 +263,7 @@ class Config(Section, frozen=True):
     cluster: ClusterConfig = ClusterConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     admission: AdmissionConfig = AdmissionConfig()
+    facts: FactsConfig = FactsConfig()
     placement: PlacementConfig = msgspec.field(default_factory=PlacementConfig)
     operations: OperationsConfig = OperationsConfig()
     registry: RegistryConfig = RegistryConfig()

@@ -1,10 +1,11 @@
-"""The fields of authorization.k8s.io/v1 by which a client learns its own rights.
+"""The fields of authorization.k8s.io/v1 by which a client learns its own rights, and those of its callers.
 
 Source: k8s.io/api/authorization/v1/types.go.
 """
 
 import msgspec
 
+from extender.kubernetes.authentication_v1 import UserInfo
 from extender.kubernetes.wire import Wire
 
 
@@ -38,9 +39,40 @@ class SelfSubjectAccessReview(Wire, frozen=True):
     kind: str = "SelfSubjectAccessReview"
 
 
+class ObjectAttributes(ResourceAttributes, frozen=True):
+    """authorization/v1 ResourceAttributes of one object; an empty name means all."""
+
+    name: str = ""
+
+
+class SubjectAccessReviewSpec(Wire, frozen=True):
+    """authorization/v1 SubjectAccessReviewSpec, with the user's fields as in authentication/v1."""
+
+    resource_attributes: ObjectAttributes
+    user: str
+    uid: str = ""
+    groups: tuple[str, ...] | None = None
+    extra: dict[str, tuple[str, ...]] | None = None
+
+
+class SubjectAccessReview(Wire, frozen=True):
+    """authorization/v1 SubjectAccessReview; the API server adds the status."""
+
+    spec: SubjectAccessReviewSpec
+    status: SubjectAccessReviewStatus | None = None
+    api_version: str = "authorization.k8s.io/v1"
+    kind: str = "SubjectAccessReview"
+
+
 _ENCODER = msgspec.json.Encoder()
 
 
 def encode_access_review(attributes: ResourceAttributes) -> bytes:
     """The request whether the client that sends it may do this."""
     return _ENCODER.encode(SelfSubjectAccessReview(SelfSubjectAccessReviewSpec(attributes)))
+
+
+def encode_subject_access_review(user: UserInfo, attributes: ObjectAttributes) -> bytes:
+    """The request whether this user may do this."""
+    spec = SubjectAccessReviewSpec(attributes, user.username, user.uid, user.groups, user.extra)
+    return _ENCODER.encode(SubjectAccessReview(spec))

@@ -73,6 +73,21 @@ STRANGERS_BODIES = declare_budget(
 )
 
 
+FACTS_CONNECTIONS = declare_budget(
+    "service.limits.facts_connections",
+    unit="connections to the listener of facts",
+    total=64,
+    most_each=16,
+    why="people and policy engines, of which each address has a few; 31 to 145 KB each, 10 MB at most",
+)
+
+
+def facts_limits(config: Config) -> Limits:
+    """The limits of the listener of facts, whose requests have no bodies."""
+    is_local = is_loopback(config.facts.listen)
+    return Limits(connections=FACTS_CONNECTIONS, proof=Proof.ADDRESS if is_local else Proof.NONE)
+
+
 def scheduler_limits(config: Config) -> Limits:
     """The limits of the listener of the scheduler verbs."""
     bodies = BodyLimits(budget=SCHEDULER_BODIES, request_bytes=SCHEDULER_BODY_BYTES, seconds=BODY_SECONDS)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from extender.config.checks import parse_listen
-from extender.config.tree import Config
+from extender.config.tree import Config, TlsConfig
 from extender.outlets.pod_resolver import PodResolver
 from extender.server.listener import Listener, open_listener
 from extender.server.operations import CheckResult, health_app, metrics_app, operations_app
@@ -15,10 +15,13 @@ from extender.server.routes import NO_TOKEN_ROUTES, TokenRoutes, route_server
 from extender.server.tls import TlsFiles
 from extender.service.background import FILE_CHECK_SECONDS
 from extender.service.cluster_view import ClusterView
+from extender.service.facts import facts_app
+from extender.service.limits import facts_limits
 from extender.service.outlets import OUTLETS, Outlet
 
 OPERATIONS = "operations"
 METRICS = "metrics"
+FACTS = "facts"
 
 
 def open_files(outlet: Outlet, config: Config) -> tuple[TlsFiles | None, PathTokens | None]:
@@ -27,11 +30,20 @@ def open_files(outlet: Outlet, config: Config) -> tuple[TlsFiles | None, PathTok
     Raises:
         ConfigError: a file cannot be used.
     """
-    tls, token_file = outlet.tls(config), outlet.token_file(config)
+    token_file = outlet.token_file(config)
     return (
-        TlsFiles(outlet.name, tls.certificate, tls.key, tls.client_ca) if tls else None,
+        open_tls(outlet.name, outlet.tls(config)),
         PathTokens(f"{outlet.name}.path_token_file", token_file) if token_file else None,
     )
+
+
+def open_tls(name: str, tls: TlsConfig | None) -> TlsFiles | None:
+    """The certificates of the listener of that name; None where it goes without.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    return TlsFiles(name, tls.certificate, tls.key, tls.client_ca) if tls else None
 
 
 class Listeners:
@@ -56,6 +68,7 @@ class Listeners:
             ConfigError: an address cannot be bound, or a file of certificates or tokens cannot be used.
         """
         urls = {outlet.name: await self._open_outlet(outlet, pod_resolver, cluster_view) for outlet in OUTLETS}
+        urls[FACTS] = await self._open_facts(pod_resolver, cluster_view)
         return {**urls, OPERATIONS: await self._open_operations(cluster_view), METRICS: await self._open_metrics()}
 
     async def close(self) -> None:
@@ -95,6 +108,21 @@ class Listeners:
         self._watchers += [
             asyncio.create_task(watched.files.watch(FILE_CHECK_SECONDS)) for watched in (files, tokens) if watched
         ]
+        return f"{'https' if files else 'http'}://{listener.address}"
+
+    async def _open_facts(self, pod_resolver: PodResolver, cluster_view: ClusterView) -> str:
+        config = self._config.facts
+        if not config.listen:
+            return ""
+        app = facts_app(self._config, pod_resolver, cluster_view)
+        files = open_tls(FACTS, config.tls)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        context = files.context if files else None
+        limits = facts_limits(self._config)
+        listener = await open_listener(FACTS, runner, *parse_listen(config.listen), context, limits=limits)
+        self._outlets.append(listener)
+        if files:
+            self._watchers.append(asyncio.create_task(files.files.watch(FILE_CHECK_SECONDS)))
         return f"{'https' if files else 'http'}://{listener.address}"
 
     async def _open_operations(self, cluster_view: ClusterView) -> str:
