@@ -95,8 +95,10 @@ class NoCluster:
         self.secrets: SecretReader | None = None
         self.client: ClusterClient | None = None
 
-    def namespace_annotations(self, _namespace: str) -> None:
+    def namespace_annotations(self, namespace: str) -> Mapping[str, str] | None:
         """None: no namespaces are watched."""
+        del namespace
+        return None
 
     def platforms(self) -> frozenset[Platform]:
         """The platforms of the given nodes."""
@@ -129,6 +131,19 @@ class NoCluster:
     def live_checks(self) -> Mapping[str, Check]:
         """None."""
         return {}
+
+
+class UnwatchedCluster(NoCluster):
+    """A cluster that a command reads once: its pull secrets, and annotations of namespaces that the command fetched."""
+
+    def __init__(self, client: ClusterClient, annotations: Mapping[str, Mapping[str, str]]) -> None:
+        super().__init__()
+        self.secrets: SecretReader | None = ClusterSecrets(client)
+        self._annotations = annotations
+
+    def namespace_annotations(self, namespace: str) -> Mapping[str, str] | None:
+        """Those that were fetched; None where they could not be."""
+        return self._annotations.get(namespace)
 
 
 class _View(Handler, Protocol):

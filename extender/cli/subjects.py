@@ -1,0 +1,229 @@
+"""What commands explain: pods and workloads of a cluster or of manifests, and what the cluster has beside them."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from extender.cli.manifest_files import read_manifests
+from extender.cluster.client import ClusterClient, open_cluster
+from extender.cluster.named_objects import (
+    UnknownKind,
+    fetch_object,
+    fetch_pull_secrets,
+    kind_named,
+)
+from extender.cluster.workloads import fetch_namespace_annotations, list_documents
+from extender.config.tree import Config
+from extender.errors import ClusterError, ConfigError
+from extender.images.platform import Platform
+from extender.kubernetes.pod_templates import KubernetesObject, node_of, pod_of
+from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
+from extender.outlets.explaining import PodExplainer
+from extender.placement.nodes import platform_of_node
+from extender.placement.patch import apply
+from extender.reports.explanation import Explanation, Subject, usual_nodes, with_nodes
+from extender.service.cluster_view import NoCluster, UnwatchedCluster
+from extender.service.policies import admission_policy_of
+from extender.service.resolving import open_pod_resolver
+
+LOOKUP_SECONDS = 60.0
+
+_NODE = msgspec.json.Decoder(ReportedNode)
+
+
+class ExplainTarget(msgspec.Struct, frozen=True):
+    """What the arguments name: an object of a kind, or every object of some manifests, or one of these."""
+
+    kind: str
+    name: str
+    namespace: str
+    manifests: str | None
+
+    @classmethod
+    def parse(cls, text: str | None, namespace: str, manifests: str | None) -> "ExplainTarget":
+        """Reads `NAME`, which is a pod's, or `KIND/NAME`.
+
+        Raises:
+            ConfigError: the kind is not known.
+        """
+        kind, slash, name = (text or "").rpartition("/")
+        try:
+            kind = kind_named(kind) if slash else ""
+        except UnknownKind as exc:
+            raise ConfigError(str(exc)) from exc
+        return cls(kind, name, namespace, manifests)
+
+    def matches(self, manifest: KubernetesObject) -> bool:
+        """Whether the object of a manifest is meant."""
+        metadata = manifest.get("metadata") or {}
+        return (not self.name or metadata.get("name") == self.name) and self.kind in ("", manifest.get("kind"))
+
+
+class ClusterObject(msgspec.Struct, frozen=True):
+    """An object and the pod that it is or makes, both as JSON, and the node to which a pod is bound."""
+
+    kind: str
+    name: str
+    namespace: str
+    pod: KubernetesObject
+    is_live: bool
+    node_name: str
+
+    @property
+    def subject(self) -> Subject:
+        """What is explained.
+
+        Raises:
+            ConfigError: the pod is not one that Kubernetes would take.
+        """
+        return Subject(kind=self.kind, name=self.name, namespace=self.namespace, pod=_decode(self.pod, self))
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """An explanation, and the pod as it was given, as JSON."""
+
+    explanation: Explanation
+    pod: KubernetesObject
+
+
+async def open_client(settings: Config, *, is_needed: bool) -> ClusterClient | None:
+    """A client of the cluster that the settings name; None if there is none and none is needed.
+
+    Raises:
+        ConfigError: there is none, or its configuration cannot be used.
+    """
+    cluster = settings.cluster
+    if cluster.mode == "none":
+        if is_needed:
+            raise ConfigError("cluster.mode: none leaves no cluster to read the pod from; give -f FILE")
+        return None
+    try:
+        return await open_cluster("auto", cluster.kubeconfig, cluster.context)
+    except ClusterError as exc:
+        if is_needed or cluster.kubeconfig or cluster.context:
+            raise ConfigError(f"cluster.kubeconfig: {exc}") from exc
+        return None
+
+
+async def find_subjects(target: ExplainTarget, client: ClusterClient | None) -> list[ClusterObject]:
+    """The objects that the target names, from its manifests or from the cluster.
+
+    Raises:
+        ConfigError: the manifests cannot be read.
+        ClusterError: the object cannot be read from the cluster.
+    """
+    if target.manifests:
+        found = (_object_of(each.manifest, target, is_live=False) for each in read_manifests([target.manifests]))
+        return [each for each in found if each]
+    if client is None:
+        raise ClusterError("there is no cluster to read the object from")
+    manifest = await fetch_object(client, target.kind or "pod", target.name, target.namespace)
+    item = _object_of(manifest, target, is_live=True)
+    if item is None:
+        raise ClusterError(f"{target.kind} {target.namespace}/{target.name} has no pod template")
+    return [item]
+
+
+async def explain_all(
+    subjects: Sequence[ClusterObject], settings: Config, client: ClusterClient | None
+) -> list[Explained]:
+    """Each subject with its explanation, after lookups of their images.
+
+    Raises:
+        ClusterError: the cluster's nodes cannot be read.
+    """
+    nodes = await list_nodes(client)
+    annotations: dict[str, Mapping[str, str]] = {}
+    if client:
+        for namespace in dict.fromkeys(each.namespace for each in subjects):
+            with contextlib.suppress(ClusterError):
+                annotations |= await fetch_namespace_annotations(client, namespace)
+    view = UnwatchedCluster(client, annotations) if client else NoCluster()
+    async with open_pod_resolver(settings, view) as pod_resolver:
+        explainer = PodExplainer(pod_resolver, admission_policy_of(settings))
+        return [await _explain(each, explainer, nodes, settings, client) for each in subjects]
+
+
+async def list_nodes(client: ClusterClient | None) -> list[ReportedNode]:
+    """The cluster's nodes; none without a cluster.
+
+    Raises:
+        ClusterError: they cannot be read.
+    """
+    if client is None:
+        return []
+    return [_NODE.decode(raw) async for raw in list_documents(client, "/api/v1/nodes")]
+
+
+def on_nodes(
+    explanation: Explanation, item: ClusterObject, nodes: Sequence[ReportedNode], settings: Config
+) -> Explanation:
+    """The explanation with the cluster's nodes, or with usual ones where there is no cluster.
+
+    The pod of a workload counts as the webhook would create it, if the settings have one.
+    """
+    pod = item.pod
+    if not item.is_live and settings.admission.listen and explanation.webhook.patch:
+        pod = _as_object(apply(pod, explanation.webhook.patch))
+    spec = _decode(pod, item).spec or NamedSpec()
+    placed = msgspec.structs.replace(explanation, node_name=item.node_name)
+    level_label = settings.placement.level_label
+    return with_nodes(placed, spec, nodes or usual_nodes(), level_label, is_assumed=not nodes)
+
+
+async def _explain(
+    item: ClusterObject,
+    explainer: PodExplainer,
+    nodes: Sequence[ReportedNode],
+    settings: Config,
+    client: ClusterClient | None,
+) -> Explained:
+    if client and not (item.kind == "Pod" and item.is_live):
+        item = await _with_pull_secrets(item, client)
+    found = await explainer.look_up(item.subject, _platforms_of(nodes, settings), LOOKUP_SECONDS)
+    return Explained(on_nodes(found, item, nodes, settings), item.pod)
+
+
+async def _with_pull_secrets(item: ClusterObject, client: ClusterClient) -> ClusterObject:
+    """The object whose pod names the pull secrets of its ServiceAccount, as a pod does once it is created."""
+    spec = item.pod["spec"]
+    if spec.get("imagePullSecrets"):
+        return item
+    try:
+        found = await fetch_pull_secrets(client, item.namespace, spec.get("serviceAccountName") or "default")
+    except ClusterError:
+        return item
+    if not found:
+        return item
+    pod = {**item.pod, "spec": {**spec, "imagePullSecrets": found}}
+    return msgspec.structs.replace(item, pod=pod)
+
+
+def _platforms_of(nodes: Sequence[ReportedNode], settings: Config) -> frozenset[Platform]:
+    level_label = settings.placement.level_label
+    return frozenset(platform for node in nodes if (platform := platform_of_node(node, level_label)))
+
+
+def _object_of(manifest: KubernetesObject, target: ExplainTarget, *, is_live: bool) -> ClusterObject | None:
+    pod = pod_of(manifest)
+    if pod is None or not target.matches(manifest):
+        return None
+    metadata = manifest.get("metadata") or {}
+    namespace = str(metadata.get("namespace") or target.namespace)
+    pod["metadata"] = {**pod["metadata"], "namespace": namespace}
+    name = str(metadata.get("name") or metadata.get("generateName") or "")
+    kind = str(manifest.get("kind"))
+    return ClusterObject(kind, name, namespace, pod, is_live and kind == "Pod", node_of(manifest))
+
+
+def _decode(pod: KubernetesObject, item: ClusterObject) -> NamedPod:
+    try:
+        return msgspec.json.decode(msgspec.json.encode(pod), type=NamedPod)
+    except msgspec.ValidationError as exc:
+        raise ConfigError(f"{item.kind} {item.namespace}/{item.name} is not as Kubernetes takes it: {exc}") from exc
+
+
+def _as_object(value: object) -> KubernetesObject:
+    assert isinstance(value, dict)  # noqa: S101 -- a patch of ours never replaces the whole pod
+    return value
