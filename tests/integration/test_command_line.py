@@ -352,3 +352,57 @@ async def test_policies_without_a_cluster_says_so(tmp_path: Path) -> None:
     code, out, err = await run("policies", "--kubeconfig", str(tmp_path / "absent"))
     assert (code, out) == (1, "")
     assert "there is no such file" in err
+
+
+MANIFEST = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: web, namespace: shop}}
+spec:
+  template:
+    spec:
+      containers:
+      - {{name: app, image: "{image}"}}
+---
+kind: ConfigMap
+"""
+
+
+async def test_explain_needs_no_cluster_for_manifests(registry: EmbeddedRegistry, tmp_path: Path) -> None:
+    """It prints the answer for a plain node of each usual architecture, and exits 1 only if none takes the pod."""
+    file = tmp_path / "web.yaml"
+    file.write_text(MANIFEST.format(image=f"{registry.host}/shop/web:1.0"))
+    arguments = ("explain", "-f", str(file), *plain(registry), "--set", "cluster.mode=none")
+    code, out, err = await run(*arguments)
+    assert (code, err) == (0, "")
+    assert "Deployment shop/web (by own lookups)" in out
+    code, out, _ = await run(*arguments, "-o", "json")
+    [told] = json.loads(out)
+    assert {each["platform"]: each["answer"] for each in told["nodes"]} == {"linux/amd64": "yes", "linux/arm64": "yes"}
+    assert told["schema"] == "multiarch-extender.io/explanation/v1"
+    [same] = yaml.safe_load((await run(*arguments, "-o", "yaml"))[1])
+    assert same["nodes"] == told["nodes"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["explain"], "nothing to explain; give a pod, KIND/NAME or -f FILE"),
+        (["explain", "web", "--set", "cluster.mode=none"], "give -f FILE"),
+        (["explain", "configmap/web"], "'configmap' is no kind with pods that is known here"),
+        (["explain", "-f", "absent.yaml"], "No such file or directory"),
+        (["explain", "-f", "x", "--service", "https://a"], "leave out -f"),
+        (["explain", "web", "--service", "https://a", "--token-file", "absent"], "--token-file absent"),
+        (["running", "--set", "cluster.mode=none"], "cluster.mode: none leaves no cluster"),
+        (["serve", "--set", "facts.listen=0.0.0.0:1", "--set", "admission.listen=''"], "facts.tls: null is allowed on"),
+        (
+            ["serve", "--set", "facts.listen=127.0.0.1:1", "--set", "cluster.mode=none"],
+            "callers are known by the cluster",
+        ),
+    ],
+)
+async def test_what_cannot_be_explained_says_what_would_be_right(arguments: list[str], said: str) -> None:
+    """Exit code 2, nothing on standard output."""
+    code, out, err = await run(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
