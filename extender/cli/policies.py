@@ -138,7 +138,7 @@ def _labels(text: str | None) -> dict[str, str]:
     labels = {}
     for each in filter(None, (text or "").split(",")):
         if not (found := _LABEL.fullmatch(each)):
-            raise ConfigError(f"--namespaces has {each!r}; it must be labels such as multiarch-extender.io/hold=true")
+            raise ConfigError(f"--namespaces has {each!r}; it must be labels such as team=shop")
         labels[found[1]] = found[2]
     return labels
 
