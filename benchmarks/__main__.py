@@ -22,8 +22,8 @@ from testbed.child import ServerFailed
 from testbed.debian_package import ProgramMissing
 from testbed.processes import ProcessFailed
 
-USUAL = ("latency", "webhook", "growth", "images", "known_images", "memory", "startup")
-OF_A_CLUSTER = ("throughput", "readiness")
+USUAL = ("latency", "webhook", "growth", "images", "known_images", "audit", "memory", "startup")
+OF_A_CLUSTER = ("throughput", "readiness", "gates")
 MODULES = {name: f"benchmarks.{name}" for name in (*USUAL, "soak")} | {
     name: f"benchmarks.cluster.{name}" for name in OF_A_CLUSTER
 }

@@ -60,6 +60,10 @@ class ApiClient:
         path = f"{await self._path('v1', 'Pod', namespace, pod)}/log"
         return (await self._send("GET", f"{path}?{urlencode(parameters)}")).decode(errors="replace")
 
+    async def metrics(self) -> str:
+        """Returns the API server's own /metrics. Raises ApiError."""
+        return (await self._send("GET", "/metrics")).decode()
+
     async def create(self, manifest: KubernetesObject) -> KubernetesObject:
         """Creates the object and returns it as stored. A namespaced one without a namespace goes to `default`."""
         return await self.request("POST", await self._collection(manifest), manifest)

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import msgspec
 
 MODULES = Path(__file__).with_name("pins")
+PINNED = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
 
 
 class BinariesMissing(RuntimeError):
@@ -53,6 +54,7 @@ class GoModule(msgspec.Struct, frozen=True, kw_only=True):
     release: str = ""  # a folder within the module's, where several releases are pinned
     stamps: tuple[str, ...] = ()  # packages whose gitVersion, gitMajor and gitMinor are set as upstream's build does
     tags: tuple[str, ...] = ()  # of the build
+    files: tuple[str, ...] = ()  # of the dependency's folder, which are put beside the programs
     room: str = "controlplane"
     instead: str = "; or set KUBEBUILDER_ASSETS to a folder that holds etcd, kube-apiserver and kube-scheduler"
 
@@ -81,7 +83,7 @@ class GoModule(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """The name of its folder in the cache. It changes with the pins, the checksums and the flags."""
         pins = [(self.folder / name).read_bytes() for name in ("go.mod", "go.sum")]
-        options = [self.flags, repr(dict(self.programs)), *self.tags]
+        options = [self.flags, repr(dict(self.programs)), *self.tags, *self.files]
         digest = hashlib.sha256(b"\0".join([*pins, *(option.encode() for option in options)]))
         return f"{self.name}-{self.version}-{digest.hexdigest()[:12]}"
 
@@ -106,6 +108,19 @@ CONTAINERD = GoModule(
     },
     tags=("no_btrfs", "no_zfs", "no_devmapper"),
     room="nodes",
+    instead="",
+)
+KARPENTER = GoModule(
+    name="karpenter",
+    dependency="sigs.k8s.io/karpenter",
+    programs={"karpenter": "sigs.k8s.io/karpenter/kwok"},
+    files=(
+        "kwok/apis/crds/karpenter.kwok.sh_kwoknodeclasses.yaml",
+        "pkg/apis/crds/karpenter.sh_nodeclaims.yaml",
+        "pkg/apis/crds/karpenter.sh_nodeoverlays.yaml",
+        "pkg/apis/crds/karpenter.sh_nodepools.yaml",
+    ),
+    room="autoscalers",
     instead="",
 )
 CONTROLLER_MANAGER = "kube-controller-manager"
@@ -151,6 +166,11 @@ def find_controller_manager(environment: Mapping[str, str] = os.environ) -> Path
 def find_kubelet(environment: Mapping[str, str] = os.environ) -> Path:
     """Returns kubelet of the chosen Kubernetes, and builds it if it is missing. Raises BinariesMissing."""
     return build(_with_program(chosen_kubernetes(environment), "kubelet", "nodes"), environment) / "kubelet"
+
+
+def find_karpenter(environment: Mapping[str, str] = os.environ) -> Path:
+    """Returns the folder of Karpenter and its CRDs, and builds it if it is missing. Raises BinariesMissing."""
+    return build(KARPENTER, environment)
 
 
 def find_built(module: GoModule, environment: Mapping[str, str] = os.environ) -> Path:
@@ -227,6 +247,8 @@ def _build_into(folder: Path, module: GoModule, go: str, environment: Mapping[st
         made = Path(scratch) / "programs"
         for name, package in module.programs.items():
             _run_go(go, module, package, made / name, environment)
+        if module.files:
+            _copy_files(go, module, made, environment)
         made.rename(folder)
     _say(f"built {folder} in {time.monotonic() - started:.0f} s")
 
@@ -238,7 +260,7 @@ def _run_go(go: str, module: GoModule, package: str, output: Path, environment: 
     """
     command = ["nice", go, "build", "-v", "-trimpath", "-buildvcs=false", "-mod=readonly"]
     command += ["-tags", ",".join(module.tags), "-ldflags", module.flags, "-o", str(output), package]
-    pinned = {**environment, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    pinned = {**environment, **PINNED}
     last: deque[str] = deque(maxlen=20)
     with subprocess.Popen(command, cwd=module.folder, env=pinned, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -250,6 +272,18 @@ def _run_go(go: str, module: GoModule, package: str, output: Path, environment: 
         raise BinariesMissing(f"go build {package} failed in {module.folder}:\n{''.join(last)}")
 
 
+def _copy_files(go: str, module: GoModule, folder: Path, environment: Mapping[str, str]) -> None:
+    """Copies the module's files from the folder into which Go has put the dependency."""
+    command = [go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module.dependency]
+    done = subprocess.run(
+        command, cwd=module.folder, env={**environment, **PINNED}, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise BinariesMissing(f"go list {module.dependency} failed in {module.folder}:\n{done.stderr}")
+    for name in module.files:
+        shutil.copyfile(Path(done.stdout.strip()) / name, folder / Path(name).name)
+
+
 def _say(text: str) -> None:
     print(f"programs: {text}", file=sys.stderr, flush=True)
 
@@ -258,6 +292,7 @@ OTHERS: Mapping[str, Callable[[], Path]] = {
     CONTROLLER_MANAGER: find_controller_manager,
     "kubelet": find_kubelet,
     "containerd": lambda: build(CONTAINERD),
+    "karpenter": find_karpenter,
 }
 """What only some tests need, by the names that the command line takes."""
 

@@ -27,6 +27,7 @@ NAME = "multiarch-extender"
 """The release and its namespace, where nothing else is asked for."""
 
 _SECONDS = 60.0
+_ONE_TEMPLATE = ("gates", "network-policy")  # files of objects that come beside those of a mode
 
 
 class HelmMissing(RuntimeError):
@@ -90,7 +91,7 @@ def objects_of(text: str) -> list[KubernetesObject]:
 def manifest(name: str) -> str:
     """Returns what `deploy/manifests/NAME.yaml` should be."""
     values = HELM_FOLDER / "manifests" / f"{name}.yaml"
-    text = render(files=[values], only=f"{name}.yaml" if name == "network-policy" else "")
+    text = render(files=[values], only=f"{name}.yaml" if name in _ONE_TEMPLATE else "")
     return f"{_head_of(values)}{_without_sources(text)}"
 
 

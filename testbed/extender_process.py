@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import msgspec
@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from testbed.api_client import ApiClient
 from testbed.processes import Process, ProcessFailed, free_port
-from testbed.shipped_files import Mode, identity_manifests, service_configuration
+from testbed.shipped_files import Mode, gate_manifests, identity_manifests, service_configuration
 
 READY_SECONDS = 60.0  # for a busy machine; usually it takes two seconds
 GRACE_SECONDS = 30.0  # as the manifests' terminationGracePeriodSeconds
@@ -37,6 +37,7 @@ class ServingCertificate(msgspec.Struct, frozen=True):
 class ExtenderProcess:
     """One service on ports of its own, which stay the same when it is started again.
 
+    `serving` is the webhook's certificate, `self-managed` where the service looks after it, or None without a webhook.
     `make_extender_process` makes it.
     """
 
@@ -46,11 +47,12 @@ class ExtenderProcess:
         folder: Path,
         arguments: Sequence[str],
         host: str,
-        serving: ServingCertificate | None,
+        serving: ServingCertificate | Literal["self-managed"] | None,
         *,
         is_asked_by_schedulers: bool = True,
     ) -> None:
-        self.name, self.authority = name, serving.authority if serving else b""
+        self.name = name
+        self.authority = serving.authority if isinstance(serving, ServingCertificate) else b""
         scheduler, admission, operations = (f"{host}:{port}" for port in _free_ports(3))
         self.scheduler_url = f"http://{scheduler}" if is_asked_by_schedulers else ""
         self.admission_url = f"https://{admission}" if serving else ""
@@ -60,7 +62,11 @@ class ExtenderProcess:
             listen["scheduler.listen"] = scheduler
         if serving:
             listen["admission.listen"] = admission
+        if isinstance(serving, ServingCertificate):
             listen["admission.tls"] = f"{{certificate: {serving.certificate}, key: {serving.key}}}"
+        elif serving:
+            listen["admission.tls"] = "{self_managed: true}"
+            listen["admission.self_managed.names"] = f"[{host}]"
         sets = [f"--set={path}={value}" for path, value in listen.items()]
         self._command = [sys.executable, "-m", "extender", "serve", *arguments, *sets]
         self._folder, self._processes = folder, list[Process]()
@@ -176,27 +182,31 @@ def make_extender_process(
     kubeconfig: Path,
     *settings: str,
     mode: Mode = Mode.SECOND,
-    admission: bool = True,
+    admission: bool | Literal["self-managed"] = True,
     scheduler: bool = True,
     host: str = "127.0.0.1",
 ) -> ExtenderProcess:
     """Makes a service, not yet started, with the mode's shipped settings and these (`path=value`) over them.
 
-    Without `admission` there is no webhook listener; without `scheduler` there is none for kube-scheduler. Its files go
-    into `folder`.
+    Without `admission` there is no webhook listener; if it is `self-managed`, the service makes its own certificate.
+    Without `scheduler` there is none for kube-scheduler. Its files go into `folder`.
     """
     configuration = folder / f"{name}.yaml"
     configuration.write_bytes(msgspec.yaml.encode(service_configuration(mode)))
     sets = [f"--set={setting}" for setting in (f"cluster.kubeconfig={kubeconfig}", *settings)]
-    serving = _issue(folder, name, host) if admission else None
+    serving = _issue(folder, name, host) if admission is True else admission or None
     arguments = [f"--config={configuration}", *sets]
     return ExtenderProcess(name, folder, arguments, host, serving, is_asked_by_schedulers=scheduler)
 
 
 async def write_account(api: ApiClient, admin: Path, path: Path, mode: Mode) -> Path:
-    """Writes a kubeconfig for the mode's own ServiceAccount, with exactly the rights in the mode's manifest."""
+    """Writes a kubeconfig for the mode's own ServiceAccount, with exactly the rights in the mode's manifest.
+
+    The webhook's account may also hold pods, as the manifest of gates says. The context's namespace is the account's,
+    as in a pod.
+    """
     identity = identity_manifests(mode)
-    for manifest in identity:
+    for manifest in [*identity, *(gate_manifests() if mode is Mode.WEBHOOK else ())]:
         await api.apply(manifest)
     [account] = [found["metadata"] for found in identity if found["kind"] == "ServiceAccount"]
     token_path = f"/api/v1/namespaces/{account['namespace']}/serviceaccounts/{account['name']}/token"
@@ -204,6 +214,8 @@ async def write_account(api: ApiClient, admin: Path, path: Path, mode: Mode) -> 
     answer = await api.request("POST", token_path, {**request, "spec": {"expirationSeconds": TOKEN_SECONDS}})
     kubeconfig: dict[str, Any] = msgspec.yaml.decode(admin.read_bytes())
     kubeconfig["users"] = [{"name": user["name"], "user": _token(answer)} for user in kubeconfig["users"]]
+    for context in kubeconfig["contexts"]:
+        context["context"]["namespace"] = account["namespace"]  # as a pod finds its own
     path.touch(mode=0o600)
     path.write_bytes(msgspec.yaml.encode(kubeconfig))
     return path

@@ -36,6 +36,11 @@ def identity_manifests(mode: Mode) -> list[KubernetesObject]:
     return [found for found in shipped_manifests(mode) if _is_identity(found)]
 
 
+def gate_manifests() -> list[KubernetesObject]:
+    """Returns the roles and bindings that the webhook's account needs to hold pods and let them go."""
+    return list(yaml.safe_load_all((DEPLOY / "manifests" / "gates.yaml").read_text()))
+
+
 def service_configuration(mode: Mode) -> KubernetesObject:
     """Returns the service's own settings in that mode, from its ConfigMap."""
     settings: KubernetesObject = yaml.safe_load(_one(mode, "ConfigMap")["data"]["config.yaml"])

@@ -7,6 +7,7 @@ says. How late the timers of the process are goes to FILE.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import ssl
@@ -79,10 +80,11 @@ class Registries:
 
     async def _drip(self, request: web.BaseRequest) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(DRIP_BYTES)})
-        await response.prepare(request)
-        for _ in range(DRIP_BYTES):
-            await response.write(b" ")
-            await asyncio.sleep(DRIP_SECONDS)
+        with contextlib.suppress(ConnectionError):  # the service has hung up
+            await response.prepare(request)
+            for _ in range(DRIP_BYTES):
+                await response.write(b" ")
+                await asyncio.sleep(DRIP_SECONDS)
         return response
 
     async def _redirect(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _READ_BUFFER_BYTES = 2 << 20  # the library's; a page has several times aiohttp's 64 KiB
 _QUOTED_CHARACTERS = 200  # of a message from a credential plugin
+_DEFAULT_NAMESPACE = "default"
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _LOAD_SECONDS = 60.0  # a credential plugin may ask a person, or a slow cloud
 
 # kubernetes-asyncio also raises whatever it logs, and its messages may quote credentials.
@@ -61,13 +63,17 @@ class ApiCall(msgspec.Struct, frozen=True):
 class ApiConnection:
     """One loaded configuration with its session.
 
+    `namespace` is that of the process in a cluster, or of the kubeconfig's context, as kubectl takes it.
     `is_doubtful`: after a 401 or a TLS failure, the configuration must be loaded again. `stamp` is that of the files at
     `paths` from before they were read.
     """
 
-    def __init__(self, configuration: "Configuration", paths: Sequence[str], stamp: Stamp) -> None:
+    def __init__(
+        self, configuration: "Configuration", paths: Sequence[str], stamp: Stamp, namespace: str = _DEFAULT_NAMESPACE
+    ) -> None:
         from kubernetes_asyncio.client.rest import RESTClientObject
 
+        self.namespace = namespace
         self.is_doubtful = False
         self.paths = paths
         self.stamp = stamp
@@ -160,13 +166,23 @@ async def load_connection(mode: Literal["in-cluster", "kubeconfig"], kubeconfig:
             stamp = stamp_of(paths)
             if mode == "in-cluster":
                 config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]  # it has no annotations
+                namespace = _read_namespace(_NAMESPACE_FILE)
             else:
-                await config.load_kube_config(path, context or None, configuration)
+                loader = await config.load_kube_config(path, context or None, configuration)
+                namespace = ((loader.current_context or {}).get("context") or {}).get("namespace") or _DEFAULT_NAMESPACE
             named = list(filter(None, (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)))
-            return ApiConnection(configuration, [*paths, *named], stamp + stamp_of(named))
+            return ApiConnection(configuration, [*paths, *named], stamp + stamp_of(named), namespace)
     except Exception as exc:  # a malformed kubeconfig makes the loader fail in any way Python can
         where = "in-cluster configuration" if mode == "in-cluster" else f"kubeconfig {path}"
         raise ClusterError(f"cannot use the {where}: {_words(exc)}") from exc
+
+
+def _read_namespace(file: Path) -> str:
+    """The namespace of the pod that this process runs in; `default` outside of one, as for kubectl."""
+    try:
+        return file.read_text().strip() or _DEFAULT_NAMESPACE
+    except OSError:
+        return _DEFAULT_NAMESPACE
 
 
 def _exists(joined: str) -> bool:

@@ -91,6 +91,11 @@ class ClusterClient:
         self._renewing = asyncio.Lock()
         self._refusal: tuple[str, Stamp] | None = None
 
+    @property
+    def namespace(self) -> str:
+        """The namespace of this process in a cluster, or of the kubeconfig's context; `default` if there is none."""
+        return self._connection.namespace
+
     async def get(
         self,
         path: str,

@@ -2,7 +2,7 @@
 
 The rules are those of client-go's leaderelection: a replica trusts no other's clock, and takes the lease over when it
 has seen no change of it for as long as the lease says. Unlike there, the leader changes only its own fields of the
-Lease, and a replica that has just started counts a Lease as fresh only once it has seen it change.
+Lease.
 Specification: https://kubernetes.io/docs/concepts/architecture/leases/#leader-election
 """
 
@@ -68,7 +68,7 @@ class LeaderElection:
         return self._clock() < self._leads_until
 
     def lease_is_fresh(self) -> bool:
-        """Whether some replica leads, or did within the last seconds and another takes over. True on standbys too."""
+        """Whether some replica leads, or did within `FRESH_SECONDS` and another takes over. True on standbys too."""
         return self._renewed_at is not None and self._clock() < self._renewed_at + FRESH_SECONDS
 
     async def run(self, lead: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -138,8 +138,20 @@ class LeaderElection:
                 raise
             self._lease = None
             return
-        if self._lease is None or lease.metadata.resource_version != self._lease.metadata.resource_version:
-            self._note(lease, is_change=self._lease is not None)
+        if self._lease is None:
+            self._note(lease, is_change=False)
+            self._renewed_at = self._stated_renewal(lease)
+        elif lease.metadata.resource_version != self._lease.metadata.resource_version:
+            self._note(lease, is_change=True)
+
+    def _stated_renewal(self, lease: Lease) -> float | None:
+        """When a lease that is seen for the first time was renewed, by its holder's clock; None if not lately."""
+        try:
+            stated = datetime.fromisoformat((lease.spec and lease.spec.renew_time) or "")
+            age_seconds = self._wall_clock() - stated.timestamp()
+        except (ValueError, OverflowError):
+            return None
+        return self._clock() - max(0.0, age_seconds) if abs(age_seconds) < FRESH_SECONDS else None
 
     def _note(self, lease: Lease, *, is_change: bool) -> None:
         self._lease = lease

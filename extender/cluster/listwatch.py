@@ -30,16 +30,17 @@ AGE = gauge(
     "Time since the API server last proved (by list, event or bookmark) that our view of the resource is current; "
     "0: it is not watched.",
     "resource",
-    ("nodes", "namespaces"),
+    ("nodes", "namespaces", "gated-pods"),
 )
 log = structlog.get_logger()
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """What to list and watch."""
+    """What to list and watch. `query` selects among the objects at `path`."""
 
     name: str
     path: str
+    query: Mapping[str, str] = {}
     list_accept: str = JSON
     watch_accept: str = JSON
 
@@ -60,11 +61,11 @@ class Handler(Protocol):
     def upsert(self, document: msgspec.Raw) -> None:
         """Takes in the current state of an object, new or not. Any exception is logged and the object skipped."""
 
-    def delete(self, name: str) -> None:
-        """Removes the object of that name, which is deleted or no longer selected."""
+    def delete(self, key: str, /) -> None:
+        """Removes the object of that key (`VersionedMeta.key`), which is deleted or no longer selected."""
 
-    def keep_only(self, names: Set[str]) -> None:
-        """Removes all objects that are not among `names`, after `upsert` was called for all objects of a list."""
+    def keep_only(self, keys: Set[str], /) -> None:
+        """Removes all objects that are not among `keys`, after `upsert` was called for all objects of a list."""
 
 
 _PAGE = msgspec.json.Decoder(List)
@@ -128,27 +129,27 @@ class ListWatch:
 
     async def _list(self) -> None:
         """Lists all objects page by page at one version. A 410 means that this version has expired: list again."""
-        names: set[str] = set()
-        query = {"limit": str(PAGE_OBJECTS)}
+        keys: set[str] = set()
+        query = {"limit": str(PAGE_OBJECTS), **self._resource.query}
         while True:
-            metadata = await self._list_page(query, names)
+            metadata = await self._list_page(query, keys)
             if not metadata.continue_:
                 break
             query["continue"] = metadata.continue_
-        self._handler.keep_only(names)
+        self._handler.keep_only(keys)
         self._version = metadata.resource_version
         self._lists += 1
         event = "watch.started" if self._lists == 1 else "watch.relisted"
-        log.info(event, resource=self._resource.name, objects=len(names), version=self._version)
+        log.info(event, resource=self._resource.name, objects=len(keys), version=self._version)
 
-    async def _list_page(self, query: Mapping[str, str], names: set[str]) -> ListMeta:
-        """Passes one page to the handler and adds its names. Returning frees the page before the next one is read."""
+    async def _list_page(self, query: Mapping[str, str], keys: set[str]) -> ListMeta:
+        """Passes one page to the handler and adds its keys. Returning frees the page before the next one is read."""
         body = await self._reader.get(self._resource.path, query, accept=self._resource.list_accept)
         page = _decode(_PAGE, body)
         for document in page.items or ():
-            name = _decode(_OBJECT, document).metadata.name
-            self._upsert(name, document)
-            names.add(name)
+            key = _decode(_OBJECT, document).metadata.key
+            self._upsert(key, document)
+            keys.add(key)
         self._confirmed_at = self._clock()
         return page.metadata
 
@@ -158,6 +159,7 @@ class ListWatch:
             "resourceVersion": self._version,
             # replicas that started together must not all reconnect together
             "timeoutSeconds": str(int(WATCH_SECONDS * (1 - self._random() / 4))),
+            **self._resource.query,
         }
         stream = watch_events(
             self._reader,
@@ -176,16 +178,16 @@ class ListWatch:
 
     def _apply(self, event: Event) -> None:
         if event.has_object:
-            self._upsert(event.meta.name, event.object)
+            self._upsert(event.meta.key, event.object)
         elif event.type == "DELETED":
-            self._handler.delete(event.meta.name)
+            self._handler.delete(event.meta.key)
         self._version = event.meta.resource_version or self._version
 
-    def _upsert(self, name: str, document: msgspec.Raw) -> None:
+    def _upsert(self, key: str, document: msgspec.Raw) -> None:
         try:
             self._handler.upsert(document)
         except Exception:
-            log.exception("watch.object_skipped", resource=self._resource.name, name=name)
+            log.exception("watch.object_skipped", resource=self._resource.name, name=key)
 
     def _confirm(self) -> None:
         self._confirmed_at = self._clock()

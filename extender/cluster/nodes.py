@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from extender.circuit_breaker import Attempt, Backoff, CircuitBreaker
+from extender.cluster.autoscalers import AutoscalerSigns
 from extender.cluster.client import ClusterRefused
 from extender.cluster.listwatch import Getter, Resource
 from extender.errors import ClusterError, ExtenderError
@@ -84,6 +85,7 @@ class WatchedNodes:
         self._watch: Watch | None = None
         self.synced = False
         self.platforms = NodePlatforms()
+        self.autoscalers = AutoscalerSigns()
         for architecture, child in _NODES.items():
             child.set_function(partial(self.count, architecture))
 
@@ -119,6 +121,7 @@ class WatchedNodes:
         name = NodeName(node.metadata.name)
         self.platforms.put(name, platform_of_node(node, self._level_label))
         self._missing.remove(name)
+        self.autoscalers.look_at(document)
 
     def delete(self, name: str) -> None:
         """Removes the node; does nothing if it is not in view."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from extender.config.tree import Config, TlsConfig
+from extender.config.tree import AdmissionTlsConfig, Config, TlsConfig
 from extender.errors import ConfigError
 from extender.images.platform import (
     ARCHITECTURES,
@@ -17,6 +17,7 @@ from extender.images.platform import (
     parse_platform,
 )
 from extender.placement.annotations import Choice
+from extender.placement.gate import AfterGate, UnknownImages
 
 
 def problems_of(config: Config) -> Iterator[str]:
@@ -24,6 +25,7 @@ def problems_of(config: Config) -> Iterator[str]:
     yield from _listener_problems(config)
     yield from _platform_problems(config)
     yield from _provider_problems(config)
+    yield from _gate_problems(config)
     if Choice.ASSUME in (config.scheduler.pending, config.scheduler.unknown) and not config.scheduler.assume:
         yield "scheduler.assume: [] names nothing while scheduler.pending or scheduler.unknown is assume; name one"
     shutdown = config.shutdown
@@ -38,11 +40,31 @@ def problems_of(config: Config) -> Iterator[str]:
             yield f"{path}: {seconds:g} must not be more than cache.stale_seconds ({config.cache.stale_seconds:g})"
 
 
+def _gate_problems(config: Config) -> Iterator[str]:
+    admission = config.admission
+    if admission.unknown is UnknownImages.GATE and config.cluster.mode == "none":
+        yield "admission.unknown: gate needs a cluster, and cluster.mode is none; choose pass or assume"
+    assumes = {
+        "admission.unknown": admission.unknown is UnknownImages.ASSUME,
+        "admission.gate.then": admission.gate.then is AfterGate.ASSUME,
+    }
+    for path in (path for path, assumed in assumes.items() if assumed):
+        if not admission.node_affinity.required:
+            need = f"needs admission.node_affinity required or both, and it is {admission.node_affinity}"
+            yield f"{path}: assume {need}; choose one of them, or {path} pass"
+        if not config.scheduler.assume:
+            yield f"scheduler.assume: [] names nothing while {path} is assume; name one"
+
+
 def warnings_of(config: Config) -> Iterator[str]:
     """What `serve` accepts and is probably a mistake, one sentence each: architectures and systems nobody has."""
     for name in config.placement.preference:
         if problem := _unheard_of(Platform("", normalize_platform("", name).architecture)):
             yield f"placement.preference: {name!r}: {problem}"
+    admission = config.admission
+    if admission.unknown is UnknownImages.GATE and not (admission.node_affinity.required or config.scheduler.listen):
+        affinity = f"admission.node_affinity: {admission.node_affinity}"
+        yield f"{affinity} keeps pods that admission.unknown: gate has held from no node; is it required?"
     for path, text in _named_platforms(config):
         with contextlib.suppress(InvalidPlatform):  # a problem, not a warning
             if problem := _unheard_of(parse_platform(text)):
@@ -83,7 +105,8 @@ def _listener_problems(config: Config) -> Iterator[str]:
     outlets = {
         name: section for name, section in sections.items() if hasattr(section, "listen") and hasattr(section, "tls")
     }
-    if not any(section.listen for section in outlets.values()):
+    gates = config.admission.unknown is UnknownImages.GATE  # a controller, which works without a listener
+    if not gates and not any(section.listen for section in outlets.values()):
         names = " and ".join(f"{name}.listen" for name in outlets)
         yield f"{names} are all empty, so there is nothing to serve; give one a host:port"
     listeners = {name: section for name, section in sections.items() if getattr(section, "listen", "")}
@@ -105,6 +128,29 @@ def _listener_problems(config: Config) -> Iterator[str]:
         if section.listen:
             plain_allowed = getattr(section, "insecure", False)
             yield from _tls_problems(name, section.listen, section.tls, plain_allowed=plain_allowed)
+    if config.admission.listen and is_self_managed(config):
+        yield from _self_managed_problems(config)
+
+
+def is_self_managed(config: Config) -> bool:
+    """Whether the service looks after the webhook's certificate, authority and path tokens itself."""
+    return bool(config.admission.tls and config.admission.tls.self_managed)
+
+
+def _self_managed_problems(config: Config) -> Iterator[str]:
+    admission, tls = config.admission, config.admission.tls
+    files = {
+        "tls.certificate": tls.certificate if tls else "",
+        "tls.key": tls.key if tls else "",
+        "path_token_file": admission.path_token_file,
+    }
+    for name, file in files.items():
+        if file:
+            yield f"admission.{name}: {file!r} is not used with admission.tls.self_managed; give one of the two"
+    if config.cluster.mode == "none":
+        yield "admission.tls.self_managed: it needs a cluster, and cluster.mode is none; give certificate files instead"
+    if not admission.self_managed.configurations:
+        yield "admission.self_managed.configurations: [] names no MutatingWebhookConfiguration; name ours"
 
 
 def _tls_problems(name: str, listen: str, tls: TlsConfig | None, *, plain_allowed: bool) -> Iterator[str]:
@@ -113,6 +159,8 @@ def _tls_problems(name: str, listen: str, tls: TlsConfig | None, *, plain_allowe
             insecure = " or set scheduler.insecure" if name == "scheduler" else ""
             where = f"a loopback address only, and {name}.listen is {listen!r}"
             yield f"{name}.tls: null is allowed on {where}; give certificate files{insecure}"
+        return
+    if isinstance(tls, AdmissionTlsConfig) and tls.self_managed:
         return
     for field in ("certificate", "key"):
         if not getattr(tls, field):

@@ -17,6 +17,7 @@ import msgspec
 from extender.credential_sources import Cloud
 from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import Choice
+from extender.placement.gate import AfterGate, ImpossiblePods, UnknownImages
 from extender.placement.tolerations import TolerationRule
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
@@ -57,6 +58,32 @@ class TlsConfig(Section, frozen=True):
     """PEM file of the authorities whose client certificates are required; empty asks for none."""
 
 
+class AdmissionTlsConfig(TlsConfig, frozen=True):
+    self_managed: bool = False
+    """The service makes its certificate, authority and path tokens, and renews them: see `admission.self_managed`. Then
+    `certificate`, `key` and `admission.path_token_file` stay empty."""
+
+
+Days = Annotated[float, msgspec.Meta(gt=0, le=36_500)]
+
+
+class SelfManagedConfig(Section, frozen=True):
+    secret: str = "multiarch-webhook-identity"  # noqa: S105  # its name
+    """Secret in our namespace that the replicas share, and that their leader makes and renews."""
+    service: str = "multiarch-webhook"
+    """The webhook's Service, whose DNS names the certificate is for."""
+    names: tuple[str, ...] = ()
+    """More DNS names and IP addresses for the certificate, for API servers that call a URL."""
+    configurations: tuple[str, ...] = ("multiarch-webhook",)
+    """MutatingWebhookConfigurations that get `caBundle` and the path with the token; all of their webhooks are ours."""
+    certificate_days: Days = 90.0
+    """Life of a certificate; the next one is made when two thirds of it are over."""
+    authority_days: Days = 730.0
+    """Life of an authority; the next one is trusted beside it before it signs anything."""
+    token_days: Days = 90.0
+    """How long the API server is told one path token; the next one is accepted before."""
+
+
 class SchedulerConfig(Section, frozen=True):
     listen: str = "127.0.0.1:8880"
     """host:port of the scheduler verbs; an empty string switches the listener off."""
@@ -78,12 +105,23 @@ class SchedulerConfig(Section, frozen=True):
     off arm64 nodes; it never earns a score, a toleration or an affinity."""
 
 
+class GateConfig(Section, frozen=True):
+    limit_seconds: Seconds = 300.0
+    """Longest time a pod is held, counted from its creation; long enough for a push that comes after the pod."""
+    then: AfterGate = AfterGate.PASS
+    """What follows, and what is done at once about an image that waiting cannot make known: `pass` lets the pod go by
+    what is known of its other images, `assume` takes the image to run on `scheduler.assume`."""
+
+
 class AdmissionConfig(Section, frozen=True):
     listen: str = ":8443"
     """host:port of the webhook, or :port for every address of every family; an empty string switches the listener
     off."""
-    tls: TlsConfig | None = TlsConfig()
+    tls: AdmissionTlsConfig | None = AdmissionTlsConfig()
     """Certificate files, which the API server needs; null is allowed on a loopback address only."""
+    self_managed: SelfManagedConfig = SelfManagedConfig()
+    """What `tls.self_managed` makes, where and for whom. It needs rights on that Secret, on a Lease and on those
+    configurations."""
     network_policy: bool = False
     """Only the API server can reach this listener, because a network policy or firewall sees to it. Then, or where
     client certificates are required, a review may make us read the pull secrets its pod names."""
@@ -110,6 +148,15 @@ class AdmissionConfig(Section, frozen=True):
     node_affinity: AffinityMode = AffinityMode.NONE
     """What is written for autoscalers and preemption to see: `required` keeps a pod on platforms its images have,
     `preferred` states the preference, `both` does both."""
+    unknown: UnknownImages = UnknownImages.PASS
+    """When an image is not known within `wait_seconds`: `pass` lets the pod through by what is known of the others,
+    `gate` holds it with a scheduling gate until the image is known, `assume` takes the image to run on
+    `scheduler.assume` where required affinity is written. `gate` also runs the controller that lets pods go."""
+    impossible: ImpossiblePods = ImpossiblePods.PEND
+    """When the images have no platform in common, or none that the pod's own selector and affinity allow: `pend` writes
+    required affinity that no node satisfies, so that the pod waits with a reason, `pass` writes none, `deny` refuses
+    the pod. `pend` needs required affinity; a pod that exists already waits under `deny` too."""
+    gate: GateConfig = GateConfig()
     scheduler_name: str = ""
     """Given to every pod received that has no schedulerName or `default-scheduler`; empty changes none."""
 
@@ -253,11 +300,12 @@ def _words_of(section: type[Section], field: str) -> str:
 
 
 def _documentation(section: type[Section]) -> Mapping[str, str]:
-    """The strings under the fields of a section."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
-    assert isinstance(body, ast.ClassDef)  # noqa: S101 -- the source of a class is a class
-    found = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            found[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
+    """The strings under the fields of a section, and of those that it extends."""
+    found: dict[str, str] = {}
+    for declared in reversed(section.__mro__[: section.__mro__.index(Section)]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(declared))).body[0]
+        assert isinstance(body, ast.ClassDef)  # noqa: S101 -- the source of a class is a class
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                found[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
     return found

@@ -8,7 +8,7 @@ from typing import NewType
 
 import msgspec
 
-from extender.kubernetes.meta_v1 import ObjectMeta
+from extender.kubernetes.meta_v1 import CreatedMeta, GatedMeta, ObjectMeta
 from extender.kubernetes.wire import Wire
 
 NodeName = NewType("NodeName", str)
@@ -77,12 +77,20 @@ class CreatedSpec(PodSpec, frozen=True):
     affinity: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     scheduler_name: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     node_selector: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    scheduling_gates: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class CreatedPod(Pod, frozen=True):
     """core/v1 Pod as a mutation reads it."""
 
+    metadata: CreatedMeta | None = None
     spec: CreatedSpec | None = None
+
+
+class GatedPod(CreatedPod, frozen=True):
+    """core/v1 Pod that a scheduling gate holds, as the API server stores it."""
+
+    metadata: GatedMeta | None = None
 
 
 class NodeSystemInfo(Wire, frozen=True):
@@ -178,3 +186,44 @@ class Affinity(Wire, frozen=True):
     """core/v1 Affinity, of which only the node affinity is read."""
 
     node_affinity: NodeAffinity | None = None
+
+
+class PodReference(Wire, frozen=True):
+    """core/v1 ObjectReference to a pod."""
+
+    namespace: str
+    name: str
+    uid: str
+    api_version: str = "v1"
+    kind: str = "Pod"
+
+
+class EventMeta(Wire, frozen=True):
+    """The metadata of an event; the API server completes its name."""
+
+    namespace: str
+    generate_name: str
+
+
+class EventSource(Wire, frozen=True):
+    """core/v1 EventSource."""
+
+    component: str
+
+
+class PodEvent(Wire, frozen=True):
+    """core/v1 Event about a pod."""
+
+    metadata: EventMeta
+    involved_object: PodReference
+    reason: str
+    message: str
+    type: str
+    source: EventSource
+    reporting_component: str
+    reporting_instance: str
+    action: str
+    first_timestamp: str
+    last_timestamp: str
+    event_time: str
+    count: int = 1

@@ -34,6 +34,18 @@ class ObjectMeta(Wire, frozen=True):
     owner_references: list[OwnerReference] | None = None
 
 
+class CreatedMeta(ObjectMeta, frozen=True):
+    """metav1.ObjectMeta of a pod as a mutation reads it, with the labels as raw JSON; `UNSET` if missing."""
+
+    labels: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class GatedMeta(CreatedMeta, frozen=True):
+    """metav1.ObjectMeta of a stored pod that is about to be patched."""
+
+    resource_version: str = ""
+
+
 class PartialObjectMetadata(Wire, frozen=True):
     """metav1.PartialObjectMetadata: an object of any kind, sent with its metadata alone."""
 
@@ -41,10 +53,16 @@ class PartialObjectMetadata(Wire, frozen=True):
 
 
 class VersionedMeta(Wire, frozen=True):
-    """The fields of metav1.ObjectMeta that a watch reads."""
+    """The fields of metav1.ObjectMeta that a watch reads; an empty namespace means that the kind has none."""
 
     name: str = ""
+    namespace: str = ""
     resource_version: str = ""
+
+    @property
+    def key(self) -> str:
+        """What tells the object from the others of its kind: `namespace/name`, or the name alone."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 class VersionedObject(Wire, frozen=True):
@@ -65,6 +83,18 @@ class List(Wire, frozen=True):
 
     metadata: ListMeta = ListMeta()
     items: list[msgspec.Raw] | None = None
+
+
+class ApiResource(Wire, frozen=True):
+    """metav1.APIResource, of which discovery reads the kind."""
+
+    kind: str = ""
+
+
+class ApiResourceList(Wire, frozen=True):
+    """metav1.APIResourceList: the kinds that the API server serves in one version of a group."""
+
+    resources: tuple[ApiResource, ...] = ()
 
 
 class WatchEvent(Wire, frozen=True):

@@ -1,4 +1,4 @@
-"""The webhook: from an AdmissionReview to the response, which always allows.
+"""The webhook: from an AdmissionReview to the response, which allows unless the operator has impossible pods denied.
 
 A review gathers what is known of the pod, decides, and encodes. This file says when to wait and for how long;
 `placement.mutation` decides how the pod is changed.
@@ -22,8 +22,11 @@ from extender.kubernetes.admission_v1 import (
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.metrics import counter
 from extender.outlets.pod_resolver import PodQuestion, PodResolver
-from extender.placement.facts import facts_of
-from extender.placement.mutation import AdmissionOutcome, AdmissionPolicy, Mutation, Mutator
+from extender.placement.facts import facts_of, is_unresolved
+from extender.placement.gate import UnknownImages
+from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
+from extender.placement.planning import AdmissionPolicy
+from extender.placement.reasons import shown_reference
 from extender.server.routes import Reply
 from extender.turns import Interest, Turns, set_interest
 
@@ -32,7 +35,8 @@ log = structlog.get_logger()
 _SKIPPED, _UNREADABLE = "skipped", "unreadable"
 ADMISSIONS = counter(
     "multiarch_admissions_total",
-    "Reviews by what became of the pod; skipped: no creation of a pod; unreadable: not the Pod that we know.",
+    "Reviews by what became of the pod; unresolved: let through though an image was not known; skipped: no creation "
+    "of a pod; unreadable: not the Pod that we know.",
     "outcome",
     (*AdmissionOutcome, _SKIPPED, _UNREADABLE),
 )
@@ -75,7 +79,8 @@ class PodAdmission:
     `cluster_platforms` gives the platforms of the cluster's nodes, none if no cluster is watched. `may_read_secrets`:
     only the API server can reach the webhook, so the pull secrets that a review's pod names may be read. Any other
     caller could name another tenant's secrets, and gets what is public and what the operator's credentials open.
-    `clock` gives monotonic seconds.
+    `clock` gives monotonic seconds. `can_gate` tells whether a gate controller provably lets go of pods at present;
+    without one no pod is held.
     """
 
     def __init__(
@@ -87,6 +92,7 @@ class PodAdmission:
         wait_seconds: float,
         clock: Callable[[], float],
         may_read_secrets: bool = False,
+        can_gate: Callable[[], bool] = lambda: False,
     ) -> None:
         self._pod_resolver = pod_resolver
         self._clock = clock
@@ -96,6 +102,8 @@ class PodAdmission:
         self._cluster_platforms = cluster_platforms
         self._wait_seconds = wait_seconds
         self._may_read_secrets = may_read_secrets
+        self._holds = admission.gate.unknown is UnknownImages.GATE
+        self._can_gate = can_gate
         self._waiting = Budget(_WAITING)
 
     async def review(self, body: bytes) -> Reply:
@@ -165,18 +173,34 @@ class PodAdmission:
     def _decide(self, creation: _PodCreation, answers: Sequence[Answer]) -> Reply:
         question = creation.question
         facts = facts_of(question.images, answers, may_be_pending=True)
+        may_hold = self._holds and any(map(is_unresolved, facts)) and self._can_gate()
         try:
             mutation = self._mutator.mutate(
-                creation.pod, question.images, facts, question.overrides, self._cluster_platforms()
+                creation.pod, question.images, facts, question.overrides, self._cluster_platforms(), may_hold=may_hold
             )
         except _UNDECODABLE as exc:
             return _unreadable(creation.review, exc)
+        if mutation.unresolved:
+            _log_unresolved(creation, mutation)
         return _reply(creation.review, mutation)
 
 
 def _reply(review: AdmissionReview, mutation: Mutation) -> Reply:
     ADMISSIONS[mutation.outcome].inc()
     return Reply(complete_response(review, mutation.fields))
+
+
+def _log_unresolved(creation: _PodCreation, mutation: Mutation) -> None:
+    metadata = creation.pod.metadata
+    image, fact = mutation.unresolved[0]
+    log.warning(
+        "pod.admitted_unresolved",
+        namespace=creation.review.request.namespace,
+        pod=(metadata and (metadata.name or metadata.generate_name)) or "",
+        image=shown_reference(image.reference),
+        cause=fact.cause,
+        why=mutation.reason,
+    )
 
 
 def _unreadable(review: AdmissionReview, exc: Exception) -> Reply:

@@ -80,6 +80,13 @@ class PodResolver(msgspec.Struct, frozen=True):
             self.look_at_pending_pods()
         return answers
 
+    async def confirm(self, question: PodQuestion, age_seconds: float, wait_seconds: float) -> None:
+        """Asks registries again for the tags that they last confirmed more than `age_seconds` ago; see `confirm_all`.
+
+        A tag may have moved while its pod waited for another image.
+        """
+        await self.resolver.confirm_all(_queries(question.images), question.keyring, age_seconds, wait_seconds)
+
     def warm(self, pod: Pod) -> None:
         """Starts lookups of the pod's images before the scheduler's request; skips exempt pods.
 

@@ -2,7 +2,8 @@
 
 The record lets a later pass over other images (after another webhook added a sidecar) narrow or undo an earlier pass. A
 pod's author can write a record too, so it is not trusted. An item that it names is removed only if the pod has exactly
-that item and we could have written it: a toleration of a rule, `In` on the two platform labels, or our schedulerName.
+that item and we could have written it: a toleration of a rule, `In` on the two platform labels, the requirement that no
+node satisfies, or our schedulerName.
 Other items, and records that cannot be read, remove nothing. Depends on neither images nor policy.
 """
 
@@ -12,7 +13,7 @@ from typing import Literal, TypeAlias, TypeVar, cast
 import msgspec
 
 from extender.kubernetes.core_v1 import PreferredSchedulingTerm, Toleration
-from extender.placement.affinity import ARCHITECTURE, OPERATING_SYSTEM, Alternatives
+from extender.placement.affinity import ARCHITECTURE, NO_NODE, OPERATING_SYSTEM, Alternatives
 from extender.placement.annotations import ADDED, REASON, SERVICE_KEYS
 from extender.placement.patch import Json, JsonObject, look, pointer
 from extender.placement.terms import (
@@ -88,7 +89,7 @@ def read_record(text: Json) -> Additions | None:
         and not any(term.preference.match_fields for term in record.preferred)
         and all(expressions)
         and all(
-            item.operator == "In" and item.key in (ARCHITECTURE, OPERATING_SYSTEM)
+            (item.operator == "In" and item.key in (ARCHITECTURE, OPERATING_SYSTEM)) or item == NO_NODE
             for all_ in expressions
             for item in all_
         )

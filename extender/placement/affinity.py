@@ -5,7 +5,7 @@ never narrower than the images' platforms. The scheduler verbs check variants.
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -16,10 +16,13 @@ from extender.kubernetes.core_v1 import (
     NodeSelectorTerm,
     PreferredSchedulingTerm,
 )
+from extender.placement.annotations import PREFIX
 from extender.placement.facts import ImageFact, RunsOn
 
 ARCHITECTURE = "kubernetes.io/arch"
 OPERATING_SYSTEM = "kubernetes.io/os"
+NO_NODE = NodeSelectorRequirement(f"{PREFIX}no-common-platform", "Exists")
+"""A requirement that no node satisfies, for pods that must wait since every node would be wrong."""
 
 # The node controller keeps the beta labels equal to these (KEP-793).
 _LABELS = {
@@ -59,12 +62,14 @@ class Plan(msgspec.Struct, frozen=True):
 
     `additions` has an entry for each existing term; if there are no terms, at most one entry for new terms.
     `contradicted` counts the terms that allow none of the images' platforms. `selector_contradicts`: whether the
-    nodeSelector allows none of them.
+    nodeSelector allows none of them. `impossible`: whether no node that the pod's own selector and terms allow can be
+    right; then every term requires `NO_NODE`.
     """
 
     additions: tuple[Alternatives, ...] = ()
     contradicted: int = 0
     selector_contradicts: bool = False
+    impossible: bool = False
 
 
 def node_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -> frozenset[Platform]:
@@ -84,23 +89,50 @@ def node_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -> 
 
 
 def plan_required(affinity: NodeAffinity, node_selector: Mapping[str, str], nodes: frozenset[Platform]) -> Plan:
-    """The required affinity that keeps a pod with this affinity and nodeSelector on `nodes` (at least one).
+    """The required affinity that keeps a pod with this affinity and nodeSelector on `nodes`.
 
-    A term that already allows only `nodes` gets no addition. Neither does a term that matches no node, or that would
-    match none with an addition.
+    A term that already allows only `nodes` gets no addition, and neither does an empty term, which matches no node. A
+    term that allows none of `nodes` gets `NO_NODE`. Without `nodes` all do.
     """
+    return _plan(affinity, node_selector, nodes, _products)
+
+
+def plan_narrower(affinity: NodeAffinity, node_selector: Mapping[str, str], nodes: frozenset[Platform]) -> Plan:
+    """As `plan_required`, for a stored pod, whose terms may get requirements but no term may be added beside them.
+
+    Where `nodes` are no product of operating systems × architectures, a term keeps the pod to a part of them.
+    """
+    return _plan(affinity, node_selector, nodes, _one_product)
+
+
+_NO_NODE_ALONE: Alternatives = ((NO_NODE,),)
+
+
+def _plan(
+    affinity: NodeAffinity, node_selector: Mapping[str, str], nodes: frozenset[Platform], products: "_Products"
+) -> Plan:
+    """The plan; `products` divides the nodes that an existing term allows."""
     selector = [NodeSelectorRequirement(key, "In", (value,)) for key, value in node_selector.items()]
-    alone = _alternatives(selector, nodes)
-    if alone is None:
-        return Plan(selector_contradicts=True)
+    alone = _alternatives(selector, nodes, _products)
     terms = (affinity.required and affinity.required.node_selector_terms) or ()
     if not terms:
-        return Plan((alone,) if alone else ())
-    found = [_alternatives((*selector, *(term.match_expressions or ())), nodes) for term in terms]
-    empty = [not term.match_expressions and not term.match_fields for term in terms]
+        alternatives = _NO_NODE_ALONE if alone is None else alone
+        return Plan(
+            (alternatives,) if alternatives else (),
+            selector_contradicts=bool(nodes) and alone is None,
+            impossible=alone is None,
+        )
+    found = [
+        _alternatives((*selector, *(term.match_expressions or ())), nodes, products)
+        for term in terms
+        if term.match_expressions or term.match_fields
+    ]
+    in_order = iter([_NO_NODE_ALONE if item is None else item for item in found])
     return Plan(
-        tuple(() if nothing else item or () for item, nothing in zip(found, empty, strict=True)),
-        sum(item is None for item in found),
+        tuple(next(in_order) if term.match_expressions or term.match_fields else () for term in terms),
+        contradicted=sum(item is None for item in found) if alone is not None else 0,
+        selector_contradicts=bool(nodes) and alone is None,
+        impossible=bool(found) and all(item is None for item in found),
     )
 
 
@@ -124,7 +156,13 @@ def plan_preferred(
     )
 
 
-def _alternatives(present: Sequence[NodeSelectorRequirement], nodes: frozenset[Platform]) -> Alternatives | None:
+_Product = tuple[list[str], list[str]]
+_Products = Callable[[Sequence[Platform]], list[_Product]]
+
+
+def _alternatives(
+    present: Sequence[NodeSelectorRequirement], nodes: frozenset[Platform], products: _Products
+) -> Alternatives | None:
     """What to AND to `present` so that it allows only `nodes`; empty if it already does, None if it allows none."""
     left = [
         node
@@ -135,20 +173,35 @@ def _alternatives(present: Sequence[NodeSelectorRequirement], nodes: frozenset[P
         return None
     found = tuple(
         (*_missing(present, ARCHITECTURE, architectures), *_missing(present, OPERATING_SYSTEM, systems))
-        for systems, architectures in _products(left)
+        for systems, architectures in products(left)
     )
     return found if any(found) else ()
 
 
-def _products(nodes: Sequence[Platform]) -> list[tuple[list[str], list[str]]]:
+def _products(nodes: Sequence[Platform]) -> list[_Product]:
     """`nodes` as sorted products of operating systems × architectures: the fewest with disjoint operating systems."""
-    by_system: dict[str, set[str]] = {}
-    for node in sorted(nodes):
-        by_system.setdefault(node.os, set()).add(node.architecture)
     products: dict[tuple[str, ...], list[str]] = {}
-    for system, architectures in by_system.items():
+    for system, architectures in _by_system(nodes).items():
         products.setdefault(tuple(sorted(architectures)), []).append(system)
     return [(systems, list(architectures)) for architectures, systems in products.items()]
+
+
+def _one_product(nodes: Sequence[Platform]) -> list[_Product]:
+    """One sorted product within `nodes`: of those with Linux, if there are any, one of the largest."""
+    by_system = _by_system(nodes)
+    candidates = [
+        ([system for system, others in by_system.items() if architectures <= others], sorted(architectures))
+        for architectures in (*by_system.values(), *({node.architecture} for node in nodes))
+    ]
+    return [min(candidates, key=lambda it: ("linux" not in it[0], -len(it[0]) * len(it[1]), it))]
+
+
+def _by_system(nodes: Sequence[Platform]) -> dict[str, set[str]]:
+    """The architectures of each operating system, sorted by operating system."""
+    found: dict[str, set[str]] = {}
+    for node in sorted(nodes):
+        found.setdefault(node.os, set()).add(node.architecture)
+    return found
 
 
 def _missing(

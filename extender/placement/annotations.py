@@ -114,7 +114,8 @@ ANNOTATIONS = (
         key=UNKNOWN,
         writers=_AUTHORS,
         values=_one_of(Choice),
-        meaning="what to do about unknown (not pending) images",
+        meaning="what to do about images that are unknown to the scheduler's verbs (not pending), or not known when a "
+        "pod is created; `retry` then holds the pod where `admission.unknown` is `gate`",
         field="unknown",
         parse=Choice,
     ),
@@ -122,8 +123,8 @@ ANNOTATIONS = (
         key=REASON,
         writers=(Writer.SERVICE,),
         values="a sentence",
-        meaning="why the pod is kept to some nodes; written beside required node affinity, for which the scheduler's "
-        "own event names no image",
+        meaning="why the pod is kept to some nodes, for which the scheduler's own event names no image; why it is "
+        "held; or that it was let through though an image was not known",
     ),
     Annotation(
         key=ADDED,

@@ -12,12 +12,14 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
 from extender.placement.annotations import SERVICE_KEYS, Overrides
 from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown
+from extender.placement.gate import GATED_LABEL
 from extender.placement.patch import JsonObject
 from extender.placement.reasons import Constraint, refusal_text
 
 
 class _Metadata(msgspec.Struct, frozen=True):
     annotations: Mapping[str, str] | msgspec.UnsetType | None
+    labels: Mapping[str, str] | msgspec.UnsetType | None
 
 
 class _Spec(msgspec.Struct, frozen=True, rename="camel"):
@@ -25,10 +27,14 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
     affinity: msgspec.Raw | msgspec.UnsetType
     scheduler_name: msgspec.Raw | msgspec.UnsetType
     node_selector: msgspec.Raw | msgspec.UnsetType
+    scheduling_gates: msgspec.Raw | msgspec.UnsetType
 
 
 class _Touched(msgspec.Struct, frozen=True):
-    """The parts of a pod that a patch depends on. Of its annotations only ours, or whether there are none at all."""
+    """The parts of a pod that a patch depends on.
+
+    Of its annotations and labels only ours, or whether there are none at all.
+    """
 
     metadata: _Metadata | msgspec.UnsetType
     spec: _Spec
@@ -37,7 +43,8 @@ class _Touched(msgspec.Struct, frozen=True):
 class Creation(msgspec.Struct, frozen=True):
     """Everything that a mutation depends on, besides the operator's settings. Equal creations get equal mutations.
 
-    `touched` is JSON. `facts` are those of `images`. `cluster` holds the platforms of the cluster's nodes.
+    `touched` is JSON. `facts` are those of `images`. `cluster` holds the platforms of the cluster's nodes. `may_hold`:
+    whether the pod may be held, since somebody will let it go.
     """
 
     touched: bytes
@@ -45,6 +52,7 @@ class Creation(msgspec.Struct, frozen=True):
     facts: tuple[ImageFact, ...]
     overrides: Overrides
     cluster: frozenset[Platform]
+    may_hold: bool = False
 
     def document(self) -> JsonObject:
         """A new copy of the touched parts as plain JSON, which the caller may change."""
@@ -56,12 +64,15 @@ class Creation(msgspec.Struct, frozen=True):
         return any(isinstance(fact, RunsOn) for fact in self.facts)
 
     @property
+    def constraints(self) -> list[Constraint]:
+        """What the known images require, in pod order."""
+        pairs = zip(self.images, self.facts, strict=True)
+        return [Constraint(image.reference, fact.platforms) for image, fact in pairs if isinstance(fact, RunsOn)]
+
+    @property
     def refusal(self) -> str:
         """Why some nodes cannot run this pod, worded as in the scheduler verbs, by the known images alone."""
-        pairs = zip(self.images, self.facts, strict=True)
-        return refusal_text(
-            [Constraint(image.reference, fact.platforms) for image, fact in pairs if isinstance(fact, RunsOn)]
-        )
+        return refusal_text(self.constraints)
 
     @property
     def unresolved(self) -> list[tuple[PodImage, Pending | Unknown]]:
@@ -71,6 +82,8 @@ class Creation(msgspec.Struct, frozen=True):
 
 
 _ENCODER = msgspec.json.Encoder()
+_OTHERS = ""  # no annotation's key: it keeps the map from being empty, and so from being taken back with the rest
+_NULL = msgspec.Raw(b"null")
 
 
 def read_creation(
@@ -79,12 +92,16 @@ def read_creation(
     facts: Sequence[ImageFact],
     overrides: Overrides,
     cluster: frozenset[Platform],
+    *,
+    may_hold: bool = False,
 ) -> Creation:
     """The creation of `pod`; `facts` are those of `images`, in the same order."""
     spec = pod.spec or CreatedSpec()
     touched = _Touched(
-        _Metadata(_ours(pod.metadata.annotations)) if pod.metadata else msgspec.UNSET,
-        _Spec(spec.tolerations, spec.affinity, spec.scheduler_name, spec.node_selector),
+        _Metadata(_ours(pod.metadata.annotations), _our_label(pod.metadata.labels, spec))
+        if pod.metadata
+        else msgspec.UNSET,
+        _Spec(spec.tolerations, spec.affinity, spec.scheduler_name, spec.node_selector, spec.scheduling_gates),
     )
     return Creation(
         _ENCODER.encode(touched),
@@ -92,10 +109,26 @@ def read_creation(
         tuple(facts),
         overrides,
         cluster,
+        may_hold,
     )
+
+
+def _our_label(
+    labels: msgspec.Raw | msgspec.UnsetType, spec: CreatedSpec
+) -> Mapping[str, str] | msgspec.UnsetType | None:
+    """Our label among the labels of a pod that has a gate; no other pod has it."""
+    if labels is msgspec.UNSET:
+        return msgspec.UNSET
+    if spec.scheduling_gates is msgspec.UNSET:
+        return None if labels == _NULL else {}
+    found = msgspec.json.decode(labels, type=dict[str, str] | None)
+    return found and {key: value for key, value in found.items() if key == GATED_LABEL}
 
 
 def _ours(annotations: Mapping[str, str] | msgspec.UnsetType | None) -> Mapping[str, str] | msgspec.UnsetType | None:
     if not annotations:
         return annotations
-    return {key: annotations[key] for key in SERVICE_KEYS if key in annotations}
+    found = {key: annotations[key] for key in SERVICE_KEYS if key in annotations}
+    if len(found) < len(annotations):
+        found[_OTHERS] = ""
+    return found

@@ -82,6 +82,11 @@ def known_platforms(facts: Iterable[ImageFact]) -> list[frozenset[Platform]]:
     return [fact.platforms for fact in facts if isinstance(fact, RunsOn)]
 
 
+def is_unresolved(fact: ImageFact) -> bool:
+    """Whether the image's platforms are not known."""
+    return isinstance(fact, Pending | Unknown)
+
+
 class Fit(enum.Enum):
     """Whether a pod's images run on one platform."""
 

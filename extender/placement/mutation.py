@@ -7,19 +7,16 @@ audit log. Uses no HTTP and no clock and has no side effects, so a dry run is ha
 import enum
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
 
 import msgspec
 
 from extender.images.platform import Platform
 from extender.kubernetes.admission_v1 import encode_fields
-from extender.kubernetes.core_v1 import Affinity, CreatedPod, NodeAffinity, Pod, PreferredSchedulingTerm, Toleration
+from extender.kubernetes.core_v1 import CreatedPod, Pod
 from extender.placement.additions import (
     ADDED_PATH,
-    AFFINITY_PATH,
     NOTE_PATHS,
     NOTHING,
-    TOLERATIONS_PATH,
     Additions,
     add,
     annotate,
@@ -27,21 +24,14 @@ from extender.placement.additions import (
     take_back,
     write_record,
 )
-from extender.placement.affinity import (
-    AffinityMode,
-    Alternatives,
-    Plan,
-    node_platforms,
-    plan_preferred,
-    plan_required,
-)
 from extender.placement.annotations import Mode, Overrides
 from extender.placement.creation import Creation, read_creation
 from extender.placement.facts import Fit, ImageFact, PodImage, fit, known_platforms, may_be_kept
-from extender.placement.patch import Json, JsonObject, Operation, diff, look
-from extender.placement.policy import Policy, common_platforms, is_exempt, is_multi_arch, preference_for
-from extender.placement.reasons import platforms_text, shown_reference
-from extender.placement.tolerations import TolerationRule, is_covered, parse_platforms
+from extender.placement.gate import ImpossiblePods, Unresolved, has_gate, hold, is_gated, let_go
+from extender.placement.patch import JsonObject, Operation, diff, look
+from extender.placement.planning import AdmissionPolicy, PlannedAdditions, Planner
+from extender.placement.policy import Policy, common_platforms, is_exempt
+from extender.placement.reasons import held_text, passed_text, platforms_text, shown_reference
 from extender.tables import Table, declare_cache
 
 # Pods of one template get the same mutation, and most pods are one of many. An entry holds the parts of a pod that a
@@ -57,31 +47,34 @@ class AdmissionOutcome(enum.StrEnum):
 
     PATCHED = "patched"
     UNCHANGED = "unchanged"
+    GATED = "gated"
+    UNRESOLVED = "unresolved"
+    ASSUMED = "assumed"
+    IMPOSSIBLE = "impossible"
+    DENIED = "denied"
     OBSERVED = "observed"
     IGNORED = "ignored"
     EXEMPT = "left_alone"
 
 
-class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's settings for pods that are being created; an empty `scheduler_name` changes no pod's."""
-
-    tolerations: tuple[TolerationRule, ...] = ()
-    node_affinity: AffinityMode = AffinityMode.NONE
-    scheduler_name: str = ""
-
-
 class Mutation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The response for one pod; `patch` is a JSON Patch document, empty for no change."""
+    """The response for one pod; `patch` is a JSON Patch document, empty for no change.
+
+    `reason` is what the pod's annotation says. `unresolved` has the images of a pod that was let through without them.
+    """
 
     outcome: AdmissionOutcome
     patch: bytes = b""
+    reason: str = ""
+    unresolved: tuple[Unresolved, ...] = ()
     warnings: tuple[str, ...] = ()
     audit_annotations: Mapping[str, str] = {}
 
     @functools.cached_property
     def fields(self) -> bytes:
         """The response's fields for `complete_response`, encoded once, as many pods get one mutation."""
-        return encode_fields(self.patch, self.warnings, self.audit_annotations)
+        denial = self.reason if self.outcome is AdmissionOutcome.DENIED else ""
+        return encode_fields(self.patch, self.warnings, self.audit_annotations, denial=denial)
 
 
 def untouched(pod: Pod, overrides: Overrides, policy: Policy) -> AdmissionOutcome | None:
@@ -97,18 +90,6 @@ def untouched(pod: Pod, overrides: Overrides, policy: Policy) -> AdmissionOutcom
     return AdmissionOutcome.EXEMPT if pod.spec is None or of_daemon_set or is_exempt(pod, policy) else None
 
 
-class _PlannedAffinity(msgspec.Struct, frozen=True):
-    """The node affinity to write.
-
-    `explained`: whether the pod gets the reason as an annotation, since no event of the scheduler will give it.
-    """
-
-    required: tuple[Alternatives, ...] = ()
-    preferred: tuple[PreferredSchedulingTerm, ...] = ()
-    explained: bool = False
-    warnings: tuple[str, ...] = ()
-
-
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -118,15 +99,23 @@ class Mutator:
     def __init__(self, policy: Policy, admission: AdmissionPolicy) -> None:
         self._policy = policy
         self._admission = admission
+        self._planner = Planner(policy, admission)
         self._remembered: Table[Creation, Mutation] = _MUTATIONS.table()
 
-    def skip(self, pod: Pod, overrides: Overrides) -> Mutation | None:
-        """The response for a pod whose images do not matter (see `untouched`); None if they must be looked up."""
+    def skip(self, pod: CreatedPod, overrides: Overrides) -> Mutation | None:
+        """The response for a pod whose images do not matter (see `untouched`); None if they must be looked up.
+
+        Such a pod is not held either: a policy in the API server may have held it.
+        """
         outcome = untouched(pod, overrides, self._policy)
         if outcome is None:
             return None
         audit = {"verdict": f"{outcome.replace('_', ' ')}, so the images were not looked up"}
-        return Mutation(outcome=outcome, warnings=overrides.problems, audit_annotations=audit)
+        patch: list[Operation] = []
+        if has_gate(pod):
+            creation = read_creation(pod, (), (), overrides, frozenset())
+            patch = _letting_go(creation)
+        return Mutation(outcome=outcome, patch=_encode(patch), warnings=overrides.problems, audit_annotations=audit)
 
     def mutate(
         self,
@@ -135,15 +124,18 @@ class Mutator:
         facts: Sequence[ImageFact],
         overrides: Overrides,
         cluster: frozenset[Platform] = frozenset(),
+        *,
+        may_hold: bool = False,
     ) -> Mutation:
         """The response for a pod that `skip` does not skip; `facts` are those of `images`, in order.
 
-        Required affinity comes from the known images only; an unresolved image refuses nothing here. Tolerations and
-        preferred affinity need all images to be known. `cluster` holds the platforms of the cluster's nodes, or is
-        empty if they are not watched; it is used for warnings only. Under `observe` the audit annotation `would-add`
-        replaces the patch.
+        Required affinity comes from the known images, and from the operator's assumption about others where that is
+        the setting. Tolerations and preferred affinity need all images to be known. A pod that is to wait for an image
+        gets the gate and nothing else, if it `may_hold`. `cluster` holds the platforms of the cluster's nodes, or is
+        empty if they are not watched; it is used for warnings only. Under `observe` the audit annotations `would-add`
+        and `would-hold` replace the patch.
         """
-        creation = read_creation(pod, images, facts, overrides, cluster)
+        creation = read_creation(pod, images, facts, overrides, cluster, may_hold=may_hold)
         if len(creation.touched) > _REMEMBERED_BYTES:
             return self._decide(creation)
         mutation = self._remembered.peek(creation)
@@ -162,89 +154,72 @@ class Mutator:
         record = read_record(look(before, ADDED_PATH))
         offered = [rule.toleration for rule in self._admission.tolerations]
         taken = take_back(after, record, offered, self._admission.scheduler_name)
-        affinity = self._plan_affinity(creation, after)
-        added = self._add(creation, after, affinity)
+        verdict = self._judge(creation, after)
+        added = self._add(after, verdict)
         recorded = look(after, ADDED_PATH) is not None and all(look(after, it) == look(before, it) for it in NOTE_PATHS)
         if record and recorded and record.same_as(taken) and record.same_as(added):
-            after = before  # otherwise our additions would move behind what others have appended since
-        return self._answer(creation, list(diff(before, after)), added, affinity.warnings)
+            after = creation.document()  # otherwise our additions would move behind what others have appended since
+        if verdict.outcome is AdmissionOutcome.GATED:
+            hold(after)
+        else:
+            let_go(after)
+        return self._answer(creation, list(diff(before, after)), added, verdict)
 
-    def _add(self, creation: Creation, document: JsonObject, affinity: _PlannedAffinity) -> Additions:
+    def _judge(self, creation: Creation, document: JsonObject) -> "_Judgement":
+        """What becomes of the pod, whose touched parts are in `document` as its author wrote them.
+
+        No image that is not known yet makes an impossible pod possible, so such a pod is not held for one.
+        """
+        treatment = self._planner.treat(creation)
+        planned = self._planner.plan(creation, document, treatment)
+        if planned.impossible:
+            denied = self._admission.impossible is ImpossiblePods.DENY
+            outcome = AdmissionOutcome.DENIED if denied else AdmissionOutcome.IMPOSSIBLE
+            return _Judgement(outcome, planned, planned.reason)
+        if treatment.held and (creation.may_hold or is_gated(document)):
+            reason = held_text(treatment.held)
+            return _Judgement(AdmissionOutcome.GATED, PlannedAdditions(), reason)
+        passed = (*treatment.held, *treatment.passed)
+        if passed:
+            why = "as nobody is there to let it go later" if treatment.held else "as the settings say"
+            reason = "; ".join(filter(None, (passed_text(passed, why), planned.reason)))
+            return _Judgement(AdmissionOutcome.UNRESOLVED, planned, reason, passed)
+        outcome = AdmissionOutcome.ASSUMED if treatment.assumed else AdmissionOutcome.PATCHED
+        return _Judgement(outcome, planned, planned.reason)
+
+    def _add(self, document: JsonObject, verdict: "_Judgement") -> Additions:
+        planned = verdict.planned
         added = add(
             document,
-            tolerations=self._earned_tolerations(creation, look(document, TOLERATIONS_PATH)),
-            required=affinity.required,
-            preferred=affinity.preferred,
+            tolerations=planned.tolerations,
+            required=planned.required,
+            preferred=planned.preferred,
             scheduler_name=self._admission.scheduler_name,
         )
-        reason = creation.refusal if affinity.explained else ""
-        return annotate(document, added, reason) if reason or added != NOTHING else added
+        return annotate(document, added, verdict.reason) if verdict.reason or added != NOTHING else added
 
-    def _answer(
-        self, creation: Creation, patch: list[Operation], added: Additions, warnings: Sequence[str]
-    ) -> Mutation:
+    def _answer(self, creation: Creation, patch: list[Operation], added: Additions, verdict: "_Judgement") -> Mutation:
         observed = creation.overrides.mode is Mode.OBSERVE
+        outcome = verdict.outcome
         audit = {"verdict": self._verdict(creation)}
         if added != NOTHING:
             audit["would-add" if observed else "added"] = write_record(added)
+        if observed and outcome in _WOULD:
+            audit[_WOULD[outcome]] = verdict.reason
+        if observed:
+            outcome, patch = AdmissionOutcome.OBSERVED, _letting_go(creation)
+        elif outcome is AdmissionOutcome.DENIED:
+            patch = []
+        elif outcome is AdmissionOutcome.PATCHED and not patch:
+            outcome = AdmissionOutcome.UNCHANGED
         return Mutation(
-            outcome=AdmissionOutcome.OBSERVED
-            if observed
-            else AdmissionOutcome.PATCHED
-            if patch
-            else AdmissionOutcome.UNCHANGED,
-            patch=_ENCODER.encode(patch) if patch and not observed else b"",
-            warnings=(*creation.overrides.problems, *warnings, *self._nowhere(creation)),
+            outcome=outcome,
+            patch=_encode(patch),
+            reason=verdict.reason,
+            unresolved=() if observed else verdict.unresolved,
+            warnings=(*creation.overrides.problems, *verdict.planned.warnings, *self._nowhere(creation)),
             audit_annotations=audit,
         )
-
-    def _earned_tolerations(self, creation: Creation, existing: Json) -> list[Toleration]:
-        """The tolerations of rules on whose every platform all images run, except those that the pod covers already."""
-        present = msgspec.convert(existing or [], list[Toleration])
-        own = len(present)
-        for rule in self._admission.tolerations if creation.constrained else ():
-            if self._is_earned(rule, creation.facts) and not is_covered(rule, present):
-                present.append(rule.toleration)
-        return present[own:]
-
-    def _is_earned(self, rule: TolerationRule, facts: Sequence[ImageFact]) -> bool:
-        platforms = parse_platforms(rule.platforms)
-        return bool(platforms) and all(
-            fit(facts, platform, self._policy.compatibility) is Fit.YES for platform in platforms
-        )
-
-    def _plan_affinity(self, creation: Creation, document: JsonObject) -> _PlannedAffinity:
-        mode = self._admission.node_affinity
-        if mode is AffinityMode.NONE:
-            return _PlannedAffinity()
-        try:
-            existing = msgspec.convert(look(document, AFFINITY_PATH) or {}, Affinity).node_affinity or NodeAffinity()
-        except msgspec.ValidationError as exc:
-            why = f"no node affinity was written, since the pod's own cannot be read: {exc}"
-            return _PlannedAffinity(warnings=(why,))
-        selector = cast("dict[str, str]", look(document, ("spec", "nodeSelector")) or {})
-        planned = self._plan_required(creation, existing, selector) if mode.required else _PlannedAffinity()
-        preferred = self._plan_preferred(creation, existing) if mode.preferred else ()
-        return msgspec.structs.replace(planned, preferred=preferred)
-
-    def _plan_required(
-        self, creation: Creation, existing: NodeAffinity, selector: Mapping[str, str]
-    ) -> _PlannedAffinity:
-        if not creation.constrained:
-            return _PlannedAffinity(warnings=tuple(_nothing_known(creation)))
-        nodes = node_platforms(creation.facts, self._policy.compatibility)
-        if not nodes:
-            why = f"no node affinity was written: no platform is common to all images; {creation.refusal}"
-            return _PlannedAffinity(explained=True, warnings=(why,))
-        plan = plan_required(existing, selector, nodes)
-        return _PlannedAffinity(plan.additions, (), any(plan.additions), tuple(_contradictions(creation, plan)))
-
-    def _plan_preferred(self, creation: Creation, existing: NodeAffinity) -> tuple[PreferredSchedulingTerm, ...]:
-        compatibility = self._policy.compatibility
-        if not is_multi_arch(creation.facts, compatibility):
-            return ()
-        architectures = {platform.architecture for platform in common_platforms(creation.facts, compatibility)}
-        return plan_preferred(existing, preference_for(self._policy, creation.overrides), frozenset(architectures))
 
     def _nowhere(self, creation: Creation) -> Iterator[str]:
         compatibility = self._policy.compatibility
@@ -265,17 +240,24 @@ class Mutator:
         return f"runs on {platforms_text(common)}" if common else "runs on no platform"
 
 
-def _nothing_known(creation: Creation) -> Iterator[str]:
-    for image, fact in creation.unresolved[:1]:
-        reference = shown_reference(image.reference)
-        yield f"no node affinity was written: nothing is known of image {reference} ({fact.cause})"
+class _Judgement(msgspec.Struct, frozen=True):
+    """What becomes of a pod, what is added to it, and what its annotation says."""
+
+    outcome: AdmissionOutcome
+    planned: PlannedAdditions
+    reason: str = ""
+    unresolved: tuple[Unresolved, ...] = ()
 
 
-def _contradictions(creation: Creation, plan: Plan) -> Iterator[str]:
-    if plan.selector_contradicts:
-        yield f"nodeSelector allows no node that the images run on: {creation.refusal}"
-    if plan.contradicted:
-        yield (
-            f"{plan.contradicted} of {len(plan.additions)} terms of the pod's node affinity allow no node that the "
-            f"images run on: {creation.refusal}"
-        )
+_WOULD = {AdmissionOutcome.GATED: "would-hold", AdmissionOutcome.DENIED: "would-deny"}
+
+
+def _letting_go(creation: Creation) -> list[Operation]:
+    """The operations that take our gate off the pod and change nothing else; none if it has none."""
+    before, after = creation.document(), creation.document()
+    let_go(after)
+    return list(diff(before, after))
+
+
+def _encode(patch: list[Operation]) -> bytes:
+    return _ENCODER.encode(patch) if patch else b""

@@ -95,6 +95,11 @@ def common_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -
 
 def is_multi_arch(facts: Sequence[ImageFact], compatibility: Compatibility) -> bool:
     """Whether all images are known and their common platforms have at least two architectures."""
+    return len(common_architectures(facts, compatibility)) >= 2
+
+
+def common_architectures(facts: Sequence[ImageFact], compatibility: Compatibility) -> frozenset[str]:
+    """The architectures of the images' common platforms; empty unless all images are known."""
     if any(isinstance(fact, Pending | Unknown) for fact in facts):
-        return False
-    return len({platform.architecture for platform in common_platforms(facts, compatibility)}) >= 2
+        return frozenset()
+    return frozenset(platform.architecture for platform in common_platforms(facts, compatibility))

@@ -62,13 +62,17 @@ def refusal_text(constraints: Sequence[Constraint]) -> str:
 
 def retry_text(unresolved: Sequence[tuple[PodImage, Pending | Unknown]]) -> str:
     """Why kube-scheduler should retry, with the first unresolved image and its cause; empty if there is none."""
-    if not unresolved:
-        return ""
-    image, fact = unresolved[0]
-    state = "is not known yet" if isinstance(fact, Pending) else "is unknown"
-    cause = f"({fact.cause}: {_shorten(fact.detail, _DETAIL_CHARACTERS)})"
-    others = _others({image.reference for image, _ in unresolved})
-    return f"{_image(image.reference)} {state} {cause}{others}; to be tried again"
+    return f"{_unresolved(unresolved)}; to be tried again" if unresolved else ""
+
+
+def held_text(unresolved: Sequence[tuple[PodImage, Pending | Unknown]]) -> str:
+    """Why a pod is held, with the first unresolved image and its cause; empty if there is none."""
+    return f"{_unresolved(unresolved)}; the pod is held until it is known" if unresolved else ""
+
+
+def passed_text(unresolved: Sequence[tuple[PodImage, Pending | Unknown]], why: str) -> str:
+    """That a pod was let through although an image is unresolved, and why; empty if none is."""
+    return f"{_unresolved(unresolved)}; the pod was let through without it, {why}" if unresolved else ""
 
 
 def platforms_text(platforms: Iterable[Platform]) -> str:
@@ -83,6 +87,13 @@ def platforms_text(platforms: Iterable[Platform]) -> str:
 def shown_reference(reference: str) -> str:
     """The reference in 220 characters at most: a pod that is being created may name a megabyte."""
     return _shorten(reference, _REFERENCE_CHARACTERS)
+
+
+def _unresolved(unresolved: Sequence[tuple[PodImage, Pending | Unknown]]) -> str:
+    image, fact = unresolved[0]
+    state = "is not known yet" if isinstance(fact, Pending) else "is unknown"
+    cause = f"({fact.cause}: {_shorten(fact.detail, _DETAIL_CHARACTERS)})"
+    return f"{_image(image.reference)} {state} {cause}{_others({image.reference for image, _ in unresolved})}"
 
 
 def _image(reference: str) -> str:

@@ -5,10 +5,13 @@ Implements the pull part of the distribution-spec, without a cache. The caller c
 """
 
 import random as stdlib_random
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import aiohttp
+import msgspec
+from yarl import URL
 
 from extender.credentials.keyring import Credential
 from extender.errors import (
@@ -34,6 +37,17 @@ from extender.registry.quota import Quotas
 from extender.registry.transport import Response, is_about_request, throttled
 
 _NO_HEAD = frozenset({405, 501})
+_TAGS_A_PAGE, _MOST_TAG_PAGES = 1000, 20
+_LINK = re.compile(r"<([^<>]{1,4096})>\s*;([^,]*)", re.ASCII)
+
+
+class _TagList(msgspec.Struct):
+    """The distribution-spec's list of tags; null where a repository has none."""
+
+    tags: list[str] | None = None
+
+
+_TAG_LIST = msgspec.json.Decoder(_TagList)
 
 
 class RegistryClient:
@@ -121,6 +135,26 @@ class RegistryClient:
 
         return await self._failover.first_answer("pull", reference, credential, fetch)
 
+    async def fetch_tags(self, reference: ImageReference, credential: Credential) -> list[str]:
+        """Returns the tags of the reference's repository, as the registry orders them: the first 20,000 at most.
+
+        Follows the `Link` of each page (distribution-spec, "Listing Tags"), and asks nothing but the page it names.
+        """
+
+        async def fetch(endpoint: Endpoint, shown: Credential) -> list[str]:
+            tags: list[str] = []
+            query: Mapping[str, str] | None = {"n": str(_TAGS_A_PAGE)}
+            for _ in range(_MOST_TAG_PAGES):
+                response = await self._exchange.ask("GET", endpoint, reference.path, "tags/list", shown, query)
+                page = _read_tags(self._body_of(response, endpoint, reference, ""), endpoint.name)
+                tags += page
+                query = next_page(response.headers.getall("Link", []))
+                if query is None or not page:
+                    break
+            return tags
+
+        return await self._failover.first_answer("resolve", reference, credential, fetch)
+
     def _endpoints_for(self, domain: str) -> Sequence[Endpoint]:
         if self._mirrors:
             return self._mirrors.endpoints_for(domain, self._plain_http)
@@ -178,6 +212,27 @@ class RegistryClient:
                 return RegistryRefusedImage(f"{host} refuses {reference.path} ({status})", status)
             case status:
                 return RegistryFailed(f"{host} answered {status}")
+
+
+def next_page(links: Sequence[str]) -> Mapping[str, str] | None:
+    """Returns the query of the next page of a list; None without one.
+
+    Only the query is taken of the address, so that a registry cannot send us, and a credential, anywhere else.
+    """
+    for address, parameters in (found for link in links for found in _LINK.findall(link)):
+        if re.search(r"""\brel\s*=\s*["']?next\b""", parameters, re.IGNORECASE):
+            try:
+                return dict(URL(address).query) or None
+            except ValueError:
+                return None
+    return None
+
+
+def _read_tags(body: bytes, host: str) -> list[str]:
+    try:
+        return _TAG_LIST.decode(body).tags or []
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidManifest(f"{host} sent a list of tags that cannot be read") from exc
 
 
 def _manifest_name(reference: ImageReference) -> str:

@@ -4,7 +4,7 @@ Sends no requests and reads no files.
 """
 
 import ssl
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import msgspec
@@ -50,13 +50,14 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     trust: Trust = SYSTEM_TRUST
     connect_seconds: float | None = None
 
-    def url_of(self, path: str, what: str) -> URL:
-        """Returns the URL of `what` (`manifests/…`, `blobs/…`) in the repository `path`.
+    def url_of(self, path: str, what: str, query: Mapping[str, str] | None = None) -> URL:
+        """Returns the URL of `what` (`manifests/…`, `blobs/…`, `tags/list`) in the repository `path`.
 
         For a mirror, the parameter `ns` names the registry.
         """
         url = self.root.joinpath(f"{path}/{what}", encoded=True)
-        return url.with_query(ns=self.namespace) if self.namespace else url
+        parameters = {**(query or {}), **({"ns": self.namespace} if self.namespace else {})}
+        return url.with_query(parameters) if parameters else url
 
     def repository_of(self, path: str) -> str:
         """Returns the endpoint's own name of the repository `path`: a root such as `/v2/hub-proxy` adds a prefix."""

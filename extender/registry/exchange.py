@@ -3,6 +3,8 @@
 Decides which host receives which header and which TLS context applies. `client` interprets the response.
 """
 
+from collections.abc import Mapping
+
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
@@ -31,7 +33,15 @@ class Exchange:
         self._authenticator = authenticator
         self._timeout_seconds = timeout_seconds
 
-    async def ask(self, method: str, endpoint: Endpoint, path: str, what: str, credential: Credential) -> Response:
+    async def ask(
+        self,
+        method: str,
+        endpoint: Endpoint,
+        path: str,
+        what: str,
+        credential: Credential,
+        query: Mapping[str, str] | None = None,
+    ) -> Response:
         """Returns the response about `what` in the repository `path`, after redirects.
 
         Raises:
@@ -42,7 +52,7 @@ class Exchange:
             return await self._send(method, hop, endpoint, endpoint.repository_of(path), credential)
 
         async with deadline(endpoint.name, self._timeout_seconds):
-            return await follow(endpoint.url_of(path, what), send_to)
+            return await follow(endpoint.url_of(path, what, query), send_to)
 
     async def _send(
         self, method: str, url: URL, endpoint: Endpoint, repository: str, credential: Credential

@@ -65,8 +65,10 @@ class RegistryLookup:
         *,
         clock: Callable[[], float],
         random: Callable[[], float],
+        head_first: bool = True,
     ) -> None:
         self._client = client
+        self._head_first = head_first
         self._cache = cache
         self._persistence = persistence
         self._failures = failures
@@ -178,11 +180,15 @@ class RegistryLookup:
 
         A digest whose content is not known is fetched without a HEAD. Otherwise the HEAD comes first: it is free where
         GETs are counted (Docker Hub), and it proves this credential's access to content that another one fetched.
+        Unless `head_first`, a name that was never known takes one GET, in half the time.
         """
         reference = target.reference
         await self._recall_content(target.repository, reference.digest)
         if reference.digest and not self._is_remembered(target, credential):
             return await self._confirm(target, credential, reference.digest, None)
+        if not self._head_first and not self._is_known(target, credential):
+            manifest = await self._client.fetch_manifest(reference, credential)
+            return await self._confirm(target, credential, manifest.digest, manifest)
         stated = await self._client.head_manifest(reference, credential)
         if stated is None:
             manifest = await self._client.fetch_manifest(reference, credential)

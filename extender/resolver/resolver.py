@@ -87,14 +87,16 @@ class Resolver:
         random: Callable[[], float] = stdlib_random.random,
         persistence: Persistence | None = None,
         most_calls: int = _CALLS.total,
+        head_first: bool = True,
     ) -> None:
+        """`head_first`: a HEAD comes before the GET of a name that was never known, as its content often is."""
         self._clock = clock
         self._persistence = persistence or Persistence(None, clock=clock)
         lifetimes = Lifetimes(tag_seconds=tag_seconds, always_seconds=always_seconds, stale_seconds=stale_seconds)
         self.cache = ImageCache(size, lifetimes, clock, self._persistence)
         self._failures = Failures(max(size // 10, FEWEST_FAILURES), clock, random)
         self._registry_lookup = RegistryLookup(
-            client, self.cache, self._persistence, self._failures, clock=clock, random=random
+            client, self.cache, self._persistence, self._failures, clock=clock, random=random, head_first=head_first
         )
         self._cache_lookup = CacheLookup(
             self.cache,
@@ -164,6 +166,18 @@ class Resolver:
             await asyncio.wait(awaited, timeout=wait_seconds)
         return [self._finish(*each, keyring) for each in zip(queries, states, calls, strict=True)]
 
+    async def confirm_all(
+        self, queries: Sequence[ImageQuery], keyring: Keyring, age_seconds: float, wait_seconds: float
+    ) -> None:
+        """Asks the registries again for tags that they last confirmed more than `age_seconds` ago, fresh or not.
+
+        Returns when all have answered, after `wait_seconds` at most. A registry that fails changes no answer.
+        """
+        calls = [self._start_confirmation(query, keyring, age_seconds) for query in queries]
+        due = [call for call in calls if call]
+        if due:
+            await asyncio.wait(due, timeout=wait_seconds)
+
     async def describe(self, reference: str, keyring: Keyring) -> Image | Failure:
         """Everything about one image from its registry, or its failure. Waits without a time limit."""
         target = self.cache.references.target_of(reference)
@@ -231,6 +245,23 @@ class Resolver:
         if call is None:
             LOOKUPS["error"].inc()
         return call
+
+    def _start_confirmation(
+        self, query: ImageQuery, keyring: Keyring, age_seconds: float
+    ) -> asyncio.Task[CachedImage | Failure] | None:
+        """The task that asks the registry for a tag whose answer is older; None if there is nothing to confirm."""
+        target = self.cache.references.target_of(query.reference)
+        if isinstance(target, Failure) or target.reference.digest:
+            return None
+        rows = (self.cache.find(target, each) for each in keyring.credential_ids_for(target.reference))
+        known = next((row for row in rows if row), None)
+        if known is None or self._clock() - known.confirmed_at <= age_seconds:
+            return None
+        return self._finding.join(
+            _call_key(target, keyring),
+            lambda: self._look_up(partial(self._try_in_order, self._registry_lookup.find, target, keyring)),
+            tenant=keyring.tenant,
+        )
 
     async def _look_up(self, work: Callable[[], Awaitable[R | Failure]]) -> R | Failure:
         """Runs one lookup, and measures and counts it."""

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from extender.cluster.autoscalers import Autoscaler
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.listwatch import Handler, ListWatch, Resource
 from extender.cluster.namespaces import NAMESPACES, NamespaceView
@@ -24,9 +25,28 @@ from extender.outlets.request_nodes import NodeView
 from extender.server.operations import Check, CheckResult
 from extender.service.background import FILE_CHECK_SECONDS, in_background
 
+_SYNC_PAUSE_SECONDS = 0.1
+
+
+class GateSwitch(Protocol):
+    """Whether pods may be held by our gate, and the health of what lifts it."""
+
+    def can_gate(self) -> bool:
+        """Whether somebody provably lifts gates."""
+
+    def ready_checks(self) -> Mapping[str, Check]:
+        """The checks of `/readyz` by name."""
+
+    def live_checks(self) -> Mapping[str, Check]:
+        """The checks of `/livez` by name."""
+
 
 class ClusterView(Protocol):
     """The cluster as the outlets see it."""
+
+    @property
+    def client(self) -> ClusterClient | None:
+        """The client of the cluster's API; None without a cluster."""
 
     @property
     def nodes(self) -> NodeView | None:
@@ -51,6 +71,15 @@ class ClusterView(Protocol):
     def look_at_pending_pods(self) -> None:
         """Starts a listing of pending pods and watches for a few seconds; returns at once."""
 
+    async def find_autoscalers(self) -> Mapping[Autoscaler, str]:
+        """Returns the cluster's autoscalers, each with a sign of it, once all nodes have been listed."""
+
+    def can_gate(self) -> bool:
+        """Whether pods may be held by our gate, since somebody provably lifts it."""
+
+    def lift_gates_by(self, gates: GateSwitch | None) -> None:
+        """Has `can_gate` and the checks speak for the gate controller too; None for none."""
+
     def ready_checks(self) -> Mapping[str, Check]:
         """The checks of `/readyz` by name."""
 
@@ -63,7 +92,8 @@ class NoCluster:
 
     def __init__(self, nodes: NodeView | None = None) -> None:
         self.nodes = nodes
-        self.secrets = None
+        self.secrets: SecretReader | None = None
+        self.client: ClusterClient | None = None
 
     def namespace_annotations(self, _namespace: str) -> None:
         """None: no namespaces are watched."""
@@ -79,6 +109,17 @@ class NoCluster:
         yield
 
     def look_at_pending_pods(self) -> None:
+        """Does nothing."""
+
+    async def find_autoscalers(self) -> Mapping[Autoscaler, str]:
+        """None."""
+        return {}
+
+    def can_gate(self) -> bool:
+        """False: nobody could lift a gate."""
+        return False
+
+    def lift_gates_by(self, gates: GateSwitch | None) -> None:
         """Does nothing."""
 
     def ready_checks(self) -> Mapping[str, Check]:
@@ -122,8 +163,9 @@ class WatchedCluster:
         self.nodes = WatchedNodes(client, level_label=level_label, clock=time.monotonic)
         self._namespaces = NamespaceView()
         self._pending_pods = PendingPods(client)
-        self._client = client
+        self.client = client
         self._stale_seconds = stale_seconds
+        self._gates: GateSwitch | None = None
         self._ready_checks: Mapping[str, Check] = {}
         self._live_checks: Mapping[str, Check] = {}
 
@@ -142,7 +184,7 @@ class WatchedCluster:
         ready_checks: dict[str, Check] = {}
         tasks: dict[str, asyncio.Task[None]] = {}
         for resource, view in views:
-            watch = ListWatch(self._client, resource, view, clock=time.monotonic, random=random.random)
+            watch = ListWatch(self.client, resource, view, clock=time.monotonic, random=random.random)
             if view is self.nodes:
                 self.nodes.follow(watch)
             ready_checks[resource.name] = functools.partial(_readiness, watch, view, self._stale_seconds)
@@ -162,13 +204,27 @@ class WatchedCluster:
         """Starts a listing of pending pods and watches for a few seconds; returns at once."""
         self._pending_pods.look()
 
+    async def find_autoscalers(self) -> Mapping[Autoscaler, str]:
+        """Returns the cluster's autoscalers, each with a sign of it, once all nodes have been listed."""
+        while not self.nodes.synced:  # noqa: ASYNC110  # a view has no event
+            await asyncio.sleep(_SYNC_PAUSE_SECONDS)
+        return await self.nodes.autoscalers.find(self.client)
+
+    def can_gate(self) -> bool:
+        """Whether pods may be held by our gate, since somebody provably lifts it."""
+        return self._gates is not None and self._gates.can_gate()
+
+    def lift_gates_by(self, gates: GateSwitch | None) -> None:
+        """Has `can_gate` and the checks speak for the gate controller too; None for none."""
+        self._gates = gates
+
     def ready_checks(self) -> Mapping[str, Check]:
-        """One check per view."""
-        return self._ready_checks
+        """One check per view, and those of the gates."""
+        return {**self._ready_checks, **(self._gates.ready_checks() if self._gates else {})}
 
     def live_checks(self) -> Mapping[str, Check]:
-        """One check per watch, including that of pending pods if there is one."""
-        return self._live_checks
+        """One check per watch, including that of pending pods if there is one, and those of the gates."""
+        return {**self._live_checks, **(self._gates.live_checks() if self._gates else {})}
 
 
 @contextlib.asynccontextmanager

@@ -10,6 +10,7 @@ from extender.config.tree import Config, TlsConfig
 from extender.outlets.admission import PodAdmission
 from extender.outlets.pod_resolver import PodResolver
 from extender.outlets.scheduler import SchedulerVerbs
+from extender.outlets.scheduler_names import SchedulerNaming
 from extender.server.callers import Limits
 from extender.server.routes import Route
 from extender.service.cluster_view import ClusterView
@@ -17,6 +18,7 @@ from extender.service.limits import admission_limits, is_mutual, scheduler_limit
 from extender.service.policies import admission_policy_of
 
 REVIEWS = "/admission/pods"
+SCHEDULER_NAMES = "/admission/scheduler-names"
 
 Routes = Callable[[Config, PodResolver, ClusterView], Mapping[str, Route]]
 
@@ -58,15 +60,19 @@ def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
 
 
 def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
-    """The route of the webhook by path.
+    """The routes of the webhooks by path.
 
-    If the API server is known by a token alone, this route has none, and answers everybody from the cache.
+    If the API server is known by a token alone, these have none: pods are answered about to everybody from the cache.
+    Naming a scheduler never takes a token, as the error of a webhook with `failurePolicy: Fail` shows the path to the
+    pod's creator.
     """
+    naming = SchedulerNaming(pod_resolver, config.admission.scheduler_name)
+    names = {SCHEDULER_NAMES: Route("admission", naming.review, naming.fallback, naming.review_nowait)}
     is_api_server = may_read_for_reviews(config)
     admission = _admission(config, pod_resolver, cluster_view, may_read_secrets=is_api_server)
     if config.admission.path_token_file and not is_api_server:
-        return {REVIEWS: Route("admission", admission.review_from_cache, admission.fallback)}
-    return {REVIEWS: Route("admission", admission.review, admission.fallback, admission.review_nowait)}
+        return {REVIEWS: Route("admission", admission.review_from_cache, admission.fallback), **names}
+    return {REVIEWS: Route("admission", admission.review, admission.fallback, admission.review_nowait), **names}
 
 
 def admission_token_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
@@ -85,6 +91,7 @@ def _admission(
         wait_seconds=config.admission.wait_seconds,
         clock=time.monotonic,
         may_read_secrets=may_read_secrets,
+        can_gate=cluster_view.can_gate,
     )
 
 

@@ -2,7 +2,8 @@
 
 from extender.config.tree import Config
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
-from extender.placement.mutation import AdmissionPolicy
+from extender.placement.gate import GatePolicy
+from extender.placement.planning import AdmissionPolicy
 from extender.placement.policy import Policy
 
 
@@ -31,4 +32,6 @@ def admission_policy_of(config: Config) -> AdmissionPolicy:
         tolerations=admission.tolerations,
         node_affinity=admission.node_affinity,
         scheduler_name=admission.scheduler_name,
+        gate=GatePolicy(unknown=admission.unknown, after=admission.gate.then),
+        impossible=admission.impossible,
     )

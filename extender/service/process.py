@@ -12,13 +12,16 @@ from extender import __version__
 from extender.config.tree import Config
 from extender.metrics import gauge
 from extender.service.allocator import keep_freed_memory
+from extender.service.autoscalers import warn_of_autoscalers
 from extender.service.background import in_background
 from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.descriptors import raise_descriptor_limit
 from extender.service.garbage import collect_seldom
+from extender.service.gates import open_gates
 from extender.service.listeners import Listeners
 from extender.service.outlets import needs_pending_pods
 from extender.service.resolving import open_pod_resolver
+from extender.service.self_managed import with_managed_files
 from extender.store.url import without_password
 
 log = structlog.get_logger()
@@ -64,6 +67,8 @@ async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterat
     async with (
         open_pod_resolver(config, cluster_view) as pod_resolver,
         cluster_view.watching(pod_resolver.warm if needs_pending_pods(config) else None),
+        in_background(warn_of_autoscalers(config, cluster_view)),
+        open_gates(config, cluster_view, pod_resolver),
     ):
         listeners = Listeners(config)
         try:
@@ -79,7 +84,8 @@ async def run_service(config: Config) -> None:
     raise_descriptor_limit()
     async with (
         open_cluster_view(config) as cluster_view,
-        open_service(config, cluster_view) as service,
+        with_managed_files(config, cluster_view.client) as config_with_files,
+        open_service(config_with_files, cluster_view) as service,
         in_background(settle_down(cluster_view, service.is_loaded)),
     ):
         await wait_for_stop()

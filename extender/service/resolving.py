@@ -105,9 +105,17 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
     Raises:
         ConfigError: a file or a value of the configuration cannot be used.
     """
+    async with open_image_sources(config) as sources, open_pod_resolver_of(sources, config, cluster_view) as resolver:
+        yield resolver
+
+
+@contextlib.asynccontextmanager
+async def open_pod_resolver_of(
+    sources: ImageSources, config: Config, cluster_view: ClusterView, *, head_first: bool = True
+) -> AsyncIterator[PodResolver]:
+    """As `open_pod_resolver`, with sources that are open already; `head_first` as in `Resolver`."""
     cache = config.cache
     async with contextlib.AsyncExitStack() as stack:
-        sources = await stack.enter_async_context(open_image_sources(config))
         await stack.enter_async_context(in_background(sources.watcher.run(FILE_CHECK_SECONDS)))
         resolver = Resolver(
             sources.client,
@@ -116,6 +124,7 @@ async def open_pod_resolver(config: Config, cluster_view: ClusterView) -> AsyncI
             always_seconds=config.registry.always_seconds,
             stale_seconds=cache.stale_seconds,
             clock=time.monotonic,
+            head_first=head_first,
             persistence=Persistence(sources.store, persist_private=bool(cache.key_file), clock=time.monotonic),
         )
         stack.push_async_callback(resolver.close)

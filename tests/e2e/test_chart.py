@@ -132,7 +132,7 @@ class Recorder:
 
     def __init__(self, server: str, tls: ssl.SSLContext, session: aiohttp.ClientSession) -> None:
         self.used: set[tuple[str, str]] = set()
-        self.refused: set[tuple[str, str]] = set()
+        self.refused: set[str] = set()
         self._server, self._tls, self._session = server, tls, session
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -142,10 +142,10 @@ class Recorder:
         async with self._session.request(
             request.method, f"{self._server}{request.raw_path}", data=body, headers=headers, ssl=self._tls
         ) as answer:
-            used = _right(request)
-            self.used.add(used)
+            if used := _right(request):
+                self.used.add(used)
             if answer.status == 403:
-                self.refused.add(used)
+                self.refused.add(request.raw_path)
             passed = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.content_type})
             await passed.prepare(request)
             async for chunk in answer.content.iter_any():
@@ -153,11 +153,16 @@ class Recorder:
         return passed
 
 
-def _right(request: web.Request) -> tuple[str, str]:
-    """(resource, verb) of a request that reads a resource of the core group."""
-    parts = urlsplit(request.raw_path).path.removeprefix("/api/v1/").split("/")
+def _right(request: web.Request) -> tuple[str, str] | None:
+    """(resource, verb) of a request; None for discovery, which every account may ask for."""
+    parts = urlsplit(request.raw_path).path.strip("/").split("/")
+    parts = parts[2:] if parts[0] == "api" else parts[3:]  # api/v1/…, apis/GROUP/VERSION/…
+    if not parts:
+        return None
     if parts[0] == "namespaces" and len(parts) > 2:
         parts = parts[2:]
+    if request.method != "GET":
+        return parts[0], request.method
     if request.query.get("watch") in ("1", "true"):
         return parts[0], "watch"
     return parts[0], "get" if len(parts) > 1 else "list"

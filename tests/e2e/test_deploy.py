@@ -86,7 +86,14 @@ async def _forget(api: ApiClient, document: KubernetesObject) -> None:
 # --- what the API server and kube-scheduler say of the files
 
 
-@pytest.mark.parametrize("file", [*(f"manifests/{mode}.yaml" for mode in MODES), "manifests/network-policy.yaml"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        *(f"manifests/{mode}.yaml" for mode in MODES),
+        "manifests/network-policy.yaml",
+        "manifests/scheduler-name-webhook.yaml",
+    ],
+)
 async def test_every_document_is_accepted_and_a_second_apply_changes_nothing(
     api: ApiClient, apply: Apply, file: str
 ) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
@@ -109,13 +109,18 @@ class World:
     # --- the service, its webhook, the schedulers ---
 
     async def start_service(
-        self, *settings: str, mode: Mode = Mode.SECOND, admission: bool = True, start: bool = True
+        self,
+        *settings: str,
+        mode: Mode = Mode.SECOND,
+        admission: bool | Literal["self-managed"] = True,
+        start: bool = True,
     ) -> ExtenderProcess:
         """Starts the service with the mode's shipped configuration and rights; returns it, ready.
 
         `settings` (`path=value`) override the configuration. The shipped settings of the default scheduler have no
-        webhook; here it has one unless `admission` is false. With the webhook alone there are no scheduler verbs, as
-        shipped. With `start=False` the service is not started yet; it is ended with the world in any case.
+        webhook; here it has one unless `admission` is false (`self-managed`: with a certificate of its own). With the
+        webhook alone there are no scheduler verbs, as shipped. With `start=False` the service is not started yet; it is
+        ended with the world in any case.
         """
         service = make_extender_process(
             f"service-{len(self.services)}",

@@ -79,12 +79,14 @@ class ApiServer:
         self.requests: list[Request] = []
         self.tokens: set[str] = set()  # that are accepted; if empty, requests need no token
         self.refusals: list[tuple[Kind, Refusal]] = []  # one for the next request of its kind
+        self.forbidden: set[tuple[str, str]] = set()  # verb and resource, as answered to who asks for its own rights
         self.is_open = asyncio.Event()  # while it is cleared, lists and gets wait
         self.is_open.set()
+        self.apis: list[Document] | None = None  # the groups served, as discovery lists them; None: it is refused
         self._objects: dict[tuple[str, str], Document] = {}
         self._history: list[Change] = []
         self._watchers: list[Watcher] = []
-        self._snapshots: dict[int, list[Document]] = {}
+        self._snapshots: dict[tuple[int, str], list[Document]] = {}  # by version and what is selected
         self._version = 100
         self._oldest = 100
 
@@ -159,7 +161,10 @@ class ApiServer:
 
     def _send(self, request: Request) -> Document:
         """Creates an object, or changes the fields that a merge patch or a strategic merge patch names."""
-        document = json.loads(request.body)
+        document: Document = json.loads(request.body)
+        if document.get("kind") == "SelfSubjectAccessReview":
+            wanted = document["spec"]["resourceAttributes"]
+            return document | {"status": {"allowed": (wanted["verb"], wanted["resource"]) not in self.forbidden}}
         if request.method == "POST":
             name = document["metadata"].get("name") or f"{document['metadata']['generateName']}{self._version}"
             if (request.path, name) in self._objects:
@@ -177,6 +182,8 @@ class ApiServer:
         return self._objects[path, name]
 
     def _get(self, request: Request) -> Document:
+        if request.path == "/apis" and self.apis is not None:
+            return {"kind": "APIGroupDiscoveryList", "items": self.apis}
         path, _, name = collection_path(request.path).rpartition("/")
         try:
             return self._objects[path, name]
@@ -184,14 +191,15 @@ class ApiServer:
             raise Refusal(404, f'"{name}" not found') from None
 
     def _list(self, request: Request) -> Document:
-        selector, limit = selector_of(request), int(request.query["limit"])
+        selector, limit = selector_of(request), int(request.query.get("limit", "100000"))
+        selected = f"{request.path}?{selector}"
         version, offset = map(int, request.query.get("continue", f"{self._version}:0").split(":"))
         if offset == 0:
             found = [document for (path, _), document in self._objects.items() if path == request.path]
-            self._snapshots[version] = [document for document in found if is_selected(document, selector)]
-        if version not in self._snapshots:
+            self._snapshots[version, selected] = [document for document in found if is_selected(document, selector)]
+        if (version, selected) not in self._snapshots:
             raise Refusal(410, "The provided continue parameter is too old")
-        items = self._snapshots[version]
+        items = self._snapshots[version, selected]
         meta = {"resourceVersion": str(version)}
         if offset + limit < len(items):
             meta["continue"] = f"{version}:{offset + limit}"
@@ -309,6 +317,10 @@ def is_selected(document: Document | None, selector: str) -> bool:
     if document is None:
         return False
     for clause in filter(None, selector.split(",")):
+        if clause.startswith(f"{LABELS}!"):
+            if clause.removeprefix(f"{LABELS}!") in document["metadata"].get("labels", {}):
+                return False
+            continue
         path, _, wanted = clause.partition("=")
         value: Any = document
         if path.startswith(LABELS):

@@ -218,6 +218,20 @@ async def test_change_is_sent_again_after_a_401(api: ApiServer, client: ClusterC
     assert len(api.received("send")) == 2
 
 
+async def test_namespace_is_that_of_the_context(api: ApiServer, tmp_path: Path) -> None:
+    """As kubectl takes it; without one `default`."""
+    kubeconfig = write_kubeconfig(tmp_path / "config", api.url, {"token": SECRET})
+    client = await open_cluster("kubeconfig", kubeconfig)
+    assert client.namespace == "default"
+    await client.close()
+    document = yaml.safe_load(Path(kubeconfig).read_text())
+    document["contexts"][0]["context"]["namespace"] = "shop"
+    Path(kubeconfig).write_text(yaml.safe_dump(document))
+    client = await open_cluster("kubeconfig", kubeconfig)
+    assert client.namespace == "shop"
+    await client.close()
+
+
 async def test_stream_gives_whole_lines(api: ApiServer, client: ClusterClient) -> None:
     """Lines come as they are complete, however the bytes are cut; an unfinished last one is no line."""
     async with aclosing(client.stream(NODES, WATCH, stall_seconds=5)) as lines:

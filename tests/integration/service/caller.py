@@ -65,6 +65,11 @@ class Caller:
         return msgspec.json.decode(body, type=kind)
 
 
+def changes_of(review: Json) -> list[Json]:
+    """Returns the operations of a review's patch that change the pod's spec."""
+    return [operation for operation in review["patch"] if operation["path"].startswith("/spec/")]
+
+
 def pod(*images: str, **metadata: object) -> Json:
     """Returns a pod with a container for each image."""
     containers = [{"name": f"c{number}", "image": image} for number, image in enumerate(images)]

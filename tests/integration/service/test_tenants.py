@@ -36,7 +36,7 @@ from extender.outlets.pod_resolver import PodQuestion, PodResolver
 from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.annotations import Overrides
 from extender.placement.facts import images_of
-from extender.placement.mutation import AdmissionPolicy
+from extender.placement.planning import AdmissionPolicy
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient

@@ -26,7 +26,7 @@ from extender.service.process import open_service
 from extender.service.resolving import open_pod_resolver
 from tests.integration.cluster.api_server import ApiServer, namespace, node, pod, serve_api, write_kubeconfig
 from tests.integration.registry.faulty import GuardedRegistry
-from tests.integration.service.caller import AMD64, ARM64, Caller
+from tests.integration.service.caller import AMD64, ARM64, Caller, changes_of
 
 ALWAYS = {NODES.path, NAMESPACES.path}
 MODES = pytest.mark.parametrize(
@@ -90,6 +90,11 @@ async def until_ready(caller: Caller) -> dict[str, str]:
     return found[1]
 
 
+def asked_for(api: ApiServer) -> set[str]:
+    """What has been asked for, but for what tells of autoscalers."""
+    return {request.path for request in api.requests} - {"/apis"}
+
+
 async def until(condition: Callable[[], object]) -> None:
     """Lets the loop turn until the condition holds."""
     async with asyncio.timeout(10):
@@ -132,12 +137,12 @@ async def test_pending_pods_are_looked_at_only_where_they_tell_something(
             await ask(caller, listen, f"{registry.host}/app:1")
             await until(lambda: registry.requests["GET manifests"])
             await ask(caller, listen, f"{registry.host}/app:1")
-            watched = {request.path for request in api.requests}
+            watched = asked_for(api)
             await ask(caller, listen, f"{private.host}/app:1")
             if wants_pods:
                 await until(lambda: api.watchers(PODS))
     assert PODS not in watched or listen
-    assert {request.path for request in api.requests} == ALWAYS | ({PODS} if wants_pods else set())
+    assert asked_for(api) == ALWAYS | ({PODS} if wants_pods else set())
 
 
 @MODES
@@ -212,7 +217,7 @@ async def test_known_images_are_answered_without_looking_at_pods(api: ApiServer,
                 for _ in range(10):
                     await ask(caller, "127.0.0.1:0", f"{registry.host}/app:1")
     assert registry.requests["GET manifests"] == 1
-    assert {request.path for request in api.requests} == ALWAYS
+    assert asked_for(api) == ALWAYS
 
 
 @pytest.mark.parametrize("listen", ["", "127.0.0.1:0"], ids=["webhook only", "scheduler"])
@@ -235,8 +240,9 @@ async def test_a_private_image_is_known_to_reviews_of_the_api_server_alone(
                 await caller.review(created, namespace="default")
                 await until(lambda: registry.requests["GET manifests"])
             answer = await caller.review(created, namespace="default")
-        assert bool(answer["patch"]) == (network_policy == "true")
-    assert any(request.kind == "get" for request in api.requests) == (bool(listen) or network_policy == "true")
+        assert bool(changes_of(answer)) == (network_policy == "true")
+    gets = [request for request in api.requests if request.kind == "get" and request.path != "/apis"]
+    assert bool(gets) == (bool(listen) or network_policy == "true")
 
 
 async def test_a_review_behind_a_token_is_the_api_servers(api: ApiServer, tmp_path: Path) -> None:
@@ -255,14 +261,14 @@ async def test_a_review_behind_a_token_is_the_api_servers(api: ApiServer, tmp_pa
             async with service_in(api, tmp_path, "", setting, registries=[private.host, public.host]) as caller:
                 await until_ready(caller)
                 for each in (created, of_public):
-                    assert (await caller.review(each, namespace="default"))["patch"] == []
+                    assert changes_of(await caller.review(each, namespace="default")) == []
                 assert not private.requests
                 assert not public.requests
-                assert {request.path for request in api.requests} == ALWAYS
+                assert asked_for(api) == ALWAYS
                 for each in (created, of_public):
-                    assert (await caller.review_at(f"/admission/pods/{token}", each, namespace="default"))["patch"]
-                assert (await caller.review(created, namespace="default"))["patch"] == []
-                assert (await caller.review(of_public, namespace="default"))["patch"]
+                    assert changes_of(await caller.review_at(f"/admission/pods/{token}", each, namespace="default"))
+                assert changes_of(await caller.review(created, namespace="default")) == []
+                assert changes_of(await caller.review(of_public, namespace="default"))
                 url = f"{caller.service.admission_url}/admission/pods/{secrets.token_hex(32)}"
                 async with caller.session.post(url, data=b"{}") as response:
                     assert response.status == 404
@@ -282,7 +288,7 @@ async def test_a_token_is_one_of_several_proofs(api: ApiServer, tmp_path: Path) 
         created["spec"]["imagePullSecrets"] = [{"name": "pull"}]
         async with service_in(api, tmp_path, "", *settings, registries=[private.host]) as caller:
             await until_ready(caller)
-            assert (await caller.review(created, namespace="default"))["patch"]
+            assert changes_of(await caller.review(created, namespace="default"))
 
 
 async def test_a_file_of_tokens_that_cannot_be_used_keeps_the_service_from_starting(
@@ -310,3 +316,45 @@ async def readiness_text(caller: Caller) -> str:
     """The words of the readiness checks."""
     async with caller.session.get(f"{caller.service.operations_url}/readyz?verbose") as response:
         return await response.text()
+
+
+KARPENTER = {"metadata": {"name": "karpenter.sh"}, "versions": [{"resources": [{"resource": "nodepools"}]}]}
+
+
+@pytest.mark.parametrize(
+    ("affinity", "admission", "reported"),
+    [
+        ("none", "127.0.0.1:0", ("autoscaler.misled", "warning")),
+        ("preferred", "127.0.0.1:0", ("autoscaler.misled", "warning")),
+        ("required", "127.0.0.1:0", None),
+        ("both", "127.0.0.1:0", None),
+        ("required", "", ("autoscaler.seen", "info")),
+    ],
+)
+async def test_an_autoscaler_that_is_not_told_what_images_allow_is_reported(
+    api: ApiServer, tmp_path: Path, affinity: str, admission: str, reported: tuple[str, str] | None
+) -> None:
+    """Once, at the start. Without a webhook nobody knows whether another service tells it, so that is no warning."""
+    api.apis = [KARPENTER]
+    settings = [f"admission.node_affinity={affinity}", f"admission.listen='{admission}'"]
+    with structlog.testing.capture_logs() as logs:
+        async with service_in(api, tmp_path, "127.0.0.1:0", *settings) as caller:
+            await until_ready(caller)
+            if reported:
+                await until(lambda: any(each["event"].startswith("autoscaler.") for each in logs))
+            misled = await caller.metric('multiarch_misled_autoscalers{autoscaler="karpenter"}')
+    found = [(each["event"], each["log_level"], each["sign"]) for each in logs if "autoscaler" in each]
+    assert found == ([(*reported, "API group karpenter.sh")] if reported else [])
+    assert (misled == 1) == (reported is not None and reported[1] == "warning")
+
+
+async def test_apis_that_cannot_be_read_are_no_failure(api: ApiServer, tmp_path: Path) -> None:
+    """A cluster that withholds the right from its accounts; the label of a node tells as well."""
+    api.put(NODES.path, {**node("b"), "metadata": {"name": "b", "labels": {"karpenter.sh/nodepool": "general"}}})
+    with structlog.testing.capture_logs() as logs:
+        async with service_in(api, tmp_path, "127.0.0.1:0") as caller:
+            await until_ready(caller)
+            await until(lambda: any(each["event"] == "autoscaler.misled" for each in logs))
+            assert (await checks(caller, "/livez"))[0] == 200
+    assert [each["sign"] for each in logs if "sign" in each] == ["label karpenter.sh/nodepool of node b"]
+    assert [each["event"] for each in logs].count("apis.unread") == 1

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.demo.registry import EmbeddedRegistry
-from tests.integration.service.caller import AMD64, ARM64, Caller, Json, pod
+from tests.integration.service.caller import AMD64, ARM64, Caller, Json, changes_of, pod
 from tests.integration.service.conftest import StartService
 from tests.unit.placement.json_patch import apply
 
@@ -138,7 +138,7 @@ async def test_known_failing_image_costs_no_wait(start_service: StartService, im
     """The second pod of a missing image does not ask its registry again."""
     caller = await start_service(plain_http=images.host)
     for _ in range(3):
-        assert (await caller.review(pod(f"{images.host}/missing:1")))["patch"] == []
+        assert changes_of(await caller.review(pod(f"{images.host}/missing:1"))) == []
     assert images.requests["HEAD manifests"] <= 1
     assert images.requests["GET manifests"] <= 1
 
@@ -152,3 +152,42 @@ async def test_reviews_are_counted_by_outcome(start_service: StartService, image
     await caller.review(pod(f"{images.host}/amd:1"))
     await caller.review(pod(f"{images.host}/amd:1"), operation="UPDATE")
     assert [await caller.metric(name) - old for name, old in zip(series, before, strict=True)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("spec", "metadata", "named"),
+    [
+        pytest.param({}, {}, True, id="no name"),
+        pytest.param({"schedulerName": None}, {}, True, id="null"),
+        pytest.param({"schedulerName": ""}, {}, True, id="empty"),
+        pytest.param({"schedulerName": "default-scheduler"}, {}, True, id="default"),
+        pytest.param({"schedulerName": "volcano"}, {}, False, id="another"),
+        pytest.param({}, {"annotations": {"multiarch-extender.io/mode": "ignore"}}, False, id="ignored"),
+        pytest.param({}, {"annotations": {"multiarch-extender.io/mode": "observe"}}, False, id="observed"),
+        pytest.param({}, {"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}, False, id="daemon"),
+        pytest.param({"nodeName": "n"}, {}, False, id="bound"),
+    ],
+)
+async def test_webhook_of_its_own_names_the_scheduler_and_does_nothing_else(
+    start_service: StartService, images: EmbeddedRegistry, spec: Json, metadata: Json, named: bool
+) -> None:
+    """No image is looked up, so the answer does not depend on a registry."""
+    caller = await start_service("admission.scheduler_name=second", plain_http=images.host)
+    created = pod(f"{images.host}/multi:1", **metadata)
+    created["spec"].update(spec)
+    before = await caller.metric('multiarch_lookups_total{result="fetched"}')
+    response = await caller.review_at("/admission/scheduler-names", created)
+    expected = [{"op": "add", "path": "/spec/schedulerName", "value": "second"}]
+    assert response["patch"] == (expected if named else [])
+    assert await caller.metric('multiarch_lookups_total{result="fetched"}') == before
+
+
+@pytest.mark.parametrize("request_fields", [{"operation": "UPDATE"}, {"kind": {"group": "apps", "kind": "Deployment"}}])
+async def test_webhook_of_its_own_names_no_scheduler_without_one_or_for_anything_but_pods(
+    start_service: StartService, images: EmbeddedRegistry, request_fields: Json
+) -> None:
+    """The setting is empty by default; what is no creation of a pod is allowed as it is."""
+    caller = await start_service(plain_http=images.host)
+    assert (await caller.review_at("/admission/scheduler-names", pod("a:1")))["patch"] == []
+    caller = await start_service("admission.scheduler_name=second", plain_http=images.host)
+    assert (await caller.review_at("/admission/scheduler-names", pod("a:1"), **request_fields))["patch"] == []

@@ -137,6 +137,27 @@ async def test_list_is_read_in_pages_and_then_watched_from_its_version() -> None
     assert run.handler.calls == [*(("upsert", name) for name in "abcd"), ("keep_only", {"a", "b", "c", "d"})]
 
 
+async def test_selection_goes_with_list_and_watch_and_keys_have_the_namespace() -> None:
+    """Objects of two namespaces may share a name."""
+    items = [{"metadata": {"name": "web", "namespace": where, "resourceVersion": "5"}} for where in ("a", "b")]
+    body = json.dumps({"metadata": {"resourceVersion": "10"}, "items": items}).encode()
+    gone = json.dumps({"type": "DELETED", "object": items[1]}).encode()
+    run = Run(ScriptedReader([body], [[gone]]))
+    resource = Resource(name="namespaces", path=NAMESPACES.path, query={"labelSelector": "x=y"})
+    run.watch = ListWatch(
+        run.reader,
+        resource,
+        run.handler,
+        clock=run.clock,
+        random=lambda: 0.0,
+        sleep=run._sleep,  # noqa: SLF001
+    )
+    await run.to_the_end()
+    assert run.reader.lists == [{"limit": "250", "labelSelector": "x=y"}]
+    assert run.reader.watches[0]["labelSelector"] == "x=y"
+    assert run.handler.calls[-2:] == [("keep_only", {"a/web", "b/web"}), ("delete", "b/web")]
+
+
 async def test_list_and_watch_ask_for_their_own_representation() -> None:
     """A metadata-only list has another media type than the metadata-only objects of its watch."""
     reader = ScriptedReader([page()], [[]])

@@ -16,6 +16,7 @@ from extender.cluster.nodes import NODES
 from extender.config.checks import parse_listen
 from extender.config.reading import load_config
 from extender.config.tree import Config
+from extender.service.gates import LEASE, WANTED
 from testbed.binaries import NEWEST
 
 Document = dict[str, Any]
@@ -151,7 +152,21 @@ def test_the_role_is_what_the_service_reads_and_no_more(mode: str) -> None:
 def test_every_resource_that_is_read_is_in_the_test_above() -> None:
     """A file of the cluster room that declares another one makes this fail, so that the role is thought of."""
     declared = re.findall(r"^(\w+) = Resource\(", "\n".join(_sources("extender/cluster")), re.MULTILINE)
-    assert sorted(declared) == ["NAMESPACES", "NODES"]
+    assert sorted(declared) == ["GATED_PODS", "NAMESPACES", "NODES"]
+
+
+def test_roles_for_gates_are_what_the_controller_does_and_no_more() -> None:
+    """It lists, watches, reads and patches pods, tells of them in events, and leads by one lease."""
+    documents = {document["kind"]: document for document in load("manifests/gates.yaml")}
+    cluster = {tuple(rule["resources"]): set(rule["verbs"]) for rule in documents["ClusterRole"]["rules"]}
+    assert cluster == {("pods",): {right.verb for right in WANTED}, ("events",): {"create"}}
+    create, named = documents["Role"]["rules"]
+    assert (create["verbs"], "resourceNames" in create) == (["create"], False)
+    assert (set(named["verbs"]), named["resourceNames"]) == ({"get", "patch"}, [LEASE])
+    account = of_mode("webhook", "ServiceAccount")["metadata"]
+    for kind in ("ClusterRoleBinding", "RoleBinding"):
+        [subject] = documents[kind]["subjects"]
+        assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
 
 
 def _sources(folder: str) -> Iterator[str]:

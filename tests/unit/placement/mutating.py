@@ -11,7 +11,9 @@ from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import ADDED, read_overrides
 from extender.placement.facts import ImageFact, PodImage, RunsOn, images_of
-from extender.placement.mutation import AdmissionPolicy, Mutation, Mutator
+from extender.placement.gate import AfterGate, GatePolicy, ImpossiblePods, UnknownImages
+from extender.placement.mutation import Mutation, Mutator
+from extender.placement.planning import AdmissionPolicy
 from extender.placement.policy import Policy
 from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.json_patch import apply
@@ -47,10 +49,22 @@ ARM64 = built_for("linux/arm64")
 
 
 def settings(
-    node_affinity: str = "none", scheduler_name: str = "", rules: tuple[TolerationRule, ...] = (BOTH_RULE, ARM_RULE)
+    node_affinity: str = "none",
+    scheduler_name: str = "",
+    rules: tuple[TolerationRule, ...] = (BOTH_RULE, ARM_RULE),
+    *,
+    unknown: str = "pass",
+    impossible: str = "pend",
+    after_gate: str = "pass",
 ) -> AdmissionPolicy:
     """Returns the operator's settings, by default two toleration rules and nothing else."""
-    return AdmissionPolicy(tolerations=rules, node_affinity=AffinityMode(node_affinity), scheduler_name=scheduler_name)
+    return AdmissionPolicy(
+        tolerations=rules,
+        node_affinity=AffinityMode(node_affinity),
+        scheduler_name=scheduler_name,
+        gate=GatePolicy(unknown=UnknownImages(unknown), after=AfterGate(after_gate)),
+        impossible=ImpossiblePods(impossible),
+    )
 
 
 def pod(images: int = 1, metadata: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
@@ -77,13 +91,16 @@ def mutate(
     policy: Policy = POLICY,
     namespace: dict[str, str] | None = None,
     cluster: frozenset[Platform] = frozenset(),
+    may_hold: bool = False,
 ) -> Mutation:
     """Returns the mutation of the pod, with one fact for each of its images in order."""
     decoded = created(document)
     overrides = read_overrides(decoded.metadata.annotations if decoded.metadata else None, namespace)
     images = tuple(zip(images_of(decoded), facts, strict=True))
     mutator = Mutator(policy, admission or settings())
-    return mutator.skip(decoded, overrides) or mutator.mutate(decoded, *unzip(images), overrides, cluster)
+    return mutator.skip(decoded, overrides) or mutator.mutate(
+        decoded, *unzip(images), overrides, cluster, may_hold=may_hold
+    )
 
 
 def after(document: Any, *facts: ImageFact, **arguments: Any) -> Any:

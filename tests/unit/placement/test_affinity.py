@@ -1,7 +1,7 @@
 """What is ANDed to a pod's node affinity: nodes of its images, terms that imply, contradict or match nothing."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import pytest
@@ -18,7 +18,16 @@ from extender.kubernetes.core_v1 import (
     NodeSelectorTerm,
     PreferredSchedulingTerm,
 )
-from extender.placement.affinity import AffinityMode, Alternatives, node_platforms, plan_preferred, plan_required
+from extender.placement.affinity import (
+    NO_NODE,
+    AffinityMode,
+    Alternatives,
+    Plan,
+    node_platforms,
+    plan_narrower,
+    plan_preferred,
+    plan_required,
+)
 from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
 
 ARCH = "kubernetes.io/arch"
@@ -199,18 +208,40 @@ def test_plan_keeps_each_term_on_the_nodes(
         pytest.param(where("beta.kubernetes.io/arch", "In", "s390x"), id="beta label"),
     ],
 )
-def test_contradicting_term_is_left_and_counted(contradiction: NodeSelectorRequirement) -> None:
-    """Another requirement would change nothing about it, and its author should hear of it."""
+def test_contradicting_term_allows_no_node_and_is_counted(contradiction: NodeSelectorRequirement) -> None:
+    """It would allow nodes on which no image runs. The pod is possible by its other term."""
     plan = plan_required(required(of(contradiction, ZONE), of(ZONE)), {}, MULTI)
-    assert plan.additions == ((), anded(TWO, LINUX))
-    assert (plan.contradicted, plan.selector_contradicts) == (1, False)
+    assert plan.additions == (anded(NO_NODE), anded(TWO, LINUX))
+    assert (plan.contradicted, plan.selector_contradicts, plan.impossible) == (1, False, False)
 
 
-def test_contradicting_node_selector_leaves_every_term() -> None:
-    """nodeSelector is ANDed to all terms."""
-    plan = plan_required(required(of(ZONE)), {ARCH: "s390x"}, MULTI)
-    assert not any(plan.additions)
-    assert (plan.contradicted, plan.selector_contradicts) == (0, True)
+@pytest.mark.parametrize(
+    ("terms", "expected"),
+    [
+        pytest.param([], [anded(NO_NODE)], id="no term"),
+        pytest.param([of(ZONE), of(TWO)], [anded(NO_NODE)] * 2, id="each term"),
+        pytest.param([NodeSelectorTerm(), of(ZONE)], [(), anded(NO_NODE)], id="an empty term is left"),
+    ],
+)
+@pytest.mark.parametrize("plan_terms", [plan_required, plan_narrower])
+def test_pod_that_no_node_can_run_is_kept_from_all(
+    plan_terms: Callable[..., Plan], terms: list[NodeSelectorTerm], expected: list[Alternatives]
+) -> None:
+    """By its nodeSelector, which is ANDed to all terms, or since its images have nothing in common."""
+    affinity = required(*terms) if terms else NodeAffinity()
+    contradicted = plan_terms(affinity, {ARCH: "s390x"}, MULTI)
+    assert list(contradicted.additions) == expected
+    assert (contradicted.contradicted, contradicted.selector_contradicts, contradicted.impossible) == (0, True, True)
+    nothing_in_common = plan_terms(affinity, {}, frozenset())
+    assert list(nothing_in_common.additions) == expected
+    assert (nothing_in_common.selector_contradicts, nothing_in_common.impossible) == (False, True)
+
+
+def test_pod_is_impossible_if_every_term_contradicts() -> None:
+    """Which no other term of an author's makes up for, least of all an empty one."""
+    plan = plan_required(required(of(where(ARCH, "In", "s390x")), NodeSelectorTerm()), {}, MULTI)
+    assert (plan.contradicted, plan.impossible) == (1, True)
+    assert not plan_required(required(NodeSelectorTerm()), {}, MULTI).impossible
 
 
 WORDS = {ARCH: ["amd64", "arm64", "s390x"], OS: ["linux", "windows"]}
@@ -229,7 +260,8 @@ def admits(requirements: Sequence[NodeSelectorRequirement], node: Platform) -> b
     """Whether a node of this platform satisfies them all, as kube-scheduler has it."""
     labels = {ARCH: node.architecture, OS: node.os}
     return all(
-        item.operator == "Exists" or (labels[item.key] in (item.values or ())) is (item.operator == "In")
+        (item.operator == "Exists" and item != NO_NODE)
+        or (item.key in labels and (labels[item.key] in (item.values or ())) is (item.operator == "In"))
         for item in requirements
     )
 
@@ -239,7 +271,7 @@ def admits(requirements: Sequence[NodeSelectorRequirement], node: Platform) -> b
 def test_planned_affinity_allows_what_the_author_and_the_images_allow(
     terms: list[list[NodeSelectorRequirement]], nodes: frozenset[Platform]
 ) -> None:
-    """Node by node: neither one too many nor one too few, unless a term is left because it contradicts."""
+    """Node by node: neither one too many nor one too few."""
     plan = plan_required(required(*(NodeSelectorTerm(tuple(term)) for term in terms)), {}, nodes)
     written = [
         [*term, *more]
@@ -248,12 +280,28 @@ def test_planned_affinity_allows_what_the_author_and_the_images_allow(
     ]
     for node in NODES:
         allowed = any(admits(term, node) for term in terms) or not terms
-        left = [term for term in terms if not any(admits(term, other) for other in nodes)]
-        expected = (allowed and node in nodes) or any(admits(term, node) for term in left)
-        assert any(admits(term, node) for term in written) is expected
+        assert any(admits(term, node) for term in written) is (allowed and node in nodes)
     assert len(plan.additions) == len(terms or [[]])
     added = [item for alternatives in plan.additions for more in alternatives for item in more]
-    assert all(item.operator == "In" and item.values for item in added)
+    assert all((item.operator == "In" and item.values) or item == NO_NODE for item in added)
+
+
+@settings(deadline=None)
+@given(TERMS.filter(bool), st.frozensets(st.sampled_from(NODES)))
+def test_narrower_plan_adds_no_term_and_allows_a_part_of_what_is_right(
+    terms: list[list[NodeSelectorRequirement]], nodes: frozenset[Platform]
+) -> None:
+    """At least one node wherever there is a right one, and no wrong one."""
+    plan = plan_narrower(required(*(NodeSelectorTerm(tuple(term)) for term in terms)), {}, nodes)
+    assert len(plan.additions) == len(terms)
+    for term, alternatives in zip(terms, plan.additions, strict=True):
+        assert len(alternatives) <= 1
+        written = [*term, *(item for more in alternatives for item in more)]
+        right = {node for node in NODES if admits(term, node) and node in nodes}
+        allowed = {node for node in NODES if admits(written, node)}
+        assert allowed <= right
+        assert bool(allowed) is bool(right)
+    assert plan.impossible is not any(node in nodes and admits(term, node) for term in terms for node in NODES)
 
 
 def prefers(architecture: str, weight: int) -> PreferredSchedulingTerm:

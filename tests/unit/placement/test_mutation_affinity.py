@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from extender.images.content import Cause
 from extender.images.platform import Compatibility
-from extender.placement.annotations import ADDED, PREFER, REASON
+from extender.placement.annotations import ADDED, MODE, PREFER, REASON
 from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.policy import Policy
@@ -31,6 +32,7 @@ from tests.unit.placement.mutating import (
 ONLY_REQUIRED = settings("required", rules=())
 ONLY_PREFERRED = settings("preferred", rules=())
 LINUX = expression(OS, "linux")
+NO_NODE = {"key": "multiarch-extender.io/no-common-platform", "operator": "Exists"}
 IN_AMD64 = expression(ARCH, "amd64")
 IN_BOTH = expression(ARCH, "amd64", "arm64")
 ZONE = expression("zone", "a", "b")
@@ -124,35 +126,75 @@ def test_pod_that_is_kept_there_already_is_not_touched(spec: dict[str, Any]) -> 
     assert (mutation.outcome, mutation.patch, mutation.warnings) == (AdmissionOutcome.UNCHANGED, b"", ())
 
 
-def test_contradicted_term_is_left_and_its_author_warned() -> None:
+def test_contradicted_term_allows_no_node_and_its_author_is_warned() -> None:
     """The other terms are served."""
-    wrong = expressions(expression(ARCH, "s390x"))
-    document = pod(affinity=with_terms(wrong, expressions(ZONE)))
-    assert terms_of(after(document, AMD64, admission=ONLY_REQUIRED)) == [wrong, expressions(ZONE, IN_AMD64, LINUX)]
+    wrong = expression(ARCH, "s390x")
+    document = pod(affinity=with_terms(expressions(wrong), expressions(ZONE)))
+    expected = [expressions(wrong, NO_NODE), expressions(ZONE, IN_AMD64, LINUX)]
+    assert terms_of(after(document, AMD64, admission=ONLY_REQUIRED)) == expected
     (warning,) = mutate(document, AMD64, admission=ONLY_REQUIRED).warnings
     assert warning.startswith("1 of 2 terms of the pod's node affinity allow no node that the images run on: image app")
 
 
-def test_contradicted_node_selector_is_left_and_its_author_warned() -> None:
-    """No affinity could mend it."""
-    document = pod(nodeSelector={ARCH: "arm64"}, affinity=with_terms(expressions(ZONE)))
-    mutation = mutate(document, AMD64, admission=ONLY_REQUIRED)
-    assert mutation.patch == b""
-    assert mutation.warnings == (
-        "nodeSelector allows no node that the images run on: image app-0:1 is built only for linux/amd64",
-    )
+CONTRADICTED = pod(nodeSelector={ARCH: "arm64"}, affinity=with_terms(expressions(ZONE)))
+SELECTOR_REASON = "nodeSelector allows no node that the images run on: image app-0:1 is built only for linux/amd64"
+NOTHING_IN_COMMON = (
+    "no platform is common to all images: image app-0:1 is built only for linux/amd64 (and 1 more image)"
+)
 
 
-def test_no_common_platform_gives_a_warning_and_a_reason_but_no_affinity() -> None:
-    """An empty `In` would make the API server refuse the pod."""
-    document = pod(2)
-    mutation = mutate(document, AMD64, ARM64, admission=settings("both"))
-    patched = after(document, AMD64, ARM64, admission=settings("both"))
-    reason = "image app-0:1 is built only for linux/amd64 (and 1 more image)"
-    assert patched["spec"] == document["spec"]
-    assert patched["metadata"]["annotations"] == {"team": "a/b~c", REASON: reason, ADDED: "{}"}
-    assert mutation.warnings == (f"no node affinity was written: no platform is common to all images; {reason}",)
-    assert mutate(patched, AMD64, ARM64, admission=settings("both")).patch == b""
+@pytest.mark.parametrize(
+    ("document", "facts", "terms", "reason"),
+    [
+        pytest.param(CONTRADICTED, [AMD64], [expressions(ZONE, NO_NODE)], SELECTOR_REASON, id="nodeSelector"),
+        pytest.param(pod(2), [AMD64, ARM64], [expressions(NO_NODE)], NOTHING_IN_COMMON, id="nothing in common"),
+        pytest.param(
+            pod(3),
+            [AMD64, ARM64, Pending(Cause.LOOKING_UP, "x")],
+            [expressions(NO_NODE)],
+            NOTHING_IN_COMMON,
+            id="whatever the third turns out to be",
+        ),
+    ],
+)
+def test_pod_that_no_node_can_run_waits_with_a_reason(
+    document: Any, facts: list[ImageFact], terms: list[Any], reason: str
+) -> None:
+    """No node has the label, so no scheduler places it and no autoscaler buys for it; it is not held besides."""
+    admission = settings("required", unknown="gate")
+    mutation = mutate(document, *facts, admission=admission, may_hold=True)
+    assert (mutation.outcome, mutation.reason, mutation.warnings) == (AdmissionOutcome.IMPOSSIBLE, reason, (reason,))
+    patched = after(document, *facts, admission=admission, may_hold=True)
+    assert terms_of(patched) == terms
+    assert patched["metadata"]["annotations"][REASON] == reason
+    assert "schedulingGates" not in patched["spec"]
+    assert mutate(patched, *facts, admission=admission, may_hold=True).patch == b""
+
+
+def test_impossible_pod_passes_where_the_operator_wants_it() -> None:
+    """It is counted, and its author told."""
+    admission = settings("required", impossible="pass")
+    mutation = mutate(CONTRADICTED, AMD64, admission=admission)
+    patched = after(CONTRADICTED, AMD64, admission=admission)
+    assert patched["spec"] == CONTRADICTED["spec"]
+    assert patched["metadata"]["annotations"] == {"team": "a/b~c", REASON: SELECTOR_REASON, ADDED: "{}"}
+    assert (mutation.outcome, mutation.warnings) == (AdmissionOutcome.IMPOSSIBLE, (SELECTOR_REASON,))
+
+
+@pytest.mark.parametrize("mode", ["none", "preferred", "required", "both"])
+def test_impossible_pod_is_denied_where_the_operator_wants_it(mode: str) -> None:
+    """Whatever affinity is written otherwise. A possible pod is not, and neither is one that is only observed."""
+    admission = settings(mode, impossible="deny")
+    mutation = mutate(CONTRADICTED, AMD64, admission=admission)
+    assert (mutation.outcome, mutation.reason, mutation.patch) == (AdmissionOutcome.DENIED, SELECTOR_REASON, b"")
+    fields = msgspec.json.decode(mutation.fields)
+    assert fields["allowed"] is False
+    assert fields["status"] == {"message": SELECTOR_REASON, "code": 403}
+    assert mutate(CONTRADICTED, ARM64, admission=admission).outcome is not AdmissionOutcome.DENIED
+    observed = mutate(CONTRADICTED, AMD64, admission=admission, namespace={MODE: "observe"})
+    assert (observed.outcome, observed.patch) == (AdmissionOutcome.OBSERVED, b"")
+    assert observed.audit_annotations["would-deny"] == SELECTOR_REASON
+    assert msgspec.json.decode(observed.fields)["allowed"] is True
 
 
 @pytest.mark.parametrize("fact", [Unknown(Cause.DENIED, "x"), Pending(Cause.LOOKING_UP, "x"), Anywhere()])
@@ -206,7 +248,9 @@ def test_preference_is_written_for_multi_arch_pods(facts: list[ImageFact], expec
     patched = after(pod(len(facts)), *facts, admission=ONLY_PREFERRED)
     found = ((patched["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(PREFERRED)
     assert found == expected
-    assert REASON not in patched["metadata"]["annotations"]
+    reason = patched["metadata"]["annotations"].get(REASON, "")
+    assert reason.startswith("image app-1:1 is unknown (denied: x)" if isinstance(facts[-1], Unknown) else "")
+    assert bool(reason) is isinstance(facts[-1], Unknown)
 
 
 def test_existing_preferences_are_kept() -> None:

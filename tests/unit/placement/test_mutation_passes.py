@@ -10,8 +10,9 @@ from extender.images.content import Cause
 from extender.placement.additions import NOTHING, read_record, take_back
 from extender.placement.annotations import ADDED, REASON, SERVICE_KEYS
 from extender.placement.facts import ImageFact, Unknown
-from extender.placement.mutation import AdmissionOutcome, AdmissionPolicy
+from extender.placement.mutation import AdmissionOutcome
 from extender.placement.patch import JsonObject
+from extender.placement.planning import AdmissionPolicy
 from tests.unit.placement.mutating import (
     AMD64,
     ARCH,
@@ -33,6 +34,7 @@ from tests.unit.placement.mutating import (
 )
 
 ALL = settings("both", "multiarch")
+NEVER_PULLED = Unknown(Cause.NEVER_PULLED, "x")  # lets a pod through without a word
 LINUX = expression(OS, "linux")
 ZONE = expression("zone", "a")
 TENANT = {"key": "tenant", "operator": "Exists"}
@@ -104,6 +106,14 @@ def test_what_others_did_in_between_is_kept() -> None:
     assert terms_of(again) == [{"matchExpressions": [ZONE, amd64, LINUX]}, {"matchExpressions": [ZONE, amd64, LINUX]}]
     assert again["spec"]["affinity"]["podAffinity"] == {"x": []}
     assert again["metadata"]["annotations"]["mesh"] == "on"
+
+
+def test_annotations_that_others_made_stay_when_ours_are_taken_back() -> None:
+    """The pod had none, so the map of annotations was made for ours; by then it is not ours alone."""
+    patched = with_sidecar(after(pod(metadata={"annotations": None}), MULTI))
+    patched["metadata"]["annotations"]["mesh"] = "on"
+    again = after(patched, MULTI, AMD64)
+    assert again["metadata"]["annotations"] == {"mesh": "on"}
 
 
 def test_pass_that_would_only_reorder_changes_nothing() -> None:
@@ -199,7 +209,7 @@ def test_record_that_we_could_not_have_written_removes_nothing(record: object) -
     """It is replaced or dropped, since the annotation is ours."""
     document = claiming(record, **RICH)
     assert read_record(document["metadata"]["annotations"][ADDED]) is None
-    patched = after(document, Unknown(Cause.DENIED, "x"), admission=ALL)
+    patched = after(document, NEVER_PULLED, admission=ALL)
     assert patched["spec"] == document["spec"]
     assert patched["metadata"]["annotations"] == {}
 
@@ -208,7 +218,7 @@ def test_record_that_we_could_not_have_written_removes_nothing(record: object) -
 def test_every_annotation_of_ours_is_taken_back(key: str) -> None:
     """Whatever an earlier pass wrote, a pass that has nothing to say leaves none of it; others' annotations stay."""
     document = pod(metadata={"annotations": {"team": "a/b~c", key: "{}"}})
-    patched = after(document, Unknown(Cause.DENIED, "x"))
+    patched = after(document, NEVER_PULLED)
     assert patched["metadata"]["annotations"] == {"team": "a/b~c"}
 
 
@@ -236,7 +246,7 @@ CLAIMS = {
 def test_claim_to_what_we_did_not_add_removes_nothing(record: object) -> None:
     """Only what stands exactly so and has the form of our own goes."""
     document = claiming(record, **RICH)
-    patched = after(document, Unknown(Cause.DENIED, "x"), admission=settings("both"))
+    patched = after(document, NEVER_PULLED, admission=settings("both"))
     assert patched["spec"] == document["spec"]
     assert patched["metadata"] == {**document["metadata"], "annotations": {}}
 

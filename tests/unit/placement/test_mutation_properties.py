@@ -12,7 +12,7 @@ from extender.kubernetes.core_v1 import Toleration
 from extender.placement.additions import read_record, take_back
 from extender.placement.annotations import ADDED
 from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
-from extender.placement.mutation import AdmissionPolicy
+from extender.placement.planning import AdmissionPolicy
 from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.mutating import (
     ARCH,
@@ -28,6 +28,7 @@ from tests.unit.placement.mutating import (
     settings,
 )
 
+NO_NODE = {"key": "multiarch-extender.io/no-common-platform", "operator": "Exists"}
 untimed = hypothesis.settings(deadline=None)
 
 RULES: tuple[TolerationRule, ...] = (BOTH_RULE, ARM_RULE)
@@ -174,7 +175,8 @@ def test_result_is_what_an_api_server_accepts(document: Any, first: ImageFact, s
     assert sum(not _expressions(term) for term in terms) == sum(not _expressions(term) for term in own)
     present = [item for term in own for item in _expressions(term)]
     added = [item for term in terms for item in _expressions(term) if item not in present]
-    assert all(item["operator"] == "In" and item["values"] and item["key"] in (ARCH, OS) for item in added)
+    ours = [item for item in added if item != NO_NODE]
+    assert all(item["operator"] == "In" and item["values"] and item["key"] in (ARCH, OS) for item in ours)
     if _node_affinity(patched) != _node_affinity(document) and REQUIRED in _node_affinity(patched):
         assert terms or _node_affinity(patched)[REQUIRED] == _node_affinity(document).get(REQUIRED)
     for term in _node_affinity(patched).get(PREFERRED) or []:

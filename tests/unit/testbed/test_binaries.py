@@ -13,6 +13,7 @@ import pytest
 from testbed import binaries
 from testbed.binaries import (
     ETCD,
+    KARPENTER,
     KUBERNETES,
     NEWEST,
     BinariesMissing,
@@ -21,6 +22,7 @@ from testbed.binaries import (
     chosen_kubernetes,
     find_binaries,
     find_controller_manager,
+    find_karpenter,
     find_kubelet,
 )
 
@@ -120,6 +122,20 @@ def test_kubelet_is_built_of_the_chosen_release(tmp_path: Path, go: Path) -> Non
     """A node of another minor version than its control plane would test something else."""
     built = find_kubelet({**environment(tmp_path, go), "K8S": "1.34"})
     assert built.parent.name.startswith(f"kubernetes-{KUBERNETES['1.34'].version}-")
+
+
+def test_files_of_a_module_are_put_beside_its_programs(tmp_path: Path, go: Path) -> None:
+    """Karpenter's CRDs are those of the Karpenter that is built."""
+    module = tmp_path / "module"
+    for name in KARPENTER.files:
+        (module / name).parent.mkdir(parents=True, exist_ok=True)
+        (module / name).write_text(name)
+    built = (go / "go").read_text()
+    (go / "go").write_text(built.replace("#!/bin/sh\n", f"#!/bin/sh\n[ $1 = list ] && echo {module} && exit\n"))
+    folder = find_karpenter(environment(tmp_path, go))
+    names = {Path(name).name: name for name in KARPENTER.files}
+    assert {path.name for path in folder.iterdir()} == {"karpenter", *names}
+    assert {name: (folder / name).read_text() for name in names} == names
 
 
 def test_a_failed_build_leaves_nothing_and_says_what_go_said(tmp_path: Path, go: Path) -> None:
@@ -266,6 +282,6 @@ def test_the_command_builds_the_control_plane_and_what_is_named(
     with pytest.raises(SystemExit):
         binaries.main()
     assert (
-        "kubectl is no program; there is kube-controller-manager, kubelet, containerd"
+        "kubectl is no program; there is kube-controller-manager, kubelet, containerd, karpenter"
         in capsys.readouterr().err
     )

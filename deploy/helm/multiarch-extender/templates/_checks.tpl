@@ -158,6 +158,7 @@
 admission.listen: Use webhook.port, and modes.*.enabled.
 admission.tls: Use certificates.source.
 admission.path_token_file: Use webhook.pathTokenSecret.
+admission.self_managed: Use certificates.source.
 scheduler.listen: kube-scheduler and the chart's files name 127.0.0.1:8880.
 scheduler.tls: kube-scheduler asks over loopback.
 scheduler.insecure: kube-scheduler asks over loopback.

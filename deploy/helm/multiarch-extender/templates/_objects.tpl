@@ -232,7 +232,17 @@ webhooks:
     scope: Namespaced
   matchPolicy: Equivalent
   {{- if eq $values.webhook.failurePolicy "Ignore" }}
-  # An outage must not keep pods from being created; the scheduler's side still checks those that were missed.
+  {{- if eq .mode "webhook" }}
+  # An outage does not keep pods from being created. Those that were missed are checked by the scheduler's side where
+  # second-scheduler.yaml or default-scheduler.yaml is in use, and by nothing where the webhook is alone, unless
+  # deploy/policies/gate.yaml (1.36) holds them until the service is back. A service that is silent costs each pod the
+  # whole timeout.
+  {{- else }}
+  # An outage does not keep pods from being created. One that names no scheduler then goes to the default one, which
+  # asks nobody about its images, unless deploy/policies/scheduler-name.yaml (1.36) or scheduler-name-webhook.yaml names
+  # the scheduler. The service still checks pods that have its scheduler's name. A service that is silent costs each pod
+  # of these namespaces the whole timeout.
+  {{- end }}
   {{- else }}
   # No pod of the namespaces below is created in an outage.
   {{- end }}

@@ -1,0 +1,251 @@
+"""`audit`: finds which images and workloads keep a cluster, or manifests, from an architecture."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from extender.cli.audit_writers import WRITERS
+from extender.cli.manifest_files import read_manifests
+from extender.cli.options import Assignments, ConfigFile
+from extender.cluster.client import ClusterClient, open_cluster
+from extender.config.reading import read_config
+from extender.config.tree import Config
+from extender.errors import ClusterError, ConfigError
+from extender.images.platform import InvalidPlatform, Platform, parse_platform
+from extender.kubernetes.audited_v1 import AuditedSpec
+from extender.logs import configure_logs
+from extender.placement.facts import PodImage
+from extender.reports.audit import Audit, AuditInput, new_findings, wanted_newer
+from extender.reports.audit import audit as make_audit
+from extender.reports.workloads import ImageUse, UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
+from extender.service.auditing import ClusterContents, ImageLookups, ReadCluster, read_cluster
+from extender.service.cluster_view import NoCluster
+from extender.service.policies import policy_of
+from extender.service.resolving import open_image_sources, open_pod_resolver_of
+
+_MOST_IMAGES = 100_000  # lines of a list
+
+
+class AuditedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What to audit, and what to ask about it."""
+
+    namespace: str
+    manifests: Sequence[str]
+    images: str
+    required: Sequence[Platform]
+    own: Sequence[str]
+    look_for_newer: bool
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a cluster is audited, and no files."""
+        return not self.manifests and not self.images
+
+
+def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="All namespaces of the cluster, as without any option.")
+    ] = False,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="One namespace of the cluster.")] = "",
+    manifests: Annotated[
+        list[str] | None,
+        typer.Option("--filename", "-f", metavar="FILE", help="Manifests instead of a cluster: file, folder or -."),
+    ] = None,
+    images: Annotated[
+        str, typer.Option("--images", metavar="FILE", help="A list of images, one a line, instead of a cluster; or -.")
+    ] = "",
+    context: Annotated[str, typer.Option(help="Context of the kubeconfig; the current one if empty.")] = "",
+    kubeconfig: Annotated[str, typer.Option(metavar="FILE", help="As for kubectl.")] = "",
+    require: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PLATFORM", help="Exit 1 if something does not run on it. Repeatable."),
+    ] = None,
+    baseline: Annotated[
+        str, typer.Option(metavar="FILE", help="An earlier -o json: exit 1 only for what it does not have.")
+    ] = "",
+    own: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PREFIX", help="Images under it, such as registry.example.com/team/, are your own."),
+    ] = None,
+    newer: Annotated[bool, typer.Option(help="Look for newer tags of images that block.")] = True,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FORMAT", help=f"How to print: {', '.join(WRITERS)}.")
+    ] = "table",
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of -o json, and exit.")] = False,
+    file: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Show which images, workloads and DaemonSets keep a cluster or manifests from an architecture.
+
+    Exit code 1 if it was interrupted or, with --require or --baseline, if something blocks or is unknown.
+
+    Example: helm template ./chart | multiarch-extender audit -f - --require linux/arm64
+    """
+    if schema:
+        print(json.dumps(msgspec.json.schema(Audit), indent=2))
+        return
+    if sum((bool(namespace or all_namespaces), bool(manifests), bool(images))) > 1 or (namespace and all_namespaces):
+        raise ConfigError("give only one of -n, -A, -f and --images: they say where the workloads come from")
+    if output not in WRITERS:
+        raise ConfigError(f"-o {output} is no format; give one of {', '.join(WRITERS)}")
+    settings = read_config(file, assignments or ())
+    configure_logs("error", "console")
+    part = AuditedPart(
+        namespace=namespace,
+        manifests=manifests or (),
+        images=images,
+        required=_platforms(require or ()),
+        own=own or (),
+        look_for_newer=newer,
+    )
+    known = _read_baseline(baseline) if baseline else None
+    report = asyncio.run(_audit(settings, part, kubeconfig, context))
+    print(WRITERS[output](report), end="")
+    if report.is_partial:
+        print("interrupted: the report is partial; the next run goes on from the cache", file=sys.stderr)
+        raise typer.Exit(1)
+    if require or baseline:
+        found = new_findings(report, known)
+        for finding in found:
+            print(finding.message, file=sys.stderr)
+        if found:
+            raise typer.Exit(1)
+
+
+async def _audit(settings: Config, part: AuditedPart, kubeconfig: str, context: str) -> Audit:
+    async with contextlib.AsyncExitStack() as stack:
+        if part.is_live:
+            client = await stack.enter_async_context(_cluster(settings, kubeconfig, context))
+            try:
+                contents = await read_cluster(client, part.namespace)
+            except ClusterError as exc:
+                raise ConfigError(f"the cluster cannot be read: {exc}") from exc
+            cluster_view: NoCluster = ReadCluster(client)
+        else:
+            contents = _read_images(part.images) if part.images else _read_files(part.manifests)
+            cluster_view = NoCluster()
+        sources = await stack.enter_async_context(open_image_sources(settings))
+        pod_resolver = await stack.enter_async_context(
+            open_pod_resolver_of(sources, settings, cluster_view, head_first=False)
+        )
+        progress = stack.enter_context(_progress())
+        task = progress.add_task("")
+        lookups = ImageLookups(
+            pod_resolver, sources.client, lambda image: progress.update(task, advance=1, description=image)
+        )
+        stack.enter_context(_until_interrupted(lookups))
+        progress.update(task, total=lookups.count(contents.workloads))
+        given = AuditInput(
+            workloads=contents.workloads,
+            evidence=await lookups.look_up(contents.workloads),
+            policy=policy_of(settings),
+            nodes=contents.nodes,
+            level_label=settings.placement.level_label,
+            required=part.required,
+            namespaces=contents.namespaces,
+            own=part.own,
+            problems=contents.problems,
+        )
+        wanted = wanted_newer(given) if part.look_for_newer and not lookups.is_stopped else []
+        progress.reset(task, total=len(wanted))
+        newer = await lookups.look_for_newer(wanted, given.policy.compatibility)
+        return make_audit(msgspec.structs.replace(given, newer=newer, is_partial=lookups.is_stopped))
+
+
+@contextlib.asynccontextmanager
+async def _cluster(settings: Config, kubeconfig: str, context: str) -> AsyncIterator[ClusterClient]:
+    cluster = settings.cluster
+    try:
+        client = await open_cluster("auto", kubeconfig or cluster.kubeconfig, context or cluster.context)
+    except ClusterError as exc:
+        raise ConfigError(f"{exc}; name a kubeconfig with --kubeconfig, or manifests with -f") from exc
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def _read_files(paths: Sequence[str]) -> ClusterContents:
+    collector, problems = WorkloadCollector(), list[str]()
+    for each in read_manifests(paths):
+        try:
+            collector.add(each.manifest, each.source)
+        except UnreadableWorkload as exc:
+            problems.append(f"{each.source}: {exc}")
+    return ClusterContents(collector.workloads(), [], {}, problems)
+
+
+def _read_images(path: str) -> ClusterContents:
+    """Each image of a list as a workload of its own; blank lines and those that begin with `#` are left out."""
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"--images {path}: it cannot be read: {exc}") from exc
+    lines = [line.strip() for line in text.splitlines()]
+    named = list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
+    if len(named) > _MOST_IMAGES:
+        raise ConfigError(f"--images {path}: it has {len(named)} images; give {_MOST_IMAGES} at most")
+    workloads = [
+        Workload(
+            key=WorkloadKey("", "Image", name),
+            spec=AuditedSpec(),
+            uses=(ImageUse(image=PodImage(name), used_as="image", name=""),),
+        )
+        for name in named
+    ]
+    return ClusterContents(workloads, [], {}, [])
+
+
+def _platforms(texts: Sequence[str]) -> list[Platform]:
+    try:
+        return [parse_platform(text) for text in texts]
+    except InvalidPlatform as exc:
+        raise ConfigError(f"--require: {exc}") from exc
+
+
+def _read_baseline(path: str) -> Audit:
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=Audit)
+    except OSError as exc:
+        raise ConfigError(f"--baseline {path}: {exc.strerror}; give the output of an earlier audit -o json") from exc
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"--baseline {path}: it is no output of audit -o json: {exc}") from exc
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("Looking up"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _until_interrupted(lookups: ImageLookups) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM ends the lookups; the second one ends the command."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def stop() -> None:
+        lookups.stop()
+        restore()
+
+    def restore() -> None:
+        for each in signals:
+            loop.remove_signal_handler(each)
+
+    for each in signals:
+        loop.add_signal_handler(each, stop)
+    try:
+        yield
+    finally:
+        restore()

@@ -1,0 +1,301 @@
+"""Writes an audit in each of its formats. `WRITERS` is the table; a format is one function and one line in it."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import msgspec
+import yaml
+
+from extender import __version__
+from extender.reports.audit import (
+    RULES,
+    Audit,
+    AuditedImage,
+    AuditedWorkload,
+    Finding,
+    FindingRule,
+    RunAnswer,
+    Weight,
+)
+
+_INFORMATION = "https://github.com/multiarch-extender/multiarch-extender/blob/main/docs/how-to/audit.md"
+_SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_DOCUMENT = re.compile(r"(?P<file>.*), document (?P<number>\d+)")
+_MOST_ROWS = 20  # of a table in the terminal
+
+
+def write_json(report: Audit) -> str:
+    """The whole report; `audit --schema` prints what it looks like."""
+    return json.dumps(msgspec.to_builtins(report), indent=2) + "\n"
+
+
+def write_yaml(report: Audit) -> str:
+    """As JSON."""
+    return str(yaml.safe_dump(msgspec.to_builtins(report), sort_keys=False, width=120))
+
+
+def write_csv(report: Audit) -> str:
+    """One row for each workload and target, for spreadsheets."""
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(
+        ("namespace", "kind", "name", "platform", "answer", "images_answer", "pods", "cpu_cores", "memory_bytes",
+         "blocked_by", "source")
+    )  # fmt: skip
+    for workload in report.workloads:
+        for each in workload.platforms:
+            rows.writerow(
+                map(
+                    _cell,
+                    (
+                        workload.namespace, workload.kind, workload.name, each.platform, each.answer.value,
+                        each.images.value, workload.weight.pods, workload.weight.cpu_cores,
+                        workload.weight.memory_bytes, "; ".join(blocker.subject for blocker in each.blockers),
+                        workload.source,
+                    ),
+                )
+            )  # fmt: skip
+    return out.getvalue()
+
+
+def write_markdown(report: Audit) -> str:
+    """Tables for a pull request or a wiki."""
+    lines = ["# Audit", "", *_markdown(("platform", "runs", "blocked", "unknown"), _summary_rows(report))]
+    if report.is_partial:
+        lines += ["", "**Partial**: it was interrupted, and images that were not looked up are unknown."]
+    lines += ["", "## Images that block", "", *_markdown(_IMAGE_COLUMNS, map(_image_row, blocking_images(report)))]
+    unknown = [(image.reference, image.cause, image.detail) for image in report.images if image.state == "unknown"]
+    if unknown:
+        lines += ["", "## Unknown images", "", *_markdown(("image", "cause", "detail"), unknown)]
+    blocked = [_workload_row(workload) for workload in report.workloads if _is_blocked(workload)]
+    lines += ["", "## Workloads", "", *_markdown(_WORKLOAD_COLUMNS, blocked)]
+    others = [(finding.rule.value, finding.message) for finding in report.findings if _is_of_workload(finding)]
+    if others:
+        lines += ["", "## Selectors, taints and DaemonSets", "", *_markdown(("rule", "finding"), others)]
+    if report.problems:
+        lines += ["", "## Not read", "", *(f"- {_inline(problem)}" for problem in report.problems)]
+    return "\n".join(lines) + "\n"
+
+
+def write_table(report: Audit) -> str:
+    """What blocks most, as text for a terminal."""
+    parts = [_columns(("PLATFORM", "RUNS", "BLOCKED", "UNKNOWN"), _summary_rows(report))]
+    if report.nodes:
+        rows = [
+            (each.platform or "none stated", str(each.nodes), f"{each.cpu_cores:g}", _bytes(each.memory_bytes),
+             _weight(each.blocked))
+            for each in report.nodes
+        ]  # fmt: skip
+        parts.append(_columns(("NODES OF", "NUMBER", "CPU", "MEMORY", "WORKLOADS THAT CANNOT USE THEM"), rows))
+    images = blocking_images(report)
+    if images:
+        parts.append(_columns([name.upper() for name in _IMAGE_COLUMNS], [_image_row(each) for each in images]))
+    unknown = [(each.reference, each.cause, each.detail) for each in report.images if each.state == "unknown"]
+    if unknown:
+        parts.append(_columns(("UNKNOWN IMAGE", "CAUSE", "DETAIL"), unknown))
+    others = [(each.rule.value, each.message) for each in report.findings if _is_of_workload(each)]
+    if others:
+        parts.append(_columns(("FINDING", ""), others))
+    if report.problems:
+        parts.append(_columns(("NOT READ",), [(problem,) for problem in report.problems]))
+    if report.is_partial:
+        parts.append("partial: it was interrupted; the next run goes on from the cache\n")
+    return "\n".join(parts)
+
+
+def write_junit(report: Audit) -> str:
+    """One test case for each workload and target: blocked fails, unknown is an error, and what is not judged skipped.
+
+    Schema: https://github.com/jenkinsci/xunit-plugin (junit-10.xsd), which CI systems read.
+    """
+    cases = [_junit_case(workload, index) for workload in report.workloads for index in range(len(workload.platforms))]
+    cases += [_junit_skipped(workload) for workload in report.workloads if workload.skipped]
+    failures = sum("<failure" in case for case in cases)
+    errors = sum("<error" in case for case in cases)
+    skipped = sum("<skipped" in case for case in cases)
+    counts = f'tests="{len(cases)}" failures="{failures}" errors="{errors}"'
+    suite = f'<testsuite name="multiarch-extender audit" {counts} skipped="{skipped}" time="0">'
+    body = "\n".join(cases)
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites {counts}>\n{suite}\n{body}\n</testsuite>\n</testsuites>\n'
+    )
+
+
+def write_sarif(report: Audit) -> str:
+    """SARIF 2.1.0, which code hosts show beside the lines of a manifest.
+
+    Specification: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
+    """
+    rules = list(FindingRule)
+    sources = _sources(report)
+    run = {
+        "tool": {
+            "driver": {
+                "name": "multiarch-extender",
+                "version": __version__,
+                "informationUri": _INFORMATION,
+                "rules": [
+                    {"id": rule.value, "shortDescription": {"text": RULES[rule]}, "helpUri": _INFORMATION}
+                    for rule in rules
+                ],
+            }
+        },
+        "invocations": [{
+            "executionSuccessful": not report.is_partial,
+            "toolExecutionNotifications": [{"level": "warning", "message": {"text": each}} for each in report.problems],
+        }],
+        "results": [_sarif_result(finding, rules, sources) for finding in report.findings],
+    }  # fmt: skip
+    return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+
+
+WRITERS: Mapping[str, Callable[[Audit], str]] = {
+    "table": write_table,
+    "json": write_json,
+    "yaml": write_yaml,
+    "csv": write_csv,
+    "markdown": write_markdown,
+    "junit": write_junit,
+    "sarif": write_sarif,
+}
+
+
+def blocking_images(report: Audit) -> list[AuditedImage]:
+    """The images that lack a target, what blocks most first: a work plan."""
+    found = [image for image in report.images if image.lacks]
+    return sorted(
+        found, key=lambda each: (-each.blocks.cpu_cores, -each.blocks.memory_bytes, -each.blocks.pods, each.reference)
+    )
+
+
+_IMAGE_COLUMNS = ("image", "lacks", "has", "blocks", "alone", "whose", "first newer tag with it")
+_WORKLOAD_COLUMNS = ("workload", "platform", "answer", "blocked by", "pods", "cpu", "memory")
+
+
+def _image_row(image: AuditedImage) -> Sequence[str]:
+    newer = (each.tag or f"none: {each.why}" for each in image.newer)
+    return (
+        image.reference, ", ".join(image.lacks), ", ".join(image.platforms), _weight(image.blocks),
+        _weight(image.unblocks), image.owner, "; ".join(dict.fromkeys(newer)),
+    )  # fmt: skip
+
+
+def _workload_row(workload: AuditedWorkload) -> Sequence[str]:
+    bad = [each for each in workload.platforms if each.answer is not RunAnswer.YES]
+    subjects = dict.fromkeys(blocker.subject for each in bad for blocker in each.blockers)
+    return (
+        _name(workload), ", ".join(each.platform for each in bad), ", ".join(each.answer for each in bad),
+        ", ".join(subjects), str(workload.weight.pods), f"{workload.weight.cpu_cores:g}",
+        _bytes(workload.weight.memory_bytes),
+    )  # fmt: skip
+
+
+def _summary_rows(report: Audit) -> list[Sequence[str]]:
+    return [(each.platform, _weight(each.yes), _weight(each.no), _weight(each.unknown)) for each in report.summary]
+
+
+def _is_blocked(workload: AuditedWorkload) -> bool:
+    return any(each.answer is not RunAnswer.YES for each in workload.platforms)
+
+
+def _is_of_workload(finding: Finding) -> bool:
+    return finding.rule not in (FindingRule.IMAGE_LACKS_PLATFORM, FindingRule.IMAGE_UNKNOWN)
+
+
+def _name(workload: AuditedWorkload) -> str:
+    own = f"{workload.kind}/{workload.name}"
+    return f"{workload.namespace}/{own}" if workload.namespace else own
+
+
+def _weight(weight: Weight) -> str:
+    if not weight.workloads:
+        return "-"
+    return f"{weight.workloads} ({weight.pods} pods, {weight.cpu_cores:g} CPU, {_bytes(weight.memory_bytes)})"
+
+
+def _bytes(number: float) -> str:
+    for unit in ("B", "Ki", "Mi"):
+        if number < 1024:
+            return f"{number:.0f} {unit}"
+        number /= 1024
+    return f"{number:.1f} Gi"
+
+
+def _cell(value: object) -> object:
+    """A cell that no spreadsheet takes for a formula."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def _inline(text: object) -> str:
+    return escape(" ".join(str(text).split()), quote=False).replace("|", "\\|")
+
+
+def _markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    written = [f"| {' | '.join(map(_inline, row))} |" for row in rows]
+    return [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}", *written] if written else ["None."]
+
+
+def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns; control characters in what a registry or manifest said are left out."""
+    cells = [[_plain(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[index]) for row in cells) for index in range(len(header))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(lines) + "\n"
+
+
+def _plain(text: str) -> str:
+    return "".join(character for character in text if character.isprintable())
+
+
+def _xml(text: str) -> str:
+    return escape(_NOT_XML.sub("", text))
+
+
+def _junit_case(workload: AuditedWorkload, index: int) -> str:
+    platform = workload.platforms[index]
+    text = "; ".join(blocker.text for blocker in platform.blockers)
+    head = f'<testcase classname="{_xml(_name(workload))}" name="runs on {_xml(platform.platform)}" time="0"'
+    match platform.answer:
+        case RunAnswer.YES:
+            return f"{head}/>"
+        case RunAnswer.NO:
+            return f'{head}><failure type="blocked" message="{_xml(text)}"/></testcase>'
+        case _:
+            return f'{head}><error type="unknown" message="{_xml(text)}"/></testcase>'
+
+
+def _junit_skipped(workload: AuditedWorkload) -> str:
+    head = f'<testcase classname="{_xml(_name(workload))}" name="is not judged" time="0">'
+    return f'{head}<skipped message="{_xml(workload.skipped)}"/></testcase>'
+
+
+def _sources(report: Audit) -> Mapping[str, str]:
+    return {_name(workload): workload.source for workload in report.workloads if workload.source}
+
+
+def _sarif_result(finding: Finding, rules: list[FindingRule], sources: Mapping[str, str]) -> dict[str, Any]:
+    named = dict.fromkeys((*finding.sources, *(sources[name] for name in finding.workloads if name in sources)))
+    locations = [_sarif_location(source) for source in named] or [
+        {"logicalLocations": [{"fullyQualifiedName": name, "kind": "resource"}]} for name in finding.workloads
+    ]
+    return {
+        "ruleId": finding.rule.value,
+        "ruleIndex": rules.index(finding.rule),
+        "level": finding.level,
+        "message": {"text": finding.message},
+        "locations": locations[:10],
+        "partialFingerprints": {"multiarchExtender/v1": finding.fingerprint},
+    }
+
+
+def _sarif_location(source: str) -> dict[str, Any]:
+    found = _DOCUMENT.fullmatch(source)
+    path = found["file"] if found else source
+    uri = path.replace("%", "%25").replace(" ", "%20").replace("\\", "/")
+    return {"physicalLocation": {"artifactLocation": {"uri": uri}}, "message": {"text": source}}

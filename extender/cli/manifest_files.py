@@ -1,0 +1,98 @@
+"""Reads the objects of manifests from files, folders and standard input, as `kubectl apply -f` takes them."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from extender.errors import ConfigError
+from extender.kubernetes.pod_templates import KubernetesObject
+
+_SUFFIXES = (".yaml", ".yml", ".json")
+_MOST_VALUES = 1_000_000  # of one document: aliases of aliases could name more than memory holds
+_DEEPEST = 100
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class SourcedObject(msgspec.Struct, frozen=True):
+    """An object and where it is from, such as `web.yaml, document 2`; a List's items share their document."""
+
+    manifest: KubernetesObject
+    source: str
+
+
+def read_manifests(paths: Sequence[str]) -> Iterator[SourcedObject]:
+    """Every object in the files, those of Lists included. `-` is standard input; a folder gives its manifests, sorted.
+
+    Documents that are empty or no object of Kubernetes, such as a values file, give nothing.
+
+    Raises:
+        ConfigError: a path cannot be read, or is not YAML; names the file and the document.
+    """
+    for path in paths:
+        for file in _files(path):
+            for number, document in _documents(file):
+                for found in _objects_in(document):
+                    yield SourcedObject(found, f"{_shown(file)}, document {number}")
+
+
+def _files(path: str) -> Sequence[str]:
+    if path == "-" or not Path(path).is_dir():
+        return (path,)
+    files = [str(each) for each in sorted(Path(path).rglob("*")) if each.suffix in _SUFFIXES and each.is_file()]
+    if not files:
+        raise ConfigError(f"-f {path}: the folder has no file that ends in {', '.join(_SUFFIXES)}")
+    return files
+
+
+def _documents(file: str) -> Iterator[tuple[int, object]]:
+    """The documents of a file, counted from 1."""
+    number = 1
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+        for document in yaml.load_all(text, _LOADER):
+            yield number, _plain(document, [_MOST_VALUES], 0)
+            number += 1
+    except OSError as exc:
+        raise ConfigError(
+            f"-f {file}: {exc.strerror}; give a file or folder of manifests, or - for standard input"
+        ) from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"-f {_shown(file)}: it is no text in UTF-8") from exc
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+        why = " ".join(str(exc).split())
+        raise ConfigError(f"-f {_shown(file)}, document {number}: it is no YAML of a manifest: {why}") from exc
+
+
+def _plain(value: object, left: list[int], depth: int) -> object:
+    """The value as JSON has it: keys and dates as texts. Raises ValueError if it is too large or deep."""
+    left[0] -= 1
+    if left[0] < 0 or depth > _DEEPEST:
+        raise ValueError("its aliases, written out, are too large or too deep")
+    if isinstance(value, dict):
+        return {_key(key): _plain(item, left, depth + 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, left, depth + 1) for item in value]
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def _key(key: object) -> str:
+    return key if isinstance(key, str) else json.dumps(key, default=str)
+
+
+def _objects_in(document: object) -> Iterator[KubernetesObject]:
+    if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+        return
+    items = document.get("items")
+    if document["kind"].endswith("List") and isinstance(items, list):
+        for item in items:
+            yield from _objects_in(item)
+    elif "apiVersion" in document:
+        yield document
+
+
+def _shown(file: str) -> str:
+    return "standard input" if file == "-" else file

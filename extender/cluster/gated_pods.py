@@ -1,0 +1,147 @@
+"""Pods that wait for our scheduling gate to be taken off: what to watch, how to read one, and where to change it.
+
+The label's removal takes a pod out of the watch, so the watch has what is held and nothing else.
+"""
+
+import datetime
+from collections.abc import AsyncIterator, Mapping
+
+import msgspec
+
+from extender.cluster.client import STRATEGIC_MERGE_PATCH, ClusterClient, ClusterRefused
+from extender.cluster.listwatch import Resource
+from extender.cluster.pods import PENDING, PODS
+from extender.errors import ClusterError
+from extender.kubernetes.meta_v1 import List
+from extender.kubernetes.wire import Wire
+from extender.placement.gate import GATE, GATED_LABEL
+
+_LABELLED = {"labelSelector": f"{GATED_LABEL}=true"}
+GATED_PODS = Resource(name="gated-pods", path=PODS, query=_LABELLED)
+_PAGE_PODS = 250
+_TIMEOUT_SECONDS = 10.0
+_MAX_BODY_BYTES = 8 << 20  # a pod has 1.5 MiB in etcd, as JSON a few times that
+
+
+class _StoredGate(Wire, frozen=True):
+    name: str = ""
+
+
+class _StoredMeta(Wire, frozen=True):
+    name: str
+    namespace: str
+    uid: str
+    resource_version: str
+    labels: dict[str, str] | None = None
+    creation_timestamp: datetime.datetime | None = None
+
+
+class _StoredSpec(Wire, frozen=True):
+    scheduling_gates: list[_StoredGate] | None = None
+
+
+class StoredPod(Wire, frozen=True):
+    """The fields of a pod by which it is kept apart from others and from its own earlier states."""
+
+    metadata: _StoredMeta
+    spec: _StoredSpec | None = None
+
+    @property
+    def key(self) -> str:
+        """The key by which the watch names the pod."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def is_held(self) -> bool:
+        """Whether our gate holds the pod; the label alone holds nothing."""
+        return any(gate.name == GATE for gate in (self.spec and self.spec.scheduling_gates) or ())
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether the pod has the label of held pods, held or not."""
+        return GATED_LABEL in (self.metadata.labels or {})
+
+
+_POD = msgspec.json.Decoder(StoredPod)
+_PAGE = msgspec.json.Decoder(List)
+
+
+def decode_stored_pod(document: bytes | msgspec.Raw) -> StoredPod:
+    """Reads the pod. Raises ClusterError if it is none."""
+    try:
+        return _POD.decode(document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise ClusterError(f"the API server's answer is no pod: {exc}") from exc
+
+
+async def list_gated_pods(client: ClusterClient, namespace: str = "") -> list[StoredPod]:
+    """The pods of the namespace, or of all, that have our gate or its label; for a clean-up that must find all.
+
+    Raises ClusterError.
+    """
+    path = f"/api/v1/namespaces/{namespace}/pods" if namespace else PODS
+    found: dict[str, StoredPod] = {}
+    for query in ({"fieldSelector": PENDING}, _LABELLED):
+        pages = _list_pages(client, path, query)
+        async for page in pages:
+            found |= {pod.key: pod for pod in page if pod.is_held or pod.is_labelled}
+    return list(found.values())
+
+
+async def list_unlabelled_pods(client: ClusterClient) -> list[msgspec.Raw]:
+    """The pods that no scheduler has placed and that lack the label, from the API server's cache: some may be ours.
+
+    Raises ClusterError.
+    """
+    query = {"fieldSelector": PENDING, "labelSelector": f"!{GATED_LABEL}", "resourceVersion": "0"}
+    return [document for document in _decode_page(await client.get(PODS, query)).items or () if _is_held(document)]
+
+
+def _is_held(document: msgspec.Raw) -> bool:
+    return decode_stored_pod(document).is_held
+
+
+async def _list_pages(client: ClusterClient, path: str, query: Mapping[str, str]) -> AsyncIterator[list[StoredPod]]:
+    query = {**query, "limit": str(_PAGE_PODS)}
+    while True:
+        page = _decode_page(await client.get(path, query))
+        yield [decode_stored_pod(document) for document in page.items or ()]
+        if not page.metadata.continue_:
+            return
+        query["continue"] = page.metadata.continue_
+
+
+def _decode_page(body: bytes) -> List:
+    try:
+        return _PAGE.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise ClusterError(f"the API server's answer is no list: {exc}") from exc
+
+
+def encode_ungating(pod: StoredPod) -> bytes:
+    """The strategic merge patch that takes our gate and our label off, and leaves those of others."""
+    return msgspec.json.encode(
+        {
+            "metadata": {"uid": pod.metadata.uid, "labels": {GATED_LABEL: None}},
+            "spec": {"schedulingGates": [{"$patch": "delete", "name": GATE}]},
+        }
+    )
+
+
+async def read_pod(client: ClusterClient, namespace: str, name: str) -> bytes | None:
+    """The undecoded pod; None if there is none. Raises ClusterError."""
+    try:
+        return await client.get(_path(namespace, name), timeout_seconds=_TIMEOUT_SECONDS, body_bytes=_MAX_BODY_BYTES)
+    except ClusterRefused as exc:
+        if exc.status == 404:
+            return None
+        raise
+
+
+async def patch_pod(client: ClusterClient, namespace: str, name: str, patch: bytes) -> None:
+    """Changes the pod by a strategic merge patch. Raises ClusterError, ClusterRefused where the API server says no."""
+    await client.send("PATCH", _path(namespace, name), patch, STRATEGIC_MERGE_PATCH, timeout_seconds=_TIMEOUT_SECONDS)
+
+
+def _path(namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"

@@ -1,0 +1,81 @@
+"""Whether this process may do what it has to, as the API server itself says.
+
+Specification: https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+import structlog
+
+from extender.cluster.client import ClusterClient
+from extender.errors import ClusterError
+from extender.kubernetes.authorization_v1 import ResourceAttributes, SelfSubjectAccessReview, encode_access_review
+
+log = structlog.get_logger()
+
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+CHECK_SECONDS = 30.0  # between two checks; a few requests each
+RETRY_SECONDS = 2.0  # while the API server cannot be asked, or says no
+PROVEN_SECONDS = 90.0  # for how long a check counts
+_REQUEST_SECONDS = 5.0
+
+_REVIEW = msgspec.json.Decoder(SelfSubjectAccessReview)
+
+
+class OwnRights:
+    """Whether all of `wanted` was allowed when the API server was asked last, while `run` runs."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        wanted: Sequence[ResourceAttributes],
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._client = client
+        self._wanted = wanted
+        self._clock = clock
+        self._sleep = sleep
+        self._proven_until = 0.0
+        self._problem = ""
+
+    def are_proven(self) -> bool:
+        """Whether everything was allowed within `PROVEN_SECONDS`, and nothing has been refused since."""
+        return self._clock() < self._proven_until
+
+    async def run(self) -> None:
+        """Asks the API server again and again until cancelled, also after ClusterErrors."""
+        while True:
+            await self._sleep(CHECK_SECONDS if await self._check() else RETRY_SECONDS)
+
+    async def _check(self) -> bool:
+        started_at = self._clock()
+        try:
+            refused = [right for right in self._wanted if not await self._is_allowed(right)]
+        except ClusterError as exc:  # tells nothing about rights: what was proven lasts
+            self._report(str(exc))
+            return False
+        if refused:
+            self._proven_until = 0.0
+            self._report(f"may not {', '.join(f'{right.verb} {right.resource}' for right in refused)}")
+            return False
+        self._proven_until = started_at + PROVEN_SECONDS
+        self._problem = ""
+        return True
+
+    async def _is_allowed(self, right: ResourceAttributes) -> bool:
+        body = await self._client.send("POST", REVIEWS, encode_access_review(right), timeout_seconds=_REQUEST_SECONDS)
+        try:
+            status = _REVIEW.decode(body).status
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            raise ClusterError(f"the API server's answer is no SelfSubjectAccessReview: {exc}") from exc
+        return status is not None and status.allowed
+
+    def _report(self, problem: str) -> None:
+        """Logs what is missing once, and again when that changes."""
+        if problem != self._problem:
+            log.warning("rights.unproven", why=problem)
+        self._problem = problem

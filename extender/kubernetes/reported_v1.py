@@ -1,0 +1,140 @@
+"""The fields of core/v1 that only reports read: taints of nodes, what autoscalers write on them, and what
+kubelets say of pods and containers.
+
+Source: k8s.io/api/core/v1/types.go. What a decision reads is in `core_v1`, whose structs stay small for its sake.
+"""
+
+import msgspec
+
+from extender.kubernetes.core_v1 import Container, CreatedPod, CreatedSpec, Node, NodeMeta, PodSpec, Volume
+from extender.kubernetes.meta_v1 import ObjectMeta
+from extender.kubernetes.wire import Wire
+
+
+class Taint(Wire, frozen=True):
+    """core/v1 Taint."""
+
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+
+
+class NodeSpec(Wire, frozen=True):
+    """core/v1 NodeSpec."""
+
+    taints: tuple[Taint, ...] | None = None
+    unschedulable: bool | None = None
+
+
+class ReportedNode(Node, frozen=True):
+    """core/v1 Node with the fields by which kube-scheduler refuses it."""
+
+    spec: NodeSpec | None = None
+
+
+class MarkedMeta(NodeMeta, frozen=True):
+    """The metadata of a node with its annotations."""
+
+    annotations: dict[str, str] | None = None
+
+
+class MarkedNode(ReportedNode, frozen=True):
+    """core/v1 Node with what autoscalers write on it."""
+
+    metadata: MarkedMeta | None = None
+
+
+class NamedContainer(Container, frozen=True):
+    """A container, init container or ephemeral container with its name."""
+
+    name: str = ""
+    restart_policy: str | None = None
+
+
+class NamedVolume(Volume, frozen=True):
+    """core/v1 Volume with its name."""
+
+    name: str = ""
+
+
+class ContainerStateWaiting(Wire, frozen=True):
+    """core/v1 ContainerStateWaiting."""
+
+    reason: str | None = None
+    message: str | None = None
+
+
+class ContainerStateRunning(Wire, frozen=True):
+    """core/v1 ContainerStateRunning; the time is RFC 3339."""
+
+    started_at: str | None = None
+
+
+class ContainerStateTerminated(Wire, frozen=True):
+    """core/v1 ContainerStateTerminated; times are RFC 3339 with a precision of one second."""
+
+    exit_code: int = 0
+    reason: str | None = None
+    message: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+
+
+class ContainerState(Wire, frozen=True):
+    """core/v1 ContainerState: at most one of the three."""
+
+    waiting: ContainerStateWaiting | None = None
+    running: ContainerStateRunning | None = None
+    terminated: ContainerStateTerminated | None = None
+
+
+class ContainerStatus(Wire, frozen=True):
+    """core/v1 ContainerStatus. `image` and `image_id` are what the runtime says, which need not be what was pulled."""
+
+    name: str = ""
+    image: str | None = None
+    image_id: str | None = msgspec.field(name="imageID", default=None)
+    restart_count: int = 0
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+
+
+class PodStatus(Wire, frozen=True):
+    """core/v1 PodStatus."""
+
+    phase: str | None = None
+    container_statuses: tuple[ContainerStatus, ...] | None = None
+    init_container_statuses: tuple[ContainerStatus, ...] | None = None
+    ephemeral_container_statuses: tuple[ContainerStatus, ...] | None = None
+
+
+class ReportedSpec(PodSpec, frozen=True):
+    """core/v1 PodSpec with the names of its containers and volumes."""
+
+    containers: tuple[NamedContainer, ...] | None = None
+    init_containers: tuple[NamedContainer, ...] | None = None
+    ephemeral_containers: tuple[NamedContainer, ...] | None = None
+    volumes: tuple[NamedVolume, ...] | None = None
+
+
+class NamedSpec(CreatedSpec, frozen=True):
+    """As `ReportedSpec`, with the fields that a patch changes or depends on."""
+
+    containers: tuple[NamedContainer, ...] | None = None
+    init_containers: tuple[NamedContainer, ...] | None = None
+    ephemeral_containers: tuple[NamedContainer, ...] | None = None
+    volumes: tuple[NamedVolume, ...] | None = None
+
+
+class NamedPod(CreatedPod, frozen=True):
+    """core/v1 Pod as `explain` reads it."""
+
+    spec: NamedSpec | None = None
+
+
+class ReportedPod(Wire, frozen=True):
+    """core/v1 Pod with what the kubelet reports of it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ReportedSpec = ReportedSpec()
+    status: PodStatus = PodStatus()

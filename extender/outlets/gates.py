@@ -1,0 +1,323 @@
+"""The gate controller: holds gated pods until their images are known, and lets each go by one patch.
+
+This file says when a pod is judged, and what follows an answer of the API server. `placement.release` decides how the
+pod is changed. One replica at a time runs it (`cluster.leader_election`).
+"""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+
+from extender.circuit_breaker import Backoff
+from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.cluster.gated_pods import (
+    GATED_PODS,
+    decode_stored_pod,
+    list_unlabelled_pods,
+    patch_pod,
+    read_pod,
+)
+from extender.cluster.listwatch import AGE, ListWatch
+from extender.errors import ClusterError
+from extender.images.content import Answer
+from extender.images.platform import Platform
+from extender.kubernetes.core_v1 import GatedPod
+from extender.metrics import counter, gauge, histogram
+from extender.outlets.fair_queue import FairQueue
+from extender.outlets.held_pods import HeldPod, HeldPods
+from extender.outlets.image_waits import ImageWaits
+from extender.outlets.pod_events import PodEvents
+from extender.outlets.pod_resolver import PodQuestion, PodResolver
+from extender.placement.facts import facts_of
+from extender.placement.release import Release, ReleaseOutcome, ReleasePlanner, bare_release
+
+log = structlog.get_logger()
+
+PATCHES_AT_ONCE = 16  # 32 give a fifth more patches a second, and three times the latency of each
+_TICK_SECONDS = 0.2
+_DEFECT_SECONDS = 30.0  # before a pod is judged again after a mistake of ours
+_REFUSED_SECONDS = 5.0  # before a pod is judged again that its namespace's share keeps from waiting for its images
+_SEARCH_SECONDS = 300.0  # between two searches for pods whose label somebody took off, each a list of pending pods
+_RETRY = Backoff(first_seconds=0.5, max_seconds=5.0)
+_MOST_EVENTS = 3  # about one pod that is held; the first tells why, and others follow when that changes
+
+BARE = "bare"
+_OUTCOMES = (*(outcome.value for outcome in ReleaseOutcome if outcome is not ReleaseOutcome.HOLD), BARE)
+_SETTLED = (ReleaseOutcome.KNOWN, ReleaseOutcome.EXEMPT, ReleaseOutcome.OBSERVED)
+RELEASES = counter(
+    "multiarch_gates_releases_total",
+    "Held pods that were let go, by what was decided; bare: the patch was invalid, so the gate alone was taken off.",
+    "outcome",
+    _OUTCOMES,
+)
+HELD_SECONDS = histogram(
+    "multiarch_gates_held_seconds",
+    "From a pod's creation, or from when it was first seen, until it was let go.",
+    "outcome",
+    _OUTCOMES,
+    (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0),
+)
+REFUSALS = counter(
+    "multiarch_gates_refused_patches_total",
+    "Patches of held pods that did not succeed: the pod had changed, the patch was invalid, the pod was gone, we may "
+    "not, or the API server could not be reached.",
+    "why",
+    ("conflict", "invalid", "gone", "forbidden", "unavailable"),
+)
+PODS = gauge(
+    "multiarch_gates_pods",
+    "Gated pods: held until their images are known, or about to be let go.",
+    "state",
+    ("held", "releasing"),
+)
+OLDEST = gauge(
+    "multiarch_gates_oldest_seconds",
+    "For how long the pod has been gated that has been so for longest.",
+    "state",
+    ("held",),
+)
+
+_POD = msgspec.json.Decoder(GatedPod)
+
+
+class GateController:
+    """Lets gated pods go while `run` runs.
+
+    `cluster_platforms` gives the platforms of the cluster's nodes. `is_ready`: namespaces and nodes are in view, so
+    that nothing is decided without the annotations of a namespace. After `limit_seconds` a pod is let go in any case.
+    """
+
+    def __init__(  # noqa: PLR0913 - parts and clocks, each by its name
+        self,
+        client: ClusterClient,
+        pod_resolver: PodResolver,
+        planner: ReleasePlanner,
+        events: PodEvents,
+        *,
+        cluster_platforms: Callable[[], frozenset[Platform]],
+        is_ready: Callable[[], bool],
+        limit_seconds: float,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        random: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._client = client
+        self._pod_resolver = pod_resolver
+        self._planner = planner
+        self._events = events
+        self._cluster_platforms = cluster_platforms
+        self._is_ready = is_ready
+        self._clock = clock
+        self._random = random
+        self._sleep = sleep
+        self._waits = ImageWaits(pod_resolver, self._enqueue, clock=clock, sleep=sleep)
+        self._pods = HeldPods(
+            self._take_up, self._waits.leave, limit_seconds=limit_seconds, clock=clock, wall_clock=wall_clock
+        )
+        self._begin()
+
+    async def run(self) -> None:
+        """Watches gated pods and lets them go until cancelled, also after ClusterErrors."""
+        self._begin()
+        watch = ListWatch(
+            self._client, GATED_PODS, self._pods, clock=self._clock, random=self._random, sleep=self._sleep
+        )
+        PODS["held"].set_function(lambda: len(self._waits))
+        PODS["releasing"].set_function(lambda: len(self._pods) - len(self._waits))
+        OLDEST["held"].set_function(self._pods.oldest_seconds)
+        try:
+            while not self._is_ready():  # views have no event
+                await self._sleep(_TICK_SECONDS)
+            async with self._tasks as tasks:
+                tasks.create_task(watch.run())
+                tasks.create_task(self._tick())
+                tasks.create_task(self._events.run())
+                tasks.create_task(self._find_unlabelled())
+                for _ in range(PATCHES_AT_ONCE):
+                    tasks.create_task(self._work())
+        finally:
+            self._pods.forget_all()
+            AGE[GATED_PODS.name].set_function(float)
+
+    def _begin(self) -> None:
+        self._pods.forget_all()
+        self._queue: FairQueue[HeldPod] = FairQueue()
+        self._timers: list[tuple[float, int, HeldPod]] = []
+        self._numbers = itertools.count()
+        self._tasks = asyncio.TaskGroup()
+
+    def _take_up(self, pod: HeldPod) -> None:
+        """Has a pod judged that is new or has changed: it may have other images now."""
+        self._waits.leave(pod)
+        self._enqueue(pod)
+
+    def _enqueue(self, pod: HeldPod) -> None:
+        if not pod.is_queued:
+            pod.is_queued = True
+            self._queue.put(pod.namespace, pod)
+
+    def _later(self, pod: HeldPod, seconds: float) -> None:
+        heapq.heappush(self._timers, (self._clock() + seconds, next(self._numbers), pod))
+
+    async def _tick(self) -> None:
+        """Judges pods again whose time has come."""
+        while True:
+            await self._sleep(_TICK_SECONDS)
+            while self._timers and self._timers[0][0] <= self._clock():
+                pod = heapq.heappop(self._timers)[2]
+                if pod in self._pods:
+                    self._enqueue(pod)
+
+    async def _find_unlabelled(self) -> None:
+        """Takes in pods that have the gate and not its label, so that the watch does not show them."""
+        while True:
+            try:
+                for document in await list_unlabelled_pods(self._client):
+                    self._pods.take_in(decode_stored_pod(document), document)
+            except ClusterError as exc:
+                log.info("gate.search_failed", why=str(exc))
+            await self._sleep(_SEARCH_SECONDS)
+
+    async def _work(self) -> None:
+        while True:
+            pod = await self._queue.get()
+            pod.is_queued = False
+            if pod not in self._pods:
+                continue
+            if pod.is_busy:  # another worker has it, and its answer comes first
+                self._later(pod, _TICK_SECONDS)
+                continue
+            pod.is_busy = True
+            try:
+                await self._judge(pod)
+            except ClusterError as exc:
+                self._retry(pod, exc)
+            except Exception:
+                log.exception("gate.failed", pod=pod.key)
+                self._later(pod, _DEFECT_SECONDS)
+            finally:
+                pod.is_busy = False
+
+    async def _judge(self, held: HeldPod) -> None:
+        """Lets the pod go if that is decided; else has it wait for its images. Raises ClusterError."""
+        document = held.document or await self._read(held)
+        if not document:
+            return
+        pod = _POD.decode(document)
+        namespace = held.namespace
+        overrides = self._pod_resolver.overrides_of(pod, namespace)
+        skipped = self._planner.skip(pod, overrides)
+        if skipped:
+            await self._let_go(held, pod, skipped)
+            return
+        question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)
+        is_expired = self._clock() >= held.expires_at
+        answers = self._answers(held, question, peek=is_expired)
+        if answers is None:
+            self._wait(held, question)
+            return
+        facts = facts_of(question.images, answers, may_be_pending=not is_expired)
+        release = self._planner.plan_release(
+            pod, question.images, facts, overrides, self._cluster_platforms(), expired=is_expired
+        )
+        if release.outcome is ReleaseOutcome.HOLD:
+            self._tell_held(held, release.reason)
+            self._wait(held, question)
+        else:
+            await self._let_go(held, pod, release)
+
+    async def _let_go(self, held: HeldPod, pod: GatedPod, release: Release) -> None:
+        try:
+            await self._send(held, release.patch)
+        except ClusterRefused as exc:
+            if exc.status != 422:
+                raise
+            await self._release_bare(held, pod, exc)
+        else:
+            self._done(held, release.outcome, release.reason)
+
+    def _answers(self, held: HeldPod, question: PodQuestion, *, peek: bool) -> list[Answer] | None:
+        """What is known of the pod's images; None if a lookup has to tell first."""
+        answers = self._pod_resolver.fresh(question)
+        if answers is None:
+            answers = self._waits.answers_for(held)
+        return self._pod_resolver.peek(question) if answers is None and peek else answers
+
+    async def _read(self, held: HeldPod) -> bytes:
+        """The pod as it is now; empty if there is nothing to do about it."""
+        document = await read_pod(self._client, held.namespace, held.reference.name)
+        if document is None:
+            self._pods.forget(held)
+            return b""
+        seen = decode_stored_pod(document)
+        if seen.metadata.uid != held.reference.uid or not seen.is_held:
+            self._pods.forget(held)
+            self._pods.take_in(seen, document)
+            return b""
+        if held in self._pods:
+            self._pods.keep(held, seen, document)
+        return document
+
+    async def _send(self, held: HeldPod, patch: bytes) -> None:
+        await patch_pod(self._client, held.namespace, held.reference.name, patch)
+
+    async def _release_bare(self, held: HeldPod, pod: GatedPod, refusal: ClusterRefused) -> None:
+        """Takes the gate alone off a pod whose patch is invalid, unless the pod is another one by now."""
+        REFUSALS["invalid"].inc()
+        version = held.version
+        if not await self._read(held):
+            return
+        if held.version != version:
+            self._enqueue(held)
+            return
+        log.warning("gate.patch_refused", pod=held.key, why=str(refusal))
+        await self._send(held, bare_release(pod))
+        why = f"the API server refused what its images need, so only the gate was taken off: {refusal}"
+        self._done(held, BARE, why)
+
+    def _done(self, held: HeldPod, outcome: str, reason: str) -> None:
+        RELEASES[outcome].inc()
+        HELD_SECONDS[outcome].observe(self._clock() - held.since)
+        is_known = outcome in _SETTLED
+        if held.events or not is_known:
+            text = f"let go ({outcome}): {reason}" if reason else f"let go ({outcome})"
+            self._events.tell(held.reference, "ImagePlatformsKnown" if is_known else "ImagePlatformsUnresolved", text,
+                              "Normal" if is_known else "Warning")  # fmt: skip
+        self._pods.forget(held)
+
+    def _tell_held(self, held: HeldPod, reason: str) -> None:
+        if reason != held.told and held.events < _MOST_EVENTS:
+            held.told = reason
+            held.events += 1
+            self._events.tell(held.reference, "WaitingForImagePlatforms", f"held: {reason}")
+
+    def _retry(self, held: HeldPod, exc: ClusterError) -> None:
+        """Has the pod judged again: at once after a conflict, since it has changed; else later and later."""
+        status = exc.status if isinstance(exc, ClusterRefused) else 0
+        why = {404: "gone", 409: "conflict", 422: "invalid", 403: "forbidden"}.get(status, "unavailable")
+        REFUSALS[why].inc()
+        if status == 404:
+            self._pods.forget(held)
+            return
+        held.failures += 1
+        self._pods.drop_document(held)  # it is read again, as it may have changed
+        if why == "conflict" and held.failures == 1:
+            self._enqueue(held)
+            return
+        if why in ("forbidden", "invalid"):
+            log.warning("gate.patch_refused", pod=held.key, why=str(exc))
+        self._later(held, _RETRY.seconds(held.failures, self._random))
+
+    def _wait(self, held: HeldPod, question: PodQuestion) -> None:
+        """Has the pod judged again when its images' lookups tell something new, and when its time is over."""
+        if held in self._waits:
+            return
+        if not self._waits.join(held, question, self._tasks):
+            self._later(held, _REFUSED_SECONDS)
+        elif self._waits.answers_for(held) is not None:
+            self._enqueue(held)  # what it waits for has been told to others already

@@ -1,0 +1,166 @@
+"""The pods that our gate holds now, as a watch shows them: who they are, since when, and their documents.
+
+It knows nothing of images. `gates` judges the pods, `image_waits` has them wait.
+"""
+
+from collections.abc import Callable, Iterator, Set
+
+import msgspec
+
+from extender.budgets import Budget, declare_budget
+from extender.cluster.gated_pods import StoredPod, decode_stored_pod
+from extender.kubernetes.core_v1 import PodReference
+
+NEW_SECONDS = 30.0  # a pod that is older than its limit when first seen is still looked up for so long
+
+_DOCUMENTS = declare_budget(
+    "outlets.held_pods.documents",
+    unit="bytes of held pods",
+    total=64 << 20,
+    most_each=32 << 20,
+    why="20,000 usual pods of 3 KB; a pod beyond that is read again when its turn comes",
+)
+
+
+class HeldPod:
+    """A gated pod. `document` is empty if it must be read again; `told` is the text of the last event about it."""
+
+    __slots__ = (
+        "document",
+        "events",
+        "expires_at",
+        "failures",
+        "is_busy",
+        "is_queued",
+        "key",
+        "reference",
+        "since",
+        "told",
+        "version",
+    )
+
+    def __init__(self, key: str, reference: PodReference, since: float, expires_at: float) -> None:
+        """`key` is that by which the watch names the pod."""
+        self.key = key
+        self.reference = reference
+        self.version = ""
+        self.document = b""
+        self.since = since
+        self.expires_at = expires_at
+        self.is_queued = self.is_busy = False
+        self.failures = 0
+        self.told = ""
+        self.events = 0
+
+    @property
+    def namespace(self) -> str:
+        """The namespace, which is the tenant of what the pod costs."""
+        return self.reference.namespace
+
+
+class HeldPods:
+    """The held pods by their keys. A `Handler` for the watch of `GATED_PODS`.
+
+    `on_change` is called with each pod that is new or has changed, `on_gone` with each that is held no more or not by
+    us. A pod is let go `limit_seconds` after its creation at the latest. `clock` gives monotonic seconds, `wall_clock`
+    those since 1970.
+    """
+
+    def __init__(
+        self,
+        on_change: Callable[[HeldPod], None],
+        on_gone: Callable[[HeldPod], None],
+        *,
+        limit_seconds: float,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._on_change = on_change
+        self._on_gone = on_gone
+        self._limit_seconds = limit_seconds
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._documents = Budget(_DOCUMENTS)
+        self._pods: dict[str, HeldPod] = {}
+        self._is_synced = False
+
+    def __len__(self) -> int:
+        """How many pods are held."""
+        return len(self._pods)
+
+    def __iter__(self) -> Iterator[HeldPod]:
+        return iter(self._pods.values())
+
+    def __contains__(self, pod: HeldPod) -> bool:
+        """Whether this very pod is held, and not only one of its name."""
+        return self._pods.get(pod.key) is pod
+
+    def upsert(self, document: msgspec.Raw) -> None:
+        """Takes in the state of a pod. Raises ClusterError if it is no pod."""
+        self.take_in(decode_stored_pod(document), document)
+
+    def delete(self, key: str) -> None:
+        """Forgets the pod: it is gone, or nothing of ours holds it any more."""
+        pod = self._pods.get(key)
+        if pod:
+            self.forget(pod)
+
+    def keep_only(self, keys: Set[str]) -> None:
+        """Forgets all pods but these."""
+        for key in self._pods.keys() - keys:
+            self.delete(key)
+        self._is_synced = True
+
+    def forget(self, pod: HeldPod) -> None:
+        """Forgets this very pod, if it is held."""
+        if pod in self:
+            del self._pods[pod.key]
+            self.drop_document(pod)
+            self._on_gone(pod)
+
+    def forget_all(self) -> None:
+        """Forgets every pod, as before the first list."""
+        for pod in list(self):
+            self.forget(pod)
+        self._is_synced = False
+
+    def take_in(self, seen: StoredPod, document: bytes | msgspec.Raw) -> None:
+        """Takes in the state of a pod, which `document` has whole."""
+        pod = self._pods.get(seen.key)
+        if pod and (pod.reference.uid != seen.metadata.uid or not seen.is_held):
+            self.forget(pod)
+            pod = None
+        if not seen.is_held or (pod and pod.version == seen.metadata.resource_version):
+            return
+        if pod is None:
+            pod = self._pods[seen.key] = self._new_pod(seen)
+        self.keep(pod, seen, document)
+        self._on_change(pod)
+
+    def keep(self, pod: HeldPod, seen: StoredPod, document: bytes | msgspec.Raw) -> None:
+        """Notes the pod's version and keeps its document, unless the namespace has spent its share."""
+        self.drop_document(pod)
+        pod.version = seen.metadata.resource_version
+        kept = bytes(document)
+        if self._documents.take(pod.namespace, len(kept)):
+            pod.document = kept
+
+    def drop_document(self, pod: HeldPod) -> None:
+        """Has the pod read again when it is judged next."""
+        if pod.document:
+            self._documents.give_back(pod.namespace, len(pod.document))
+        pod.document = b""
+
+    def oldest_seconds(self) -> float:
+        """For how long the pod has been held that has been so for longest; 0 if there is none."""
+        now = self._clock()
+        return now - min((pod.since for pod in self), default=now)
+
+    def _new_pod(self, seen: StoredPod) -> HeldPod:
+        """A pod whose time began at its creation if it is older than our watch, else now: clocks may differ."""
+        metadata, now = seen.metadata, self._clock()
+        created = metadata.creation_timestamp
+        age = 0.0 if self._is_synced or created is None else max(0.0, self._wall_clock() - created.timestamp())
+        expires_at = max(now - age + self._limit_seconds, now + min(NEW_SECONDS, self._limit_seconds))
+        reference = PodReference(metadata.namespace, metadata.name, metadata.uid)
+        return HeldPod(seen.key, reference, now - age, expires_at)

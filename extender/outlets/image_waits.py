@@ -1,0 +1,139 @@
+"""Held pods that wait for images: one lookup at a time for all pods that wait for the same ones.
+
+It decides nothing about a pod: `on_answers` is called with those for which there is something new.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+
+import structlog
+
+from extender.budgets import Budget, declare_budget
+from extender.images.content import Answer, Content
+from extender.outlets.held_pods import HeldPod
+from extender.outlets.pod_resolver import PodQuestion, PodResolver
+
+log = structlog.get_logger()
+
+_FIRST_WAIT_SECONDS, _WAIT_SECONDS = 2.0, 30.0  # for lookups under way: soon an event tells why, then as they end
+_FIRST_PACE_SECONDS, _LAST_PACE_SECONDS = 1.0, 5.0  # between two looks at the cache: failures have their own pace
+_CONFIRMED_SECONDS = 1.0  # a pod that was held for longer goes by tags that were confirmed as lately as that
+_CONFIRMATION_SECONDS = 5.0  # for these; then by what is known
+_SETTLE_SECONDS = 0.05  # in which the pods whose images have become known are let go, as a rule
+
+_WAITS = declare_budget(
+    "outlets.image_waits.waits",
+    unit="sets of images that held pods wait for",
+    total=2_000,
+    most_each=500,
+    why="as many as lookups in flight, a task each; pods of one template share one, and one that waits for no lookup "
+    "is judged again every few seconds",
+)
+
+
+class _ImageWait:
+    """Pods that wait for the same images with the same credentials. `answers` is None until a lookup has ended."""
+
+    __slots__ = ("answers", "key", "members", "question", "tenant")
+
+    def __init__(self, key: Hashable, question: PodQuestion, tenant: str) -> None:
+        self.key = key
+        self.question = question
+        self.tenant = tenant
+        self.members: dict[str, HeldPod] = {}
+        self.answers: list[Answer] | None = None
+
+
+class ImageWaits:
+    """Looks images up for as long as pods wait for them, and calls `on_answers` for a pod that may be judged again.
+
+    That is when the answers have changed, and when the pod's time is over.
+    """
+
+    def __init__(
+        self,
+        pod_resolver: PodResolver,
+        on_answers: Callable[[HeldPod], None],
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._pod_resolver = pod_resolver
+        self._on_answers = on_answers
+        self._clock = clock
+        self._sleep = sleep
+        self._budget = Budget(_WAITS)
+        self._waits: dict[Hashable, _ImageWait] = {}
+        self._wait_of: dict[HeldPod, _ImageWait] = {}
+
+    def __contains__(self, pod: HeldPod) -> bool:
+        """Whether the pod waits."""
+        return pod in self._wait_of
+
+    def __len__(self) -> int:
+        """How many pods wait."""
+        return len(self._wait_of)
+
+    def answers_for(self, pod: HeldPod) -> list[Answer] | None:
+        """What the last lookup for a pod that waits has told; None if it has not ended, or the pod does not wait."""
+        wait = self._wait_of.get(pod)
+        return wait.answers if wait else None
+
+    def join(self, pod: HeldPod, question: PodQuestion, tasks: asyncio.TaskGroup) -> bool:
+        """Has the pod wait until `leave`; lookups run in `tasks`. False if the namespace has spent its share."""
+        key = (question.images, question.keyring.identity, pod.namespace)
+        wait = self._waits.get(key)
+        if wait is None:
+            if not self._budget.take(pod.namespace):
+                return False
+            wait = self._waits[key] = _ImageWait(key, question, pod.namespace)
+            tasks.create_task(self._follow(wait))
+        wait.members[pod.key] = pod
+        self._wait_of[pod] = wait
+        return True
+
+    def leave(self, pod: HeldPod) -> None:
+        """Ends the pod's wait, if it waits."""
+        wait = self._wait_of.pop(pod, None)
+        if wait:
+            wait.members.pop(pod.key, None)
+
+    async def _follow(self, wait: _ImageWait) -> None:
+        """Looks the images up until nobody waits for them."""
+        try:
+            await self._look_up(wait)
+        except Exception:
+            log.exception("gate.failed", images=[image.reference for image in wait.question.images])
+            await self._sleep(_WAIT_SECONDS)
+            for pod in list(wait.members.values()):
+                self.leave(pod)
+                self._on_answers(pod)
+        finally:
+            self._budget.give_back(wait.tenant)
+            del self._waits[wait.key]
+
+    async def _look_up(self, wait: _ImageWait) -> None:
+        began, wait_seconds, pace_seconds = self._clock(), _FIRST_WAIT_SECONDS, _FIRST_PACE_SECONDS
+        while wait.members:
+            started = self._clock()
+            left = min(pod.expires_at for pod in wait.members.values()) - started
+            answers = await self._resolve(wait, max(0.0, min(wait_seconds, left)), started - began)
+            is_new = answers != wait.answers
+            wait.answers = answers
+            for pod in wait.members.values():
+                if is_new or pod.expires_at <= self._clock():
+                    self._on_answers(pod)
+            await self._sleep(_SETTLE_SECONDS)
+            if wait.members and self._clock() - started < wait_seconds / 2:  # else lookups are still under way
+                await self._sleep(pace_seconds)
+                pace_seconds = min(pace_seconds * 1.5, _LAST_PACE_SECONDS)
+            wait_seconds = _WAIT_SECONDS
+
+    async def _resolve(self, wait: _ImageWait, wait_seconds: float, waited_seconds: float) -> list[Answer]:
+        """The answers for pods that have waited so long; a tag that may have moved meanwhile is confirmed first."""
+        answers = await self._pod_resolver.resolve(wait.question, wait_seconds, revalidate=True)
+        is_known = all(isinstance(answer, Content) for answer in answers)
+        if is_known and answers != wait.answers and waited_seconds > _CONFIRMED_SECONDS:
+            await self._pod_resolver.confirm(wait.question, _CONFIRMED_SECONDS, _CONFIRMATION_SECONDS)
+            answers = await self._pod_resolver.resolve(wait.question, 0.0)
+        return answers

@@ -1,0 +1,131 @@
+"""Events about pods, which `kubectl describe pod` shows: few, short, and sent beside the work that they tell of.
+
+Who can create pods can cause events, so each namespace has a rate of its own, and what is beyond it is dropped and
+counted. The texts are capped: the API server's refusals quote whole specs.
+Source: k8s.io/api/core/v1/types.go, Event. core/v1 is written, since every kubectl and dashboard reads it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+import structlog
+
+from extender.cluster.client import ClusterClient
+from extender.errors import ClusterError
+from extender.kubernetes.core_v1 import EventMeta, EventSource, PodEvent, PodReference
+from extender.metrics import counter
+from extender.tables import LruTable, declare_cache
+
+log = structlog.get_logger()
+
+COMPONENT = "multiarch-extender"
+TEXT_CHARACTERS = 512
+_BURST, _PER_SECOND = 40.0, 5.0  # of one namespace; kube-scheduler's own limit is 25 for an object, then one in 5 min
+_MOST_WAITING = 1_000
+_PAUSE_SECONDS = 0.02  # 50 a second at most, an eighth of what the controller's patches cost the API server
+_TIMEOUT_SECONDS = 5.0
+
+EVENTS = counter(
+    "multiarch_gates_events_total",
+    "Events about held pods: sent, dropped because there were too many, or not accepted by the API server.",
+    "outcome",
+    ("sent", "dropped", "refused"),
+)
+_RATES = declare_cache(
+    "outlets.pod_events.rates",
+    key="namespace",
+    bound=1024,
+    at_most="0.5 MB",
+    lifetime="until it is used",
+)
+
+
+class _Rate(msgspec.Struct):
+    left: float
+    at: float
+
+
+class PodEvents:
+    """Sends events about pods while `run` runs; `tell` only queues them. Times are the arguments' clocks'."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        *,
+        instance: str,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`instance` names this replica."""
+        self._client = client
+        self._instance = instance
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._sleep = sleep
+        self._rates: LruTable[str, _Rate] = _RATES.lru_table()
+        self._waiting: deque[PodEvent] = deque()
+        self._is_waiting = asyncio.Event()
+
+    def tell(self, pod: PodReference, reason: str, text: str, kind: Literal["Normal", "Warning"] = "Normal") -> None:
+        """Queues an event, or drops it if the namespace or all together have too many."""
+        if len(self._waiting) >= _MOST_WAITING or not self._may_tell(pod.namespace):
+            EVENTS["dropped"].inc()
+            return
+        self._waiting.append(self._event(pod, reason, capped(text), kind))
+        self._is_waiting.set()
+
+    async def run(self) -> None:
+        """Sends what is queued until cancelled; an event that the API server does not take is dropped."""
+        while True:
+            await self._is_waiting.wait()
+            while self._waiting:
+                await self._send(self._waiting.popleft())
+                await self._sleep(_PAUSE_SECONDS)
+            self._is_waiting.clear()
+
+    async def _send(self, event: PodEvent) -> None:
+        path = f"/api/v1/namespaces/{event.metadata.namespace}/events"
+        try:
+            await self._client.send("POST", path, msgspec.json.encode(event), timeout_seconds=_TIMEOUT_SECONDS)
+        except ClusterError as exc:
+            EVENTS["refused"].inc()
+            log.info("event.refused", namespace=event.metadata.namespace, why=str(exc))
+        else:
+            EVENTS["sent"].inc()
+
+    def _event(self, pod: PodReference, reason: str, text: str, kind: str) -> PodEvent:
+        now = datetime.fromtimestamp(self._wall_clock(), UTC)
+        second = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return PodEvent(
+            metadata=EventMeta(pod.namespace, f"{pod.name[:200].rstrip('-.')}."),
+            involved_object=pod,
+            reason=reason,
+            message=text,
+            type=kind,
+            source=EventSource(COMPONENT),
+            reporting_component=COMPONENT,
+            reporting_instance=self._instance,
+            action=reason,
+            first_timestamp=second,
+            last_timestamp=second,
+            event_time=now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        )
+
+    def _may_tell(self, namespace: str) -> bool:
+        now = self._clock()
+        rate = self._rates.peek(namespace) or _Rate(_BURST, now)
+        left = min(_BURST, rate.left + (now - rate.at) * _PER_SECOND)
+        may = left >= 1
+        self._rates.put(namespace, _Rate(left - may, now))
+        return may
+
+
+def capped(text: str) -> str:
+    """The text in one line of at most `TEXT_CHARACTERS`."""
+    line = " ".join(text.split())
+    return line if len(line) <= TEXT_CHARACTERS else f"{line[: TEXT_CHARACTERS - 1]}…"

@@ -1,0 +1,174 @@
+"""Whether a node meets what a pod itself asks of nodes: taints and tolerations, nodeSelector, required node affinity.
+
+These are kube-scheduler's own rules, as in k8s.io/component-helpers/scheduling/corev1. No decision of ours reads them:
+kube-scheduler applies them before it calls an extender. They serve reports, which tell what blocks a pod.
+"""
+
+import enum
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from extender.kubernetes.core_v1 import (
+    Affinity,
+    CreatedSpec,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Toleration,
+)
+from extender.kubernetes.reported_v1 import NodeSpec, ReportedNode, Taint
+
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+_HARD = ("NoSchedule", "NoExecute")
+_NAME_FIELD = "metadata.name"
+
+_AFFINITY = msgspec.json.Decoder(Affinity | None)
+_SELECTOR = msgspec.json.Decoder(dict[str, str] | None)
+_TOLERATIONS = msgspec.json.Decoder(tuple[Toleration, ...] | None)
+
+
+class Rule(enum.StrEnum):
+    """The rule of kube-scheduler by which it refuses a node."""
+
+    UNSCHEDULABLE = "unschedulable"
+    TAINT = "taint"
+    SELECTOR = "selector"
+    AFFINITY = "affinity"
+
+
+class Obstacle(msgspec.Struct, frozen=True, order=True):
+    """Why kube-scheduler refuses a node for a pod, and the part of pod or node that says so."""
+
+    rule: Rule
+    subject: str
+
+
+class NodeDemands(msgspec.Struct, frozen=True):
+    """What a pod asks of its node. `terms` are those of required node affinity, None where there is none."""
+
+    selector: Mapping[str, str] = {}
+    terms: tuple[NodeSelectorTerm, ...] | None = None
+    tolerations: tuple[Toleration, ...] = ()
+
+
+def demands_of(spec: CreatedSpec) -> NodeDemands:
+    """What a pod of this spec asks of its node.
+
+    Raises:
+        msgspec.ValidationError: a field is not of the type that Kubernetes gives it.
+    """
+    affinity = _AFFINITY.decode(spec.affinity) if spec.affinity else None
+    required = affinity and affinity.node_affinity and affinity.node_affinity.required
+    return NodeDemands(
+        selector=(_SELECTOR.decode(spec.node_selector) if spec.node_selector else None) or {},
+        terms=(required.node_selector_terms or ()) if required else None,
+        tolerations=(_TOLERATIONS.decode(spec.tolerations) if spec.tolerations else None) or (),
+    )
+
+
+def obstacles(demands: NodeDemands, node: ReportedNode) -> tuple[Obstacle, ...]:
+    """Why kube-scheduler refuses the node, in the order of its rules; empty if it does not."""
+    labels = (node.metadata and node.metadata.labels) or {}
+    name = (node.metadata and node.metadata.name) or ""
+    return (
+        *_refusing_taints(demands.tolerations, node.spec or NodeSpec()),
+        *_unmatched_labels(demands.selector, labels),
+        *_unmatched_terms(demands.terms, labels, name),
+    )
+
+
+def hard_taints(node: ReportedNode) -> tuple[Taint, ...]:
+    """The taints that keep pods away which do not tolerate them."""
+    return tuple(taint for taint in (node.spec and node.spec.taints) or () if taint.effect in _HARD)
+
+
+def taint_text(taint: Taint) -> str:
+    """The taint as `kubectl` writes it: `key=value:effect`."""
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Whether the toleration tolerates the taint (Toleration.ToleratesTaint); operators for numbers never do."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    match toleration.operator or "Equal":
+        case "Exists":
+            return True
+        case "Equal":
+            return bool(toleration.key) and (toleration.value or "") == (taint.value or "")
+        case _:
+            return False
+
+
+def matches(term: NodeSelectorTerm, labels: Mapping[str, str], name: str) -> bool:
+    """Whether a node with these labels and this name matches the term; a term without requirements matches none."""
+    expressions, fields = term.match_expressions or (), term.match_fields or ()
+    if not expressions and not fields:
+        return False
+    return all(_is_met(each, labels.get(each.key)) for each in expressions) and all(
+        each.key == _NAME_FIELD and _is_met(each, name) for each in fields
+    )
+
+
+def _refusing_taints(tolerations: tuple[Toleration, ...], spec: NodeSpec) -> Iterator[Obstacle]:
+    cordon = Taint(UNSCHEDULABLE, None, "NoSchedule")
+    if spec.unschedulable and not any(tolerates(each, cordon) for each in tolerations):
+        yield Obstacle(Rule.UNSCHEDULABLE, "spec.unschedulable: true")
+    for taint in spec.taints or ():
+        if taint.effect not in _HARD or (taint.key == UNSCHEDULABLE and spec.unschedulable):
+            continue
+        if not any(tolerates(each, taint) for each in tolerations):
+            yield Obstacle(Rule.TAINT, taint_text(taint))
+
+
+def _unmatched_labels(selector: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[Obstacle]:
+    for key, value in sorted(selector.items()):
+        if labels.get(key) != value:
+            yield Obstacle(Rule.SELECTOR, f"{key}={value}")
+
+
+def _unmatched_terms(
+    terms: tuple[NodeSelectorTerm, ...] | None, labels: Mapping[str, str], name: str
+) -> Iterator[Obstacle]:
+    if terms is None or any(matches(term, labels, name) for term in terms):
+        return
+    unmet = dict.fromkeys(
+        requirement_text(each)
+        for term in terms
+        for each in term.match_expressions or ()
+        if not _is_met(each, labels.get(each.key))
+    )
+    yield Obstacle(Rule.AFFINITY, "; or ".join(unmet) or "no term that any node can match")
+
+
+def requirement_text(requirement: NodeSelectorRequirement) -> str:
+    """The requirement as `key In [a, b]`."""
+    values = f" [{', '.join(requirement.values)}]" if requirement.values else ""
+    return f"{requirement.key} {requirement.operator}{values}"
+
+
+def _is_met(requirement: NodeSelectorRequirement, value: str | None) -> bool:
+    values = requirement.values or ()
+    match requirement.operator:
+        case "In":
+            return value is not None and value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            return _is_beyond(requirement.operator, value, values)
+        case _:
+            return False
+
+
+def _is_beyond(operator: str, value: str | None, values: tuple[str, ...]) -> bool:
+    try:
+        number, bound = int(value or ""), int(values[0])
+    except (ValueError, IndexError):
+        return False
+    return number > bound if operator == "Gt" else number < bound

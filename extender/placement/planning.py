@@ -1,0 +1,170 @@
+"""What a pod gets so that it is scheduled where its images run: tolerations, node affinity, and the reason in words.
+
+`mutation` plans for pods that are being created and `release` for pods that a gate holds. Changes no document.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import cast
+
+import msgspec
+
+from extender.images.platform import Platform
+from extender.kubernetes.core_v1 import Affinity, NodeAffinity, PreferredSchedulingTerm, Toleration
+from extender.placement.additions import AFFINITY_PATH, TOLERATIONS_PATH
+from extender.placement.affinity import (
+    AffinityMode,
+    Alternatives,
+    Plan,
+    node_platforms,
+    plan_narrower,
+    plan_preferred,
+    plan_required,
+)
+from extender.placement.creation import Creation
+from extender.placement.facts import Fit, ImageFact, RunsOn, fit
+from extender.placement.gate import GatePolicy, ImpossiblePods, Treatment, treat
+from extender.placement.patch import Json, JsonObject, look
+from extender.placement.policy import Policy, common_architectures, preference_for
+from extender.placement.reasons import Constraint, refusal_text, shown_reference
+from extender.placement.tolerations import TolerationRule, is_covered, parse_platforms
+
+
+class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator's settings for pods that are being created; an empty `scheduler_name` changes no pod's."""
+
+    tolerations: tuple[TolerationRule, ...] = ()
+    node_affinity: AffinityMode = AffinityMode.NONE
+    scheduler_name: str = ""
+    gate: GatePolicy = GatePolicy()
+    impossible: ImpossiblePods = ImpossiblePods.PEND
+
+
+class PlannedAdditions(msgspec.Struct, frozen=True):
+    """What to add to a pod.
+
+    `required` is as in `affinity.Plan`. `reason` explains required affinity, for which no event of the scheduler names
+    an image. `impossible`: no node is right for the pod.
+    """
+
+    tolerations: tuple[Toleration, ...] = ()
+    required: tuple[Alternatives, ...] = ()
+    preferred: tuple[PreferredSchedulingTerm, ...] = ()
+    reason: str = ""
+    warnings: tuple[str, ...] = ()
+    impossible: bool = False
+
+
+class Planner:
+    """Plans by the operator's settings. Its results depend on the arguments and these settings alone."""
+
+    def __init__(self, policy: Policy, admission: AdmissionPolicy) -> None:
+        mode = admission.node_affinity
+        gate = admission.gate
+        self._policy = policy
+        self._admission = admission
+        self._gate = msgspec.structs.replace(gate, may_assume=bool(mode.required and policy.assume))
+
+    def treat(self, creation: Creation, *, expired: bool = False) -> Treatment:
+        """What is done about the pod's images that are not known; `expired`: it was held long enough."""
+        return treat(creation.images, creation.facts, creation.overrides, self._gate, expired=expired)
+
+    def plan(self, creation: Creation, document: JsonObject, treatment: Treatment) -> PlannedAdditions:
+        """What a pod that is being created gets; `document` has its touched parts as its author wrote them."""
+        return self._plan(creation, document, treatment, plan_required)
+
+    def plan_stored(self, creation: Creation, document: JsonObject, treatment: Treatment) -> PlannedAdditions:
+        """What a pod that a gate holds gets, which the API server allows: no term more than the pod has."""
+        return self._plan(creation, document, treatment, plan_narrower)
+
+    def _plan(
+        self, creation: Creation, document: JsonObject, treatment: Treatment, plan_terms: "_PlanTerms"
+    ) -> PlannedAdditions:
+        tolerations = tuple(self._earned_tolerations(creation, look(document, TOLERATIONS_PATH)))
+        mode = self._admission.node_affinity
+        if mode is AffinityMode.NONE and self._admission.impossible is not ImpossiblePods.DENY:
+            return PlannedAdditions(tolerations)
+        try:
+            existing = msgspec.convert(look(document, AFFINITY_PATH) or {}, Affinity).node_affinity or NodeAffinity()
+        except msgspec.ValidationError as exc:
+            why = f"no node affinity was written, since the pod's own cannot be read: {exc}"
+            return PlannedAdditions(tolerations, warnings=(why,))
+        selector = cast("dict[str, str]", look(document, ("spec", "nodeSelector")) or {})
+        required = self._plan_required(creation, treatment, lambda nodes: plan_terms(existing, selector, nodes))
+        preferred = self._plan_preferred(creation, existing) if mode.preferred else ()
+        return PlannedAdditions(
+            tolerations, required.additions, preferred, required.reason, required.warnings, required.impossible
+        )
+
+    def _earned_tolerations(self, creation: Creation, existing: Json) -> list[Toleration]:
+        """The tolerations of rules on whose every platform all images run, except those that the pod covers already."""
+        present = msgspec.convert(existing or [], list[Toleration])
+        own = len(present)
+        for rule in self._admission.tolerations if creation.constrained else ():
+            if self._is_earned(rule, creation.facts) and not is_covered(rule, present):
+                present.append(rule.toleration)
+        return present[own:]
+
+    def _is_earned(self, rule: TolerationRule, facts: Sequence[ImageFact]) -> bool:
+        platforms = parse_platforms(rule.platforms)
+        return bool(platforms) and all(
+            fit(facts, platform, self._policy.compatibility) is Fit.YES for platform in platforms
+        )
+
+    def _plan_required(
+        self, creation: Creation, treatment: Treatment, plan_nodes: Callable[[frozenset[Platform]], Plan]
+    ) -> "_PlannedRequired":
+        """Under settings by which no required affinity is written, only whether the pod is impossible."""
+        written, impossible = self._admission.node_affinity.required, self._admission.impossible
+        if not written and impossible is not ImpossiblePods.DENY:
+            return _NOTHING_REQUIRED
+        assumed = [Constraint(image.reference, self._policy.assume, assumed=True) for image, _ in treatment.assumed]
+        if not creation.constrained and not assumed:
+            return _PlannedRequired(warnings=tuple(_nothing_known(creation)) if written else ())
+        facts = (*creation.facts, *(RunsOn(constraint.platforms) for constraint in assumed))
+        nodes = node_platforms(facts, self._policy.compatibility)
+        plan = plan_nodes(nodes)
+        refusal = refusal_text([*creation.constraints, *assumed])
+        warnings = tuple(_contradictions(plan, refusal)) if nodes else (_NOTHING_IN_COMMON.format(refusal),)
+        if plan.impossible:
+            pends = written and impossible is not ImpossiblePods.PASS
+            return _PlannedRequired(plan.additions if pends else (), warnings[0], warnings, impossible=True)
+        if not written:
+            return _NOTHING_REQUIRED
+        return _PlannedRequired(plan.additions, refusal if any(plan.additions) else "", warnings)
+
+    def _plan_preferred(self, creation: Creation, existing: NodeAffinity) -> tuple[PreferredSchedulingTerm, ...]:
+        """Preferences for a multi-arch pod, as `is_multi_arch` has it."""
+        architectures = common_architectures(creation.facts, self._policy.compatibility)
+        if len(architectures) < 2:
+            return ()
+        return plan_preferred(existing, preference_for(self._policy, creation.overrides), architectures)
+
+
+class _PlannedRequired(msgspec.Struct, frozen=True):
+    """The required affinity of `PlannedAdditions`."""
+
+    additions: tuple[Alternatives, ...] = ()
+    reason: str = ""
+    warnings: tuple[str, ...] = ()
+    impossible: bool = False
+
+
+_NOTHING_REQUIRED = _PlannedRequired()
+_PlanTerms = Callable[[NodeAffinity, Mapping[str, str], frozenset[Platform]], Plan]
+_NOTHING_IN_COMMON = "no platform is common to all images: {}"
+
+
+def _nothing_known(creation: Creation) -> Iterator[str]:
+    for image, fact in creation.unresolved[:1]:
+        reference = shown_reference(image.reference)
+        yield f"no node affinity was written: nothing is known of image {reference} ({fact.cause})"
+
+
+def _contradictions(plan: Plan, refusal: str) -> Iterator[str]:
+    if plan.selector_contradicts:
+        yield f"nodeSelector allows no node that the images run on: {refusal}"
+    if plan.contradicted:
+        yield (
+            f"{plan.contradicted} of {len(plan.additions)} terms of the pod's node affinity allow no node that the "
+            f"images run on: {refusal}"
+        )

@@ -1,0 +1,677 @@
+"""The audit: which images, workloads and DaemonSets keep a cluster from using an architecture, and what they take.
+
+`audit` decides with the functions of `placement`. The structs are what `audit -o json` prints; their schema has a
+version, which changes when a field is removed or means something else.
+"""
+
+import enum
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from extender.errors import InvalidReference
+from extender.images.content import Answer, Cause
+from extender.images.platform import Platform, runs_on
+from extender.images.reference import parse_reference
+from extender.kubernetes.audited_v1 import AuditedNode
+from extender.kubernetes.core_v1 import NodeAffinity, NodeSelector
+from extender.kubernetes.reported_v1 import Taint
+from extender.placement.affinity import plan_required
+from extender.placement.annotations import Mode, read_overrides
+from extender.placement.facts import (
+    Anywhere,
+    Fit,
+    ImageFact,
+    Pending,
+    PodImage,
+    RunsOn,
+    Unknown,
+    fact_of,
+    fit,
+    known_platforms,
+)
+from extender.placement.node_match import (
+    NodeDemands,
+    Obstacle,
+    Rule,
+    matches,
+    obstacles,
+    requirement_text,
+    taint_text,
+    tolerates,
+)
+from extender.placement.nodes import platform_of_node
+from extender.placement.policy import Policy, common_platforms
+from extender.reports.quantities import parse_quantity
+from extender.reports.workloads import Workload
+
+SCHEMA = "multiarch-extender.io/audit/v1"
+USUAL = (Platform("linux", "amd64"), Platform("linux", "arm64"))
+_OWN, _VENDOR = "own", "vendor"
+# Registries of which images are somebody else's, unless the caller says which are their own.
+_PUBLIC = frozenset(
+    ("docker.io", "quay.io", "ghcr.io", "gcr.io", "registry.k8s.io", "k8s.gcr.io", "public.ecr.aws", "nvcr.io",
+     "mcr.microsoft.com", "registry.gitlab.com", "docker.elastic.co", "registry.access.redhat.com",
+     "registry.redhat.io", "xpkg.upbound.io", "cgr.dev", "registry.suse.com", "lscr.io")
+)  # fmt: skip
+_GIVEN_TO_DAEMON_PODS = tuple(
+    Taint(f"node.kubernetes.io/{name}", None, effect)
+    for name, effect in (
+        ("not-ready", "NoExecute"), ("unreachable", "NoExecute"), ("disk-pressure", "NoSchedule"),
+        ("memory-pressure", "NoSchedule"), ("pid-pressure", "NoSchedule"), ("unschedulable", "NoSchedule"),
+        ("network-unavailable", "NoSchedule"),
+    )
+)  # fmt: skip
+"""Taints that the DaemonSet controller makes its pods tolerate (pkg/controller/daemon/util)."""
+
+
+class RunAnswer(enum.StrEnum):
+    """Whether a workload or an image runs on a platform."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+class FindingRule(enum.StrEnum):
+    """What is found."""
+
+    IMAGE_LACKS_PLATFORM = "image-lacks-platform"
+    IMAGE_UNKNOWN = "image-unknown"
+    NO_COMMON_PLATFORM = "no-common-platform"
+    SELECTOR_BLOCKS = "selector-blocks"
+    AFFINITY_BLOCKS = "affinity-blocks"
+    TAINT_NOT_TOLERATED = "taint-not-tolerated"
+    DAEMON_SET_LACKS_PLATFORM = "daemonset-lacks-platform"
+    DAEMON_SET_TAINT = "daemonset-taint-not-tolerated"
+    UNREADABLE = "unreadable"
+
+
+RULES: Mapping[FindingRule, str] = {
+    FindingRule.IMAGE_LACKS_PLATFORM: "An image is not built for a platform, so the workloads that use it cannot run "
+    "there",
+    FindingRule.IMAGE_UNKNOWN: "The platforms of an image are not known",
+    FindingRule.NO_COMMON_PLATFORM: "The images of a workload have no platform in common, so it can run nowhere",
+    FindingRule.SELECTOR_BLOCKS: "The nodeSelector of a workload allows no node of a platform on which its images run",
+    FindingRule.AFFINITY_BLOCKS: "The node affinity of a workload allows no node of a platform on which its images run",
+    FindingRule.TAINT_NOT_TOLERATED: "A workload does not tolerate the taint of nodes on which its images run",
+    FindingRule.DAEMON_SET_LACKS_PLATFORM: "A DaemonSet targets nodes on which its images do not run",
+    FindingRule.DAEMON_SET_TAINT: "A DaemonSet does not tolerate the taint of nodes that it targets",
+    FindingRule.UNREADABLE: "An object could not be read",
+}
+"""What each rule means."""
+
+
+class Weight(msgspec.Struct, frozen=True):
+    """What workloads take: how many there are, how many pods they want, and what these request together."""
+
+    workloads: int = 0
+    pods: int = 0
+    cpu_cores: float = 0.0
+    memory_bytes: int = 0
+
+    def __add__(self, other: "Weight") -> "Weight":
+        """Both together."""
+        return Weight(
+            self.workloads + other.workloads,
+            self.pods + other.pods,
+            round(self.cpu_cores + other.cpu_cores, 6),
+            self.memory_bytes + other.memory_bytes,
+        )
+
+
+class NewerTag(msgspec.Struct, frozen=True):
+    """The first newer tag of an image that runs on a platform: `tag` is None if there is none, and `why` tells why."""
+
+    platform: str
+    tag: str | None
+    why: str = ""
+
+
+class AuditedUse(msgspec.Struct, frozen=True):
+    """Where an image is used. `is_injected`: pods have it that the workload's template does not name."""
+
+    workload: str
+    used_as: str
+    name: str
+    is_injected: bool = False
+
+
+class AuditedImage(msgspec.Struct, frozen=True, kw_only=True):
+    """One image. `state` is known, anywhere or unknown; of an unknown one `cause` and `detail` tell why.
+
+    `lacks` has the targets on which it does not run. `blocks` weighs the workloads that it keeps from one of them, and
+    `unblocks` those that nothing else keeps from it: what a build of this image alone would set free. `owner` is own or
+    vendor.
+    """
+
+    reference: str
+    canonical: str | None
+    digest: str | None
+    state: str
+    platforms: list[str]
+    lacks: list[str]
+    cause: str
+    detail: str
+    owner: str
+    used_by: list[AuditedUse]
+    blocks: Weight
+    unblocks: Weight
+    newer: list[NewerTag] = []
+
+
+class Blocker(msgspec.Struct, frozen=True):
+    """What keeps a workload from a platform; `subject` is the image, label, requirement or taint."""
+
+    rule: FindingRule
+    subject: str
+    text: str
+
+
+class WorkloadPlatform(msgspec.Struct, frozen=True):
+    """Whether a workload runs on a platform: by its images alone, and with all that its pods ask of nodes.
+
+    `nodes` counts the cluster's nodes of the platform, 0 if there are none or no cluster was asked.
+    """
+
+    platform: str
+    answer: RunAnswer
+    images: RunAnswer
+    nodes: int
+    blockers: list[Blocker]
+
+
+class AuditedWorkload(msgspec.Struct, frozen=True, kw_only=True):
+    """One workload. `weight` is what its pods request; `skipped` tells why it is not judged, else it is empty."""
+
+    namespace: str
+    kind: str
+    name: str
+    source: str
+    managed_by: str
+    weight: Weight
+    images: list[str]
+    platforms: list[WorkloadPlatform]
+    skipped: str = ""
+
+
+class AuditedNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes of one platform: what they can give, and what of the workloads cannot use it."""
+
+    platform: str
+    nodes: int
+    cpu_cores: float
+    memory_bytes: int
+    blocked: Weight
+
+
+class PlatformSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of all could run on a platform today."""
+
+    platform: str
+    yes: Weight
+    no: Weight
+    unknown: Weight
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is found. `fingerprint` stays the same as long as it is the same finding.
+
+    `level` is error for a blocker, warning for what is unknown or for a DaemonSet's nodes, note for the rest.
+    """
+
+    rule: FindingRule
+    level: str
+    platform: str
+    subject: str
+    workloads: list[str]
+    sources: list[str]
+    message: str
+    fingerprint: str
+
+
+class Audit(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole report. `targets` are the platforms that were looked at. `problems` tell what could not be read.
+
+    `is_partial`: it was interrupted before every image was looked up.
+    """
+
+    schema: str
+    is_partial: bool
+    targets: list[str]
+    required: list[str]
+    total: Weight
+    summary: list[PlatformSummary]
+    nodes: list[AuditedNodes]
+    images: list[AuditedImage]
+    workloads: list[AuditedWorkload]
+    findings: list[Finding]
+    problems: list[str]
+
+
+class ImageEvidence(msgspec.Struct, frozen=True):
+    """What a lookup has found for one use of an image."""
+
+    answer: Answer
+    digest: str = ""
+
+
+class AuditInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What the audit goes by. `evidence` has, for each workload in order, one entry for each of its images.
+
+    `own` has prefixes of references, such as `registry.example.com/team/`, whose images are the caller's own.
+    """
+
+    workloads: Sequence[Workload]
+    evidence: Sequence[Sequence[ImageEvidence]]
+    policy: Policy
+    nodes: Sequence[AuditedNode] = ()
+    level_label: str = ""
+    required: Sequence[Platform] = ()
+    namespaces: Mapping[str, Mapping[str, str]] = {}
+    own: Sequence[str] = ()
+    newer: Mapping[tuple[str, str], NewerTag] = {}
+    problems: Sequence[str] = ()
+    is_partial: bool = False
+
+
+def targets_of(given: AuditInput) -> tuple[Platform, ...]:
+    """The platforms to look at: the required ones, else those of the nodes; amd64 and arm64 if these are too few."""
+    if given.required:
+        return tuple(dict.fromkeys(given.required))
+    found = {platform_of_node(node, given.level_label) for node in given.nodes} - {None}
+    platforms = sorted(platform for platform in found if platform is not None)
+    return tuple(platforms) if len(platforms) > 1 else tuple(dict.fromkeys((*platforms, *USUAL)))
+
+
+def wanted_newer(given: AuditInput) -> list[tuple[str, str]]:
+    """The images that block a target, each with the target, as in `AuditInput.newer`; those that block most first."""
+    report = audit(given)
+    images = sorted(
+        (image for image in report.images if image.lacks),
+        key=lambda image: (-image.blocks.cpu_cores, -image.blocks.pods, image.reference),
+    )
+    return [(image.reference, platform) for image in images for platform in image.lacks]
+
+
+def audit(given: AuditInput) -> Audit:
+    """The report. O(workloads × targets), and O(nodes) for each set of demands that workloads make of nodes."""
+    auditor = _Auditor(given)
+    workloads = [auditor.workload(*each) for each in zip(given.workloads, given.evidence, strict=True)]
+    images = auditor.images(workloads)
+    return Audit(
+        schema=SCHEMA,
+        is_partial=given.is_partial,
+        targets=[str(target) for target in auditor.targets],
+        required=[str(each) for each in given.required],
+        total=_sum(workload.weight for workload in workloads),
+        summary=[_summary(index, str(target), workloads) for index, target in enumerate(auditor.targets)],
+        nodes=auditor.node_pools(workloads),
+        images=images,
+        workloads=workloads,
+        findings=sorted(
+            (*_image_findings(images), *_workload_findings(workloads), *auditor.torn(), *auditor.daemon_sets()),
+            key=lambda each: (each.rule, each.subject, each.platform),
+        ),
+        problems=list(given.problems),
+    )
+
+
+def new_findings(report: Audit, baseline: Audit | None) -> list[Finding]:
+    """The findings of level error or unknown images for which a gate fails: those that the baseline does not have."""
+    known = {finding.fingerprint for finding in baseline.findings} if baseline else set()
+    return [
+        finding
+        for finding in report.findings
+        if (finding.level == "error" or finding.rule is FindingRule.IMAGE_UNKNOWN) and finding.fingerprint not in known
+    ]
+
+
+class _Auditor:
+    def __init__(self, given: AuditInput) -> None:
+        self._given = given
+        self._compatibility = given.policy.compatibility
+        self.targets = targets_of(given)
+        self._nodes: dict[Platform | None, list[AuditedNode]] = {}
+        for node in given.nodes:
+            self._nodes.setdefault(platform_of_node(node, given.level_label), []).append(node)
+        self._obstacles: dict[tuple[bytes, Platform], tuple[Obstacle, ...]] = {}
+
+    def workload(self, workload: Workload, evidence: Sequence[ImageEvidence]) -> AuditedWorkload:
+        facts = _facts(workload, evidence)
+        skipped = self._why_skipped(workload)
+        return AuditedWorkload(
+            namespace=workload.key.namespace,
+            kind=workload.key.kind,
+            name=workload.key.name,
+            source=workload.source,
+            managed_by=workload.managed_by,
+            weight=self._weight(workload),
+            images=list(dict.fromkeys(image.reference for image in workload.images)),
+            platforms=[] if skipped else [self._platform(target, workload, facts) for target in self.targets],
+            skipped=skipped,
+        )
+
+    def _weight(self, workload: Workload) -> Weight:
+        pods = workload.pods
+        if pods is None:
+            pods = len(list(self._targeted(workload))) if self._given.nodes else 1
+        return Weight(1, pods, round(pods * workload.cpu_cores, 6), int(pods * workload.memory_bytes))
+
+    def _why_skipped(self, workload: Workload) -> str:
+        runtime_class = workload.spec.runtime_class_name
+        if runtime_class and runtime_class in self._given.policy.ignore_runtime_classes:
+            return f"its RuntimeClass {runtime_class} is in placement.ignore_runtime_classes"
+        overrides = read_overrides(workload.annotations, self._given.namespaces.get(workload.key.namespace))
+        return "the annotation multiarch-extender.io/mode is ignore" if overrides.mode is Mode.IGNORE else ""
+
+    def _platform(
+        self, target: Platform, workload: Workload, facts: Sequence[tuple[PodImage, ImageFact]]
+    ) -> WorkloadPlatform:
+        fits = fit([fact for _, fact in facts], target, self._compatibility)
+        images = {Fit.YES: RunAnswer.YES, Fit.NO: RunAnswer.NO, Fit.UNRESOLVED: RunAnswer.UNKNOWN}[fits]
+        blockers = [*self._image_blockers(target, facts)]
+        in_the_way = [_blocker(obstacle, target) for obstacle in self._obstacles_on(target, workload)]
+        blockers += in_the_way
+        answer = RunAnswer.NO if in_the_way else images
+        return WorkloadPlatform(str(target), answer, images, len(self._nodes.get(target, ())), blockers)
+
+    def _image_blockers(self, target: Platform, facts: Sequence[tuple[PodImage, ImageFact]]) -> Iterator[Blocker]:
+        for image, fact in facts:
+            match fact:
+                case RunsOn() if not runs_on(fact.platforms, target, self._compatibility):
+                    has = ", ".join(map(str, sorted(fact.platforms)))
+                    text = f"image {image.reference} is built only for {has}"
+                    yield Blocker(FindingRule.IMAGE_LACKS_PLATFORM, image.reference, text)
+                case Pending() | Unknown():
+                    text = f"image {image.reference} is not known: {fact.detail}"
+                    yield Blocker(FindingRule.IMAGE_UNKNOWN, image.reference, text)
+
+    def _obstacles_on(self, target: Platform, workload: Workload) -> tuple[Obstacle, ...]:
+        """Why no node of the platform takes the workload's pods, apart from its images; empty if one does."""
+        demands = _demands(workload)
+        key = msgspec.json.encode(demands), target
+        found = self._obstacles.get(key)
+        if found is None:
+            found = self._obstacles[key] = tuple(self._find_obstacles(target, demands))
+        return found
+
+    def _find_obstacles(self, target: Platform, demands: NodeDemands) -> Iterable[Obstacle]:
+        nodes = self._nodes.get(target)
+        if not nodes:
+            return _contradictions(target, demands)
+        kinds: Counter[tuple[Obstacle, ...]] = Counter()
+        for node in nodes:
+            met = obstacles(demands, node)
+            if not met:
+                return ()
+            kinds[met] += 1
+        (nearest, _), *_ = sorted(kinds.items(), key=lambda item: (len(item[0]), -item[1], item[0]))
+        return nearest
+
+    def _targeted(self, workload: Workload) -> Iterator[AuditedNode]:
+        """The nodes that a DaemonSet wants a pod on, were it not for taints."""
+        demands = _demands(workload)
+        for node in self._given.nodes:
+            labels = (node.metadata and node.metadata.labels) or {}
+            name = (node.metadata and node.metadata.name) or ""
+            if all(labels.get(key) == value for key, value in demands.selector.items()) and (
+                demands.terms is None or any(matches(term, labels, name) for term in demands.terms)
+            ):
+                yield node
+
+    def images(self, workloads: Sequence[AuditedWorkload]) -> list[AuditedImage]:
+        uses: dict[str, list[AuditedUse]] = {}
+        evidence: dict[str, tuple[PodImage, ImageEvidence]] = {}
+        for workload, found in zip(self._given.workloads, self._given.evidence, strict=True):
+            for use in workload.uses:
+                used = AuditedUse(str(workload), use.used_as, use.name, use.is_injected)
+                uses.setdefault(use.image.reference, []).append(used)
+            for image, item in zip(workload.images, found, strict=True):
+                if _is_better(item, evidence.get(image.reference)):
+                    evidence[image.reference] = image, item
+        blocks, unblocks = self._weights(workloads)
+        nothing = Weight()
+        return [
+            self._image(image, item, uses[reference], blocks.get(reference, nothing), unblocks.get(reference, nothing))
+            for reference, (image, item) in sorted(evidence.items())
+        ]
+
+    def _weights(self, workloads: Sequence[AuditedWorkload]) -> tuple[dict[str, Weight], dict[str, Weight]]:
+        """What each image blocks, and what it alone blocks."""
+        blocks: dict[str, Weight] = {}
+        unblocks: dict[str, Weight] = {}
+        for workload in workloads:
+            blocked: set[str] = set()
+            alone: set[str] = set()
+            for platform in workload.platforms:
+                lacking = {each.subject for each in platform.blockers if each.rule is FindingRule.IMAGE_LACKS_PLATFORM}
+                blocked |= lacking
+                if len(platform.blockers) == 1:
+                    alone |= lacking
+            for reference in blocked:
+                blocks[reference] = blocks.get(reference, Weight()) + workload.weight
+            for reference in alone:
+                unblocks[reference] = unblocks.get(reference, Weight()) + workload.weight
+        return blocks, unblocks
+
+    def _image(
+        self, image: PodImage, evidence: ImageEvidence, uses: list[AuditedUse], blocks: Weight, unblocks: Weight
+    ) -> AuditedImage:
+        fact = fact_of(image, evidence.answer, may_be_pending=False)
+        platforms = fact.platforms if isinstance(fact, RunsOn) else frozenset[Platform]()
+        lacks = [
+            str(target) for target in self.targets if platforms and not runs_on(platforms, target, self._compatibility)
+        ]
+        canonical = _canonical(image.reference)
+        newer = (self._given.newer.get((image.reference, platform)) for platform in lacks)
+        return AuditedImage(
+            reference=image.reference,
+            canonical=canonical,
+            digest=evidence.digest or None,
+            state="known" if platforms else "anywhere" if isinstance(fact, Anywhere) else "unknown",
+            platforms=[str(platform) for platform in sorted(platforms)],
+            lacks=lacks,
+            cause=fact.cause.value if isinstance(fact, Pending | Unknown) else "",
+            detail=fact.detail if isinstance(fact, Pending | Unknown) else "",
+            owner=self._owner(canonical or image.reference),
+            used_by=uses,
+            blocks=blocks,
+            unblocks=unblocks,
+            newer=[each for each in newer if each],
+        )
+
+    def _owner(self, canonical: str) -> str:
+        if self._given.own:
+            return _OWN if canonical.startswith(tuple(self._given.own)) else _VENDOR
+        return _VENDOR if canonical.partition("/")[0] in _PUBLIC else _OWN
+
+    def node_pools(self, workloads: Sequence[AuditedWorkload]) -> list[AuditedNodes]:
+        found = []
+        for platform, nodes in sorted(self._nodes.items(), key=lambda item: str(item[0] or "")):
+            allocatable = [(node.status and node.status.allocatable) or {} for node in nodes]
+            blocked = (
+                workload.weight
+                for workload in workloads
+                for each in workload.platforms
+                if each.platform == str(platform) and each.answer is RunAnswer.NO
+            )
+            found.append(
+                AuditedNodes(
+                    platform=str(platform) if platform else "",
+                    nodes=len(nodes),
+                    cpu_cores=round(sum(parse_quantity(each.get("cpu", 0)) for each in allocatable), 6),
+                    memory_bytes=int(sum(parse_quantity(each.get("memory", 0)) for each in allocatable)),
+                    blocked=_sum(blocked),
+                )
+            )
+        return found
+
+    def torn(self) -> Iterator[Finding]:
+        """The workloads whose images have no platform in common."""
+        for workload, evidence in zip(self._given.workloads, self._given.evidence, strict=True):
+            facts = [fact for _, fact in _facts(workload, evidence)]
+            known = known_platforms(facts)
+            if known and not common_platforms(facts, self._compatibility) and not self._why_skipped(workload):
+                text = f"{workload} can run nowhere: its images have no platform in common"
+                yield _finding(FindingRule.NO_COMMON_PLATFORM, "", str(workload), [workload], text, "error")
+
+    def daemon_sets(self) -> Iterator[Finding]:
+        """What keeps DaemonSets from nodes that they target: images, and taints that their pods do not tolerate."""
+        for workload, evidence in zip(self._given.workloads, self._given.evidence, strict=True):
+            if not workload.is_daemon_set or self._why_skipped(workload):
+                continue
+            facts = [fact for _, fact in _facts(workload, evidence)]
+            platforms: Counter[Platform] = Counter()
+            taints: Counter[str] = Counter()
+            for node in self._targeted(workload):
+                platform = platform_of_node(node, self._given.level_label)
+                if platform and fit(facts, platform, self._compatibility) is Fit.NO:
+                    platforms[platform] += 1
+                taints.update(_untolerated(workload, node))
+            for platform, nodes in sorted(platforms.items()):
+                text = f"{workload} targets {nodes} nodes of {platform}, on which its images do not run"
+                yield _finding(
+                    FindingRule.DAEMON_SET_LACKS_PLATFORM, str(platform), str(workload), [workload], text, "error"
+                )
+            for taint, nodes in sorted(taints.items()):
+                text = f"{workload} targets {nodes} nodes with the taint {taint}, which it does not tolerate"
+                yield _finding(FindingRule.DAEMON_SET_TAINT, "", f"{workload} {taint}", [workload], text, "warning")
+
+
+def _facts(workload: Workload, evidence: Sequence[ImageEvidence]) -> list[tuple[PodImage, ImageFact]]:
+    return [
+        (image, fact_of(image, found.answer, may_be_pending=False))
+        for image, found in zip(workload.images, evidence, strict=True)
+    ]
+
+
+def _is_better(item: ImageEvidence, known: tuple[PodImage, ImageEvidence] | None) -> bool:
+    """Whether to show this evidence of an image, of which namespaces with other credentials may have less."""
+    return known is None or (not known[1].digest and bool(item.digest))
+
+
+def _canonical(reference: str) -> str | None:
+    try:
+        return str(parse_reference(reference))
+    except InvalidReference:
+        return None
+
+
+def _demands(workload: Workload) -> NodeDemands:
+    spec = workload.spec
+    required = spec.affinity and spec.affinity.node_affinity and spec.affinity.node_affinity.required
+    return NodeDemands(
+        selector=spec.node_selector or {},
+        terms=(required.node_selector_terms or ()) if required else None,
+        tolerations=spec.tolerations or (),
+    )
+
+
+def _contradictions(target: Platform, demands: NodeDemands) -> Iterator[Obstacle]:
+    """What a workload's own selector and affinity say against any node of the platform."""
+    affinity = NodeAffinity(required=NodeSelector(demands.terms))
+    plain = Platform(target.os, target.architecture)
+    plan = plan_required(affinity, demands.selector, frozenset((plain,)))
+    if plan.selector_contradicts:
+        for key, value in sorted(demands.selector.items()):
+            if key.endswith(("kubernetes.io/arch", "kubernetes.io/os")):
+                yield Obstacle(Rule.SELECTOR, f"{key}={value}")
+    elif demands.terms and plan.contradicted == len(demands.terms):
+        texts = dict.fromkeys(
+            requirement_text(each)
+            for term in demands.terms
+            for each in term.match_expressions or ()
+            if each.key.endswith(("kubernetes.io/arch", "kubernetes.io/os"))
+        )
+        yield Obstacle(Rule.AFFINITY, "; or ".join(texts))
+
+
+def _untolerated(workload: Workload, node: AuditedNode) -> Iterator[str]:
+    given = {(taint.key, taint.effect) for taint in _GIVEN_TO_DAEMON_PODS}
+    for taint in (node.spec and node.spec.taints) or ():
+        if taint.effect not in ("NoSchedule", "NoExecute") or (taint.key, taint.effect) in given:
+            continue
+        if not any(tolerates(each, taint) for each in workload.spec.tolerations or ()):
+            yield taint_text(taint)
+
+
+_BLOCKER_RULES = {
+    Rule.SELECTOR: (FindingRule.SELECTOR_BLOCKS, "its nodeSelector asks for {}"),
+    Rule.AFFINITY: (FindingRule.AFFINITY_BLOCKS, "its node affinity asks for {}"),
+    Rule.TAINT: (FindingRule.TAINT_NOT_TOLERATED, "it does not tolerate the taint {}"),
+    Rule.UNSCHEDULABLE: (FindingRule.TAINT_NOT_TOLERATED, "every such node is cordoned ({})"),
+}
+
+
+def _blocker(obstacle: Obstacle, target: Platform) -> Blocker:
+    rule, text = _BLOCKER_RULES[obstacle.rule]
+    return Blocker(rule, obstacle.subject, f"on {target}: {text.format(obstacle.subject)}")
+
+
+def _sum(weights: Iterable[Weight]) -> Weight:
+    workloads, pods, cores, memory = 0, 0, 0.0, 0
+    for weight in weights:
+        workloads += weight.workloads
+        pods += weight.pods
+        cores += weight.cpu_cores
+        memory += weight.memory_bytes
+    return Weight(workloads, pods, round(cores, 6), memory)
+
+
+def _summary(index: int, platform: str, workloads: Sequence[AuditedWorkload]) -> PlatformSummary:
+    def weigh(answer: RunAnswer) -> Weight:
+        return _sum(each.weight for each in workloads if each.platforms and each.platforms[index].answer is answer)
+
+    return PlatformSummary(
+        platform=platform, yes=weigh(RunAnswer.YES), no=weigh(RunAnswer.NO), unknown=weigh(RunAnswer.UNKNOWN)
+    )
+
+
+def _image_findings(images: Sequence[AuditedImage]) -> Iterator[Finding]:
+    for image in images:
+        workloads = list(dict.fromkeys(use.workload for use in image.used_by))
+        for platform in image.lacks:
+            has, newer = ", ".join(image.platforms), {each.platform: each for each in image.newer}.get(platform)
+            text = f"image {image.reference} does not run on {platform}: it is built only for {has}"
+            if newer and newer.tag:
+                text += f"; the first newer tag that does is {newer.tag}"
+            yield Finding(
+                rule=FindingRule.IMAGE_LACKS_PLATFORM, level="error", platform=platform, subject=image.reference,
+                workloads=workloads, sources=[], message=text,
+                fingerprint=f"{FindingRule.IMAGE_LACKS_PLATFORM}:{platform}:{image.canonical or image.reference}",
+            )  # fmt: skip
+        if image.state == "unknown" and image.cause != Cause.NEVER_PULLED:
+            yield Finding(
+                rule=FindingRule.IMAGE_UNKNOWN, level="warning", platform="", subject=image.reference,
+                workloads=workloads, sources=[], message=f"image {image.reference} is not known: {image.detail}",
+                fingerprint=f"{FindingRule.IMAGE_UNKNOWN}::{image.canonical or image.reference}",
+            )  # fmt: skip
+
+
+def _workload_findings(workloads: Sequence[AuditedWorkload]) -> Iterator[Finding]:
+    """What stands beside images: the rules of the workload itself."""
+    for workload in workloads:
+        name = f"{workload.namespace}/" * bool(workload.namespace) + f"{workload.kind}/{workload.name}"
+        for platform in workload.platforms:
+            for each in platform.blockers:
+                if each.rule in (FindingRule.IMAGE_LACKS_PLATFORM, FindingRule.IMAGE_UNKNOWN):
+                    continue
+                if platform.images is RunAnswer.YES:
+                    yield Finding(
+                        rule=each.rule, level="note", platform=platform.platform, subject=name, workloads=[name],
+                        sources=[workload.source] if workload.source else [], message=f"{name} {each.text}",
+                        fingerprint=f"{each.rule}:{platform.platform}:{name}:{each.subject}",
+                    )  # fmt: skip
+
+
+def _finding(
+    rule: FindingRule, platform: str, subject: str, workloads: Sequence[Workload], message: str, level: str
+) -> Finding:
+    return Finding(
+        rule=rule, level=level, platform=platform, subject=subject, message=message,
+        workloads=[str(workload) for workload in workloads],
+        sources=[workload.source for workload in workloads if workload.source],
+        fingerprint=f"{rule}:{platform}:{subject}",
+    )  # fmt: skip

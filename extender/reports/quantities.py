@@ -1,0 +1,62 @@
+"""Quantities as Kubernetes writes them (`100m`, `1.5Gi`, `2e3`), and what a pod requests of a node."""
+
+import re
+from collections.abc import Iterable
+
+from extender.kubernetes.audited_v1 import AuditedContainer, AuditedSpec, Quantities, ResourceRequirements
+
+# k8s.io/apimachinery/pkg/api/resource/quantity.go
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,2})|([KMGTPE]i|[numkMGTPE]))?", re.ASCII)
+_FACTORS = {
+    "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,
+}  # fmt: skip
+
+
+def parse_quantity(text: str | float) -> float:
+    """The number that a quantity is; 0 for what is no quantity, which an API server refuses."""
+    found = _QUANTITY.fullmatch(str(text))
+    if found is None:
+        return 0.0
+    number, exponent, suffix = found.groups()
+    return float(number + (exponent or "")) * _FACTORS.get(suffix, 1.0)
+
+
+def requested(spec: AuditedSpec, resource: str) -> float:
+    """How much of the resource kube-scheduler reserves for a pod, in cores or bytes.
+
+    What the pod itself requests (`spec.resources`) counts before its containers' sum. Init containers run one after the
+    other, beside the sidecars that began before them (KEP-753). The overhead of a RuntimeClass is added.
+    """
+    own = _request(spec.resources, resource)
+    total = own if own is not None else _of_containers(spec, resource)
+    return total + parse_quantity((spec.overhead or {}).get(resource, 0))
+
+
+def _of_containers(spec: AuditedSpec, resource: str) -> float:
+    sidecars = peak = 0.0
+    for container in spec.init_containers or ():
+        amount = _request(container.resources, resource) or 0.0
+        if container.restart_policy == "Always":
+            sidecars += amount
+            peak = max(peak, sidecars)
+        else:
+            peak = max(peak, sidecars + amount)
+    return max(peak, sidecars + _sum(spec.containers or (), resource))
+
+
+def _sum(containers: Iterable[AuditedContainer], resource: str) -> float:
+    return sum(_request(container.resources, resource) or 0.0 for container in containers)
+
+
+def _request(resources: ResourceRequirements | None, resource: str) -> float | None:
+    """The request, which is the limit where only that is given; None without either."""
+    for quantities in (resources.requests, resources.limits) if resources else ():
+        found = _find(quantities, resource)
+        if found is not None:
+            return found
+    return None
+
+
+def _find(quantities: Quantities | None, resource: str) -> float | None:
+    return parse_quantity(quantities[resource]) if quantities and resource in quantities else None

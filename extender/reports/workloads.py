@@ -1,0 +1,290 @@
+"""Workloads: objects as a person wrote them, or the top owners of pods, with their images and what they take.
+
+`WorkloadCollector` makes them of objects and pods in any order, from a cluster or from manifests.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from extender.errors import ExtenderError
+from extender.kubernetes.audited_v1 import AuditedContainer, AuditedPod, AuditedSpec, OwningController
+from extender.kubernetes.pod_templates import KubernetesObject, pod_of
+from extender.placement.facts import PodImage, Role
+from extender.reports.quantities import requested
+
+_FINISHED = ("Succeeded", "Failed")
+_STATIC = "Node"  # the owner of a static pod's mirror
+
+
+class UnreadableWorkload(ExtenderError):
+    """An object whose pod has a field of another type than Kubernetes gives it."""
+
+
+class WorkloadKey(NamedTuple):
+    """What tells workloads apart."""
+
+    namespace: str
+    kind: str
+    name: str
+
+
+class ImageUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One use of an image by a workload.
+
+    `used_as` is container, init container, sidecar, ephemeral container or image volume, and `name` that of the
+    container or volume. `is_injected`: pods of the workload have it, and its template does not.
+    """
+
+    image: PodImage
+    used_as: str
+    name: str
+    is_injected: bool = False
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload: its uses of images, how many pods it wants, and what one of its pods requests.
+
+    `spec` tells where its pods may run. `managed_by` names the controller that owns the object itself, such as a custom
+    resource, and `source` the file and document it is from, empty for a cluster. `pods` is None for a DaemonSet that no
+    cluster runs: then one for each node that it targets.
+    """
+
+    key: WorkloadKey
+    spec: AuditedSpec
+    annotations: Mapping[str, str] = {}
+    uses: tuple[ImageUse, ...] = ()
+    pods: int | None = 1
+    cpu_cores: float = 0.0
+    memory_bytes: float = 0.0
+    managed_by: str = ""
+    source: str = ""
+
+    @property
+    def is_daemon_set(self) -> bool:
+        """Whether it wants a pod on every node that it targets."""
+        return self.key.kind == "DaemonSet"
+
+    @property
+    def images(self) -> tuple[PodImage, ...]:
+        """Its images without repeats."""
+        return tuple(dict.fromkeys(use.image for use in self.uses))
+
+    def __str__(self) -> str:
+        """`namespace/Kind/name`, without the namespace where none is given."""
+        namespace, kind, name = self.key
+        return f"{namespace}/{kind}/{name}" if namespace else f"{kind}/{name}"
+
+
+class _Pods(msgspec.Struct):
+    """The live pods of one owner: how many, one of them, and every use of an image."""
+
+    number: int
+    spec: AuditedSpec
+    annotations: Mapping[str, str]
+    uses: dict[ImageUse, None]
+
+
+class WorkloadCollector:
+    """Takes objects and pods in any order; `workloads` gives the top owners.
+
+    A pod's top owner is found through ReplicaSets and Jobs that were added. Its images that its owner's template lacks
+    count as injected. Pods whose owner was not added stand for it, whatever its kind. Finished pods and Jobs count for
+    nothing. Memory is O(workloads + bare pods): equal specs and names are kept once.
+    """
+
+    def __init__(self) -> None:
+        self._templates: dict[WorkloadKey, Workload] = {}
+        self._controllers: dict[WorkloadKey, WorkloadKey] = {}
+        self._pods: dict[WorkloadKey, _Pods] = {}
+        self._specs: dict[bytes, AuditedSpec] = {}
+        self.finished = 0
+
+    def add(self, manifest: KubernetesObject, source: str = "") -> bool:
+        """Adds an object; returns whether it has pods. `source` names its file and document.
+
+        Raises:
+            UnreadableWorkload: it has pods, and a field of another type than in core/v1.
+        """
+        pod = pod_of(manifest)
+        if pod is None:
+            return False
+        kind, metadata = str(manifest.get("kind") or ""), manifest.get("metadata") or {}
+        try:
+            if kind == "Pod" and not source:
+                self.add_pod(msgspec.json.encode(manifest))
+                return True
+            decoded = _POD.decode(msgspec.json.encode(pod))
+            owner = _controller(_META.decode(msgspec.json.encode(metadata)).owner_references)
+        except msgspec.DecodeError as exc:
+            raise UnreadableWorkload(f"{kind} {metadata.get('name', 'without a name')}: {exc}") from exc
+        name = str(metadata.get("name") or metadata.get("generateName") or "without-a-name")
+        key = WorkloadKey(str(metadata.get("namespace") or ""), kind, name)
+        if owner:
+            self._controllers[key] = WorkloadKey(key.namespace, owner.kind, owner.name)
+        if _is_finished(manifest):
+            self.finished += 1
+            return True
+        spec = self._shared(decoded.spec)
+        annotations = decoded.metadata.annotations
+        self._templates[key] = Workload(
+            key=key,
+            spec=spec,
+            annotations=annotations if isinstance(annotations, dict) else {},
+            uses=tuple(uses_of(spec)),
+            pods=_wanted_pods(manifest),
+            cpu_cores=requested(spec, "cpu"),
+            memory_bytes=requested(spec, "memory"),
+            managed_by=f"{owner.kind}/{owner.name}" if owner else "",
+            source=source,
+        )
+        return True
+
+    def add_pod(self, document: bytes | msgspec.Raw) -> None:
+        """Adds a live pod.
+
+        Raises:
+            UnreadableWorkload: a field has another type than in core/v1.
+        """
+        try:
+            pod = _POD.decode(document)
+        except msgspec.DecodeError as exc:
+            raise UnreadableWorkload(f"a pod: {exc}") from exc
+        if pod.status and pod.status.phase in _FINISHED:
+            self.finished += 1
+            return
+        metadata = pod.metadata
+        owner = _controller(metadata.owner_references)
+        is_bare = owner is None or owner.kind == _STATIC
+        name = (metadata.name or metadata.generate_name or "") if is_bare or owner is None else owner.name
+        key = WorkloadKey(metadata.namespace or "", "Pod" if is_bare or owner is None else owner.kind, name)
+        held = self._pods.get(key)
+        spec = self._shared(pod.spec)
+        if held is None:
+            annotations = metadata.annotations if isinstance(metadata.annotations, dict) else {}
+            self._pods[key] = _Pods(1, spec, annotations, dict.fromkeys(uses_of(spec)))
+            return
+        held.number += 1
+        if spec is not held.spec:
+            held.uses.update(dict.fromkeys(uses_of(spec)))
+
+    def workloads(self) -> list[Workload]:
+        """The workloads so far, sorted by namespace, kind and name."""
+        found = {key: each for key, each in self._templates.items() if self._top(key) == key}
+        for top, held in self._pods_of_tops().items():
+            if top in found:
+                found[top] = _with_injected(found[top], held)
+            else:
+                found[top] = _of_pods(top, held)
+        for key, each in self._templates.items():  # of owners that nobody listed, such as an Argo Rollout's ReplicaSets
+            top = self._top(key)
+            if top not in found and each.pods != 0:
+                found[top] = msgspec.structs.replace(each, key=top, managed_by="")
+        return [found[key] for key in sorted(found)]
+
+    def _pods_of_tops(self) -> dict[WorkloadKey, _Pods]:
+        joined: dict[WorkloadKey, _Pods] = {}
+        for key, held in self._pods.items():
+            top = self._top(key)
+            if top in joined:
+                other = joined[top]
+                joined[top] = _Pods(other.number + held.number, held.spec, held.annotations, other.uses | held.uses)
+            else:
+                joined[top] = held
+        return joined
+
+    def _top(self, key: WorkloadKey) -> WorkloadKey:
+        """The owner of the owner and so on, as long as it makes pods by itself or is not known."""
+        for _ in range(8):
+            above = self._controllers.get(key)
+            if above is None or key.kind not in ("ReplicaSet", "Job", "Pod"):
+                return key
+            key = above
+        return key
+
+    def _shared(self, spec: AuditedSpec) -> AuditedSpec:
+        """The one object for equal specs; the node's name and the volumes of a service account differ and are left."""
+        kept = msgspec.structs.replace(
+            spec, node_name=None, volumes=tuple(volume for volume in spec.volumes or () if volume.image) or None
+        )
+        return self._specs.setdefault(msgspec.json.encode(kept), kept)
+
+
+_POD = msgspec.json.Decoder(AuditedPod)
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    owner_references: list[OwningController] | None = None
+
+
+_META = msgspec.json.Decoder(_Meta)
+
+
+def uses_of(spec: AuditedSpec, *, is_injected: bool = False) -> Iterator[ImageUse]:
+    """Each use of an image by a pod of this spec, in pod order."""
+
+    def use(container: AuditedContainer, used_as: str) -> ImageUse:
+        image = PodImage(container.image or "", Role.CONTAINER, container.image_pull_policy or "")
+        return ImageUse(image=image, used_as=used_as, name=container.name, is_injected=is_injected)
+
+    for container in spec.containers or ():
+        yield use(container, "container")
+    for container in spec.init_containers or ():
+        yield use(container, "sidecar" if container.restart_policy == "Always" else "init container")
+    for container in spec.ephemeral_containers or ():
+        yield use(container, "ephemeral container")
+    for volume in spec.volumes or ():
+        if volume.image and volume.image.reference:
+            image = PodImage(volume.image.reference, Role.VOLUME, volume.image.pull_policy or "")
+            yield ImageUse(image=image, used_as="image volume", name=volume.name, is_injected=is_injected)
+
+
+def _with_injected(workload: Workload, held: _Pods) -> Workload:
+    own = {(use.image.reference, use.image.role) for use in workload.uses}
+    names = {use.name for use in workload.uses}  # under one of which pods of an older template have another image
+    added = [
+        msgspec.structs.replace(use, is_injected=True)
+        for use in held.uses
+        if (use.image.reference, use.image.role) not in own and use.name not in names
+    ]
+    return msgspec.structs.replace(workload, uses=(*workload.uses, *added)) if added else workload
+
+
+def _of_pods(key: WorkloadKey, held: _Pods) -> Workload:
+    return Workload(
+        key=key,
+        spec=held.spec,
+        annotations=held.annotations,
+        uses=tuple(held.uses),
+        pods=held.number,
+        cpu_cores=requested(held.spec, "cpu"),
+        memory_bytes=requested(held.spec, "memory"),
+    )
+
+
+def _controller(owners: list[OwningController] | None) -> OwningController | None:
+    return next((owner for owner in owners or () if owner.controller), None)
+
+
+def _wanted_pods(manifest: Mapping[str, Any]) -> int | None:
+    """How many pods the object wants at a time; 0 for one that is suspended, None for a DaemonSet of no cluster."""
+    kind, spec, status = manifest.get("kind"), manifest.get("spec") or {}, manifest.get("status") or {}
+    if kind == "Pod":
+        return 1
+    if kind == "DaemonSet":
+        wanted = status.get("desiredNumberScheduled")
+        return wanted if isinstance(wanted, int) else None
+    if spec.get("suspend") is True or kind == "PodTemplate":
+        return 0
+    if kind == "CronJob":
+        spec = (spec.get("jobTemplate") or {}).get("spec") or {}
+    wanted = spec.get("parallelism" if kind in ("Job", "CronJob") else "replicas")
+    return wanted if isinstance(wanted, int) else 1
+
+
+def _is_finished(manifest: Mapping[str, Any]) -> bool:
+    if manifest.get("kind") != "Job":
+        return False
+    conditions = (manifest.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") in ("Complete", "Failed") and each.get("status") == "True" for each in conditions)

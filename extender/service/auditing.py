@@ -1,0 +1,298 @@
+"""Gathers what the audit goes by: workloads of a cluster, the answer for each of their images, and newer tags.
+
+Lookups use the service's own resolver, cache and store, so that an audit that was interrupted goes on from there.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.cluster.secrets import ClusterSecrets
+from extender.cluster.workloads import (
+    POD,
+    WORKLOAD_KINDS,
+    fetch_account_secrets,
+    fetch_namespace_annotations,
+    list_documents,
+    list_nodes,
+    list_objects,
+)
+from extender.credentials.keyring import JoinedKeyring, Keyring, sources_of
+from extender.errors import ExtenderError, InvalidReference, RegistryDenied, RegistryError
+from extender.images.content import Cause, Content, Failure
+from extender.images.platform import Compatibility, Platform, parse_platform, runs_on
+from extender.images.reference import ImageReference, parse_reference
+from extender.images.tags import newer_tags, parse_tag
+from extender.kubernetes.audited_v1 import AuditedNode
+from extender.kubernetes.core_v1 import LocalObjectReference, Pod, PodSpec
+from extender.kubernetes.meta_v1 import ObjectMeta
+from extender.outlets.pod_resolver import PodResolver
+from extender.placement.facts import PodImage
+from extender.registry.client import RegistryClient
+from extender.reports.audit import ImageEvidence, NewerTag
+from extender.reports.workloads import UnreadableWorkload, Workload, WorkloadCollector
+from extender.resolver.image_cache import ImageQuery
+from extender.service.cluster_view import NoCluster
+
+AT_ONCE = 64
+"""Lookups under way. Of these `registry.concurrency_per_host` are at one host; the others wait for their turns."""
+_WAIT_SECONDS = 120.0  # for one lookup: its turn at a host that 63 others want, and its requests
+_MOST_TAG_LOOKUPS = 12  # of one image: the newest tag, and a search among 2,000 others
+_INTERRUPTED = Failure(Cause.LOOKING_UP, "the audit was interrupted before it was looked up")
+K = TypeVar("K")
+_ENDLESS = Failure(Cause.LOOKING_UP, f"its lookup did not end within {_WAIT_SECONDS:g} s")
+
+
+class ClusterContents(msgspec.Struct, frozen=True):
+    """What a cluster has. `problems` tells which kinds could not be listed."""
+
+    workloads: list[Workload]
+    nodes: list[AuditedNode]
+    namespaces: Mapping[str, Mapping[str, str]]
+    problems: list[str]
+
+
+class ReadCluster(NoCluster):
+    """A cluster that is read once. Its pull secrets may be read, since the pods that name them were read there."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        super().__init__()
+        self.secrets = ClusterSecrets(client)
+
+
+async def read_cluster(client: ClusterClient, namespace: str = "") -> ClusterContents:
+    """The workloads of a namespace or, if that is empty, of all; the nodes, and the namespaces' annotations.
+
+    A kind that may not be listed is a problem, and so is an object that cannot be read.
+
+    Raises:
+        ClusterError: the API server cannot be reached, or refuses for another reason.
+    """
+    collector, problems = WorkloadCollector(), list[str]()
+    for kind in WORKLOAD_KINDS:
+        with _noting(problems, kind.plural):
+            async for manifest in list_objects(client, kind, namespace):
+                with _noting(problems, kind.plural):
+                    collector.add(manifest)
+    with _noting(problems, POD.plural):
+        async for document in list_documents(client, POD.path(namespace)):
+            with _noting(problems, POD.plural):
+                collector.add_pod(document)
+    nodes: list[AuditedNode] = []
+    with _noting(problems, "nodes"):
+        nodes = await list_nodes(client)
+    accounts: Mapping[tuple[str, str], tuple[str, ...]] = {}
+    with _noting(problems, "serviceaccounts"):
+        accounts = await fetch_account_secrets(client, namespace)
+    workloads = [_with_account_secrets(workload, accounts) for workload in collector.workloads()]
+    return ClusterContents(workloads, nodes, await fetch_namespace_annotations(client, namespace), problems)
+
+
+class ImageLookups:
+    """Looks up the images of workloads side by side, until it is stopped."""
+
+    def __init__(self, pod_resolver: PodResolver, client: RegistryClient, on_done: Callable[[str], None]) -> None:
+        """`on_done` is called with an image's reference after its lookup."""
+        self._pod_resolver = pod_resolver
+        self._client = client
+        self._on_done = on_done
+        self._stopped = asyncio.Event()
+        self._found: dict[tuple[object, ...], ImageEvidence] = {}
+        self._keyrings: dict[str, Keyring] = {}
+
+    def stop(self) -> None:
+        """Ends the lookups: those that have not ended stay unknown."""
+        self._stopped.set()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped.is_set()
+
+    def count(self, workloads: Sequence[Workload]) -> int:
+        """How many lookups `look_up` makes."""
+        return len(self._wanted(workloads))
+
+    async def look_up(self, workloads: Sequence[Workload]) -> list[list[ImageEvidence]]:
+        """For each workload, in order, what is found for each of its images."""
+        wanted = self._wanted(workloads)
+
+        async def one(key: tuple[object, ...]) -> None:
+            image, workload = wanted[key]
+            self._found[key] = await self._look_up_one(image, workload)
+            self._on_done(image.reference)
+
+        await self._side_by_side(wanted, one)
+        missing = ImageEvidence(_INTERRUPTED)
+        return [
+            [self._found.get(_key(image, workload), missing) for image in workload.images] for workload in workloads
+        ]
+
+    async def look_for_newer(
+        self, wanted: Sequence[tuple[str, str]], compatibility: Compatibility
+    ) -> dict[tuple[str, str], NewerTag]:
+        """For each image and platform the first newer tag that runs there; those that `stop` cut off are left out.
+
+        The newest tag is looked at first, and the first one that has the platform is then searched by halves: a few
+        lookups for hundreds of tags. That supposes that a platform which was gained is not lost again.
+        """
+        found: dict[tuple[str, str], NewerTag] = {}
+        repositories: dict[str, asyncio.Task[list[str] | Failure]] = {}
+
+        async def one(key: tuple[str, str]) -> None:
+            reference, platform = key
+            found[key] = await self._first_newer(reference, parse_platform(platform), compatibility, repositories)
+            self._on_done(reference)
+
+        try:
+            await self._side_by_side(wanted, one)
+        finally:
+            for task in repositories.values():
+                task.cancel()
+            await asyncio.gather(*repositories.values(), return_exceptions=True)
+        return found
+
+    def _wanted(self, workloads: Sequence[Workload]) -> dict[tuple[object, ...], tuple[PodImage, Workload]]:
+        return {
+            _key(image, workload): (image, workload)
+            for workload in workloads
+            for image in workload.images
+            if _key(image, workload) not in self._found
+        }
+
+    async def _side_by_side(self, wanted: Collection[K], work: Callable[[K], Awaitable[None]]) -> None:
+        """Calls `work` for each key, as `AT_ONCE` allows; returns when all have ended, or `stop` was called."""
+        waiting = iter(wanted)
+
+        async def worker() -> None:
+            for key in waiting:
+                if self.is_stopped:
+                    return
+                await work(key)
+
+        workers = [asyncio.create_task(worker()) for _ in range(min(AT_ONCE, len(wanted)))]
+        stopping = asyncio.create_task(self._stopped.wait())
+        finished = asyncio.gather(*workers)
+        try:
+            both: list[asyncio.Future[Any]] = [finished, stopping]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if finished.done():
+                finished.result()
+        finally:
+            for task in (*workers, stopping):
+                task.cancel()
+            await asyncio.gather(*workers, stopping, finished, return_exceptions=True)
+
+    async def _look_up_one(self, image: PodImage, workload: Workload) -> ImageEvidence:
+        query = ImageQuery(image.reference, image.pull_policy == "Always")
+        keyring = self._keyring_of(workload)
+        (answer,) = await self._pod_resolver.resolver.resolve_all([query], keyring, _WAIT_SECONDS)
+        self._keyrings.setdefault(image.reference, keyring)
+        return ImageEvidence(answer or _ENDLESS, self._digest_of(image.reference, keyring, answer))
+
+    def _keyring_of(self, workload: Workload) -> Keyring:
+        namespace = workload.key.namespace
+        pod = Pod(ObjectMeta(namespace=namespace), PodSpec(image_pull_secrets=workload.spec.image_pull_secrets))
+        overrides = self._pod_resolver.overrides_of(pod, namespace)
+        keyring = self._pod_resolver.question(pod, namespace, overrides, may_read=True).keyring
+        return JoinedKeyring(sources_of(keyring))  # of no tenant: all lookups are the caller's own
+
+    def _digest_of(self, reference: str, keyring: Keyring, answer: Content | Failure | None) -> str:
+        cache = self._pod_resolver.resolver.cache
+        target = cache.references.target_of(reference)
+        if isinstance(target, Failure) or not isinstance(answer, Content):
+            return ""
+        known = (cache.find(target, each) for each in keyring.credential_ids_for(target.reference))
+        return next((each.digest for each in known if each), "")
+
+    async def _first_newer(
+        self,
+        reference: str,
+        platform: Platform,
+        compatibility: Compatibility,
+        repositories: dict[str, asyncio.Task[list[str] | Failure]],
+    ) -> NewerTag:
+        try:
+            parsed = parse_reference(reference)
+        except InvalidReference as exc:
+            return NewerTag(str(platform), None, str(exc))
+        if parse_tag(parsed.tag) is None:
+            why = "it is named by digest alone" if not parsed.tag else f"its tag {parsed.tag} states no version"
+            return NewerTag(str(platform), None, why)
+        keyring = self._keyrings.get(reference, self._pod_resolver.keyring)
+        if parsed.repository not in repositories:
+            repositories[parsed.repository] = asyncio.create_task(self._list_tags(parsed, keyring))
+        tags = await asyncio.shield(repositories[parsed.repository])
+        if isinstance(tags, Failure):
+            return NewerTag(str(platform), None, f"its tags cannot be listed: {tags.detail}")
+        newer = newer_tags(parsed.tag, tags)
+        if not newer:
+            return NewerTag(str(platform), None, f"none of the {len(tags)} tags is a newer version")
+
+        async def has(index: int) -> bool:
+            named = str(ImageReference(parsed.domain, parsed.path, newer[index], ""))
+            (answer,) = await self._pod_resolver.resolver.resolve_all([ImageQuery(named)], keyring, _WAIT_SECONDS)
+            return isinstance(answer, Content) and runs_on(answer.platforms, platform, compatibility)
+
+        first = await _first(len(newer), has)
+        if first is None:
+            return NewerTag(str(platform), None, f"the newest tag, {newer[-1]}, does not run there either")
+        return NewerTag(str(platform), newer[first])
+
+    async def _list_tags(self, reference: ImageReference, keyring: Keyring) -> list[str] | Failure:
+        failure = Failure(Cause.DENIED, f"{reference.domain} denies it")
+        try:
+            for credential in await keyring.load(reference):
+                with contextlib.suppress(RegistryDenied):
+                    return await self._client.fetch_tags(reference, credential)
+        except (RegistryError, ExtenderError) as exc:
+            return Failure(Cause.UNAVAILABLE, str(exc))
+        return failure
+
+
+async def _first(number: int, has: Callable[[int], Awaitable[bool]]) -> int | None:
+    """The first index below `number` that has it, as if all after it had it too; None if the last one has it not."""
+    lowest, highest = 0, number - 1
+    if not await has(highest):
+        return None
+    for _ in range(_MOST_TAG_LOOKUPS):
+        if lowest == highest:
+            break
+        middle = (lowest + highest) // 2
+        if await has(middle):
+            highest = middle
+        else:
+            lowest = middle + 1
+    return highest
+
+
+def _key(image: PodImage, workload: Workload) -> tuple[object, ...]:
+    """What an answer depends on: the image, and the credentials of the namespace where it is used."""
+    secrets = workload.spec.image_pull_secrets
+    return (image.reference, image.pull_policy == "Always", workload.key.namespace if secrets else "", secrets)
+
+
+def _with_account_secrets(workload: Workload, accounts: Mapping[tuple[str, str], tuple[str, ...]]) -> Workload:
+    """The workload with the pull secrets of its ServiceAccount, which pods get only if they name none themselves."""
+    spec = workload.spec
+    names = accounts.get((workload.key.namespace, spec.service_account_name or "default"))
+    if spec.image_pull_secrets or not names:
+        return workload
+    secrets = tuple(LocalObjectReference(name) for name in names)
+    return msgspec.structs.replace(workload, spec=msgspec.structs.replace(spec, image_pull_secrets=secrets))
+
+
+@contextlib.contextmanager
+def _noting(problems: list[str], what: str) -> Iterator[None]:
+    try:
+        yield
+    except ClusterRefused as exc:
+        if exc.status not in (403, 404):
+            raise
+        problems.append(f"{what} cannot be listed: {exc}")
+    except UnreadableWorkload as exc:
+        problems.append(f"{what}: {exc}")

@@ -1,0 +1,127 @@
+"""The gate controller as a part of the service: which replica runs it, and whether pods may be held at all."""
+
+import asyncio
+import contextlib
+import random
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import structlog
+
+from extender.cluster.client import ClusterClient
+from extender.cluster.leader_election import LeaderElection
+from extender.cluster.own_rights import OwnRights
+from extender.config.tree import Config
+from extender.kubernetes.authorization_v1 import ResourceAttributes
+from extender.outlets.gates import GateController
+from extender.outlets.pod_events import PodEvents
+from extender.outlets.pod_resolver import PodResolver
+from extender.placement.gate import UnknownImages
+from extender.placement.release import ReleasePlanner
+from extender.server.operations import Check, CheckResult
+from extender.service.cluster_view import ClusterView
+from extender.service.policies import admission_policy_of
+
+log = structlog.get_logger()
+
+LEASE = "multiarch-extender-gates"
+START_SECONDS = 15.0
+"""How long a replica that starts is not ready because it may not hold pods yet. Then it says so by a metric alone: a
+missing right must not take the other outlets away."""
+WANTED = tuple(ResourceAttributes(verb, "pods") for verb in ("get", "list", "watch", "patch"))
+
+
+class Gates:
+    """Whether pods may be held: some replica leads, and our account may do what lifting a gate takes.
+
+    All replicas have one account, so each proves the rights for all.
+    """
+
+    def __init__(self, election: LeaderElection, rights: OwnRights, clock: Callable[[], float]) -> None:
+        self._election = election
+        self._rights = rights
+        self._clock = clock
+        self._ready_at = clock() + START_SECONDS
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def can_gate(self) -> bool:
+        """Whether somebody provably lifts gates. No request."""
+        return self._election.lease_is_fresh() and self._rights.are_proven()
+
+    def ready_checks(self) -> Mapping[str, Check]:
+        """`gates`: pods can be held, or could not within `START_SECONDS`."""
+        return {"gates": self._readiness}
+
+    def live_checks(self) -> Mapping[str, Check]:
+        """`gates`: the election goes on, which only a defect of ours can end."""
+        return {"gates": self._liveness}
+
+    @contextlib.asynccontextmanager
+    async def running(self, controller: GateController) -> AsyncIterator[None]:
+        """Takes part in the election, and runs the controller whenever this replica leads."""
+        self._tasks = [
+            asyncio.create_task(self._rights.run()),
+            asyncio.create_task(self._election.run(controller.run)),
+        ]
+        try:
+            yield
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _readiness(self) -> CheckResult:
+        if self.can_gate():
+            self._ready_at = 0.0
+            return CheckResult(detail="leading" if self._election.is_leader else "standing by")
+        return CheckResult(ok=self._clock() >= self._ready_at, detail="nobody is known to lift gates")
+
+    def _liveness(self) -> CheckResult:
+        ended = any(task.done() for task in self._tasks)
+        return CheckResult(ok=not ended, detail="ended" if ended else "")
+
+
+@contextlib.asynccontextmanager
+async def open_gates(config: Config, cluster_view: ClusterView, pod_resolver: PodResolver) -> AsyncIterator[None]:
+    """Runs the gate controller beside the context if unknown images are to be waited for, and there is a cluster."""
+    client = cluster_view.client
+    if client is None or config.admission.unknown is not UnknownImages.GATE:
+        yield
+        return
+    identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
+    election = LeaderElection(
+        client,
+        namespace=client.namespace,
+        name=LEASE,
+        identity=identity,
+        clock=time.monotonic,
+        wall_clock=time.time,
+    )
+    gates = Gates(election, OwnRights(client, WANTED, clock=time.monotonic), time.monotonic)
+    controller = _controller(config, client, cluster_view, pod_resolver, identity)
+    cluster_view.lift_gates_by(gates)
+    try:
+        async with gates.running(controller):
+            yield
+    finally:
+        cluster_view.lift_gates_by(None)
+
+
+def _controller(
+    config: Config, client: ClusterClient, cluster_view: ClusterView, pod_resolver: PodResolver, identity: str
+) -> GateController:
+    views = cluster_view.ready_checks()  # of nodes and namespaces
+    return GateController(
+        client,
+        pod_resolver,
+        ReleasePlanner(pod_resolver.policy, admission_policy_of(config)),
+        PodEvents(client, instance=identity, clock=time.monotonic, wall_clock=time.time),
+        cluster_platforms=cluster_view.platforms,
+        is_ready=lambda: all(check().ok for check in views.values()),
+        limit_seconds=config.admission.gate.limit_seconds,
+        clock=time.monotonic,
+        wall_clock=time.time,
+        random=random.random,
+    )

@@ -1,0 +1,232 @@
+"""The webhook's certificate, authority and path token, looked after by the service itself.
+
+They are in a Secret that the replicas share. Their leader renews it and writes the webhook's configuration; each
+replica copies it into files, which its listener reads again when they change.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from extender.cluster.client import ClusterClient
+from extender.cluster.leader_election import LeaderElection
+from extender.cluster.own_secret import OwnSecret, SecretContent
+from extender.cluster.webhook_configuration import WebhookConfiguration
+from extender.config.tree import Config, SelfManagedConfig
+from extender.errors import ClusterError, ConfigError
+from extender.metrics import counter
+from extender.server.authority import InvalidCertificate
+from extender.server.managed_identity import (
+    IdentityLifetimes,
+    ManagedIdentity,
+    from_secret_data,
+    is_ours,
+    new_identity,
+    renew,
+    to_secret_data,
+)
+from extender.service.background import in_background
+from extender.service.outlets import REVIEWS
+
+log = structlog.get_logger()
+
+LEASE = "multiarch-extender-certificates"
+LOOK_SECONDS = 3.0
+START_SECONDS = 60.0
+
+RENEWALS = counter(
+    "multiarch_certificate_renewals_total",
+    "Changes that this replica made to the self-managed certificate, authority or token, and failures to do so.",
+    "outcome",
+    ("renewed", "published", "failed"),
+)
+
+
+class ManagedFiles(msgspec.Struct, frozen=True):
+    """The files that hold what the Secret has; all of them change at the same moment."""
+
+    certificate: str
+    key: str
+    tokens: str
+
+
+class SelfManaged:
+    """Follows the Secret, and renews it while this replica leads. `folder` is for its files alone.
+
+    `reviews` is the path of reviews without the token. `names` are the DNS names and IP addresses of the server.
+    `wall_clock` gives seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        secret: OwnSecret,
+        configurations: Sequence[WebhookConfiguration],
+        *,
+        names: Sequence[str],
+        lifetimes: IdentityLifetimes,
+        reviews: str,
+        folder: Path,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._secret = secret
+        self._configurations = tuple(configurations)
+        self._names = tuple(names)
+        self._lifetimes = lifetimes
+        self._reviews = reviews
+        self._folder = folder
+        self._wall_clock = wall_clock
+        self._version = ""
+        self._failure = "no replica has made them yet"
+        self.is_there = asyncio.Event()
+        current = folder / "current"
+        self.files = ManagedFiles(str(current / "tls.crt"), str(current / "tls.key"), str(current / "tokens"))
+
+    @property
+    def failure(self) -> str:
+        """Why there are no files yet, or why the last look failed; empty if it did not."""
+        return self._failure
+
+    async def follow(self) -> None:
+        """Copies the Secret into the files whenever it has changed, until cancelled."""
+        while True:
+            try:
+                self._copy(await self._secret.read())
+            except (ClusterError, InvalidCertificate) as exc:
+                self._note_failure(exc)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def lead(self) -> None:
+        """Renews what is due, and publishes it, until cancelled."""
+        while True:
+            try:
+                await self._look_after()
+            except (ClusterError, InvalidCertificate) as exc:
+                self._note_failure(exc)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look_after(self) -> None:
+        content = await self._secret.read()
+        now = datetime.fromtimestamp(self._wall_clock(), UTC)
+        identity = self._renewed(content, now)
+        if content.data != (data := to_secret_data(identity)):
+            content = await self._secret.write(data, content.version)
+            RENEWALS["renewed"].inc()
+            log.info("certificates.renewed", authorities=len(identity.authorities), tokens=len(identity.tokens))
+        self._copy(content)
+        path = f"{self._reviews}/{identity.token_at(now)}"
+        for configuration in self._configurations:
+            if await configuration.publish(identity.bundle, path):
+                RENEWALS["published"].inc()
+                log.info("certificates.published", configuration=configuration.name)
+
+    def _renewed(self, content: SecretContent, now: datetime) -> ManagedIdentity:
+        """What the Secret should have now. Raises InvalidCertificate for a Secret that is not ours to change."""
+        if not content.data:
+            return new_identity(self._names, self._lifetimes, now)
+        try:
+            return renew(from_secret_data(content.data), self._names, self._lifetimes, now)
+        except InvalidCertificate as exc:
+            if not is_ours(content.data):
+                raise InvalidCertificate(f"the Secret is not one of ours, and is left as it is: {exc}") from exc
+            log.warning("certificates.damaged", why=str(exc))
+            return new_identity(self._names, self._lifetimes, now)
+
+    def _copy(self, content: SecretContent) -> None:
+        """Writes the files anew if the Secret has changed. Raises InvalidCertificate, and changes nothing then."""
+        if content.version == self._version and self.is_there.is_set():
+            self._failure = ""
+            return
+        if not content.data:
+            return
+        identity = from_secret_data(dict(content.data))
+        self._write(identity)
+        self._version = content.version
+        self._failure = ""
+        self.is_there.set()
+
+    def _write(self, identity: ManagedIdentity) -> None:
+        """Writes all files into a new folder, and puts that in the place of the last one in one step."""
+        made = Path(tempfile.mkdtemp(dir=self._folder))
+        contents = {
+            "tls.crt": identity.serving.certificate,
+            "tls.key": identity.serving.key,
+            "tokens": "".join(f"{token}\n" for token in identity.tokens).encode(),
+        }
+        for name, content in contents.items():
+            with os.fdopen(os.open(made / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(content)
+        current, link = self._folder / "current", self._folder / "next"
+        before = current.resolve() if current.exists() else None
+        link.unlink(missing_ok=True)
+        link.symlink_to(made.name)
+        link.replace(current)
+        if before:
+            shutil.rmtree(before)
+
+    def _note_failure(self, exc: Exception) -> None:
+        if str(exc) != self._failure:
+            log.warning("certificates.failed", why=str(exc))
+        self._failure = str(exc)
+        RENEWALS["failed"].inc()
+
+
+@contextlib.asynccontextmanager
+async def with_managed_files(config: Config, client: ClusterClient | None) -> AsyncIterator[Config]:
+    """The configuration, with files for what the service is to look after itself; they are kept current meanwhile.
+
+    Raises:
+        ConfigError: there was no certificate within a minute.
+    """
+    tls = config.admission.tls
+    if client is None or tls is None or not (config.admission.listen and tls.self_managed):
+        yield config
+        return
+    with tempfile.TemporaryDirectory(prefix="multiarch-extender-") as folder:
+        managed = _open(config.admission.self_managed, client, Path(folder))
+        election = LeaderElection(
+            client,
+            namespace=client.namespace,
+            name=LEASE,
+            identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
+            clock=time.monotonic,
+            wall_clock=time.time,
+        )
+        async with in_background(managed.follow()), in_background(election.run(managed.lead)):
+            try:
+                await asyncio.wait_for(managed.is_there.wait(), START_SECONDS)
+            except TimeoutError:
+                raise ConfigError(
+                    f"admission.tls.self_managed: no certificate in a minute: {managed.failure}"
+                ) from None
+            files = managed.files
+            managed_tls = msgspec.structs.replace(tls, certificate=files.certificate, key=files.key)
+            admission = msgspec.structs.replace(config.admission, tls=managed_tls, path_token_file=files.tokens)
+            yield msgspec.structs.replace(config, admission=admission)
+
+
+def _open(config: SelfManagedConfig, client: ClusterClient, folder: Path) -> SelfManaged:
+    service = f"{config.service}.{client.namespace}.svc"
+    return SelfManaged(
+        OwnSecret(client, client.namespace, config.secret),
+        [WebhookConfiguration(client, name) for name in config.configurations],
+        names=(service, f"{service}.cluster.local", *config.names),
+        lifetimes=IdentityLifetimes(
+            authority=timedelta(days=config.authority_days),
+            certificate=timedelta(days=config.certificate_days),
+            token=timedelta(days=config.token_days),
+        ),
+        reviews=REVIEWS,
+        folder=folder,
+        wall_clock=time.time,
+    )

@@ -1,0 +1,253 @@
+"""Whether an autoscaler buys the nodes on which pods run: a real Karpenter, which reads what the webhook writes.
+
+Its nodes are fake: pods are bound to them, and do not start. Each test has a control plane of its own, in a network
+namespace, since Karpenter listens on all addresses.
+"""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from testbed.api_client import ApiClient, connect
+from testbed.autoscaler.instance_types import AMD64_CHEAPER, ARM64_CHEAPER
+from testbed.autoscaler.karpenter import Karpenter, running_karpenter
+from testbed.autoscaler.node_pools import documented_pools
+from testbed.binaries import Binaries, find_karpenter
+from testbed.control_plane import LocalCluster
+from testbed.network_namespace import NamespaceMissing, own_network
+from testbed.objects import pod, workload
+from testbed.shipped_files import SECOND_SCHEDULER, Mode
+from tests.e2e.running import find_or_skip, skip
+from tests.e2e.world import World
+
+pytestmark = pytest.mark.e2e
+
+POOLS = documented_pools()
+OPEN, ARM64, AMD64 = POOLS["general"], POOLS["arm64"], POOLS["amd64"]
+WAYS = {"open": [OPEN], "tainted": [ARM64, AMD64], "mixed": [OPEN, ARM64]}
+OF_A_KIND = 40
+REPLICA_SETS = "replicaset-controller"
+CONTRAST_SECONDS = 10.0
+CONSOLIDATED_SECONDS = 120.0  # usually it takes 35
+
+
+@pytest.fixture(scope="session")
+def karpenter_programs(pytestconfig: pytest.Config) -> Path:
+    """The folder with Karpenter and its CRDs. A first build takes minutes and says so on the terminal."""
+    return find_or_skip(pytestconfig, find_karpenter)
+
+
+@contextmanager
+def entering_network() -> Iterator[None]:
+    """Moves the test into a network namespace; skips it, or fails it, where none can be made."""
+    with ExitStack() as leaving:
+        try:
+            leaving.enter_context(own_network())
+        except NamespaceMissing as exc:
+            why = str(exc)
+        else:
+            yield
+            return
+    skip(why)
+
+
+@pytest.fixture
+def control_plane(karpenter_programs: Path, binaries: Binaries) -> Iterator[LocalCluster]:
+    """A control plane in a network namespace, in which this test's own servers listen as well."""
+    with entering_network(), LocalCluster(binaries) as cluster:
+        yield cluster
+
+
+class Autoscaled:
+    """Starts Karpenter for a test."""
+
+    def __init__(self, programs: Path, cluster: LocalCluster, api: ApiClient, folder: Path) -> None:
+        self._arguments = programs, api, cluster.kubeconfig, folder
+
+    def running(self, prices: Mapping[str, float]) -> AbstractAsyncContextManager[Karpenter]:
+        """Runs Karpenter, to which a CPU of each architecture costs that much."""
+        return running_karpenter(*self._arguments, prices)
+
+
+@pytest.fixture
+def autoscaled(karpenter_programs: Path, control_plane: LocalCluster, api: ApiClient, tmp_path: Path) -> Autoscaled:
+    """What starts Karpenter in the test's cluster."""
+    return Autoscaled(karpenter_programs, control_plane, api, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("way", "mode"),
+    [("open", Mode.WEBHOOK), ("tainted", Mode.SECOND), ("mixed", Mode.DEFAULT)],
+)
+async def test_the_right_nodes_are_bought_and_no_others(
+    world: World, autoscaled: Autoscaled, way: str, mode: Mode
+) -> None:
+    """120 pods of three kinds wait, and there is not one node. arm64 is 20 % cheaper."""
+    service = await world.start_service("admission.node_affinity=required", mode=mode)
+    await world.register_webhook(service, mode=Mode.SECOND if mode is Mode.SECOND else Mode.WEBHOOK)
+    where, count = await world.namespace(second=mode is Mode.SECOND), 3 * OF_A_KIND
+    async with autoscaled.running(ARM64_CHEAPER) as karpenter:
+        await karpenter.create_pools(*WAYS[way])
+        for kind in ("amd", "arm", "multi"):
+            await world.create_pods(where, OF_A_KIND, getattr(world.images, kind), prefix=kind, cpu="40m")
+        started = time.monotonic()
+        with world.scheduler(mode, None if mode is Mode.WEBHOOK else service):
+            placed = await world.wait_all_bound(where, count)
+            seconds = time.monotonic() - started
+        await world.assert_placed_rightly(f"Karpenter, {way} pool, {mode}", where, count)
+        bought = Counter(karpenter.bought.values())
+        world.figure(f"Karpenter, {way} pool, {mode}: {count} pods bound in {seconds:.1f} s on {_words(bought)}")
+        assert set(karpenter.bought) == set(placed.values())  # no node without a pod was ever there
+        assert set(bought) == {"amd64", "arm64"}
+
+
+@pytest.mark.parametrize(
+    ("affinity", "of_multi_arch", "is_safe"),
+    [("required", "amd64", True), ("both", "arm64", True), ("preferred", "arm64", False)],
+)
+async def test_what_the_setting_makes_of_a_dearer_arm64(
+    world: World, autoscaled: Autoscaled, affinity: str, of_multi_arch: str, is_safe: bool
+) -> None:
+    """amd64 is 20 % cheaper: the cheapest node is bought, or the preferred one; a preference alone misplaces."""
+    service = await world.start_service(f"admission.node_affinity={affinity}", mode=Mode.WEBHOOK)
+    await world.register_webhook(service)
+    where = await world.namespace()
+    async with autoscaled.running(AMD64_CHEAPER) as karpenter:
+        await karpenter.create_pools(OPEN)
+        with world.default_scheduler(None):
+            multi = await world.create_pods(where, 6, world.images.multi, prefix="multi", cpu="1")
+            placed = await world.wait_all_bound(where, len(multi))
+            assert {karpenter.bought[node] for node in placed.values()} == {of_multi_arch}
+            amd = await world.create_pods(where, 6, world.images.amd, prefix="amd", cpu="1")
+            await world.wait_all_bound(where, len(multi) + len(amd))
+    wrong = await world.misplaced(where)
+    world.figure(f"Karpenter, amd64 20 % cheaper, {affinity}: multi-arch on {of_multi_arch}, {len(wrong)} of 12 wrong")
+    assert (wrong == []) == is_safe
+
+
+async def test_the_extender_alone_is_a_dead_end(world: World, autoscaled: Autoscaled) -> None:
+    """Without affinity Karpenter buys one node on which the pod cannot run, and believes that it can.
+
+    The service has warned of it at its start.
+    """
+    async with autoscaled.running(ARM64_CHEAPER) as karpenter:
+        await karpenter.create_pools(OPEN)
+        service = await world.start_service("admission.node_affinity=none")
+        await world.register_webhook(service, mode=Mode.SECOND)
+        where = await world.namespace(second=True)
+        await world.warm(service, where, world.images.amd)
+        assert await service.metric("multiarch_misled_autoscalers", autoscaler="karpenter") == 1
+        assert '"autoscaler.misled"' in service.log()
+        with world.second_scheduler(service):
+            await world.create_pods(where, 1, world.images.amd, prefix="amd")
+            await world.wait_refused(where, "amd-0", "is built only for linux/amd64")
+            await asyncio.sleep(CONTRAST_SECONDS)
+            assert list(karpenter.bought.values()) == ["arm64"]
+            assert await world.placed(where) == {}
+            # The same pod with affinity, beside it, gets its node.
+            [node] = karpenter.bought
+            told = {"schedulerName": SECOND_SCHEDULER, "nodeSelector": {"kubernetes.io/arch": "amd64"}}
+            await world.create_pods(where, 1, world.images.amd, prefix="told", spec=told)
+            assert karpenter.bought[await world.api.wait_until_bound("told-0", where)] == "amd64"
+    world.figure(f"Karpenter, no affinity: {node} is empty after {CONTRAST_SECONDS:g} s, and the pod waits")
+
+
+async def test_consolidation_leaves_pods_where_they_run(
+    world: World, autoscaled: Autoscaled, control_plane: LocalCluster, controller_manager: Path
+) -> None:
+    """A cheaper arm64 pool comes: the multi-arch workload moves to it, and the amd64-only one beside it stays.
+
+    Each fills most of a node of 8 CPUs, so that they share none.
+    """
+    service = await world.start_service(mode=Mode.WEBHOOK)
+    await world.register_webhook(service)
+    where = await world.namespace()
+    async with autoscaled.running(ARM64_CHEAPER) as karpenter:
+        await karpenter.create_pools(AMD64)
+        with world.default_scheduler(None), control_plane.running_controllers(controller_manager, REPLICA_SETS):
+            before: dict[str, str] = {}
+            for kind in ("amd", "multi"):
+                of_kind = pod(kind, getattr(world.images, kind), namespace=where, cpu="1200m")
+                await world.api.create(workload("ReplicaSet", of_kind, replicas=6))
+                before = await world.wait_all_bound(where, len(before) + 6)
+            assert set(karpenter.bought.values()) == {"amd64"}
+            await karpenter.create_pools(ARM64)
+            for pool in (AMD64, ARM64):
+                await karpenter.consolidate(pool, "1s")
+            started = time.monotonic()
+            async with asyncio.timeout(CONSOLIDATED_SECONDS):
+                while (await world.count_placed(where)) != Counter(amd64=6, arm64=6):
+                    await asyncio.sleep(0.5)
+            seconds = time.monotonic() - started
+            after = await world.placed(where)
+    amd = {name for name in before if name.startswith("amd")}
+    assert {name: after.get(name) for name in amd} == {name: before[name] for name in amd}
+    assert await world.misplaced(where) == []
+    world.figure(f"Karpenter's consolidation: multi-arch pods moved to arm64 after {seconds:.0f} s, amd64-only stayed")
+
+
+def test_the_network_of_an_autoscaler_ends_with_it(
+    karpenter_programs: Path, binaries: Binaries, tmp_path: Path
+) -> None:
+    """Its ports are not open on the machine, and nothing of it is left: no process, interface or namespace."""
+
+    async def run(cluster: LocalCluster) -> set[int]:
+        async with (
+            connect(cluster.kubeconfig) as api,
+            running_karpenter(karpenter_programs, api, cluster.kubeconfig, tmp_path, ARM64_CHEAPER),
+        ):
+            return listening_ports("self") & listening_ports(str(os.getppid()))
+
+    before = machine()
+    with entering_network(), LocalCluster(binaries) as cluster:
+        inside = network_of("self")
+        assert inside != before.network
+        assert asyncio.run(run(cluster)) == set()
+    assert machine() == before
+    assert [process for process in Path("/proc").glob("[0-9]*") if network_of(process.name) == inside] == []
+
+
+class Machine(NamedTuple):
+    """What a test with an autoscaler could leave behind, or change."""
+
+    network: int
+    named: frozenset[str]
+    interfaces: str
+    tunables: tuple[str, ...]
+
+
+def machine() -> Machine:
+    """The machine as this process sees it now."""
+    settings = ("ipv4/ip_forward", "ipv4/ip_local_port_range", "core/somaxconn")
+    return Machine(
+        network=network_of("self"),
+        named=frozenset(path.name for path in Path("/run/netns").glob("*")),
+        interfaces=" ".join(sorted(line.split(":")[0] for line in Path("/proc/net/dev").read_text().splitlines()[2:])),
+        tunables=tuple(Path("/proc/sys/net", name).read_text() for name in settings),
+    )
+
+
+def network_of(process: str) -> int:
+    """The number of the process's network namespace; 0 of one that has ended."""
+    try:
+        return Path("/proc", process, "ns", "net").stat().st_ino
+    except OSError:
+        return 0
+
+
+def listening_ports(process: str) -> set[int]:
+    """The TCP ports on which somebody listens in that process's network."""
+    tables = [Path("/proc", process, "net", name).read_text() for name in ("tcp", "tcp6")]
+    lines = [line.split() for table in tables for line in table.splitlines()]
+    return {int(fields[1].rpartition(":")[2], 16) for fields in lines if fields[3] == "0A"}
+
+
+def _words(counts: Mapping[str, int]) -> str:
+    return " and ".join(f"{count} {name}" for name, count in sorted(counts.items()))

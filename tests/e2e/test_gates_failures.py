@@ -1,0 +1,261 @@
+"""Gated pods while things break: none stands wrongly, none is held for ever, and how soon they go once all is well.
+
+Every pod leans to an architecture on which its image does not run, so one that is let go unexamined stands wrongly.
+"""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from testbed.control_plane import LocalCluster
+from testbed.extender_process import ExtenderProcess
+from testbed.shipped_files import Mode
+from testbed.tcp_proxy import open_tcp_proxy
+from tests.e2e.gates import create_gated, gated_pod, observed, proxied_account, spread, start_controller
+from tests.e2e.world import World
+
+pytestmark = pytest.mark.e2e
+
+MODE = "gates, while things break"
+HELD = 500
+TAKEOVER_SECONDS = 15.0
+
+
+async def add_nodes(world: World) -> None:
+    """Six nodes of each architecture with room for all."""
+    for architecture in ("amd64", "arm64"):
+        await world.create_nodes(architecture, 6, cpu="256")
+
+
+async def leader_of(*services: ExtenderProcess) -> ExtenderProcess:
+    """The service that leads, once one does."""
+    async with asyncio.timeout(30):
+        while True:
+            for service in services:
+                if "leading" in await service.readiness():
+                    return service
+            await asyncio.sleep(0.1)
+
+
+async def test_known_images_are_let_go_at_once(world: World) -> None:
+    """Pods that a policy has gated: one patch each, and the event says nothing, as nothing was held for long."""
+    await add_nodes(world)
+    await start_controller(world)
+    where, images = await world.namespace(), world.images
+    async with observed(world, where) as releases:
+        with world.default_scheduler(None):
+            await create_gated(world, where, 10, [images.amd, images.arm])
+            await releases.are(10)
+            began = time.monotonic()
+            await create_gated(world, where, HELD, [images.amd, images.arm], prefix="warm")
+            await releases.are(HELD + 10)
+            await world.wait_all_bound(where, HELD + 10)
+        world.figure(f"gates, warm: {HELD} pods created and let go in {releases.after(began)[-1]:.2f} s")
+    await world.assert_placed_rightly("gates, policy's own pods", where, HELD + 10)
+
+
+async def test_killed_with_pods_held(world: World) -> None:
+    """SIGKILL while 500 wait: their image is pushed meanwhile, and the next process lets them go."""
+    await add_nodes(world)
+    service = await start_controller(world)
+    where, late = await world.namespace(), world.images.unpushed()
+    async with observed(world, where) as releases:
+        with world.default_scheduler(None):
+            await create_gated(world, where, HELD, [late])
+            await releases.holds(HELD)
+            await world.api.wait_for_event("held-0", "WaitingForImagePlatforms", where)
+            service.kill()
+            world.images.push(late, "arm64")
+            await asyncio.sleep(1)
+            assert releases.at == {}
+            began = time.monotonic()
+            await service.start()
+            ready = time.monotonic()
+            await releases.are(HELD)
+            await world.wait_all_bound(where, HELD)
+        world.figure(
+            f"gates, killed with {HELD} held: after the start {spread(releases.after(began))}; "
+            f"after it was ready {spread([at + began - ready for at in releases.after(began)])}"
+        )
+    await world.assert_placed_rightly(MODE, where, HELD)
+
+
+async def test_standby_takes_over(world: World) -> None:
+    """Of two replicas the leader is killed while 500 wait; the other lets them go within 15 seconds."""
+    await add_nodes(world)
+    first, second = await start_controller(world), await start_controller(world)
+    where, late = await world.namespace(), world.images.unpushed()
+    leader = await leader_of(first, second)
+    async with observed(world, where) as releases:
+        with world.default_scheduler(None):
+            await create_gated(world, where, HELD, [late])
+            await releases.holds(HELD)
+            await world.api.wait_for_event("held-0", "WaitingForImagePlatforms", where)
+            leader.kill()
+            world.images.push(late, "arm64")
+            killed = time.monotonic()
+            await releases.are(HELD)
+            await world.wait_all_bound(where, HELD)
+        after = releases.after(killed)
+        world.figure(
+            f"gates, leader of two killed with {HELD} held: first let go {after[0]:.2f} s later, {spread(after)}"
+        )
+        assert after[0] < TAKEOVER_SECONDS
+    await world.assert_placed_rightly(MODE, where, HELD)
+
+
+async def test_rolled_over_two_replicas(world: World) -> None:
+    """Each of two replicas is replaced in good order while pods come: the lease is handed over, not waited for."""
+    await add_nodes(world)
+    services = [await start_controller(world), await start_controller(world)]
+    where, images = await world.namespace(), world.images
+    late, count = images.unpushed(), 0
+    async with observed(world, where) as releases:
+        with world.default_scheduler(None):
+            await create_gated(world, where, 100, [late], prefix="late")
+            for turn, old in enumerate(services):
+                new = await start_controller(world)
+                await create_gated(world, where, 100, [images.amd, images.arm], prefix=f"turn-{turn}")
+                await asyncio.to_thread(old.terminate)
+                count += 100
+                began = time.monotonic()
+                await create_gated(world, where, 100, [images.amd, images.arm], prefix=f"after-{turn}")
+                count += 100
+                await releases.are(count)
+                world.figure(f"gates, replica {turn} replaced: pods created afterwards {spread(releases.after(began))}")
+                assert new.is_running
+            assert len(releases.held) == 100
+            images.push(late, "arm64")
+            await releases.are(count + 100)
+            await world.wait_all_bound(where, count + 100)
+    await world.assert_placed_rightly(MODE, where, count + 100)
+
+
+async def test_cut_off_from_the_api_server(world: World, control_plane: LocalCluster, tmp_path: Path) -> None:
+    """For longer than the lease lasts, while etcd's history is compacted: the pods go once it is reached again."""
+    await add_nodes(world)
+    port = urlsplit(world.api.server).port
+    assert port is not None
+    async with open_tcp_proxy(port) as proxy:
+        account = await proxied_account(world, proxy, tmp_path)
+        await start_controller(world, f"cluster.kubeconfig={account}")
+        where, late = await world.namespace(), world.images.unpushed()
+        async with observed(world, where) as releases:
+            with world.default_scheduler(None):
+                await create_gated(world, where, HELD, [late])
+                await releases.holds(HELD)
+                await world.api.wait_for_event("held-0", "WaitingForImagePlatforms", where)
+                proxy.refuse()
+                world.images.push(late, "arm64")
+                await asyncio.sleep(12)
+                await create_gated(world, where, 50, [world.images.amd], prefix="meanwhile")
+                control_plane.compact_etcd()
+                assert releases.at == {}
+                proxy.accept()
+                began = time.monotonic()
+                await releases.are(HELD + 50)
+                await world.wait_all_bound(where, HELD + 50)
+            world.figure(f"gates, cut off from the API server for 12 s: {spread(releases.after(began))}")
+    await world.assert_placed_rightly(MODE, where, HELD + 50)
+
+
+async def test_cut_off_from_the_registry(world: World) -> None:
+    """Pods whose registry refuses connections are held with an event, and go when it answers again."""
+    await add_nodes(world)
+    port = urlsplit(world.registry.url).port
+    assert port is not None
+    async with open_tcp_proxy(port) as proxy:
+        host = f"127.0.0.1:{proxy.port}"
+        reached = world.registry.host
+        await start_controller(
+            world, f"registry.plain_http=['{host}','{reached}']", f"registry.allow=['{host}','{reached}']"
+        )
+        where, image = await world.namespace(), world.images.fresh("arm64")
+        behind = image.replace(reached, host)
+        world.images.architectures[behind] = frozenset({"arm64"})
+        proxy.refuse()
+        async with observed(world, where) as releases:
+            with world.default_scheduler(None):
+                await create_gated(world, where, HELD, [behind])
+                text = await world.api.wait_for_event("held-0", "WaitingForImagePlatforms", where)
+                assert behind in text
+                await asyncio.sleep(5)
+                assert releases.at == {}
+                proxy.accept()
+                began = time.monotonic()
+                await releases.are(HELD)
+                await world.wait_all_bound(where, HELD)
+            world.figure(f"gates, cut off from the registry: {spread(releases.after(began))} after it was back")
+    await world.assert_placed_rightly(MODE, where, HELD)
+
+
+async def test_pod_is_told_of_in_events(world: World) -> None:
+    """What `kubectl describe pod` shows of a pod whose image is pushed after it: held because, let go as."""
+    await add_nodes(world)
+    await start_controller(world)
+    where, late = await world.namespace(), world.images.unpushed()
+    await world.api.create(gated_pod("early", late, where, "amd64"))
+    held = await world.api.wait_for_event("early", "WaitingForImagePlatforms", where)
+    assert held.startswith("held: ")
+    assert late in held
+    world.images.push(late, "arm64")
+    let_go = await world.api.wait_for_event("early", "ImagePlatformsKnown", where)
+    assert let_go.startswith("let go (known)")
+    assert "built only for linux/arm64" in let_go
+
+
+async def test_limit_ends_the_wait(world: World) -> None:
+    """A pod whose image never comes is let go after the limit, with a warning that says so."""
+    await add_nodes(world)
+    await start_controller(world, "admission.gate.limit_seconds=4")
+    where, never = await world.namespace(), world.images.unpushed()
+    async with observed(world, where) as releases:
+        await world.api.create(gated_pod("unlucky", never, where, "amd64"))
+        await releases.are(1, timeout_seconds=15)
+    text = await world.api.wait_for_event("unlucky", "ImagePlatformsUnresolved", where)
+    assert never in text
+
+
+async def test_controller_without_rights_says_so_and_holds_nothing_back(world: World, tmp_path: Path) -> None:
+    """The second scheduler's account may not patch pods: the service serves, and is ready after a while."""
+    account = await world.account(Mode.SECOND)
+    service = await world.start_service(
+        "admission.unknown=gate", f"cluster.kubeconfig={account}", mode=Mode.SECOND, admission=False
+    )
+    assert "may not" in service.log()
+    assert "patch pods" in service.log()
+    assert await service.is_ready()
+
+
+async def test_ungate_frees_what_is_held(world: World) -> None:
+    """The command finds the cluster by its kubeconfig; the pods go without a controller, others' gates stay."""
+    where = await world.namespace()
+    await create_gated(world, where, 20, [world.images.unpushed()])
+    both = gated_pod("both", world.images.arm, where, "amd64")
+    both["spec"]["schedulingGates"].append({"name": "example.com/quota"})
+    await world.api.create(both)
+    dry = await ungate(world, "-n", where, "--dry-run")
+    assert dry.splitlines()[-1] == f"21 pods with our gate or its label in namespace {where}: 21 would be ungated"
+    done = await ungate(world, "-n", where)
+    assert done.splitlines()[-1] == f"21 pods with our gate or its label in namespace {where}: 21 ungated"
+    gates = {
+        each["metadata"]["name"]: each["spec"].get("schedulingGates") for each in await world.api.list("Pod", where)
+    }
+    assert gates.pop("both") == [{"name": "example.com/quota"}]
+    assert set(map(bool, gates.values())) == {False}
+    assert (await ungate(world, "-n", where)).startswith("0 pods")
+
+
+async def ungate(world: World, *arguments: str) -> str:
+    """The output of the command `ungate` as the administrator runs it; it must succeed."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "extender", "ungate", *arguments, "--kubeconfig", str(world.cluster.kubeconfig),
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0
+    return out.decode()

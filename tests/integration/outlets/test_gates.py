@@ -1,0 +1,396 @@
+"""The gate controller against a stand-in for the API server and an embedded registry: when pods are let go, and how."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.cluster.client import ClusterClient, open_cluster
+from extender.cluster.pods import PODS
+from extender.config.reading import load_config
+from extender.demo.registry import EmbeddedRegistry
+from extender.images.platform import Platform
+from extender.kubernetes.core_v1 import GatedPod
+from extender.metrics import Count
+from extender.outlets.gates import REFUSALS, RELEASES, GateController
+from extender.outlets.pod_events import PodEvents
+from extender.placement.affinity import AffinityMode
+from extender.placement.annotations import Overrides
+from extender.placement.facts import ImageFact, PodImage
+from extender.placement.gate import GATE, GATED_LABEL, GatePolicy, UnknownImages
+from extender.placement.planning import AdmissionPolicy
+from extender.placement.policy import Policy
+from extender.placement.release import Release, ReleasePlanner
+from extender.service.cluster_view import NoCluster
+from extender.service.policies import policy_of
+from extender.service.resolving import open_pod_resolver
+from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
+
+EVENTS = "/api/v1/namespaces/default/events"
+SPEED = 20.0  # times as fast as the wall clock
+
+
+class RecordingPlanner(ReleasePlanner):
+    """The real decisions, with a record of what was asked: whose pod, and whether its time was over."""
+
+    def __init__(self, policy: Policy) -> None:
+        gate = GatePolicy(unknown=UnknownImages.GATE)
+        super().__init__(policy, AdmissionPolicy(node_affinity=AffinityMode.REQUIRED, gate=gate))
+        self.plans: list[tuple[str, bool]] = []
+
+    def plan_release(
+        self,
+        pod: GatedPod,
+        images: Sequence[PodImage],
+        facts: Sequence[ImageFact],
+        overrides: Overrides,
+        cluster: frozenset[Platform] = frozenset(),
+        *,
+        expired: bool,
+    ) -> Release:
+        """The real release."""
+        assert pod.metadata is not None
+        self.plans.append((pod.metadata.name or "", expired))
+        return super().plan_release(pod, images, facts, overrides, cluster, expired=expired)
+
+
+class Cluster:
+    """The stand-in's pods, the registry and the controller's planner."""
+
+    def __init__(self, api: ApiServer, registry: EmbeddedRegistry) -> None:
+        self.api = api
+        self.registry = registry
+        self.planner: RecordingPlanner
+
+    def create(self, name: str, *images: str, uid: str = "", gates: Sequence[str] = (GATE,), **metadata: Any) -> None:
+        """Creates a gated pod whose containers have these images of the registry."""
+        spec = {
+            "containers": [
+                {"name": f"c{i}", "image": f"{self.registry.host}/{image}"} for i, image in enumerate(images)
+            ],
+            "schedulingGates": [{"name": gate} for gate in gates],
+        }
+        ours = {"name": name, "namespace": "default", "uid": uid or f"uid-{name}", "labels": {GATED_LABEL: "true"}}
+        self.api.put(PODS, {"metadata": ours | metadata, "spec": spec, "status": {"phase": "Pending"}})
+
+    def stored(self, name: str) -> Document:
+        """The pod as the API server has it."""
+        found: Document = self.api._objects[PODS, name]  # noqa: SLF001
+        return found
+
+    def gates(self, name: str) -> list[str]:
+        """The names of the pod's gates."""
+        return [gate["name"] for gate in self.stored(name)["spec"]["schedulingGates"]]
+
+    def architectures(self, name: str) -> list[str]:
+        """The architectures that the pod's required affinity allows."""
+        required = self.stored(name)["spec"]["affinity"]["nodeAffinity"][
+            "requiredDuringSchedulingIgnoredDuringExecution"
+        ]
+        [term] = required["nodeSelectorTerms"]
+        [values] = [each["values"] for each in term["matchExpressions"] if each["key"] == "kubernetes.io/arch"]
+        found: list[str] = values
+        return found
+
+    def patches(self) -> list[Document]:
+        """The patches that were sent so far."""
+        return [json.loads(sent.body) for sent in self.api.received("send") if sent.method == "PATCH"]
+
+    def told(self) -> list[tuple[str, str, str]]:
+        """Reason, type and text of each event."""
+        events = [event for (path, _), event in self.api._objects.items() if path == EVENTS]  # noqa: SLF001
+        return [(event["reason"], event["type"], event["message"]) for event in events]
+
+    async def is_released(self, *names: str, seconds: float = 5.0) -> None:
+        """Returns when our gate holds none of these pods."""
+        async with asyncio.timeout(seconds):
+            while any(GATE in self.gates(name) for name in names):
+                await asyncio.sleep(0.005)
+
+    async def is_told(self, reason: str) -> str:
+        """The text of the first event with that reason."""
+        async with asyncio.timeout(5):
+            while not (found := [text for each, _, text in self.told() if each == reason]):
+                await asyncio.sleep(0.005)
+        return found[0]
+
+
+async def reached(count: Count, value: float) -> None:
+    """Returns when the counter has this value: the controller has read an answer."""
+    async with asyncio.timeout(5):
+        while count.value < value:
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """A cluster without pods or images."""
+    async with serve_api() as api, EmbeddedRegistry() as registry:
+        registry.add_index("app", "1", ["linux/amd64", "linux/arm64"])
+        registry.add_index("arm", "1", ["linux/arm64"])
+        yield Cluster(api, registry)
+
+
+@asynccontextmanager
+async def controlled(cluster: Cluster, folder: Path, *, limit_seconds: float = 300.0) -> AsyncIterator[GateController]:
+    """Runs the controller, whose time passes `SPEED` times as fast."""
+    loop, host = asyncio.get_running_loop(), cluster.registry.host
+    settings = [
+        "admission.listen=''",
+        f"registry.plain_http=['{host}']",
+        f"registry.allow=['{host}']",
+        "cache.url='memory:'",
+    ]
+    config = load_config(None, settings)
+    cluster.planner = RecordingPlanner(policy_of(config))
+    client: ClusterClient = await open_cluster("kubeconfig", str(write_kubeconfig(cluster.api, folder)))
+
+    def clock() -> float:
+        return loop.time() * SPEED
+
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds / SPEED)
+
+    async with open_pod_resolver(config, NoCluster()) as pod_resolver:
+        controller = GateController(
+            client,
+            pod_resolver,
+            cluster.planner,
+            PodEvents(client, instance="test", clock=clock, wall_clock=lambda: 1.7e9, sleep=sleep),
+            cluster_platforms=frozenset,
+            is_ready=lambda: True,
+            limit_seconds=limit_seconds,
+            clock=clock,
+            wall_clock=lambda: 1.7e9,
+            random=lambda: 0.5,
+            sleep=sleep,
+        )
+        running = asyncio.create_task(controller.run())
+        try:
+            yield controller
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await client.close()
+
+
+async def test_pods_that_are_there_and_pods_that_come_are_let_go(cluster: Cluster, tmp_path: Path) -> None:
+    """Each by one patch with uid and version; the label goes too, and other owners' gates stay."""
+    before = RELEASES["known"].value
+    cluster.create("old", "app:1", gates=["example.com/quota", GATE])
+    async with controlled(cluster, tmp_path):
+        await cluster.is_released("old")
+        cluster.create("new", "arm:1")
+        await cluster.is_released("new")
+        await reached(RELEASES["known"], before + 2)
+    assert cluster.gates("old") == ["example.com/quota"]
+    assert GATED_LABEL not in cluster.stored("new")["metadata"]["labels"]
+    assert cluster.architectures("old") == ["amd64", "arm64"]
+    assert cluster.architectures("new") == ["arm64"]
+    assert [patch["metadata"]["uid"] for patch in cluster.patches()] == ["uid-old", "uid-new"]
+    assert all("resourceVersion" in patch["metadata"] for patch in cluster.patches())
+    assert cluster.told() == []  # nothing was held for as long as an event is worth
+
+
+async def test_label_without_the_gate_holds_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """Whoever writes the label on a pod causes no lookup and no patch."""
+    cluster.create("labelled", "app:1", gates=["example.com/quota"])
+    cluster.create("held", "app:1")
+    async with controlled(cluster, tmp_path):
+        await cluster.is_released("held")
+    assert [patch["metadata"]["uid"] for patch in cluster.patches()] == ["uid-held"]
+
+
+async def test_pod_waits_until_its_image_is_pushed(cluster: Cluster, tmp_path: Path) -> None:
+    """It is held with an event that says why, and let go with another soon after the push."""
+    async with controlled(cluster, tmp_path):
+        cluster.create("early", "late:1")
+        text = await cluster.is_told("WaitingForImagePlatforms")
+        assert text.startswith("held: ")
+        assert f"{cluster.registry.host}/late:1" in text
+        assert GATE in cluster.gates("early")
+        cluster.registry.add_index("late", "1", ["linux/arm64"])
+        await cluster.is_released("early", seconds=10)
+        assert (await cluster.is_told("ImagePlatformsKnown")).startswith("let go (known): image ")
+    assert cluster.architectures("early") == ["arm64"]
+
+
+async def test_held_pods_of_one_template_share_a_lookup(cluster: Cluster, tmp_path: Path) -> None:
+    """A hundred pods wait for one image, which is asked for at its own pace; then all go."""
+    names = [f"pod-{number}" for number in range(100)]
+    async with controlled(cluster, tmp_path):
+        for name in names:
+            cluster.create(name, "late:1")
+        await cluster.is_told("WaitingForImagePlatforms")
+        judged = len(cluster.planner.plans)
+        await asyncio.sleep(0.3)  # six seconds of the controller's time
+        assert len(cluster.planner.plans) <= judged + len(names)  # judged again only as the answer changes
+        cluster.registry.add_index("late", "1", ["linux/amd64"])
+        await cluster.is_released(*names, seconds=10)
+    assert len(cluster.patches()) == len(names)
+
+
+async def test_limit_lets_a_pod_go_with_a_warning(cluster: Cluster, tmp_path: Path) -> None:
+    """After it the decision is told that the pod's time is over."""
+    async with controlled(cluster, tmp_path, limit_seconds=4.0):
+        cluster.create("unlucky", "never:1")
+        await cluster.is_released("unlucky")
+        assert (await cluster.is_told("ImagePlatformsUnresolved")).startswith("let go (passed): ")
+    assert cluster.planner.plans[-1] == ("unlucky", True)
+    assert cluster.planner.plans[0] == ("unlucky", False)
+
+
+async def test_pod_older_than_its_limit_is_looked_up_first(cluster: Cluster, tmp_path: Path) -> None:
+    """Whoever was away for longer than the limit comes back to pods that nobody has looked at."""
+    cluster.create("waited", "app:1", creationTimestamp="2020-01-01T00:00:00Z")
+    async with controlled(cluster, tmp_path):
+        await cluster.is_released("waited")
+    assert cluster.planner.plans == [("waited", False)]
+
+
+async def test_changed_pod_is_judged_by_its_new_image(cluster: Cluster, tmp_path: Path) -> None:
+    """The image of a held pod may change, and its version with it."""
+    async with controlled(cluster, tmp_path):
+        cluster.create("changing", "late:1")
+        await cluster.is_told("WaitingForImagePlatforms")
+        cluster.create("changing", "arm:1")
+        await cluster.is_released("changing")
+    assert cluster.architectures("changing") == ["arm64"]
+
+
+async def test_conflict_leads_to_another_look(cluster: Cluster, tmp_path: Path) -> None:
+    """409: the pod is read and judged again; nothing of the old judgement is written."""
+    before = REFUSALS["conflict"].value
+    cluster.api.refusals.append(("send", Refusal(409, "the object has been modified")))
+    cluster.create("busy", "app:1")
+    async with controlled(cluster, tmp_path):
+        await cluster.is_released("busy")
+    assert REFUSALS["conflict"].value == before + 1
+    assert [request.path for request in cluster.api.received("get")] == ["/api/v1/namespaces/default/pods/busy"]
+    assert len(cluster.planner.plans) == 2
+
+
+async def test_invalid_patch_leads_to_the_gate_alone(cluster: Cluster, tmp_path: Path) -> None:
+    """422: only the gate is taken off, and an event with a short text says so."""
+    before = RELEASES["bare"].value, REFUSALS["invalid"].value
+    cluster.api.refusals.append(("send", Refusal(422, "spec: Forbidden: " + "x\n" * 5_000)))
+    cluster.create("odd", "app:1")
+    async with controlled(cluster, tmp_path):
+        await cluster.is_released("odd")
+        text = await cluster.is_told("ImagePlatformsUnresolved")
+    assert "HTTP 422" in text
+    assert len(text) <= 512
+    assert "\n" not in text
+    assert "affinity" not in cluster.stored("odd")["spec"]
+    assert (RELEASES["bare"].value, REFUSALS["invalid"].value) == (before[0] + 1, before[1] + 1)
+
+
+async def test_recreated_pod_is_another_pod(cluster: Cluster, tmp_path: Path) -> None:
+    """Of the same name, with another image: what was decided about the first does not reach it."""
+    cluster.create("twin", "late:1")
+    async with controlled(cluster, tmp_path):
+        await cluster.is_told("WaitingForImagePlatforms")
+        cluster.api.remove(PODS, "twin")
+        cluster.create("twin", "arm:1", uid="other")
+        await cluster.is_released("twin")
+    assert [patch["metadata"]["uid"] for patch in cluster.patches()] == ["other"]
+
+
+async def test_pod_that_is_gone_is_forgotten(cluster: Cluster, tmp_path: Path) -> None:
+    """404: nothing is left to do, and nothing is tried again."""
+    before = REFUSALS["gone"].value
+    cluster.api.refusals.append(("send", Refusal(404)))
+    cluster.create("gone", "app:1")
+    async with controlled(cluster, tmp_path):
+        await reached(REFUSALS["gone"], before + 1)
+        await asyncio.sleep(0.1)
+    assert len(cluster.patches()) == 1
+
+
+@pytest.mark.parametrize("status", [403, 429, 500, 503])
+async def test_failed_patch_is_sent_again(cluster: Cluster, tmp_path: Path, status: int) -> None:
+    """Later and later, but a pod is not forgotten."""
+    cluster.api.refusals += [("send", Refusal(status))] * 3
+    cluster.create("stubborn", "app:1")
+    async with controlled(cluster, tmp_path):
+        await cluster.is_released("stubborn")
+    assert len(cluster.patches()) == 4
+
+
+async def test_watch_that_is_compacted_loses_no_pod(cluster: Cluster, tmp_path: Path) -> None:
+    """410: the list shows what came meanwhile."""
+    async with controlled(cluster, tmp_path):
+        cluster.create("first", "app:1")
+        await cluster.is_released("first")
+        cluster.api.send(PODS, ConnectionError())
+        cluster.create("second", "app:1")
+        cluster.api.compact()
+        await cluster.is_released("second")
+
+
+async def test_gate_without_the_label_is_found(cluster: Cluster, tmp_path: Path) -> None:
+    """Somebody has taken the label off, so the watch does not show the pod."""
+    cluster.create("unlabelled", "arm:1", labels={"app": "a"})
+    cluster.create("others", "arm:1", labels={}, gates=["example.com/quota"])
+    async with controlled(cluster, tmp_path):
+        await cluster.is_released("unlabelled")
+    assert cluster.architectures("unlabelled") == ["arm64"]
+    assert len(cluster.patches()) == 1
+
+
+async def test_tag_that_moves_while_its_pod_is_held_is_asked_for_again(cluster: Cluster, tmp_path: Path) -> None:
+    """The pod waits for another image; what its first tag meant when it was created does not count."""
+    cluster.registry.add_index("moving", "1", ["linux/amd64"])
+    async with controlled(cluster, tmp_path):
+        cluster.create("before", "moving:1")
+        await cluster.is_released("before")
+        cluster.create("held", "moving:1", "late:1")
+        await cluster.is_told("WaitingForImagePlatforms")
+        cluster.registry.add_index("moving", "1", ["linux/arm64"])
+        await asyncio.sleep(1.1)
+        cluster.registry.add_index("late", "1", ["linux/amd64", "linux/arm64"])
+        await cluster.is_released("held", seconds=10)
+    assert cluster.architectures("before") == ["amd64"]
+    assert cluster.architectures("held") == ["arm64"]
+
+
+async def test_ignored_pod_is_let_go_without_a_lookup(cluster: Cluster, tmp_path: Path) -> None:
+    """A policy may have gated it; `mode: ignore` means that nobody looks at its images."""
+    cluster.create("ignored", "app:1", annotations={"multiarch-extender.io/mode": "ignore"})
+    async with controlled(cluster, tmp_path):
+        await cluster.is_released("ignored")
+    assert cluster.planner.plans == []
+    assert cluster.registry.requests == {}
+
+
+async def test_namespace_that_waits_for_too_many_images_is_judged_again(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pods beyond its share look nothing up meanwhile, and go when others of it have gone."""
+    names = [f"pod-{number}" for number in range(4)]
+    async with controlled(cluster, tmp_path) as controller:
+        monkeypatch.setattr(controller._waits._budget._shares, "_most_each", 1)  # noqa: SLF001
+        for number, name in enumerate(names):
+            cluster.create(name, f"late-{number}:1")
+        await cluster.is_told("WaitingForImagePlatforms")
+        for number in range(len(names)):
+            cluster.registry.add_index(f"late-{number}", "1", ["linux/arm64"])
+        await cluster.is_released(*names, seconds=20)
+    assert {name: cluster.architectures(name) for name in names} == {name: ["arm64"] for name in names}
+
+
+async def test_documents_beyond_the_budget_are_read_again(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A namespace of huge pods takes no memory beyond its share; its pods are let go all the same."""
+    names = [f"huge-{number}" for number in range(5)]
+    async with controlled(cluster, tmp_path) as controller:
+        monkeypatch.setattr(controller._pods._documents._shares, "_most_each", 40_000)  # noqa: SLF001
+        for name in names:
+            cluster.create(name, "app:1", annotations={"example.com/long": "x" * 30_000})
+        await cluster.is_released(*names)
+    assert 1 <= len(cluster.api.received("get")) <= 2 * len(names)  # for the first look, and when its image is known

@@ -1,0 +1,95 @@
+"""Events about pods, as an API server gets them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from extender.cluster.client import open_cluster
+from extender.kubernetes.core_v1 import PodReference
+from extender.outlets.pod_events import EVENTS, TEXT_CHARACTERS, PodEvents
+from testbed.clock import Clock
+from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
+
+POD = PodReference("shop", "web-1", "uid-1")
+
+
+@asynccontextmanager
+async def sending(folder: Path, clock: Clock) -> AsyncIterator[tuple[ApiServer, PodEvents]]:
+    """Events that reach the server at once."""
+
+    async def sleep(_seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    async with serve_api() as api:
+        client = await open_cluster("kubeconfig", str(write_kubeconfig(api, folder)))
+        events = PodEvents(client, instance="replica-1", clock=clock, wall_clock=lambda: 1_700_000_000.25, sleep=sleep)
+        running = asyncio.create_task(events.run())
+        try:
+            yield api, events
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await client.close()
+
+
+def stored(api: ApiServer, namespace: str) -> list[Document]:
+    """The namespace's events."""
+    path = f"/api/v1/namespaces/{namespace}/events"
+    return [event for (where, _), event in api._objects.items() if where == path]  # noqa: SLF001
+
+
+async def settled(number: float) -> None:
+    """Returns when so many events have been sent or refused."""
+    async with asyncio.timeout(5):
+        while EVENTS["sent"].value + EVENTS["refused"].value < number:
+            await asyncio.sleep(0.005)
+
+
+async def test_event_names_pod_reason_and_time(tmp_path: Path) -> None:
+    """In the pod's namespace, with all that core/v1 wants and `kubectl describe` shows; long texts are cut."""
+    before = EVENTS["sent"].value + EVENTS["refused"].value
+    async with sending(tmp_path, Clock()) as (api, events):
+        events.tell(POD, "WaitingForImagePlatforms", "held:\n" + "x" * 2_000)
+        await settled(before + 1)
+        (event,) = stored(api, "shop")
+    assert event["involvedObject"] == {
+        "apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "web-1", "uid": "uid-1",
+    }  # fmt: skip
+    assert (event["reason"], event["type"], event["count"]) == ("WaitingForImagePlatforms", "Normal", 1)
+    assert event["message"].startswith("held: x")
+    assert len(event["message"]) == TEXT_CHARACTERS
+    assert event["source"] == {"component": "multiarch-extender"}
+    assert event["firstTimestamp"] == event["lastTimestamp"] == "2023-11-14T22:13:20Z"
+    assert event["eventTime"] == "2023-11-14T22:13:20.250000Z"
+    assert event["reportingInstance"] == "replica-1"
+
+
+async def test_namespace_with_too_many_takes_nothing_from_others(tmp_path: Path) -> None:
+    """What is beyond its rate is dropped and counted, and it may tell again later."""
+    clock = Clock()
+    before, dropped = EVENTS["sent"].value + EVENTS["refused"].value, EVENTS["dropped"].value
+    async with sending(tmp_path, clock) as (api, events):
+        for _ in range(100):
+            events.tell(POD, "WaitingForImagePlatforms", "held")
+        events.tell(PodReference("other", "db-1", "uid-2"), "WaitingForImagePlatforms", "held")
+        await settled(before + 41)
+        assert (len(stored(api, "shop")), len(stored(api, "other"))) == (40, 1)
+        assert EVENTS["dropped"].value == dropped + 60
+        clock.advance(1)
+        for _ in range(10):
+            events.tell(POD, "ImagePlatformsKnown", "let go")
+        await settled(before + 46)
+        assert len(stored(api, "shop")) == 45
+
+
+async def test_refused_event_is_dropped(tmp_path: Path) -> None:
+    """The next one is sent all the same."""
+    before, refused = EVENTS["sent"].value + EVENTS["refused"].value, EVENTS["refused"].value
+    async with sending(tmp_path, Clock()) as (api, events):
+        api.refusals.append(("send", Refusal(403, "events is forbidden")))
+        events.tell(POD, "WaitingForImagePlatforms", "first")
+        events.tell(POD, "WaitingForImagePlatforms", "second")
+        await settled(before + 2)
+        assert [event["message"] for event in stored(api, "shop")] == ["second"]
+    assert EVENTS["refused"].value == refused + 1

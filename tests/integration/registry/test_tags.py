@@ -1,0 +1,110 @@
+"""The tags of a repository are listed page by page, and a registry cannot lead the listing anywhere else."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+
+from extender.credentials.keyring import ANONYMOUS
+from extender.demo.images import build_manifest
+from extender.errors import InvalidManifest, ManifestNotFound
+from extender.images.reference import parse_reference
+from extender.registry.auth import Authenticator
+from extender.registry.client import RegistryClient, next_page
+from testbed.debian_registry import DebianRegistry
+
+
+@asynccontextmanager
+async def client_of(host: str) -> AsyncIterator[RegistryClient]:
+    """A client that reaches the host without TLS."""
+    async with aiohttp.ClientSession() as session:
+        authenticator = Authenticator(session, timeout_seconds=5, clock=lambda: 0.0, wall_clock=lambda: 0.0)
+        yield RegistryClient(
+            session,
+            authenticator=authenticator,
+            timeout_seconds=5,
+            concurrency_per_host=8,
+            plain_http=frozenset((host,)),
+        )
+
+
+@asynccontextmanager
+async def pages(answers: Mapping[str, tuple[bytes, Mapping[str, str]]]) -> AsyncIterator[tuple[str, list[str]]]:
+    """A registry that gives an answer for each query, and the paths with queries that it was asked for."""
+    requests: list[str] = []
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        requests.append(str(request.rel_url))
+        body, headers = answers.get(request.query_string, (b"{}", {}))
+        return web.Response(body=body, headers=dict(headers), content_type="application/json")
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"127.0.0.1:{runner.addresses[0][1]}", requests
+    finally:
+        await runner.cleanup()
+
+
+async def test_all_tags_of_a_real_registry_are_listed(debian_registry: DebianRegistry) -> None:
+    """1,100 of them, which takes two pages."""
+    host = debian_registry.host
+    image = build_manifest("linux/amd64")
+    push = debian_registry.push
+    await asyncio.to_thread(lambda: [push("tags/app", f"1.{number}", image) for number in range(1100)])
+    async with client_of(host) as client:
+        tags = await client.fetch_tags(parse_reference(f"{host}/tags/app:1.0"), ANONYMOUS)
+        assert sorted(tags) == sorted(f"1.{number}" for number in range(1100))
+        with pytest.raises(ManifestNotFound):
+            await client.fetch_tags(parse_reference(f"{host}/tags/none:1.0"), ANONYMOUS)
+
+
+async def test_the_next_page_is_asked_of_the_same_registry() -> None:
+    """Whatever host and path the link names, only its query is used; an empty page ends the list."""
+    link = {"Link": '<https://elsewhere.example/v2/other/tags/list?n=1000&last=b>; rel="next"'}
+    async with pages({
+        "n=1000": (b'{"name": "app", "tags": ["a", "b"]}', link),
+        "n=1000&last=b": (b'{"tags": null}', link),
+    }) as (host, requests), client_of(host) as client:  # fmt: skip
+        assert await client.fetch_tags(parse_reference(f"{host}/app"), ANONYMOUS) == ["a", "b"]
+    assert requests == ["/v2/app/tags/list?n=1000", "/v2/app/tags/list?n=1000&last=b"]
+
+
+async def test_a_list_without_end_ends() -> None:
+    """A registry whose every page names itself as the next is asked for twenty."""
+    link = {"Link": "</v2/app/tags/list?n=1000>; rel=next"}
+    async with pages({"n=1000": (b'{"tags": ["a"]}', link)}) as (host, requests), client_of(host) as client:
+        assert await client.fetch_tags(parse_reference(f"{host}/app"), ANONYMOUS) == ["a"] * 20
+    assert len(requests) == 20
+
+
+@pytest.mark.parametrize("body", [b"[", b'{"tags": {}}', b'{"tags": [1]}', b"[" * 100_000, b"\xff"])
+async def test_a_list_that_cannot_be_read_is_an_error(body: bytes) -> None:
+    """Not an empty one."""
+    async with pages({"n=1000": (body, {})}) as (host, _), client_of(host) as client:
+        with pytest.raises(InvalidManifest, match="list of tags"):
+            await client.fetch_tags(parse_reference(f"{host}/app"), ANONYMOUS)
+
+
+@pytest.mark.parametrize(
+    ("link", "query"),
+    [
+        ('</v2/a/tags/list?n=5&last=x%2By>; rel="next"', {"n": "5", "last": "x+y"}),
+        ('<?next_page=gAAA>;rel="next"', {"next_page": "gAAA"}),
+        ('</first?a=1>; rel="prev", </next?a=2>; rel="next"', {"a": "2"}),
+        ("</v2/a/tags/list>; rel=next", None),
+        ('</v2/a?b=c>; rel="prev"', None),
+        ("<http://[/?a=b>; rel=next", None),
+        ("", None),
+        ("<" * 10_000, None),
+    ],
+)
+def test_the_link_to_the_next_page(link: str, query: dict[str, str] | None) -> None:
+    """RFC 8288 as registries write it: the distribution-spec's, Quay's token, several links in one header."""
+    assert next_page([link]) == query
+    assert msgspec.json.encode(query)

@@ -1,0 +1,105 @@
+"""When the service holds pods that are being created, and lets them go: only while somebody provably lifts gates."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.cluster.pods import PODS
+from extender.demo.registry import EmbeddedRegistry
+from extender.placement.gate import GATE, GATED_LABEL
+from extender.service.gates import LEASE
+from tests.integration.cluster.api_server import ApiServer, namespace, node, serve_api
+from tests.integration.service.caller import Caller, pod
+from tests.integration.service.test_watches import checks, service_in, until, until_ready
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+SETTINGS = ("admission.unknown=gate", "admission.node_affinity=required", "admission.wait_seconds=0")
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ApiServer]:
+    """A cluster with a node and a namespace."""
+    async with serve_api() as server:
+        server.put("/api/v1/nodes", node("a"))
+        server.put("/api/v1/namespaces", namespace("shop"))
+        yield server
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[EmbeddedRegistry]:
+    """A registry without images."""
+    async with EmbeddedRegistry() as opened:
+        yield opened
+
+
+async def is_held(caller: Caller, image: str) -> bool:
+    """Whether a pod of this image is held when it is created."""
+    answer = await caller.review(pod(image))
+    return any(GATE in str(operation.get("value")) for operation in answer.get("patch", []))
+
+
+def lease(api: ApiServer) -> dict[str, Any]:
+    """The Lease's spec as the API server has it; empty if there is none."""
+    found: dict[str, Any] = api._objects.get((LEASES, LEASE), {}).get("spec", {})  # noqa: SLF001
+    return found
+
+
+async def test_pod_is_held_while_somebody_leads_and_let_go_by_the_leader(
+    api: ApiServer, registry: EmbeddedRegistry, tmp_path: Path
+) -> None:
+    """The webhook gates, the controller of the same process lets go; the lease is given up at the end."""
+    image = f"{registry.host}/late:1"
+    async with service_in(api, tmp_path, "", *SETTINGS, registries=[registry.host]) as caller:
+        await until_ready(caller)
+        assert await is_held(caller, image)
+        held = pod(image, labels={GATED_LABEL: "true"})
+        held["spec"]["schedulingGates"] = [{"name": GATE}]
+        api.put(PODS, held)
+        registry.add_index("late", "1", ["linux/arm64"])
+        await until(lambda: not api._objects[PODS, "p"]["spec"]["schedulingGates"])  # noqa: SLF001
+        assert lease(api)["holderIdentity"] != ""
+        assert await caller.metric('multiarch_gates_releases_total{outcome="known"}') >= 1
+    assert lease(api)["holderIdentity"] == ""
+
+
+async def test_nothing_is_held_without_the_rights_to_let_go(
+    api: ApiServer, registry: EmbeddedRegistry, tmp_path: Path
+) -> None:
+    """The service says so by its readiness, and holds pods as soon as it has the rights."""
+    api.forbidden = {("patch", "pods")}
+    image = f"{registry.host}/late:1"
+    async with service_in(api, tmp_path, "", *SETTINGS, registries=[registry.host]) as caller:
+        await until(lambda: lease(api))
+        assert not await is_held(caller, image)
+        status, marks = await checks(caller, "/readyz")
+        assert (status, marks["gates"]) == (503, "[-]")
+        api.forbidden = set()
+        async with asyncio.timeout(10):
+            while not await is_held(caller, image):
+                await asyncio.sleep(0.05)
+        assert (await until_ready(caller))["gates"] == "[+]"
+
+
+async def test_nothing_runs_where_unknown_images_pass(api: ApiServer, tmp_path: Path) -> None:
+    """No lease, no watch of held pods, no check."""
+    async with service_in(api, tmp_path, "127.0.0.1:0") as caller:
+        assert "gates" not in await until_ready(caller)
+        assert "gates" not in (await checks(caller, "/livez"))[1]
+        assert lease(api) == {}
+        assert api.received("send") == []
+
+
+async def test_controller_runs_without_a_webhook(api: ApiServer, registry: EmbeddedRegistry, tmp_path: Path) -> None:
+    """A policy of the API server holds the pods, and there is no port to call but the operations'."""
+    registry.add_index("app", "1", ["linux/amd64"])
+    held = pod(f"{registry.host}/app:1", labels={GATED_LABEL: "true"})
+    held["spec"]["schedulingGates"] = [{"name": GATE}]
+    api.put(PODS, held)
+    alone = ("admission.listen=''", *SETTINGS)
+    async with service_in(api, tmp_path, "", *alone, registries=[registry.host]) as caller:
+        await until(lambda: not api._objects[PODS, "p"]["spec"]["schedulingGates"])  # noqa: SLF001
+        assert caller.service.admission_url == ""
+        assert (await checks(caller, "/livez"))[1]["gates"] == "[+]"

@@ -1,0 +1,91 @@
+"""The command `ungate` against a stand-in for the API server: which pods it changes, what it prints, how it ends."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from extender.cluster.pods import PODS
+from extender.placement.gate import GATE, GATED_LABEL
+from tests.integration.cluster.api_server import ApiServer, Document, Refusal, pod, serve_api, write_kubeconfig
+from tests.integration.test_command_line import run
+
+OTHER = "example.com/quota"
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ApiServer]:
+    """A server with a pod of each kind: held beside another's gate, held without the label, labelled, untouched."""
+    async with serve_api() as server:
+        server.put(PODS, gated("both", [OTHER, GATE], {GATED_LABEL: "true", "app": "a"}))
+        server.put(PODS, gated("unlabelled", [GATE], {}))
+        server.put(PODS, gated("labelled", [], {GATED_LABEL: "true"}))
+        server.put(PODS, gated("others", [OTHER], {"app": "a"}))
+        yield server
+
+
+def gated(name: str, gates: list[str], labels: dict[str, str]) -> Document:
+    """A pod with these gates and labels."""
+    made = pod(name)
+    made["metadata"] |= {"labels": labels}
+    made["spec"] |= {"schedulingGates": [{"name": gate} for gate in gates]}
+    return made
+
+
+def stored(api: ApiServer, name: str) -> tuple[list[str], list[str]]:
+    """The pod's gates and labels as the server has them."""
+    found = api._objects[PODS, name]  # noqa: SLF001
+    return [gate["name"] for gate in found["spec"]["schedulingGates"]], sorted(found["metadata"]["labels"])
+
+
+async def test_our_gate_and_label_go_and_others_stay(api: ApiServer, tmp_path: Path) -> None:
+    """Also off a pod that has one without the other; each pod is a line, and the last one counts."""
+    code, out, err = await run("ungate", "-A", "--kubeconfig", str(write_kubeconfig(api, tmp_path)))
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == "3 pods with our gate or its label in all namespaces: 3 ungated"
+    assert "pod default/unlabelled ungated" in out
+    assert stored(api, "both") == ([OTHER], ["app"])
+    assert stored(api, "unlabelled") == ([], [])
+    assert stored(api, "labelled") == ([], [])
+    assert stored(api, "others") == ([OTHER], ["app"])
+    assert len(api.received("send")) == 3
+
+
+async def test_dry_run_changes_nothing(api: ApiServer, tmp_path: Path) -> None:
+    """It names the pods that would be changed."""
+    environment = {"KUBECONFIG": str(write_kubeconfig(api, tmp_path))}
+    code, out, _ = await run("ungate", "--all-namespaces", "--dry-run", environment=environment)
+    assert code == 0
+    assert out.splitlines() == [
+        "pod default/both would be ungated",
+        "pod default/labelled would be ungated",
+        "pod default/unlabelled would be ungated",
+        "3 pods with our gate or its label in all namespaces: 3 would be ungated",
+    ]
+    assert api.received("send") == []
+
+
+async def test_refused_pod_is_named_and_the_others_go(api: ApiServer, tmp_path: Path) -> None:
+    """Exit code 1: somebody has to look at it."""
+    api.refusals.append(("send", Refusal(403, "pods is forbidden")))
+    code, out, err = await run("ungate", "-A", "--kubeconfig", str(write_kubeconfig(api, tmp_path)))
+    assert code == 1
+    assert "pods is forbidden" in err
+    assert "2 ungated" in out.splitlines()[-1]
+    assert "1 failed" in out.splitlines()[-1]
+
+
+async def test_pods_that_may_not_be_listed_are_a_no(api: ApiServer, tmp_path: Path) -> None:
+    """Exit code 1, with the API server's words."""
+    api.refusals.append(("list", Refusal(403, "pods is forbidden")))
+    code, out, err = await run("ungate", "-A", "--kubeconfig", str(write_kubeconfig(api, tmp_path)))
+    assert (code, out) == (1, "")
+    assert "pods is forbidden" in err
+
+
+@pytest.mark.parametrize("arguments", [["-A", "-n", "x"], ["-A", "--kubeconfig", "/absent"]])
+async def test_wrong_usage_is_code_2(arguments: list[str]) -> None:
+    """Contradicting options, or no such kubeconfig."""
+    code, out, err = await run("ungate", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")

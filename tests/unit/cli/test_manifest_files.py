@@ -1,0 +1,81 @@
+"""Manifests are read from files, folders and standard input."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from extender.cli.manifest_files import read_manifests
+from extender.errors import ConfigError
+
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\n"
+
+
+def sources(*paths: str) -> list[tuple[str, str]]:
+    """The names and sources of the objects in the files."""
+    return [(each.manifest["metadata"]["name"], each.source) for each in read_manifests(paths)]
+
+
+def test_documents_are_counted_and_empty_ones_give_nothing(tmp_path: Path) -> None:
+    """Comments alone, values files and empty documents are no objects; the number is the document's in YAML."""
+    file = tmp_path / "all.yaml"
+    file.write_text(f"# nothing\n---\n---\n{POD % 'a'}---\nreplicas: 3\n---\n{POD % 'b'}---\n")
+    assert [source for _, source in sources(str(file))] == [f"{file}, document 2", f"{file}, document 4"]
+
+
+def test_lists_anchors_and_json_are_read(tmp_path: Path) -> None:
+    """The items of a list, values behind aliases and merge keys, and dates as texts."""
+    file = tmp_path / "list.yaml"
+    file.write_text(
+        "apiVersion: v1\nkind: List\nitems:\n"
+        "- &a {apiVersion: v1, kind: Pod, metadata: {name: a, labels: {on: 2026-01-02}}}\n"
+        "- {<<: *a, metadata: {name: b}}\n"
+    )
+    found = list(read_manifests([str(file)]))
+    assert [each.manifest["metadata"]["name"] for each in found] == ["a", "b"]
+    assert found[0].manifest["metadata"]["labels"] == {"true": "2026-01-02"}
+    (tmp_path / "p.json").write_text('{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "c"}}')
+    assert sources(str(tmp_path / "p.json"))[0][0] == "c"
+
+
+def test_a_folder_gives_its_manifests_sorted(tmp_path: Path) -> None:
+    """Those of folders below it too, and no other files."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "b.yaml").write_text(POD % "b")
+    (tmp_path / "sub" / "c.yml").write_text(POD % "c")
+    (tmp_path / "notes.txt").write_text("{{ not yaml")
+    assert [name for name, _ in sources(str(tmp_path))] == ["b", "c"]
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ConfigError, match=r"no file that ends in \.yaml"):
+        sources(str(empty))
+
+
+def test_standard_input_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from `helm template`."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(POD % "a"))
+    assert sources("-") == [("a", "standard input, document 1")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"{POD % 'a'}---\na: [", "document 2: it is no YAML"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\n" + "".join(
+            f"{chr(99 + i)}: &{chr(99 + i)} [{', '.join([f'*{chr(98 + i)}'] * 20)}]\n" for i in range(6)
+        ), "too large or too deep"),
+        ("a: !!python/object:os.system x", "document 1: it is no YAML"),
+    ],
+)  # fmt: skip
+def test_an_error_names_file_and_document(tmp_path: Path, text: str, message: str) -> None:
+    """Broken YAML, aliases of aliases that would fill memory, and tags of Python."""
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=f"bad.yaml, .*{message}"):
+        list(read_manifests([str(file)]))
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    """With what would be right."""
+    with pytest.raises(ConfigError, match="No such file"):
+        list(read_manifests([str(tmp_path / "none.yaml")]))

@@ -1,0 +1,190 @@
+"""What the audit makes of workloads, answers and nodes. The golden file of the end-to-end test has each kind once."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from extender.images.content import Answer, Cause, Content, Failure
+from extender.images.manifest import Kind
+from extender.images.platform import Platform, parse_platform
+from extender.kubernetes.audited_v1 import AuditedNode, AuditedNodeStatus
+from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo
+from extender.kubernetes.reported_v1 import NodeSpec, Taint
+from extender.placement.policy import Policy
+from extender.reports.audit import Audit, AuditInput, ImageEvidence, NewerTag, audit, new_findings, wanted_newer
+from extender.reports.workloads import WorkloadCollector
+
+AMD, ARM = parse_platform("linux/amd64"), parse_platform("linux/arm64")
+ANSWERS: dict[str, Answer] = {
+    "amd": Content(Kind.MANIFEST, frozenset((AMD,)), states_platforms=False),
+    "arm": Content(Kind.MANIFEST, frozenset((ARM,)), states_platforms=False),
+    "multi": Content(Kind.INDEX, frozenset((AMD, ARM)), states_platforms=True),
+    "gone": Failure(Cause.MISSING, "the registry has no such image"),
+}
+
+
+def node(architecture: str, name: str = "", *taints: Taint, **labels: str) -> AuditedNode:
+    """A node with 8 cores."""
+    own = {"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux", **labels}
+    return AuditedNode(
+        metadata=NodeMeta(name or architecture, own),
+        spec=NodeSpec(taints),
+        status=AuditedNodeStatus(NodeSystemInfo(architecture, "linux"), {"cpu": "8", "memory": "32Gi"}),
+    )
+
+
+def deployment(name: str, *images: str, kind: str = "Deployment", **spec: Any) -> dict[str, Any]:
+    """A workload of two pods of half a core each."""
+    containers = [{"name": image, "image": image} for image in images]
+    template = {"spec": {"resources": {"requests": {"cpu": "500m"}}, "containers": containers, **spec}}
+    return {"kind": kind, "metadata": {"name": name}, "spec": {"replicas": 2, "template": template}}
+
+
+def given(*manifests: dict[str, Any], **fields: Any) -> AuditInput:
+    """The input for these manifests, whose images are what `ANSWERS` says by the end of their names."""
+    collector = WorkloadCollector()
+    for manifest in manifests:
+        collector.add(manifest, "x.yaml, document 1")
+    workloads = collector.workloads()
+    evidence = [
+        [ImageEvidence(ANSWERS[image.reference.rpartition("/")[2].partition(":")[0]], "") for image in each.images]
+        for each in workloads
+    ]
+    return AuditInput(workloads=workloads, evidence=evidence, policy=fields.pop("policy", Policy()), **fields)
+
+
+def answers(report: Audit) -> dict[str, list[str]]:
+    """The answers of each workload, in the order of the targets."""
+    return {each.name: [platform.answer.value for platform in each.platforms] for each in report.workloads}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "required", "targets"),
+    [
+        ((), (), ["linux/amd64", "linux/arm64"]),
+        ((node("amd64"),), (), ["linux/amd64", "linux/arm64"]),
+        ((node("s390x"), node("ppc64le")), (), ["linux/ppc64le", "linux/s390x"]),
+        ((node("s390x"),), (ARM,), ["linux/arm64"]),
+        ((AuditedNode(),), (), ["linux/amd64", "linux/arm64"]),
+    ],
+)
+def test_the_targets_are_those_required_or_those_of_the_nodes(
+    nodes: Sequence[AuditedNode], required: Sequence[Platform], targets: list[str]
+) -> None:
+    """A cluster of one architecture is asked about both usual ones: it may be about to move."""
+    assert audit(given(nodes=nodes, required=required)).targets == targets
+
+
+def test_an_image_is_weighed_by_all_that_it_blocks_and_by_what_it_alone_blocks() -> None:
+    """The second figure is what one new build sets free."""
+    report = audit(given(deployment("a", "amd:1"), deployment("b", "amd:1", "own/amd:2"), deployment("c", "multi:1")))
+    first, second = (next(each for each in report.images if each.reference == name) for name in ("amd:1", "own/amd:2"))
+    assert (first.blocks.workloads, first.blocks.cpu_cores, first.unblocks.workloads) == (2, 2.0, 1)
+    assert (second.blocks.workloads, second.unblocks.workloads) == (1, 0)
+    assert [(each.platform, each.yes.workloads, each.no.workloads) for each in report.summary] == [
+        ("linux/amd64", 3, 0), ("linux/arm64", 1, 2)
+    ]  # fmt: skip
+
+
+def test_a_selector_blocks_beside_the_image_and_then_a_build_frees_nothing() -> None:
+    """The image is to blame, but it is not alone."""
+    report = audit(given(deployment("a", "amd:1", nodeSelector={"kubernetes.io/arch": "amd64"})))
+    [image] = report.images
+    assert (image.blocks.workloads, image.unblocks.workloads) == (1, 0)
+
+
+def test_without_nodes_only_what_speaks_of_platforms_blocks() -> None:
+    """A selector for disks may be met by any node that is not known here."""
+    pinned = {"kubernetes.io/arch": "amd64", "disk": "ssd"}
+    report = audit(
+        given(deployment("a", "multi:1", nodeSelector={"disk": "ssd"}), deployment("b", "multi:1", nodeSelector=pinned))
+    )
+    assert answers(report) == {"a": ["yes", "yes"], "b": ["yes", "no"]}
+    assert [each.subject for each in report.workloads[1].platforms[1].blockers] == ["kubernetes.io/arch=amd64"]
+
+
+def test_one_node_that_takes_the_pods_is_enough() -> None:
+    """A taint blocks only where every node of the platform has one that is not tolerated."""
+    taint = Taint("pool", "arm", "NoSchedule")
+    nodes = [node("amd64"), node("arm64", "a", taint), node("arm64", "b")]
+    assert answers(audit(given(deployment("a", "multi:1"), nodes=nodes))) == {"a": ["yes", "yes"]}
+    assert answers(audit(given(deployment("a", "multi:1"), nodes=nodes[:2]))) == {"a": ["yes", "no"]}
+    soft = Taint("pool", "arm", "PreferNoSchedule")
+    assert answers(audit(given(deployment("a", "multi:1"), nodes=[node("arm64", "a", soft)]))) == {"a": ["yes", "yes"]}
+
+
+def test_a_daemon_set_is_weighed_by_the_nodes_that_it_targets() -> None:
+    """Three nodes, one of which it does not target; and it need not tolerate what its controller does for it."""
+    nodes = [node("amd64", "a"), node("arm64", "b", Taint("node.kubernetes.io/not-ready", None, "NoExecute")),
+             node("arm64", "c", role="db")]  # fmt: skip
+    terms = [{"matchExpressions": [{"key": "role", "operator": "DoesNotExist"}]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    daemon_set = deployment("agent", "amd:1", kind="DaemonSet", affinity={"nodeAffinity": required})
+    report = audit(given(daemon_set, nodes=nodes))
+    assert report.workloads[0].weight.pods == 2
+    told = [(each.rule.value, each.platform) for each in report.findings if each.rule.startswith("daemonset")]
+    assert told == [("daemonset-lacks-platform", "linux/arm64")]
+    assert "targets 1 nodes of linux/arm64" in next(each.message for each in report.findings if each.rule == told[0][0])
+
+
+def test_capacity_that_blocked_workloads_cannot_use_is_told_by_platform() -> None:
+    """Sixteen cores of arm64, and one core's worth of workloads that cannot go there."""
+    report = audit(given(deployment("a", "amd:1"), nodes=[node("amd64"), node("arm64", "a"), node("arm64", "b")]))
+    assert [(each.platform, each.nodes, each.cpu_cores, each.blocked.cpu_cores) for each in report.nodes] == [
+        ("linux/amd64", 1, 8.0, 0.0), ("linux/arm64", 2, 16.0, 1.0)
+    ]  # fmt: skip
+
+
+def test_unknown_is_neither_yes_nor_no() -> None:
+    """It has a cause, is no blocker of an image's platform, and fails a gate."""
+    report = audit(given(deployment("a", "gone:1"), deployment("b", "gone:1", "arm:1")))
+    assert answers(report) == {"a": ["unknown", "unknown"], "b": ["no", "unknown"]}
+    gone = next(image for image in report.images if image.reference == "gone:1")
+    assert (gone.state, gone.cause, gone.lacks, gone.blocks.workloads) == ("unknown", "missing", [], 0)
+    assert [each.subject for each in new_findings(report, None)] == ["arm:1", "gone:1"]
+
+
+def test_a_baseline_hides_what_it_knows_by_platform() -> None:
+    """The same image and another platform is new."""
+    old = audit(given(deployment("a", "amd:1"), required=[ARM]))
+    assert new_findings(old, old) == []
+    wider = audit(given(deployment("a", "amd:1"), required=[ARM, parse_platform("linux/s390x")]))
+    assert [each.platform for each in new_findings(wider, old)] == ["linux/s390x"]
+
+
+def test_newer_tags_are_wanted_for_what_blocks_most_first() -> None:
+    """And shown with the finding."""
+    found = given(deployment("a", "amd:1"), deployment("b", "amd:2"), deployment("c", "amd:2"), required=[ARM])
+    assert wanted_newer(found) == [("amd:2", "linux/arm64"), ("amd:1", "linux/arm64")]
+    newer = {("amd:2", "linux/arm64"): NewerTag("linux/arm64", "3")}
+    report = audit(given(deployment("b", "amd:2"), required=[ARM], newer=newer))
+    assert report.findings[0].message.endswith("; the first newer tag that does is 3")
+
+
+@pytest.mark.parametrize(
+    ("reference", "own", "owner"),
+    [
+        ("amd:1", (), "vendor"),
+        ("quay.io/x/amd:1", (), "vendor"),
+        ("registry.example.com/x/amd:1", (), "own"),
+        ("registry.example.com/x/amd:1", ("registry.example.com/y/",), "vendor"),
+        ("ghcr.io/us/amd:1", ("ghcr.io/us/",), "own"),
+    ],
+)
+def test_whose_image_it_is(reference: str, own: Sequence[str], owner: str) -> None:
+    """By the caller's prefixes; without any, public registries hold others' images."""
+    [image] = audit(given(deployment("a", reference), own=own)).images
+    assert image.owner == owner
+
+
+def test_what_is_ignored_is_listed_and_not_judged() -> None:
+    """By an annotation of the namespace, or a RuntimeClass that the operator ignores."""
+    policy = Policy(ignore_runtime_classes=frozenset(("wasm",)))
+    report = audit(given(deployment("a", "amd:1", runtimeClassName="wasm"), policy=policy))
+    [workload] = report.workloads
+    assert (workload.platforms, workload.skipped) == (
+        [], "its RuntimeClass wasm is in placement.ignore_runtime_classes"
+    )  # fmt: skip
+    report = audit(given(deployment("a", "amd:1"), namespaces={"": {"multiarch-extender.io/mode": "ignore"}}))
+    assert report.workloads[0].skipped == "the annotation multiarch-extender.io/mode is ignore"

@@ -1,0 +1,42 @@
+"""Quantities, and what a pod requests."""
+
+import pytest
+
+from extender.kubernetes.audited_v1 import AuditedContainer, AuditedSpec, ResourceRequirements
+from extender.reports.quantities import parse_quantity, requested
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("100m", 0.1), ("1", 1), (2, 2), (0.5, 0.5), ("1.5Gi", 1.5 * 2**30), ("2e3", 2000), ("1E3", 1000), ("1E", 1e18),
+     ("128974848", 128974848), ("129M", 129e6), ("123Mi", 123 * 2**20), (".5", 0.5), ("0", 0), ("250000u", 0.25),
+     ("", 0), ("many", 0), ("1 Gi", 0), ("1KiB", 0), ("१", 0)],
+)  # fmt: skip
+def test_a_quantity_is_read_as_kubernetes_does(text: str | float, number: float) -> None:
+    """Suffixes of both kinds, exponents and bare numbers; what is no quantity counts nothing."""
+    assert parse_quantity(text) == pytest.approx(number)
+
+
+def container(cpu: str = "", *, sidecar: bool = False, limit: str = "") -> AuditedContainer:
+    """A container that requests or limits so much CPU."""
+    resources = ResourceRequirements({"cpu": cpu} if cpu else None, {"cpu": limit} if limit else None)
+    return AuditedContainer(resources=resources, restart_policy="Always" if sidecar else None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "cores"),
+    [
+        (AuditedSpec(), 0),
+        (AuditedSpec(containers=(container("1"), container("500m"))), 1.5),
+        (AuditedSpec(containers=(container(limit="2"),)), 2),
+        (AuditedSpec(containers=(container("1"),), init_containers=(container("3"),)), 3),
+        (AuditedSpec(containers=(container("1"),), init_containers=(container("1", sidecar=True), container("3"))), 4),
+        (AuditedSpec(containers=(container("3"),), init_containers=(container("3"), container("1", sidecar=True))), 4),
+        (AuditedSpec(containers=(container("1"),), resources=ResourceRequirements({"cpu": "5"})), 5),
+        (AuditedSpec(containers=(container("1"),), resources=ResourceRequirements({"memory": "5Gi"})), 1),
+        (AuditedSpec(containers=(container("1"),), overhead={"cpu": "250m"}), 1.25),
+    ],
+)
+def test_what_a_pod_requests_is_what_the_scheduler_reserves(spec: AuditedSpec, cores: float) -> None:
+    """The pod's own request first, else containers, init containers one by one, sidecars beside them, and overhead."""
+    assert requested(spec, "cpu") == pytest.approx(cores)

@@ -1,0 +1,159 @@
+"""Workloads are made of objects and pods, under their top owners."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.reports.workloads import UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
+
+AppsKinds = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")
+
+
+def template(*images: str, **spec: Any) -> dict[str, Any]:
+    """A pod template of containers with these images."""
+    containers = [{"name": f"c{index}", "image": image} for index, image in enumerate(images)]
+    return {"spec": {"containers": containers, **spec}}
+
+
+def manifest(kind: str, name: str, pod: dict[str, Any], owner: str = "", **spec: Any) -> dict[str, Any]:
+    """An object with this pod template; `owner` is written `Kind/name`."""
+    metadata: dict[str, Any] = {"name": name, "namespace": "shop"}
+    if owner:
+        owner_kind, _, owner_name = owner.partition("/")
+        metadata["ownerReferences"] = [{"kind": owner_kind, "name": owner_name, "controller": True}]
+    return {"apiVersion": "x/v1", "kind": kind, "metadata": metadata, "spec": {"template": pod, **spec}}
+
+
+def pod(name: str, owner: str = "", *images: str, phase: str = "Running", **spec: Any) -> bytes:
+    """A live pod as the API server lists it."""
+    found = manifest("Pod", name, {}, owner)
+    return msgspec.json.encode({**found, "spec": template(*images, **spec)["spec"], "status": {"phase": phase}})
+
+
+def names(workloads: list[Workload]) -> list[str]:
+    """The workloads as texts."""
+    return [str(workload) for workload in workloads]
+
+
+@pytest.mark.parametrize("kind", [*AppsKinds, "ReplicationController", "Job", "Rollout", "SpecialSet"])
+def test_any_kind_with_a_template_is_a_workload(kind: str) -> None:
+    """Kinds that this package has never heard of too."""
+    collector = WorkloadCollector()
+    assert collector.add(manifest(kind, "web", template("app:1")), "a.yaml, document 1")
+    (workload,) = collector.workloads()
+    assert workload.key == WorkloadKey("shop", kind, "web")
+    assert [use.image.reference for use in workload.uses] == ["app:1"]
+    assert workload.source == "a.yaml, document 1"
+
+
+def test_an_object_without_pods_is_no_workload() -> None:
+    """A Service, a ConfigMap and a CustomResourceDefinition with the word template in it."""
+    collector = WorkloadCollector()
+    assert not collector.add({"kind": "Service", "spec": {"selector": {}}})
+    assert not collector.add({"kind": "ConfigMap", "data": {}})
+    assert not collector.add({"kind": "CustomResourceDefinition", "spec": {"template": {"spec": {"x": 1}}}})
+    assert collector.workloads() == []
+
+
+def test_pods_count_for_the_top_owner() -> None:
+    """Through ReplicaSets and Jobs, whose own templates are not shown beside it, in any order."""
+    collector = WorkloadCollector()
+    collector.add_pod(pod("web-1-a", "ReplicaSet/web-1", "app:1"))
+    collector.add(manifest("ReplicaSet", "web-1", template("app:1"), "Deployment/web"))
+    collector.add(manifest("Deployment", "web", template("app:1"), replicas=3))
+    collector.add(manifest("Job", "nightly-1", template("job:1"), "CronJob/nightly"))
+    cron = manifest("CronJob", "nightly", {}, jobTemplate={"spec": {"template": template("job:1"), "parallelism": 2}})
+    collector.add(cron)
+    found = collector.workloads()
+    assert names(found) == ["shop/CronJob/nightly", "shop/Deployment/web"]
+    assert [workload.pods for workload in found] == [2, 3]
+
+
+def test_an_owner_that_nobody_listed_stands_by_its_pods() -> None:
+    """An Argo Rollout has ReplicaSets: the pods of several of them are added up."""
+    collector = WorkloadCollector()
+    for index in (1, 2):
+        collector.add(manifest("ReplicaSet", f"web-{index}", template(f"app:{index}"), "Rollout/web"))
+        collector.add_pod(pod(f"web-{index}-a", f"ReplicaSet/web-{index}", f"app:{index}"))
+    collector.add_pod(pod("ray-head", "RayCluster/ray", "ray:2"))
+    found = collector.workloads()
+    assert names(found) == ["shop/RayCluster/ray", "shop/Rollout/web"]
+    assert [workload.pods for workload in found] == [1, 2]
+    assert {use.image.reference for use in found[1].uses} == {"app:1", "app:2"}
+
+
+def test_an_unlisted_owner_scaled_to_zero_is_told_by_its_replica_sets() -> None:
+    """It has no pods now; a ReplicaSet that wants none is an old one."""
+    collector = WorkloadCollector()
+    collector.add(manifest("ReplicaSet", "web-1", template("app:1"), "Rollout/web", replicas=0))
+    collector.add(manifest("ReplicaSet", "web-2", template("app:2"), "Rollout/web", replicas=1))
+    (workload,) = collector.workloads()
+    assert [use.image.reference for use in workload.uses] == ["app:2"]
+
+
+def test_what_other_webhooks_inject_is_marked() -> None:
+    """A sidecar in pods that the template lacks; an image that a container had before a rollout does not count."""
+    collector = WorkloadCollector()
+    collector.add(manifest("Deployment", "web", template("app:2")))
+    collector.add(manifest("ReplicaSet", "web-1", template("app:1"), "Deployment/web"))
+    collector.add_pod(pod("web-1-a", "ReplicaSet/web-1", "app:1", "mesh:1"))
+    (workload,) = collector.workloads()
+    assert [(use.image.reference, use.is_injected) for use in workload.uses] == [("app:2", False), ("mesh:1", True)]
+
+
+def test_finished_pods_and_jobs_count_for_nothing() -> None:
+    """Nothing of theirs will run again."""
+    collector = WorkloadCollector()
+    collector.add_pod(pod("done", "", "app:1", phase="Succeeded"))
+    job = manifest("Job", "once", template("app:1"))
+    collector.add({**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+    assert collector.workloads() == []
+    assert collector.finished == 2
+
+
+def test_static_pods_are_workloads_of_their_own() -> None:
+    """Their owner is the node."""
+    collector = WorkloadCollector()
+    collector.add_pod(pod("etcd-node-1", "Node/node-1", "etcd:3"))
+    assert names(collector.workloads()) == ["shop/Pod/etcd-node-1"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "wanted"),
+    [("Deployment", {}, 1), ("Deployment", {"replicas": 0}, 0), ("Job", {"suspend": True}, 0),
+     ("Job", {"parallelism": 4}, 4), ("DaemonSet", {}, None)],
+)  # fmt: skip
+def test_how_many_pods_an_object_wants(kind: str, spec: dict[str, Any], wanted: int | None) -> None:
+    """Suspended and scaled-to-zero ones stay in the list and want none."""
+    collector = WorkloadCollector()
+    collector.add(manifest(kind, "web", template("app:1"), **spec))
+    assert [workload.pods for workload in collector.workloads()] == [wanted]
+
+
+def test_every_use_of_an_image_is_listed() -> None:
+    """Containers, init containers, sidecars, ephemeral containers and image volumes."""
+    collector = WorkloadCollector()
+    spec = {
+        "initContainers": [
+            {"name": "i", "image": "init:1"},
+            {"name": "s", "image": "mesh:1", "restartPolicy": "Always"},
+        ],
+        "ephemeralContainers": [{"name": "e", "image": "debug:1"}],
+        "volumes": [{"name": "v", "image": {"reference": "data:1"}}, {"name": "tmp", "emptyDir": {}}],
+    }
+    collector.add(manifest("Deployment", "web", template("app:1", **spec)))
+    (workload,) = collector.workloads()
+    assert [(use.used_as, use.name, use.image.reference) for use in workload.uses] == [
+        ("container", "c0", "app:1"),
+        ("init container", "i", "init:1"),
+        ("sidecar", "s", "mesh:1"),
+        ("ephemeral container", "e", "debug:1"),
+        ("image volume", "v", "data:1"),
+    ]
+
+
+def test_a_field_of_the_wrong_type_is_named() -> None:
+    """The object and the path to the field."""
+    with pytest.raises(UnreadableWorkload, match=r"Deployment web: .*\$\.spec\.nodeSelector"):
+        WorkloadCollector().add(manifest("Deployment", "web", template("app:1", nodeSelector=["x"])), "a.yaml")
