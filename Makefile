@@ -51,6 +51,10 @@ test-all: setup ## The tests on every CPython from 3.11 on that this machine has
 tables: setup ## Write the tables of the documentation that are made from code
 	@$(BIN)/python -m tests.unit.docs.tables
 
+.PHONY: manifests
+manifests: setup ## Render deploy/manifests from the chart, and make the schema of its values (needs helm)
+	@$(BIN)/python -m testbed.chart
+
 .PHONY: format
 format: setup ## Rewrite the code in the house format
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

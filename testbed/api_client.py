@@ -72,10 +72,13 @@ class ApiClient:
         """Creates the objects, several requests at a time, and returns them as stored."""
         return await gather(*(self.create(manifest) for manifest in manifests))
 
-    async def apply(self, manifest: KubernetesObject) -> KubernetesObject:
-        """Applies the object on the server, taking over every field, and returns it as stored."""
+    async def apply(self, manifest: KubernetesObject, *, dry_run: bool = False) -> KubernetesObject:
+        """Applies the object on the server, taking over every field, and returns it as stored.
+
+        With `dry_run` the server does all but store it.
+        """
         path = f"{await self._collection(manifest)}/{manifest['metadata']['name']}"
-        query = urlencode({"fieldManager": FIELD_MANAGER, "force": "true"})
+        query = urlencode({"fieldManager": FIELD_MANAGER, "force": "true", **({"dryRun": "All"} if dry_run else {})})
         return await self.request("PATCH", f"{path}?{query}", manifest, content_type="application/apply-patch+yaml")
 
     async def get(self, kind: str, name: str, namespace: str = "default", api_version: str = "v1") -> KubernetesObject:

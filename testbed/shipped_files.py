@@ -14,7 +14,6 @@ import yaml
 from testbed.objects import KubernetesObject
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
-ROLE = "multiarch-extender"
 SECOND_SCHEDULER = "multiarch-scheduler"
 """The schedulerName of the second scheduler's pods."""
 
@@ -33,7 +32,7 @@ def shipped_manifests(mode: Mode) -> list[KubernetesObject]:
 
 
 def identity_manifests(mode: Mode) -> list[KubernetesObject]:
-    """Returns the service's namespace and account, the file's ClusterRoles, and the bindings of the service's role."""
+    """Returns the service's namespace and account, the file's ClusterRoles, and the bindings of these."""
     return [found for found in shipped_manifests(mode) if _is_identity(found)]
 
 
@@ -94,7 +93,7 @@ def _is_identity(found: KubernetesObject) -> bool:
         case "Namespace" | "ServiceAccount" | "ClusterRole":
             return True
         case "ClusterRoleBinding":
-            return bool(found["roleRef"]["name"] == ROLE)
+            return not found["roleRef"]["name"].startswith("system:")
     return False
 
 

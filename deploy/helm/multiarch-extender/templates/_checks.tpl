@@ -1,0 +1,178 @@
+{{/* Combinations of values that cannot work, refused with what would be right. The schema judges single values. */}}
+
+{{- define "multiarch.refuse" -}}
+{{- fail (printf "\n\n%s\n" .) -}}
+{{- end }}
+
+{{- define "multiarch.checks" -}}
+{{- $modes := .Values.modes -}}
+{{- $webhooks := or $modes.webhook.enabled (and $modes.secondScheduler.enabled $modes.secondScheduler.webhook) -}}
+{{- if not (or $modes.webhook.enabled $modes.secondScheduler.enabled $modes.defaultScheduler.enabled) -}}
+{{- include "multiarch.refuse" "modes: nothing would run. Set one of modes.webhook.enabled, modes.secondScheduler.enabled and modes.defaultScheduler.enabled to true." -}}
+{{- end -}}
+{{- if and $modes.defaultScheduler.enabled (regexMatch "-(eks|gke)" .Capabilities.KubeVersion.Version) -}}
+{{- include "multiarch.refuse" (printf "modes.defaultScheduler.enabled: this cluster (%s) is a vendor's, whose kube-scheduler takes no configuration of yours. Use modes.webhook or modes.secondScheduler." .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- include "multiarch.checks.forms" .Values -}}
+{{- include "multiarch.checks.webhook" (dict "values" .Values "webhooks" $webhooks) -}}
+{{- include "multiarch.checks.network" . -}}
+{{- include "multiarch.checks.certificates" .Values.certificates -}}
+{{- include "multiarch.checks.store" .Values.store -}}
+{{- $names := dict -}}
+{{- range $mode, $values := $modes -}}
+{{- if $values.enabled -}}
+{{- $part := merge (dict "root" $ "values" $values) (include (printf "multiarch.part.%s" $mode) $ | fromYaml) -}}
+{{- include "multiarch.checks.settings" $part -}}
+{{- $name := include "multiarch.name" $part -}}
+{{- if hasKey $names $name -}}
+{{- include "multiarch.refuse" (printf "modes.%s.name: %q is the name of modes.%s too; give each part one of its own." $mode $name (get $names $name)) -}}
+{{- end -}}
+{{- $_ := set $names $name $mode -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Forms of single values, which the schema could only show as patterns. */}}
+{{- define "multiarch.checks.forms" -}}
+{{- range $path, $digest := dict "image.digest" .image.digest "modes.secondScheduler.image.digest" .modes.secondScheduler.image.digest -}}
+{{- if and $digest (not (regexMatch "^sha256:[0-9a-f]{64}$" $digest)) -}}
+{{- include "multiarch.refuse" (printf "%s: %q is no digest, which is sha256: and 64 hexadecimal digits. A tag goes to %s." $path $digest (replace "digest" "tag" $path)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .webhook.url (not (regexMatch "^https://[^/?#]+$" .webhook.url)) -}}
+{{- include "multiarch.refuse" (printf "webhook.url: %q is not https://host or https://host:port; the API server speaks TLS only, and the chart adds the path." .webhook.url) -}}
+{{- end -}}
+{{- range $path, $addresses := dict "ingress" .networkPolicy.ingress.apiServer "egress" .networkPolicy.egress.apiServer -}}
+{{- range $addresses -}}
+{{- if not (regexMatch "^[0-9a-fA-F.:]+/[0-9]{1,3}$" .) -}}
+{{- include "multiarch.refuse" (printf "networkPolicy.%s.apiServer: %q is no CIDR. One address is written 192.0.2.1/32, or 2001:db8::1/128." $path .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $unavailable := .podDisruptionBudget.maxUnavailable | toString -}}
+{{- if not (regexMatch "^([0-9]+|[1-9][0-9]?%)$" $unavailable) -}}
+{{- include "multiarch.refuse" (printf "podDisruptionBudget.maxUnavailable: %q is neither a number of pods nor a share such as 50%%." $unavailable) -}}
+{{- end -}}
+{{- if eq .modes.secondScheduler.schedulerName "default-scheduler" -}}
+{{- include "multiarch.refuse" "modes.secondScheduler.schedulerName: default-scheduler is the cluster's own, and two schedulers would place the same pods. Choose another name, such as multiarch-scheduler." -}}
+{{- end -}}
+{{- end }}
+
+{{- define "multiarch.checks.webhook" -}}
+{{- $webhook := .values.webhook -}}
+{{- if and $webhook.hostNetwork (eq (int $webhook.port) 10250) -}}
+{{- include "multiarch.refuse" "webhook.hostNetwork: port 10250 of a node is its kubelet's. Choose another one as webhook.port, such as 9443, and let the API server reach it." -}}
+{{- end -}}
+{{- if has (int $webhook.port) (list 8880 8881 10259) -}}
+{{- include "multiarch.refuse" (printf "webhook.port: %d is taken in our pods (8880 scheduler verbs, 8881 health and metrics, 10259 kube-scheduler). Choose another one, such as 10250." (int $webhook.port)) -}}
+{{- end -}}
+{{- if and $webhook.hostNetwork .values.modes.secondScheduler.enabled -}}
+{{- include "multiarch.refuse" "webhook.hostNetwork: kube-scheduler's port 10259 would meet that of the node's own, and the scheduler verbs would be open to every process of the node. Run modes.secondScheduler without it, or modes.webhook alone with it." -}}
+{{- end -}}
+{{- if and $webhook.hostNetwork .values.modes.defaultScheduler.enabled -}}
+{{- include "multiarch.refuse" "webhook.hostNetwork: ports 8880 and 8881 of control-plane nodes are those of modes.defaultScheduler. Install the two as releases of their own, on nodes of their own, or leave hostNetwork out." -}}
+{{- end -}}
+{{- if and $webhook.pathTokenSecret (eq $webhook.failurePolicy "Fail") -}}
+{{- include "multiarch.refuse" "webhook.pathTokenSecret: with webhook.failurePolicy Fail an error shows the path, and with it the token, to who creates a pod. Keep Ignore, or prove the API server by networkPolicy.ingress." -}}
+{{- end -}}
+{{- if and $webhook.pathTokenSecret $webhook.url -}}
+{{- include "multiarch.refuse" "webhook.pathTokenSecret: with webhook.url the API server needs the whole address in the configuration, and the chart would put it back without the token. Use one of the two." -}}
+{{- end -}}
+{{- if and $webhook.pathTokenSecret (not .webhooks) -}}
+{{- include "multiarch.refuse" "webhook.pathTokenSecret: no webhook is on. Set modes.webhook.enabled, or leave the Secret out." -}}
+{{- end -}}
+{{- if and $webhook.url (.values.modes.webhook.enabled) .values.modes.secondScheduler.enabled .values.modes.secondScheduler.webhook -}}
+{{- include "multiarch.refuse" "webhook.url: two webhooks are on (modes.webhook and modes.secondScheduler.webhook), and one address cannot be both. Switch one off." -}}
+{{- end -}}
+{{- end }}
+
+{{- define "multiarch.checks.network" -}}
+{{- $policy := .Values.networkPolicy -}}
+{{- if and $policy.ingress.enabled (not $policy.ingress.apiServer) -}}
+{{- include "multiarch.refuse" "networkPolicy.ingress.apiServer: name the addresses from which the API server connects, such as [10.0.0.0/28]; without them it reaches no webhook." -}}
+{{- end -}}
+{{- if and $policy.egress.enabled (not $policy.egress.apiServer) -}}
+{{- include "multiarch.refuse" "networkPolicy.egress.apiServer: name the API server's addresses, as `kubectl get endpointslices -l kubernetes.io/service-name=kubernetes` shows them, such as [192.0.2.1/32]; without them the service never becomes ready." -}}
+{{- end -}}
+{{- if and $policy.ingress.enabled .Values.webhook.hostNetwork -}}
+{{- include "multiarch.refuse" "networkPolicy.ingress: a policy does not bind pods on the host's network (webhook.hostNetwork), so it would prove nothing about who asks. Use one of the two." -}}
+{{- end -}}
+{{- $only := and .Values.modes.defaultScheduler.enabled (not .Values.modes.webhook.enabled) (not .Values.modes.secondScheduler.enabled) -}}
+{{- if and $only (or $policy.ingress.enabled $policy.egress.enabled) -}}
+{{- include "multiarch.refuse" "networkPolicy: the pods of modes.defaultScheduler are on the host's network, which no policy binds. Leave it out, or add modes.webhook." -}}
+{{- end -}}
+{{- end }}
+
+{{- define "multiarch.checks.certificates" -}}
+{{- if and .caBundle (ne .source "secret") -}}
+{{- include "multiarch.refuse" (printf "certificates.caBundle: with certificates.source %s the authority is found by itself. Leave it out, or set certificates.source to secret." .source) -}}
+{{- end -}}
+{{- if and .caBundle (not (contains "-----BEGIN CERTIFICATE-----" .caBundle)) -}}
+{{- include "multiarch.refuse" "certificates.caBundle: not PEM; it begins with -----BEGIN CERTIFICATE-----, not in base64." -}}
+{{- end -}}
+{{- if and .certManager.issuerRef.name (ne .source "cert-manager") -}}
+{{- include "multiarch.refuse" (printf "certificates.certManager.issuerRef.name: certificates.source is %s. Set it to cert-manager, or leave the issuer out." .source) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "multiarch.checks.store" -}}
+{{- if and (eq .kind "redis") (not .redis.address) -}}
+{{- include "multiarch.refuse" "store.redis.address: with store.kind redis say where it is, such as redis.example.com:6379." -}}
+{{- end -}}
+{{- if and .redis.address (ne .kind "redis") -}}
+{{- include "multiarch.refuse" (printf "store.redis.address: store.kind is %s. Set it to redis, or leave the address out." .kind) -}}
+{{- end -}}
+{{- if and .redis.caSecret (not .redis.tls) -}}
+{{- include "multiarch.refuse" "store.redis.caSecret: authorities are for TLS. Set store.redis.tls to true, or leave the Secret out." -}}
+{{- end -}}
+{{- end }}
+
+{{/* Settings that the chart decides, and what to use instead; then those that do not go together. */}}
+{{- define "multiarch.checks.settings" -}}
+{{- $own := include "multiarch.settings.own" . | fromYaml -}}
+{{- $mode := .mode -}}
+{{- range $path, $instead := include "multiarch.decided" . | fromYaml -}}
+{{- $parts := splitList "." $path -}}
+{{- $section := get $own (first $parts) | default dict -}}
+{{- if hasKey $section (last $parts) -}}
+{{- include "multiarch.refuse" (printf "config.%s (for modes.%s): the chart decides it. %s" $path $mode $instead) -}}
+{{- end -}}
+{{- end -}}
+{{- $settings := include "multiarch.settings" . | fromYaml -}}
+{{- if include "multiarch.has-webhook" . -}}
+{{- $wait := include "multiarch.wait" . | float64 -}}
+{{- $timeout := .root.Values.webhook.timeoutSeconds | float64 -}}
+{{- if ge $wait $timeout -}}
+{{- include "multiarch.refuse" (printf "webhook.timeoutSeconds: %v s is not more than config.admission.wait_seconds (%v s), so the API server would give up before the service answers. Raise the one or lower the other." $timeout $wait) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq $mode "defaultScheduler") (eq (dig "scheduler" "pending" "" $settings) "retry") -}}
+{{- include "multiarch.refuse" "config.scheduler.pending: retry protects nobody in modes.defaultScheduler, whose extender is ignorable: kube-scheduler takes the error for an outage, and every node passes. Use assume or pass, or set it in modes.secondScheduler.config alone." -}}
+{{- end -}}
+{{- if and (eq $mode "defaultScheduler") (eq (dig "scheduler" "unknown" "" $settings) "retry") -}}
+{{- include "multiarch.refuse" "config.scheduler.unknown: retry protects nobody in modes.defaultScheduler, whose extender is ignorable. Use assume or pass, or set it in modes.secondScheduler.config alone." -}}
+{{- end -}}
+{{- end }}
+
+{{- define "multiarch.decided" -}}
+admission.listen: Use webhook.port, and modes.*.enabled.
+admission.tls: Use certificates.source.
+admission.path_token_file: Use webhook.pathTokenSecret.
+admission.self_managed: Use certificates.source.
+scheduler.listen: kube-scheduler and the chart's files name 127.0.0.1:8880.
+scheduler.tls: kube-scheduler asks over loopback.
+scheduler.insecure: kube-scheduler asks over loopback.
+operations.listen: Probes and monitors of the chart ask port 8881.
+operations.metrics_listen: Monitors of the chart ask port 8881.
+cluster.mode: It is the cluster that the chart is installed in.
+cluster.kubeconfig: It is the cluster that the chart is installed in.
+cluster.context: It is the cluster that the chart is installed in.
+cache.url: Use store.kind.
+cache.key_file: Use store.keySecret.
+registry.ca_files: Use registries.caConfigMap.
+registry.hosts_directory: Use registries.hosts.
+registry.docker_config: Use registries.dockerConfigSecret.
+{{- if eq .mode "secondScheduler" }}
+admission.scheduler_name: Use modes.secondScheduler.schedulerName.
+{{- end }}
+{{- end }}

@@ -1,0 +1,61 @@
+{{/* Names, labels and images. "part" is a dict: root (the top context), mode, suffix, component, values. */}}
+
+{{- define "multiarch.app" -}}
+{{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "multiarch.fullname" -}}
+{{- $app := include "multiarch.app" . -}}
+{{- if .Values.fullnameOverride -}}
+{{ .Values.fullnameOverride }}
+{{- else if contains $app .Release.Name -}}
+{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else -}}
+{{ printf "%s-%s" .Release.Name $app | trunc 40 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "multiarch.part.webhook" -}}
+{{ dict "mode" "webhook" "suffix" "webhook" "component" "webhook" | toYaml }}
+{{- end }}
+{{- define "multiarch.part.secondScheduler" -}}
+{{ dict "mode" "secondScheduler" "suffix" "scheduler" "component" "second-scheduler" | toYaml }}
+{{- end }}
+{{- define "multiarch.part.defaultScheduler" -}}
+{{ dict "mode" "defaultScheduler" "suffix" "default-scheduler" "component" "default-scheduler" | toYaml }}
+{{- end }}
+
+{{- define "multiarch.name" -}}
+{{ .values.name | default (printf "%s-%s" (include "multiarch.fullname" .root) .suffix) }}
+{{- end }}
+
+{{- define "multiarch.labels" -}}
+app.kubernetes.io/name: {{ include "multiarch.app" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "multiarch.selector" -}}
+app.kubernetes.io/name: {{ include "multiarch.app" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{/* registry/name@digest, or registry/name:tag. A dict: root, image, tag. */}}
+{{- define "multiarch.image" -}}
+{{- $registry := .root.Values.global.imageRegistry | default .image.registry -}}
+{{- if $registry }}{{ $registry }}/{{ end }}{{ .image.name }}
+{{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .tag }}{{ end }}
+{{- end }}
+
+{{/* The cluster's version without what vendors add, such as 1.36.3. */}}
+{{- define "multiarch.kubernetes" -}}
+{{ regexFind "[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version }}
+{{- end }}
+
+{{/* Whether a part has a webhook; empty if not. */}}
+{{- define "multiarch.has-webhook" -}}
+{{- if or (eq .mode "webhook") (and (eq .mode "secondScheduler") .values.webhook) }}true{{ end }}
+{{- end }}

@@ -1,0 +1,252 @@
+{{/* What the pods of all parts have in common. */}}
+
+{{- define "multiarch.pod.metadata" -}}
+labels:
+  {{- include "multiarch.selector" . | nindent 2 }}
+  {{- with .root.Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- with .root.Values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  # A new one makes new pods: settings are read at start only.
+  checksum/configuration: {{ include "multiarch.settings.file" . | sha256sum | trunc 16 | quote }}
+  {{- with .root.Values.podAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{- define "multiarch.pod.common" -}}
+serviceAccountName: {{ include "multiarch.name" . }}
+{{- with .root.Values.priorityClass.name }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- $secrets := concat (.root.Values.global.imagePullSecrets | default list) .root.Values.image.pullSecrets }}
+{{- with $secrets }}
+imagePullSecrets:
+{{- range . }}
+- name: {{ if kindIs "map" . }}{{ .name }}{{ else }}{{ . }}{{ end }}
+{{- end }}
+{{- end }}
+enableServiceLinks: false
+{{- $grace := dig "shutdown" "grace_seconds" 20.0 (include "multiarch.settings" . | fromYaml) }}
+# More than shutdown.grace_seconds ({{ $grace }}).
+terminationGracePeriodSeconds: {{ add (ceil $grace) 10 }}
+{{- end }}
+
+{{/* Wherever our image runs, and whatever tells its architecture by a taint. */}}
+{{- define "multiarch.pod.tolerations" -}}
+{{- range .root.Values.image.architectures }}
+- {key: kubernetes.io/arch, operator: Equal, value: {{ . | quote }}, effect: NoSchedule}
+- {key: arch, operator: Equal, value: {{ . | quote }}, effect: NoSchedule}
+{{- end }}
+{{- if has "arm64" .root.Values.image.architectures }}
+- {key: k8smultiarcher, operator: Equal, value: arm64Supported, effect: NoSchedule}
+{{- end }}
+{{- with .root.Values.tolerations }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "multiarch.pod.architectures" -}}
+- key: kubernetes.io/arch
+  operator: In
+  values: [{{ range $index, $each := .root.Values.image.architectures }}{{ if $index }}, {{ end }}{{ $each | quote }}{{ end }}]
+{{- end }}
+
+{{- define "multiarch.pod.placement" -}}
+{{- with .root.Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+# Nobody else keeps our own pods where our image runs: the webhook passes over its own namespace.
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+      - matchExpressions:
+        {{- include "multiarch.pod.architectures" . | nindent 8 }}
+tolerations:
+{{- include "multiarch.pod.tolerations" . }}
+{{- $spread := .root.Values.spread }}
+{{- if or $spread.hosts $spread.zones }}
+topologySpreadConstraints:
+{{- if $spread.hosts }}
+- topologyKey: kubernetes.io/hostname
+  maxSkew: 1
+  whenUnsatisfiable: ScheduleAnyway  # a cluster of one node gets all replicas
+  labelSelector:
+    matchLabels:
+      {{- include "multiarch.selector" . | nindent 6 }}
+{{- end }}
+{{- if $spread.zones }}
+- topologyKey: topology.kubernetes.io/zone
+  maxSkew: 1
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels:
+      {{- include "multiarch.selector" . | nindent 6 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "multiarch.pod.security" -}}
+runAsNonRoot: true
+{{- if not .Values.platformAssignsUser }}
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+{{- end }}
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "multiarch.container.security" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* The service's container, from its arguments on. */}}
+{{- define "multiarch.container" -}}
+{{- $values := .root.Values -}}
+args: [serve, --config=/etc/multiarch-extender/config.yaml]
+env:
+- name: STATE_DIRECTORY  # where what is known of images is kept
+  value: /var/lib/multiarch-extender
+{{- with $values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+ports:
+{{- if eq .mode "defaultScheduler" }}
+- name: scheduler  # on loopback; said here so that nothing else is placed on the port
+  containerPort: 8880
+  hostPort: 8880
+- name: operations  # on every address of the node: health for the kubelet, metrics for Prometheus
+  containerPort: 8881
+  hostPort: 8881
+{{- else }}
+{{- if include "multiarch.has-webhook" . }}
+- name: webhook
+  containerPort: {{ $values.webhook.port }}
+  {{- if $values.webhook.hostNetwork }}
+  hostPort: {{ $values.webhook.port }}
+  {{- end }}
+{{- end }}
+- name: operations
+  containerPort: 8881
+  {{- if $values.webhook.hostNetwork }}
+  hostPort: 8881
+  {{- end }}
+{{- end }}
+startupProbe:
+  httpGet:
+    path: /readyz
+    port: operations
+  periodSeconds: 2
+  failureThreshold: 60
+livenessProbe:
+  httpGet:
+    path: /livez
+    port: operations
+readinessProbe:
+  httpGet:
+    path: /readyz
+    port: operations
+  periodSeconds: 5
+# No CPU limit: throttling would show as latency in every scheduling cycle.
+resources:
+  {{- toYaml $values.resources | nindent 2 }}
+securityContext:
+  {{- include "multiarch.container.security" . | nindent 2 }}
+volumeMounts:
+- name: state
+  mountPath: /var/lib/multiarch-extender
+- name: configuration
+  mountPath: /etc/multiarch-extender
+  readOnly: true
+{{- range include "multiarch.mounts" . | fromYamlArray }}
+- name: {{ .name }}
+  mountPath: {{ .path }}
+  readOnly: true
+{{- end }}
+{{- with $values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Secrets and ConfigMaps that are mounted where the settings name their files: a list of name, path, volume. */}}
+{{- define "multiarch.mounts" -}}
+{{- $values := .root.Values -}}
+{{- $etc := "/etc/multiarch-extender" -}}
+{{- $mounts := list -}}
+{{- if include "multiarch.has-webhook" . -}}
+{{- $secret := dict "secretName" (printf "%s-tls" (include "multiarch.name" .)) -}}
+{{- $mounts = append $mounts (dict "name" "certificate" "path" (print $etc "-tls") "secret" $secret) -}}
+{{- with $values.webhook.pathTokenSecret -}}
+{{- $mounts = append $mounts (dict "name" "tokens" "path" (print $etc "-tokens") "secret" (dict "secretName" .)) -}}
+{{- end -}}
+{{- end -}}
+{{- if eq $values.store.kind "redis" -}}
+{{- with $values.store.redis.passwordSecret -}}
+{{- $mounts = append $mounts (dict "name" "redis" "path" (print $etc "-redis") "secret" (dict "secretName" .)) -}}
+{{- end -}}
+{{- with $values.store.redis.caSecret -}}
+{{- $mounts = append $mounts (dict "name" "redis-ca" "path" (print $etc "-redis-ca") "secret" (dict "secretName" .)) -}}
+{{- end -}}
+{{- end -}}
+{{- with $values.store.keySecret -}}
+{{- $mounts = append $mounts (dict "name" "key" "path" (print $etc "-key") "secret" (dict "secretName" .)) -}}
+{{- end -}}
+{{- with $values.registries.caConfigMap -}}
+{{- $mounts = append $mounts (dict "name" "authorities" "path" (print $etc "-ca") "configMap" (dict "name" .)) -}}
+{{- end -}}
+{{- if $values.registries.hosts -}}
+{{- $items := list -}}
+{{- range $index, $host := keys $values.registries.hosts | sortAlpha -}}
+{{- $items = append $items (dict "key" (printf "%d" $index) "path" (printf "%s/hosts.toml" $host)) -}}
+{{- end -}}
+{{- $map := dict "name" (printf "%s-hosts" (include "multiarch.fullname" .root)) "items" $items -}}
+{{- $mounts = append $mounts (dict "name" "hosts" "path" (print $etc "-hosts") "configMap" $map) -}}
+{{- end -}}
+{{- with $values.registries.dockerConfigSecret -}}
+{{- $items := list (dict "key" ".dockerconfigjson" "path" "config.json") -}}
+{{- $secret := dict "secretName" . "items" $items -}}
+{{- $mounts = append $mounts (dict "name" "docker-config" "path" (print $etc "-docker") "secret" $secret) -}}
+{{- end -}}
+{{ toYaml $mounts }}
+{{- end }}
+
+{{- define "multiarch.volumes" -}}
+- name: state  # what is known of images outlives the container; registries are asked for less
+  emptyDir:
+    sizeLimit: {{ .root.Values.store.sizeLimit }}
+- name: configuration
+  configMap:
+    name: {{ include "multiarch.name" . }}
+{{- range include "multiarch.mounts" . | fromYamlArray }}
+- name: {{ .name }}
+  {{- with .secret }}
+  secret:
+    {{- toYaml . | nindent 4 }}
+    defaultMode: 0440  # for the group of fsGroup
+  {{- end }}
+  {{- with .configMap }}
+  configMap:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- if and (include "multiarch.has-webhook" .) (eq .root.Values.certificates.source "secret") (not .root.Values.webhook.pathTokenSecret) }}
+# For admission.path_token_file (docs/how-to/certificates.md, "A token in the path"), with a mount of it at
+# /etc/multiarch-extender-tokens, readOnly, in the service's container:
+# - name: tokens
+#   secret:
+#     secretName: {{ include "multiarch.name" . }}-tokens
+#     defaultMode: 0440
+{{- end }}
+{{- with .root.Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

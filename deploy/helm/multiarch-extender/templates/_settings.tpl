@@ -1,0 +1,117 @@
+{{/* The service's configuration file of a part: the settings, each with its comment if it has one. */}}
+
+{{/* Settings of the operator for a part. */}}
+{{- define "multiarch.settings.own" -}}
+{{ mergeOverwrite (deepCopy .root.Values.config) (deepCopy .values.config) | toYaml }}
+{{- end }}
+
+{{- define "multiarch.settings" -}}
+{{- $values := .root.Values -}}
+{{- $own := include "multiarch.settings.own" . | fromYaml -}}
+{{- $base := dict -}}
+{{- $chart := dict "admission" dict -}}
+{{- if eq .mode "webhook" -}}
+{{- $base = dict "admission" (dict "node_affinity" "required" "scheduler_name" "") -}}
+{{- $_ := set $chart "scheduler" (dict "listen" "") -}}
+{{- else if eq .mode "secondScheduler" -}}
+{{- $base = dict "scheduler" (dict "pending" "retry") -}}
+{{- if .values.webhook -}}
+{{- $_ := set $base "admission" (dict "node_affinity" "required") -}}
+{{- $_ := set $chart "admission" (dict "scheduler_name" .values.schedulerName) -}}
+{{- end -}}
+{{- else -}}
+{{- $base = dict "scheduler" (dict "pending" "assume" "assume" (list "linux/amd64")) -}}
+{{- end -}}
+{{- if include "multiarch.has-webhook" . -}}
+{{- $tls := dict "certificate" "/etc/multiarch-extender-tls/tls.crt" "key" "/etc/multiarch-extender-tls/tls.key" -}}
+{{- $_ := set $chart.admission "listen" (printf ":%d" (int $values.webhook.port)) -}}
+{{- $_ := set $chart.admission "tls" $tls -}}
+{{- if $values.networkPolicy.ingress.enabled -}}
+{{- $_ := set $chart.admission "network_policy" true -}}
+{{- end -}}
+{{- if $values.webhook.pathTokenSecret -}}
+{{- $_ := set $chart.admission "path_token_file" "/etc/multiarch-extender-tokens/tokens" -}}
+{{- end -}}
+{{- else -}}
+{{- $_ := set $chart.admission "listen" "" -}}
+{{- end -}}
+{{- $cache := dict -}}
+{{- if eq $values.store.kind "memory" -}}
+{{- $_ := set $cache "url" "memory:" -}}
+{{- else if eq $values.store.kind "redis" -}}
+{{- $_ := set $cache "url" (include "multiarch.redis" $values.store.redis) -}}
+{{- end -}}
+{{- if $values.store.keySecret -}}
+{{- $_ := set $cache "key_file" "/etc/multiarch-extender-key/key" -}}
+{{- end -}}
+{{- if $cache -}}{{- $_ := set $chart "cache" $cache -}}{{- end -}}
+{{- $registry := dict -}}
+{{- if $values.registries.caConfigMap -}}
+{{- $files := list -}}
+{{- range $values.registries.caKeys -}}{{- $files = append $files (printf "/etc/multiarch-extender-ca/%s" .) -}}{{- end -}}
+{{- $_ := set $registry "ca_files" $files -}}
+{{- end -}}
+{{- if $values.registries.hosts -}}
+{{- $_ := set $registry "hosts_directory" "/etc/multiarch-extender-hosts" -}}
+{{- end -}}
+{{- if $values.registries.dockerConfigSecret -}}
+{{- $_ := set $registry "docker_config" "/etc/multiarch-extender-docker/config.json" -}}
+{{- end -}}
+{{- if $registry -}}{{- $_ := set $chart "registry" $registry -}}{{- end -}}
+{{ mergeOverwrite $base $own $chart | toYaml }}
+{{- end }}
+
+{{- define "multiarch.redis" -}}
+{{- $options := list -}}
+{{- if .passwordSecret }}{{ $options = append $options "password_file=/etc/multiarch-extender-redis/password" }}{{ end -}}
+{{- if .caSecret }}{{ $options = append $options "ca_file=/etc/multiarch-extender-redis-ca/ca.crt" }}{{ end -}}
+{{- if .tls }}rediss{{ else }}redis{{ end }}://{{ if .username }}{{ urlquery .username }}@{{ end }}{{ .address }}/{{ int .database }}
+{{- if $options }}?{{ join "&" $options }}{{ end }}
+{{- end }}
+
+{{/* What a reader of the file should know, by part and setting. */}}
+{{- define "multiarch.comments" -}}
+webhook:
+  scheduler.listen: Nobody asks the scheduler verbs here.
+  admission.node_affinity: What the images allow, where schedulers, autoscalers and preemption see it.
+  admission.scheduler_name: |
+    Name a scheduler here and every pod the webhook sends goes to it that names no other: select the namespaces by a
+    label first (namespaceSelector of the webhook), as the second scheduler does.
+  admission.network_policy: A network policy lets nobody but the API server reach the webhook.
+secondScheduler:
+  scheduler.pending: |
+    An image not known yet: the answer is an error, and kube-scheduler comes back in 1-10 s. Right with
+    `ignorable: false` only (scheduler.yaml below). After scheduler.pending_limit_seconds (30), and where a registry
+    denies the image, scheduler.unknown decides: its default `pass` places the pod by what is known of its other
+    images; `unknown: retry` has it wait for good.
+  admission.node_affinity: |
+    What the images allow, where autoscalers, preemption and the scheduler itself see it; the extender remains as
+    the check of pods that the webhook missed.
+  admission.scheduler_name: |
+    For every pod the webhook sends that names no other scheduler. Which pods these are is the webhook's
+    namespaceSelector.
+  admission.network_policy: A network policy lets nobody but the API server reach the webhook.
+defaultScheduler:
+  scheduler.pending: |
+    An image not known yet is taken to run on `assume`: the extender's entry is ignorable, and kube-scheduler takes
+    an error (`retry`) for an outage, in which every node passes. An image that is really arm64-only is kept off
+    arm64 until it is known; `pass` would place it anywhere instead. A pod that still waits after
+    scheduler.pending_limit_seconds (30), and one whose registry denies its image, go by scheduler.unknown: pass.
+  admission.listen: The webhook is not here; it runs in pods of its own.
+{{- end }}
+
+{{- define "multiarch.settings.file" -}}
+# The service. `multiarch-extender config` prints every setting. Read at start only: kubectl rollout restart.
+{{- $comments := get (include "multiarch.comments" . | fromYaml) .mode }}
+{{- range $section, $settings := include "multiarch.settings" . | fromYaml }}
+{{ $section }}:
+{{- range $name, $value := $settings }}
+{{- with get $comments (printf "%s.%s" $section $name) }}
+{{- range splitList "\n" (trim .) }}
+  # {{ . }}
+{{- end }}
+{{- end }}
+{{ dict $name $value | toYaml | indent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}

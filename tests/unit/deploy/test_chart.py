@@ -1,0 +1,1094 @@
+"""The chart of deploy/helm: which objects come of which values, and which values are refused in which words.
+
+It takes the program helm, which `.ci/run` builds; without it these tests are skipped, and say so.
+"""
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extender.config.reading import load_config
+from testbed.chart import (
+    CHART,
+    HELM_FOLDER,
+    MANIFESTS,
+    HelmMissing,
+    RenderingRefused,
+    find_helm,
+    manifest,
+    manifest_names,
+    objects_of,
+    render,
+    values_schema,
+)
+from testbed.chart_schema import UndescribedValue, schema_of
+from testbed.objects import KubernetesObject
+
+Values = dict[str, Any]
+
+PRESETS = sorted(file.stem.removeprefix("values-") for file in CHART.glob("values-*.yaml"))
+MODES: dict[str, Values] = {
+    "webhook": {},
+    "second": {"modes": {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True}}},
+    "default": {"modes": {"webhook": {"enabled": False}, "defaultScheduler": {"enabled": True}}},
+    "all": {"modes": {"secondScheduler": {"enabled": True}, "defaultScheduler": {"enabled": True}}},
+}
+
+
+@pytest.fixture(scope="session")
+def helm() -> Path:
+    """The program; a test that takes it is skipped without one."""
+    try:
+        return find_helm()
+    except HelmMissing as exc:
+        pytest.skip(str(exc))
+
+
+def values(text: str) -> Values:
+    """Values from lines such as `webhook.port: 9443`, whose keys are paths."""
+    made: Values = {}
+    for path, value in yaml.safe_load(text).items():
+        inner = made
+        *parents, last = path.split(".")
+        for name in parents:
+            inner = inner.setdefault(name, {})
+        inner[last] = value
+    return made
+
+
+def rendered(text: str = "", mode: str = "webhook") -> list[KubernetesObject]:
+    """The objects of a mode with these values."""
+    return objects_of(render(merged(MODES[mode], values(text) if text else {})))
+
+
+def merged(below: Values, above: Values) -> Values:
+    """Both, where `above` wins."""
+    made = dict(below)
+    for name, value in above.items():
+        both = isinstance(value, dict) and isinstance(made.get(name), dict)
+        made[name] = merged(made[name], value) if both else value
+    return made
+
+
+def one(objects: list[KubernetesObject], kind: str, name: str = "") -> KubernetesObject:
+    """The only object of that kind, with that end of its name."""
+    (found,) = (each for each in objects if each["kind"] == kind and each["metadata"]["name"].endswith(name))
+    return found
+
+
+def pod_of(objects: list[KubernetesObject]) -> KubernetesObject:
+    """The pods' spec of the only workload."""
+    (found,) = (each for each in objects if each["kind"] in ("Deployment", "DaemonSet"))
+    spec: KubernetesObject = found["spec"]["template"]["spec"]
+    return spec
+
+
+def container_of(objects: list[KubernetesObject]) -> KubernetesObject:
+    """The service's container."""
+    spec = pod_of(objects)
+    found: KubernetesObject
+    (found,) = (
+        each for each in spec.get("initContainers", []) + spec["containers"] if each["name"] == "multiarch-extender"
+    )
+    return found
+
+
+def settings_of(objects: list[KubernetesObject]) -> KubernetesObject:
+    """The service's settings."""
+    (found,) = (each for each in objects if each["kind"] == "ConfigMap" and "config.yaml" in each["data"])
+    settings: KubernetesObject = yaml.safe_load(found["data"]["config.yaml"])
+    return settings
+
+
+def webhook_of(objects: list[KubernetesObject]) -> KubernetesObject:
+    """The only webhook."""
+    found: KubernetesObject
+    (found,) = one(objects, "MutatingWebhookConfiguration")["webhooks"]
+    return found
+
+
+def verbs_of(objects: list[KubernetesObject]) -> dict[str, list[str]]:
+    """The verbs of the service's role, by resource."""
+    return {each["resources"][0]: each["verbs"] for each in one(objects, "ClusterRole")["rules"]}
+
+
+def args_of_second(objects: list[KubernetesObject]) -> KubernetesObject:
+    """kube-scheduler's container."""
+    found: KubernetesObject
+    (found,) = pod_of(objects)["containers"]
+    return found
+
+
+# --- what is made from the chart
+
+
+def test_lint_finds_nothing(helm: Path) -> None:
+    """With warnings as errors, for the values as they are."""
+    done = subprocess.run([helm, "lint", "--strict", CHART], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", manifest_names())
+def test_each_manifest_is_what_the_chart_renders(helm: Path, name: str) -> None:
+    """`make manifests` writes them."""
+    assert (MANIFESTS / f"{name}.yaml").read_text() == manifest(name)
+
+
+def test_every_manifest_is_made_from_the_chart() -> None:
+    """No file is written by hand but the webhook of older clusters, which `policies` prints in other versions."""
+    by_hand = {"scheduler-name-webhook"}
+    assert {file.stem for file in MANIFESTS.iterdir()} - by_hand == set(manifest_names())
+
+
+def test_the_schema_is_what_the_values_say() -> None:
+    """`make manifests` writes it."""
+    assert (CHART / "values.schema.json").read_text() == values_schema()
+
+
+def test_a_value_without_a_comment_is_an_error() -> None:
+    """So that the schema's descriptions are complete."""
+    with pytest.raises(UndescribedValue, match=r"outer\.inner has no comment"):
+        schema_of("# Known.\nouter:\n  # Known.\n  other: 1\n  inner: 2\n")
+
+
+def test_an_addition_to_the_schema_wins_over_what_the_default_says() -> None:
+    """Such as a list of words for a text."""
+    schema = schema_of('# A word.\n# @schema {"enum": ["a", "b"]}\nword: a\n')
+    assert schema["properties"]["word"] == {"description": "A word.", "type": "string", "enum": ["a", "b"]}
+
+
+def test_every_value_is_used_by_a_template() -> None:
+    """A value that nothing reads would be accepted, and do nothing."""
+    templates = "\n".join(file.read_text() for file in (CHART / "templates").iterdir())
+    names = {path[-1] for path in _leaves(yaml.safe_load((CHART / "values.yaml").read_text()))}
+    unused = {name for name in names if not re.search(rf"\.{name}\b", templates)}
+    assert unused - {"enabled", "kind", "group"} == set()  # fields of a map that is written as a whole
+
+
+def _leaves(tree: Values, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    whole = ("resources", "nodeSelector")
+    return [
+        leaf
+        for name, value in tree.items()
+        for leaf in (
+            _leaves(value, (*path, name))
+            if isinstance(value, dict) and value and name not in whole
+            else [(*path, name)]
+        )
+    ]
+
+
+# --- presets and modes
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("preset", ["", *PRESETS])
+def test_the_service_accepts_the_settings_of_each_preset_in_each_mode(
+    helm: Path, tmp_path: Path, preset: str, mode: str
+) -> None:
+    """Every ConfigMap with settings is read as the service reads it."""
+    files = [CHART / f"values-{preset}.yaml"] if preset else []
+    objects = objects_of(render(MODES[mode], files))
+    found = [each for each in objects if each["kind"] == "ConfigMap" and "config.yaml" in each["data"]]
+    for each in found:
+        file = tmp_path / "config.yaml"
+        file.write_text(each["data"]["config.yaml"])
+        load_config(str(file))
+    assert len(found) >= {"all": 3}.get(mode, 1)
+
+
+def test_presets_are_those_that_the_documentation_names() -> None:
+    """One for each kind of cluster."""
+    assert PRESETS == ["aks", "eks-auto", "eks-karpenter", "gke", "k3s", "kind", "kubeadm", "openshift"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_setting_of_a_preset_has_its_reason_beside_it(preset: str) -> None:
+    """Each setting has a reason, on its line or above it."""
+    text = (CHART / f"values-{preset}.yaml").read_text()
+    said = False
+    for line in text.splitlines():
+        setting = re.match(r"^ *-? *[A-Za-z]\w*: +[^ #]", line) or re.match(r"^ *- \{", line)
+        if "#" in line:
+            said = True
+        assert not setting or said, f"{preset}: {line}"
+        said = said and not setting
+
+
+# --- values and the objects that come of them
+
+Read = Callable[[list[KubernetesObject]], object]
+
+TABLE: list[tuple[str, str, str, Read, object]] = [
+    ("replicas", "webhook", "modes.webhook.replicas: 5", lambda o: one(o, "Deployment")["spec"]["replicas"], 5),
+    (
+        "image",
+        "webhook",
+        "image.registry: r.example:5000",
+        lambda o: container_of(o)["image"],
+        "r.example:5000/multiarch-extender:0.1.0",
+    ),
+    (
+        "tag",
+        "webhook",
+        "{image.registry: r, image.name: a/b, image.tag: '2'}",
+        lambda o: container_of(o)["image"],
+        "r/a/b:2",
+    ),
+    (
+        "digest",
+        "webhook",
+        f"{{image.registry: r, image.tag: x, image.digest: 'sha256:{'a' * 64}'}}",
+        lambda o: container_of(o)["image"],
+        f"r/multiarch-extender@sha256:{'a' * 64}",
+    ),
+    (
+        "global-registry",
+        "webhook",
+        "global.imageRegistry: mirror.example",
+        lambda o: container_of(o)["image"],
+        "mirror.example/multiarch-extender:0.1.0",
+    ),
+    (
+        "global-registry-scheduler",
+        "second",
+        "global.imageRegistry: mirror.example",
+        lambda o: args_of_second(o)["image"],
+        "mirror.example/kube-scheduler:v1.36.3",
+    ),
+    (
+        "pull-secrets",
+        "webhook",
+        "{global.imagePullSecrets: [a, {name: b}], image.pullSecrets: [c]}",
+        lambda o: pod_of(o)["imagePullSecrets"],
+        [{"name": "a"}, {"name": "b"}, {"name": "c"}],
+    ),
+    ("pull-policy", "webhook", "image.pullPolicy: Always", lambda o: container_of(o)["imagePullPolicy"], "Always"),
+    (
+        "architectures",
+        "webhook",
+        "image.architectures: [amd64]",
+        lambda o: sorted({each["value"] for each in pod_of(o)["tolerations"]}),
+        ["amd64"],
+    ),
+    (
+        "architectures-affinity",
+        "default",
+        "image.architectures: [arm64]",
+        lambda o: pod_of(o)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+            "nodeSelectorTerms"
+        ][0]["matchExpressions"][-1]["values"],
+        ["arm64"],
+    ),
+    (
+        "port",
+        "webhook",
+        "webhook.port: 9443",
+        lambda o: (container_of(o)["ports"][0]["containerPort"], settings_of(o)["admission"]["listen"]),
+        (9443, ":9443"),
+    ),
+    ("default-port", "webhook", "", lambda o: container_of(o)["ports"][0]["containerPort"], 10250),
+    (
+        "host-network",
+        "webhook",
+        "{webhook.hostNetwork: true, webhook.port: 9443}",
+        lambda o: (pod_of(o)["hostNetwork"], [each["hostPort"] for each in container_of(o)["ports"]]),
+        (True, [9443, 8881]),
+    ),
+    (
+        "url",
+        "webhook",
+        "webhook.url: https://hook.example:8443",
+        lambda o: sorted(webhook_of(o)["clientConfig"]),
+        ["caBundle", "url"],
+    ),
+    (
+        "url-path",
+        "webhook",
+        "webhook.url: https://hook.example:8443",
+        lambda o: webhook_of(o)["clientConfig"]["url"],
+        "https://hook.example:8443/admission/pods",
+    ),
+    ("failure-policy", "webhook", "webhook.failurePolicy: Fail", lambda o: webhook_of(o)["failurePolicy"], "Fail"),
+    ("timeout", "webhook", "webhook.timeoutSeconds: 10", lambda o: webhook_of(o)["timeoutSeconds"], 10),
+    (
+        "excluded",
+        "webhook",
+        "webhook.excludeNamespaces: [team, kube-system]",
+        lambda o: webhook_of(o)["namespaceSelector"]["matchExpressions"][-1]["values"],
+        ["kube-system", "kube-node-lease", "kube-public", "multiarch-extender", "team"],
+    ),
+    (
+        "opt-in",
+        "webhook",
+        "modes.webhook.namespaceSelector.matchLabels: {multiarch-extender.io/admission: enabled}",
+        lambda o: webhook_of(o)["namespaceSelector"]["matchLabels"],
+        {"multiarch-extender.io/admission": "enabled"},
+    ),
+    (
+        "conditions",
+        "webhook",
+        "webhook.matchConditions: [{name: mine, expression: 'true'}]",
+        lambda o: [each["name"] for each in webhook_of(o)["matchConditions"]][-1],
+        "mine",
+    ),
+    (
+        "webhook-annotations",
+        "webhook",
+        "webhook.annotations: {a: b}",
+        lambda o: one(o, "MutatingWebhookConfiguration")["metadata"]["annotations"],
+        {"a": "b"},
+    ),
+    (
+        "webhook-labels",
+        "webhook",
+        "webhook.labels: {a: b}",
+        lambda o: one(o, "MutatingWebhookConfiguration")["metadata"]["labels"]["a"],
+        "b",
+    ),
+    (
+        "path-token",
+        "webhook",
+        "webhook.pathTokenSecret: t",
+        lambda o: ("path" in webhook_of(o)["clientConfig"]["service"], settings_of(o)["admission"]["path_token_file"]),
+        (False, "/etc/multiarch-extender-tokens/tokens"),
+    ),
+    (
+        "cert-manager",
+        "webhook",
+        "certificates.source: cert-manager",
+        lambda o: sorted(each["metadata"]["name"] for each in o if each["apiVersion"] == "cert-manager.io/v1"),
+        [
+            "multiarch-extender-authority",
+            "multiarch-extender-authority",
+            "multiarch-extender-selfsigned",
+            "multiarch-extender-webhook",
+        ],
+    ),
+    (
+        "cert-manager-injects",
+        "webhook",
+        "certificates.source: cert-manager",
+        lambda o: one(o, "MutatingWebhookConfiguration")["metadata"]["annotations"],
+        {"cert-manager.io/inject-ca-from": "multiarch-extender/multiarch-extender-webhook"},
+    ),
+    (
+        "cert-manager-issuer",
+        "webhook",
+        (
+            "{certificates.source: cert-manager, certificates.certManager.issuerRef.name: corp, "
+            "certificates.certManager.issuerRef.kind: ClusterIssuer}"
+        ),
+        lambda o: one(o, "Certificate")["spec"]["issuerRef"],
+        {"name": "corp", "kind": "ClusterIssuer", "group": "cert-manager.io"},
+    ),
+    (
+        "cert-manager-duration",
+        "webhook",
+        "{certificates.source: cert-manager, certificates.certManager.duration: 48h}",
+        lambda o: one(o, "Certificate", "-webhook")["spec"]["duration"],
+        "48h",
+    ),
+    (
+        "no-bundle-of-ours",
+        "webhook",
+        "certificates.source: secret",
+        lambda o: "caBundle" in webhook_of(o)["clientConfig"],
+        False,
+    ),
+    (
+        "second-name",
+        "second",
+        "modes.secondScheduler.schedulerName: other",
+        lambda o: (
+            settings_of(o)["admission"]["scheduler_name"],
+            webhook_of(o)["namespaceSelector"]["matchExpressions"][0]["values"],
+        ),
+        ("other", ["other"]),
+    ),
+    (
+        "second-alone",
+        "second",
+        "modes.secondScheduler.webhook: false",
+        lambda o: (
+            settings_of(o)["admission"]["listen"],
+            [each["kind"] for each in o if each["kind"] in ("Secret", "Service", "MutatingWebhookConfiguration")],
+        ),
+        ("", []),
+    ),
+    (
+        "second-image",
+        "second",
+        "{modes.secondScheduler.image.registry: r, modes.secondScheduler.image.tag: v1.33.1}",
+        lambda o: args_of_second(o)["image"],
+        "r/kube-scheduler:v1.33.1",
+    ),
+    (
+        "second-resources",
+        "second",
+        "modes.secondScheduler.resources.requests: {memory: 2Gi}",
+        lambda o: args_of_second(o)["resources"]["requests"],
+        {"cpu": "100m", "memory": "2Gi"},
+    ),
+    (
+        "second-replicas",
+        "second",
+        "modes.secondScheduler.replicas: 3",
+        lambda o: one(o, "Deployment")["spec"]["replicas"],
+        3,
+    ),
+    (
+        "second-configuration",
+        "second",
+        "modes.secondScheduler.configuration: {percentageOfNodesToScore: 30}",
+        lambda o: yaml.safe_load(one(o, "ConfigMap")["data"]["scheduler.yaml"])["percentageOfNodesToScore"],
+        30,
+    ),
+    (
+        "node-label",
+        "default",
+        "modes.defaultScheduler.nodeLabel: my/label",
+        lambda o: pod_of(o)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+            "nodeSelectorTerms"
+        ][0]["matchExpressions"][0],
+        {"key": "my/label", "operator": "Exists"},
+    ),
+    ("settings", "webhook", "config: {log: {level: debug}}", lambda o: settings_of(o)["log"], {"level": "debug"}),
+    (
+        "settings-of-a-mode-win",
+        "webhook",
+        "{config: {log: {level: debug, format: console}}, modes.webhook.config: {log: {level: error}}}",
+        lambda o: settings_of(o)["log"],
+        {"level": "error", "format": "console"},
+    ),
+    (
+        "settings-over-the-charts",
+        "webhook",
+        "config: {admission: {node_affinity: both}}",
+        lambda o: settings_of(o)["admission"]["node_affinity"],
+        "both",
+    ),
+    ("memory", "webhook", "store.kind: memory", lambda o: settings_of(o)["cache"], {"url": "memory:"}),
+    (
+        "redis",
+        "webhook",
+        (
+            "{store.kind: redis, store.redis.address: 'redis.example:6380', store.redis.username: me, "
+            "store.redis.database: 3, store.redis.passwordSecret: p, store.redis.caSecret: c}"
+        ),
+        lambda o: settings_of(o)["cache"]["url"].split("?"),
+        [
+            "rediss://me@redis.example:6380/3",
+            "password_file=/etc/multiarch-extender-redis/password&ca_file=/etc/multiarch-extender-redis-ca/ca.crt",
+        ],
+    ),
+    (
+        "valkey-without-tls",
+        "webhook",
+        "{store.kind: redis, store.redis.address: valkey, store.redis.tls: false}",
+        lambda o: settings_of(o)["cache"],
+        {"url": "redis://valkey/0"},
+    ),
+    (
+        "key",
+        "webhook",
+        "store.keySecret: k",
+        lambda o: settings_of(o)["cache"],
+        {"key_file": "/etc/multiarch-extender-key/key"},
+    ),
+    (
+        "store-size",
+        "webhook",
+        "store.sizeLimit: 1Gi",
+        lambda o: pod_of(o)["volumes"][0]["emptyDir"],
+        {"sizeLimit": "1Gi"},
+    ),
+    (
+        "authorities",
+        "webhook",
+        "{registries.caConfigMap: m, registries.caKeys: [a.crt, b.crt]}",
+        lambda o: settings_of(o)["registry"],
+        {"ca_files": ["/etc/multiarch-extender-ca/a.crt", "/etc/multiarch-extender-ca/b.crt"]},
+    ),
+    (
+        "hosts",
+        "webhook",
+        "registries.hosts: {docker.io: 'server = \"https://m\"'}",
+        lambda o: (settings_of(o)["registry"], one(o, "ConfigMap", "-hosts")["data"]),
+        ({"hosts_directory": "/etc/multiarch-extender-hosts"}, {"0": '# docker.io\nserver = "https://m"\n'}),
+    ),
+    (
+        "docker-config",
+        "webhook",
+        "registries.dockerConfigSecret: d",
+        lambda o: settings_of(o)["registry"],
+        {"docker_config": "/etc/multiarch-extender-docker/config.json"},
+    ),
+    (
+        "account",
+        "webhook",
+        "serviceAccount.annotations: {iam.gke.io/gcp-service-account: a}",
+        lambda o: one(o, "ServiceAccount")["metadata"]["annotations"],
+        {"iam.gke.io/gcp-service-account": "a"},
+    ),
+    ("no-rbac", "second", "rbac.create: false", lambda o: [each for each in o if "rbac" in each["apiVersion"]], []),
+    (
+        "role-of-the-webhook",
+        "webhook",
+        "",
+        verbs_of,
+        {"nodes": ["list", "watch"], "namespaces": ["list", "watch"], "secrets": ["get"]},
+    ),
+    (
+        "role-without-secrets",
+        "webhook",
+        "config: {registry: {pull_secrets: false}}",
+        lambda o: sorted(verbs_of(o)),
+        ["namespaces", "nodes"],
+    ),
+    (
+        "role-of-the-extender",
+        "default",
+        "",
+        verbs_of,
+        {"nodes": ["get", "list", "watch"], "pods": ["watch"], "namespaces": ["list", "watch"], "secrets": ["get"]},
+    ),
+    (
+        "role-for-gates",
+        "webhook",
+        "config: {admission: {unknown: gate}}",
+        lambda o: [rule["resources"] for rule in one(o, "ClusterRole", "-gates")["rules"]],
+        [["pods"], ["events"]],
+    ),
+    (
+        "no-role-for-gates",
+        "webhook",
+        "",
+        lambda o: [each for each in o if each["metadata"]["name"].endswith("-gates")],
+        [],
+    ),
+    (
+        "common-labels",
+        "webhook",
+        "commonLabels: {team: a}",
+        lambda o: {each["metadata"]["labels"]["team"] for each in o},
+        {"a"},
+    ),
+    (
+        "common-labels-select-nothing",
+        "webhook",
+        "commonLabels: {team: a}",
+        lambda o: "team" in one(o, "Deployment")["spec"]["selector"]["matchLabels"],
+        False,
+    ),
+    (
+        "pod-labels",
+        "webhook",
+        "podLabels: {a: b}",
+        lambda o: one(o, "Deployment")["spec"]["template"]["metadata"]["labels"]["a"],
+        "b",
+    ),
+    (
+        "pod-annotations",
+        "webhook",
+        "podAnnotations: {a: b}",
+        lambda o: one(o, "Deployment")["spec"]["template"]["metadata"]["annotations"]["a"],
+        "b",
+    ),
+    (
+        "node-selector",
+        "webhook",
+        "nodeSelector: {pool: system}",
+        lambda o: pod_of(o)["nodeSelector"],
+        {"kubernetes.io/os": "linux", "pool": "system"},
+    ),
+    (
+        "tolerations",
+        "webhook",
+        "tolerations: [{operator: Exists}]",
+        lambda o: pod_of(o)["tolerations"][-1],
+        {"operator": "Exists"},
+    ),
+    (
+        "priority",
+        "webhook",
+        "priorityClass.name: ''",
+        lambda o: ("priorityClassName" in pod_of(o), [each for each in o if each["kind"] == "ResourceQuota"]),
+        (False, []),
+    ),
+    ("quota", "webhook", "priorityClass.quota: 7", lambda o: one(o, "ResourceQuota")["spec"]["hard"], {"pods": "7"}),
+    (
+        "spread",
+        "webhook",
+        "spread.zones: false",
+        lambda o: [each["topologyKey"] for each in pod_of(o)["topologySpreadConstraints"]],
+        ["kubernetes.io/hostname"],
+    ),
+    (
+        "no-spread",
+        "webhook",
+        "{spread.zones: false, spread.hosts: false}",
+        lambda o: "topologySpreadConstraints" in pod_of(o),
+        False,
+    ),
+    (
+        "budget",
+        "webhook",
+        "podDisruptionBudget.maxUnavailable: 50%",
+        lambda o: one(o, "PodDisruptionBudget")["spec"]["maxUnavailable"],
+        "50%",
+    ),
+    (
+        "no-budget",
+        "webhook",
+        "podDisruptionBudget.enabled: false",
+        lambda o: [each for each in o if each["kind"] == "PodDisruptionBudget"],
+        [],
+    ),
+    (
+        "openshift-user",
+        "webhook",
+        "platformAssignsUser: true",
+        lambda o: sorted(pod_of(o)["securityContext"]),
+        ["runAsNonRoot", "seccompProfile"],
+    ),
+    (
+        "resources",
+        "webhook",
+        "resources.limits: {memory: 1Gi}",
+        lambda o: container_of(o)["resources"]["limits"],
+        {"memory": "1Gi"},
+    ),
+    (
+        "ingress",
+        "webhook",
+        "{networkPolicy.ingress.enabled: true, networkPolicy.ingress.apiServer: [10.0.0.0/28]}",
+        lambda o: (settings_of(o)["admission"]["network_policy"], one(o, "NetworkPolicy")["spec"]["ingress"][0]),
+        (True, {"from": [{"ipBlock": {"cidr": "10.0.0.0/28"}}], "ports": [{"protocol": "TCP", "port": 10250}]}),
+    ),
+    (
+        "ingress-of-metrics",
+        "webhook",
+        (
+            "{networkPolicy.ingress.enabled: true, networkPolicy.ingress.apiServer: [10.0.0.0/28], "
+            "networkPolicy.ingress.operations: [{podSelector: {}}]}"
+        ),
+        lambda o: one(o, "NetworkPolicy")["spec"]["ingress"][1]["from"],
+        [{"podSelector": {}}],
+    ),
+    (
+        "egress",
+        "webhook",
+        (
+            "{networkPolicy.egress.enabled: true, networkPolicy.egress.apiServer: [10.0.0.1/32], "
+            "networkPolicy.egress.apiServerPort: 443}"
+        ),
+        lambda o: one(o, "NetworkPolicy")["spec"]["egress"][0],
+        {"to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}], "ports": [{"protocol": "TCP", "port": 443}]},
+    ),
+    (
+        "egress-more",
+        "webhook",
+        (
+            "{networkPolicy.egress.enabled: true, networkPolicy.egress.apiServer: [10.0.0.1/32], "
+            "networkPolicy.egress.more: [{ports: [{port: 3128}]}]}"
+        ),
+        lambda o: one(o, "NetworkPolicy")["spec"]["egress"][-1],
+        {"ports": [{"port": 3128}]},
+    ),
+    (
+        "service-monitor",
+        "webhook",
+        (
+            "{monitoring.serviceMonitor.enabled: true, monitoring.serviceMonitor.labels: {release: p}, "
+            "monitoring.serviceMonitor.interval: 5s}"
+        ),
+        lambda o: (
+            one(o, "ServiceMonitor")["metadata"]["labels"]["release"],
+            one(o, "ServiceMonitor")["spec"]["endpoints"],
+        ),
+        ("p", [{"port": "operations", "interval": "5s"}]),
+    ),
+    (
+        "pod-monitor",
+        "default",
+        (
+            "{monitoring.podMonitor.enabled: true, monitoring.podMonitor.labels: {release: p}, "
+            "monitoring.podMonitor.interval: 5s}"
+        ),
+        lambda o: (
+            one(o, "PodMonitor")["metadata"]["labels"]["release"],
+            one(o, "PodMonitor")["spec"]["podMetricsEndpoints"],
+        ),
+        ("p", [{"port": "operations", "interval": "5s"}]),
+    ),
+    (
+        "namespace",
+        "webhook",
+        "{namespace.create: true, namespace.labels: {a: b}}",
+        lambda o: one(o, "Namespace")["metadata"]["labels"]["a"],
+        "b",
+    ),
+    (
+        "environment",
+        "webhook",
+        "extraEnv: [{name: HTTPS_PROXY, value: 'http://p:3128'}]",
+        lambda o: container_of(o)["env"][-1],
+        {"name": "HTTPS_PROXY", "value": "http://p:3128"},
+    ),
+    (
+        "volumes",
+        "webhook",
+        "{extraVolumes: [{name: v, emptyDir: {}}], extraVolumeMounts: [{name: v, mountPath: /v}]}",
+        lambda o: (pod_of(o)["volumes"][-1], container_of(o)["volumeMounts"][-1]),
+        ({"name": "v", "emptyDir": {}}, {"name": "v", "mountPath": "/v"}),
+    ),
+    (
+        "extra-objects",
+        "webhook",
+        (
+            "extraObjects: [{apiVersion: v1, kind: Pod, metadata: {name: '{{ .Release.Name }}-a'}}, "
+            '"apiVersion: v1\\nkind: Pod\\nmetadata: {name: b}"]'
+        ),
+        lambda o: sorted(each["metadata"]["name"] for each in o if each["kind"] == "Pod"),
+        ["b", "multiarch-extender-a"],
+    ),
+    (
+        "name",
+        "webhook",
+        "modes.webhook.name: mine",
+        lambda o: {
+            one(o, kind)["metadata"]["name"]
+            for kind in ("Deployment", "Service", "ServiceAccount", "ClusterRole", "MutatingWebhookConfiguration")
+        },
+        {"mine"},
+    ),
+    (
+        "full-name",
+        "webhook",
+        "fullnameOverride: mine",
+        lambda o: one(o, "Deployment")["metadata"]["name"],
+        "mine-webhook",
+    ),
+    (
+        "app-name",
+        "webhook",
+        "nameOverride: mine",
+        lambda o: one(o, "Deployment")["metadata"]["labels"]["app.kubernetes.io/name"],
+        "mine",
+    ),
+    (
+        "grace",
+        "webhook",
+        "config: {shutdown: {grace_seconds: 45.5}}",
+        lambda o: pod_of(o)["terminationGracePeriodSeconds"],
+        56,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "read", "expected"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+)
+def test_what_comes_of_a_value(helm: Path, mode: str, text: str, read: Read, expected: object) -> None:
+    """One value or few, and the fields of the objects that they decide."""
+    assert read(rendered(text, mode)) == expected
+
+
+def test_every_mount_of_the_service_is_a_volume_of_the_pod(helm: Path) -> None:
+    """All kinds of files at once; a name of one that the other lacks would keep the pod from being made."""
+    text = """{store.kind: redis, store.redis.address: r, store.redis.passwordSecret: p, store.redis.caSecret: c,
+        store.keySecret: k, registries.caConfigMap: m, registries.hosts: {'r:5000': ''},
+        registries.dockerConfigSecret: d, webhook.pathTokenSecret: t}"""
+    objects = rendered(text)
+    mounts = [each["name"] for each in container_of(objects)["volumeMounts"]]
+    assert sorted(mounts) == sorted(each["name"] for each in pod_of(objects)["volumes"])
+    assert len(set(mounts)) == 10
+
+
+def test_a_change_of_settings_makes_new_pods(helm: Path) -> None:
+    """They are read at start only."""
+    key = "checksum/configuration"
+    made = [
+        one(rendered(text), "Deployment")["spec"]["template"]["metadata"]["annotations"][key]
+        for text in ("", "", "config: {log: {level: debug}}")
+    ]
+    assert made[0] == made[1] != made[2]
+
+
+@pytest.mark.parametrize(
+    ("version", "image", "gate", "probe"),
+    [
+        ("v1.30.4", "v1.30.4", False, "/healthz"),
+        ("v1.32.1-eks-1a2b3c", "v1.32.1", False, "/readyz"),
+        ("v1.35.2-gke.1389000", "v1.35.2", True, "/readyz"),
+        ("v1.36.3+k3s1", "v1.36.3", True, "/readyz"),
+    ],
+)
+def test_kube_scheduler_is_of_the_clusters_version(
+    helm: Path, version: str, image: str, gate: bool, probe: str
+) -> None:
+    """With the flags and paths that this version knows: an unknown gate ends kube-scheduler."""
+    container = args_of_second(objects_of(render(MODES["second"], kubernetes=version)))
+    assert container["image"] == f"registry.k8s.io/kube-scheduler:{image}"
+    assert ("--feature-gates=SchedulerPopFromBackoffQ=false" in container["command"]) is gate
+    assert container["readinessProbe"]["httpGet"]["path"] == probe
+
+
+def test_as_a_part_of_another_chart(helm: Path, tmp_path: Path) -> None:
+    """A parent passes globals of its own and `enabled`, and other parts of it have values of the same names."""
+    parent = tmp_path / "parent"
+    (parent / "charts").mkdir(parents=True)
+    (parent / "charts" / CHART.name).symlink_to(CHART)
+    chart = {"apiVersion": "v2", "name": "parent", "version": "1.0.0"}
+    dependency = {"name": CHART.name, "version": "0.1.0", "condition": f"{CHART.name}.enabled"}
+    (parent / "Chart.yaml").write_text(yaml.safe_dump({**chart, "dependencies": [dependency]}))
+    globals_ = {"imageRegistry": "mirror.example", "theirs": {"a": 1}}
+    (parent / "values.yaml").write_text(yaml.safe_dump({"global": globals_, CHART.name: {"enabled": True}}))
+    objects = objects_of(render(chart=parent, release="shop"))
+    assert container_of(objects)["image"] == "mirror.example/multiarch-extender:0.1.0"
+    assert one(objects, "Deployment")["metadata"]["name"] == "shop-multiarch-extender-webhook"
+    assert objects_of(render({CHART.name: {"enabled": False}}, chart=parent)) == []
+
+
+def test_two_releases_share_no_name_and_no_pod(helm: Path) -> None:
+    """Cluster-wide objects included."""
+    first, second = (objects_of(render(MODES["all"], release=name)) for name in ("blue", "green"))
+    names = [{(each["kind"], each["metadata"]["name"]) for each in objects} for objects in (first, second)]
+    assert names[0] & names[1] == {("ResourceQuota", "critical-pods")}
+    selectors = [one(objects, "Deployment", "-webhook")["spec"]["selector"] for objects in (first, second)]
+    assert selectors[0] != selectors[1]
+
+
+# --- wrong values
+
+REFUSED: list[tuple[str, str]] = [
+    ("modes.webhook.enabled: 'yes'", r"/modes/webhook/enabled': got string, want boolean"),
+    ("modes.webhook: true", r"/modes/webhook': got boolean, want object"),
+    ("modes.webhok.enabled: true", r"/modes': additional properties 'webhok' not allowed"),
+    ("replicas: 3", r"at '': additional properties 'replicas' not allowed"),
+    ("modes.webhook.replicas: 0", r"/modes/webhook/replicas': minimum: got 0, want 1"),
+    ("modes.webhook.replicas: '2'", r"/modes/webhook/replicas': got string, want integer"),
+    ("webhook.port: 443", r"/webhook/port': minimum: got 443, want 1,024"),
+    ("webhook.port: https", r"/webhook/port': got string, want integer"),
+    ("webhook.failurePolicy: ignore", r"/webhook/failurePolicy': value must be one of 'Ignore', 'Fail'"),
+    ("webhook.timeoutSeconds: 31", r"/webhook/timeoutSeconds': maximum: got 31, want 30"),
+    ("webhook.excludeNamespaces: team", r"/webhook/excludeNamespaces': got string, want array"),
+    ("webhook.matchConditions: [{name: a}]", r"/webhook/matchConditions/0': missing property 'expression'"),
+    ("webhook.annotations: {a: true}", r"/webhook/annotations/a': got boolean, want string"),
+    ("image: app:1", r"/image': got string, want object"),
+    ("image.architectures: [x86_64]", r"/image/architectures/0': value must be one of 'amd64', 'arm64'"),
+    ("image.architectures: []", r"/image/architectures': minItems: got 0, want 1"),
+    ("image.pullPolicy: Sometimes", r"/image/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'"),
+    ("image.tag: 1.2", r"/image/tag': got number, want string"),
+    ("certificates.source: vault", r"/certificates/source': value must be one of 'helm', 'cert-manager', 'secret'"),
+    ("certificates.certManager.duration: 90d", r"/certificates/certManager/duration': '90d' does not match pattern"),
+    ("store.kind: sqlite", r"/store/kind': value must be one of 'local', 'memory', 'redis'"),
+    ("store.sizeLimit: 256MB", r"/store/sizeLimit': '256MB' does not match pattern '\^\[0-9\]\+\(Ki\|Mi\|Gi\)\$'"),
+    ("store.redis.database: -1", r"/store/redis/database': minimum: got -1, want 0"),
+    (
+        "config: {admission: {node_affinity: hard}}",
+        r"/config/admission/node_affinity': value must be one of 'both', 'none'",
+    ),
+    ("config: {admission: {wait: 1}}", r"/config/admission': additional properties 'wait' not allowed"),
+    ("config: {scheduler: {wait_seconds: -1}}", r"/config/scheduler/wait_seconds': minimum: got -1, want 0"),
+    ("config: {scheduler: {pending: maybe}}", r"/config/scheduler/pending': value must be one of"),
+    (
+        "config: {placement: {preference: {arm64: 11}}}",
+        r"/config/placement/preference/arm64': maximum: got 11, want 10",
+    ),
+    ("config: {registry: {clouds: [aws]}}", r"/config/registry/clouds/0': value must be one of 'acr', 'ecr', 'gcp'"),
+    ("modes.webhook.config: {log: {level: loud}}", r"/modes/webhook/config/log/level': value must be one of"),
+    (
+        "modes.secondScheduler.schedulerName: My_Scheduler",
+        r"/modes/secondScheduler/schedulerName': 'My_Scheduler' does",
+    ),
+    ("commonLabels: [a]", r"/commonLabels': got array, want object"),
+    ("networkPolicy.egress.apiServerPort: 70000", r"/networkPolicy/egress/apiServerPort': maximum: got 70,000"),
+    ("monitoring.podMonitor.interval: 30", r"/monitoring/podMonitor/interval': got number, want string"),
+    ("priorityClass: system-node-critical", r"/priorityClass': got string, want object"),
+    ("extraEnv: [{value: a}]", r"/extraEnv/0': missing property 'name'"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_a_wrong_value_is_refused_with_its_path_and_what_would_be_right(helm: Path, text: str, message: str) -> None:
+    """By the schema: no template has to be understood to know what was wrong."""
+    with pytest.raises(RenderingRefused, match=message):
+        render(values(text))
+
+
+CONTRADICTIONS: list[tuple[str, str, str]] = [
+    ("webhook", "modes.webhook.enabled: false", "modes: nothing would run. Set one of modes.webhook.enabled"),
+    ("webhook", "webhook.hostNetwork: true", "webhook.hostNetwork: port 10250 of a node is its kubelet's. Choose"),
+    ("webhook", "webhook.port: 8881", "webhook.port: 8881 is taken in our pods"),
+    ("second", "{webhook.hostNetwork: true, webhook.port: 9443}", "webhook.hostNetwork: kube-scheduler's port 10259"),
+    (
+        "all",
+        "{webhook.hostNetwork: true, webhook.port: 9443, modes.secondScheduler.enabled: false}",
+        "webhook.hostNetwork: ports 8880 and 8881 of control-plane nodes",
+    ),
+    (
+        "webhook",
+        "{webhook.pathTokenSecret: t, webhook.failurePolicy: Fail}",
+        "webhook.pathTokenSecret: with webhook.failurePolicy Fail an error shows",
+    ),
+    ("webhook", "{webhook.pathTokenSecret: t, webhook.url: 'https://a'}", "webhook.pathTokenSecret: with webhook.url"),
+    ("default", "webhook.pathTokenSecret: t", "webhook.pathTokenSecret: no webhook is on"),
+    ("all", "webhook.url: https://a", "webhook.url: two webhooks are on"),
+    ("webhook", "webhook.url: http://a", 'webhook.url: "http://a" is not https://host'),
+    ("webhook", "webhook.url: https://a/path", 'webhook.url: "https://a/path" is not https://host'),
+    ("webhook", "image.digest: sha256:abc", 'image.digest: "sha256:abc" is no digest'),
+    ("webhook", "networkPolicy.ingress.enabled: true", "networkPolicy.ingress.apiServer: name the addresses"),
+    (
+        "webhook",
+        "networkPolicy.egress.enabled: true",
+        "networkPolicy.egress.apiServer: name the API server's addresses",
+    ),
+    (
+        "webhook",
+        "{networkPolicy.ingress.enabled: true, networkPolicy.ingress.apiServer: [10.0.0.1]}",
+        'networkPolicy.ingress.apiServer: "10.0.0.1" is no CIDR',
+    ),
+    (
+        "webhook",
+        (
+            "{networkPolicy.ingress.enabled: true, networkPolicy.ingress.apiServer: [10.0.0.1/32], "
+            "webhook.hostNetwork: true, webhook.port: 9443}"
+        ),
+        "networkPolicy.ingress: a policy does not bind pods on the host's network",
+    ),
+    (
+        "default",
+        "{networkPolicy.egress.enabled: true, networkPolicy.egress.apiServer: [10.0.0.1/32]}",
+        "networkPolicy: the pods of modes.defaultScheduler are on the host's network",
+    ),
+    ("webhook", "certificates.caBundle: abc", "certificates.caBundle: with certificates.source helm"),
+    ("webhook", "{certificates.source: secret, certificates.caBundle: abc}", "certificates.caBundle: not PEM"),
+    (
+        "webhook",
+        "certificates.certManager.issuerRef.name: a",
+        "certificates.certManager.issuerRef.name: certificates.source is helm",
+    ),
+    ("webhook", "store.kind: redis", "store.redis.address: with store.kind redis say where it is"),
+    ("webhook", "store.redis.address: a", "store.redis.address: store.kind is local"),
+    (
+        "webhook",
+        "{store.kind: redis, store.redis.address: a, store.redis.tls: false, store.redis.caSecret: b}",
+        "store.redis.caSecret: authorities are for TLS",
+    ),
+    (
+        "webhook",
+        "config: {admission: {wait_seconds: 3}}",
+        "webhook.timeoutSeconds: 3 s is not more than config.admission.wait_seconds",
+    ),
+    (
+        "webhook",
+        "config: {admission: {listen: ':1'}}",
+        "config.admission.listen (for modes.webhook): the chart decides it. Use webhook.port",
+    ),
+    (
+        "webhook",
+        "modes.webhook.config: {cache: {url: 'memory:'}}",
+        "config.cache.url (for modes.webhook): the chart decides it. Use store.kind",
+    ),
+    ("webhook", "config: {cluster: {mode: none}}", "config.cluster.mode (for modes.webhook): the chart decides it"),
+    (
+        "second",
+        "config: {admission: {scheduler_name: a}}",
+        "config.admission.scheduler_name (for modes.secondScheduler): the chart decides it",
+    ),
+    (
+        "default",
+        "config: {scheduler: {pending: retry}}",
+        "config.scheduler.pending: retry protects nobody in modes.defaultScheduler",
+    ),
+    (
+        "default",
+        "config: {scheduler: {unknown: retry}}",
+        "config.scheduler.unknown: retry protects nobody in modes.defaultScheduler",
+    ),
+    (
+        "second",
+        "modes.secondScheduler.schedulerName: default-scheduler",
+        "modes.secondScheduler.schedulerName: default-scheduler is the cluster's own",
+    ),
+    (
+        "all",
+        "{modes.webhook.name: a, modes.secondScheduler.name: a}",
+        'modes.webhook.name: "a" is the name of modes.secondScheduler too',
+    ),
+    ("webhook", "podDisruptionBudget.maxUnavailable: half", 'podDisruptionBudget.maxUnavailable: "half" is neither'),
+]
+
+
+@pytest.mark.parametrize(("mode", "text", "message"), CONTRADICTIONS, ids=[row[2][:48] for row in CONTRADICTIONS])
+def test_values_that_contradict_each_other_are_refused_in_one_sentence(
+    helm: Path, mode: str, text: str, message: str
+) -> None:
+    """It names the value, why it cannot be, and what would be right."""
+    with pytest.raises(RenderingRefused, match=re.escape(message)):
+        rendered(text, mode)
+
+
+@pytest.mark.parametrize("version", ["v1.35.2-eks-1a2b3c", "v1.35.2-gke.100"])
+def test_a_vendors_control_plane_has_no_default_scheduler_of_ours(helm: Path, version: str) -> None:
+    """Nobody could tell its kube-scheduler."""
+    with pytest.raises(RenderingRefused, match="whose kube-scheduler takes no configuration of yours"):
+        render(MODES["default"], kubernetes=version)
+
+
+def test_kubernetes_before_1_30_is_refused(helm: Path) -> None:
+    """Match conditions of webhooks are stable from 1.30 on."""
+    with pytest.raises(RenderingRefused, match=r"requires kubeVersion: >=1\.30\.0-0"):
+        render(kubernetes="v1.29.9")
+
+
+# --- what is said after the installation
+
+
+def notes(helm: Path, *arguments: str) -> str:
+    """NOTES.txt, without a cluster."""
+    command = [str(helm), "install", "multiarch-extender", str(CHART), "--namespace=multiarch-extender"]
+    done = subprocess.run([*command, "--dry-run=client", *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.partition("NOTES:\n")[2]
+
+
+def test_the_notes_say_what_to_try_and_what_is_missing(helm: Path) -> None:
+    """The image of the values exists nowhere, and nothing proves who asks."""
+    said = notes(helm)
+    assert "kubectl run try --image=debian:12 --dry-run=server" in said
+    assert "- An image: registry.example.com does not exist." in said
+    assert "networkPolicy.ingress or webhook.pathTokenSecret" in said
+
+
+def test_the_notes_name_the_secret_and_the_authority_that_are_yours_to_make(helm: Path) -> None:
+    """With certificates.source secret."""
+    said = notes(helm, "--set=certificates.source=secret,image.registry=r")
+    assert "- The Secret multiarch-extender-webhook-tls (tls.crt, tls.key)" in said
+    assert "caBundle of the MutatingWebhookConfiguration multiarch-extender-webhook" in said
+    assert "An image" not in said
+
+
+def test_the_notes_say_when_nothing_is_missing(helm: Path) -> None:
+    """An image, and a policy that proves who asks."""
+    policy = "networkPolicy.ingress.enabled=true,networkPolicy.ingress.apiServer={10.0.0.1/32}"
+    assert "Still missing: nothing that the chart knows of." in notes(helm, f"--set=image.registry=r,{policy}")
+
+
+def test_manifests_keep_the_comments_of_their_templates() -> None:
+    """A reader of the files finds the reasons in them."""
+    said = {
+        "webhook": ["# An outage does not keep pods from being created.", "For namespaces that opt in instead"],
+        "second-scheduler": ["# The built-in roles and not copies of them", "# Leave it out before 1.33"],
+        "default-scheduler": ["# Wherever kube-scheduler runs", "# An image not known yet is taken to run on `assume`"],
+        "network-policy": ["# Teredo and 6to4", "# The API server's addresses and port as"],
+    }
+    for name, comments in said.items():
+        text = (HELM_FOLDER.parent / "manifests" / f"{name}.yaml").read_text()
+        assert all(" ".join(each.split()) in " ".join(text.split()) for each in comments), name
