@@ -123,6 +123,17 @@ KARPENTER = GoModule(
     room="autoscalers",
     instead="",
 )
+HELM = GoModule(
+    name="helm",
+    dependency="helm.sh/helm/v4",
+    programs={"helm": "helm.sh/helm/v4/cmd/helm"},
+    release="4",
+    room="charts",
+    instead="",
+)
+HELM_3 = msgspec.structs.replace(
+    HELM, dependency="helm.sh/helm/v3", programs={"helm": "helm.sh/helm/v3/cmd/helm"}, release="3"
+)
 CONTROLLER_MANAGER = "kube-controller-manager"
 
 
@@ -293,6 +304,8 @@ OTHERS: Mapping[str, Callable[[], Path]] = {
     "kubelet": find_kubelet,
     "containerd": lambda: build(CONTAINERD),
     "karpenter": find_karpenter,
+    "helm": lambda: build(HELM),
+    "helm3": lambda: build(HELM_3),
 }
 """What only some tests need, by the names that the command line takes."""
 

@@ -12,7 +12,10 @@ import pytest
 
 from testbed import binaries
 from testbed.binaries import (
+    CONTAINERD,
     ETCD,
+    HELM,
+    HELM_3,
     KARPENTER,
     KUBERNETES,
     NEWEST,
@@ -239,6 +242,12 @@ def test_every_staging_module_has_the_version_of_kubernetes(release: str) -> Non
     replaced = [line for line in (module.folder / "go.mod").read_text().splitlines() if "=>" in line]
     assert len(replaced) > 30
     assert {line.split()[-1] for line in replaced} == {module.version.replace("v1.", "v0.", 1)}
+
+
+@pytest.mark.parametrize("module", [CONTAINERD, HELM, HELM_3], ids=lambda module: f"{module.name}-{module.version}")
+def test_each_program_on_demand_has_pins(module: GoModule) -> None:
+    """Its version is the one that go.mod requires, and go.sum has the module's checksum."""
+    assert f"{module.dependency} {module.version} h1:" in (module.folder / "go.sum").read_text()
 
 
 @pytest.mark.parametrize("release", KUBERNETES)
