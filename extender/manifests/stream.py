@@ -1,0 +1,50 @@
+"""A stream of YAML documents, cut into their texts; joined again, these are the stream to the byte.
+
+Each document is read by itself, and only if it may hold a pod template: a chart's CustomResourceDefinitions are most of
+its text, and reading YAML with its comments is slow.
+"""
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from extender.errors import ExtenderError
+from extender.kubernetes.pod_templates import KINDS
+
+_MARKER = re.compile(r"(?:---|\.\.\.)(?:\s|\Z)")
+_WORDS = "|".join(sorted((*KINDS, r"\w*List", "Namespace")))
+_KIND = re.compile(rf"""["']?\bkind["']?\s*:\s*["']?(?:{_WORDS})\b""")
+
+
+class ManifestError(ExtenderError):
+    """A manifest that cannot be read or edited; the message names the line and what is wrong."""
+
+
+class DocumentText(msgspec.Struct, frozen=True):
+    """The text of one document: the line that begins it, empty without one, and the rest.
+
+    `line` is the number of the first line of `body` in the stream, from 1.
+    """
+
+    marker: str
+    body: str
+    line: int
+
+    @property
+    def may_have_templates(self) -> bool:
+        """Whether the text names a kind that has a pod template, a list or a Namespace."""
+        return _KIND.search(self.body) is not None
+
+
+def split_documents(text: str) -> Iterator[DocumentText]:
+    """The documents of a stream. A line that begins with `---` or `...` ends a document wherever it is (YAML 9.1.2)."""
+    marker, first = "", 1
+    body: list[str] = []
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        if _MARKER.match(line):
+            yield DocumentText(marker, "".join(body), first)
+            marker, body, first = line, [], number + 1
+        else:
+            body.append(line)
+    yield DocumentText(marker, "".join(body), first)

@@ -1,0 +1,296 @@
+"""Edits of a document's text: what is written, and what stays to the byte."""
+
+import textwrap
+
+import pytest
+
+from extender.kubernetes.pod_templates import Path
+from extender.manifests.editing import edit_document, read_document
+from extender.manifests.stream import ManifestError
+from extender.placement.patch import Operation
+
+TOLERATION = {"key": "arch", "operator": "Equal", "value": "true"}
+ADD = Operation("add", "/spec/tolerations", [TOLERATION])
+APPEND = Operation("add", "/spec/tolerations/0", TOLERATION)
+TEMPLATE: Path = ("spec", "template")
+
+
+def text(indented: str) -> str:
+    """A block of text without its indentation."""
+    return textwrap.dedent(indented).lstrip("\n")
+
+
+CASES = {
+    "comments after the last line stay with what they are about": (
+        ADD,
+        """
+        # of the file
+        spec:
+          template:
+            spec:
+              containers:
+                - image: "app"   # the app
+                  args: ['a', b]
+                  # of the container
+              # of the pod
+            # of the template
+        # of nothing
+        """,
+        """
+        # of the file
+        spec:
+          template:
+            spec:
+              containers:
+                - image: "app"   # the app
+                  args: ['a', b]
+                  # of the container
+              # of the pod
+              tolerations:
+                - key: arch
+                  operator: Equal
+                  value: 'true'
+            # of the template
+        # of nothing
+        """,
+    ),
+    "lists that are not indented stay so": (
+        ADD,
+        """
+        spec:
+          template:
+            spec:
+              containers:
+              - image: app
+        """,
+        """
+        spec:
+          template:
+            spec:
+              containers:
+              - image: app
+              tolerations:
+              - key: arch
+                operator: Equal
+                value: 'true'
+        """,
+    ),
+    "an empty list on its line becomes a list below it": (
+        APPEND,
+        """
+        spec:
+          template:
+            spec:
+              tolerations: []  # none yet
+              containers:
+              - image: app
+        """,
+        """
+        spec:
+          template:
+            spec:
+              tolerations:  # none yet
+              - key: arch
+                operator: Equal
+                value: 'true'
+              containers:
+              - image: app
+        """,
+    ),
+    "a key without a value gets one": (
+        Operation("replace", "/spec/tolerations", [TOLERATION]),
+        """
+        spec:
+          template:
+            spec:
+              tolerations:
+              containers:
+              - image: app
+        """,
+        """
+        spec:
+          template:
+            spec:
+              tolerations:
+              - key: arch
+                operator: Equal
+                value: 'true'
+              containers:
+              - image: app
+        """,
+    ),
+    "a block of text at the end is not touched": (
+        ADD,
+        """
+        spec:
+          template:
+            spec:
+              containers:
+              - image: app
+                command:
+                - |
+                  echo '# no comment'
+
+                  # a comment of the script
+        """,
+        """
+        spec:
+          template:
+            spec:
+              containers:
+              - image: app
+                command:
+                - |
+                  echo '# no comment'
+
+                  # a comment of the script
+              tolerations:
+              - key: arch
+                operator: Equal
+                value: 'true'
+        """,
+    ),
+    "an alias at the end is not taken for its anchor": (
+        ADD,
+        """
+        metadata: {labels: &labels {app: web}}
+        spec:
+          template:
+            spec:
+              containers: [{image: app}]
+              nodeSelector: *labels
+        """,
+        """
+        metadata: {labels: &labels {app: web}}
+        spec:
+          template:
+            spec:
+              containers: [{image: app}]
+              nodeSelector: *labels
+              tolerations:
+              - key: arch
+                operator: Equal
+                value: 'true'
+        """,
+    ),
+    "flow style is edited within": (
+        ADD,
+        """
+        spec: {template: {spec: {containers: [{image: app}]}}}  # short
+        """,
+        """
+        spec: {template: {spec: {containers: [{image: app}], tolerations: [{key: arch, operator: Equal, value: 'true'}]}}} # short
+        """,  # noqa: E501
+    ),
+    "JSON stays JSON": (
+        ADD,
+        """
+        {
+          "spec": {"template": {"spec": {}}}
+        }
+        """,
+        """
+        {
+          "spec": {
+            "template": {
+              "spec": {
+                "tolerations": [
+                  {
+                    "key": "arch",
+                    "operator": "Equal",
+                    "value": "true"
+                  }
+                ]
+              }
+            }
+          }
+        }
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_edit_adds_lines_and_keeps_the_others(case: str) -> None:
+    """Each case is the text before and the text after."""
+    operation, before, after = CASES[case]
+    assert edit_document(text(before), [(TEMPLATE, operation)]) == text(after)
+
+
+def test_a_template_behind_an_alias_gets_its_own_copy() -> None:
+    """Both workloads share one template; a change of the first is none of the second, and the anchor moves to it."""
+    before = text("""
+        first:
+          template: &shared
+            spec:
+              containers:
+              - image: app  # shared
+        second:
+          template: *shared
+        """)
+    made = edit_document(before, [(("first", "template"), ADD)])
+    value = read_document(made)
+    assert isinstance(value, dict)
+    assert value["first"] == {"template": {"spec": {"containers": [{"image": "app"}], "tolerations": [TOLERATION]}}}
+    assert value["second"] == {"template": {"spec": {"containers": [{"image": "app"}]}}}
+    assert "template: &shared" in made
+    assert made.count("# shared") == 2
+
+
+def test_a_merged_map_is_not_changed_for_others() -> None:
+    """The pod's spec comes by a merge key; it is written out where it changes."""
+    before = text("""
+        base: &base
+          spec:
+            containers:
+            - image: app  # of the base
+        template:
+          <<: *base
+          kept: 1
+        """)
+    made = edit_document(before, [(("template",), ADD)])
+    value = read_document(made)
+    assert isinstance(value, dict)
+    assert value["base"] == {"spec": {"containers": [{"image": "app"}]}}
+    assert value["template"] == {
+        "spec": {"containers": [{"image": "app"}], "tolerations": [TOLERATION]},
+        "kept": 1,
+    }
+    assert "<<: *base" in made
+
+
+def test_windows_line_ends_stay() -> None:
+    """New lines get them too."""
+    before = "spec:\r\n  template:\r\n    spec:\r\n      hostNetwork: true\r\n"
+    made = edit_document(before, [(TEMPLATE, ADD)])
+    assert made.startswith(before)
+    assert made.count("\n") == made.count("\r\n") == 8
+
+
+def test_a_text_without_a_last_newline_is_edited() -> None:
+    """The last line gets one, as another follows it."""
+    assert edit_document("spec:\n  hostNetwork: true", [((), ADD)]).startswith("spec:\n  hostNetwork: true\n  toler")
+
+
+def test_several_operations_follow_each_other() -> None:
+    """The second appends to the list that the first has made."""
+    second = Operation("add", "/spec/tolerations/1", {"key": "other"})
+    made = edit_document("spec:\n  hostNetwork: true\n", [((), ADD), ((), second)])
+    assert read_document(made) == {"spec": {"hostNetwork": True, "tolerations": [TOLERATION, {"key": "other"}]}}
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ("a: 1\nb: [", "line 7"),
+        ("a: 1\na: 2\n", "line 7"),
+        ("a: " + "[" * 300 + "]" * 300, "line 6"),
+        ("\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10) if n else 'x'}]" for n in range(9)), "too large"),
+        ("a: \tb: c", "line 6"),
+    ],
+    ids=["no end", "a key twice", "deep", "a bomb", "a tab"],
+)
+def test_what_cannot_be_read_is_refused_with_its_line(document: str, says: str) -> None:
+    """The line is counted from the first of the whole stream."""
+    with pytest.raises(ManifestError, match=says):
+        read_document(document, 6)
