@@ -258,3 +258,18 @@ class PodEvent(Wire, frozen=True):
     last_timestamp: str
     event_time: str
     count: int = 1
+
+
+class WrittenSpec(PodSpec, frozen=True):
+    """core/v1 PodSpec with the fields that a patch changes or depends on, as the API server demands them."""
+
+    tolerations: tuple[Toleration, ...] | None = None
+    affinity: Affinity | None = None
+    scheduler_name: str | None = None
+    node_selector: dict[str, str] | None = None
+
+
+class WrittenPod(Pod, frozen=True):
+    """core/v1 Pod of a manifest, which no API server has seen."""
+
+    spec: WrittenSpec | None = None
