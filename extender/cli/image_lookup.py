@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from extender.config.tree import Config
-from extender.images.content import Failure
+from extender.images.content import Content, Failure
 from extender.images.manifest import Image
 from extender.service.cluster_view import NoCluster
 from extender.service.resolving import open_pod_resolver
@@ -17,6 +17,13 @@ from extender.service.resolving import open_pod_resolver
 def look_up_images(references: Sequence[str], settings: Config) -> list[Image | Failure]:
     """Each image's details or failure, in order; looks the images up concurrently."""
     return asyncio.run(_look_up_all(references, settings))
+
+
+def content_of(answer: Image | Failure) -> Content | Failure:
+    """What decisions read of an image's details."""
+    if isinstance(answer, Failure):
+        return answer
+    return Content(answer.kind, frozenset(entry.platform for entry in answer.entries), answer.states_platforms)
 
 
 async def _look_up_all(references: Sequence[str], settings: Config) -> list[Image | Failure]:

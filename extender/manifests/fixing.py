@@ -1,0 +1,127 @@
+"""Fixes a stream of manifests: finds its pod templates, and writes what was decided about them into its text."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from extender.kubernetes.pod_templates import Path, PodTemplate, pod_templates
+from extender.manifests.editing import edit_document, read_document
+from extender.manifests.stream import DocumentText, ManifestError, split_documents
+from extender.placement.facts import ImageFact, PodImage
+from extender.placement.patch import Json, Operation
+from extender.placement.template_changes import TemplateChange, TemplateMutator, TemplateQuestion
+
+RESOURCE_LIST = "ResourceList"
+"""The kind of the one document that a KRM function gets and gives."""
+
+FactsOf = Callable[[Sequence[PodImage]], list[ImageFact]]
+"""Gives the facts of images, in order."""
+
+
+class FoundTemplate(msgspec.Struct, frozen=True):
+    """A template in a stream: in which document, counted from 0, and the line on which that begins.
+
+    `question` is None for a template that cannot be decided about, and `problem` then says why.
+    """
+
+    document: int
+    line: int
+    template: PodTemplate
+    question: TemplateQuestion | None
+    problem: str = ""
+
+
+class FixedTemplate(msgspec.Struct, frozen=True):
+    """What became of one template."""
+
+    line: int
+    template: PodTemplate
+    change: TemplateChange
+
+
+class ManifestStream:
+    """A stream of manifests and the pod templates in it. Raises ManifestError if it cannot be read."""
+
+    def __init__(self, text: str, mutator: TemplateMutator) -> None:
+        self._mutator = mutator
+        self._documents: list[DocumentText] = list(split_documents(text))
+        self._values: dict[int, Json] = {
+            index: read_document(document.body, document.line)
+            for index, document in enumerate(self._documents)
+            if document.may_have_templates
+        }
+        self.templates = list(self._find(dict(_namespaces(self._values.values()))))
+
+    @property
+    def resource_list(self) -> Json:
+        """The value of the document if the stream is a KRM function's ResourceList; else None."""
+        found = [value for value in self._values.values() if isinstance(value, dict)]
+        return found[0] if len(found) == 1 and found[0].get("kind") == RESOURCE_LIST else None
+
+    @property
+    def images(self) -> list[PodImage]:
+        """The images to look up, without repeats."""
+        questions = [found.question for found in self.templates if found.question]
+        return list(dict.fromkeys(image for question in questions for image in question.images))
+
+    def fix(self, facts_of: FactsOf) -> tuple[str, list[FixedTemplate]]:
+        """The stream with its templates fixed, and what became of each template."""
+        findings = []
+        operations: dict[int, list[tuple[Path, Operation]]] = {}
+        for found in self.templates:
+            change = self._change(found, facts_of)
+            findings.append(FixedTemplate(found.line, found.template, change))
+            pairs = [(found.template.path, operation) for operation in change.operations]
+            operations.setdefault(found.document, []).extend(pairs)
+        text = "".join(
+            document.marker + self._edit(document, operations.get(index, []))
+            for index, document in enumerate(self._documents)
+        )
+        return text, findings
+
+    def with_results(self, text: str, results: Sequence[Mapping[str, Json]]) -> str:
+        """The text of a ResourceList with these results at the end of those it has."""
+        kept = next(index for index, value in self._values.items() if value is self.resource_list)
+        documents = list(split_documents(text))
+        present = self.resource_list.get("results") if isinstance(self.resource_list, dict) else None
+        if not results:
+            return text
+        count = len(present) if isinstance(present, list) else 0
+        operations = [Operation("add", f"/results/{count + at}", item) for at, item in enumerate(results)]
+        if not count:
+            operations = [Operation("add" if present is None else "replace", "/results", list(results))]
+        body = edit_document(documents[kept].body, [((), operation) for operation in operations])
+        documents[kept] = msgspec.structs.replace(documents[kept], body=body)
+        return "".join(document.marker + document.body for document in documents)
+
+    def _find(self, namespaces: Mapping[str, Mapping[str, str]]) -> Iterator[FoundTemplate]:
+        for index, value in self._values.items():
+            line = self._documents[index].line
+            for template in pod_templates(value):
+                try:
+                    question = self._mutator.question(template, namespaces.get(template.namespace))
+                    yield FoundTemplate(index, line, template, question)
+                except (msgspec.ValidationError, RecursionError) as exc:
+                    yield FoundTemplate(index, line, template, None, f"its pod template cannot be read: {exc}")
+
+    def _change(self, found: FoundTemplate, facts_of: FactsOf) -> TemplateChange:
+        if found.question is None:
+            return TemplateChange(warnings=(found.problem,))
+        return self._mutator.change(found.template, found.question, facts_of(found.question.images))
+
+    @staticmethod
+    def _edit(document: DocumentText, operations: Sequence[tuple[Path, Operation]]) -> str:
+        try:
+            return edit_document(document.body, operations) if operations else document.body
+        except ManifestError as exc:
+            raise ManifestError(f"line {document.line} and after: {exc}") from exc
+
+
+def _namespaces(documents: Iterable[Json]) -> Iterator[tuple[str, dict[str, str]]]:
+    """The annotations of each Namespace among the documents."""
+    for document in documents:
+        if not isinstance(document, dict) or document.get("kind") != "Namespace":
+            continue
+        metadata = document.get("metadata")
+        if isinstance(metadata, dict) and isinstance(annotations := metadata.get("annotations"), dict):
+            yield str(metadata.get("name")), {key: str(value) for key, value in annotations.items()}

@@ -1,0 +1,231 @@
+"""`fix` as a user runs it: diffs, checks, files, standard input, and a KRM function's contract."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extender.demo.registry import EmbeddedRegistry
+from extender.demo.story import fill_registry
+
+COMMAND = [sys.executable, "-m", "extender", "fix"]
+
+
+class Fix:
+    """The command with the registry's settings."""
+
+    def __init__(self, registry: EmbeddedRegistry) -> None:
+        self.host = registry.host
+        self._options = ["--set", f"registry.plain_http=['{self.host}']", "--set", f"registry.allow=['{self.host}']"]
+
+    async def __call__(self, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
+        """Its exit code, standard output and standard error."""
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, *arguments, *self._options,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "COLUMNS": "200"},
+        )  # fmt: skip
+        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
+        return process.returncode or 0, out.decode(), err.decode()
+
+    def manifest(self, image: str, kind: str = "DaemonSet") -> str:
+        """A manifest of one container, with comments."""
+        return textwrap.dedent(f"""\
+            # {kind} of {image}
+            apiVersion: apps/v1
+            kind: {kind}
+            metadata:
+              name: {image}  # its name
+              namespace: shop
+            spec:
+              template:
+                spec:
+                  containers:
+                    - name: main
+                      image: {self.host}/shop/{image}:1.0
+            """)
+
+
+@pytest.fixture
+async def fix() -> AsyncIterator[Fix]:
+    """The command, and the demonstration's images: web, legacy (amd64 alone), edge (arm64 alone)."""
+    async with EmbeddedRegistry() as registry:
+        fill_registry(registry)
+        yield Fix(registry)
+
+
+def specs_of(text: str) -> list[dict[str, Any]]:
+    """The pods' specs of a stream of workloads."""
+    return [document["spec"]["template"]["spec"] for document in yaml.safe_load_all(text) if document]
+
+
+def architectures_of(spec: dict[str, Any]) -> list[str]:
+    """What the required affinity allows."""
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [term] = required["nodeSelectorTerms"]
+    found: list[str] = next(item["values"] for item in term["matchExpressions"] if item["key"] == "kubernetes.io/arch")
+    return found
+
+
+async def test_a_diff_is_printed_and_nothing_is_changed(fix: Fix, tmp_path: Path) -> None:
+    """Only lines that are added, under the file's name."""
+    file = tmp_path / "agent.yaml"
+    file.write_text(fix.manifest("legacy"))
+    code, out, err = await fix("-f", str(file))
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[:2] == [f"--- a/{file}", f"+++ b/{file}"]
+    assert "+      affinity:" in lines
+    assert "+                      - amd64" in lines
+    assert not [line for line in lines[2:] if line.startswith("-")]
+    assert file.read_text() == fix.manifest("legacy")
+
+
+async def test_files_and_folders_are_changed_once(fix: Fix, tmp_path: Path) -> None:
+    """`--write` twice gives the same bytes; a file without templates is not written; comments stay."""
+    folder = tmp_path / "chart" / "deep"
+    folder.mkdir(parents=True)
+    files = {name: folder / f"{name}.yaml" for name in ("legacy", "web")}
+    for name, file in files.items():
+        file.write_text(fix.manifest(name, "Deployment"))
+    (folder / "notes.txt").write_text("kind: Deployment: no manifest")
+    assert await fix("-f", str(tmp_path), "--write") == (0, "", "")
+    first = {name: file.read_bytes() for name, file in files.items()}
+    assert await fix("-f", str(tmp_path), "--write") == (0, "", "")
+    assert first == {name: file.read_bytes() for name, file in files.items()}
+    [legacy], [web] = (specs_of(files[name].read_text()) for name in ("legacy", "web"))
+    assert (architectures_of(legacy), architectures_of(web)) == (["amd64"], ["amd64", "arm64"])
+    assert "tolerations" not in legacy
+    assert [item["key"] for item in web["tolerations"]] == ["k8smultiarcher", "kubernetes.io/arch", "arch"]
+    assert files["legacy"].read_text().startswith("# Deployment of legacy\n")
+    assert "  name: legacy  # its name\n" in files["legacy"].read_text()
+
+
+async def test_check_is_one_line_a_change_and_exit_1(fix: Fix, tmp_path: Path) -> None:
+    """And exit 0 without a line once the files are fixed."""
+    file = tmp_path / "all.yaml"
+    file.write_text("---\n".join([fix.manifest("legacy"), "kind: Service\n", fix.manifest("edge", "StatefulSet")]))
+    code, out, err = await fix("-f", str(file), "--check")
+    affinity = "lacks node affinity kubernetes.io/arch In"
+    tolerations = "toleration kubernetes.io/arch=arm64:NoSchedule, toleration arch=arm64:NoSchedule"
+    assert (code, err) == (1, "")
+    assert out.splitlines() == [
+        f"{file}:1: DaemonSet shop/legacy {affinity} [amd64] and kubernetes.io/os In [linux]",
+        f"{file}:16: StatefulSet shop/edge {affinity} [arm64] and kubernetes.io/os In [linux], {tolerations}",
+    ]
+    await fix("-f", str(file), "--write")
+    assert await fix("-f", str(file), "--check") == (0, "", "")
+
+
+async def test_what_is_not_known_is_left_and_said(fix: Fix) -> None:
+    """Exit 1, or 0 with `--allow-unknown`; the other documents are fixed either way."""
+    stream = fix.manifest("missing") + "---\n" + fix.manifest("legacy")
+    code, out, err = await fix("-f", "-", "--write", stdin=stream)
+    assert code == 1
+    assert err.startswith(
+        f"-:1: DaemonSet shop/missing is left as it is: image {fix.host}/shop/missing:1.0 is not known"
+    )
+    assert out.startswith(fix.manifest("missing"))
+    assert architectures_of(specs_of(out)[1]) == ["amd64"]
+    assert (await fix("-f", "-", "--write", "--allow-unknown", stdin=stream))[:2] == (0, out)
+
+
+async def test_a_namespace_of_the_stream_opts_out(fix: Fix) -> None:
+    """Its annotation is the default for templates of that namespace."""
+    namespace = "kind: Namespace\nmetadata: {name: shop, annotations: {multiarch-extender.io/mode: ignore}}\n---\n"
+    stream = namespace + fix.manifest("missing")
+    assert await fix("-f", "-", "--write", stdin=stream) == (0, stream, "")
+
+
+async def test_the_modes_of_affinity(fix: Fix) -> None:
+    """Required where the settings say none; the settings' own otherwise; the option over both."""
+    for arguments, kinds in (
+        ([], ["required"]),
+        (["--set", "admission.node_affinity=both"], ["preferred", "required"]),
+        (["--set", "admission.node_affinity=both", "--node-affinity", "preferred"], ["preferred"]),
+        (["--node-affinity", "none"], []),
+    ):
+        _, out, _ = await fix("-f", "-", "--write", *arguments, stdin=fix.manifest("web", "Deployment"))
+        [spec] = specs_of(out)
+        found = spec.get("affinity", {}).get("nodeAffinity", {})
+        assert sorted(name[:9].rstrip("D") for name in found) == [kind[:9] for kind in kinds]
+
+
+def resource_list(*items: str, **more: object) -> str:
+    """What a function runner sends."""
+    made = {
+        "apiVersion": "config.kubernetes.io/v1",
+        "kind": "ResourceList",
+        "items": [yaml.safe_load(item) for item in items],
+        **more,
+    }
+    return yaml.safe_dump(made, sort_keys=False)
+
+
+async def test_a_resource_list_is_answered_as_a_function_answers(fix: Fix) -> None:
+    """The same list with fixed items, and a result for each of what was done and what was not; order and rest stay."""
+    config_map = (
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: c, annotations: {config.kubernetes.io/index: '0'}}}"
+    )
+    sent = resource_list(config_map, fix.manifest("legacy"), fix.manifest("missing"))
+    code, out, err = await fix("-f", "-", stdin=sent)
+    answer, before = yaml.safe_load(out), yaml.safe_load(sent)
+    assert code == 1
+    assert "shop/missing" in err
+    assert [answer["items"][0], answer["items"][2]] == [before["items"][0], before["items"][2]]
+    assert architectures_of(answer["items"][1]["spec"]["template"]["spec"]) == ["amd64"]
+    reference = {"apiVersion": "apps/v1", "kind": "DaemonSet", "namespace": "shop"}
+    assert [(result["severity"], result["resourceRef"]) for result in answer["results"]] == [
+        ("info", {**reference, "name": "legacy"}),
+        ("error", {**reference, "name": "missing"}),
+    ]
+
+
+async def test_a_function_that_gets_its_own_output_adds_no_result_of_a_change(fix: Fix) -> None:
+    """Results that others have left stay; ours come after them."""
+    first = await fix("-f", "-", stdin=resource_list(fix.manifest("legacy"), results=[{"message": "other"}]))
+    assert [item["message"].split()[0] for item in yaml.safe_load(first[1])["results"]] == ["other", "added"]
+    assert await fix("-f", "-", stdin=first[1]) == first
+
+
+async def test_a_functions_configuration_has_settings(fix: Fix) -> None:
+    """The data of the ConfigMap; a wrong one is an error with exit 2."""
+    function = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"admission.node_affinity": "preferred"}}
+    sent = resource_list(fix.manifest("web", "Deployment"), functionConfig=function)
+    code, out, _ = await fix("-f", "-", stdin=sent)
+    affinity = yaml.safe_load(out)["items"][0]["spec"]["template"]["spec"]["affinity"]
+    assert (code, list(affinity["nodeAffinity"])) == (0, ["preferredDuringSchedulingIgnoredDuringExecution"])
+    function["data"] = {"admission.nowhere": "1"}
+    code, _, err = await fix("-f", "-", stdin=resource_list(functionConfig=function))
+    assert (code, "admission.nowhere" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "says"),
+    [
+        (["-f", "/nonexistent.yaml"], "", "/nonexistent.yaml: No such file or directory"),
+        (["-f", "-"], "kind: Pod\nspec: [", "-: line 2: "),
+        (["-f", "-", "--check", "--write"], "", "--check and --write exclude each other"),
+        ([], "", "Missing option"),
+    ],
+)
+async def test_wrong_use_exits_2(fix: Fix, arguments: list[str], stdin: str, says: str) -> None:
+    """One line that says what is wrong, nothing on standard output."""
+    code, out, err = await fix(*arguments, stdin=stdin)
+    assert (code, out) == (2, "")
+    assert says in err
+
+
+async def test_a_broken_template_is_named_and_the_rest_is_fixed(fix: Fix) -> None:
+    """Containers that are no list: no API server would take it."""
+    broken = fix.manifest("web").replace("containers:\n", "containers: text\n      volumes:\n")
+    code, out, err = await fix("-f", "-", "--write", stdin=broken + "---\n" + fix.manifest("legacy"))
+    assert code == 1
+    assert "DaemonSet shop/web: its pod template cannot be read" in err
+    assert architectures_of(specs_of(out)[1]) == ["amd64"]
