@@ -12,6 +12,7 @@ import msgspec
 import yaml
 
 from extender import __version__
+from extender.cli.audit_html import write_html
 from extender.reports.audit import (
     RULES,
     Audit,
@@ -161,6 +162,7 @@ WRITERS: Mapping[str, Callable[[Audit], str]] = {
     "yaml": write_yaml,
     "csv": write_csv,
     "markdown": write_markdown,
+    "html": write_html,
     "junit": write_junit,
     "sarif": write_sarif,
 }

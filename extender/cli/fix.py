@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from extender.cli.image_lookup import content_of, look_up_images
+from extender.cli.image_lookup import answer_of, look_up_images
 from extender.cli.options import Assignments, ConfigFile
 from extender.config.reading import read_config
 from extender.config.tree import Config
@@ -142,7 +142,7 @@ def _fix_all(texts: Sequence[tuple[str, str]], settings: Config, mode: AffinityM
         except ManifestError as exc:
             raise ConfigError(f"{name}: {exc}") from exc
     references = list(dict.fromkeys(image.reference for stream in streams for image in stream.images))
-    answers = [content_of(answer) for answer in look_up_images(references, settings)] if references else []
+    answers = [answer_of(answer) for answer in look_up_images(references, settings)] if references else []
     known: Mapping[str, Content | Failure] = dict(zip(references, answers, strict=True))
 
     def facts_of(images: Sequence[PodImage]) -> list[ImageFact]:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from extender.config.tree import Config
-from extender.images.content import Content, Failure
+from extender.images.content import Content, Failure, content_of
 from extender.images.manifest import Image
 from extender.service.cluster_view import NoCluster
 from extender.service.resolving import open_pod_resolver
@@ -19,11 +19,9 @@ def look_up_images(references: Sequence[str], settings: Config) -> list[Image | 
     return asyncio.run(_look_up_all(references, settings))
 
 
-def content_of(answer: Image | Failure) -> Content | Failure:
+def answer_of(answer: Image | Failure) -> Content | Failure:
     """What decisions read of an image's details."""
-    if isinstance(answer, Failure):
-        return answer
-    return Content(answer.kind, frozenset(entry.platform for entry in answer.entries), answer.states_platforms)
+    return answer if isinstance(answer, Failure) else content_of(answer)
 
 
 async def _look_up_all(references: Sequence[str], settings: Config) -> list[Image | Failure]:

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from extender.cli.image_lookup import look_up_images
+from extender.cli.image_lookup import answer_of, look_up_images
 from extender.cli.options import Assignments, ConfigFile
 from extender.config.reading import read_config
 from extender.errors import ConfigError, InvalidReference
-from extender.images.content import Failure, content_of
+from extender.images.content import Failure
 from extender.images.manifest import Image, Kind
 from extender.images.platform import Compatibility, InvalidPlatform, Platform, parse_platform, runs_on
 from extender.images.reference import parse_reference
@@ -104,8 +104,7 @@ def _inspected(reference: str, answer: Image | Failure) -> Inspected:
 
 
 def _unknown(reference: str, answer: Image | Failure) -> dict[str, str] | None:
-    content = answer if isinstance(answer, Failure) else content_of(answer)
-    fact = fact_of(PodImage(reference), content, may_be_pending=False)
+    fact = fact_of(PodImage(reference), answer_of(answer), may_be_pending=False)
     return {"cause": fact.cause.value, "detail": fact.detail} if isinstance(fact, Pending | Unknown) else None
 
 

@@ -1,0 +1,71 @@
+"""Audits to write: of as many workloads as wanted, whose images lack platforms, are unknown, or are somebody else's."""
+
+from extender.images.content import Cause, Content, Failure
+from extender.images.manifest import Kind
+from extender.images.platform import Platform
+from extender.kubernetes.audited_v1 import AuditedNode, AuditedNodeStatus
+from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo
+from extender.placement.policy import Policy
+from extender.reports.audit import Audit, AuditInput, ImageEvidence, NewerTag, audit
+from extender.reports.workloads import WorkloadCollector
+
+AMD, ARM = Platform("linux", "amd64"), Platform("linux", "arm64")
+_KINDS = ("Deployment", "StatefulSet", "DaemonSet", "CronJob")
+
+
+def node(name: str, architecture: str, cpu: str) -> AuditedNode:
+    """A node."""
+    system = NodeSystemInfo(architecture=architecture, operating_system="linux")
+    return AuditedNode(
+        metadata=NodeMeta(name=name, labels={"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux"}),
+        status=AuditedNodeStatus(node_info=system, allocatable={"cpu": cpu, "memory": "64Gi"}),
+    )
+
+
+def image_of(index: int) -> tuple[str, Content | Failure]:
+    """An image and what its lookup gave: of ten, six are multi-arch, three amd64 alone, and one is unknown."""
+    host = "docker.io/vendor" if index % 3 else "registry.example.com/shop"
+    name = f"{host}/service-{index:04}:1.{index % 7}"
+    if index % 10 == 9:
+        return name, Failure(Cause.DENIED, "the registry refuses access")
+    platforms = frozenset({AMD}) if index % 10 in (2, 4, 7) else frozenset({AMD, ARM})
+    return name, Content(Kind.INDEX, platforms, states_platforms=True)
+
+
+def report_of(workloads: int, images: int) -> Audit:
+    """The audit of so many workloads, which use so many images in turn."""
+    collector = WorkloadCollector()
+    for index in range(workloads):
+        kind = _KINDS[index % len(_KINDS)]
+        containers = [
+            {
+                "name": "main",
+                "image": image_of(index % images)[0],
+                "resources": {"requests": {"cpu": f"{100 + index % 900}m", "memory": f"{64 + index % 500}Mi"}},
+            }
+        ]
+        spec: dict[str, object] = {"containers": containers}
+        if index % 11 == 5:
+            spec["nodeSelector"] = {"kubernetes.io/arch": "amd64"}
+        template = {"spec": spec}
+        collector.add(
+            {
+                "apiVersion": "batch/v1" if kind == "CronJob" else "apps/v1",
+                "kind": kind,
+                "metadata": {"name": f"workload-{index:05}", "namespace": f"team-{index % 12}"},
+                "spec": {"jobTemplate": {"spec": {"template": template}}}
+                if kind == "CronJob"
+                else {"template": template, "replicas": 1 + index % 3},
+            }
+        )
+    found = dict(image_of(index) for index in range(images))
+    made = collector.workloads()
+    return audit(
+        AuditInput(
+            workloads=made,
+            evidence=[[ImageEvidence(found[image.reference], "") for image in each.images] for each in made],
+            policy=Policy(),
+            nodes=[node("amd-1", "amd64", "16"), node("amd-2", "amd64", "16"), node("arm-1", "arm64", "32")],
+            newer={(image_of(2)[0], "linux/arm64"): NewerTag("linux/arm64", "2.0.1")},
+        )
+    )

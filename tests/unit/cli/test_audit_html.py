@@ -1,0 +1,112 @@
+"""The page of an audit: what its picture says, and that nothing in it is markup but ours."""
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import msgspec
+
+from extender.cli.audit_html import write_html
+from extender.cli.audit_writers import WRITERS
+from extender.reports.audit import AuditedNodes, Weight
+from tests.unit.cli.audit_reports import report_of
+
+HOSTILE = "</script><script>alert(1)</script><img src=x>\u2028"
+
+
+class Elements(HTMLParser):
+    """Collects the elements of a page, the texts of scripts and styles, and everything that could load something."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.links: list[str] = []
+        self.texts: dict[str, list[str]] = {}
+        self._open = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Notes an element."""
+        self.names.append(tag)
+        self._open = tag
+        self.links += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href", "style", "srcset", "action")]
+
+    def handle_data(self, data: str) -> None:
+        """Notes a text."""
+        self.texts.setdefault(self._open, []).append(data)
+
+
+def test_the_picture_says_what_share_could_move() -> None:
+    """The parts of each bar are all of the CPU, in words and in widths."""
+    report = report_of(200, 40)
+    page = write_html(report)
+    [_, arm] = report.summary
+    share = f"{100 * arm.yes.cpu_cores / report.total.cpu_cores:.0f}\u00a0%"
+    assert f"<h3>linux/arm64: {share} of the CPU</h3>" in page
+    bars = re.findall(r'<svg class="bar".*?</svg>', page)
+    for bar in bars:
+        widths = [float(width) for width in re.findall(r'width="([\d.]+)" height="32"', bar)]
+        assert abs(sum(widths) - 1000) < 1
+    assert len(bars) == 2
+    for words in ("your own images", "a vendor's image", "selector, affinity or taint", "not known"):
+        assert words in page
+
+
+def test_the_tables_have_every_row() -> None:
+    """The data is in the page, as JSON."""
+    report = report_of(50, 20)
+    [data] = [json.loads(text) for text in Elements(write_html(report)).texts["script"] if text.startswith('{"images"')]
+    assert {name: len(table["rows"]) for name, table in data.items()} == {
+        "images": 20, "workloads": 50, "findings": len(report.findings),
+    }  # fmt: skip
+    assert all(len(row) == len(table["columns"]) for table in data.values() for row in table["rows"])
+
+
+def test_names_are_texts_and_never_markup() -> None:
+    """Whoever can name a workload or an image cannot put a script into the report."""
+    report = report_of(20, 10)
+    image = msgspec.structs.replace(report.images[2], reference=HOSTILE)
+    workload = msgspec.structs.replace(report.workloads[0], namespace=HOSTILE, name=HOSTILE)
+    hostile = msgspec.structs.replace(
+        report,
+        images=[image],
+        workloads=[workload],
+        targets=[HOSTILE, HOSTILE],
+        problems=[HOSTILE],
+        nodes=[AuditedNodes(platform=HOSTILE, nodes=1, cpu_cores=1, memory_bytes=1, blocked=Weight())],
+    )
+    found = Elements(write_html(hostile))
+    assert found.names.count("script") == 2
+    assert "img" not in found.names
+
+
+def test_nothing_but_the_pages_own_script_and_style_is_allowed() -> None:
+    """No element loads anything, and the policy names the hashes of the two."""
+    page = write_html(report_of(20, 10))
+    found = Elements(page)
+    assert found.links == []
+    policy = re.search(r'Security-Policy" content="([^"]*)"', page)
+    assert policy
+    assert policy[1].startswith("default-src 'none'; ")
+    for tag in ("style", "script"):
+        [text] = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        assert f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" in policy[1]
+
+
+def test_a_report_without_workloads_or_requests_is_a_page_too() -> None:
+    """Pods are counted where nobody requests CPU."""
+    assert "No workload requests any pods" in write_html(report_of(0, 1))
+    report = report_of(3, 3)
+    workloads = [msgspec.structs.replace(each, weight=Weight(1, 2, 0.0, 0)) for each in report.workloads]
+    assert "Share of the pods" in write_html(
+        msgspec.structs.replace(report, workloads=workloads, total=Weight(3, 6, 0.0, 0))
+    )
+    assert WRITERS["html"] is write_html
+
+
+def test_an_interrupted_audit_says_so() -> None:
+    """Before the picture."""
+    page = write_html(msgspec.structs.replace(report_of(3, 3), is_partial=True))
+    assert page.index("this report is partial") < page.index("<svg")
