@@ -72,12 +72,20 @@ def decode_review(body: bytes) -> AdmissionReview:
 
 def is_pod_creation(request: AdmissionRequest) -> bool:
     """Whether the request creates a pod. It does not if it updates, binds or evicts one or adds a container to it."""
-    kind = request.kind
+    return _is_creation(request, "", "Pod")
+
+
+def is_job_creation(request: AdmissionRequest) -> bool:
+    """Whether the request creates a Job of batch."""
+    return _is_creation(request, "batch", "Job")
+
+
+def _is_creation(request: AdmissionRequest, group: str, kind: str) -> bool:
     return (
         request.operation == "CREATE"
-        and kind is not None
-        and kind.kind == "Pod"
-        and not kind.group
+        and request.kind is not None
+        and request.kind.kind == kind
+        and (request.kind.group or "") == group
         and not request.sub_resource
         and bytes(memoryview(request.object)[:1]) == b"{"
     )

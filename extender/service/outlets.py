@@ -8,6 +8,7 @@ import msgspec
 from extender.config.checks import is_loopback
 from extender.config.tree import Config, TlsConfig
 from extender.outlets.admission import PodAdmission
+from extender.outlets.jobs import JobAdmission
 from extender.outlets.pod_resolver import PodResolver
 from extender.outlets.scheduler import SchedulerVerbs
 from extender.outlets.scheduler_names import SchedulerNaming
@@ -18,6 +19,7 @@ from extender.service.limits import admission_limits, is_mutual, scheduler_limit
 from extender.service.policies import admission_policy_of
 
 REVIEWS = "/admission/pods"
+JOBS = "/admission/jobs"
 SCHEDULER_NAMES = "/admission/scheduler-names"
 
 Routes = Callable[[Config, PodResolver, ClusterView], Mapping[str, Route]]
@@ -62,9 +64,9 @@ def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
 def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
     """The routes of the webhooks by path.
 
-    If the API server is known by a token alone, these have none: pods are answered about to everybody from the cache.
-    Naming a scheduler never takes a token, as the error of a webhook with `failurePolicy: Fail` shows the path to the
-    pod's creator.
+    If the API server is known by a token alone, these have none: everybody is answered about pods from the cache, and
+    about Jobs not at all. Naming a scheduler never takes a token, as the error of a webhook with `failurePolicy: Fail`
+    shows the path to the pod's creator.
     """
     naming = SchedulerNaming(pod_resolver, config.admission.scheduler_name)
     names = {SCHEDULER_NAMES: Route("admission", naming.review, naming.fallback, naming.review_nowait)}
@@ -72,13 +74,17 @@ def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
     admission = _admission(config, pod_resolver, cluster_view, may_read_secrets=is_api_server)
     if config.admission.path_token_file and not is_api_server:
         return {REVIEWS: Route("admission", admission.review_from_cache, admission.fallback), **names}
-    return {REVIEWS: Route("admission", admission.review, admission.fallback, admission.review_nowait), **names}
+    jobs = _jobs(config, pod_resolver, cluster_view, may_read_secrets=is_api_server)
+    pods = Route("admission", admission.review, admission.fallback, admission.review_nowait)
+    return {REVIEWS: pods, JOBS: Route("admission", jobs.review, jobs.fallback), **names}
 
 
 def admission_token_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
-    """The route of reviews whose path ends in a valid token, which only the API server was told."""
+    """The routes of reviews whose path ends in a valid token, which only the API server was told."""
     admission = _admission(config, pod_resolver, cluster_view, may_read_secrets=True)
-    return {REVIEWS: Route("admission", admission.review, admission.fallback, admission.review_nowait)}
+    jobs = _jobs(config, pod_resolver, cluster_view, may_read_secrets=True)
+    pods = Route("admission", admission.review, admission.fallback, admission.review_nowait)
+    return {REVIEWS: pods, JOBS: Route("admission", jobs.review, jobs.fallback)}
 
 
 def _admission(
@@ -92,6 +98,18 @@ def _admission(
         clock=time.monotonic,
         may_read_secrets=may_read_secrets,
         can_gate=cluster_view.can_gate,
+    )
+
+
+def _jobs(
+    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, *, may_read_secrets: bool
+) -> JobAdmission:
+    return JobAdmission(
+        pod_resolver,
+        admission_policy_of(config),
+        cluster_platforms=cluster_view.platforms,
+        wait_seconds=config.admission.wait_seconds,
+        may_read_secrets=may_read_secrets,
     )
 
 

@@ -4,6 +4,7 @@ Every pod that is let go unexamined would stand wrongly, as each leans to an arc
 """
 
 import asyncio
+import base64
 import socket
 import ssl
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 import trustme
+import yaml
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -24,7 +26,7 @@ from testbed.extender_process import ExtenderProcess
 from testbed.nodes.programs import NodePrograms
 from testbed.objects import KubernetesObject, pod
 from testbed.processes import free_port
-from testbed.shipped_files import Mode, webhook_configuration
+from testbed.shipped_files import DEPLOY, Mode, webhook_configuration
 from tests.e2e.gates import OTHERS, observed, spread, start_controller
 from tests.e2e.load import leaning_to
 from tests.e2e.policies import GATE, ApplyPolicies, applied_policies, dry_run, gates_of, until_held
@@ -282,6 +284,64 @@ async def timed(world: World, where: str, prefix: str) -> Mapping[float, Kuberne
         found = await world.api.create(pod(f"{prefix}-{number}", world.images.amd, namespace=where))
         made[time.monotonic() - began] = found
     return made
+
+
+# --- Jobs that a queue plans by their template
+
+
+async def test_a_queued_job_has_the_affinity_in_its_template_before_it_starts(
+    world: World, control_plane: LocalCluster, controller_manager: Path
+) -> None:
+    """The shipped webhook of Jobs and the real Job controller: suspended as Kueue does it, then started."""
+    for architecture in ("amd64", "arm64"):
+        await world.create_nodes(architecture, 2)
+    service = await world.start_service(mode=Mode.WEBHOOK)
+    await world.register_webhook(service)
+    [shipped] = yaml.safe_load_all((DEPLOY / "manifests" / "jobs-webhook.yaml").read_text())
+    [webhook] = shipped["webhooks"]
+    url = f"{service.admission_url}{webhook['clientConfig']['service']['path']}"
+    webhook["clientConfig"] = {"url": url, "caBundle": base64.b64encode(service.authority).decode()}
+    where, image = await world.namespace(), world.images.fresh("amd64")
+    await world.api.apply(shipped)
+    try:
+        async with asyncio.timeout(30):
+            while "affinity" not in template_of(await world.api.create(job("probe", where, world.images.amd))):
+                await world.api.delete("Job", "probe", where, "batch/v1")
+        made = template_of(await world.api.create(job("queued", where, image)))
+        plain = template_of(await world.api.create(job("plain", where, image, labels={})))
+        await world.api.delete("Job", "probe", where, "batch/v1")
+        await world.api.delete("Job", "plain", where, "batch/v1")
+    finally:
+        await world.unregister_webhook(shipped["metadata"]["name"])
+    terms = made["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert {"key": ARCHITECTURE, "operator": "In", "values": ["amd64"]} in terms[0]["matchExpressions"]
+    assert "required" not in str(plain)
+    with control_plane.running_controllers(controller_manager, "job-controller"):
+        await world.api.patch("Job", "queued", {"spec": {"suspend": False}}, where, "batch/v1")
+        with world.default_scheduler(None):
+            await world.wait_all_bound(where, 4)
+    await world.assert_placed_rightly("Jobs with a queue", where, 4)
+
+
+def job(name: str, where: str, image: str, labels: Mapping[str, str] | None = None) -> KubernetesObject:
+    """A suspended Job of four pods that lean to the wrong nodes."""
+    template = pod(name, image, namespace=where, spec={"restartPolicy": "Never", **leaning_to("arm64")})
+    queue = {"kueue.x-k8s.io/queue-name": "team"} if labels is None else dict(labels)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": where, "labels": queue},
+        "spec": {"suspend": True, "parallelism": 4, "completions": 4, "template": {"spec": template["spec"]}},
+    }
+
+
+def template_of(found: KubernetesObject) -> KubernetesObject:
+    """The spec of a Job's pods; without affinity if it has only the preference of `job`."""
+    spec: KubernetesObject = found["spec"]["template"]["spec"]
+    wanted = spec.get("affinity", {}).get("nodeAffinity", {})
+    if "requiredDuringSchedulingIgnoredDuringExecution" in wanted:
+        return spec
+    return {key: value for key, value in spec.items() if key != "affinity"}
 
 
 # --- real nodes

@@ -191,3 +191,81 @@ async def test_webhook_of_its_own_names_no_scheduler_without_one_or_for_anything
     assert (await caller.review_at("/admission/scheduler-names", pod("a:1")))["patch"] == []
     caller = await start_service("admission.scheduler_name=second", plain_http=images.host)
     assert (await caller.review_at("/admission/scheduler-names", pod("a:1"), **request_fields))["patch"] == []
+
+
+JOB: Json = {"kind": {"group": "batch", "version": "v1", "kind": "Job"}}
+QUEUED = {"kueue.x-k8s.io/queue-name": "team"}
+REQUIRED = "admission.node_affinity=required"
+
+
+def job(*images: str, labels: Json | None = None, spec: Json | None = None) -> Json:
+    """A suspended Job of a pod with these images."""
+    template = pod(*images)
+    template = {
+        "metadata": {"creationTimestamp": None},
+        "spec": {**template["spec"], "restartPolicy": "Never", **(spec or {})},
+    }
+    metadata = {"name": "j", "namespace": "default", "labels": QUEUED if labels is None else labels}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata,
+        "spec": {"suspend": True, "template": template},
+    }
+
+
+async def reviewed_job(caller: Caller, created: Json) -> tuple[Json, Json]:
+    """The response, and the Job as the API server would store it."""
+    response = await caller.review_at("/admission/jobs", created, **JOB)
+    return response, apply(created, msgspec.json.encode(response["patch"]))
+
+
+async def test_template_of_a_queued_job_gets_what_its_pods_would_get(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """The same affinity, tolerations and annotations; a second review, and the pods of it, change nothing."""
+    caller = await start_service(REQUIRED, plain_http=images.host)
+    for name in ("amd", "multi"):
+        created = job(f"{images.host}/{name}:1")
+        _, stored = await reviewed_job(caller, created)
+        template = stored["spec"]["template"]
+        alone = {"apiVersion": "v1", "kind": "Pod", **created["spec"]["template"]}
+        expected = await created_with(caller, alone)
+        assert template["spec"] == expected["spec"]
+        assert template["metadata"] == expected["metadata"]
+        assert "affinity" in template["spec"]
+        assert {**stored["spec"], "template": None} == {**created["spec"], "template": None}
+        assert (await reviewed_job(caller, stored))[0]["patch"] == []
+        assert changes_of(await caller.review({"apiVersion": "v1", "kind": "Pod", **template})) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "spec", "image"),
+    [
+        pytest.param({}, {}, "amd:1", id="no queue"),
+        pytest.param({"kueue.x-k8s.io/queue-name": ""}, {}, "amd:1", id="empty queue"),
+        pytest.param(QUEUED, {"nodeName": "n"}, "amd:1", id="bound"),
+        pytest.param(QUEUED, {}, "absent:1", id="unknown image"),
+    ],
+)
+async def test_other_jobs_are_left_as_they_are(
+    start_service: StartService, images: EmbeddedRegistry, labels: Json, spec: Json, image: str
+) -> None:
+    """No gate and no annotation is put into a template either, even where pods are held."""
+    caller = await start_service(REQUIRED, "admission.wait_seconds=0.2", plain_http=images.host)
+    response, _ = await reviewed_job(caller, job(f"{images.host}/{image}", labels=labels, spec=spec))
+    assert response["patch"] == []
+
+
+async def test_anything_but_a_job_is_allowed_as_it_is_at_the_path_of_jobs(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """A pod, an update of a Job, and a Job that cannot be read."""
+    caller = await start_service(REQUIRED, plain_http=images.host)
+    created = job(f"{images.host}/amd:1")
+    assert (await caller.review_at("/admission/jobs", pod(f"{images.host}/amd:1")))["patch"] == []
+    assert (await caller.review_at("/admission/jobs", created, **JOB, operation="UPDATE"))["patch"] == []
+    created["spec"]["template"]["spec"]["containers"] = "none"
+    odd = await caller.review_at("/admission/jobs", created, **JOB)
+    assert odd["patch"] == []
+    assert odd["warnings"][0].startswith("multiarch-extender cannot read this Job: ")

@@ -8,6 +8,8 @@ import yaml
 
 from extender.admission_policies.files import OWN_ACCOUNT, Name, PolicyChoice, PolicyFile, policy_files
 from extender.cli.policies import to_yaml
+from extender.outlets.jobs import QUEUE_LABEL
+from extender.service.outlets import JOBS
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 SCHEDULER = "multiarch-scheduler"
@@ -64,6 +66,15 @@ def test_the_webhook_that_names_the_scheduler_differs_from_the_other_in_what_it_
     assert other["clientConfig"]["service"].pop("path") == "/admission/pods"
     differing = {key for key in naming.keys() | other.keys() if naming.get(key) != other.get(key)}
     assert differing == {"name", "failurePolicy", "reinvocationPolicy"}
+
+
+def test_the_webhook_of_jobs_is_called_for_jobs_with_a_queue_at_the_path_that_answers() -> None:
+    """The label is the one that the outlet looks for, and the Service is the webhook's."""
+    jobs, pods = webhook_of("jobs-webhook"), webhook_of("webhook")
+    assert jobs["clientConfig"]["service"] == {**pods["clientConfig"]["service"], "path": JOBS}
+    assert jobs["objectSelector"]["matchExpressions"] == [{"key": QUEUE_LABEL, "operator": "Exists"}]
+    assert jobs["namespaceSelector"] == pods["namespaceSelector"]
+    assert jobs["timeoutSeconds"] == pods["timeoutSeconds"]
 
 
 def test_the_account_that_is_held_is_the_webhooks() -> None:
