@@ -998,6 +998,7 @@ CONTRADICTIONS: list[tuple[str, str, str]] = [
         "config.cache.url (for modes.webhook): the chart decides it. Use store.kind",
     ),
     ("webhook", "config: {cluster: {mode: none}}", "config.cluster.mode (for modes.webhook): the chart decides it"),
+    ("webhook", "config: {facts: {listen: ':1'}}", "config.facts.listen (for modes.webhook): the chart decides it"),
     (
         "second",
         "config: {admission: {scheduler_name: a}}",

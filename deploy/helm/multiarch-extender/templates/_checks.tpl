@@ -167,6 +167,7 @@ operations.metrics_listen: Monitors of the chart ask port 8881.
 cluster.mode: It is the cluster that the chart is installed in.
 cluster.kubeconfig: It is the cluster that the chart is installed in.
 cluster.context: It is the cluster that the chart is installed in.
+facts.listen: It has neither the rights nor the port for it; leave it out, or use deploy/manifests with your own.
 cache.url: Use store.kind.
 cache.key_file: Use store.keySecret.
 registry.ca_files: Use registries.caConfigMap.
