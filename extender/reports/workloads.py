@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from extender.errors import ExtenderError
-from extender.kubernetes.audited_v1 import AuditedContainer, AuditedPod, AuditedSpec, OwningController
+from extender.kubernetes.audited_v1 import AuditedContainer, AuditedMeta, AuditedPod, AuditedSpec, OwningController
 from extender.kubernetes.pod_templates import KubernetesObject, pod_of
 from extender.placement.facts import PodImage, Role
 from extender.reports.quantities import requested
@@ -214,11 +214,7 @@ class WorkloadCollector:
 _POD = msgspec.json.Decoder(AuditedPod)
 
 
-class _Meta(msgspec.Struct, rename="camel"):
-    owner_references: list[OwningController] | None = None
-
-
-_META = msgspec.json.Decoder(_Meta)
+_META = msgspec.json.Decoder(AuditedMeta)
 
 
 def uses_of(spec: AuditedSpec, *, is_injected: bool = False) -> Iterator[ImageUse]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks import images, known_images, memory, soak, startup
+from benchmarks import audit, images, known_images, memory, soak, startup
 from benchmarks.far_registry import is_multi_arch
 from benchmarks.report import Report, Table
 from benchmarks.soak_requests import MIX, NONSENSE, Questions
@@ -40,6 +40,19 @@ def test_known_images_are_asked_for_alone_and_together() -> None:
     assert column(table, "") == ["dictionary", "alru_cache", "peek_all", "resolve_all"]
     assert all(isinstance(figure, float) for figure in (*column(table, "1 in a pod"), *table.rows[-1][1:]))
     assert figures(report)["a known image, one of two"] > 0
+
+
+def test_an_audit_is_measured_as_a_process() -> None:
+    """Cold, from its cache, and of a cluster; each image takes one request, once."""
+    report = audit.run(fewer=50)
+    (table,) = report.tables
+    assert column(table, "") == [
+        "20 images, one host, cold", "20 images, one host, warm", "20 images, four hosts, cold",
+        "20 images, four hosts, warm", "400 pods, warm",
+    ]  # fmt: skip
+    assert column(table, "requests") == [20, 0, 20, 0, 0]
+    assert all(isinstance(most, int) and most <= 8 for most in column(table, "most at a host at once"))
+    assert figures(report)["most memory"] > 20
 
 
 def test_memory_is_measured_by_images() -> None:
