@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
 
@@ -110,7 +110,7 @@ class WorkloadCollector:
         pod = pod_of(manifest)
         if pod is None:
             return False
-        kind, metadata = str(manifest.get("kind") or ""), manifest.get("metadata") or {}
+        kind, metadata = str(manifest.get("kind") or ""), _object(manifest.get("metadata"))
         try:
             if kind == "Pod" and not source:
                 self.add_pod(msgspec.json.encode(manifest))
@@ -265,22 +265,34 @@ def _controller(owners: list[OwningController] | None) -> OwningController | Non
 
 def _wanted_pods(manifest: Mapping[str, Any]) -> int | None:
     """How many pods the object wants at a time; 0 for one that is suspended, None for a DaemonSet of no cluster."""
-    kind, spec, status = manifest.get("kind"), manifest.get("spec") or {}, manifest.get("status") or {}
+    kind, spec, status = manifest.get("kind"), _object(manifest.get("spec")), _object(manifest.get("status"))
     if kind == "Pod":
         return 1
     if kind == "DaemonSet":
         wanted = status.get("desiredNumberScheduled")
-        return wanted if isinstance(wanted, int) else None
+        return wanted if _is_count(wanted) else None
     if spec.get("suspend") is True or kind == "PodTemplate":
         return 0
     if kind == "CronJob":
-        spec = (spec.get("jobTemplate") or {}).get("spec") or {}
+        spec = _object(_object(spec.get("jobTemplate")).get("spec"))
     wanted = spec.get("parallelism" if kind in ("Job", "CronJob") else "replicas")
-    return wanted if isinstance(wanted, int) else 1
+    return wanted if _is_count(wanted) else 1
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    """Whether an API server takes it for a number of pods (int32)."""
+    return isinstance(value, int) and 0 <= value < 1 << 31
 
 
 def _is_finished(manifest: Mapping[str, Any]) -> bool:
     if manifest.get("kind") != "Job":
         return False
-    conditions = (manifest.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") in ("Complete", "Failed") and each.get("status") == "True" for each in conditions)
+    conditions = _object(manifest.get("status")).get("conditions")
+    return any(
+        _object(each).get("type") in ("Complete", "Failed") and _object(each).get("status") == "True"
+        for each in (conditions if isinstance(conditions, list) else ())
+    )
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

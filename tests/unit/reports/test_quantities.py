@@ -10,7 +10,8 @@ from extender.reports.quantities import parse_quantity, requested
     ("text", "number"),
     [("100m", 0.1), ("1", 1), (2, 2), (0.5, 0.5), ("1.5Gi", 1.5 * 2**30), ("2e3", 2000), ("1E3", 1000), ("1E", 1e18),
      ("128974848", 128974848), ("129M", 129e6), ("123Mi", 123 * 2**20), (".5", 0.5), ("0", 0), ("250000u", 0.25),
-     ("", 0), ("many", 0), ("1 Gi", 0), ("1KiB", 0), ("१", 0)],
+     ("", 0), ("many", 0), ("1 Gi", 0), ("1KiB", 0), ("१", 0),
+     ("9" * 400, 0), ("1e999", 0)],
 )  # fmt: skip
 def test_a_quantity_is_read_as_kubernetes_does(text: str | float, number: float) -> None:
     """Suffixes of both kinds, exponents and bare numbers; what is no quantity counts nothing."""

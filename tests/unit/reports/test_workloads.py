@@ -1,12 +1,24 @@
 """Workloads are made of objects and pods, under their top owners."""
 
+import contextlib
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from extender.reports.workloads import UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
 
+_WORDS = st.sampled_from(
+    ["name", "namespace", "image", "resources", "requests", "cpu", "volumes", "conditions", "type", "replicas",
+     "parallelism", "suspend", "desiredNumberScheduled", "ownerReferences", "controller", "annotations", "affinity"]
+)  # fmt: skip
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_WORDS, inner, max_size=4),
+    max_leaves=12,
+)
 AppsKinds = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")
 
 
@@ -122,7 +134,8 @@ def test_static_pods_are_workloads_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("kind", "spec", "wanted"),
     [("Deployment", {}, 1), ("Deployment", {"replicas": 0}, 0), ("Job", {"suspend": True}, 0),
-     ("Job", {"parallelism": 4}, 4), ("DaemonSet", {}, None)],
+     ("Job", {"parallelism": 4}, 4), ("DaemonSet", {}, None), ("Deployment", {"replicas": 10**400}, 1),
+     ("Deployment", {"replicas": -1}, 1), ("Deployment", {"replicas": "3"}, 1)],
 )  # fmt: skip
 def test_how_many_pods_an_object_wants(kind: str, spec: dict[str, Any], wanted: int | None) -> None:
     """Suspended and scaled-to-zero ones stay in the list and want none."""
@@ -151,6 +164,24 @@ def test_every_use_of_an_image_is_listed() -> None:
         ("ephemeral container", "e", "debug:1"),
         ("image volume", "v", "data:1"),
     ]
+
+
+@given(_JSON, _JSON, _JSON, st.sampled_from(["Deployment", "Job", "CronJob", "DaemonSet", "Pod", "PodTemplate", "Own"]))
+def test_no_manifest_crashes_the_collector(metadata: object, spec: object, status: object, kind: str) -> None:
+    """Whatever stands where: it is a workload, no workload, or is named as unreadable."""
+    collector = WorkloadCollector()
+    pod = (
+        template("app:1")
+        if not isinstance(spec, dict)
+        else {"metadata": metadata, "spec": {**spec, "containers": [spec]}}
+    )
+    inner = {"template": pod, "jobTemplate": {"spec": {"template": pod}}, "containers": [spec]}
+    body = {**(spec if isinstance(spec, dict) else {}), **inner}
+    with contextlib.suppress(UnreadableWorkload):
+        collector.add({"kind": kind, "metadata": metadata, "spec": body, "status": status, "template": pod}, "a.yaml")
+    with contextlib.suppress(UnreadableWorkload):
+        collector.add({"kind": kind, "metadata": metadata, "spec": spec, "status": status})
+    collector.workloads()
 
 
 def test_a_field_of_the_wrong_type_is_named() -> None:
