@@ -13,6 +13,7 @@ from extender.images.digest import digest_of
 from extender.images.media_type import OCI_INDEX
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
+from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import CALLER, OTHER, TENANT, FakeRegistry, Keys, index_of
 
 APP = "ghcr.io/team/app:1"
@@ -32,6 +33,22 @@ async def test_a_tag_takes_one_head_and_one_get(resolver: Resolver, registry: Fa
         ("HEAD", "ghcr.io/team/app:1", "anonymous"),
         ("GET", f"ghcr.io/team/app@{digest}", "anonymous"),
     ]
+
+
+async def test_without_head_first_a_tag_takes_one_get_while_it_was_never_known(
+    registry: FakeRegistry, clock: Clock
+) -> None:
+    """A tag that was known is asked about by HEAD, which may save the GET."""
+    resolver = Resolver(
+        registry, size=1000, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock, head_first=False
+    )
+    registry.push(APP, "linux/arm64")
+    assert await resolve(resolver, APP) == index_of("linux/arm64")
+    assert registry.requests == [("GET", APP, "anonymous")]
+    clock.advance(1000)
+    await resolver.resolve_all([ImageQuery(APP)], PUBLIC, 60, revalidate=True)
+    assert registry.methods() == {"GET": 1, "HEAD": 1}
+    await resolver.close()
 
 
 async def test_a_digest_takes_one_get(resolver: Resolver, registry: FakeRegistry) -> None:
