@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from extender.cli.subjects import Explained
+from extender.placement.annotations import MODE
 from extender.placement.patch import apply
 from extender.placement.scheduling import Verdict
 from extender.reports.explanation import ExplainedImage, ExplainedNodes, Explanation, NodeAnswer
@@ -57,7 +58,7 @@ def _notes(told: Explanation) -> Iterator[str]:
     if told.gates:
         yield f"held by {', '.join(told.gates)}: kube-scheduler does not look at the pod until the gate is gone"
     if told.mode == "observe":
-        yield "the annotation multiarch-extender.io/mode is observe: what follows is recorded, and nothing is refused"
+        yield f"the annotation {MODE} is observe: what follows is recorded, and nothing is refused"
 
 
 def _print_image(console: Console, image: ExplainedImage) -> None:

@@ -13,7 +13,7 @@ from extender.images.content import Cause, Evidence
 from extender.images.platform import Platform, runs_on
 from extender.kubernetes.core_v1 import NodeMeta, NodeStatus, NodeSystemInfo
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
-from extender.placement.annotations import ADDED, REASON, Mode, Overrides
+from extender.placement.annotations import ADDED, MODE, PREFIX, REASON, Mode, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, Role, RunsOn, Unknown, facts_of
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.node_match import NodeDemands, Obstacle, Rule, demands_of, hard_taints, obstacles, taint_text
@@ -23,7 +23,7 @@ from extender.placement.policy import Policy, is_exempt
 from extender.placement.reasons import retry_text, shown_reference
 from extender.placement.scheduling import REFUSED, Decision, Verdict
 
-SCHEMA = "multiarch-extender.io/explanation/v1"
+SCHEMA = f"{PREFIX}explanation/v1"
 _NAMES = 5  # of the nodes of one kind that are named
 _USUAL = (Platform("linux", "amd64"), Platform("linux", "arm64"))
 
@@ -266,7 +266,7 @@ def _gates(spec: NamedSpec | None) -> list[str]:
 
 def _why_skipped(pod: NamedPod, policy: Policy, overrides: Overrides) -> str:
     if overrides.mode is Mode.IGNORE:
-        return "the annotation multiarch-extender.io/mode is ignore, so nothing is looked up and nothing refused"
+        return f"the annotation {MODE} is ignore, so nothing is looked up and nothing refused"
     if is_exempt(pod, policy):
         return "the pod is static, or of a RuntimeClass that the operator ignores, so nothing is refused"
     return ""

@@ -28,10 +28,11 @@ from extender.kubernetes.reported_v1 import (
     ReportedPod,
 )
 from extender.placement.affinity import ARCHITECTURE, OPERATING_SYSTEM
+from extender.placement.annotations import PREFIX
 from extender.placement.nodes import name_of_node, platform_of_node
 from extender.placement.reasons import platforms_text
 
-SCHEMA = "multiarch-extender.io/running/v1"
+SCHEMA = f"{PREFIX}running/v1"
 _EXEC_FORMAT = "exec format error"
 # Times have a precision of one second, and a program that the kernel refuses ends at once.
 _MOST_SECONDS = 1.0
