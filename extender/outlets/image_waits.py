@@ -117,7 +117,7 @@ class ImageWaits:
         while wait.members:
             started = self._clock()
             left = min(pod.expires_at for pod in wait.members.values()) - started
-            answers = await self._resolve(wait, max(0.0, min(wait_seconds, left)), started - began)
+            answers = await self._resolve(wait, max(0.0, min(wait_seconds, left)), began)
             is_new = answers != wait.answers
             wait.answers = answers
             for pod in wait.members.values():
@@ -129,11 +129,11 @@ class ImageWaits:
                 pace_seconds = min(pace_seconds * 1.5, _LAST_PACE_SECONDS)
             wait_seconds = _WAIT_SECONDS
 
-    async def _resolve(self, wait: _ImageWait, wait_seconds: float, waited_seconds: float) -> list[Answer]:
-        """The answers for pods that have waited so long; a tag that may have moved meanwhile is confirmed first."""
+    async def _resolve(self, wait: _ImageWait, wait_seconds: float, began: float) -> list[Answer]:
+        """The answers for pods that wait since `began`; a tag that may have moved meanwhile is confirmed first."""
         answers = await self._pod_resolver.resolve(wait.question, wait_seconds, revalidate=True)
         is_known = all(isinstance(answer, Content) for answer in answers)
-        if is_known and answers != wait.answers and waited_seconds > _CONFIRMED_SECONDS:
+        if is_known and answers != wait.answers and self._clock() - began > _CONFIRMED_SECONDS:
             await self._pod_resolver.confirm(wait.question, _CONFIRMED_SECONDS, _CONFIRMATION_SECONDS)
             answers = await self._pod_resolver.resolve(wait.question, 0.0)
         return answers
