@@ -126,9 +126,9 @@ def _our_label(
 
 
 def _ours(annotations: Mapping[str, str] | msgspec.UnsetType | None) -> Mapping[str, str] | msgspec.UnsetType | None:
-    if not annotations:
+    if annotations is None or isinstance(annotations, msgspec.UnsetType):
         return annotations
     found = {key: annotations[key] for key in SERVICE_KEYS if key in annotations}
-    if len(found) < len(annotations):
+    if not annotations or len(found) < len(annotations):
         found[_OTHERS] = ""
     return found
