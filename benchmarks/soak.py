@@ -31,6 +31,7 @@ RECONNECT = 0.001  # of the requests: the connection is closed after them
 MOST_GROWTH = 1.05
 SETTLE_SECONDS = 30.0  # a connection to a registry is kept open for 15 seconds
 REJECTED = ("warning", "request.rejected")
+UNRESOLVED = ("warning", "pod.admitted_unresolved")  # of images that are not there
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -186,7 +187,8 @@ def _claims(soaked: Soaked) -> list[Claim]:
         "connections": soaked.idle.process.sockets - begin.sockets,
         "lookups under way": soaked.idle.in_flight,
         "requests that were none and not logged": abs(nonsense - soaked.events.get(REJECTED, 0)),
-        "other warnings and errors logged": complaints - soaked.events.get(REJECTED, 0),
+        "other warnings and errors logged": complaints
+        - sum(soaked.events.get(each, 0) for each in (REJECTED, UNRESOLVED)),
     }
     return [
         Claim(what="requests", value=total, unit=""),
