@@ -3,6 +3,7 @@
 A value without a comment is an error. The settings of the service below `config` come from the package's own tree.
 """
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -123,6 +124,8 @@ def _plain(schema: Schema) -> Schema:
 def _plain_part(name: str, part: object) -> object:
     if isinstance(part, list):
         return [_plain(each) if isinstance(each, dict) else each for each in part]
+    if name == "description" and isinstance(part, str):
+        return inspect.cleandoc(part)  # from 3.13 on docstrings come without their indentation
     if name == "pattern" and isinstance(part, str):
         return part.removesuffix(r"\Z") + "$" * part.endswith(r"\Z")
     return _plain(part) if isinstance(part, dict) else part

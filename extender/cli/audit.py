@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 import json
 import signal
 import sys
@@ -92,7 +93,7 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
     Example: helm template ./chart | multiarch-extender audit -f - --require linux/arm64
     """
     if schema:
-        print(json.dumps(msgspec.json.schema(Audit), indent=2))
+        print(json.dumps(_cleaned(msgspec.json.schema(Audit)), indent=2))
         return
     if sum((bool(namespace or all_namespaces), bool(manifests), bool(images))) > 1 or (namespace and all_namespaces):
         raise ConfigError("give only one of -n, -A, -f and --images: they say where the workloads come from")
@@ -120,6 +121,18 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
             print(finding.message, file=sys.stderr)
         if found:
             raise typer.Exit(1)
+
+
+def _cleaned(schema: object) -> object:
+    """The schema with descriptions that have no indentation, as from Python 3.13 on docstrings have none."""
+    if isinstance(schema, list):
+        return [_cleaned(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    texts = {
+        key: inspect.cleandoc(each) for key, each in schema.items() if key == "description" and isinstance(each, str)
+    }
+    return {key: _cleaned(each) for key, each in schema.items()} | texts
 
 
 async def _audit(settings: Config, part: AuditedPart, kubeconfig: str, context: str) -> Audit:
