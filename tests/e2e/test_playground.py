@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from extender.placement.annotations import REASON
 from testbed.api_client import ApiClient, connect
 from testbed.binaries import Binaries
 from testbed.nodes.programs import NodePrograms
@@ -94,7 +95,7 @@ async def test_the_quickstart_shows_what_real_nodes_do(
         await api.create(pod("blind", images["blind"], annotations=ignored, spec=to_arm64))
         seen = await observe(api, "default", 4)
         await api.create(pod("lost", images["lost"], spec=to_arm64))
-        message = await api.wait_for_event("lost")
+        assert "didn't match Pod's node affinity/selector" in await api.wait_for_event("lost")
         waiting = await api.wait_for(
             "Pod",
             lambda found: "waiting" in found["status"]["containerStatuses"][0]["state"],
@@ -109,7 +110,7 @@ async def test_the_quickstart_shows_what_real_nodes_do(
         "blind": Outcome.CRASHES,
     }
     printed = [
-        f"{lost['status']['phase']}: {message}",
+        f"{lost['status']['phase']}: {lost['metadata']['annotations'][REASON]}",
         waiting["status"]["containerStatuses"][0]["state"]["waiting"]["reason"],
         log.strip(),
     ]
