@@ -17,7 +17,7 @@ from testbed.processes import PARENT_DEATH
 API_SERVER = "10.0.0.1"
 API_PORT = 6443
 SERVICE = "10.0.0.10"
-ADMISSION_PORT, SCHEDULER_PORT, OPERATIONS_PORT = 8443, 8880, 8881  # of the shipped settings
+ADMISSION_PORT, SCHEDULER_PORT, OPERATIONS_PORT = 10250, 8880, 8881  # of the shipped settings
 NAME_SERVER = "10.0.0.53"
 STRANGERS = tuple(f"10.0.66.{number}" for number in range(1, 9))
 """The addresses of callers that are not the API server."""
