@@ -34,12 +34,17 @@ class BasicRegistry(FaultyRegistry):
         return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="test"'})
 
 
-def write_login(path: Path, host: str, login: str) -> None:
-    """Replaces the Docker configuration, as a rename does."""
-    auth = base64.b64encode(login.encode()).decode()
+def replace_by(path: Path, text: str) -> None:
+    """Gives the file another content in one step, so that no check sees it empty."""
     new = path.with_suffix(".new")
-    new.write_text(json.dumps({"auths": {host: {"auth": auth}}}))
+    new.write_text(text)
     new.replace(path)
+
+
+def write_login(path: Path, host: str, login: str) -> None:
+    """Replaces the Docker configuration."""
+    auth = base64.b64encode(login.encode()).decode()
+    replace_by(path, json.dumps({"auths": {host: {"auth": auth}}}))
 
 
 async def answer(caller: Caller, image: str) -> str:
@@ -73,7 +78,7 @@ async def test_a_denied_lookup_is_answered_after_the_password_has_changed(
         registry.login = "ann:new"
         for _ in range(2):
             assert "denied" in await answer(caller, f"{registry.host}/arm:1")
-        config.write_text('{"auths": {"')  # half written
+        replace_by(config, '{"auths": {"')  # half written
         async with asyncio.timeout(10):
             while await caller.metric(REFUSED) == refused:
                 await asyncio.sleep(0.01)
