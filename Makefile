@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
+# Where it is set, Python compiles every file anew in every process, and tests start hundreds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## List these targets
@@ -35,8 +37,12 @@ demo: setup ## The whole story on this machine: registry, webhook, filter, prior
 	@$(BIN)/multiarch-extender demo
 
 .PHONY: test
-test: setup ## The unit and integration tests
-	@$(BIN)/python -m pytest
+test: setup ## The unit and integration tests, but for those marked slow, on every core
+	@$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
+
+.PHONY: test-slow
+test-slow: setup ## The unit and integration tests marked slow
+	@$(BIN)/python -m pytest -m slow
 
 SECONDS ?= 30
 .PHONY: fuzz

@@ -29,10 +29,10 @@ MOST_SECONDS = 1.5
 PROGRAMS = {
     "python, nothing": "pass",
     "python, aiohttp, msgspec and uvloop": "import aiohttp, msgspec, uvloop",
-    "python, all that `serve` imports": "import extender.cli.main",
-    "the same, and what a cluster needs": "import extender.cli.main, extender.cluster.library as library;"
+    "python, all that `serve` imports": "import extender.cli.serve",
+    "the same, and what a cluster needs": "import extender.cli.serve, extender.cluster.library as library;"
     "library.lighten_library(); from kubernetes_asyncio import client, config; client.Configuration()",
-    "the same, all of kubernetes-asyncio": "import extender.cli.main, kubernetes_asyncio",
+    "the same, all of kubernetes-asyncio": "import extender.cli.serve, kubernetes_asyncio",
 }
 ALONE, EMPTY, CLUSTER = "ready, no cluster", "ready, no cluster, empty store", "ready, cluster of many nodes"
 KNOWN = "all images known, cluster of many nodes"

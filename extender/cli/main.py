@@ -5,7 +5,7 @@ subcommand if it defines a function with the file's name.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Annotated
@@ -15,25 +15,15 @@ import typer
 from extender import __version__, cli
 from extender.errors import ConfigError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    help="Keeps pods on nodes whose CPU platform their images were built for.",
-)
 
-
-def commands() -> Iterator[tuple[str, Callable[..., None]]]:
-    """The name and the function of each subcommand; both have the name of the file."""
-    for name in sorted(module.name for module in iter_modules(cli.__path__)):
-        command = None if name == "main" else getattr(import_module(f"{cli.__name__}.{name}"), name, None)
-        if command is not None:
-            yield name, command
-
-
-for _name, _command in commands():
-    app.command(_name)(_command)
+def commands(names: Sequence[str] = ()) -> dict[str, Callable[..., None]]:
+    """The functions of the subcommands with these names, or of all of them, by name. Imports no other file."""
+    files = sorted(module.name for module in iter_modules(cli.__path__) if module.name != "main")
+    found: dict[str, Callable[..., None]] = {}
+    for name in [file for file in files if file in names] or files:
+        if command := getattr(import_module(f"{cli.__name__}.{name}"), name, None):
+            found[name] = command
+    return found
 
 
 def _print_version(wanted: bool) -> None:
@@ -42,7 +32,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
@@ -51,10 +40,29 @@ def options(
     """Options of the command itself."""
 
 
+def command_line(arguments: Sequence[str]) -> typer.Typer:
+    """The command line for these arguments.
+
+    It has the one subcommand that the first argument names, because importing all of them takes half a second, and all
+    of them where it names none.
+    """
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        help="Keeps pods on nodes whose CPU platform their images were built for.",
+    )
+    app.callback()(options)
+    for name, command in commands(arguments[:1]).items():
+        app.command(name)(command)
+    return app
+
+
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        app()
+        command_line(sys.argv[1:])()
     except ConfigError as exc:
         for line in str(exc).splitlines():
             print(f"error: {line}", file=sys.stderr)

@@ -385,6 +385,7 @@ def _read_terminal(descriptor: int) -> str:
     return b"".join(chunks).decode(errors="replace")
 
 
+@pytest.mark.slow
 async def test_an_interrupted_audit_leaves_a_report_and_a_cache_from_which_the_next_goes_on(tmp_path: Path) -> None:
     """Ctrl-C: a partial report, exit 1; the next run asks the registry only for what is left."""
     cache = f"sqlite:///{tmp_path}/cache.sqlite"

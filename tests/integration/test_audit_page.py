@@ -73,6 +73,7 @@ async def count(page: Page) -> str:
     return str(await page.evaluate('document.querySelector("#workloads [data-part=count]").textContent'))
 
 
+@pytest.mark.slow
 async def test_5000_rows_stay_usable(page: Page, record_property: Any) -> None:
     """Searching, filtering and sorting take under 200 ms each."""
     assert await count(page) == "100 of 5000 shown, 5000 in all"
@@ -105,6 +106,7 @@ async def test_the_page_fits_its_window(page: Page, width: int, height: int, sch
     await page.screenshot(SCREENSHOTS / f"audit-{width}-{scheme}-table.png")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize(("width", "height"), SIZES)
 async def test_axe_finds_nothing(page: Page, width: int, height: int, scheme: str) -> None:

@@ -33,7 +33,7 @@ class Target(msgspec.Struct, frozen=True):
 # the tests only so far that pytest finds them.
 TARGETS = {
     "demo": Target("$(BIN)/multiarch-extender demo", ["-m", "extender", "demo"]),
-    "test": Target("$(BIN)/python -m pytest\n", ["-m", "pytest", "--collect-only", "--quiet", "tests/unit/docs"]),
+    "test": Target("$(BIN)/python -m pytest -n auto", ["-m", "pytest", "--collect-only", "--quiet", "tests/unit/docs"]),
 }
 
 

@@ -9,6 +9,8 @@ from benchmarks.far_registry import is_multi_arch
 from benchmarks.report import Report, Table
 from benchmarks.soak_requests import MIX, NONSENSE, Questions
 
+pytestmark = pytest.mark.slow
+
 
 def column(table: Table, name: str) -> Sequence[object]:
     """One column of a table, from top to bottom."""

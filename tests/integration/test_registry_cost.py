@@ -34,6 +34,7 @@ def test_every_scenario_has_its_price() -> None:
     assert [scenario.words for scenario in SCENARIOS] == list(EXPECTED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.words.replace(" ", "-"))
 async def test_cost(scenario: Scenario) -> None:
     """As many requests as the registry counted, and not one more."""

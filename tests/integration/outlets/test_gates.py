@@ -205,6 +205,7 @@ async def test_label_without_the_gate_holds_nothing(cluster: Cluster, tmp_path: 
     assert [patch["metadata"]["uid"] for patch in cluster.patches()] == ["uid-held"]
 
 
+@pytest.mark.slow
 async def test_pod_waits_until_its_image_is_pushed(cluster: Cluster, tmp_path: Path) -> None:
     """It is held with an event that says why, and let go with another soon after the push."""
     async with controlled(cluster, tmp_path):
@@ -219,6 +220,7 @@ async def test_pod_waits_until_its_image_is_pushed(cluster: Cluster, tmp_path: P
     assert cluster.architectures("early") == ["arm64"]
 
 
+@pytest.mark.slow
 async def test_held_pods_of_one_template_share_a_lookup(cluster: Cluster, tmp_path: Path) -> None:
     """A hundred pods wait for one image, which is asked for at its own pace; then all go."""
     names = [f"pod-{number}" for number in range(100)]
@@ -342,6 +344,7 @@ async def test_gate_without_the_label_is_found(cluster: Cluster, tmp_path: Path)
     assert len(cluster.patches()) == 1
 
 
+@pytest.mark.slow
 async def test_tag_that_moves_while_its_pod_is_held_is_asked_for_again(cluster: Cluster, tmp_path: Path) -> None:
     """The pod waits for another image; what its first tag meant when it was created does not count."""
     cluster.registry.add_index("moving", "1", ["linux/amd64"])
@@ -367,6 +370,7 @@ async def test_ignored_pod_is_let_go_without_a_lookup(cluster: Cluster, tmp_path
     assert cluster.registry.requests == {}
 
 
+@pytest.mark.slow
 async def test_namespace_that_waits_for_too_many_images_is_judged_again(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

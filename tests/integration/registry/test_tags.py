@@ -51,6 +51,7 @@ async def pages(answers: Mapping[str, tuple[bytes, Mapping[str, str]]]) -> Async
         await runner.cleanup()
 
 
+@pytest.mark.slow
 async def test_all_tags_of_a_real_registry_are_listed(debian_registry: DebianRegistry) -> None:
     """1,100 of them, which takes two pages."""
     host = debian_registry.host

@@ -148,6 +148,7 @@ async def test_flood_of_connections_harms_the_flood_alone(served: ServedWebhook)
     assert await served.budget("refusals_total", "admission_connections") >= 5 * 700 - 1920
 
 
+@pytest.mark.slow
 async def test_slow_bodies_take_no_more_memory_than_their_budget(served: ServedWebhook) -> None:
     """500 connections send 200 MB that never end. The budget is 8 MiB; TLS keeps some 100 KB for each connection."""
     api_server = await served.connect(API_SERVER)

@@ -5,12 +5,15 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.integration.store.footprint import fill
 
 SIZE = 100_000
 MOST_BYTES = 150_000_000
 
 
+@pytest.mark.slow
 async def test_a_hundred_thousand_images_stay_under_150_megabytes(tmp_path: Path) -> None:
     """Resident memory of the whole process at its highest, with two tables of so many rows loaded from a store."""
     path = tmp_path / "images.sqlite"

@@ -5,9 +5,12 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 ROUNDS = 100
 
 
+@pytest.mark.slow
 async def test_a_hundred_kills_leave_no_wrong_row_and_lose_no_written_one(tmp_path: Path) -> None:
     """SIGKILL at any moment: what was written is there, and the batch under way is there as a whole or not at all."""
     process = await asyncio.create_subprocess_exec(

@@ -6,7 +6,7 @@ A table stands between two comments of its page, `<!-- NAME -->` and `<!-- NAME 
 import re
 from collections.abc import Callable, Mapping
 
-import extender.cli.main
+import extender.cli.serve
 import extender.store.redis  # noqa: F401 -- imported late, where it is named
 from extender.budgets import budgets
 from extender.cli.config import settings_table
