@@ -3,10 +3,14 @@
 Whoever runs these tests wants them to run, so missing programs are a failure. Only the tests with real nodes are
 skipped, with the reason, where the machine cannot run one: it takes root, namespaces and cgroups. With the environment
 variable MULTIARCH_REAL_NODES=required, which `.ci/run` sets, they fail instead.
+
+With `-n 2`, as `make e2e` runs them, each of two processes has a control plane of its own. The tests of a file run in
+one process, and so do all that run real nodes, which compare the whole machine before and after.
 """
 
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +22,8 @@ from tests.e2e.running import RealImages, find_or_skip, find_programs, open_real
 from tests.e2e.world import Tally, World, open_world
 
 TALLY = pytest.StashKey[Tally]()
+_OF_THE_MACHINE = {"node_programs", "karpenter_programs"}
+"""Fixtures of the tests that run real nodes, or Karpenter in a network namespace."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,6 +35,29 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declares the marker, and creates the count of placed pods."""
     config.addinivalue_line("markers", "e2e: runs etcd, kube-apiserver and kube-scheduler as processes")
     config.stash[TALLY] = Tally()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups the tests for pytest-xdist: by file, and all of the machine together, which come first as the longest."""
+    functions = [item for item in items if isinstance(item, pytest.Function)]
+    machine = {item.path for item in functions if _OF_THE_MACHINE & {*item.fixturenames}}
+    items.sort(key=lambda item: item.path not in machine)
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("machine" if item.path in machine else item.path.name))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hands the count of a process of pytest-xdist to the one that prints it."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["tally"] = session.config.stash[TALLY].numbers()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Adds the count of a process of pytest-xdist that has ended."""
+    if output := getattr(node, "workeroutput", None):
+        node.config.stash[TALLY].add(output["tally"])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -43,6 +43,17 @@ class Tally:
         self.wrong: Counter[str] = Counter()
         self.figures: list[str] = []
 
+    def numbers(self) -> tuple[dict[str, int], dict[str, int], list[str]]:
+        """Returns all of it in types that go from one process to another, for `add`."""
+        return dict(self.scheduled), dict(self.wrong), self.figures
+
+    def add(self, numbers: tuple[dict[str, int], dict[str, int], list[str]]) -> None:
+        """Adds the numbers of another process."""
+        scheduled, wrong, figures = numbers
+        self.scheduled.update(scheduled)
+        self.wrong.update(wrong)
+        self.figures += figures
+
     def lines(self) -> list[str]:
         """Returns one line per mode, the total, then the figures."""
         modes = [f"{mode}: {count} pods scheduled, {self.wrong[mode]} wrongly placed" for mode, count in self._modes()]
