@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from testbed.control_plane import LocalCluster
 from testbed.objects import KubernetesObject, pod
 from testbed.shipped_files import Mode
-from tests.e2e.gates import observed
+from tests.e2e.gates import observed, start_controller
 from tests.e2e.load import leaning_to
+from tests.e2e.policies import applied_policies, until_held
 from tests.e2e.test_gates_webhook import start_holding
 from tests.e2e.world import World
 
@@ -133,3 +135,18 @@ async def test_pod_that_is_let_through(world: World) -> None:
     where, never = await world.namespace(), world.images.unpushed()
     await world.create_pods(where, 1, never, prefix="passed")
     await check_story(world, where, "passed-0", "let-through")
+
+
+async def test_pod_that_a_policy_holds_while_we_are_down(control_plane: LocalCluster, world: World) -> None:
+    """Nothing of ours runs, and the pod says why it waits; then it is let go by a service that starts."""
+    await world.create_nodes("arm64", 1)
+    where = await world.namespace()
+    async with applied_policies(control_plane, world.api) as apply:
+        await apply("--mode", "alone")
+        await until_held(world.api)
+        await world.create_pods(where, 1, world.images.arm, prefix="held")
+        await check_story(world, where, "held-0", "held-during-an-outage")
+        async with observed(world, where) as releases:
+            await start_controller(world)
+            await releases.are(1)
+        await check_story(world, where, "held-0", "let-go-after-an-outage")

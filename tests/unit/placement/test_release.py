@@ -171,8 +171,18 @@ def test_annotations_of_the_hold_are_replaced_or_taken_off() -> None:
     assert patch_of(found)["metadata"]["annotations"] == {REASON: None, ADDED: None}
 
 
-def test_bare_release_takes_off_gate_and_label_alone() -> None:
+def test_a_pod_that_is_not_enforced_keeps_no_reason_to_wait() -> None:
+    """The policy has written one, since it does not know what the service will find."""
+    found = release(held(annotations={REASON: "held"}), COLD, namespace={MODE: "ignore"})
+    assert patch_of(found)["metadata"]["annotations"] == {REASON: None}
+
+
+def test_bare_release_takes_off_gate_label_and_reason_alone() -> None:
     """Of that pod, whatever version it has by now."""
+    assert msgspec.json.decode(bare_release(held(annotations={REASON: "held", "other": "stays"}))) == {
+        "metadata": {"uid": "u1", "annotations": {REASON: None}, "labels": {GATED_LABEL: None}},
+        "spec": {"schedulingGates": LETTING_GO},
+    }
     assert msgspec.json.decode(bare_release(held())) == {
         "metadata": {"uid": "u1", "labels": {GATED_LABEL: None}},
         "spec": {"schedulingGates": LETTING_GO},

@@ -210,13 +210,14 @@ def test_known_pods_are_always_let_go(stored: Any, first: ImageFact, second: Ima
 
 @untimed
 @given(HELD_PODS)
-def test_bare_release_changes_gate_and_label_alone(stored: Any) -> None:
+def test_bare_release_changes_gate_label_and_reason_alone(stored: Any) -> None:
     """Whatever else the pod has."""
     pod = msgspec.json.decode(msgspec.json.encode(stored), type=GatedPod)
     released = merged(stored, msgspec.json.decode(bare_release(pod)))
     expected = copy.deepcopy(stored)
     expected["spec"]["schedulingGates"] = [gate for gate in stored["spec"]["schedulingGates"] if gate == OTHERS]
     del expected["metadata"]["labels"][GATED_LABEL]
+    expected["metadata"].get("annotations", {}).pop(REASON, None)
     assert released == expected
 
 
