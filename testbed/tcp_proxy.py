@@ -15,9 +15,10 @@ CHUNK_BYTES = 1 << 16
 class TcpProxy:
     """The proxy, which listens on `port`. `open_tcp_proxy` makes it."""
 
-    def __init__(self, server_port: int) -> None:
+    def __init__(self, server_port: int, answer_seconds: float) -> None:
         self.port = 0
         self._server_port = server_port
+        self._answer_seconds = answer_seconds
         self._is_refusing = False
         self._ends: set[asyncio.StreamWriter] = set()
 
@@ -52,23 +53,24 @@ class TcpProxy:
         ends = {client_out, server_out}
         self._ends |= ends
         try:
-            await asyncio.gather(_pump(client_in, server_out), _pump(server_in, client_out))
+            await asyncio.gather(_pump(client_in, server_out), _pump(server_in, client_out, self._answer_seconds))
         finally:
             self._ends -= ends
 
 
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, seconds: float = 0.0) -> None:
     with suppress(OSError):
         while chunk := await source.read(CHUNK_BYTES):
+            await asyncio.sleep(seconds)
             sink.write(chunk)
             await sink.drain()
     sink.close()  # bytes written already are still sent
 
 
 @asynccontextmanager
-async def open_tcp_proxy(server_port: int) -> AsyncIterator[TcpProxy]:
-    """Runs a proxy to that port on loopback. All connections are reset at the end."""
-    proxy = TcpProxy(server_port)
+async def open_tcp_proxy(server_port: int, *, answer_seconds: float = 0.0) -> AsyncIterator[TcpProxy]:
+    """Runs a proxy to that port on loopback; answers take so much longer. All connections are reset at the end."""
+    proxy = TcpProxy(server_port, answer_seconds)
     carried: set[asyncio.Task[None]] = set()
 
     def begin(client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:

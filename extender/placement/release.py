@@ -141,7 +141,7 @@ class ReleasePlanner:
 
 
 def bare_release(pod: GatedPod) -> bytes:
-    """The patch that takes our gate, label and reason off and changes nothing else, whatever version the pod has by now.
+    """The patch that takes our gate, label and reason off and changes nothing else, whatever the pod has by now.
 
     It is for a pod for which the API server has refused the whole patch.
     """

@@ -51,8 +51,9 @@ class Observation(NamedTuple):
 class RealImages:
     """A registry on loopback with images of the program `hello`. `open_real_images` makes it."""
 
-    def __init__(self, registry: DebianRegistry) -> None:
+    def __init__(self, registry: DebianRegistry, folder: str = "") -> None:
         self.registry = registry
+        self._folder = folder
         self.hello: Mapping[str, bytes] = find_hello((*BOTH, "386"))
         self.multi = self.push("multi", build_hello_index(BOTH, self.hello))
         self.pause = self.push("pause", build_pause(BOTH, self.hello))
@@ -63,12 +64,16 @@ class RealImages:
 
     def push(self, name: str, image: Bundle) -> str:
         """Pushes the image and returns its reference, which has a tag."""
-        self.registry.push(name, "1", image)
+        self.registry.push(f"{self._folder}{name}", "1", image)
         return self.reference(name)
 
     def reference(self, name: str) -> str:
         """Returns the reference of the image of that name, which need not be there."""
-        return f"{self.registry.host}/{name}:1"
+        return f"{self.registry.host}/{self._folder}{name}:1"
+
+    def under(self, folder: str) -> "RealImages":
+        """Returns the same images under other names, which the service does not know yet."""
+        return RealImages(self.registry, f"{folder}/")
 
     @property
     def settings(self) -> list[str]:

@@ -24,6 +24,7 @@ from testbed.control_plane import LocalCluster
 from testbed.network_namespace import NamespaceMissing, own_network
 from testbed.objects import pod, workload
 from testbed.shipped_files import SECOND_SCHEDULER, Mode
+from tests.e2e.policies import until_held
 from tests.e2e.running import find_or_skip, skip
 from tests.e2e.world import World
 
@@ -35,6 +36,7 @@ WAYS = {"open": [OPEN], "tainted": [ARM64, AMD64], "mixed": [OPEN, ARM64]}
 OF_A_KIND = 40
 REPLICA_SETS = "replicaset-controller"
 CONTRAST_SECONDS = 10.0
+PUSHED_AFTER_SECONDS = 12.0
 CONSOLIDATED_SECONDS = 120.0  # usually it takes 35
 
 
@@ -129,6 +131,33 @@ async def test_what_the_setting_makes_of_a_dearer_arm64(
             await world.wait_all_bound(where, len(multi) + len(amd))
     wrong = await world.misplaced(where)
     world.figure(f"Karpenter, amd64 20 % cheaper, {affinity}: multi-arch on {of_multi_arch}, {len(wrong)} of 12 wrong")
+    assert (wrong == []) == is_safe
+
+
+@pytest.mark.parametrize(("unknown", "bought", "is_safe"), [("gate", {"amd64"}, True), ("pass", {"arm64"}, False)])
+async def test_what_is_bought_for_an_image_that_is_pushed_after_its_pods(
+    world: World, autoscaled: Autoscaled, unknown: str, bought: set[str], is_safe: bool
+) -> None:
+    """arm64 is 20 % cheaper, and the image is for amd64 alone: pods that are held buy nothing until that is known."""
+    service = await world.start_service(f"admission.unknown={unknown}", mode=Mode.WEBHOOK)
+    await world.register_webhook(service)
+    where, image = await world.namespace(), world.images.unpushed()
+    async with autoscaled.running(ARM64_CHEAPER) as karpenter:
+        await karpenter.create_pools(OPEN)
+        if is_safe:
+            await until_held(world.api)
+        with world.default_scheduler(None):
+            await world.create_pods(where, 6, image, prefix="late", cpu="1")
+            await asyncio.sleep(PUSHED_AFTER_SECONDS)
+            assert set(karpenter.bought.values()) == (set() if is_safe else bought)
+            world.images.push(image, "amd64")
+            await world.wait_all_bound(where, 6)
+        assert set(karpenter.bought.values()) == bought
+    wrong = await world.misplaced(where)
+    world.figure(
+        f"Karpenter, image pushed {PUSHED_AFTER_SECONDS:g} s after its pods, {unknown}: "
+        f"{_words(Counter(karpenter.bought.values()))} bought, {len(wrong)} of 6 wrong"
+    )
     assert (wrong == []) == is_safe
 
 
