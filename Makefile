@@ -76,10 +76,17 @@ lint: setup ## Format, lint, strict types, import contracts, words
 .PHONY: check
 check: lint test ## Everything a commit must pass
 
+# Each has a control plane of its own. Tests wait more than they compute.
+E2E_PROCESSES ?= 3
 .PHONY: e2e
-e2e: setup ## The end-to-end tests on a real control plane (needs Go the first time, some six minutes)
+e2e: setup ## The end-to-end tests on real control planes, but for those marked slow (the first time needs Go and minutes)
 	@$(BIN)/python -m testbed.binaries >/dev/null
-	@$(BIN)/python -m pytest tests/e2e
+	@$(BIN)/python -m pytest tests/e2e -n $(E2E_PROCESSES) --dist loadgroup -m "not slow"
+
+.PHONY: e2e-slow
+e2e-slow: setup ## The end-to-end tests marked slow: minutes of load, a siege, what replaces certificates meanwhile
+	@$(BIN)/python -m testbed.binaries >/dev/null
+	@$(BIN)/python -m pytest tests/e2e -m slow
 
 .PHONY: cluster
 cluster: setup ## A local cluster to play with: control plane, fake nodes (NODES=real: real ones), service, webhook

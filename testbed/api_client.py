@@ -7,9 +7,10 @@ this one shares no code with it, so that a defect of the service's client cannot
 import base64
 import ssl
 import tempfile
-from asyncio import gather, timeout
+from asyncio import gather, sleep, timeout
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -21,6 +22,7 @@ from testbed.objects import MADE_HERE, KubernetesObject
 
 CONNECTIONS = 32  # also the number of requests that create_all has under way at once
 REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=30)
+PROBE_SECONDS = 30
 WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None)
 FIELD_MANAGER = "multiarch-extender-tests"
 NOW: KubernetesObject = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
@@ -219,6 +221,26 @@ async def empty(api: ApiClient) -> None:
             if left["metadata"].get("finalizers"):  # the Job controller's, which has ended with its test
                 await api.patch("Pod", left["metadata"]["name"], {"metadata": {"finalizers": None}}, name)
     await api.delete_all("Node", labelSelector=ours)
+    await _no_webhook_is_left(api)
+
+
+async def _no_webhook_is_left(api: ApiClient) -> None:
+    """Returns when a pod can be created: kube-apiserver calls a deleted webhook for a moment, whose server is gone."""
+    probe = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "probe-", "namespace": "default"},
+        "spec": {"containers": [{"name": "a", "image": "multiarch-extender.invalid/a:1"}]},
+    }
+    async with timeout(PROBE_SECONDS):
+        while True:
+            try:
+                await api.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", probe)
+            except ApiError as exc:
+                if exc.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+                    await sleep(0.1)
+                    continue
+            return
 
 
 def _named(entries: list[KubernetesObject], name: str) -> KubernetesObject:

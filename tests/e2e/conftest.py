@@ -4,7 +4,7 @@ Whoever runs these tests wants them to run, so missing programs are a failure. O
 skipped, with the reason, where the machine cannot run one: it takes root, namespaces and cgroups. With the environment
 variable MULTIARCH_REAL_NODES=required, which `.ci/run` sets, they fail instead.
 
-With `-n 2`, as `make e2e` runs them, each of two processes has a control plane of its own. The tests of a file run in
+With `-n 3`, as `make e2e` runs them, each of three processes has a control plane of its own. The tests of a file run in
 one process, and so do all that run real nodes, which compare the whole machine before and after.
 """
 
@@ -22,8 +22,8 @@ from tests.e2e.running import RealImages, find_or_skip, find_programs, open_real
 from tests.e2e.world import Tally, World, open_world
 
 TALLY = pytest.StashKey[Tally]()
-_OF_THE_MACHINE = {"node_programs", "karpenter_programs"}
-"""Fixtures of the tests that run real nodes, or Karpenter in a network namespace."""
+_OF_THE_MACHINE = "node_programs"
+"""The fixture of the tests that run real nodes."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,10 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Groups the tests for pytest-xdist: by file, and all of the machine together, which come first as the longest."""
     functions = [item for item in items if isinstance(item, pytest.Function)]
-    machine = {item.path for item in functions if _OF_THE_MACHINE & {*item.fixturenames}}
+    machine = {item.path for item in functions if _OF_THE_MACHINE in item.fixturenames}
     items.sort(key=lambda item: item.path not in machine)
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("machine" if item.path in machine else item.path.name))
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group("machine" if item.path in machine else item.path.name))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 import trustme
@@ -23,16 +22,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
 from testbed.extender_process import ExtenderProcess
-from testbed.nodes.programs import NodePrograms
 from testbed.objects import KubernetesObject, pod
 from testbed.processes import free_port
 from testbed.shipped_files import DEPLOY, Mode, webhook_configuration
-from testbed.tcp_proxy import open_tcp_proxy
 from tests.e2e.gates import OTHERS, observed, spread, start_controller
 from tests.e2e.load import leaning_to
 from tests.e2e.policies import GATE, ApplyPolicies, applied_policies, dry_run, gates_of, until_held
-from tests.e2e.running import RealImages, open_nodes
-from tests.e2e.test_running import PODS, failing, run_pods
 from tests.e2e.world import World
 
 pytestmark = pytest.mark.e2e
@@ -42,7 +37,6 @@ REASON = "multiarch-extender.io/reason"
 FOREIGN = {"name": "example.com/quota"}
 ARCHITECTURE = "kubernetes.io/arch"
 WAYS = ("alone", "with-webhook")
-REGISTRY_SECONDS = 2.0
 
 
 @pytest.fixture
@@ -344,50 +338,3 @@ def template_of(found: KubernetesObject) -> KubernetesObject:
     if "requiredDuringSchedulingIgnoredDuringExecution" in wanted:
         return spec
     return {key: value for key, value in spec.items() if key != "affinity"}
-
-
-# --- real nodes
-
-
-@asynccontextmanager
-async def far_away(images: RealImages, folder: Path) -> AsyncIterator[list[str]]:
-    """Settings with which the service reaches the registry through a proxy whose every answer takes two seconds."""
-    host = images.registry.host
-    async with open_tcp_proxy(int(host.rpartition(":")[2]), answer_seconds=REGISTRY_SECONDS) as proxy:
-        (folder / host).mkdir(parents=True)
-        (folder / host / "hosts.toml").write_text(f'server = "http://127.0.0.1:{proxy.port}"\n')
-        hosts = f"registry.allow=['*', '{host}', '127.0.0.1:{proxy.port}']"
-        yield [f"registry.plain_http=['{host}']", hosts, f"registry.hosts_directory={folder}"]
-
-
-@pytest.mark.parametrize("way", ["policy only", "webhook only"])
-async def test_on_real_nodes_all_run_that_were_held(
-    apply_policies: ApplyPolicies,
-    world: World,
-    node_programs: NodePrograms,
-    real_images: RealImages,
-    rounds: int,
-    way: str,
-    tmp_path: Path,
-) -> None:
-    """The registry is two seconds away, so every pod of a round is held; it runs on the node it was let go for."""
-    async with far_away(real_images, tmp_path / "hosts") as settings:
-        if way == "policy only":
-            service = await start_controller(world, *settings)
-            await apply_policies("--mode", "alone")
-        else:
-            quick = f"admission.wait_seconds={REGISTRY_SECONDS / 10}"
-            service = await world.start_service("admission.unknown=gate", quick, *settings, mode=Mode.WEBHOOK)
-            await world.register_webhook(service)
-        await until_held(world.api)
-        ran = 0
-        for number in range(rounds):
-            where, images = await world.namespace(), real_images.under(f"round-{number}")
-            async with open_nodes(world.cluster, world.api, node_programs, images):
-                with world.default_scheduler(None):
-                    seen: Any = await run_pods(world, images, where)
-                    ran += PODS - len(failing(seen))
-                    assert failing(seen) == []
-        held = await service.metric("multiarch_gates_releases_total", outcome="known")
-    world.figure(f"real nodes, {way}: {ran} of {rounds * PODS} pods run, 0 restarts, {held:g} were held")
-    assert ran == held == rounds * PODS

@@ -123,6 +123,7 @@ async def count_patches(world: World, since: str) -> Counter[str]:
     return changes
 
 
+@pytest.mark.slow
 async def test_refused_pods_do_not_spin(world: World) -> None:
     """In a minute a refused pod costs the second scheduler's backoffs and no more; with affinity no call at all.
 

@@ -93,6 +93,7 @@ async def test_from_nothing_to_reviews(world: World) -> None:
     assert (await client_config(world))["url"].rpartition("/")[2].encode() in (await identity(world))["tokens"]
 
 
+@pytest.mark.slow
 async def test_everything_is_replaced_while_reviews_go_on(world: World) -> None:
     """Lives of minutes: certificate, authority and token change several times, and each review is answered."""
     where = await world.namespace()

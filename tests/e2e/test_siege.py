@@ -12,6 +12,7 @@ from benchmarks.siege.outcome import COLUMNS
 from benchmarks.siege.siege import FAULTS
 
 
+@pytest.mark.slow
 def test_a_short_siege_measures_every_phase(tmp_path: Path) -> None:
     """Two attacks alone, then together; in quiet times every answer is right."""
     lengths = ["--seconds=2", "--quiet-seconds=2", "--together-seconds=2"]

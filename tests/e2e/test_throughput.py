@@ -34,6 +34,7 @@ def column(table: Table, name: str) -> dict[str, float]:
     return {row: cell for row, cell in cells.items() if isinstance(cell, int | float)}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("binaries")
 def test_every_kind_of_variant_is_measured() -> None:
     """Whom kube-scheduler asks is asked for each pod, and all pods stand rightly: the benchmark itself sees to that."""
@@ -64,6 +65,7 @@ def test_every_kind_of_variant_is_measured() -> None:
     assert report.machine.others["Go (extenders)"].startswith("go1.")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("binaries")
 def test_kube_scheduler_is_profiled_where_that_is_wanted(tmp_path: Path) -> None:
     """One file a run, compressed as pprof has it."""
@@ -73,6 +75,7 @@ def test_kube_scheduler_is_profiled_where_that_is_wanted(tmp_path: Path) -> None
     assert profile.read_bytes().startswith(b"\x1f\x8b")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("binaries")
 def test_readiness_is_measured_among_few_and_many_nodes() -> None:
     """Every start is timed; memory is told for each size, idling for one."""

@@ -1,0 +1,67 @@
+"""Whether pods run that were held at their creation: real nodes, and a registry that takes two seconds to answer."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from testbed.extender_process import ExtenderProcess
+from testbed.nodes.programs import NodePrograms
+from testbed.shipped_files import Mode
+from testbed.tcp_proxy import open_tcp_proxy
+from tests.e2e.gates import start_controller
+from tests.e2e.policies import applied_policies, until_held
+from tests.e2e.running import RealImages, open_nodes
+from tests.e2e.test_running import PODS, failing, run_pods
+from tests.e2e.world import World
+
+pytestmark = pytest.mark.e2e
+
+REGISTRY_SECONDS = 2.0
+
+
+@asynccontextmanager
+async def far_away(images: RealImages, folder: Path) -> AsyncIterator[list[str]]:
+    """Settings with which the service reaches the registry through a proxy whose every answer takes two seconds."""
+    host = images.registry.host
+    async with open_tcp_proxy(int(host.rpartition(":")[2]), answer_seconds=REGISTRY_SECONDS) as proxy:
+        (folder / host).mkdir(parents=True)
+        (folder / host / "hosts.toml").write_text(f'server = "http://127.0.0.1:{proxy.port}"\n')
+        hosts = f"registry.allow=['*', '{host}', '127.0.0.1:{proxy.port}']"
+        yield [f"registry.plain_http=['{host}']", hosts, f"registry.hosts_directory={folder}"]
+
+
+@asynccontextmanager
+async def holding(world: World, way: str, settings: Sequence[str]) -> AsyncIterator[ExtenderProcess]:
+    """The service, with the policy or the webhook by which new pods are held."""
+    async with AsyncExitStack() as stack:
+        if way == "policy only":
+            service = await start_controller(world, *settings)
+            apply = await stack.enter_async_context(applied_policies(world.cluster, world.api))
+            await apply("--mode", "alone")
+        else:
+            quick = f"admission.wait_seconds={REGISTRY_SECONDS / 10}"
+            service = await world.start_service("admission.unknown=gate", quick, *settings, mode=Mode.WEBHOOK)
+            await world.register_webhook(service)
+        await until_held(world.api)
+        yield service
+
+
+@pytest.mark.parametrize("way", ["policy only", "webhook only"])
+async def test_on_real_nodes_all_run_that_were_held(
+    world: World, node_programs: NodePrograms, real_images: RealImages, rounds: int, way: str, tmp_path: Path
+) -> None:
+    """The service does not know the images of a round, so every pod is held; it runs on the node it was let go for."""
+    ran = 0
+    async with far_away(real_images, tmp_path / "hosts") as away, holding(world, way, away) as service:
+        for number in range(rounds):
+            where, images = await world.namespace(), real_images.under(f"{way.split(maxsplit=1)[0]}-{number}")
+            async with open_nodes(world.cluster, world.api, node_programs, images):
+                with world.default_scheduler(None):
+                    seen = await run_pods(world, images, where)
+            assert failing(seen) == []
+            ran += len(seen)
+        held = await service.metric("multiarch_gates_releases_total", outcome="known")
+    world.figure(f"real nodes, {way}, registry 2 s away: {ran} of {rounds * PODS} pods run, 0 restarts; {held:g} held")
+    assert ran == held == rounds * PODS
