@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.report import read_report
 from benchmarks.siege.outcome import COLUMNS
 from benchmarks.siege.siege import FAULTS
