@@ -174,7 +174,7 @@ class Mutator:
             hold(after)
         else:
             let_go(after)
-        return self._answer(creation, list(diff(before, after)), added, verdict)
+        return self._answer(creation, diff(before, after), added, verdict)
 
     def _judge(self, creation: Creation, document: JsonObject) -> "_Judgement":
         """What becomes of the pod, whose touched parts are in `document` as its author wrote them.
@@ -267,7 +267,7 @@ def _letting_go(creation: Creation) -> list[Operation]:
     """The operations that take our gate off the pod and change nothing else; none if it has none."""
     before, after = creation.document(), creation.document()
     let_go(after)
-    return list(diff(before, after))
+    return diff(before, after)
 
 
 def _encode(patch: list[Operation]) -> bytes:

@@ -3,7 +3,7 @@
 Independent of Kubernetes. A field that is equal in both values, or in neither of them, is never touched.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, TypeAlias, cast
 
 import msgspec
@@ -28,7 +28,7 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def pointer(path: Sequence[str | int]) -> str:
     """The JSON pointer to `path`: `/` before each step, with `~` and `/` escaped inside steps."""
-    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
+    return "".join([f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path])
 
 
 def look(value: Json, path: Sequence[str]) -> Json:
@@ -84,39 +84,44 @@ def _apply(parent: Json, step: str, operation: Operation) -> None:
         raise InvalidPatch(f"{operation.path} is not in the document") from exc
 
 
-def diff(before: Json, after: Json, path: str = "") -> Iterator[Operation]:
+def diff(before: Json, after: Json) -> list[Operation]:
     """The operations that turn `before` into `after`, in the order to apply them. O(size of both).
 
     Lists are compared without their common head and tail, so a list that only grew or shrank in one position gets only
     additions or removals. Values are compared as in Python, where 1 equals True.
     """
+    found: list[Operation] = []
+    _diff(before, after, "", found)
+    return found
+
+
+def _diff(before: Json, after: Json, path: str, found: list[Operation]) -> None:
     if isinstance(before, dict) and isinstance(after, dict):
-        yield from _diff_objects(before, after, path)
+        _diff_objects(before, after, path, found)
     elif isinstance(before, list) and isinstance(after, list):
-        yield from _diff_lists(before, after, path)
+        _diff_lists(before, after, path, found)
     elif before != after:
-        yield Operation("replace", path, after)
+        found.append(Operation("replace", path, after))
 
 
-def _diff_objects(before: JsonObject, after: JsonObject, path: str) -> Iterator[Operation]:
-    for key in before:
-        if key not in after:
-            yield Operation("remove", path + pointer((key,)))
+def _diff_objects(before: JsonObject, after: JsonObject, path: str, found: list[Operation]) -> None:
+    found += [Operation("remove", path + pointer((key,))) for key in before if key not in after]
     for key, value in after.items():
         if key not in before:
-            yield Operation("add", path + pointer((key,)), value)
+            found.append(Operation("add", path + pointer((key,)), value))
         elif before[key] != value:
-            yield from diff(before[key], value, path + pointer((key,)))
+            _diff(before[key], value, path + pointer((key,)), found)
 
 
-def _diff_lists(before: list[Json], after: list[Json], path: str) -> Iterator[Operation]:
+def _diff_lists(before: list[Json], after: list[Json], path: str, found: list[Operation]) -> None:
     shorter = min(len(before), len(after))
-    head = next((index for index in range(shorter) if before[index] != after[index]), shorter)
-    tail = next((index for index in range(shorter - head) if before[-1 - index] != after[-1 - index]), shorter - head)
+    head = tail = 0
+    while head < shorter and before[head] == after[head]:
+        head += 1
+    while tail < shorter - head and before[-1 - tail] == after[-1 - tail]:
+        tail += 1
     same = range(head, shorter - tail)
     for index in same:
-        yield from diff(before[index], after[index], f"{path}/{index}")
-    for index in reversed(range(same.stop, len(before) - tail)):
-        yield Operation("remove", f"{path}/{index}")
-    for index in range(same.stop, len(after) - tail):
-        yield Operation("add", f"{path}/{index}", after[index])
+        _diff(before[index], after[index], f"{path}/{index}", found)
+    found += [Operation("remove", f"{path}/{index}") for index in reversed(range(same.stop, len(before) - tail))]
+    found += [Operation("add", f"{path}/{index}", after[index]) for index in range(same.stop, len(after) - tail)]
