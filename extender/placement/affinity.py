@@ -88,6 +88,13 @@ def node_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -> 
     )
 
 
+def is_unrestricted(affinity: NodeAffinity, node_selector: Mapping[str, str]) -> bool:
+    """Whether a pod's author has restricted no platform, so that a plan for it depends on `nodes` alone."""
+    return not (affinity.required and affinity.required.node_selector_terms) and _LABELS.keys().isdisjoint(
+        node_selector
+    )
+
+
 def plan_required(affinity: NodeAffinity, node_selector: Mapping[str, str], nodes: frozenset[Platform]) -> Plan:
     """The required affinity that keeps a pod with this affinity and nodeSelector on `nodes`.
 

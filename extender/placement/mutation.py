@@ -30,8 +30,8 @@ from extender.placement.facts import Fit, ImageFact, PodImage, fit, known_platfo
 from extender.placement.gate import ImpossiblePods, Unresolved, has_gate, hold, is_gated, let_go
 from extender.placement.patch import JsonObject, Operation, diff, look
 from extender.placement.planning import AdmissionPolicy, PlannedAdditions, Planner
-from extender.placement.policy import Policy, common_platforms, is_exempt
-from extender.placement.reasons import held_text, passed_text, platforms_text, shown_reference
+from extender.placement.policy import Policy, is_exempt
+from extender.placement.reasons import held_text, passed_text, shown_reference
 from extender.tables import Table, declare_cache
 
 # Pods of one template get the same mutation, and most pods are one of many. An entry holds the parts of a pod that a
@@ -100,6 +100,7 @@ class Mutator:
         self._policy = policy
         self._admission = admission
         self._planner = Planner(policy, admission)
+        self._offered = [rule.toleration for rule in admission.tolerations]
         self._remembered: Table[Creation, Mutation] = _MUTATIONS.table()
 
     def skip(self, pod: CreatedPod, overrides: Overrides) -> Mutation | None:
@@ -163,12 +164,10 @@ class Mutator:
         """
         before, after = creation.document(), creation.document()
         record = read_record(look(before, ADDED_PATH))
-        offered = [rule.toleration for rule in self._admission.tolerations]
-        taken = take_back(after, record, offered, self._admission.scheduler_name)
+        taken = take_back(after, record, self._offered, self._admission.scheduler_name)
         verdict = self._judge(creation, after)
         added = self._add(after, verdict)
-        recorded = look(after, ADDED_PATH) is not None and all(look(after, it) == look(before, it) for it in NOTE_PATHS)
-        if record and recorded and record.same_as(taken) and record.same_as(added):
+        if record and record.same_as(taken) and record.same_as(added) and _is_noted(before, after):
             after = creation.document()  # otherwise our additions would move behind what others have appended since
         if verdict.outcome is AdmissionOutcome.GATED:
             hold(after)
@@ -233,8 +232,10 @@ class Mutator:
         )
 
     def _nowhere(self, creation: Creation) -> Iterator[str]:
-        compatibility = self._policy.compatibility
-        if creation.cluster and all(fit(creation.facts, node, compatibility) is Fit.NO for node in creation.cluster):
+        cluster, compatibility = creation.cluster, self._policy.compatibility
+        if not cluster or not cluster.isdisjoint(self._planner.intersect(creation.facts).common):
+            return  # on a common platform no image is known not to run
+        if all(fit(creation.facts, node, compatibility) is Fit.NO for node in cluster):
             yield f"this pod can run on no node of this cluster: {creation.refusal}"
 
     def _verdict(self, creation: Creation) -> str:
@@ -247,8 +248,13 @@ class Mutator:
             )
         if not creation.constrained:
             return "runs anywhere"
-        common = common_platforms(creation.facts, self._policy.compatibility)
-        return f"runs on {platforms_text(common)}" if common else "runs on no platform"
+        in_common = self._planner.intersect(creation.facts)
+        return f"runs on {in_common.text}" if in_common.common else "runs on no platform"
+
+
+def _is_noted(before: JsonObject, after: JsonObject) -> bool:
+    """Whether `after` has a record, and both have the same annotations for people."""
+    return look(after, ADDED_PATH) is not None and all(look(after, path) == look(before, path) for path in NOTE_PATHS)
 
 
 class _Judgement(msgspec.Struct, frozen=True):

@@ -15,18 +15,19 @@ from extender.placement.affinity import (
     AffinityMode,
     Alternatives,
     Plan,
-    node_platforms,
+    is_unrestricted,
     plan_narrower,
     plan_preferred,
     plan_required,
 )
 from extender.placement.creation import Creation
-from extender.placement.facts import Fit, ImageFact, RunsOn, fit
+from extender.placement.facts import ImageFact, RunsOn, is_unresolved
 from extender.placement.gate import GatePolicy, ImpossiblePods, Treatment, treat
 from extender.placement.patch import Json, JsonObject, look
-from extender.placement.policy import Policy, common_architectures, preference_for
+from extender.placement.platform_intersections import PlatformIntersection, PlatformIntersections
+from extender.placement.policy import Policy, preference_for
 from extender.placement.reasons import Constraint, refusal_text, shown_reference
-from extender.placement.tolerations import TolerationRule, is_covered, parse_platforms
+from extender.placement.tolerations import TolerationRule, is_covered
 
 
 class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,8 @@ class Planner:
         gate = admission.gate
         self._policy = policy
         self._admission = admission
+        self._intersections = PlatformIntersections(policy.compatibility, admission.tolerations)
+        self._keys = frozenset(rule.key for rule in admission.tolerations)
         self._gate = msgspec.structs.replace(gate, may_assume=bool(mode.required and policy.assume))
 
     def treat(self, creation: Creation, *, expired: bool = False) -> Treatment:
@@ -76,10 +79,15 @@ class Planner:
         """What a pod that a gate holds gets, which the API server allows: no term more than the pod has."""
         return self._plan(creation, document, treatment, plan_narrower)
 
+    def intersect(self, facts: Sequence[ImageFact]) -> PlatformIntersection:
+        """What the images with these facts have in common."""
+        return self._intersections.find(facts)
+
     def _plan(
         self, creation: Creation, document: JsonObject, treatment: Treatment, plan_terms: "_PlanTerms"
     ) -> PlannedAdditions:
-        tolerations = tuple(self._earned_tolerations(creation, look(document, TOLERATIONS_PATH)))
+        in_common = self.intersect(creation.facts)
+        tolerations = self._earned_tolerations(creation, in_common, look(document, TOLERATIONS_PATH))
         mode = self._admission.node_affinity
         if mode is AffinityMode.NONE and self._admission.impossible is not ImpossiblePods.DENY:
             return PlannedAdditions(tolerations)
@@ -89,29 +97,35 @@ class Planner:
             why = f"no node affinity was written, since the pod's own cannot be read: {exc}"
             return PlannedAdditions(tolerations, warnings=(why,))
         selector = cast("dict[str, str]", look(document, ("spec", "nodeSelector")) or {})
-        required = self._plan_required(creation, treatment, lambda nodes: plan_terms(existing, selector, nodes))
-        preferred = self._plan_preferred(creation, existing) if mode.preferred else ()
+
+        def plan_nodes(in_common: PlatformIntersection) -> Plan:
+            is_free = is_unrestricted(existing, selector)
+            return in_common.plan if is_free else plan_terms(existing, selector, in_common.nodes)
+
+        required = self._plan_required(creation, treatment, plan_nodes)
+        preferred = self._plan_preferred(creation, in_common, existing) if mode.preferred else ()
         return PlannedAdditions(
             tolerations, required.additions, preferred, required.reason, required.warnings, required.impossible
         )
 
-    def _earned_tolerations(self, creation: Creation, existing: Json) -> list[Toleration]:
+    def _earned_tolerations(
+        self, creation: Creation, in_common: PlatformIntersection, existing: Json
+    ) -> tuple[Toleration, ...]:
         """The tolerations of rules on whose every platform all images run, except those that the pod covers already."""
-        present = msgspec.convert(existing or [], list[Toleration])
-        own = len(present)
-        for rule in self._admission.tolerations if creation.constrained else ():
-            if self._is_earned(rule, creation.facts) and not is_covered(rule, present):
+        own = msgspec.convert(existing or [], list[Toleration])
+        if not in_common.rules or any(map(is_unresolved, creation.facts)):
+            return ()
+        # only these can cover one of a rule
+        present = [toleration for toleration in own if not toleration.key or toleration.key in self._keys]
+        added = []
+        for rule in in_common.rules:
+            if not is_covered(rule, present):
                 present.append(rule.toleration)
-        return present[own:]
-
-    def _is_earned(self, rule: TolerationRule, facts: Sequence[ImageFact]) -> bool:
-        platforms = parse_platforms(rule.platforms)
-        return bool(platforms) and all(
-            fit(facts, platform, self._policy.compatibility) is Fit.YES for platform in platforms
-        )
+                added.append(rule.toleration)
+        return tuple(added)
 
     def _plan_required(
-        self, creation: Creation, treatment: Treatment, plan_nodes: Callable[[frozenset[Platform]], Plan]
+        self, creation: Creation, treatment: Treatment, plan_nodes: Callable[[PlatformIntersection], Plan]
     ) -> "_PlannedRequired":
         """Under settings by which no required affinity is written, only whether the pod is impossible."""
         written, impossible = self._admission.node_affinity.required, self._admission.impossible
@@ -121,10 +135,10 @@ class Planner:
         if not creation.constrained and not assumed:
             return _PlannedRequired(warnings=tuple(_nothing_known(creation)) if written else ())
         facts = (*creation.facts, *(RunsOn(constraint.platforms) for constraint in assumed))
-        nodes = node_platforms(facts, self._policy.compatibility)
-        plan = plan_nodes(nodes)
+        in_common = self.intersect(facts)
+        plan = plan_nodes(in_common)
         refusal = refusal_text([*creation.constraints, *assumed])
-        warnings = tuple(_contradictions(plan, refusal)) if nodes else (_NOTHING_IN_COMMON.format(refusal),)
+        warnings = tuple(_contradictions(plan, refusal)) if in_common.nodes else (_NOTHING_IN_COMMON.format(refusal),)
         if plan.impossible:
             pends = written and impossible is not ImpossiblePods.PASS
             return _PlannedRequired(plan.additions if pends else (), warnings[0], warnings, impossible=True)
@@ -132,12 +146,13 @@ class Planner:
             return _NOTHING_REQUIRED
         return _PlannedRequired(plan.additions, refusal if any(plan.additions) else "", warnings)
 
-    def _plan_preferred(self, creation: Creation, existing: NodeAffinity) -> tuple[PreferredSchedulingTerm, ...]:
+    def _plan_preferred(
+        self, creation: Creation, in_common: PlatformIntersection, existing: NodeAffinity
+    ) -> tuple[PreferredSchedulingTerm, ...]:
         """Preferences for a multi-arch pod, as `is_multi_arch` has it."""
-        architectures = common_architectures(creation.facts, self._policy.compatibility)
-        if len(architectures) < 2:
+        if len(in_common.architectures) < 2 or any(map(is_unresolved, creation.facts)):
             return ()
-        return plan_preferred(existing, preference_for(self._policy, creation.overrides), architectures)
+        return plan_preferred(existing, preference_for(self._policy, creation.overrides), in_common.architectures)
 
 
 class _PlannedRequired(msgspec.Struct, frozen=True):

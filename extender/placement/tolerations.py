@@ -20,7 +20,7 @@ _KEY = rf"^(([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_WORD})?\Z"
 _VALUE = rf"^({_WORD})?\Z"
 
 
-class TolerationRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TolerationRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """A toleration, and the platforms on all of which a pod's images must run for the pod to get it.
 
     An empty key with Exists tolerates every taint, and an empty effect every effect. Platforms are written
@@ -40,7 +40,7 @@ class TolerationRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if not self.key and self.operator != "Exists":
             raise ValueError("without a key the operator must be Exists")
 
-    @property
+    @functools.cached_property
     def toleration(self) -> Toleration:
         """The toleration that a pod is given, without empty fields."""
         return Toleration(

@@ -1,0 +1,72 @@
+"""What the known images of a pod have in common, by their platforms alone.
+
+Pods of different templates and images share it: images are built for few sets of platforms. So it is worked out once
+for each combination of these sets.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from extender.images.platform import Compatibility, Platform
+from extender.kubernetes.core_v1 import NodeAffinity
+from extender.placement.affinity import Plan, node_platforms, plan_required
+from extender.placement.facts import Fit, ImageFact, RunsOn, fit, may_be_kept
+from extender.placement.policy import common_platforms
+from extender.placement.reasons import platforms_text
+from extender.placement.tolerations import TolerationRule, parse_platforms
+from extender.tables import Table, declare_cache
+
+_INTERSECTIONS = declare_cache(
+    "placement.platform_intersections.intersections", key="sets of platforms", bound=256, at_most="6 MB"
+)
+
+
+class PlatformIntersection(msgspec.Struct, frozen=True):
+    """What follows from the platforms of the known images; all is empty where no image is known.
+
+    `common` are the platforms named by the images on which all of them run, `architectures` theirs, and `text` is their
+    list for people. `nodes` are as in `affinity.node_platforms`, and `plan` is the required affinity to them for a pod
+    whose author restricts no platform. `rules` are those on whose every platform all images run.
+    """
+
+    common: frozenset[Platform]
+    architectures: frozenset[str]
+    text: str
+    nodes: frozenset[Platform]
+    plan: Plan
+    rules: tuple[TolerationRule, ...]
+
+
+class PlatformIntersections:
+    """Gives what the images of a pod have in common under the operator's settings."""
+
+    def __init__(self, compatibility: Compatibility, rules: Sequence[TolerationRule]) -> None:
+        self._compatibility = compatibility
+        self._rules = [(rule, parse_platforms(rule.platforms)) for rule in rules]
+        self._remembered: Table[frozenset[frozenset[Platform]], PlatformIntersection] = _INTERSECTIONS.table()
+
+    def find(self, facts: Sequence[ImageFact]) -> PlatformIntersection:
+        """What the known images have in common, among those with these facts."""
+        known = frozenset([fact.platforms for fact in facts if isinstance(fact, RunsOn)])
+        found = self._remembered.peek(known)
+        if found is None:
+            found = self._intersect([RunsOn(platforms) for platforms in known])
+            if may_be_kept((), known):
+                self._remembered.put(known, found)
+        return found
+
+    def _intersect(self, known: Sequence[RunsOn]) -> PlatformIntersection:
+        common = common_platforms(known, self._compatibility)
+        nodes = node_platforms(known, self._compatibility)
+        return PlatformIntersection(
+            common,
+            frozenset(platform.architecture for platform in common),
+            platforms_text(common),
+            nodes,
+            plan_required(NodeAffinity(), {}, nodes),
+            tuple(rule for rule, platforms in self._rules if known and platforms and self._all_run(known, platforms)),
+        )
+
+    def _all_run(self, known: Sequence[RunsOn], platforms: frozenset[Platform]) -> bool:
+        return all(fit(known, platform, self._compatibility) is Fit.YES for platform in platforms)

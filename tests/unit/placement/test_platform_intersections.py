@@ -1,0 +1,98 @@
+"""What known images have in common is what the decisions' own functions say, and is worked out once."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.images.content import Cause
+from extender.images.platform import Compatibility, parse_platform
+from extender.kubernetes.core_v1 import (
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    PreferredSchedulingTerm,
+)
+from extender.placement.affinity import is_unrestricted, node_platforms, plan_narrower, plan_required
+from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
+from extender.placement.platform_intersections import PlatformIntersections
+from extender.placement.policy import common_platforms
+from extender.placement.tolerations import TolerationRule
+from tests.unit.placement.mutating import built_for
+
+ARM = TolerationRule(key="arm", operator="Exists", platforms=("linux/arm64",))
+BOTH = TolerationRule(key="both", operator="Exists", platforms=("linux/amd64", "linux/arm64"))
+NEVER = TolerationRule(key="never", operator="Exists", platforms=())
+COMPATIBILITY = Compatibility(run_386_on_amd64=True)
+KNOWN = st.sets(
+    st.sampled_from(["linux/amd64", "linux/arm64", "windows/amd64", "linux/arm/v6", "linux/386"]), min_size=1
+).map(lambda texts: built_for(*texts))
+OTHERS: st.SearchStrategy[ImageFact] = st.sampled_from(
+    [Anywhere(), Pending(Cause.LOOKING_UP, "x"), Unknown(Cause.DENIED, "x")]
+)
+
+
+@settings(deadline=None)
+@given(st.lists(KNOWN | OTHERS, max_size=4))
+def test_they_have_in_common_what_the_known_images_say(facts: list[ImageFact]) -> None:
+    """Images that are not known, or run anywhere, change nothing."""
+    in_common = PlatformIntersections(COMPATIBILITY, ()).find(facts)
+    known = [fact for fact in facts if isinstance(fact, RunsOn)]
+    assert in_common.common == common_platforms(known, COMPATIBILITY)
+    assert in_common.architectures == {platform.architecture for platform in in_common.common}
+    assert in_common.nodes == node_platforms(known, COMPATIBILITY)
+    assert in_common.plan == plan_required(NodeAffinity(), {}, in_common.nodes)
+
+
+@pytest.mark.parametrize(
+    ("facts", "rules"),
+    [
+        pytest.param((built_for("linux/amd64", "linux/arm64"),), (ARM, BOTH), id="both"),
+        pytest.param((built_for("linux/amd64", "linux/arm64"), built_for("linux/arm64")), (ARM,), id="one in common"),
+        pytest.param((built_for("linux/amd64"),), (), id="none"),
+        pytest.param((built_for("linux/amd64"), built_for("linux/arm64")), (), id="nothing in common"),
+        pytest.param((Anywhere(),), (), id="nothing known"),
+    ],
+)
+def test_the_rules_on_whose_every_platform_the_images_run(
+    facts: tuple[ImageFact, ...], rules: tuple[TolerationRule, ...]
+) -> None:
+    """A rule without platforms never applies, and none does where no image is known."""
+    assert PlatformIntersections(COMPATIBILITY, (ARM, BOTH, NEVER)).find(facts).rules == rules
+
+
+def test_images_of_equal_platforms_are_compared_once() -> None:
+    """Whatever their order, and however many there are; a set of platforms that is too large is not kept."""
+    intersections = PlatformIntersections(COMPATIBILITY, ())
+    one, other = built_for("linux/amd64"), built_for("linux/amd64", "linux/arm64")
+    assert intersections.find([one, other]) is intersections.find([other, Anywhere(), one, other])
+    assert intersections.find([one]) is not intersections.find([other])
+    large = RunsOn(frozenset(parse_platform(f"linux/unusual-{number}") for number in range(100)))
+    assert intersections.find([large]) is not intersections.find([large])
+
+
+ZONE = NodeSelectorTerm((NodeSelectorRequirement("zone", "In", ("a",)),))
+
+
+@pytest.mark.parametrize(
+    ("affinity", "selector", "expected"),
+    [
+        pytest.param(NodeAffinity(), {}, True, id="nothing"),
+        pytest.param(NodeAffinity(), {"disk": "ssd"}, True, id="another label"),
+        pytest.param(NodeAffinity(NodeSelector()), {}, True, id="no terms"),
+        pytest.param(NodeAffinity(preferred=(PreferredSchedulingTerm(1, ZONE),)), {}, True, id="a preference"),
+        pytest.param(NodeAffinity(NodeSelector((ZONE,))), {}, False, id="a term"),
+        pytest.param(NodeAffinity(), {"kubernetes.io/arch": "arm64"}, False, id="an architecture"),
+        pytest.param(NodeAffinity(), {"beta.kubernetes.io/os": "linux"}, False, id="an operating system"),
+    ],
+)
+def test_a_plan_for_an_unrestricted_pod_depends_on_the_nodes_alone(
+    affinity: NodeAffinity, selector: dict[str, str], expected: bool
+) -> None:
+    """It is the plan of a pod that says nothing about nodes."""
+    assert is_unrestricted(affinity, selector) is expected
+    nodes = frozenset({parse_platform("linux/amd64"), parse_platform("windows/arm64")})
+    alone = plan_required(NodeAffinity(), {}, nodes)
+    assert not expected or {plan_required(affinity, selector, nodes), plan_narrower(affinity, selector, nodes)} == {
+        alone
+    }
