@@ -140,7 +140,7 @@ def add(
     """
     was: dict[str, Absence] = {}
     if tolerations:
-        _reach_list(document, TOLERATIONS_PATH, was).extend(_json(item) for item in tolerations)
+        _reach_list(document, TOLERATIONS_PATH, was).extend([msgspec.to_builtins(item) for item in tolerations])
     terms = and_terms(_reach_list(document, _TERMS, was), required) if any(required) else ()
     if preferred:
         _reach_list(document, _PREFERRED, was).extend(_json(item) for item in preferred)

@@ -39,6 +39,7 @@ class Unknown(msgspec.Struct, frozen=True, gc=False):
 
 
 ImageFact = RunsOn | Anywhere | Pending | Unknown
+_UNRESOLVED = (Pending, Unknown)
 
 
 class Role(enum.StrEnum):
@@ -84,7 +85,7 @@ def known_platforms(facts: Iterable[ImageFact]) -> list[frozenset[Platform]]:
 
 def is_unresolved(fact: ImageFact) -> bool:
     """Whether the image's platforms are not known."""
-    return isinstance(fact, Pending | Unknown)
+    return isinstance(fact, _UNRESOLVED)
 
 
 class Fit(enum.Enum):

@@ -13,7 +13,7 @@ import msgspec
 from extender.images.content import RETRYABLE, Cause
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.annotations import PREFIX, Choice, Overrides
-from extender.placement.facts import ImageFact, Pending, PodImage, Unknown
+from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, is_unresolved
 from extender.placement.patch import Json, JsonObject, look
 
 GATE = f"{PREFIX}platforms"
@@ -99,13 +99,13 @@ def treat(
 
     An image that is never pulled is not among them: only the node's own copy could tell its platforms.
     """
+    if not any(map(is_unresolved, facts)):
+        return _NOTHING_UNRESOLVED
     unresolved = [
         (image, fact)
         for image, fact in zip(images, facts, strict=True)
         if isinstance(fact, Pending | Unknown) and fact.cause is not Cause.NEVER_PULLED
     ]
-    if not unresolved:
-        return _NOTHING_UNRESOLVED
     found: dict[UnknownImages, list[Unresolved]] = {choice: [] for choice in UnknownImages}
     for image, fact in unresolved:
         found[gate.choose(fact, overrides, expired=expired)].append((image, fact))

@@ -42,8 +42,10 @@ def blame(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
     for item in constraints:
         first.setdefault((item.reference, item.platforms), item)
     sets = {platforms for _, platforms in first}
+    if len(sets) == 1:
+        return tuple(first.values())
     smallest = {platforms for platforms in sets if not any(other < platforms for other in sets)}
-    return tuple(item for item in first.values() if item.platforms in smallest)
+    return tuple([item for item in first.values() if item.platforms in smallest])
 
 
 def refusal_text(constraints: Sequence[Constraint]) -> str:
