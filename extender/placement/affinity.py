@@ -31,6 +31,8 @@ _LABELS = {
     "beta.kubernetes.io/arch": ARCHITECTURE,
     "beta.kubernetes.io/os": OPERATING_SYSTEM,
 }
+PLATFORM_LABELS = _LABELS.keys()
+"""The labels of nodes that tell their platform."""
 _HIGHEST_WEIGHT = 100
 
 

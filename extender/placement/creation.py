@@ -3,17 +3,19 @@
 This file selects the parts of a pod that a patch may change or depend on. `mutation` decides what changes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import cast
 
 import msgspec
 
 from extender.images.platform import Platform
-from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
+from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, Toleration
+from extender.placement.additions import ADDED_PATH
+from extender.placement.affinity import PLATFORM_LABELS
 from extender.placement.annotations import SERVICE_KEYS, Overrides
-from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown
+from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown, is_unresolved
 from extender.placement.gate import GATED_LABEL
-from extender.placement.patch import JsonObject
+from extender.placement.patch import Json, JsonObject, look
 from extender.placement.reasons import Constraint, refusal_text
 
 
@@ -77,6 +79,8 @@ class Creation(msgspec.Struct, frozen=True):
     @property
     def unresolved(self) -> list[tuple[PodImage, Pending | Unknown]]:
         """The pending and unknown images with their facts, which tell why."""
+        if not any(map(is_unresolved, self.facts)):
+            return []
         pairs = zip(self.images, self.facts, strict=True)
         return [(image, fact) for image, fact in pairs if isinstance(fact, Pending | Unknown)]
 
@@ -84,6 +88,8 @@ class Creation(msgspec.Struct, frozen=True):
 _ENCODER = msgspec.json.Encoder()
 _OTHERS = ""  # no annotation's key: it keeps the map from being empty, and so from being taken back with the rest
 _NULL = msgspec.Raw(b"null")
+_OF_NODES = {"nodeAffinity"}
+_OTHER_TOLERATION = Toleration(key="-")  # no rule has this key, which no API server takes
 
 
 def read_creation(
@@ -111,6 +117,32 @@ def read_creation(
         cluster,
         may_hold,
     )
+
+
+def narrow(creation: Creation, keys: Set[str]) -> Creation:
+    """A creation whose mutation is the same, and which is equal for more pods: it lacks what decides nothing.
+
+    Pods that share no template mostly differ in that: in labels of a nodeSelector that tell no platform, in tolerations
+    of other keys than `keys`, those of the operator's rules, and in affinity to pods. A pod that an earlier pass has
+    changed keeps everything, as that may be what is taken back.
+
+    Raises:
+        msgspec.ValidationError: the pod's tolerations are none.
+    """
+    document = creation.document()
+    if look(document, ADDED_PATH) is not None:
+        return creation
+    spec = cast("JsonObject", document["spec"])
+    selector, affinity, tolerations = spec.get("nodeSelector"), spec.get("affinity"), spec.get("tolerations")
+    if isinstance(selector, dict):
+        spec["nodeSelector"] = {label: value for label, value in selector.items() if label in PLATFORM_LABELS}
+    if isinstance(affinity, dict) and affinity.keys() - _OF_NODES:
+        spec["affinity"] = {_OTHERS: "", **{key: affinity[key] for key in _OF_NODES & affinity.keys()}}
+    if tolerations:
+        own = msgspec.convert(tolerations, list[Toleration])
+        decisive = [_OTHER_TOLERATION if item.key and item.key not in keys else item for item in own]
+        spec["tolerations"] = cast("Json", decisive)
+    return msgspec.structs.replace(creation, touched=_ENCODER.encode(document))
 
 
 def _our_label(

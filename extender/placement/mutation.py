@@ -25,7 +25,7 @@ from extender.placement.additions import (
     write_record,
 )
 from extender.placement.annotations import Mode, Overrides
-from extender.placement.creation import Creation, read_creation
+from extender.placement.creation import Creation, narrow, read_creation
 from extender.placement.facts import Fit, ImageFact, PodImage, fit, known_platforms, may_be_kept
 from extender.placement.gate import ImpossiblePods, Unresolved, has_gate, hold, is_gated, let_go
 from extender.placement.patch import JsonObject, Operation, diff, look
@@ -100,6 +100,7 @@ class Mutator:
         self._policy = policy
         self._admission = admission
         self._planner = Planner(policy, admission)
+        self._keys = frozenset(rule.key for rule in admission.tolerations)
         self._offered = [rule.toleration for rule in admission.tolerations]
         self._remembered: Table[Creation, Mutation] = _MUTATIONS.table()
 
@@ -140,10 +141,19 @@ class Mutator:
         if len(creation.touched) > _REMEMBERED_BYTES:
             return self._decide(creation)
         mutation = self._remembered.peek(creation)
+        return self._mutate_alike(creation) if mutation is None else mutation
+
+    def _mutate_alike(self, creation: Creation) -> Mutation:
+        """The mutation of a pod that is the first of its template, which is mostly that of pods of other templates."""
+        narrowed = narrow(creation, self._keys)
+        mutation = self._remembered.peek(narrowed)
+        may_keep = may_be_kept(creation.images, known_platforms(creation.facts))
         if mutation is None:
-            mutation = self._decide(creation)
-            if may_be_kept(images, known_platforms(facts)):
-                self._remembered.put(creation, mutation)
+            mutation = self._decide(narrowed)
+            if may_keep:
+                self._remembered.put(narrowed, mutation)
+        if may_keep:
+            self._remembered.put(creation, mutation)
         return mutation
 
     def mutate_once(

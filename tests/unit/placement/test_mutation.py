@@ -9,18 +9,20 @@ from extender.images.content import Cause
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import ADDED, MODE, PREFER, REASON, Overrides
-from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, Unknown
+from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, Unknown, images_of
 from extender.placement.mutation import AdmissionOutcome, Mutator, untouched
 from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import (
     AMD64,
+    ARCH,
     ARM64,
     ARM_RULE,
     ARM_TOLERATION,
     BOTH_TOLERATION,
     MULTI,
     POLICY,
+    REQUIRED,
     after,
     built_for,
     created,
@@ -29,6 +31,7 @@ from tests.unit.placement.mutating import (
     record_of,
     settings,
     unzip,
+    with_terms,
 )
 
 NOT_READY = {
@@ -420,3 +423,30 @@ def test_what_a_long_reference_leaves_in_answers_is_short(fact: ImageFact, lette
     assert texts
     assert max(map(len, texts)) < 1_000
     assert all(text.isprintable() for text in texts)
+
+
+ANTI_AFFINITY = {"podAntiAffinity": {REQUIRED: [{"topologyKey": "zone"}]}}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        pytest.param({}, {"hostname": "other"}, True, id="what is not read"),
+        pytest.param({"nodeSelector": {"disk": "ssd"}}, {"nodeSelector": {"disk": "hdd"}}, True, id="a label of nodes"),
+        pytest.param({"nodeSelector": {ARCH: "amd64"}}, {"nodeSelector": {ARCH: "arm64"}}, False, id="an architecture"),
+        pytest.param({"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": "b"}]}, True, id="a toleration"),
+        pytest.param({"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": ARCH}]}, False, id="that of a rule"),
+        pytest.param({"tolerations": [{"key": "a"}]}, {"tolerations": []}, False, id="how many tolerations"),
+        pytest.param({"affinity": ANTI_AFFINITY}, {"affinity": {"podAffinity": {}}}, True, id="affinity to pods"),
+        pytest.param({"affinity": ANTI_AFFINITY}, {"affinity": {}}, False, id="no affinity at all"),
+        pytest.param({"affinity": with_terms({})}, {"affinity": with_terms({}, {})}, False, id="affinity to nodes"),
+    ],
+)
+def test_pods_that_differ_in_nothing_that_decides_share_a_mutation(
+    one: dict[str, Any], other: dict[str, Any], shared: bool
+) -> None:
+    """Those of other templates too, so that it is made once."""
+    mutator = Mutator(POLICY, settings("both"))
+    pods = [created(pod(**spec)) for spec in (one, other)]
+    first, second = (mutator.mutate(each, images_of(each), (MULTI,), Overrides()) for each in pods)
+    assert (first is second) is shared
