@@ -28,7 +28,11 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def pointer(path: Sequence[str | int]) -> str:
     """The JSON pointer to `path`: `/` before each step, with `~` and `/` escaped inside steps."""
-    return "".join([f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path])
+    return "".join([f"/{_escape(str(step))}" for step in path])
+
+
+def _escape(step: str) -> str:
+    return step.replace("~", "~0").replace("/", "~1")
 
 
 def look(value: Json, path: Sequence[str]) -> Json:
@@ -105,12 +109,12 @@ def _diff(before: Json, after: Json, path: str, found: list[Operation]) -> None:
 
 
 def _diff_objects(before: JsonObject, after: JsonObject, path: str, found: list[Operation]) -> None:
-    found += [Operation("remove", path + pointer((key,))) for key in before if key not in after]
+    found += [Operation("remove", f"{path}/{_escape(key)}") for key in before if key not in after]
     for key, value in after.items():
         if key not in before:
-            found.append(Operation("add", path + pointer((key,)), value))
+            found.append(Operation("add", f"{path}/{_escape(key)}", value))
         elif before[key] != value:
-            _diff(before[key], value, path + pointer((key,)), found)
+            _diff(before[key], value, f"{path}/{_escape(key)}", found)
 
 
 def _diff_lists(before: list[Json], after: list[Json], path: str, found: list[Operation]) -> None:
