@@ -18,6 +18,7 @@ from extender.images.platform import (
 )
 from extender.placement.annotations import Choice
 from extender.placement.gate import AfterGate, UnknownImages
+from extender.placement.policy import PreferenceBy
 
 
 def problems_of(config: Config) -> Iterator[str]:
@@ -63,6 +64,7 @@ def warnings_of(config: Config) -> Iterator[str]:
     for name in config.placement.preference:
         if problem := _unheard_of(Platform("", normalize_platform("", name).architecture)):
             yield f"placement.preference: {name!r}: {problem}"
+    yield from _preference_warnings(config)
     admission = config.admission
     if admission.unknown is UnknownImages.GATE and not (admission.node_affinity.required or config.scheduler.listen):
         affinity = f"admission.node_affinity: {admission.node_affinity}"
@@ -71,6 +73,16 @@ def warnings_of(config: Config) -> Iterator[str]:
         with contextlib.suppress(InvalidPlatform):  # a problem, not a warning
             if problem := _unheard_of(parse_platform(text)):
                 yield f"{path}: {text!r}: {problem}"
+
+
+def _preference_warnings(config: Config) -> Iterator[str]:
+    if config.placement.preference_by is not PreferenceBy.FILTER:
+        return
+    if not any(config.placement.preference.values()):
+        preference = msgspec.json.encode(config.placement.preference).decode()
+        yield f"placement.preference_by: filter leaves no node out where placement.preference is {preference}"
+    if not config.scheduler.listen:
+        yield "placement.preference_by: filter needs the filter verb, and scheduler.listen is ''; is it score?"
 
 
 def _unheard_of(platform: Platform) -> str:

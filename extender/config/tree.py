@@ -18,6 +18,7 @@ from extender.credential_sources import Cloud
 from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import Choice
 from extender.placement.gate import AfterGate, ImpossiblePods, UnknownImages
+from extender.placement.policy import PreferenceBy
 from extender.placement.tolerations import TolerationRule
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
@@ -173,6 +174,9 @@ class FactsConfig(Section, frozen=True):
 class PlacementConfig(Section, frozen=True):
     preference: dict[str, Boost] = msgspec.field(default_factory=lambda: {"arm64": 10})
     """Score per architecture, 0-10, for pods whose every image is multi-arch; a map given here replaces this one."""
+    preference_by: PreferenceBy = PreferenceBy.SCORE
+    """`filter`: filter keeps only the nodes of the highest score among those asked about, and `prioritizeVerb` is left
+    out."""
     ignore_runtime_classes: tuple[str, ...] = ()
     """Pods of these RuntimeClasses are left alone (wasm and the like)."""
     run_386_on_amd64: bool = False

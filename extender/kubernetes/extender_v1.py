@@ -117,13 +117,16 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
             return ExtenderFilterResult(node_names=self.node_names)
         return ExtenderFilterResult(nodes=self.raw_nodes)
 
-    def without(self, raw_names: Sequence[bytes], refused: bytes, reason: str) -> ExtenderFilterResult:
-        """The response that keeps the nodes whose byte in `refused` is 0, in order, and refuses the rest for `reason`.
+    def without(
+        self, raw_names: Sequence[bytes], refused: bytes, reason: str, *, kept: bytes = b""
+    ) -> ExtenderFilterResult:
+        """The response that refuses the nodes whose byte in `refused` is 1 for `reason`, and keeps the rest, in order.
 
         `raw_names` has the quoted names of the requested nodes, `refused` one byte (0 or 1) for each. Nodes are refused
-        as *unresolvable*: evicting pods from them would not help.
+        as *unresolvable*: evicting pods from them would not help. With `kept`, as long, only nodes whose byte there is
+        1 are kept; those in neither are left out.
         """
-        kept = refused.translate(_NOT)
+        kept = kept or refused.translate(_NOT)
         failed = _failed(compress(raw_names, refused), reason)
         if self.nodes is None:
             names = _joined(compress(raw_names, kept), b"[", b",", b"]")

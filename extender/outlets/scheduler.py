@@ -37,7 +37,6 @@ from extender.placement.scheduling import (
     REFUSED,
     DecidedAnswer,
     Decision,
-    UniformVerdict,
     Verdict,
     filter_nodes,
     is_unsettled,
@@ -142,7 +141,7 @@ class SchedulerVerbs:
             return None
         if self._view and not self._view.is_current and self._is_rash(args, nodes, decision, decided):
             return None
-        if decision.preference and REFUSED.isdisjoint(decided.verdicts):
+        if decision.preference and not decision.leaves_out and REFUSED.isdisjoint(decided.verdicts):
             self._precomputed_scores.expect(body, functools.partial(_scores, args, nodes, decision))
         return _filtered(args, decision, decided)
 
@@ -264,8 +263,7 @@ class SchedulerVerbs:
         decided: DecidedAnswer[ExtenderFilterResult],
     ) -> bool:
         """Whether nodes were let pass by the platforms in view while one may be the first of another platform."""
-        is_uniform = isinstance(decided.verdicts, UniformVerdict)
-        return is_uniform and bool(decision.constraints) and self._nodes.has_missing(args, nodes)
+        return decided.is_uniform and bool(decision.constraints) and self._nodes.has_missing(args, nodes)
 
     async def _find_missing(self, args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> None:
         """Adds missing nodes to `nodes`; those that do not exist are ignored.
@@ -307,7 +305,9 @@ def _filtered(args: ExtenderArgs, decision: Decision, decided: DecidedAnswer[Ext
     _count("filter", decided.verdicts)
     if decided.decided is not decided.answer:
         refused = sum(number for verdict, number in decided.verdicts.items() if verdict in REFUSED)
-        log.info("pod.observed", pod=_uid(args.pod), refused=refused, reason=decision.refusal or decided.decided.error)
+        left_out = decided.verdicts.get(Verdict.LEFT_OUT, 0)
+        reason = decision.refusal or decided.decided.error
+        log.info("pod.observed", pod=_uid(args.pod), refused=refused, left_out=left_out, reason=reason)
     return _filter_reply(decided.answer)
 
 

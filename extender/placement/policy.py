@@ -3,6 +3,7 @@
 Depends on no node and writes nothing. `scheduling` and `mutation` both use this file, so that they agree.
 """
 
+import enum
 from collections.abc import Hashable, Mapping, Sequence
 
 import msgspec
@@ -23,12 +24,20 @@ _DECIDING_KEYS = POD_KEYS | _STATIC_KEYS
 """Every annotation of a pod on which a decision depends."""
 
 
+class PreferenceBy(enum.StrEnum):
+    """The scheduler verb that states the preference to kube-scheduler."""
+
+    SCORE = "score"
+    FILTER = "filter"
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's settings that placement reads.
 
     `pending` and `unknown` are the choices for pending and for unknown images. `assume` holds the platforms on which
     such an image is assumed to run under `Choice.ASSUME`. An assumption can refuse a node, but never gives a pod a
-    score, toleration or affinity. `preference` is a score of 0-10 by normalised architecture.
+    score, toleration or affinity. `preference` is a score of 0-10 by normalised architecture. By `PreferenceBy.FILTER`
+    nodes of the highest score are the only ones that remain.
     """
 
     pending: Choice = Choice.RETRY
@@ -36,6 +45,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     assume: frozenset[Platform] = frozenset({Platform("linux", "amd64")})
     compatibility: Compatibility = Compatibility()
     preference: Mapping[str, int] = msgspec.field(default_factory=dict)
+    preference_by: PreferenceBy = PreferenceBy.SCORE
     ignore_runtime_classes: frozenset[str] = frozenset()
 
 

@@ -34,7 +34,7 @@ from extender.placement.facts import (
     may_be_kept,
 )
 from extender.placement.nodes import UNSEEN, NodePlatforms
-from extender.placement.policy import Policy, choice_for, is_multi_arch, preference_for
+from extender.placement.policy import Policy, PreferenceBy, choice_for, is_multi_arch, preference_for
 from extender.placement.reasons import Constraint, refusal_text, retry_text
 from extender.tables import declare_cache
 
@@ -52,6 +52,8 @@ class Verdict(enum.StrEnum):
     PASSED = "passed"
     UNSTATED = "unstated"
     """The node states no platform or is not in view, so it passes."""
+    LEFT_OUT = "left-out"
+    """The node could run the pod, and a more preferred one was among the requested. No platform has this verdict."""
 
 
 class RequestedNodes(msgspec.Struct, frozen=True):
@@ -66,12 +68,14 @@ _MOST_VERDICTS = 256
 _USUAL = frozenset({Platform("linux", "amd64"), Platform("linux", "arm64")})
 
 REFUSED = frozenset({Verdict.NO, Verdict.ASSUMED_NO})
+_REMOVED = REFUSED | {Verdict.LEFT_OUT}
 UNRESOLVED = frozenset({Verdict.RETRY, Verdict.ASSUMED_YES, Verdict.ASSUMED_NO, Verdict.PASSED})
 
 # Verdicts are one byte per node, computed by bytes.translate with these tables. Compared to looking up 5,000 names, the
 # rest costs next to nothing.
 _NUMBERS = {verdict: number for number, verdict in enumerate(Verdict)}
 _IS_REFUSED = bytes(verdict in REFUSED for verdict in Verdict).ljust(256, b"\0")
+_IS_KEPT = bytes(verdict not in (*REFUSED, Verdict.LEFT_OUT) for verdict in Verdict).ljust(256, b"\0")
 _IS_UNRESOLVED = bytes(verdict in UNRESOLVED for verdict in Verdict).ljust(256, b"\0")
 
 
@@ -100,12 +104,14 @@ class UniformVerdict(Mapping[Verdict, int]):
 class DecidedAnswer(msgspec.Struct, Generic[_Answer], frozen=True):
     """The answer to send and the answer that was decided. They differ only if the pod is merely observed.
 
-    `verdicts` counts the requested nodes by verdict.
+    `verdicts` counts the requested nodes by verdict. `is_uniform`: one verdict holds for every platform in view, so
+    nodes that are not in view got it too.
     """
 
     answer: _Answer
     decided: _Answer
     verdicts: Mapping[Verdict, int]
+    is_uniform: bool = False
 
 
 class Decision:
@@ -165,6 +171,11 @@ class Decision:
             return {}
         return preference_for(self.policy, self._overrides)
 
+    @functools.cached_property
+    def leaves_out(self) -> bool:
+        """Whether filter keeps only the most preferred of the nodes that can run the pod."""
+        return self.policy.preference_by is PreferenceBy.FILTER and any(self.preference.values())
+
     def score(self, platform: Platform | None) -> int:
         """The score of nodes of `platform`; 0 unless their verdict is *yes* and the architecture is preferred."""
         score = self.preference.get(platform.architecture, 0) if platform else 0
@@ -200,28 +211,57 @@ class Decision:
 
 
 def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> DecidedAnswer[ExtenderFilterResult]:
-    """The requested nodes that remain. If none is refused, the answer is the request's own list, byte for byte.
+    """The requested nodes that remain. If all do, the answer is the request's own list, byte for byte.
 
     A node that is not in `nodes` passes. The whole answer is an error only if the verdict on a requested node is to
-    retry.
+    retry. With `PreferenceBy.FILTER` the pod keeps the nodes of the highest score among the requested ones, whatever it
+    is. The others are in neither map of failures: kube-scheduler then takes them for nodes on which evicting pods would
+    not help. It asks about no node that is full, and about a nominated node alone, so no pod waits for a left-out node.
 
     Raises:
         InvalidRequest: `NodeNames` has an item that is not a string.
     """
     uniform = decision.verdict_on_any(nodes.distinct)
-    if uniform:
-        echo = args.echo()
-        return DecidedAnswer(echo, echo, UniformVerdict(uniform, args.count))
+    if uniform and not decision.leaves_out:
+        return _all_pass(args, uniform)
     requested = look_up(args, nodes)
-    numbers = requested.codes.translate(_verdict_table(nodes, decision))
+    table = _verdict_table(nodes, decision, unseen=uniform or Verdict.UNSTATED)
+    if decision.leaves_out:
+        table = _leave_out(table, requested.codes, nodes, decision)
+    numbers = requested.codes.translate(table)
     verdicts = {verdict: count for verdict, number in _NUMBERS.items() if (count := numbers.count(number))}
     if Verdict.RETRY in verdicts:
         decided = ExtenderFilterResult(error=retry_text(decision.retried))
-    elif not REFUSED.isdisjoint(verdicts):
-        decided = args.without(requested.raw_names, numbers.translate(_IS_REFUSED), decision.refusal)
+    elif not _REMOVED.isdisjoint(verdicts):
+        refused, kept = numbers.translate(_IS_REFUSED), numbers.translate(_IS_KEPT)
+        decided = args.without(requested.raw_names, refused, decision.refusal, kept=kept)
+    elif uniform:
+        return _all_pass(args, uniform)
     else:
         decided = args.echo()
-    return DecidedAnswer(decided if decision.enforced else args.echo(), decided, verdicts)
+    return DecidedAnswer(decided if decision.enforced else args.echo(), decided, verdicts, bool(uniform))
+
+
+def _all_pass(args: ExtenderArgs, verdict: Verdict) -> DecidedAnswer[ExtenderFilterResult]:
+    echo = args.echo()
+    return DecidedAnswer(echo, echo, UniformVerdict(verdict, args.count), is_uniform=True)
+
+
+def _leave_out(table: bytes, codes: bytes, nodes: NodePlatforms, decision: Decision) -> bytes:
+    """The table of verdicts in which all platforms but the most preferred ones among `codes` are left out.
+
+    Those that are refused stay so. The table itself if no platform among them is preferred.
+    """
+    scores = [decision.score(platform) for platform in nodes.by_code]
+    best = max((score for code, score in enumerate(scores) if code in codes), default=0)
+    if not best:
+        return table
+    left_out = _NUMBERS[Verdict.LEFT_OUT]
+    in_view = (
+        number if score == best or _IS_REFUSED[number] else left_out
+        for number, score in zip(table, scores, strict=False)
+    )
+    return bytes(in_view).ljust(256, bytes([left_out]))
 
 
 def is_unsettled(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> bool:
@@ -232,7 +272,7 @@ def is_unsettled(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     """
     if not decision.can_be_learned:
         return False
-    numbers = look_up(args, nodes).codes.translate(_verdict_table(nodes, decision))
+    numbers = look_up(args, nodes).codes.translate(_verdict_table(nodes, decision, unseen=Verdict.UNSTATED))
     return 1 in numbers.translate(_IS_UNRESOLVED)
 
 
@@ -243,13 +283,13 @@ Scores = Mapping[int, Sequence[bytes]]
 def prioritize_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> DecidedAnswer[Scores]:
     """The scores above zero: for a multi-arch pod, each node with verdict *yes* scores its architecture's preference.
 
-    `verdicts` counts the scored nodes only.
+    There are none where filter has left only the most preferred nodes. `verdicts` counts the scored nodes only.
 
     Raises:
         InvalidRequest: `NodeNames` has an item that is not a string.
     """
     scores = bytes(map(decision.score, nodes.by_code))
-    if not any(scores):
+    if decision.leaves_out or not any(scores):
         return DecidedAnswer({}, {}, {})
     requested = look_up(args, nodes)
     by_node = requested.codes.translate(scores.ljust(256, b"\0"))
@@ -264,7 +304,8 @@ def preempt_nodes(
 ) -> DecidedAnswer[ExtenderPreemptionResult]:
     """The candidates on which evicting pods could help, which excludes nodes that filter would refuse.
 
-    There are none while an image is to be retried, as pods evicted in vain do not come back.
+    There are none while an image is to be retried, as pods evicted in vain do not come back. Preference does not count:
+    filter keeps a node that is asked about alone, so any of them may be nominated.
     """
     verdicts = {name: decision.verdict(nodes.get(name)) for name in args.victims}
     kept = {
@@ -300,10 +341,10 @@ def look_up(args: ExtenderArgs, nodes: NodePlatforms) -> RequestedNodes:
     )  # a node is not in view, or the request spells its name otherwise
 
 
-def _verdict_table(nodes: NodePlatforms, decision: Decision) -> bytes:
-    """A table for bytes.translate from a platform's code to its verdict's number; `UNSEEN` maps to `UNSTATED`."""
+def _verdict_table(nodes: NodePlatforms, decision: Decision, *, unseen: Verdict) -> bytes:
+    """A table for bytes.translate from a platform's code to its verdict's number; `UNSEEN` maps to that of `unseen`."""
     numbers = bytes(_NUMBERS[decision.verdict(platform)] for platform in nodes.by_code)
-    return numbers.ljust(256, bytes([_NUMBERS[Verdict.UNSTATED]]))
+    return numbers.ljust(256, bytes([_NUMBERS[unseen]]))
 
 
 _MASKS = declare_cache("placement.scheduling.masks", key="score", bound=256, at_most="0.1 MB")

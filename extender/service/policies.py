@@ -21,6 +21,7 @@ def policy_of(config: Config) -> Policy:
             normalize_platform("", architecture).architecture: boost
             for architecture, boost in placement.preference.items()
         },
+        preference_by=placement.preference_by,
         ignore_runtime_classes=frozenset(placement.ignore_runtime_classes),
     )
 

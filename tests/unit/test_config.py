@@ -242,6 +242,28 @@ def test_a_name_that_no_node_has_is_worth_a_warning(assignment: str, warning: st
     assert [text.startswith(warning) for text in found] == [True] * bool(warning)
 
 
+@pytest.mark.parametrize(
+    ("assignments", "warning"),
+    [
+        (
+            ["placement.preference={}"],
+            "placement.preference_by: filter leaves no node out where placement.preference is {}",
+        ),
+        (["placement.preference={arm64: 0}"], 'where placement.preference is {"arm64":0}'),
+        (["scheduler.listen=''"], "placement.preference_by: filter needs the filter verb, and scheduler.listen is ''"),
+        ([], ""),
+    ],
+)
+def test_a_strict_preference_that_cannot_act_is_worth_a_warning(assignments: list[str], warning: str) -> None:
+    """With nothing to prefer, or without the verb that would say so; by scores neither is one."""
+    strict, scored = (
+        list(warnings_of(read_config(None, [f"placement.preference_by={by}", *assignments])))
+        for by in ("filter", "score")
+    )
+    assert scored == []
+    assert [warning in text for text in strict] == [True] * bool(warning)
+
+
 def test_the_defaults_are_worth_no_warning() -> None:
     """Every architecture that they name is one."""
     assert list(warnings_of(Config())) == []

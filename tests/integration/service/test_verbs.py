@@ -117,6 +117,33 @@ async def test_pod_that_fits_nowhere_gets_an_empty_list_not_null(
     assert "(and 1 more image)" in result["FailedAndUnresolvableNodes"]["a"]
 
 
+@FORMS
+async def test_a_strict_preference_is_in_the_answer_to_filter(
+    start_service: StartService, images: EmbeddedRegistry, form: Form
+) -> None:
+    """Nodes of the other architecture are in neither map, there are no scores, and preempt leaves none out."""
+    caller = await start_service("placement.preference_by=filter", plain_http=images.host, nodes=View())
+    for _ in range(3):  # looked up, then from memory, then from the decision kept for the template
+        result = await caller.filter(form(pod(f"{images.host}/multi:1")))
+        assert (kept(result), result["FailedNodes"], result["FailedAndUnresolvableNodes"]) == (["b", "d"], {}, {})
+        assert await caller.prioritize(form(pod(f"{images.host}/multi:1"))) == {}
+    assert kept(await caller.filter(form(pod(f"{images.host}/amd:1")))) == ["a", "c"]
+    victims = {name: {"Pods": [], "NumPDBViolations": 0} for name in "abcd"}
+    request = {"Pod": pod(f"{images.host}/multi:1"), "NodeNameToMetaVictims": victims}
+    assert list(await caller.preempt(request)) == ["a", "b", "c", "d"]
+
+
+async def test_a_strict_preference_asks_nobody_about_a_new_node_while_a_preferred_one_is_there(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """And about one that is the first of its platform only where it would remain, and the view is cut off."""
+    view = View(late=("d", "z"), others=S390X_NODE, is_current=False)
+    caller = await start_service("placement.preference_by=filter", plain_http=images.host, nodes=view)
+    for names, left, looked_up in ((["b", "a"], ["b"], []), (["a", "z"], ["a"], [["z"]])):
+        result = await caller.filter(with_names(pod(f"{images.host}/multi:1"), names))
+        assert (kept(result), view.requested) == (left, looked_up)
+
+
 async def test_unrefused_nodes_come_back_byte_for_byte(caller: Caller, images: EmbeddedRegistry) -> None:
     """Fields never heard of, odd spacing and number formats survive, kept in part or whole."""
     info = b'{"architecture":"amd64","operatingSystem":"linux"}'

@@ -105,6 +105,12 @@ def settings_of(objects: list[KubernetesObject]) -> KubernetesObject:
     return settings
 
 
+def scheduler_of(objects: list[KubernetesObject]) -> KubernetesObject:
+    """kube-scheduler's file."""
+    found: KubernetesObject = yaml.safe_load(one(objects, "ConfigMap")["data"]["scheduler.yaml"])
+    return found
+
+
 def webhook_of(objects: list[KubernetesObject]) -> KubernetesObject:
     """The only webhook."""
     found: KubernetesObject
@@ -446,8 +452,22 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "second-configuration",
         "second",
         "modes.secondScheduler.configuration: {percentageOfNodesToScore: 30}",
-        lambda o: yaml.safe_load(one(o, "ConfigMap")["data"]["scheduler.yaml"])["percentageOfNodesToScore"],
+        lambda o: scheduler_of(o)["percentageOfNodesToScore"],
         30,
+    ),
+    (
+        "second-preference-by-score",
+        "second",
+        "config: {placement: {preference_by: score}}",
+        lambda o: scheduler_of(o)["extenders"][0].get("prioritizeVerb"),
+        "prioritize",
+    ),
+    (
+        "second-preference-by-filter",
+        "second",
+        "modes.secondScheduler.config: {placement: {preference_by: filter}}",
+        lambda o: scheduler_of(o)["extenders"][0].get("prioritizeVerb"),
+        None,
     ),
     (
         "node-label",
