@@ -21,6 +21,7 @@ from testbed.objects import KubernetesObject, pod
 from testbed.shipped_files import SECOND_SCHEDULER, Mode, webhook_configuration
 
 ARCHITECTURES = ("amd64", "arm64")
+PREFERRED = "arm64"
 WHERE = "default"  # the namespace; where controllers run, it has a service account from the beginning
 WEBHOOKS = "admissionregistration.k8s.io/v1"
 
@@ -55,7 +56,9 @@ class ExtenderRunner:
                 with self._reference(variant.extender) as reference:
                     yield reference
             case ExtenderChoice.OURS:
-                async with self._service(Mode.SECOND, admission=False) as service:
+                by = "filter" if variant.strict else "score"
+                settings = [f"placement.preference_by={by}", f"placement.preference={{{PREFERRED}: 10}}"]
+                async with self._service(Mode.SECOND, *settings, admission=False) as service:
                     await self._warm(service)
                     yield ServiceExtender(service, BOTH)
             case _ if variant.affinity and not variant.by_hand:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.cluster.extender_runner import ARCHITECTURES, WHERE, ExtenderRunner
+from benchmarks.cluster.extender_runner import ARCHITECTURES, PREFERRED, WHERE, ExtenderRunner
 from benchmarks.cluster.extenders import Extender
 from benchmarks.cluster.measurements import Measurement, Sample, pace_of
 from benchmarks.cluster.scheduler_metrics import ALGORITHM, ATTEMPT, quantiles, scheduled
@@ -198,7 +198,7 @@ class SchedulerRun:
         pods = await self._api.list("Pod", WHERE)
         is_kept_off = variant.extender in (ExtenderChoice.OURS, ExtenderChoice.TYPED) and FILTER in variant.verbs
         is_single = variant.pods is Pods.SINGLE and (is_kept_off or variant.affinity == "required")
-        allowed = ("amd64",) if is_single else ARCHITECTURES
+        allowed = ("amd64",) if is_single else (PREFERRED,) if variant.strict else ARCHITECTURES
         placed = [self._architectures.get(each["spec"].get("nodeName", ""), "nowhere") for each in pods]
         if len(placed) != count or not set(placed) <= set(allowed):
             there = {each: placed.count(each) for each in set(placed)}

@@ -37,7 +37,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
 
     `verbs` are the extender's verbs, `by_names` is nodeCacheCapable. With `affinity` the webhook is called at creation,
     with that `admission.node_affinity`; `none` leaves only the tolerations. With `by_hand` the pods are created with
-    what the webhook would add, and there is neither webhook nor service.
+    what the webhook would add, and there is neither webhook nor service. With `strict` our service prefers arm64 by
+    filter.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     by_names: bool = True
     affinity: str = ""
     by_hand: bool = False
+    strict: bool = False
     claimed: bool = False
 
     def entry(self) -> Mapping[str, Any]:
@@ -73,6 +75,7 @@ VARIANTS: tuple[Variant, ...] = (
     _asking("null scoring", ExtenderChoice.SCORING, Pods.MULTI),
     _asking("null", ExtenderChoice.NULL, Pods.MULTI),
     _asking("ours", ExtenderChoice.OURS, Pods.MULTI),
+    Variant(name="ours strict", extender=ExtenderChoice.OURS, verbs=(FILTER,), strict=True, claimed=True),
     _asking("typed", ExtenderChoice.TYPED, Pods.MULTI),
     _asking("null single", ExtenderChoice.NULL, Pods.SINGLE),
     _asking("ours single", ExtenderChoice.OURS, Pods.SINGLE),
@@ -99,6 +102,7 @@ QUICK = (
     "null scoring",
     "null",
     "ours",
+    "ours strict",
     "typed",
     "null single",
     "ours single",
