@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from extender.cluster.client import ClusterClient, ClusterRefused, open_cluster
-from extender.cluster.gated_pods import encode_ungating, list_gated_pods, patch_pod
+from extender.cluster.gated_pods import list_gated_pods, patch_pod
 from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.core_v1 import StoredPod
+from extender.placement.gate import encode_ungating
 
 PATCHES_AT_ONCE = 16
 
@@ -75,7 +76,7 @@ async def _ungate_all(client: ClusterClient, pods: Sequence[StoredPod]) -> Count
 
 async def _ungate_one(client: ClusterClient, pod: StoredPod) -> str:
     try:
-        await patch_pod(client, pod.metadata.namespace, pod.metadata.name, encode_ungating(pod))
+        await patch_pod(client, pod.metadata.namespace, pod.metadata.name, encode_ungating(pod.metadata.uid))
     except ClusterRefused as exc:
         if exc.status == 404:
             return "gone"

@@ -85,16 +85,6 @@ def _decode_page(body: bytes) -> List:
         raise ClusterError(f"the API server's answer is no list: {exc}") from exc
 
 
-def encode_ungating(pod: StoredPod) -> bytes:
-    """The strategic merge patch that takes our gate and our label off, and leaves those of others."""
-    return msgspec.json.encode(
-        {
-            "metadata": {"uid": pod.metadata.uid, "labels": {GATED_LABEL: None}},
-            "spec": {"schedulingGates": [{"$patch": "delete", "name": GATE}]},
-        }
-    )
-
-
 async def read_pod(client: ClusterClient, namespace: str, name: str) -> bytes | None:
     """The undecoded pod; None if there is none. Raises ClusterError."""
     try:

@@ -34,7 +34,8 @@ from extender.outlets.image_waits import ImageWaits
 from extender.outlets.pod_events import PodEvents
 from extender.outlets.pod_resolver import PodQuestion, PodResolver
 from extender.placement.facts import facts_of
-from extender.placement.release import Release, ReleaseOutcome, ReleasePlanner, bare_release
+from extender.placement.gate import encode_ungating
+from extender.placement.release import Release, ReleaseOutcome, ReleasePlanner
 
 log = structlog.get_logger()
 
@@ -277,7 +278,7 @@ class GateController:
             self._enqueue(held)
             return
         log.warning("gate.patch_refused", pod=held.key, why=str(refusal))
-        await self._send(held, bare_release(pod))
+        await self._send(held, encode_ungating(pod.metadata and pod.metadata.uid))
         why = f"the API server refused what its images need, so only the gate was taken off: {refusal}"
         self._done(held, BARE, why)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from extender.images.content import RETRYABLE, Cause
 from extender.kubernetes.core_v1 import CreatedPod
-from extender.placement.annotations import PREFIX, Choice, Overrides
+from extender.placement.annotations import PREFIX, REASON, Choice, Overrides
 from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, is_unresolved
 from extender.placement.patch import Json, JsonObject, look
 
@@ -27,6 +27,17 @@ LABELS_PATH = ("metadata", "labels")
 
 # Only these end by waiting, by a correction of a secret, or by a push. An image of any other cause stays unknown.
 _MAY_END = RETRYABLE | {Cause.DENIED, Cause.REFUSED}
+
+
+def encode_ungating(uid: str | None) -> bytes:
+    """The strategic merge patch that takes our gate, label and reason off the pod, and leaves everything else.
+
+    It names no version, so it holds for the pod as it is by then. Of a key that is not there a null changes nothing.
+    """
+    metadata = {"uid": uid, "annotations": {REASON: None}, "labels": {GATED_LABEL: None}}
+    return msgspec.json.encode(
+        {"metadata": metadata, "spec": {"schedulingGates": [{"$patch": "delete", "name": GATE}]}}
+    )
 
 
 class UnknownImages(enum.StrEnum):

@@ -140,25 +140,8 @@ class ReleasePlanner:
         return _PlannedRelease(outcome, reason, (), _metadata(creation, added, reason), _spec(document, added))
 
 
-def bare_release(pod: GatedPod) -> bytes:
-    """The patch that takes our gate, label and reason off and changes nothing else, whatever the pod has by now.
-
-    It is for a pod for which the API server has refused the whole patch.
-    """
-    uid = _ENCODER.encode(pod.metadata.uid if pod.metadata else None)
-    return b'{"metadata":{"uid":%b,%b"labels":%b},"spec":{"schedulingGates":%b}}' % (
-        uid, _no_reason(pod), _NO_LABEL, _LETTING_GO
-    )  # fmt: skip
-
-
 def _let_go_alone(pod: GatedPod) -> bytes:
-    return _complete(pod, _PlannedRelease(ReleaseOutcome.EXEMPT, metadata=_no_reason(pod)))
-
-
-def _no_reason(pod: GatedPod) -> bytes:
-    """Takes off why the pod was held, as the policy or the webhook has written it."""
-    has_one = pod.metadata is not None and REASON in (pod.metadata.annotations or {})
-    return _members({"annotations": {REASON: None}}) if has_one else b""
+    return _complete(pod, _PlannedRelease(ReleaseOutcome.EXEMPT, metadata=_members({"annotations": {REASON: None}})))
 
 
 def _outcome_of(treatment: Treatment, planned: PlannedAdditions) -> ReleaseOutcome:

@@ -9,9 +9,9 @@ from extender.images.content import Cause
 from extender.kubernetes.core_v1 import GatedPod
 from extender.placement.annotations import ADDED, MODE, REASON, UNKNOWN, read_overrides
 from extender.placement.facts import ImageFact, Pending, images_of
-from extender.placement.gate import GATE, GATED, GATED_LABEL
+from extender.placement.gate import GATE, GATED, GATED_LABEL, encode_ungating
 from extender.placement.planning import AdmissionPolicy
-from extender.placement.release import Release, ReleaseOutcome, ReleasePlanner, bare_release
+from extender.placement.release import Release, ReleaseOutcome, ReleasePlanner
 from tests.unit.placement.mutating import (
     AMD64,
     ARCH,
@@ -154,7 +154,12 @@ def test_pod_that_is_not_enforced_is_let_go_alone(mode: str) -> None:
     found = release(held(), COLD, namespace={MODE: mode})
     assert found.outcome is (ReleaseOutcome.OBSERVED if mode == "observe" else ReleaseOutcome.EXEMPT)
     assert patch_of(found) == {
-        "metadata": {"uid": "u1", "resourceVersion": "7", "labels": {GATED_LABEL: None}},
+        "metadata": {
+            "uid": "u1",
+            "resourceVersion": "7",
+            "annotations": {REASON: None},
+            "labels": {GATED_LABEL: None},
+        },
         "spec": {"schedulingGates": LETTING_GO},
     }
 
@@ -177,13 +182,9 @@ def test_a_pod_that_is_not_enforced_keeps_no_reason_to_wait() -> None:
     assert patch_of(found)["metadata"]["annotations"] == {REASON: None}
 
 
-def test_bare_release_takes_off_gate_label_and_reason_alone() -> None:
+def test_what_ungates_a_pod_takes_off_gate_label_and_reason_alone() -> None:
     """Of that pod, whatever version it has by now."""
-    assert msgspec.json.decode(bare_release(held(annotations={REASON: "held", "other": "stays"}))) == {
+    assert msgspec.json.decode(encode_ungating("u1")) == {
         "metadata": {"uid": "u1", "annotations": {REASON: None}, "labels": {GATED_LABEL: None}},
-        "spec": {"schedulingGates": LETTING_GO},
-    }
-    assert msgspec.json.decode(bare_release(held())) == {
-        "metadata": {"uid": "u1", "labels": {GATED_LABEL: None}},
         "spec": {"schedulingGates": LETTING_GO},
     }
