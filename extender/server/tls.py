@@ -10,7 +10,8 @@ from pathlib import Path
 import structlog
 
 from extender.errors import ConfigError
-from extender.metrics import counter
+from extender.metrics import counter, gauge_of
+from extender.server.authority import InvalidCertificate, expires_at
 from extender.watched_files import WatchedFiles
 
 log = structlog.get_logger()
@@ -20,6 +21,13 @@ RELOADS = counter(
     "Changes of certificate files, by what became of them.",
     "outcome",
     ("loaded", "refused"),
+)
+_EXPIRES: dict[str, float] = {}
+gauge_of(
+    "multiarch_certificate_expiry_timestamp_seconds",
+    "When the certificate that a listener serves ends, in seconds since 1970.",
+    "listener",
+    _EXPIRES.copy,
 )
 
 
@@ -72,7 +80,15 @@ class TlsFiles:
             raise ConfigError(
                 f"{self._name}.tls: {', '.join(self._paths)}: {exc.strerror or exc}; give readable PEM files that fit"
             ) from exc
+        _EXPIRES[self._name] = self._expiry()
         return context
+
+    def _expiry(self) -> float:
+        try:
+            return expires_at(Path(self._certificate).read_bytes()).timestamp()
+        except (OSError, InvalidCertificate) as exc:
+            where = f"{self._name}.tls.certificate"
+            raise ConfigError(f"{where}: {self._certificate}: {exc}; give a readable PEM file") from exc
 
     def _report_loaded(self, _context: ssl.SSLContext) -> None:
         RELOADS["loaded"].inc()

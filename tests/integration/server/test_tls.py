@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
@@ -12,6 +13,7 @@ import trustme
 from aiohttp import web
 
 from extender.errors import ConfigError
+from extender.metrics import REGISTRY
 from extender.server import listener as listener_module
 from extender.server.listener import Listener, open_listener
 from extender.server.routes import Reply, Route, route_server
@@ -24,9 +26,9 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self.certificate, self.key, self.client_ca = (folder / name for name in ("tls.crt", "tls.key", "ca.crt"))
 
-    def write_leaf(self, authority: trustme.CA) -> None:
+    def write_leaf(self, authority: trustme.CA, not_after: datetime | None = None) -> None:
         """A new leaf for localhost."""
-        leaf = authority.issue_cert("localhost", "127.0.0.1")
+        leaf = authority.issue_cert("localhost", "127.0.0.1", not_after=not_after)
         leaf.private_key_pem.write_to_path(self.key)
         leaf.cert_chain_pems[0].write_to_path(self.certificate)
 
@@ -100,6 +102,29 @@ async def test_new_files_serve_new_connections(
     assert await status(opened[0], client(other), host) == 200
     with pytest.raises(aiohttp.ClientConnectorCertificateError):
         await status(opened[0], client(server), host)
+
+
+def test_the_end_of_the_served_certificate_is_a_metric(files: Files, server: trustme.CA) -> None:
+    """It is that of the certificate in use: a refused one does not count."""
+
+    def ends() -> datetime:
+        value = REGISTRY.get_sample_value("multiarch_certificate_expiry_timestamp_seconds", {"listener": "admission"})
+        assert value is not None
+        return datetime.fromtimestamp(value, UTC)
+
+    first, second = datetime(2031, 1, 1, tzinfo=UTC), datetime(2032, 1, 1, tzinfo=UTC)
+    files.write_leaf(server, not_after=first)
+    tls = files.open(client_ca=False)
+    assert ends() == first
+    old = files.key.read_bytes()
+    files.write_leaf(server, not_after=second)
+    new = files.key.read_bytes()
+    files.key.write_bytes(old)
+    assert not tls.files.reload_if_changed()
+    assert ends() == first
+    files.key.write_bytes(new)
+    assert tls.files.reload_if_changed()
+    assert ends() == second
 
 
 async def test_half_written_files_keep_the_old_leaf(files: Files, server: trustme.CA, opened: list[Listener]) -> None:

@@ -4,7 +4,7 @@ A table stands between two comments of its page, `<!-- NAME -->` and `<!-- NAME 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import extender.cli.serve
 import extender.store.redis  # noqa: F401 -- imported late, where it is named
@@ -29,7 +29,8 @@ def metrics_table() -> str:
     """Every metric of ours as Markdown, by name."""
     rows = []
     for metric in sorted(REGISTRY.collect(), key=lambda metric: metric.name):
-        labels = sorted({label for sample in metric.samples for label in sample.labels if label != "le"})
+        declared: Sequence[str] = getattr(metric, "_labelnames", ())  # a family may have no series yet
+        labels = sorted({*declared, *(label for sample in metric.samples for label in sample.labels if label != "le")})
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
         rows.append(f"| `{name}` | {metric.type} | {', '.join(labels)} | {metric.documentation} |")
     return "\n".join(["| metric | type | labels | meaning |", "|---|---|---|---|", *rows, ""])
