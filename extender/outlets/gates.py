@@ -278,7 +278,7 @@ class GateController:
             self._enqueue(held)
             return
         log.warning("gate.patch_refused", pod=held.key, why=str(refusal))
-        await self._send(held, encode_ungating(pod.metadata and pod.metadata.uid))
+        await self._send(held, encode_ungating(pod.metadata.uid if pod.metadata else None))
         why = f"the API server refused what its images need, so only the gate was taken off: {refusal}"
         self._done(held, BARE, why)
 
