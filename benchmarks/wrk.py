@@ -200,14 +200,15 @@ class _Bodies(msgspec.Struct, frozen=True):
         raise LoadFailed(f"no answer from {url} in {seconds * longer:g} s")
 
     def _warm_up(self, url: str, seconds: float) -> None:
-        """Sends requests for that long, at least one, and checks every status."""
+        """Sends requests for that long, each body at least once, and checks every status."""
         deadline = time.monotonic() + seconds
         path = urlsplit(url).path
         with connect(url) as connection:
-            for serial, body in enumerate(itertools.cycle(self.bodies), _first_serial()):
-                connection.ask(request_bytes(path, body.replace(SERIAL.encode(), b"%08d" % (serial % 10**8))))
-                if time.monotonic() > deadline:
+            first = _first_serial()
+            for serial, body in enumerate(itertools.cycle(self.bodies), first):
+                if serial - first >= len(self.bodies) and time.monotonic() > deadline:
                     return
+                connection.ask(request_bytes(path, body.replace(SERIAL.encode(), b"%08d" % (serial % 10**8))))
 
     def _arguments(self) -> list[str]:
         """The arguments of the script."""

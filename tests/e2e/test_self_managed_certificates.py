@@ -56,6 +56,7 @@ async def call(world: World, service: ExtenderProcess) -> None:
     webhook["failurePolicy"] = "Fail"
     del webhook["clientConfig"]["caBundle"]
     await world.api.apply(configuration)
+    world.unregister_at_end(CONFIGURATION)
 
 
 async def client_config(world: World) -> Mapping[str, Any]:

@@ -172,13 +172,17 @@ class World:
         configuration = webhook_configuration(mode, service.admission_url, service.authority, namespace_selector)
         name = configuration["metadata"]["name"]
         await self.api.apply(configuration)
-        self._ending.push_async_callback(self.unregister_webhook, name)
+        self.unregister_at_end(name)
         [webhook] = configuration["webhooks"]
         probe = await self.namespace(labels=selected_labels(webhook["namespaceSelector"]))
         before = await service.calls("admission")
         async with asyncio.timeout(30):
             while await service.calls("admission") == before:
                 await self.review(pod("probe", self.images.multi, namespace=probe))
+
+    def unregister_at_end(self, name: str) -> None:
+        """Deletes the webhook after the test, before the services end that it calls."""
+        self._ending.push_async_callback(self.unregister_webhook, name)
 
     async def unregister_webhook(self, name: str = "multiarch-webhook") -> None:
         """Deletes the webhook. The API server may still call it once in the next moment."""
