@@ -5,14 +5,13 @@ with a queue's label are changed. Pods of their templates come to the pods' webh
 add and adds nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import structlog
 
-from extender.budgets import Budget, declare_budget
+from extender.budgets import declare_budget
 from extender.images.content import Answer
-from extender.images.platform import Platform
 from extender.kubernetes.admission_v1 import (
     AdmissionReview,
     complete_response,
@@ -24,10 +23,10 @@ from extender.kubernetes.admission_v1 import (
 from extender.kubernetes.batch_v1 import Job
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.metrics import counter
-from extender.outlets.pod_resolver import PodQuestion, PodResolver
-from extender.placement.facts import facts_of
+from extender.outlets.pod_resolver import PodQuestion
+from extender.outlets.pod_reviews import PodReviews
 from extender.placement.gate import GatePolicy, UnknownImages
-from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
+from extender.placement.mutation import AdmissionOutcome, Mutation
 from extender.placement.planning import AdmissionPolicy
 from extender.server.routes import Reply
 
@@ -45,7 +44,7 @@ JOBS = counter(
     (*(outcome for outcome in AdmissionOutcome if outcome is not AdmissionOutcome.GATED), _SKIPPED, _UNREADABLE),
 )
 
-_WAITING = declare_budget(
+WAITING = declare_budget(
     "outlets.jobs.waiting",
     unit="reviews of Jobs that wait for lookups",
     total=200,
@@ -68,47 +67,29 @@ class _JobCreation(msgspec.Struct, frozen=True):
     question: PodQuestion
 
 
-class JobAdmission:
-    """Answers reviews of Jobs that are being created; the arguments are those of `PodAdmission`.
+def for_templates(admission: AdmissionPolicy) -> AdmissionPolicy:
+    """The operator's settings as they hold for templates.
 
     No template gets a gate, which would hold each of its pods, or a scheduler's name. One with an image that is not
     known is left as it is: its pods are decided about when they are created.
     """
+    if admission.gate.unknown is UnknownImages.GATE:
+        admission = msgspec.structs.replace(admission, gate=GatePolicy())
+    return msgspec.structs.replace(admission, scheduler_name="")
 
-    def __init__(
-        self,
-        pod_resolver: PodResolver,
-        admission: AdmissionPolicy,
-        *,
-        cluster_platforms: Callable[[], frozenset[Platform]],
-        wait_seconds: float,
-        may_read_secrets: bool = False,
-    ) -> None:
-        if admission.gate.unknown is UnknownImages.GATE:
-            admission = msgspec.structs.replace(admission, gate=GatePolicy())
-        admission = msgspec.structs.replace(admission, scheduler_name="")
-        self._pod_resolver = pod_resolver
-        self._mutator = Mutator(pod_resolver.policy, admission)
-        self._confirms = admission.node_affinity.required
-        self._cluster_platforms = cluster_platforms
-        self._wait_seconds = wait_seconds
-        self._may_read_secrets = may_read_secrets
-        self._waiting = Budget(_WAITING)
+
+class JobAdmission:
+    """Answers reviews of Jobs that are being created; `reviews` decides by settings `for_templates`."""
+
+    def __init__(self, reviews: PodReviews) -> None:
+        self._reviews = reviews
 
     async def review(self, body: bytes) -> Reply:
         """The AdmissionReview with the response to the one in `body`. Raises InvalidRequest."""
         gathered = self._gather(body)
         if isinstance(gathered, Reply):
             return gathered
-        question, tenant = gathered.question, gathered.question.keyring.tenant
-        may_wait = self._waiting.take(tenant)
-        try:
-            wait_seconds = self._wait_seconds if may_wait else 0.0
-            answers = await self._pod_resolver.resolve(question, wait_seconds, revalidate=self._confirms)
-        finally:
-            if may_wait:
-                self._waiting.give_back(tenant)
-        return self._decide(gathered, answers)
+        return self._decide(gathered, await self._reviews.resolve(gathered.question))
 
     @staticmethod
     def fallback(body: bytes, event_id: str) -> bytes:
@@ -119,29 +100,20 @@ class JobAdmission:
         review = decode_review(body)
         if not is_job_creation(review.request):
             return _skipped(review)
-        namespace = review.request.namespace or ""
         try:
             job = _JOB.decode(review.request.object)
             labels = (job.metadata and job.metadata.labels) or {}
             if not labels.get(QUEUE_LABEL) or job.spec is None or not bytes(job.spec.template):
                 return _skipped(review)
             template = _POD.decode(job.spec.template)
-            overrides = self._pod_resolver.overrides_of(template, namespace)
-            skipped = self._mutator.skip(template, overrides)
+            question = self._reviews.gather(template, review.request.namespace or "")
         except _UNDECODABLE as exc:
             return _unreadable(review, exc)
-        if skipped:
-            return _reply(review, skipped)
-        question = self._pod_resolver.question(template, namespace, overrides, may_read=self._may_read_secrets)
-        return _JobCreation(review, template, question)
+        return _reply(review, question) if isinstance(question, Mutation) else _JobCreation(review, template, question)
 
     def _decide(self, creation: _JobCreation, answers: Sequence[Answer]) -> Reply:
-        question = creation.question
-        facts = facts_of(question.images, answers, may_be_pending=True)
         try:
-            mutation = self._mutator.mutate(
-                creation.template, question.images, facts, question.overrides, self._cluster_platforms()
-            )
+            mutation = self._reviews.decide(creation.template, creation.question, answers)
         except _UNDECODABLE as exc:
             return _unreadable(creation.review, exc)
         return _reply(creation.review, mutation)

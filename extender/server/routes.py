@@ -9,6 +9,7 @@ import functools
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 
 import msgspec
 import structlog
@@ -17,6 +18,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
+from extender.budgets import UNAUTHENTICATED
 from extender.errors import InvalidRequest
 from extender.metrics import counter, counters, histogram
 from extender.server.connection import DirectServer, connection_of
@@ -93,6 +95,17 @@ class TokenRoutes(msgspec.Struct, frozen=True):
         return route
 
 
+_CALLER: ContextVar[str] = ContextVar("_CALLER", default=UNAUTHENTICATED)
+
+
+def current_caller() -> str:
+    """The address whose request is being answered, as `callers.caller_address` has it; `?` outside of a request.
+
+    Answers that take no waiting have none.
+    """
+    return _CALLER.get()
+
+
 NO_TOKEN_ROUTES = TokenRoutes({}, lambda _token: False)
 
 
@@ -138,6 +151,7 @@ def route_server(
             response = _problem(405, "this path takes POST")
             response.headers["Allow"] = "POST"
         else:
+            _CALLER.set(connection_of(request).caller.caller.address)
             response = await _answer(route, request, body_limit_bytes)
         return _ending(response, is_last=draining() or not request.content.is_eof())
 

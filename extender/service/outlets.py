@@ -5,13 +5,19 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from extender.budgets import BudgetSpec
 from extender.config.checks import is_loopback
 from extender.config.tree import Config, TlsConfig
+from extender.outlets.admission import WAITING as PODS_WAITING
 from extender.outlets.admission import PodAdmission
-from extender.outlets.jobs import JobAdmission
+from extender.outlets.jobs import WAITING as JOBS_WAITING
+from extender.outlets.jobs import JobAdmission, for_templates
 from extender.outlets.pod_resolver import PodResolver
+from extender.outlets.pod_reviews import PodReviews
 from extender.outlets.scheduler import SchedulerVerbs
 from extender.outlets.scheduler_names import SchedulerNaming
+from extender.outlets.strangers import Strangers
+from extender.placement.planning import AdmissionPolicy
 from extender.server.callers import Limits
 from extender.server.routes import Route
 from extender.service.cluster_view import ClusterView
@@ -65,51 +71,69 @@ def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
     """The routes of the webhooks by path.
 
     If the API server is known by a token alone, these have none: everybody is answered about pods from the cache, and
-    about Jobs not at all. Naming a scheduler never takes a token, as the error of a webhook with `failurePolicy: Fail`
-    shows the path to the pod's creator.
+    about Jobs not at all, when it is the turn of a stranger. Naming a scheduler never takes a token, as the error of a
+    webhook with `failurePolicy: Fail` shows the path to the pod's creator.
     """
     naming = SchedulerNaming(pod_resolver, config.admission.scheduler_name)
-    names = {SCHEDULER_NAMES: Route("admission", naming.review, naming.fallback, naming.review_nowait)}
     is_api_server = may_read_for_reviews(config)
-    admission = _admission(config, pod_resolver, cluster_view, may_read_secrets=is_api_server)
     if config.admission.path_token_file and not is_api_server:
-        return {REVIEWS: Route("admission", admission.review_from_cache, admission.fallback), **names}
-    jobs = _jobs(config, pod_resolver, cluster_view, may_read_secrets=is_api_server)
-    pods = Route("admission", admission.review, admission.fallback, admission.review_nowait)
-    return {REVIEWS: pods, JOBS: Route("admission", jobs.review, jobs.fallback), **names}
+        strangers = Strangers(time.monotonic)
+        pods = _pod_admission(config, pod_resolver, cluster_view, may_read_secrets=False)
+        from_cache = strangers.take_turns(REVIEWS, pods.review_from_cache_nowait)
+        named = strangers.take_turns(SCHEDULER_NAMES, naming.review_nowait)
+        return {
+            REVIEWS: Route("admission", from_cache, pods.fallback),
+            SCHEDULER_NAMES: Route("admission", named, naming.fallback),
+        }
+    names = {SCHEDULER_NAMES: Route("admission", naming.review, naming.fallback, naming.review_nowait)}
+    return {**_review_routes(config, pod_resolver, cluster_view, may_read_secrets=is_api_server), **names}
 
 
 def admission_token_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
     """The routes of reviews whose path ends in a valid token, which only the API server was told."""
-    admission = _admission(config, pod_resolver, cluster_view, may_read_secrets=True)
-    jobs = _jobs(config, pod_resolver, cluster_view, may_read_secrets=True)
-    pods = Route("admission", admission.review, admission.fallback, admission.review_nowait)
-    return {REVIEWS: pods, JOBS: Route("admission", jobs.review, jobs.fallback)}
+    return _review_routes(config, pod_resolver, cluster_view, may_read_secrets=True)
 
 
-def _admission(
+def _review_routes(
+    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, *, may_read_secrets: bool
+) -> Mapping[str, Route]:
+    pods = _pod_admission(config, pod_resolver, cluster_view, may_read_secrets=may_read_secrets)
+    settings = for_templates(admission_policy_of(config))
+    jobs = JobAdmission(
+        _reviews(config, pod_resolver, settings, JOBS_WAITING, cluster_view, may_read_secrets=may_read_secrets)
+    )
+    return {
+        REVIEWS: Route("admission", pods.review, pods.fallback, pods.review_nowait),
+        JOBS: Route("admission", jobs.review, jobs.fallback),
+    }
+
+
+def _pod_admission(
     config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, *, may_read_secrets: bool
 ) -> PodAdmission:
+    settings = admission_policy_of(config)
     return PodAdmission(
-        pod_resolver,
-        admission_policy_of(config),
-        cluster_platforms=cluster_view.platforms,
-        wait_seconds=config.admission.wait_seconds,
-        clock=time.monotonic,
-        may_read_secrets=may_read_secrets,
-        can_gate=cluster_view.can_gate,
+        _reviews(config, pod_resolver, settings, PODS_WAITING, cluster_view, may_read_secrets=may_read_secrets)
     )
 
 
-def _jobs(
-    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, *, may_read_secrets: bool
-) -> JobAdmission:
-    return JobAdmission(
+def _reviews(
+    config: Config,
+    pod_resolver: PodResolver,
+    settings: AdmissionPolicy,
+    waiting: BudgetSpec,
+    cluster_view: ClusterView,
+    *,
+    may_read_secrets: bool,
+) -> PodReviews:
+    return PodReviews(
         pod_resolver,
-        admission_policy_of(config),
+        settings,
+        waiting,
         cluster_platforms=cluster_view.platforms,
         wait_seconds=config.admission.wait_seconds,
         may_read_secrets=may_read_secrets,
+        can_gate=cluster_view.can_gate,
     )
 
 

@@ -17,8 +17,9 @@ from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
-from extender.outlets.admission import PodAdmission
+from extender.outlets.admission import WAITING, PodAdmission
 from extender.outlets.pod_resolver import PodResolver
+from extender.outlets.pod_reviews import PodReviews
 from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.annotations import PREFIX
 from extender.placement.nodes import NodeLookup, NodePlatforms
@@ -99,11 +100,13 @@ class _Service:
         ]
         self.admissions = [
             PodAdmission(
-                pod_resolver,
-                admission,
-                cluster_platforms=lambda: frozenset(map(parse_platform, _NODES.values())),
-                wait_seconds=0.0,
-                clock=self.clock,
+                PodReviews(
+                    pod_resolver,
+                    admission,
+                    WAITING,
+                    cluster_platforms=lambda: frozenset(map(parse_platform, _NODES.values())),
+                    wait_seconds=0.0,
+                )
             )
             for admission in (settings("both", "multiarch"), settings("none"))
         ]

@@ -6,7 +6,6 @@ Each case asks the way the service asks about a pod, and then the way `inspect` 
 import asyncio
 import base64
 import json
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
@@ -31,8 +30,9 @@ from extender.demo.registry import EmbeddedRegistry
 from extender.images.content import Answer, Content, Failure
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
-from extender.outlets.admission import PodAdmission
+from extender.outlets.admission import WAITING, PodAdmission
 from extender.outlets.pod_resolver import PodQuestion, PodResolver
+from extender.outlets.pod_reviews import PodReviews
 from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.annotations import Overrides
 from extender.placement.facts import images_of
@@ -378,14 +378,15 @@ async def test_review_makes_us_read_a_secret_only_if_nobody_else_could(
 ) -> None:
     """Anyone who reaches the webhook could otherwise name another tenant's secret."""
     world.write_secret("a", "ann", "a-secret")
-    admission = PodAdmission(
+    reviews = PodReviews(
         world.pod_resolver,
         AdmissionPolicy(tolerations=Config().admission.tolerations),
+        WAITING,
         cluster_platforms=frozenset,
         wait_seconds=10,
-        clock=time.monotonic,
         may_read_secrets=may_read,
     )
+    admission = PodAdmission(reviews)
     document = review_of(world.pod("a", "pull"), namespace="a")
     reply = await admission.review(msgspec.json.encode(document))
     response = msgspec.json.decode(reply.body)["response"]
@@ -412,30 +413,31 @@ class SlowResolver(Resolver):
 async def test_reviews_of_one_tenant_that_wait_leave_room_for_others(world: World) -> None:
     """Each holds a connection of the API server for the whole wait; those beyond the share are answered at once."""
     resolver = SlowResolver()
-    admission = PodAdmission(
+    reviews = PodReviews(
         msgspec.structs.replace(world.pod_resolver, resolver=resolver),
         AdmissionPolicy(tolerations=Config().admission.tolerations),
+        WAITING,
         cluster_platforms=frozenset,
         wait_seconds=10,
-        clock=time.monotonic,
         may_read_secrets=True,
     )
+    admission = PodAdmission(reviews)
     bodies = {
         namespace: msgspec.json.encode(review_of(world.pod(namespace, "pull"), namespace=namespace))
         for namespace in ("a", "b")
     }
-    reviews = [asyncio.create_task(admission.review(bodies["a"])) for _ in range(300)]
+    waiting = [asyncio.create_task(admission.review(bodies["a"])) for _ in range(300)]
     await asyncio.sleep(0)
-    done = [review for review in reviews if review.done()]
+    done = [review for review in waiting if review.done()]
     assert len(done) == 50
     assert all(b'"allowed":true' in review.result().body for review in done)
     other = asyncio.create_task(admission.review(bodies["b"]))
     await asyncio.sleep(0)
     assert not other.done()
     assert resolver.waits == [10] * 250 + [0] * 50 + [10]
-    for review in (*reviews, other):
+    for review in (*waiting, other):
         review.cancel()
-    await asyncio.gather(*reviews, other, return_exceptions=True)
+    await asyncio.gather(*waiting, other, return_exceptions=True)
     again = asyncio.create_task(admission.review(bodies["a"]))
     await asyncio.sleep(0)
     assert resolver.waits[-1] == 10

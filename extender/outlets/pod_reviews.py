@@ -1,0 +1,84 @@
+"""What the webhooks of pods and of Jobs share: which pods are decided about, and how long a review waits for lookups.
+
+They differ in what they read and answer; a Job's template is a pod here.
+"""
+
+from collections.abc import Callable, Sequence
+
+from extender.budgets import Budget, BudgetSpec
+from extender.images.content import Answer
+from extender.images.platform import Platform
+from extender.kubernetes.core_v1 import CreatedPod
+from extender.outlets.pod_resolver import PodQuestion, PodResolver
+from extender.placement.facts import facts_of, is_unresolved
+from extender.placement.gate import UnknownImages
+from extender.placement.mutation import Mutation, Mutator
+from extender.placement.planning import AdmissionPolicy
+
+
+class PodReviews:
+    """Gathers what is known of a pod in a review, and decides.
+
+    Reviews of one webhook that wait at once are bounded by `waiting`; each waits `wait_seconds` at most.
+    `cluster_platforms` gives the platforms of the cluster's nodes, none if no cluster is watched. `may_read_secrets`:
+    only the API server can reach the webhook, so the pull secrets that a review's pod names may be read. Any other
+    caller could name another tenant's secrets, and gets what is public and what the operator's credentials open.
+    `can_gate` tells whether a gate controller provably lets go of pods at present; without one no pod is held.
+    """
+
+    def __init__(
+        self,
+        pod_resolver: PodResolver,
+        admission: AdmissionPolicy,
+        waiting: BudgetSpec,
+        *,
+        cluster_platforms: Callable[[], frozenset[Platform]],
+        wait_seconds: float,
+        may_read_secrets: bool = False,
+        can_gate: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._pod_resolver = pod_resolver
+        self._mutator = Mutator(pod_resolver.policy, admission)
+        self._confirms = admission.node_affinity.required
+        self._holds = admission.gate.unknown is UnknownImages.GATE
+        self._waiting = Budget(waiting)
+        self._cluster_platforms = cluster_platforms
+        self._wait_seconds = wait_seconds
+        self._may_read_secrets = may_read_secrets
+        self._can_gate = can_gate
+
+    def gather(self, pod: CreatedPod, namespace: str) -> PodQuestion | Mutation:
+        """What to ask about the pod; its mutation if nothing is asked."""
+        overrides = self._pod_resolver.overrides_of(pod, namespace)
+        skipped = self._mutator.skip(pod, overrides)
+        if skipped:
+            return skipped
+        return self._pod_resolver.question(pod, namespace, overrides, may_read=self._may_read_secrets)
+
+    def fresh(self, question: PodQuestion) -> list[Answer] | None:
+        """One answer per image if the cache has all of them and each is fresh; else None."""
+        return self._pod_resolver.fresh(question)
+
+    def peek(self, question: PodQuestion) -> list[Answer]:
+        """One answer per image from the cache, fresh or stale; None where it has none."""
+        return self._pod_resolver.peek(question)
+
+    async def resolve(self, question: PodQuestion) -> list[Answer]:
+        """One answer per image after the wait, or at once if too many reviews of the tenant wait already."""
+        tenant = question.keyring.tenant
+        may_wait = self._waiting.take(tenant)
+        try:
+            wait_seconds = self._wait_seconds if may_wait else 0.0
+            # A required affinity stays in the pod even if the image's tag moves, so a stale answer is confirmed first.
+            return await self._pod_resolver.resolve(question, wait_seconds, revalidate=self._confirms)
+        finally:
+            if may_wait:
+                self._waiting.give_back(tenant)
+
+    def decide(self, pod: CreatedPod, question: PodQuestion, answers: Sequence[Answer]) -> Mutation:
+        """What becomes of the pod. Raises msgspec.ValidationError and others for a pod that cannot be read."""
+        facts = facts_of(question.images, answers, may_be_pending=True)
+        may_hold = self._holds and any(map(is_unresolved, facts)) and self._can_gate()
+        return self._mutator.mutate(
+            pod, question.images, facts, question.overrides, self._cluster_platforms(), may_hold=may_hold
+        )
