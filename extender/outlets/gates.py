@@ -316,8 +316,11 @@ class GateController:
         self._later(held, _RETRY.seconds(held.failures, self._random))
 
     def _wait(self, held: HeldPod, question: PodQuestion) -> None:
-        """Has the pod judged again when its images' lookups tell something new, and when its time is over."""
-        if held in self._waits:
+        """Has the pod judged again when its images' lookups tell something new, and when its time is over.
+
+        A pod that was forgotten while it was judged, as it is gone or another one of its name has come, waits no more.
+        """
+        if held in self._waits or held not in self._pods:
             return
         if not self._waits.join(held, question, self._tasks):
             self._later(held, _REFUSED_SECONDS)

@@ -4,6 +4,7 @@ It decides nothing about a pod: `on_answers` is called with those for which ther
 """
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Hashable
 
 import structlog
@@ -40,7 +41,7 @@ class _ImageWait:
         self.key = key
         self.question = question
         self.tenant = tenant
-        self.members: dict[str, HeldPod] = {}
+        self.members: dict[HeldPod, None] = {}
         self.answers: list[Answer] | None = None
 
 
@@ -87,8 +88,9 @@ class ImageWaits:
             if not self._budget.take(pod.namespace):
                 return False
             wait = self._waits[key] = _ImageWait(key, question, pod.namespace)
-            tasks.create_task(self._follow(wait))
-        wait.members[pod.key] = pod
+            # A task that is cancelled before its first step runs nothing of its coroutine, no `finally` either.
+            tasks.create_task(self._follow(wait)).add_done_callback(functools.partial(self._end, wait))
+        wait.members[pod] = None
         self._wait_of[pod] = wait
         return True
 
@@ -96,7 +98,7 @@ class ImageWaits:
         """Ends the pod's wait, if it waits."""
         wait = self._wait_of.pop(pod, None)
         if wait:
-            wait.members.pop(pod.key, None)
+            wait.members.pop(pod, None)
 
     async def _follow(self, wait: _ImageWait) -> None:
         """Looks the images up until nobody waits for them."""
@@ -105,22 +107,24 @@ class ImageWaits:
         except Exception:
             log.exception("gate.failed", images=[image.reference for image in wait.question.images])
             await self._sleep(_WAIT_SECONDS)
-            for pod in list(wait.members.values()):
-                self.leave(pod)
-                self._on_answers(pod)
-        finally:
-            self._budget.give_back(wait.tenant)
-            del self._waits[wait.key]
+
+    def _end(self, wait: _ImageWait, _task: asyncio.Task[None]) -> None:
+        """Forgets a wait whose task has ended, and has pods that still wait judged again."""
+        self._budget.give_back(wait.tenant)
+        del self._waits[wait.key]
+        for pod in list(wait.members):
+            self.leave(pod)
+            self._on_answers(pod)
 
     async def _look_up(self, wait: _ImageWait) -> None:
         began, wait_seconds, pace_seconds = self._clock(), _FIRST_WAIT_SECONDS, _FIRST_PACE_SECONDS
         while wait.members:
             started = self._clock()
-            left = min(pod.expires_at for pod in wait.members.values()) - started
+            left = min(pod.expires_at for pod in wait.members) - started
             answers = await self._resolve(wait, max(0.0, min(wait_seconds, left)), began)
             is_new = answers != wait.answers
             wait.answers = answers
-            for pod in wait.members.values():
+            for pod in wait.members:
                 if is_new or pod.expires_at <= self._clock():
                     self._on_answers(pod)
             await self._sleep(_SETTLE_SECONDS)

@@ -302,6 +302,21 @@ async def test_recreated_pod_is_another_pod(cluster: Cluster, tmp_path: Path) ->
     assert [patch["metadata"]["uid"] for patch in cluster.patches()] == ["other"]
 
 
+async def test_pod_that_is_gone_by_the_end_of_its_judgement_waits_no_more(cluster: Cluster, tmp_path: Path) -> None:
+    """It would keep its lookup going for ever."""
+    cluster.create("short", "late:1")
+    async with controlled(cluster, tmp_path) as controller:
+        await cluster.is_told("WaitingForImagePlatforms")
+        [held] = controller._pods  # noqa: SLF001
+        question = controller._waits._wait_of[held].question  # noqa: SLF001
+        cluster.api.remove(PODS, "short")
+        async with asyncio.timeout(5):
+            while held in controller._pods:  # noqa: SLF001
+                await asyncio.sleep(0.005)
+        controller._wait(held, question)  # noqa: SLF001  # as its judgement ends
+        assert held not in controller._waits  # noqa: SLF001
+
+
 async def test_pod_that_is_gone_is_forgotten(cluster: Cluster, tmp_path: Path) -> None:
     """404: nothing is left to do, and nothing is tried again."""
     before = REFUSALS["gone"].value

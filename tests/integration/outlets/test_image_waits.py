@@ -1,0 +1,92 @@
+"""Pods that wait for images: nobody waits for a lookup that will not come."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from extender.credentials.keyring import JoinedKeyring, Keyring
+from extender.images.content import Answer
+from extender.kubernetes.core_v1 import PodReference
+from extender.outlets.held_pods import HeldPod
+from extender.outlets.image_waits import ImageWaits
+from extender.outlets.pod_resolver import PodQuestion, PodResolver
+from extender.placement.annotations import Overrides
+from extender.placement.facts import PodImage
+from extender.placement.policy import Policy
+from extender.resolver.image_cache import ImageQuery
+from extender.resolver.resolver import Resolver
+
+QUESTION = PodQuestion(Overrides(), (PodImage("registry.example.com/app:1"),), JoinedKeyring((), tenant="shop"))
+
+
+class CountingResolver(Resolver):
+    """Knows nothing about any image, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def resolve_all(
+        self, queries: Sequence[ImageQuery], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
+    ) -> list[Answer]:
+        """Nothing, whatever is asked."""
+        self.asked += 1
+        return [None for _ in queries]
+
+
+def held(name: str) -> HeldPod:
+    """A pod of this name."""
+    return HeldPod(f"shop/{name}", PodReference("shop", name, f"uid-{name}"), 0.0, 1e9)
+
+
+@pytest.fixture
+def resolver() -> CountingResolver:
+    """What the waits ask."""
+    return CountingResolver()
+
+
+@pytest.fixture
+def judged() -> list[HeldPod]:
+    """The pods that may be judged again, in that order."""
+    return []
+
+
+@pytest.fixture
+def waits(resolver: CountingResolver, judged: list[HeldPod]) -> ImageWaits:
+    """The waits, none at first."""
+    pod_resolver = PodResolver(resolver, JoinedKeyring(()), Policy(), lambda _: None, lambda: None)
+    return ImageWaits(pod_resolver, judged.append, clock=time.monotonic, sleep=asyncio.sleep)
+
+
+async def begin_and_cancel(waits: ImageWaits, pod: HeldPod) -> None:
+    """Has the pod wait, and ends the controller's tasks before the lookup's first step."""
+
+    async def lead() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            assert waits.join(pod, QUESTION, tasks)
+            raise asyncio.CancelledError
+
+    await asyncio.gather(asyncio.create_task(lead()), return_exceptions=True)
+
+
+async def test_a_wait_that_never_began_keeps_no_later_pod_waiting(
+    waits: ImageWaits, resolver: CountingResolver, judged: list[HeldPod]
+) -> None:
+    """A leader that steps down as a pod begins to wait, and leads again, looks the image up for the next pod."""
+    first, second = held("first"), held("second")
+    await begin_and_cancel(waits, first)
+    assert (first in waits, resolver.asked) == (False, 0)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        assert waits.join(second, QUESTION, tasks)
+        while second not in judged:
+            await asyncio.sleep(0.001)
+        waits.leave(second)
+    assert resolver.asked >= 1
+
+
+async def test_waits_that_never_began_give_back_what_they_took(waits: ImageWaits) -> None:
+    """Else the namespace's share of lookups would be spent after so many."""
+    for _ in range(600):
+        await begin_and_cancel(waits, held("pod"))
+    assert len(waits) == 0
