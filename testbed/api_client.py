@@ -118,7 +118,7 @@ class ApiClient:
     ) -> AsyncGenerator[tuple[str, KubernetesObject], None]:
         """Yields (ADDED, MODIFIED or DELETED, object) for each existing object, then for each change, until closed.
 
-        The server may end the watch at any time, and a busy server does.
+        The server may end the watch at any time, by an ERROR too, and a busy server does.
         """
         query = urlencode({**selectors, "watch": "1"})
         path = await self._path(api_version, kind, namespace)
@@ -127,6 +127,8 @@ class ApiClient:
                 raise _api_error(response.status, await response.read())
             async for line in _lines(response.content):
                 event = msgspec.json.decode(line, type=dict[str, Any])
+                if event["type"] == "ERROR":  # its object is a Status
+                    return
                 yield event["type"], event["object"]
 
     async def wait_for(
