@@ -20,6 +20,8 @@ from extender.kubernetes.meta_v1 import Status
 from extender.watched_files import FileSetting, report_loaded, report_refused
 
 JSON = "application/json"
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""Has the API server send the metadata of an object and nothing else of it."""
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 TIMEOUT_SECONDS = 30.0
@@ -115,6 +117,7 @@ class ClusterClient:
         body: bytes,
         content_type: str = JSON,
         *,
+        accept: str = JSON,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> bytes:
         """Changes what is at `path`, and returns the undecoded answer: as a rule the object as it is then.
@@ -123,7 +126,7 @@ class ClusterClient:
         ClusterRefused the caller cannot know whether the change was made, so it should carry a resourceVersion.
         """
         call = ApiCall(path, None, method, body, content_type)
-        return await self._read(call, JSON, timeout_seconds, MAX_BODY_BYTES)
+        return await self._read(call, accept, timeout_seconds, MAX_BODY_BYTES)
 
     async def stream(
         self,

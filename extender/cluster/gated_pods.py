@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
-from extender.cluster.client import STRATEGIC_MERGE_PATCH, ClusterClient, ClusterRefused
+from extender.cluster.client import METADATA, STRATEGIC_MERGE_PATCH, ClusterClient, ClusterRefused
 from extender.cluster.listwatch import Resource
 from extender.cluster.pods import PENDING, PODS
 from extender.errors import ClusterError
@@ -97,7 +97,8 @@ async def read_pod(client: ClusterClient, namespace: str, name: str) -> bytes | 
 
 async def patch_pod(client: ClusterClient, namespace: str, name: str, patch: bytes) -> None:
     """Changes the pod by a strategic merge patch. Raises ClusterError, ClusterRefused where the API server says no."""
-    await client.send("PATCH", _path(namespace, name), patch, STRATEGIC_MERGE_PATCH, timeout_seconds=_TIMEOUT_SECONDS)
+    path = _path(namespace, name)
+    await client.send("PATCH", path, patch, STRATEGIC_MERGE_PATCH, accept=METADATA, timeout_seconds=_TIMEOUT_SECONDS)
 
 
 def _path(namespace: str, name: str) -> str:

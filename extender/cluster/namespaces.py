@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from extender.cluster.client import METADATA
 from extender.cluster.listwatch import Resource
 from extender.errors import ClusterError
 from extender.kubernetes.meta_v1 import PartialObjectMetadata
@@ -17,7 +18,7 @@ NAMESPACES = Resource(
     name="namespaces",
     path="/api/v1/namespaces",
     list_accept="application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
-    watch_accept="application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+    watch_accept=METADATA,
 )
 
 
