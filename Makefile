@@ -61,6 +61,14 @@ tables: setup ## Write the tables of the documentation that are made from code
 manifests: setup ## Render deploy/manifests from the chart, and make the schema of its values (needs helm)
 	@$(BIN)/python -m testbed.chart
 
+.PHONY: sbom
+sbom: setup ## Write what the image is made of to dist/sbom.cdx.json (CycloneDX)
+	@$(BIN)/python -m testbed.bill_of_materials dist/sbom.cdx.json
+
+.PHONY: wheels
+wheels: setup ## Prove that every pin has a wheel for each architecture of the image (downloads them)
+	@$(BIN)/python -m testbed.wheels
+
 .PHONY: format
 format: setup ## Rewrite the code in the house format
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
@@ -126,4 +134,4 @@ lock: ## Resolve the requirements files anew (needs uv)
 
 .PHONY: clean
 clean: ## Remove what these targets made in the checkout
-	@rm -rf .venv .venv-3.* .bench site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .venv-3.* .bench build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,8 @@ PROGRAMS = ("buildah", "debootstrap")
 PACKAGES = ("ca-certificates", "python3", "python3-pip")
 BASE = f"localhost/base:{'.'.join(PACKAGES)}"
 BUILT = "localhost/built"
+EPOCH = 1_600_000_000
+"""What the builds are told of the time; another than the Dockerfile's default."""
 _SECONDS = 900
 
 
@@ -31,28 +33,47 @@ class BuildahMissing(Exception):
 
 
 class Image(NamedTuple):
-    """A built image: its files, in a folder that this user can read, and its Config."""
+    """A built image: its files, in a folder that this user can read, its Config, and what identifies its bytes."""
 
     root: Path
     config: Mapping[str, Any]  # Config of the OCI image specification
+    layers: Sequence[str]  # digests of the layers' uncompressed archives
+    digest: str  # of the manifest
 
     def command(self, *arguments: str) -> list[str]:
-        """Returns the command that runs the image's entry point as its user, on its files only, read-only."""
-        isolated = 'mount --bind -o ro "$0" "$0" && exec chroot --userspec="$1" --groups= "$0" env -i "${@:2}"'
+        """Returns the command that runs the image's entry point as its user, on its files only, read-only.
+
+        What prepares that is of this machine, so that the image needs no program of its own for it.
+        """
+        isolated = 'mount --bind -o ro "$0" "$0" && exec "$@"'
         environment = [*self.config["Env"], "HOME=/"]  # container runtimes set it for a user without an account
-        shell = ["/usr/bin/unshare", "--mount", "bash", "-c", isolated, str(self.root), self.config["User"]]
-        return [*shell, *environment, *self.config["Entrypoint"], *arguments]
+        within = ["/usr/sbin/chroot", f"--userspec={self.config['User']}", "--groups=", str(self.root)]
+        entered = ["/usr/bin/env", "-i", *environment, *within, *self.config["Entrypoint"]]
+        return ["/usr/bin/unshare", "--mount", "bash", "-c", isolated, str(self.root), *entered, *arguments]
+
+
+class ImageBuilder:
+    """Builds images, which exist until the block that gave it ends."""
+
+    def __init__(self, storage: "_Storage") -> None:
+        self._storage = storage
+
+    def build(self, context: Path, name: str) -> Image:
+        """Builds the image of the Dockerfile in `context`, with EPOCH as the time of the build.
+
+        Raises:
+            subprocess.CalledProcessError: the build failed.
+        """
+        self._storage.build(context, f"{BUILT}/{name}")
+        return self._storage.image(f"{BUILT}/{name}")
 
 
 @contextmanager
-def built_image(context: Path) -> Iterator[Image]:
-    """Builds the image of the Dockerfile in `context`; it exists inside the block.
-
-    The first build makes the base, in a minute.
+def image_builder() -> Iterator[ImageBuilder]:
+    """Gives what builds images, one process at a time. The first use makes the base, in a minute.
 
     Raises:
         BuildahMissing: this is not root on Debian with a package archive.
-        subprocess.CalledProcessError: the build failed.
     """
     _require()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "multiarch-extender" / "image"
@@ -65,8 +86,7 @@ def built_image(context: Path) -> Iterator[Image]:
         storage.clear()  # left by a run that was killed
         if not storage.has(BASE):
             storage.make_base()
-        storage.build(context)
-        yield Image(storage.mount(BUILT), storage.config(BUILT))
+        yield ImageBuilder(storage)
 
 
 class _Storage:
@@ -83,8 +103,9 @@ class _Storage:
     def clear(self) -> None:
         """Removes all containers, and all images except the base."""
         self._run("rm", "--all")
-        if self.has(f"{BUILT}:latest"):
-            self._run("rmi", "--force", BUILT)
+        listed = self._run("images", "--all", "--format", "{{.ID}} {{.Name}}:{{.Tag}}").splitlines()
+        if others := sorted({line.split()[0] for line in listed if line.split()[1] != BASE}):
+            self._run("rmi", "--force", *others)
 
     def make_base(self) -> None:
         """Makes the base: Debian with Python and pip, of this machine's release."""
@@ -95,22 +116,20 @@ class _Storage:
         shutil.rmtree(root / "var/cache/apt/archives")
         self._run("commit", "--rm", container, BASE)
 
-    def build(self, context: Path) -> None:
+    def build(self, context: Path, name: str) -> None:
         """Builds on the base, with this machine's settings for pip."""
-        settings = ["--isolation", "chroot", "--layers=false", "--pull=never", "--build-arg", f"PYTHON_IMAGE={BASE}"]
+        settings = ["--isolation", "chroot", "--layers=false", "--pull=never", "--timestamp", str(EPOCH)]
+        settings += ["--build-arg", f"PYTHON_IMAGE={BASE}", "--build-arg", f"SOURCE_DATE_EPOCH={EPOCH}"]
         with tempfile.TemporaryDirectory() as folder:
-            self._run("build", *settings, *_pip_volumes(Path(folder)), "--tag", BUILT, str(context))
+            self._run("build", *settings, *_pip_volumes(Path(folder)), "--tag", name, str(context))
 
-    def mount(self, image: str) -> Path:
-        """Returns the folder of the files of a new container of the image."""
-        container = self._run("from", "--pull=never", image).strip()
-        return Path(self._run("mount", container).strip())
-
-    def config(self, image: str) -> Mapping[str, Any]:
-        """Returns the image's Config."""
-        described: dict[str, Any] = msgspec.json.decode(self._run("inspect", "--type", "image", image))
-        config: Mapping[str, Any] = described["OCIv1"]["config"]
-        return config
+    def image(self, name: str) -> Image:
+        """Returns the image, with its files in the folder of a new container."""
+        container = self._run("from", "--pull=never", name).strip()
+        described: dict[str, Any] = msgspec.json.decode(self._run("inspect", "--type", "image", name))
+        oci = described["OCIv1"]
+        root = Path(self._run("mount", container).strip())
+        return Image(root, oci["config"], oci["rootfs"]["diff_ids"], described["FromImageDigest"])
 
     def _run(self, *arguments: str) -> str:
         return _run([*self._buildah, *arguments])
