@@ -162,13 +162,21 @@ class AdmissionConfig(Section, frozen=True):
     """Given to every pod received that has no schedulerName or `default-scheduler`; empty changes none."""
 
 
+class FactsTlsConfig(TlsConfig, frozen=True):
+    gatekeeper_ca: str = ""
+    """PEM file of the authority of Gatekeeper's certificate. Whoever shows a certificate of it may ask
+    `/facts/gatekeeper` for what anybody may know of images; others need a token and no certificate. Empty: nobody."""
+
+
 class FactsConfig(Section, frozen=True):
     listen: str = ""
     """host:port of `/explain` and `/facts`, which tell callers with a token of the cluster what is known of a pod or an
     image; empty: off. The service must then be allowed to create TokenReviews and SubjectAccessReviews and to get
     pods."""
-    tls: TlsConfig | None = None
-    """Certificate files; null is allowed on a loopback address only, since callers send tokens."""
+    tls: FactsTlsConfig | None = None
+    """Certificate files; null is allowed on a loopback address only, since callers send tokens. `gatekeeper_ca` is the
+    PEM file of the authority of Gatekeeper's certificate, which may ask `/facts/gatekeeper` for what anybody may know
+    of images."""
 
 
 class PlacementConfig(Section, frozen=True):

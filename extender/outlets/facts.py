@@ -6,7 +6,8 @@ namespace, else as anybody may see it. No pull secret is used for an image alone
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -16,6 +17,7 @@ from extender.credentials.keyring import JoinedKeyring
 from extender.images.content import Evidence
 from extender.images.platform import Platform
 from extender.kubernetes.authentication_v1 import UserInfo
+from extender.kubernetes.externaldata_v1beta1 import API_VERSION, Item, ProviderRequest, encode_items
 from extender.kubernetes.pod_templates import KubernetesObject, node_of, pod_of
 from extender.kubernetes.reported_v1 import NamedPod
 from extender.outlets.explaining import PodExplainer
@@ -25,10 +27,16 @@ from extender.reports.explanation import Subject
 from extender.resolver.image_cache import ImageQuery
 from extender.server.authenticated import RefusedCaller
 
+T = TypeVar("T")
+
 SOURCE = "the memory of the service"
+GATEKEEPER = UserInfo(username="system:multiarch-extender:gatekeeper")
+"""Who shows a certificate of the authority that is trusted for Gatekeeper; `system:` is no name that people have."""
 _MOST_IMAGE = 1024  # characters; references that can be pulled have fewer than 800
+_MOST_IMAGES = 64  # of one request; nearly all pods have fewer than ten
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
 _POD = msgspec.json.Decoder(NamedPod)
+_PROVIDER_REQUEST = msgspec.json.Decoder(ProviderRequest)
 
 
 class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +54,16 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     age_seconds: float | None
     is_fresh: bool
+
+
+class AskedImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a question about several images; `namespace` as in that about one."""
+
+    images: tuple[str, ...]
+    namespace: str = ""
+
+
+_ASKED_IMAGES = msgspec.json.Decoder(AskedImages)
 
 
 class FactsOutlet:
@@ -106,22 +124,58 @@ class FactsOutlet:
             ClusterError: the cluster could not be asked.
         """
         (reference,) = _wanted({key: query[key] for key in query if key != "namespace"}, "image")
-        if len(reference) > _MOST_IMAGE:
-            raise RefusedCaller(400, f"image has more than {_MOST_IMAGE} characters")
-        namespace = query.get("namespace", "")
-        is_everywhere = await self._may(user, "", "")
-        if not is_everywhere:
-            if not namespace:
-                raise RefusedCaller(
-                    403, f"{user.username} may not get pods in every namespace; name one where that is so"
-                )
-            await self._require(user, namespace, "")
-        parts = (self._pod_resolver.keyring,) if is_everywhere else ()
-        keyring = JoinedKeyring(parts, tenant=UNAUTHENTICATED)
-        image = ImageQuery(reference)
+        keyring = await self._keyring_for(user, query.get("namespace", ""))
+        [found] = await self._look_up(user, [reference], keyring)
+        return msgspec.json.encode(found)
+
+    async def facts_of_many(self, user: UserInfo, body: bytes) -> bytes:
+        """The facts of each image of an `AskedImages`, in order, as Kyverno's service calls ask by POST.
+
+        Raises:
+            RefusedCaller: as `facts`, or the body is another.
+            ClusterError: as `facts`.
+        """
+        requested = _decode(_ASKED_IMAGES, body, 'send {"images": ["debian:12"]}')
+        keyring = await self._keyring_for(user, requested.namespace)
+        return msgspec.json.encode({"images": await self._look_up(user, requested.images, keyring)})
+
+    async def provide(self, user: UserInfo, body: bytes) -> bytes:
+        """The facts of each key of a ProviderRequest; what is not known is an item's error, with the cause.
+
+        `user` is GATEKEEPER, or one who may get the pods of every namespace and so is told what the operator's
+        credentials open.
+
+        Raises:
+            RefusedCaller: as `facts_of_many`.
+            ClusterError: as `facts`.
+        """
+        requested = _decode(_PROVIDER_REQUEST, body, f"send a ProviderRequest of {API_VERSION}")
+        if requested.api_version != API_VERSION or requested.kind != "ProviderRequest":
+            what = f"{requested.kind[:40]!r} of {requested.api_version[:80]!r}"
+            raise RefusedCaller(400, f"the body is {what}; send a ProviderRequest of {API_VERSION}")
+        keyring = _PUBLIC if user is GATEKEEPER else await self._keyring_for(user, "")
+        found = await self._look_up(user, requested.request.keys, keyring)
+        return encode_items(tuple(map(_item, found)))
+
+    async def _keyring_for(self, user: UserInfo, namespace: str) -> JoinedKeyring:
+        """What is told to the user is what these credentials open. Raises as `facts`."""
+        if await self._may(user, "", ""):
+            return JoinedKeyring((self._pod_resolver.keyring,), tenant=UNAUTHENTICATED)
+        if not namespace:
+            raise RefusedCaller(403, f"{user.username} may not get pods in every namespace; name one where that is so")
+        await self._require(user, namespace, "")
+        return _PUBLIC
+
+    async def _look_up(self, user: UserInfo, references: Sequence[str], keyring: JoinedKeyring) -> list[ImageFacts]:
+        if len(references) > _MOST_IMAGES:
+            raise RefusedCaller(400, f"{len(references)} images are asked about; give {_MOST_IMAGES} at most")
+        if any(len(reference) > _MOST_IMAGE for reference in references):
+            raise RefusedCaller(400, f"an image has more than {_MOST_IMAGE} characters")
+        images = [ImageQuery(reference) for reference in references]
+        resolver = self._pod_resolver.resolver
         async with _refusing_when_busy(), self._access.turn(user):
-            await self._pod_resolver.resolver.resolve_all([image], keyring, self._wait_seconds)
-        return msgspec.json.encode(_facts(reference, self._pod_resolver.resolver.evidence(image, keyring)))
+            await resolver.resolve_all(images, keyring, self._wait_seconds)
+        return [_facts(image.reference, resolver.evidence(image, keyring)) for image in images]
 
     async def _require(self, user: UserInfo, namespace: str, name: str) -> None:
         if not await self._may(user, namespace, name):
@@ -131,6 +185,9 @@ class FactsOutlet:
     async def _may(self, user: UserInfo, namespace: str, name: str) -> bool:
         async with _refusing_when_busy():
             return await self._access.may_get_pod(user, namespace, name)
+
+
+_PUBLIC = JoinedKeyring((), tenant=UNAUTHENTICATED)
 
 
 @contextlib.asynccontextmanager
@@ -150,6 +207,19 @@ def _wanted(query: Mapping[str, str], *names: str) -> list[str]:
         if not query.get(name):
             raise RefusedCaller(400, f"{name} is missing")
     return [query[name] for name in names]
+
+
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes, remedy: str) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise RefusedCaller(400, f"the body cannot be read: {exc}; {remedy}") from exc
+
+
+def _item(found: ImageFacts) -> Item:
+    if found.state == "known":
+        return Item(found.image, value=msgspec.Raw(msgspec.json.encode(found)))
+    return Item(found.image, error=f"{found.state}: {found.cause}: {found.detail}")
 
 
 def _facts(reference: str, evidence: Evidence) -> ImageFacts:

@@ -1,5 +1,6 @@
-"""Answers GET requests of callers who show a bearer token; who they are is decided elsewhere."""
+"""Answers requests of callers who show a bearer token, or a client certificate; who they are is decided elsewhere."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,6 +16,10 @@ from extender.server.routes import REQUESTS, SECONDS
 log = structlog.get_logger()
 
 _MOST_QUERY = 8192
+# A pod in etcd has 1.5 MiB at most, and its images are a small part of it. A listener has 64 connections at most, so
+# that bodies take 8 MiB at most; only those of callers who have shown who they are, are read.
+_MOST_BODY_BYTES = 128 * 1024
+BODY_SECONDS = 5.0
 
 
 class RefusedCaller(ExtenderError):
@@ -27,36 +32,76 @@ class RefusedCaller(ExtenderError):
 
 Answer = Callable[[UserInfo, Mapping[str, str]], Awaitable[bytes]]
 """From the caller and the request's parameters to JSON. Raises RefusedCaller, and ClusterError if the cluster fails."""
+PostAnswer = Callable[[UserInfo, bytes], Awaitable[bytes]]
+"""As `Answer`, from the caller and the request's body."""
 Identify = Callable[[str, str], Awaitable[UserInfo | None]]
 """From a token and the caller's address to the caller; None for a token that is nobody's. Raises ClusterError."""
 
 
-def authenticated_app(answers: Mapping[str, Answer], identify: Identify) -> web.Application:
-    """An application with a GET for each path of `answers`, whose name is the path's without its slash."""
-    app = web.Application(client_max_size=0)
+Problem = Callable[[str], bytes]
+"""From why there is no answer to the body that says so."""
+
+
+class Post(msgspec.Struct, frozen=True):
+    """The answer to a POST, in the metrics of `name`.
+
+    `certified` is the caller that a client certificate of the listener's optional authority stands for; None if only a
+    token counts. `problem` writes why there is no answer.
+    """
+
+    name: str
+    answer: PostAnswer
+    certified: UserInfo | None = None
+    problem: Problem = lambda why: msgspec.json.encode({"error": why})
+
+
+def authenticated_app(
+    answers: Mapping[str, Answer], identify: Identify, posts: Mapping[str, Post] | None = None
+) -> web.Application:
+    """An application with a GET for each path of `answers`, whose name is the path's without its slash, and `posts`."""
+    app = web.Application(client_max_size=_MOST_BODY_BYTES)
     for path, answer in answers.items():
-        app.router.add_get(path, _handler(path.strip("/"), answer, identify), allow_head=False)
+        app.router.add_get(path, _get_handler(path.strip("/"), answer, identify), allow_head=False)
+    for path, post in (posts or {}).items():
+        app.router.add_post(path, _post_handler(post, identify))
     return app
 
 
-def _handler(name: str, answer: Answer, identify: Identify) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _get_handler(name: str, answer: Answer, identify: Identify) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def work(request: web.Request) -> bytes:
+        return await answer(await _identify(request, identify), _parameters(request))
+
+    return _handler(name, work, lambda why: msgspec.json.encode({"error": why}))
+
+
+def _post_handler(post: Post, identify: Identify) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def work(request: web.Request) -> bytes:
+        has_certificate = post.certified is not None and bool(request.get_extra_info("peercert"))
+        user = post.certified if has_certificate else None
+        return await post.answer(user or await _identify(request, identify), await _body(request))
+
+    return _handler(post.name, work, post.problem)
+
+
+def _handler(
+    name: str, work: Callable[[web.Request], Awaitable[bytes]], problem: Problem
+) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
         started = time.perf_counter()
         outcome, headers = "error", dict[str, str]()
         try:
-            user = await _identify(request, identify)
-            status, body, outcome = 200, await answer(user, _parameters(request)), "answered"
+            status, body, outcome = 200, await work(request), "answered"
         except RefusedCaller as exc:
-            status, body = exc.status, _problem(str(exc))
-            outcome = "bad_request" if status == 400 else "error"
+            status, body = exc.status, problem(str(exc))
+            outcome = "bad_request" if status in (400, 408, 413) else "error"
             headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(status, {})
         except ClusterError as exc:
             log.warning("caller.unchecked", endpoint=name, why=str(exc))
-            status, body, headers = 503, _problem("the cluster cannot be asked now; try again"), {"Retry-After": "1"}
+            status, body, headers = 503, problem("the cluster cannot be asked now; try again"), {"Retry-After": "1"}
         except Exception:
             event_id = secrets.token_hex(8)
             log.exception("request.failed", endpoint=name, id=event_id)
-            status, body, outcome = 500, _problem(f"internal error {event_id}; see the log"), "failed"
+            status, body, outcome = 500, problem(f"internal error {event_id}; see the log"), "failed"
         REQUESTS[name][outcome].inc()
         SECONDS[name].observe(time.perf_counter() - started)
         own = {"Content-Type": "application/json", "Server": "multiarch-extender", "Cache-Control": "no-store"}
@@ -73,6 +118,16 @@ async def _identify(request: web.Request, identify: Identify) -> UserInfo:
     return user
 
 
+async def _body(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.read()
+    except web.HTTPRequestEntityTooLarge as exc:
+        raise RefusedCaller(413, f"the body has more than {_MOST_BODY_BYTES} bytes") from exc
+    except TimeoutError as exc:
+        raise RefusedCaller(408, f"the body has not arrived within {BODY_SECONDS:g} s") from exc
+
+
 def _parameters(request: web.Request) -> Mapping[str, str]:
     if len(request.query_string) > _MOST_QUERY:
         raise RefusedCaller(400, f"the query has more than {_MOST_QUERY} characters")
@@ -80,7 +135,3 @@ def _parameters(request: web.Request) -> Mapping[str, str]:
         if len(request.query.getall(key)) > 1:
             raise RefusedCaller(400, f"{key} is given more than once")
     return dict(request.query)
-
-
-def _problem(why: str) -> bytes:
-    return msgspec.json.encode({"error": why})

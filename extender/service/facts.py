@@ -7,10 +7,11 @@ from aiohttp import web
 from extender.cluster.caller_access import CallerAccess
 from extender.config.tree import Config
 from extender.errors import ConfigError
+from extender.kubernetes.externaldata_v1beta1 import encode_system_error
 from extender.outlets.explaining import PodExplainer
-from extender.outlets.facts import FactsOutlet
+from extender.outlets.facts import GATEKEEPER, FactsOutlet
 from extender.outlets.pod_resolver import PodResolver
-from extender.server.authenticated import authenticated_app
+from extender.server.authenticated import Post, authenticated_app
 from extender.service.cluster_view import ClusterView
 from extender.service.policies import admission_policy_of
 
@@ -18,7 +19,7 @@ LOOKUP_SECONDS = 1.5  # of an image that memory does not have; the API server's 
 
 
 def facts_app(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> web.Application:
-    """An application with `/explain` and `/facts`.
+    """An application with `/explain`, `/facts`, and `/facts/gatekeeper`.
 
     Raises:
         ConfigError: no cluster is watched that could tell who asks.
@@ -33,4 +34,11 @@ def facts_app(config: Config, pod_resolver: PodResolver, cluster_view: ClusterVi
         platforms=cluster_view.platforms,
         wait_seconds=LOOKUP_SECONDS,
     )
-    return authenticated_app({"/explain": outlet.explain, "/facts": outlet.facts}, outlet.identify)
+    is_certified = bool(config.facts.tls and config.facts.tls.gatekeeper_ca)
+    posts = {
+        "/facts": Post("facts", outlet.facts_of_many),
+        "/facts/gatekeeper": Post(
+            "facts", outlet.provide, certified=GATEKEEPER if is_certified else None, problem=encode_system_error
+        ),
+    }
+    return authenticated_app({"/explain": outlet.explain, "/facts": outlet.facts}, outlet.identify, posts)

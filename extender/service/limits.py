@@ -83,7 +83,7 @@ FACTS_CONNECTIONS = declare_budget(
 
 
 def facts_limits(config: Config) -> Limits:
-    """The limits of the listener of facts, whose requests have no bodies."""
+    """The limits of the listener of facts, of which each request has a body of 128 KiB at most."""
     is_local = is_loopback(config.facts.listen)
     return Limits(connections=FACTS_CONNECTIONS, proof=Proof.ADDRESS if is_local else Proof.NONE)
 

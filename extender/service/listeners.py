@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from extender.config.checks import parse_listen
-from extender.config.tree import Config, TlsConfig
+from extender.config.tree import Config, FactsTlsConfig, TlsConfig
 from extender.outlets.pod_resolver import PodResolver
 from extender.server.listener import Listener, open_listener
 from extender.server.operations import CheckResult, health_app, metrics_app, operations_app
 from extender.server.path_tokens import PathTokens
 from extender.server.routes import NO_TOKEN_ROUTES, TokenRoutes, route_server
-from extender.server.tls import TlsFiles
+from extender.server.tls import OptionalAuthority, TlsFiles
 from extender.service.background import FILE_CHECK_SECONDS
 from extender.service.cluster_view import ClusterView
 from extender.service.facts import facts_app
@@ -22,6 +22,7 @@ from extender.service.outlets import OUTLETS, Outlet
 OPERATIONS = "operations"
 METRICS = "metrics"
 FACTS = "facts"
+LINGERING_SECONDS = 1.0  # for the end of a body that was refused, so that its sender reads why
 
 
 def open_files(outlet: Outlet, config: Config) -> tuple[TlsFiles | None, PathTokens | None]:
@@ -43,7 +44,10 @@ def open_tls(name: str, tls: TlsConfig | None) -> TlsFiles | None:
     Raises:
         ConfigError: a file cannot be used.
     """
-    return TlsFiles(name, tls.certificate, tls.key, tls.client_ca) if tls else None
+    if tls is None:
+        return None
+    optional = OptionalAuthority("gatekeeper_ca", tls.gatekeeper_ca) if isinstance(tls, FactsTlsConfig) else None
+    return TlsFiles(name, tls.certificate, tls.key, tls.client_ca, optional)
 
 
 class Listeners:
@@ -116,7 +120,7 @@ class Listeners:
             return ""
         app = facts_app(self._config, pod_resolver, cluster_view)
         files = open_tls(FACTS, config.tls)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, lingering_time=LINGERING_SECONDS)
         context = files.context if files else None
         limits = facts_limits(self._config)
         listener = await open_listener(FACTS, runner, *parse_listen(config.listen), context, limits=limits)
