@@ -127,20 +127,20 @@ class Written(NamedTuple):
     made: list[KubernetesObject]
 
 
-async def create_nodes(api: ApiClient) -> None:
-    """Two nodes of each architecture, of which those of s390x have a taint."""
+async def create_nodes(api: ApiClient, cpu: str) -> None:
+    """Two nodes of each architecture with so much CPU each, of which those of s390x have a taint."""
     await api.create_all(
-        fake_node(f"{name}-{index}", name, cpu="8", memory="32Gi", taints=POOL if name == "s390x" else ())
+        fake_node(f"{name}-{index}", name, cpu=cpu, memory="32Gi", taints=POOL if name == "s390x" else ())
         for name in ARCHITECTURES
         for index in range(2)
     )
 
 
-async def populate(api: ApiClient, host: str, of_pods: Mapping[str, Any] | None = None) -> Written:
+async def populate(api: ApiClient, host: str, of_pods: Mapping[str, Any] | None = None, *, cpu: str = "8") -> Written:
     """Creates the nodes, a namespace and the objects of all rows there. `of_pods` is added to the spec of each pod."""
     where = f"golden-{uuid.uuid4().hex[:8]}"
     await api.create(namespace(where))
-    await create_nodes(api)
+    await create_nodes(api, cpu)
     written, made = list[KubernetesObject](), list[KubernetesObject]()
     for row in ROWS:
         ours, theirs = objects_of(row, where, host)

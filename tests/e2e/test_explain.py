@@ -38,10 +38,10 @@ class CommandResult(NamedTuple):
 
 
 async def run_command(
-    world: World, *arguments: str, stdin: bytes = b"", kubeconfig: Path | None = None
+    world: World, *arguments: str, stdin: bytes = b"", kubeconfig: Path | None = None, host: str = ""
 ) -> CommandResult:
-    """Runs a command of the package against the world's cluster and registry."""
-    host = world.registry.host
+    """Runs a command of the package against the world's cluster and registry, or that of `host`."""
+    host = host or world.registry.host
     settings = (
         f"registry.plain_http=['{host}']",
         f"registry.allow=['*', '{host}']",
