@@ -5,11 +5,9 @@ Chromium must be installed (`apt-get install chromium`). axe-core is fetched wit
 
 import asyncio
 import base64
-import hashlib
 import itertools
 import shutil
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -18,14 +16,17 @@ from typing import Any
 
 import aiohttp
 
-from testbed.binaries import cache_folder
 from testbed.debian_package import ProgramMissing
+from testbed.npm_package import NpmFile, find_npm_file
 
-AXE = "4.10.3"
-AXE_SHA512 = "Xm7bpRXnDSX2YE2YFfBk2FnF0ep6tmG7xPh8iHee8MIcrgq762Nkce856dYtJYLkuIoYZvGfTs/PbZhideTcEg=="
+AXE = NpmFile(
+    "axe-core",
+    "4.10.3",
+    "Xm7bpRXnDSX2YE2YFfBk2FnF0ep6tmG7xPh8iHee8MIcrgq762Nkce856dYtJYLkuIoYZvGfTs/PbZhideTcEg==",
+    "package/axe.min.js",
+)
 _START_SECONDS = 60.0
 _ANSWER_SECONDS = 60.0
-_NPM_SECONDS = 120
 _FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-extensions",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
@@ -144,33 +145,4 @@ async def _port(file: Path, process: asyncio.subprocess.Process) -> int:
 
 def find_axe() -> str:
     """The source of axe-core, from the cache or fetched with npm. Raises ProgramMissing."""
-    kept = cache_folder() / f"axe-core-{AXE}.js"
-    if not kept.is_file():
-        npm = shutil.which("npm")
-        if npm is None:
-            raise ProgramMissing(f"axe-core is not in {kept.parent}, and there is no npm to fetch it with")
-        with tempfile.TemporaryDirectory() as folder:
-            _fetch_axe(npm, Path(folder), kept)
-    return kept.read_text("utf-8")
-
-
-def _fetch_axe(npm: str, folder: Path, kept: Path) -> None:
-    try:
-        subprocess.run(
-            [npm, "pack", "--silent", f"axe-core@{AXE}"],
-            cwd=folder, check=True, capture_output=True, timeout=_NPM_SECONDS,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError) as exc:
-        raise ProgramMissing(f"axe-core {AXE} cannot be fetched with npm: {exc}") from exc
-    archive = folder / f"axe-core-{AXE}.tgz"
-    if (found := _sha512(archive)) != AXE_SHA512:
-        raise ProgramMissing(f"axe-core {AXE} has another checksum than the pinned one: {found}")
-    with tarfile.open(archive) as opened:
-        member = opened.extractfile("package/axe.min.js")
-        assert member is not None
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(member.read())
-
-
-def _sha512(path: Path) -> str:
-    return base64.b64encode(hashlib.sha512(path.read_bytes()).digest()).decode()
+    return find_npm_file(AXE).read_text("utf-8")
