@@ -155,11 +155,12 @@ async def test_config_prints_and_checks(tmp_path: Path) -> None:
     code, out, _ = await run("config", "--set", "cache.url=redis://ann:secret@cache")
     assert yaml.safe_load(out)["cache"]["url"] == "redis://ann:***@cache"
     file = tmp_path / "config.yaml"
-    file.write_text("{admission: {listen: ''}, cluster: {kubeconfig: /nonexistent}}\n")
+    absent = tmp_path / "absent"
+    file.write_text(f"{{admission: {{listen: ''}}, cluster: {{kubeconfig: {absent}}}}}\n")
     assert await run("config", "--check", str(file), "--values-only") == (0, f"{file} is right\n", "")
     code, _, err = await run("config", "--check", str(file))
     assert code == 2
-    assert "error: cluster.kubeconfig: cannot use the kubeconfig /nonexistent: there is no such file; name" in err
+    assert f"error: cluster.kubeconfig: cannot use the kubeconfig {absent}: there is no such file; name" in err
     assert (await run("config", "--check", str(file), "--set", "cluster.mode=none"))[0] == 0
     file.write_text("admission: {listen: 0.0.0.0:8443}\n")
     code, _, err = await run("config", "--check", str(file))
