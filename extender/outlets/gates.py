@@ -31,6 +31,7 @@ from extender.metrics import counter, gauge, histogram
 from extender.outlets.fair_queue import FairQueue
 from extender.outlets.held_pods import HeldPod, HeldPods
 from extender.outlets.image_waits import ImageWaits
+from extender.outlets.patch_pace import PatchPace
 from extender.outlets.pod_events import PodEvents
 from extender.outlets.pod_resolver import PodQuestion, PodResolver
 from extender.placement.facts import facts_of
@@ -117,6 +118,7 @@ class GateController:
         self._clock = clock
         self._random = random
         self._sleep = sleep
+        self._pace = PatchPace(PATCHES_AT_ONCE)  # a leader that steps down and leads again keeps it
         self._waits = ImageWaits(pod_resolver, self._enqueue, clock=clock, sleep=sleep)
         self._pods = HeldPods(
             self._take_up, self._waits.leave, limit_seconds=limit_seconds, clock=clock, wall_clock=wall_clock
@@ -140,8 +142,8 @@ class GateController:
                 tasks.create_task(self._tick())
                 tasks.create_task(self._events.run())
                 tasks.create_task(self._find_unlabelled())
-                for _ in range(PATCHES_AT_ONCE):
-                    tasks.create_task(self._work())
+                for number in range(PATCHES_AT_ONCE):
+                    tasks.create_task(self._work(number))
         finally:
             self._pods.forget_all()
             AGE[GATED_PODS.name].set_function(float)
@@ -185,9 +187,15 @@ class GateController:
                 log.info("gate.search_failed", why=str(exc))
             await self._sleep(_SEARCH_SECONDS)
 
-    async def _work(self) -> None:
+    async def _work(self, number: int) -> None:
+        """Judges one pod after the other; workers of the highest numbers rest while the API server is slow."""
         while True:
+            while number >= self._pace.limit:
+                await self._sleep(_TICK_SECONDS)
             pod = await self._queue.get()
+            if number >= self._pace.limit:  # it was lowered while nothing was to do
+                self._queue.put(pod.namespace, pod)
+                continue
             pod.is_queued = False
             if pod not in self._pods:
                 continue
@@ -266,7 +274,11 @@ class GateController:
         return document
 
     async def _send(self, held: HeldPod, patch: bytes) -> None:
-        await patch_pod(self._client, held.namespace, held.reference.name, patch)
+        began = self._clock()
+        try:
+            await patch_pod(self._client, held.namespace, held.reference.name, patch)
+        finally:
+            self._pace.note(began, self._clock())
 
     async def _release_bare(self, held: HeldPod, pod: GatedPod, refusal: ClusterRefused) -> None:
         """Takes the gate alone off a pod whose patch is invalid, unless the pod is another one by now."""

@@ -82,6 +82,8 @@ class ApiServer:
         self.forbidden: set[tuple[str, str]] = set()  # verb and resource, as answered to who asks for its own rights
         self.is_open = asyncio.Event()  # while it is cleared, lists and gets wait
         self.is_open.set()
+        self.change_seconds = 0.0  # what each change takes, one after the other
+        self._changing = asyncio.Lock()
         self.apis: list[Document] | None = None  # the groups served, as discovery lists them; None: it is refused
         self._objects: dict[tuple[str, str], Document] = {}
         self._history: list[Change] = []
@@ -134,6 +136,8 @@ class ApiServer:
                 return await self._watch(request, received)
             await self.is_open.wait()
             if request.kind == "send":
+                async with self._changing:
+                    await asyncio.sleep(self.change_seconds)
                 return web.json_response(self._send(request), status=201 if request.method == "POST" else 200)
             return web.json_response(self._list(request) if request.kind == "list" else self._get(request))
         except Refusal as refusal:

@@ -2,14 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from extender.cluster import leader_election
 from extender.cluster.client import ClusterClient, open_cluster
+from extender.cluster.leader_election import LeaderElection
 from extender.cluster.pods import PODS
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
@@ -135,8 +137,19 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield Cluster(api, registry)
 
 
+async def run_alone(_: ClusterClient, controller: GateController) -> None:
+    """Runs the controller as if this replica always led."""
+    await controller.run()
+
+
 @asynccontextmanager
-async def controlled(cluster: Cluster, folder: Path, *, limit_seconds: float = 300.0) -> AsyncIterator[GateController]:
+async def controlled(
+    cluster: Cluster,
+    folder: Path,
+    *,
+    limit_seconds: float = 300.0,
+    run: Callable[[ClusterClient, GateController], Coroutine[None, None, None]] = run_alone,
+) -> AsyncIterator[GateController]:
     """Runs the controller, whose time passes `SPEED` times as fast."""
     loop, host = asyncio.get_running_loop(), cluster.registry.host
     settings = [
@@ -169,7 +182,7 @@ async def controlled(cluster: Cluster, folder: Path, *, limit_seconds: float = 3
             random=lambda: 0.5,
             sleep=sleep,
         )
-        running = asyncio.create_task(controller.run())
+        running = asyncio.create_task(run(client, controller))
         try:
             yield controller
         finally:
@@ -413,3 +426,33 @@ async def test_documents_beyond_the_budget_are_read_again(
             cluster.create(name, "app:1", annotations={"example.com/long": "x" * 30_000})
         await cluster.is_released(*names)
     assert 1 <= len(cluster.api.received("get")) <= 2 * len(names)  # for the first look, and when its image is known
+
+
+async def test_leader_sends_no_more_patches_than_leave_room_for_its_lease(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow API server: renewals would wait behind sixteen patches, and the leader would step down again and again."""
+    for name, seconds in {"RENEW_SECONDS": 0.4, "STEP_DOWN_SECONDS": 2.0, "_REQUEST_SECONDS": 1.0}.items():
+        monkeypatch.setattr(leader_election, name, seconds)
+    names = [f"pod-{number}" for number in range(30)]
+    terms = 0
+
+    async def run_elected(client: ClusterClient, controller: GateController) -> None:
+        async def lead() -> None:
+            nonlocal terms
+            terms += 1
+            await controller.run()
+
+        clock = asyncio.get_running_loop().time
+        election = LeaderElection(
+            client, namespace="ns", name="gates", identity="us", clock=clock, wall_clock=lambda: 1.7e9
+        )
+        await election.run(lead)
+
+    for name in names:
+        cluster.create(name, "app:1")
+    cluster.api.change_seconds = 0.15
+    async with controlled(cluster, tmp_path, run=run_elected):
+        await cluster.is_released(*names, seconds=20)
+        cluster.api.change_seconds = 0.0
+    assert terms == 1
