@@ -22,16 +22,16 @@ QUESTION = PodQuestion(Overrides(), (PodImage("registry.example.com/app:1"),), J
 
 
 class CountingResolver(Resolver):
-    """Knows nothing about any image, and counts how often it was asked."""
+    """Knows nothing about any image, and counts how often it was lookups."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.lookups = 0
 
     async def resolve_all(
         self, queries: Sequence[ImageQuery], keyring: Keyring, wait_seconds: float, *, revalidate: bool = False
     ) -> list[Answer]:
-        """Nothing, whatever is asked."""
-        self.asked += 1
+        """Nothing, whatever is lookups."""
+        self.lookups += 1
         return [None for _ in queries]
 
 
@@ -76,13 +76,13 @@ async def test_a_wait_that_never_began_keeps_no_later_pod_waiting(
     """A leader that steps down as a pod begins to wait, and leads again, looks the image up for the next pod."""
     first, second = held("first"), held("second")
     await begin_and_cancel(waits, first)
-    assert (first in waits, resolver.asked) == (False, 0)
+    assert (first in waits, resolver.lookups) == (False, 0)
     async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
         assert waits.join(second, QUESTION, tasks)
         while second not in judged:
             await asyncio.sleep(0.001)
         waits.leave(second)
-    assert resolver.asked >= 1
+    assert resolver.lookups >= 1
 
 
 async def test_waits_that_never_began_give_back_what_they_took(waits: ImageWaits) -> None:
