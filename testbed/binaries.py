@@ -134,6 +134,27 @@ HELM = GoModule(
 HELM_3 = msgspec.structs.replace(
     HELM, dependency="helm.sh/helm/v3", programs={"helm": "helm.sh/helm/v3/cmd/helm"}, release="3"
 )
+ACTIONLINT = GoModule(
+    name="actionlint",
+    dependency="github.com/rhysd/actionlint",
+    programs={"actionlint": "github.com/rhysd/actionlint/cmd/actionlint"},
+    room="pipelines",
+    instead="",
+)
+KIND = GoModule(
+    name="kind",
+    dependency="sigs.k8s.io/kind",
+    programs={"kind": "sigs.k8s.io/kind"},
+    room="pipelines",
+    instead="",
+)
+KREW = GoModule(
+    name="krew",
+    dependency="sigs.k8s.io/krew",
+    programs={"validate-krew-manifest": "sigs.k8s.io/krew/cmd/validate-krew-manifest"},
+    room="pipelines",
+    instead="",
+)
 CONTROLLER_MANAGER = "kube-controller-manager"
 
 
@@ -306,6 +327,9 @@ OTHERS: Mapping[str, Callable[[], Path]] = {
     "karpenter": find_karpenter,
     "helm": lambda: build(HELM),
     "helm3": lambda: build(HELM_3),
+    "actionlint": lambda: build(ACTIONLINT),
+    "kind": lambda: build(KIND),
+    "krew": lambda: build(KREW),
 }
 """What only some tests need, by the names that the command line takes."""
 
@@ -315,12 +339,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Builds the programs that the tests run, into the cache folder, once.")
     # Not `choices`: argparse of Python 3.11 asks whether the empty list of no arguments is one of them.
     parser.add_argument("more", nargs="*", metavar="PROGRAM", help=" or ".join(OTHERS))
-    chosen: list[str] = parser.parse_args().more
+    parser.add_argument("--only", action="store_true", help="without the control plane's programs")
+    arguments = parser.parse_args()
+    chosen: list[str] = arguments.more
     unknown = [name for name in chosen if name not in OTHERS]
     if unknown:
         parser.error(f"{unknown[0]} is no program; there is {', '.join(OTHERS)}")
     try:
-        binaries = [*find_binaries(), *(OTHERS[name]() for name in chosen)]
+        always = () if arguments.only else find_binaries()
+        binaries = [*always, *(OTHERS[name]() for name in chosen)]
     except BinariesMissing as exc:
         _say(str(exc))
         return 1
