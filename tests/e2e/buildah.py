@@ -75,7 +75,7 @@ def image_builder() -> Iterator[ImageBuilder]:
     Raises:
         BuildahMissing: this is not root on Debian with a package archive.
     """
-    _require()
+    require_programs(*PROGRAMS)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "multiarch-extender" / "image"
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as running:
@@ -135,11 +135,11 @@ class _Storage:
         return _run([*self._buildah, *arguments])
 
 
-def _require() -> None:
+def require_programs(*programs: str) -> None:
     """Installs the programs that are missing. Raises BuildahMissing if it cannot."""
     if os.geteuid() != 0:
-        raise BuildahMissing("building an image here takes root")
-    if not (missing := [program for program in PROGRAMS if shutil.which(program) is None]):
+        raise BuildahMissing("building images takes root")
+    if not (missing := [program for program in programs if shutil.which(program) is None]):
         return
     if shutil.which("apt-get") is None:
         raise BuildahMissing(f"{' and '.join(missing)} are not here, nor apt-get to install them with")

@@ -1,0 +1,124 @@
+"""The template for GitLab, its own lines run by this machine's shell, buildah and a real registry.
+
+What GitLab gives are variables of the environment. The Dockerfile has no step to run, so that no processor is emulated.
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from testbed.debian_package import ProgramMissing
+from testbed.debian_registry import DebianRegistry, find_docker_registry
+from testbed.pythons import PROJECT
+from tests.e2e.buildah import BuildahMissing, require_programs
+
+TEMPLATE = PROJECT / "deploy" / "pipelines" / "gitlab-ci.yml"
+SECONDS = 300
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Runner:
+    """Runs jobs of the template in a checkout with a Dockerfile."""
+
+    def __init__(self, folder: Path, host: str) -> None:
+        self.host = host
+        self._folder = folder
+        self._template: dict[str, Any] = yaml.safe_load(TEMPLATE.read_text())
+        (folder / "Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /\n")
+        (folder / "registries.conf").write_text(f'[[registry]]\nlocation = "{host}"\ninsecure = true\n')
+        (folder / "storage.conf").write_text(
+            f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/storage"\nrunroot = "{folder}/run"\n'
+        )
+        programs = folder / "bin"
+        programs.mkdir()
+        (programs / "multiarch-extender").write_text(f'#!/bin/sh\nexec {sys.executable} -m extender "$@"\n')
+        (programs / "multiarch-extender").chmod(0o755)
+        self._environment = {
+            "PATH": f"{programs}:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PYTHONPATH": str(PROJECT),
+            "HOME": str(folder),
+            "CONTAINERS_REGISTRIES_CONF": str(folder / "registries.conf"),
+            "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
+            "DOCKER_CONFIG": str(folder),
+            "CI_PROJECT_DIR": str(folder),
+            "CI_REGISTRY": host,
+            "CI_REGISTRY_IMAGE": f"{host}/team/app",
+            "CI_COMMIT_SHA": COMMIT,
+            "CI_COMMIT_REF_SLUG": "main",
+        }
+        (folder / "config.json").write_text("{}")
+
+    def matrix(self) -> Sequence[Mapping[str, str]]:
+        """The variables of each build."""
+        found: Sequence[Mapping[str, str]] = self._template["build"]["parallel"]["matrix"]
+        return found
+
+    def run(self, job: str, variables: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+        """Runs the lines of the job's script as GitLab does: in one shell that stops at the first failure."""
+        lines = self._template[job]["script"]
+        plain = ["registry.plain_http", "registry.allow"]
+        settings = " ".join(f"--set {name}=\"['{self.host}']\"" for name in plain)
+        script = "\n".join(lines).replace("extender inspect ", f"extender inspect {settings} ")
+        for verb in ("add", "push"):  # which do not read registries.conf
+            script = script.replace(f"manifest {verb} ", f"manifest {verb} --tls-verify=false ")
+        own = {
+            name: Template(value).substitute(self._environment) for name, value in self._template["variables"].items()
+        }
+        environment = {**self._environment, **own, **(variables or {})}
+        command = ["bash", "-eu", "-o", "pipefail", "-c", script]
+        return subprocess.run(
+            command, cwd=self._folder, env=environment, capture_output=True, text=True, check=False, timeout=SECONDS
+        )
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Iterator[Runner]:
+    """A runner beside a real registry without logins."""
+    try:
+        require_programs("buildah")
+        registry = find_docker_registry()
+    except (BuildahMissing, ProgramMissing) as exc:
+        pytest.skip(str(exc))
+    (tmp_path / "registry").mkdir()
+    (tmp_path / "checkout").mkdir()
+    with DebianRegistry(registry, tmp_path / "registry") as running:
+        yield Runner(tmp_path / "checkout", running.host)
+    shutil.rmtree(tmp_path / "checkout" / "storage", ignore_errors=True)
+
+
+def test_three_builds_become_one_index_that_passes_the_gate_and_gets_its_name(runner: Runner) -> None:
+    """Line by line; `inspect` then finds the three platforms under the branch's name."""
+    for variables in runner.matrix():
+        succeed(runner.run("build", variables))
+    for job in ("index", "gate", "release"):
+        succeed(runner.run(job))
+    command = [sys.executable, "-m", "extender", "inspect", "-o", "json", f"{runner.host}/team/app:main"]
+    command += [f"--set=registry.{name}=['{runner.host}']" for name in ("plain_http", "allow")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (found,) = msgspec.json.decode(done.stdout)
+    assert found["kind"] == "index"
+    assert {each["platform"] for each in found["platforms"]} == {"linux/amd64", "linux/arm64", "linux/arm/v7"}
+
+
+def test_an_index_that_lacks_a_platform_does_not_pass_the_gate(runner: Runner) -> None:
+    """The build for arm/v7 made an image for arm64 by mistake, which the template's gate notices."""
+    for variables in runner.matrix():
+        wrong = {**variables, "PLATFORM": "linux/arm64"} if variables["NAME"] == "armv7" else variables
+        succeed(runner.run("build", wrong))
+    succeed(runner.run("index"))
+    done = runner.run("gate")
+    assert done.returncode == 1
+    assert "linux/arm/v7" in done.stdout + done.stderr
+
+
+def succeed(done: "subprocess.CompletedProcess[str]") -> None:
+    """Fails with what the job printed."""
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
