@@ -1,0 +1,104 @@
+"""Makes kubectl's plugin as a program that needs no Python: `python -m testbed.frozen_plugin FOLDER`.
+
+FOLDER gets `kubectl-multiarch-OS-ARCHITECTURE.tar.gz` for this machine: the program with its libraries in one folder,
+and the licence. It is made only if the program answers `--version` and tells the demo's whole story.
+"""
+
+import gzip
+import os
+import platform
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+import extender
+from testbed.pythons import PROJECT
+from testbed.requirement_pins import read_pins
+
+NAME = "kubectl-multiarch"
+_ARCHITECTURES: Mapping[str, str] = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+_SECONDS = 600
+_DEMO_SECONDS = 60
+
+
+def archive_name() -> str:
+    """Returns the name of the archive for this machine."""
+    return f"{NAME}-{platform.system().lower()}-{_ARCHITECTURES[platform.machine()]}.tar.gz"
+
+
+def left_out() -> Sequence[str]:
+    """Returns the modules that are here for developers; some libraries would import them if they could."""
+    ours = {canonicalize_name(name) for name in ("multiarch-extender", *(pin.name for pin in read_pins()))}
+    owners = packages_distributions().items()
+    others = {name for name, each in owners if not ours & {canonicalize_name(one) for one in each}}
+    return sorted({"tkinter", *(name for name in others if name.isidentifier())})
+
+
+def freeze(folder: Path) -> Path:
+    """Makes the program below the folder; returns the folder with it and its libraries.
+
+    Commands and templates are looked up by name when they are used, so that all of the package is taken.
+    """
+    command = [sys.executable, "-m", "PyInstaller", "--noconfirm", "--clean", "--onedir", "--name", NAME]
+    command += ["--log-level", "ERROR", "--collect-submodules", "extender", "--collect-data", "extender"]
+    command += [word for name in left_out() for word in ("--exclude-module", name)]
+    for option, name in (("--distpath", "dist"), ("--workpath", "build"), ("--specpath", "spec")):
+        command += [option, str(folder / name)]
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    entry = PROJECT / "extender" / "__main__.py"
+    subprocess.run([*command, str(entry)], check=True, env=environment, timeout=_SECONDS)
+    return folder / "dist" / NAME
+
+
+def try_out(program: Path) -> None:
+    """Runs the program far enough that a missing module shows. Raises RuntimeError if it does not work."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()
+    if said[-1:] != [extender.__version__]:
+        raise RuntimeError(f"{program} says that it is {' '.join(said)}")
+    story = subprocess.run([program, "demo"], capture_output=True, text=True, check=False, timeout=_DEMO_SECONDS)
+    if story.returncode or story.stderr:
+        raise RuntimeError(f"{program} demo failed:\n{story.stderr}")
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """Writes the archive, of one owner and one time, sorted by name."""
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
+
+    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = 0
+        entry.uname = entry.gname = ""
+        entry.mtime = epoch
+        return entry
+
+    with (
+        archive.open("wb") as file,
+        gzip.GzipFile("", "wb", fileobj=file, mtime=epoch) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as packed,
+    ):
+        packed.add(PROJECT / "LICENSE", "LICENSE", filter=plain)
+        for path in sorted(folder.rglob("*")):
+            packed.add(path, f"{NAME}/{path.relative_to(folder)}", recursive=False, filter=plain)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Makes the archive, and prints its size."""
+    target = Path(arguments[0])
+    target.mkdir(parents=True, exist_ok=True)
+    archive = target / archive_name()
+    with tempfile.TemporaryDirectory() as scratch:
+        made = freeze(Path(scratch))
+        try_out(made / NAME)
+        pack(made, archive)
+        unpacked = sum(path.stat().st_size for path in made.rglob("*") if path.is_file() and not path.is_symlink())
+    print(f"{archive}: {archive.stat().st_size / 1e6:.1f} MB, {unpacked / 1e6:.1f} MB unpacked")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,126 @@
+"""Workflows and kind's files, as the programs judge them that read them.
+
+`python -m testbed.binaries --only actionlint kind` builds them; the tests are skipped without.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from testbed.binaries import ACTIONLINT, KIND, GoModule, find_built
+from testbed.kind_cluster import cluster_configuration
+from testbed.pythons import PROJECT
+
+WORKFLOWS = (
+    *sorted((PROJECT / ".github" / "workflows").glob("*.yml")),
+    PROJECT / "deploy/pipelines/github-workflow.yml",
+)
+NO_ENGINE = """#!/bin/sh
+case "$1" in
+  info) echo '{"SecurityOptions":[],"CgroupDriver":"systemd","CgroupVersion":"2","MemoryLimit":true,"PidsLimit":true}';;
+  ps | version | -v | --version) ;;
+  *) echo "no engine here" >&2; exit 1;;
+esac
+"""
+
+
+def program(module: GoModule, name: str) -> Path:
+    """The built program; skips the test without."""
+    path = find_built(module) / name
+    if not path.exists():
+        pytest.skip(f"{name} is not built: python -m testbed.binaries --only actionlint kind")
+    return path
+
+
+# --- workflows
+
+
+def lint(*paths: Path) -> "subprocess.CompletedProcess[str]":
+    """What actionlint says, which checks expressions, needs, outputs, runners' labels and the inputs of actions."""
+    command: list[str | Path] = [program(ACTIONLINT, "actionlint"), "-no-color", "-shellcheck=", "-pyflakes=", *paths]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
+
+
+def test_workflows_pass_actionlint() -> None:
+    """All at once, with those that they call."""
+    done = lint(*WORKFLOWS)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("steps.build.outputs.digest", "steps.bild.outputs.digest", 'property "bild" is not defined'),
+        ("needs.version.outputs.epoch", "needs.version.outputs.epok", 'property "epok" is not defined'),
+        ("runs-on: ubuntu-24.04\n", "runs-on: ubuntu-99.04\n", 'label "ubuntu-99.04" is unknown'),
+        ("./.github/workflows/check.yml", "./.github/workflows/chek.yml", "could not read reusable workflow"),
+        ("packages: write", "package: write", 'unknown permission scope "package"'),
+    ],
+    ids=["step", "output", "runner", "called", "right"],
+)
+def test_actionlint_finds_what_a_schema_cannot(old: str, new: str, said: str, tmp_path: Path) -> None:
+    """So that the test above says something."""
+    folder = tmp_path / ".github" / "workflows"
+    folder.mkdir(parents=True)
+    for path in WORKFLOWS:
+        (folder / path.name).write_text(path.read_text())
+    release = folder / "release.yml"
+    assert old in release.read_text()
+    release.write_text(release.read_text().replace(old, new))
+    (tmp_path / ".git").mkdir()
+    assert said in lint(release).stdout
+
+
+# --- kind
+
+
+def create(configuration: str, folder: Path) -> str:
+    """What kind says when it is to make a cluster and the container engine does nothing."""
+    kind = program(KIND, "kind")
+    docker = folder / "docker"
+    docker.write_text(NO_ENGINE)
+    docker.chmod(0o755)
+    (folder / "cluster.yaml").write_text(configuration)
+    command: list[str | Path] = [kind, "create", "cluster", "--name", "lab", "--config", folder / "cluster.yaml"]
+    command += ["--kubeconfig", folder / "kubeconfig"]
+    environment = {**os.environ, "PATH": f"{folder}:/usr/bin:/bin", "KIND_EXPERIMENTAL_PROVIDER": "docker"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=PROJECT, env=environment, timeout=60
+    )
+    assert done.returncode != 0
+    return str(done.stderr)
+
+
+def clusters() -> dict[str, str]:
+    """Every configuration for kind that there is here: the shipped one, and that of the benchmark."""
+    made = cluster_configuration(Path("configurations"))
+    return {"shipped": (PROJECT / "deploy/kind/cluster.yaml").read_text(), "benchmark": yaml.safe_dump(made)}
+
+
+@pytest.mark.parametrize("name", clusters())
+def test_kind_takes_the_configuration_and_goes_on_to_the_containers(name: str, tmp_path: Path) -> None:
+    """It decodes the file into its types strictly, fills in defaults, validates, and only then looks for images."""
+    said = create(clusters()[name], tmp_path)
+    assert 'Creating cluster "lab"' in said
+    assert "no engine here" in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("role: worker", "role: wroker", "is not a valid node role"),
+        ("extraMounts:", "extraMount:", "field extraMount not found"),
+        ("containerPath:", "containerPth:", "field containerPth not found"),
+        ("role: control-plane", "role: worker", "must have at least one control-plane"),
+        ("kind.x-k8s.io/v1alpha4", "kind.x-k8s.io/v1", "unknown apiVersion"),
+    ],
+    ids=["role", "mounts", "path", "no-control-plane", "version"],
+)
+def test_kind_refuses_a_configuration_with_a_mistake(old: str, new: str, said: str, tmp_path: Path) -> None:
+    """So that the test above says something."""
+    answer = create(clusters()["shipped"].replace(old, new), tmp_path)
+    assert "Creating cluster" not in answer
+    assert said in answer

@@ -1,0 +1,185 @@
+"""The pipelines of this repository and the templates for others: valid, pinned, and of least rights."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed.binaries import KUBERNETES
+from testbed.pythons import PROJECT, image_release, oldest_release
+
+WORKFLOWS = tuple(sorted((PROJECT / ".github" / "workflows").glob("*.yml")))
+TEMPLATES = PROJECT / "deploy" / "pipelines"
+GITHUB = TEMPLATES / "github-workflow.yml"
+GITLAB = TEMPLATES / "gitlab-ci.yml"
+OF_GITHUB = (*WORKFLOWS, GITHUB)
+WRITES = {"write", "write-all"}
+
+Document = dict[str, Any]
+
+
+def name_of(path: Path) -> str:
+    """The file's own name."""
+    return path.name
+
+
+def read(path: Path) -> Document:
+    """The file's content; YAML 1.1 takes the key `on` for true, which GitHub does not."""
+    loaded: Document = yaml.safe_load(path.read_text().replace("\non:", '\n"on":'))
+    return loaded
+
+
+def complaint(schema: str, path: Path, *options: str) -> str:
+    """What check-jsonschema says of a file, by a schema that it ships; empty if nothing."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *options, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+@pytest.mark.parametrize("path", OF_GITHUB, ids=name_of)
+def test_a_workflow_is_valid_by_githubs_schema(path: Path) -> None:
+    """SchemaStore's, which editors use."""
+    assert complaint("github-workflows", path) == ""
+
+
+@pytest.mark.parametrize(
+    ("schema", "file"),
+    [
+        ("dependabot", "dependabot.yml"),
+    ],
+)
+def test_the_other_files_for_github_are_valid_by_their_schemas(schema: str, file: str) -> None:
+    """A form with a mistake is not shown, and nobody says so."""
+    assert complaint(schema, PROJECT / ".github" / file) == ""
+
+
+def test_dependabot_looks_at_every_go_module() -> None:
+    """Each folder of pins."""
+    updates = read(PROJECT / ".github" / "dependabot.yml")["updates"]
+    (modules,) = (each["directories"] for each in updates if each["package-ecosystem"] == "gomod")
+    folders = {path.parent.relative_to(PROJECT) for path in (PROJECT / "testbed" / "pins").rglob("go.mod")}
+    assert set(modules) == {f"/{folder}" for folder in folders}
+
+
+def test_the_template_for_gitlab_is_valid_by_gitlabs_schema() -> None:
+    """GitLab's own."""
+    assert complaint("gitlab-ci", GITLAB, "--data-transform", "gitlab-ci") == ""
+
+
+@pytest.mark.parametrize(
+    ("schema", "path", "old", "new"),
+    [
+        ("github-workflows", GITHUB, "runs-on:", "run-on:"),
+        ("gitlab-ci", GITLAB, "  script:\n", "  scripts:\n"),
+    ],
+    ids=["github", "gitlab"],
+)
+def test_a_misspelt_key_is_refused_by_the_schema(schema: str, path: Path, old: str, new: str, tmp_path: Path) -> None:
+    """So that the tests above say something."""
+    broken = tmp_path / path.name
+    broken.write_text(path.read_text().replace(old, new))
+    assert "Schema validation errors" in complaint(schema, broken)
+
+
+def uses(path: Path) -> Iterator[str]:
+    """Each line that names an action of somebody else."""
+    for line in path.read_text().splitlines():
+        if found := re.search(r"\buses: (?!\./)(.*)", line):
+            yield found[1]
+
+
+@pytest.mark.parametrize("path", OF_GITHUB, ids=name_of)
+def test_actions_are_pinned_by_commit_with_the_release_beside_it(path: Path) -> None:
+    """A tag can be moved; the comment is what people and Dependabot read."""
+    pin = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    assert [each for each in uses(path) if not pin.fullmatch(each)] == []
+
+
+def test_an_action_has_the_same_pin_everywhere() -> None:
+    """Two commits of one action would be an update that was half made."""
+    pins = {each for path in OF_GITHUB for each in uses(path)}
+    names = [each.partition("@")[0] for each in pins]
+    assert len(names) == len(set(names)) > 10
+
+
+@pytest.mark.parametrize("path", OF_GITHUB, ids=name_of)
+def test_a_job_has_only_the_rights_that_it_names(path: Path) -> None:
+    """None by default; a checkout leaves no token behind; what may write is said job by job."""
+    workflow = read(path)
+    assert workflow["permissions"] == {}
+    for name, job in workflow["jobs"].items():
+        assert isinstance(job["permissions"], dict), name
+        for step in job.get("steps", ()):
+            if step.get("uses", "").startswith("actions/checkout@"):
+                assert step["with"]["persist-credentials"] is False, name
+
+
+def test_what_pull_requests_run_may_write_nothing() -> None:
+    """Their code is anybody's."""
+    for path in WORKFLOWS:
+        workflow = read(path)
+        if "pull_request" in workflow["on"]:
+            rights = [right for job in workflow["jobs"].values() for right in job["permissions"].values()]
+            assert not WRITES & set(rights), path.name
+        assert "pull_request_target" not in workflow["on"]
+
+
+@pytest.mark.parametrize("path", OF_GITHUB, ids=name_of)
+def test_no_words_of_others_become_commands(path: Path) -> None:
+    """Expressions reach scripts as environment variables and are not pasted into them."""
+    for job in read(path)["jobs"].values():
+        for step in job.get("steps", ()):
+            assert "${{" not in step.get("run", "")
+
+
+def test_every_supported_interpreter_and_kubernetes_is_checked() -> None:
+    """Those that the package and the test bed name."""
+    check, e2e = (read(PROJECT / ".github" / "workflows" / f"{name}.yml") for name in ("check", "e2e"))
+    interpreters = check["jobs"]["tests"]["strategy"]["matrix"]["python"]
+    assert {str(oldest_release()), str(image_release())} <= set(interpreters)
+    assert set(e2e["jobs"]["control-plane"]["strategy"]["matrix"]["kubernetes"]) == set(KUBERNETES)
+
+
+def test_nothing_is_published_before_every_check_has_passed() -> None:
+    """Each job that writes to somebody waits for both workflows, by itself or through those that it needs."""
+    jobs = read(PROJECT / ".github" / "workflows" / "release.yml")["jobs"]
+
+    def awaited(name: str) -> set[str]:
+        needs = jobs[name].get("needs", [])
+        direct = {needs} if isinstance(needs, str) else set(needs)
+        return direct.union(*(awaited(each) for each in direct))
+
+    publishing = {
+        name for name, job in jobs.items() if {"packages", "id-token", "contents"} & {
+            right for right, level in job["permissions"].items() if level in WRITES
+        }
+    }  # fmt: skip
+    assert publishing == {"pypi", "image", "chart", "publish"}
+    for name in publishing:
+        assert {"check", "e2e"} <= awaited(name), name
+
+
+def test_make_targets_and_modules_that_pipelines_run_exist() -> None:
+    """`make TARGET`, `python -m MODULE` and `bash FILE` of every step."""
+    targets = set(re.findall(r"^([a-z0-9-]+):.*## ", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+    text = "\n".join(path.read_text() for path in WORKFLOWS)
+    assert set(re.findall(r"\bmake ([a-z0-9-]+)", text)) <= targets
+    for module in set(re.findall(r"python -m (testbed[\w.]+)", text)):
+        assert (PROJECT / f"{module.replace('.', '/')}.py").exists()
+    for file in re.findall(r"run: bash (\S+)", text):
+        assert (PROJECT / file).exists()
+
+
+@pytest.mark.parametrize("path", [GITHUB, GITLAB], ids=name_of)
+def test_the_templates_release_only_what_inspect_has_found_complete(path: Path) -> None:
+    """Every platform that is built is required, by this release, before the name that others pull is given."""
+    text = path.read_text()
+    built = set(re.findall(r"[{ ](?:platform|PLATFORM): (linux/[\w/]+)", text))
+    assert built == {"linux/amd64", "linux/arm64", "linux/arm/v7"}
+    assert set(re.findall(r"--require (\S+)", text)) == built
+    assert text.index("inspect\n" if path is GITHUB else "extender inspect ") < text.rindex("REF_")
