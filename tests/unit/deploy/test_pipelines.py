@@ -51,6 +51,9 @@ def test_a_workflow_is_valid_by_githubs_schema(path: Path) -> None:
     ("schema", "file"),
     [
         ("dependabot", "dependabot.yml"),
+        ("github-issue-config", "ISSUE_TEMPLATE/config.yml"),
+        ("github-issue-forms", "ISSUE_TEMPLATE/bug.yml"),
+        ("github-issue-forms", "ISSUE_TEMPLATE/idea.yml"),
     ],
 )
 def test_the_other_files_for_github_are_valid_by_their_schemas(schema: str, file: str) -> None:

@@ -8,7 +8,10 @@ PROJECT = Path(__file__).parents[3]
 DOCS = PROJECT / "docs"
 README = PROJECT / "README.md"
 PAGES = tuple(sorted(DOCS.rglob("*.md")))
-AT_THE_TOP = (README, *(PROJECT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")))
+AT_THE_TOP = (
+    README,
+    *(PROJECT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CHANGELOG.md")),
+)
 ALL = (*AT_THE_TOP, PROJECT / "deploy" / "README.md", *PAGES)
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<code>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)

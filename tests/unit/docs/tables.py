@@ -6,12 +6,16 @@ A table stands between two comments of its page, `<!-- NAME -->` and `<!-- NAME 
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+import yaml
+
 import extender.cli.serve
 import extender.store.redis  # noqa: F401 -- imported late, where it is named
 from extender.budgets import budgets
 from extender.cli.config import settings_table
 from extender.metrics import REGISTRY
 from extender.placement.annotations import ANNOTATIONS, Writer
+from testbed.binaries import ACTIONLINT, CONTAINERD, ETCD, HELM, HELM_3, KARPENTER, KIND, KREW, KUBERNETES, GoModule
+from testbed.pythons import PROJECT, image_release, oldest_release
 from tests.unit.declared_caches import declared_caches
 from tests.unit.docs.pages import DOCS
 
@@ -83,6 +87,30 @@ def settings_of_registries() -> str:
     return settings_table(only=ABOUT_REGISTRIES)
 
 
+def support_table() -> str:
+    """What the pins of the test bed and the pipeline's matrix name, as Markdown."""
+    check = yaml.safe_load((PROJECT / ".github" / "workflows" / "check.yml").read_text())
+    interpreters = ", ".join(check["jobs"]["tests"]["strategy"]["matrix"]["python"])
+    chart = yaml.safe_load((PROJECT / "deploy/helm/multiarch-extender/Chart.yaml").read_text())
+    rows = {
+        "Kubernetes: API server and scheduler": _versions(*KUBERNETES.values()),
+        "Kubernetes that the chart takes": chart["kubeVersion"].removesuffix("-0"),
+        "etcd": _versions(ETCD),
+        "kubelet, on nodes that run containers": _versions(KUBERNETES["1.36"]),
+        "containerd": f"{_versions(CONTAINERD)}, and Debian 12's 1.6",
+        "Karpenter": _versions(KARPENTER),
+        "Helm": _versions(HELM, HELM_3),
+        "CPython": f"{interpreters}; at least {oldest_release()}; {image_release()} in the image",
+        "kind, which only reads its configuration": _versions(KIND),
+        "actionlint, krew's check of manifests": _versions(ACTIONLINT, KREW),
+    }
+    return "\n".join(["| what | versions |", "|---|---|", *(f"| {what} | {each} |" for what, each in rows.items()), ""])
+
+
+def _versions(*modules: GoModule) -> str:
+    return ", ".join(module.version.removeprefix("v") for module in modules)
+
+
 TABLES: Mapping[tuple[str, str], Callable[[], str]] = {
     ("settings.md", "settings"): settings_of_the_service,
     ("settings-of-registries.md", "settings"): settings_of_registries,
@@ -90,6 +118,7 @@ TABLES: Mapping[tuple[str, str], Callable[[], str]] = {
     ("caches.md", "caches"): caches_table,
     ("budgets.md", "budgets"): budgets_table,
     ("annotations.md", "annotations"): annotations_table,
+    ("support.md", "support"): support_table,
 }
 """What makes the table of a page, by the page and the name in its comments."""
 

@@ -1,0 +1,58 @@
+"""The page on uninstalling names everything that the code makes, and in an order that leaves no pod behind."""
+
+import re
+
+import pytest
+
+from extender.admission_policies import gating, own_account, scheduler_name
+from extender.config.tree import Config
+from extender.placement.annotations import ANNOTATIONS, Writer
+from extender.placement.gate import GATED_LABEL
+from extender.service import gates, self_managed
+from tests.unit.deploy.test_manifests import load
+from tests.unit.docs.pages import PROJECT, page
+
+PAGE = page("how-to/uninstall.md")
+MADE = (gates.LEASE, self_managed.LEASE, Config().admission.self_managed.secret)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_each_object_that_the_service_makes_has_its_command(name: str) -> None:
+    """No manifest contains it, so deleting manifests does not delete it."""
+    assert re.search(
+        rf"^\| (Lease|Secret) `{name}`.*kubectl -n multiarch-extender delete \w+ {name}`", PAGE, re.MULTILINE
+    )
+    manifests = "\n".join(path.read_text() for path in (PROJECT / "deploy/manifests").glob("*.yaml"))
+    assert not re.search(rf"^  name: {name}$", manifests, re.MULTILINE)
+
+
+def test_the_schedulers_lease_is_named() -> None:
+    """It is that of the file for the second scheduler."""
+    (configuration,) = load("scheduler/second-scheduler.yaml")
+    lease = configuration["leaderElection"]["resourceName"]
+    assert f"delete lease {lease}`" in PAGE
+
+
+def test_what_is_written_on_pods_is_named() -> None:
+    """The label by which held pods are found, and the annotations that stay."""
+    assert f"-l {GATED_LABEL}=true" in PAGE
+    for annotation in ANNOTATIONS:
+        if annotation.writers == (Writer.SERVICE,):
+            assert annotation.key in PAGE, annotation.key
+
+
+def test_policies_are_found_by_a_part_of_their_names() -> None:
+    """The last command of the page greps for it."""
+    for module in (gating, own_account, scheduler_name):
+        assert "multiarch-extender" in module.NAME
+
+
+def test_policies_go_first_and_pods_are_let_go_last() -> None:
+    """A policy would hold new pods after the last one was let go."""
+    steps = [
+        "multiarch-extender policies | kubectl delete",
+        "What the table below names",
+        "multiarch-extender ungate -A",
+    ]
+    positions = [PAGE.index(step) for step in steps]
+    assert positions == sorted(positions)
