@@ -59,6 +59,7 @@ def package_chart(image: str, folder: Path, helm: str = "helm") -> Path:
     described = yaml.safe_load((CHART / "Chart.yaml").read_text())
     if {described["version"], described["appVersion"]} != {extender.__version__}:
         raise ReleaseRefused(f"the chart is not of version {extender.__version__}")
+    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / CHART.name
         shutil.copytree(CHART, copy)
