@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from extender import __version__, cli
+from extender.cli.program import PLUGIN, completed_words, program_name
 from extender.errors import ConfigError
 
 
@@ -40,15 +41,15 @@ def options(
     """Options of the command itself."""
 
 
-def command_line(arguments: Sequence[str]) -> typer.Typer:
-    """The command line for these arguments.
+def command_line(arguments: Sequence[str], *, add_completion: bool = True) -> typer.Typer:
+    """The command line for these arguments, with options that install completion or without.
 
     It has the one subcommand that the first argument names, because importing all of them takes half a second, and all
     of them where it names none.
     """
     app = typer.Typer(
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=add_completion,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
         help="Keeps pods on nodes whose CPU platform their images were built for.",
@@ -61,8 +62,15 @@ def command_line(arguments: Sequence[str]) -> typer.Typer:
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    name = program_name()
+    words = completed_words(name)
     try:
-        command_line(sys.argv[1:])()
+        if words is not None:
+            command_line(words)(prog_name=name)
+        elif name == PLUGIN:  # kubectl completes by itself
+            command_line(sys.argv[1:], add_completion=False)(prog_name="kubectl multiarch")
+        else:
+            command_line(sys.argv[1:])(prog_name=name)
     except ConfigError as exc:
         for line in str(exc).splitlines():
             print(f"error: {line}", file=sys.stderr)
