@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 
 BUILD_SECONDS = 900
 SECONDS = 60.0
-NO_PYTHON = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "NO_COLOR": "1"}
+NO_PYTHON = {"PATH": "/usr/bin:/bin", "HOME": "/proc/self/nonexistent", "NO_COLOR": "1"}
 
 
 @pytest.fixture(scope="module")
