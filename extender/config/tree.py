@@ -180,6 +180,8 @@ class FactsConfig(Section, frozen=True):
 
 
 class PlacementConfig(Section, frozen=True):
+    mode: Literal["enforce", "observe"] = "enforce"
+    """`observe`: decisions are recorded, without effect. The annotation `mode` of pods and namespaces overrides it."""
     preference: dict[str, Boost] = msgspec.field(default_factory=lambda: {"arm64": 10})
     """Score per architecture, 0-10, for pods whose every image is multi-arch; a map given here replaces this one."""
     preference_by: PreferenceBy = PreferenceBy.SCORE

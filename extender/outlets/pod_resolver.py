@@ -43,9 +43,9 @@ class PodResolver(msgspec.Struct, frozen=True):
     pull_secrets: PullSecrets | None = None
 
     def overrides_of(self, pod: Pod, namespace: str) -> Overrides:
-        """What the annotations of the pod and of its namespace override."""
+        """What the annotations of the pod and of its namespace override, and the operator's mode where they do not."""
         annotations = pod.metadata.annotations if pod.metadata else None
-        return read_overrides(annotations, self.namespace_annotations(namespace))
+        return read_overrides(annotations, self.namespace_annotations(namespace), self.policy.overrides)
 
     def question(self, pod: Pod, namespace: str, overrides: Overrides, *, may_read: bool) -> PodQuestion:
         """The pod's images, with a keyring of its pull secrets first and the operator's credentials next.

@@ -153,9 +153,12 @@ _QUOTED_CHARACTERS = 40  # of an ignored value: annotations may be 256 KiB long,
 Annotations = Mapping[str, str] | msgspec.UnsetType | None
 
 
-def read_overrides(pod: Annotations, namespace: Annotations) -> Overrides:
-    """The overrides in the annotations of a pod and of its namespace; either may be missing, null or without ours."""
-    overrides = _DEFAULTS
+def read_overrides(pod: Annotations, namespace: Annotations, default: Overrides = _DEFAULTS) -> Overrides:
+    """The overrides in the annotations of a pod and of its namespace; either may be missing, null or without ours.
+
+    `default` is what neither of them overrides.
+    """
+    overrides = default
     if namespace and not namespace.keys().isdisjoint(NAMESPACE_KEYS):
         overrides = _override(overrides, Writer.NAMESPACE, namespace)
     if pod and not pod.keys().isdisjoint(POD_KEYS):

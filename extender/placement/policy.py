@@ -37,7 +37,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     `pending` and `unknown` are the choices for pending and for unknown images. `assume` holds the platforms on which
     such an image is assumed to run under `Choice.ASSUME`. An assumption can refuse a node, but never gives a pod a
     score, toleration or affinity. `preference` is a score of 0-10 by normalised architecture. By `PreferenceBy.FILTER`
-    nodes of the highest score are the only ones that remain.
+    nodes of the highest score are the only ones that remain. `overrides` has the mode of pods that neither they
+    themselves nor their namespaces give another.
     """
 
     pending: Choice = Choice.RETRY
@@ -47,6 +48,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     preference: Mapping[str, int] = msgspec.field(default_factory=dict)
     preference_by: PreferenceBy = PreferenceBy.SCORE
     ignore_runtime_classes: frozenset[str] = frozenset()
+    overrides: Overrides = Overrides()
 
 
 def is_exempt(pod: Pod, policy: Policy) -> bool:
@@ -101,6 +103,16 @@ def common_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -
         for platform in frozenset[Platform]().union(*known)
         if all(runs_on(platforms, platform, compatibility) for platforms in known)
     )
+
+
+def kept_to(facts: Sequence[ImageFact], compatibility: Compatibility) -> tuple[str, ...] | None:
+    """The platforms to which known images keep a pod, sorted, 32 at most; None if they keep it to none."""
+    if not any(isinstance(fact, RunsOn) for fact in facts):
+        return None
+    return tuple(map(str, sorted(common_platforms(facts, compatibility))[:_MOST_TOLD]))
+
+
+_MOST_TOLD = 32  # usual images have ten at most
 
 
 def is_multi_arch(facts: Sequence[ImageFact], compatibility: Compatibility) -> bool:

@@ -2,6 +2,7 @@
 
 from extender.config.tree import Config
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
+from extender.placement.annotations import Mode, Overrides
 from extender.placement.gate import GatePolicy
 from extender.placement.planning import AdmissionPolicy
 from extender.placement.policy import Policy
@@ -23,6 +24,7 @@ def policy_of(config: Config) -> Policy:
         },
         preference_by=placement.preference_by,
         ignore_runtime_classes=frozenset(placement.ignore_runtime_classes),
+        overrides=Overrides(mode=Mode(placement.mode)),
     )
 
 

@@ -24,6 +24,23 @@ Annotations = Mapping[str, str] | None
 
 
 @pytest.mark.parametrize(
+    ("pod", "namespace", "mode"),
+    [
+        (None, None, Mode.OBSERVE),
+        ({PREFER: "arm64"}, None, Mode.OBSERVE),
+        (None, {MODE: "enforce"}, Mode.ENFORCE),
+        ({MODE: "ignore"}, {MODE: "enforce"}, Mode.IGNORE),
+        ({MODE: "nonsense"}, None, Mode.OBSERVE),
+    ],
+)
+def test_the_operator_s_mode_holds_where_no_annotation_says_otherwise(
+    pod: Annotations, namespace: Annotations, mode: Mode
+) -> None:
+    """A value that is not allowed says nothing."""
+    assert read_overrides(pod, namespace, Overrides(mode=Mode.OBSERVE)).mode is mode
+
+
+@pytest.mark.parametrize(
     ("pod", "namespace", "overrides"),
     [
         (None, None, Overrides()),
