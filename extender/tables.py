@@ -59,6 +59,10 @@ class LruTable(_Rows[K, V]):
             self._rows.move_to_end(key)
         return value
 
+    def items(self) -> ItemsView[K, V]:
+        """Returns a view of keys and values in eviction order; reading it uses no row."""
+        return self._rows.items()
+
     def put(self, key: K, value: V) -> None:
         """Adds or replaces the row, which becomes the last to be evicted."""
         self._rows[key] = value

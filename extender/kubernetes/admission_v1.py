@@ -27,6 +27,7 @@ class AdmissionRequest(Wire, frozen=True):
     sub_resource: str | None = None
     namespace: str | None = None
     operation: str | None = None
+    dry_run: bool | None = None
     object: msgspec.Raw = msgspec.Raw()
 
 

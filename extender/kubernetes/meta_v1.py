@@ -20,6 +20,7 @@ class OwnerReference(Wire, frozen=True):
     """metav1.OwnerReference."""
 
     kind: str = ""
+    name: str = ""
     controller: bool | None = None
 
 

@@ -20,9 +20,10 @@ from extender.kubernetes.admission_v1 import (
 )
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.metrics import counter
+from extender.outlets.observations import ObservedPods
 from extender.outlets.pod_resolver import PodQuestion
 from extender.outlets.pod_reviews import PodReviews
-from extender.placement.mutation import AdmissionOutcome, Mutation
+from extender.placement.mutation import AdmissionOutcome, Mutation, ObservedOutcome
 from extender.placement.reasons import shown_reference
 from extender.server.routes import Reply
 
@@ -60,10 +61,14 @@ class _PodCreation(msgspec.Struct, frozen=True):
 
 
 class PodAdmission:
-    """Answers reviews of pods that are being created."""
+    """Answers reviews of pods that are being created.
 
-    def __init__(self, reviews: PodReviews) -> None:
+    `observed_pods` collects what would have become of pods that are only observed.
+    """
+
+    def __init__(self, reviews: PodReviews, observed_pods: ObservedPods | None = None) -> None:
         self._reviews = reviews
+        self._observed_pods = observed_pods
 
     async def review(self, body: bytes) -> Reply:
         """The AdmissionReview with the response to the one in `body`. Raises InvalidRequest."""
@@ -116,7 +121,14 @@ class PodAdmission:
             return _unreadable(creation.review, exc)
         if mutation.unresolved:
             _log_unresolved(creation, mutation)
+        if mutation.observed:
+            self._observe(creation, mutation.observed)
         return _reply(creation.review, mutation)
+
+    def _observe(self, creation: _PodCreation, would: ObservedOutcome) -> None:
+        request = creation.review.request
+        if self._observed_pods and not request.dry_run:
+            self._observed_pods.note_review(creation.pod, request.namespace or "default", would)
 
 
 def _reply(review: AdmissionReview, mutation: Mutation) -> Reply:

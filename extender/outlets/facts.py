@@ -21,6 +21,7 @@ from extender.kubernetes.externaldata_v1beta1 import API_VERSION, Item, Provider
 from extender.kubernetes.pod_templates import KubernetesObject, node_of, pod_of
 from extender.kubernetes.reported_v1 import NamedPod
 from extender.outlets.explaining import PodExplainer
+from extender.outlets.observations import ObservedPods
 from extender.outlets.pod_resolver import PodResolver
 from extender.placement.facts import Pending, PodImage, RunsOn, Unknown, fact_of
 from extender.reports.explanation import Subject
@@ -67,7 +68,7 @@ _ASKED_IMAGES = msgspec.json.Decoder(AskedImages)
 
 
 class FactsOutlet:
-    """Answers `/explain` and `/facts`. `platforms` gives those of the cluster's nodes.
+    """Answers `/explain`, `/facts` and `/observed`. `platforms` gives those of the cluster's nodes.
 
     `wait_seconds` is how long a question about an image waits for its lookup.
     """
@@ -78,12 +79,14 @@ class FactsOutlet:
         pod_resolver: PodResolver,
         access: CallerAccess,
         *,
+        observed_pods: ObservedPods,
         platforms: Callable[[], frozenset[Platform]],
         wait_seconds: float,
     ) -> None:
         self._explainer = explainer
         self._pod_resolver = pod_resolver
         self._access = access
+        self._observed_pods = observed_pods
         self._platforms = platforms
         self._wait_seconds = wait_seconds
 
@@ -177,9 +180,24 @@ class FactsOutlet:
             await resolver.resolve_all(images, keyring, self._wait_seconds)
         return [_facts(image.reference, resolver.evidence(image, keyring)) for image in images]
 
+    async def observed(self, user: UserInfo, query: Mapping[str, str]) -> bytes:
+        """What would have become of observed pods, in `namespace` or, without it, in every namespace.
+
+        Raises:
+            RefusedCaller: the caller may not get pods there.
+            ClusterError: the cluster could not be asked.
+        """
+        if unknown := sorted(query.keys() - {"namespace"}):
+            raise RefusedCaller(400, f"there is no parameter {unknown[0][:40]!r}; there is namespace")
+        namespace = query.get("namespace", "")
+        await self._require(user, namespace, "")
+        async with _refusing_when_busy(), self._access.turn(user):
+            return msgspec.json.encode(self._observed_pods.read(namespace))
+
     async def _require(self, user: UserInfo, namespace: str, name: str) -> None:
         if not await self._may(user, namespace, name):
-            which = f"pod {namespace}/{name}" if name else f"pods in namespace {namespace}"
+            where = f"in namespace {namespace}" if namespace else "in every namespace; name one where that is so"
+            which = f"pod {namespace}/{name}" if name else f"pods {where}"
             raise RefusedCaller(403, f"{user.username} may not get {which}")
 
     async def _may(self, user: UserInfo, namespace: str, name: str) -> bool:

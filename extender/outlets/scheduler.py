@@ -26,6 +26,7 @@ from extender.kubernetes.extender_v1 import (
 from extender.metrics import counters
 from extender.outlets.decision_cache import DecisionCache
 from extender.outlets.first_seen import FirstSeen
+from extender.outlets.observations import ObservedPods
 from extender.outlets.pod_resolver import PodQuestion, PodResolver
 from extender.outlets.precomputed_scores import PrecomputedScores
 from extender.outlets.request_nodes import NodesNotKnown, NodeView, RequestNodes
@@ -75,7 +76,8 @@ class SchedulerVerbs:
 
     `nodes` is None without a cluster: then only requests with whole nodes can be answered. `may_read_secrets`: only
     kube-scheduler can reach these endpoints, so the pull secrets that a request's pod names may be read. Any other
-    caller gets what is public, and what the operator's credentials open.
+    caller gets what is public, and what the operator's credentials open. `observed_pods` collects what would have
+    become of pods that are only observed.
     """
 
     def __init__(
@@ -88,7 +90,9 @@ class SchedulerVerbs:
         level_label: str,
         clock: Callable[[], float],
         may_read_secrets: bool = False,
+        observed_pods: ObservedPods | None = None,
     ) -> None:
+        self._observed_pods = observed_pods
         self._pod_resolver = pod_resolver
         self._policy = pod_resolver.policy
         self._view = nodes
@@ -121,7 +125,7 @@ class SchedulerVerbs:
                 decided = filter_nodes(args, nodes, decision)
         except NodesNotKnown as exc:
             return _filter_reply(ExtenderFilterResult(error=str(exc)))
-        return _filtered(args, decision, decided)
+        return self._filtered(args, decision, decided)
 
     def filter_nowait(self, body: bytes) -> Reply | None:
         """What `filter` answers, or None if it has to look something up first. Raises InvalidRequest."""
@@ -143,7 +147,7 @@ class SchedulerVerbs:
             return None
         if decision.preference and not decision.leaves_out and REFUSED.isdisjoint(decided.verdicts):
             self._precomputed_scores.expect(body, functools.partial(_scores, args, nodes, decision))
-        return _filtered(args, decision, decided)
+        return self._filtered(args, decision, decided)
 
     async def prioritize(self, body: bytes) -> Reply:
         """The HostPriorityList for ExtenderArgs, from the cache only. Raises InvalidRequest."""
@@ -275,6 +279,23 @@ class SchedulerVerbs:
         if found.unreachable and decision.enforced and self._policy.pending is Choice.RETRY:
             raise NodesNotKnown(NOT_IN_VIEW.format(node=found.unreachable[0]))
 
+    def _filtered(self, args: ExtenderArgs, decision: Decision, decided: DecidedAnswer[ExtenderFilterResult]) -> Reply:
+        """The reply with the answer. Counts the verdicts; records what a pod that is only observed would have got."""
+        _count("filter", decided.verdicts)
+        if not decision.enforced:
+            self._observe(args.pod, decision, decided)
+        return _filter_reply(decided.answer)
+
+    def _observe(self, pod: Pod, decision: Decision, decided: DecidedAnswer[ExtenderFilterResult]) -> None:
+        uid = _uid(pod)
+        if decided.decided is not decided.answer:
+            refused = sum(number for verdict, number in decided.verdicts.items() if verdict in REFUSED)
+            left_out = decided.verdicts.get(Verdict.LEFT_OUT, 0)
+            reason = decision.refusal or decided.decided.error
+            log.info("pod.observed", pod=uid, refused=refused, left_out=left_out, reason=reason)
+        if self._observed_pods:
+            self._observed_pods.note_filter(pod, uid, _namespace_of(pod), decision, decided.verdicts)
+
     def _score(self, args: ExtenderArgs) -> _Scores:
         gathered = self._gather(args.pod)
         try:
@@ -298,17 +319,6 @@ def _uid(pod: Pod) -> PodUid:
     if metadata is None:
         return PodUid("")
     return PodUid(metadata.uid or f"{metadata.namespace}/{metadata.name or metadata.generate_name}")
-
-
-def _filtered(args: ExtenderArgs, decision: Decision, decided: DecidedAnswer[ExtenderFilterResult]) -> Reply:
-    """The reply with the answer. Counts the verdicts; logs what a pod that is only observed would have got."""
-    _count("filter", decided.verdicts)
-    if decided.decided is not decided.answer:
-        refused = sum(number for verdict, number in decided.verdicts.items() if verdict in REFUSED)
-        left_out = decided.verdicts.get(Verdict.LEFT_OUT, 0)
-        reason = decision.refusal or decided.decided.error
-        log.info("pod.observed", pod=_uid(args.pod), refused=refused, left_out=left_out, reason=reason)
-    return _filter_reply(decided.answer)
 
 
 def _filter_reply(result: ExtenderFilterResult) -> Reply:

@@ -26,11 +26,11 @@ from extender.placement.additions import (
 )
 from extender.placement.annotations import Mode, Overrides
 from extender.placement.creation import Creation, narrow, read_creation
-from extender.placement.facts import Fit, ImageFact, PodImage, fit, known_platforms, may_be_kept
+from extender.placement.facts import Fit, ImageFact, PodImage, RunsOn, fit, known_platforms, may_be_kept
 from extender.placement.gate import ImpossiblePods, Unresolved, has_gate, hold, is_gated, let_go
 from extender.placement.patch import JsonObject, Operation, diff, look
 from extender.placement.planning import AdmissionPolicy, PlannedAdditions, Planner
-from extender.placement.policy import Policy, is_exempt
+from extender.placement.policy import Policy, is_exempt, kept_to
 from extender.placement.reasons import held_text, passed_text, shown_reference
 from extender.tables import Table, declare_cache
 
@@ -57,10 +57,24 @@ class AdmissionOutcome(enum.StrEnum):
     EXEMPT = "left_alone"
 
 
+class ObservedOutcome(msgspec.Struct, frozen=True):
+    """What would have become of a pod that is only observed.
+
+    `platforms` are those to which it would be kept, None if it runs anywhere or nothing is known of it. `is_nowhere`:
+    no node of the cluster runs its images.
+    """
+
+    outcome: AdmissionOutcome
+    platforms: tuple[str, ...] | None
+    reason: str
+    is_nowhere: bool = False
+
+
 class Mutation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The response for one pod; `patch` is a JSON Patch document, empty for no change.
 
     `reason` is what the pod's annotation says. `unresolved` has the images of a pod that was let through without them.
+    `observed` is None for a pod that is not merely observed.
     """
 
     outcome: AdmissionOutcome
@@ -69,6 +83,7 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     unresolved: tuple[Unresolved, ...] = ()
     warnings: tuple[str, ...] = ()
     audit_annotations: Mapping[str, str] = {}
+    observed: ObservedOutcome | None = None
 
     @functools.cached_property
     def fields(self) -> bytes:
@@ -134,8 +149,8 @@ class Mutator:
         Required affinity comes from the known images, and from the operator's assumption about others where that is
         the setting. Tolerations and preferred affinity need all images to be known. A pod that is to wait for an image
         gets the gate and nothing else, if it `may_hold`. `cluster` holds the platforms of the cluster's nodes, or is
-        empty if they are not watched; it is used for warnings only. Under `observe` the audit annotations `would-add`
-        and `would-hold` replace the patch.
+        empty if they are not watched; it is used for warnings only. Under `observe` the audit annotations `would-be`,
+        `would-add`, `would-hold` and `would-deny` replace the patch.
         """
         creation = read_creation(pod, images, facts, overrides, cluster, may_hold=may_hold)
         if len(creation.touched) > _REMEMBERED_BYTES:
@@ -199,13 +214,13 @@ class Mutator:
         if treatment.held and (creation.may_hold or is_gated(document)):
             reason = held_text(treatment.held)
             return _Judgement(AdmissionOutcome.GATED, PlannedAdditions(), reason)
-        passed = (*treatment.held, *treatment.passed)
+        passed, assumed = (*treatment.held, *treatment.passed), bool(treatment.assumed)
         if passed:
             why = "as nobody is there to let it go later" if treatment.held else "as the settings say"
             reason = "; ".join(filter(None, (passed_text(passed, why), planned.reason)))
-            return _Judgement(AdmissionOutcome.UNRESOLVED, planned, reason, passed)
-        outcome = AdmissionOutcome.ASSUMED if treatment.assumed else AdmissionOutcome.PATCHED
-        return _Judgement(outcome, planned, planned.reason)
+            return _Judgement(AdmissionOutcome.UNRESOLVED, planned, reason, passed, assumed)
+        outcome = AdmissionOutcome.ASSUMED if assumed else AdmissionOutcome.PATCHED
+        return _Judgement(outcome, planned, planned.reason, assumed=assumed)
 
     def _add(self, document: JsonObject, verdict: "_Judgement") -> Additions:
         planned = verdict.planned
@@ -224,14 +239,14 @@ class Mutator:
         audit = {"verdict": self._verdict(creation)}
         if added != NOTHING:
             audit["would-add" if observed else "added"] = write_record(added)
-        if observed and outcome in _WOULD:
-            audit[_WOULD[outcome]] = verdict.reason
-        if observed:
-            outcome, patch = AdmissionOutcome.OBSERVED, _letting_go(creation)
-        elif outcome is AdmissionOutcome.DENIED:
+        if outcome is AdmissionOutcome.DENIED:
             patch = []
         elif outcome is AdmissionOutcome.PATCHED and not patch:
             outcome = AdmissionOutcome.UNCHANGED
+        would = self._observe(creation, verdict, outcome) if observed else None
+        if would:
+            audit |= _would_be(would)
+            outcome, patch = AdmissionOutcome.OBSERVED, _letting_go(creation)
         return Mutation(
             outcome=outcome,
             patch=_encode(patch),
@@ -239,14 +254,23 @@ class Mutator:
             unresolved=() if observed else verdict.unresolved,
             warnings=(*creation.overrides.problems, *verdict.planned.warnings, *self._nowhere(creation)),
             audit_annotations=audit,
+            observed=would,
         )
 
+    def _observe(self, creation: Creation, verdict: "_Judgement", outcome: AdmissionOutcome) -> ObservedOutcome:
+        assumed = (RunsOn(self._policy.assume),) if verdict.assumed else ()
+        facts = (*creation.facts, *assumed)
+        platforms = kept_to(facts, self._policy.compatibility)
+        return ObservedOutcome(outcome, platforms, verdict.reason, self._is_nowhere(facts, creation.cluster))
+
     def _nowhere(self, creation: Creation) -> Iterator[str]:
-        cluster, compatibility = creation.cluster, self._policy.compatibility
-        if not cluster or not cluster.isdisjoint(self._planner.intersect(creation.facts).common):
-            return  # on a common platform no image is known not to run
-        if all(fit(creation.facts, node, compatibility) is Fit.NO for node in cluster):
+        if self._is_nowhere(creation.facts, creation.cluster):
             yield f"this pod can run on no node of this cluster: {creation.refusal}"
+
+    def _is_nowhere(self, facts: Sequence[ImageFact], cluster: frozenset[Platform]) -> bool:
+        if not cluster or not cluster.isdisjoint(self._planner.intersect(facts).common):
+            return False  # on a common platform no image is known not to run
+        return all(fit(facts, node, self._policy.compatibility) is Fit.NO for node in cluster)
 
     def _verdict(self, creation: Creation) -> str:
         unresolved = creation.unresolved
@@ -274,9 +298,18 @@ class _Judgement(msgspec.Struct, frozen=True):
     planned: PlannedAdditions
     reason: str = ""
     unresolved: tuple[Unresolved, ...] = ()
+    assumed: bool = False
 
 
 _WOULD = {AdmissionOutcome.GATED: "would-hold", AdmissionOutcome.DENIED: "would-deny"}
+
+
+def _would_be(would: ObservedOutcome) -> dict[str, str]:
+    """The audit annotations of a pod that is only observed; none if nothing would have become of it."""
+    if would.outcome is AdmissionOutcome.UNCHANGED:
+        return {}
+    said = {_WOULD[would.outcome]: would.reason} if would.outcome in _WOULD else {}
+    return {"would-be": would.outcome.value, **said}
 
 
 def _letting_go(creation: Creation) -> list[Operation]:

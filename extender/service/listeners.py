@@ -17,7 +17,7 @@ from extender.service.background import FILE_CHECK_SECONDS
 from extender.service.cluster_view import ClusterView
 from extender.service.facts import facts_app
 from extender.service.limits import facts_limits
-from extender.service.outlets import OUTLETS, Outlet
+from extender.service.outlets import OUTLETS, Outlet, open_observed_pods
 
 OPERATIONS = "operations"
 METRICS = "metrics"
@@ -55,6 +55,7 @@ class Listeners:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._observed_pods = open_observed_pods(config)
         self._is_draining = False
         self._outlets: list[Listener] = []
         self._operations: list[Listener] = []
@@ -92,9 +93,11 @@ class Listeners:
         if not listen:
             return ""
         files, tokens = open_files(outlet, self._config)
-        routes = outlet.routes(self._config, pod_resolver, cluster_view)
+        routes = outlet.routes(self._config, pod_resolver, cluster_view, self._observed_pods)
         token_routes = (
-            TokenRoutes(outlet.token_routes(self._config, pod_resolver, cluster_view), tokens.accepts)
+            TokenRoutes(
+                outlet.token_routes(self._config, pod_resolver, cluster_view, self._observed_pods), tokens.accepts
+            )
             if tokens
             else NO_TOKEN_ROUTES
         )
@@ -118,7 +121,7 @@ class Listeners:
         config = self._config.facts
         if not config.listen:
             return ""
-        app = facts_app(self._config, pod_resolver, cluster_view)
+        app = facts_app(self._config, pod_resolver, cluster_view, self._observed_pods)
         files = open_tls(FACTS, config.tls)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, lingering_time=LINGERING_SECONDS)
         context = files.context if files else None

@@ -12,6 +12,7 @@ from extender.outlets.admission import WAITING as PODS_WAITING
 from extender.outlets.admission import PodAdmission
 from extender.outlets.jobs import WAITING as JOBS_WAITING
 from extender.outlets.jobs import JobAdmission, for_templates
+from extender.outlets.observations import ObservedPods
 from extender.outlets.pod_resolver import PodResolver
 from extender.outlets.pod_reviews import PodReviews
 from extender.outlets.scheduler import SchedulerVerbs
@@ -28,7 +29,7 @@ REVIEWS = "/admission/pods"
 JOBS = "/admission/jobs"
 SCHEDULER_NAMES = "/admission/scheduler-names"
 
-Routes = Callable[[Config, PodResolver, ClusterView], Mapping[str, Route]]
+Routes = Callable[[Config, PodResolver, ClusterView, ObservedPods], Mapping[str, Route]]
 
 
 class Outlet(msgspec.Struct, frozen=True):
@@ -44,10 +45,12 @@ class Outlet(msgspec.Struct, frozen=True):
     limits: Callable[[Config], Limits]
     routes: Routes
     token_file: Callable[[Config], str] = lambda _config: ""
-    token_routes: Routes = lambda _config, _pod_resolver, _cluster_view: {}
+    token_routes: Routes = lambda _config, _pod_resolver, _cluster_view, _observed_pods: {}
 
 
-def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
+def scheduler_routes(
+    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, observed_pods: ObservedPods
+) -> Mapping[str, Route]:
     """The routes of the three scheduler verbs by path."""
     verbs = SchedulerVerbs(
         pod_resolver,
@@ -57,6 +60,7 @@ def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
         nodes=cluster_view.nodes,
         may_read_secrets=is_loopback(config.scheduler.listen) or is_mutual(config.scheduler.tls),
         clock=time.monotonic,
+        observed_pods=observed_pods,
     )
     return {
         "/scheduler/filter": Route("filter", verbs.filter, verbs.fallback_filter, verbs.filter_nowait),
@@ -67,7 +71,9 @@ def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
     }
 
 
-def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
+def admission_routes(
+    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, observed_pods: ObservedPods
+) -> Mapping[str, Route]:
     """The routes of the webhooks by path.
 
     If the API server is known by a token alone, these have none: everybody is answered about pods from the cache, and
@@ -78,7 +84,7 @@ def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
     is_api_server = may_read_for_reviews(config)
     if config.admission.path_token_file and not is_api_server:
         strangers = Strangers(time.monotonic)
-        pods = _pod_admission(config, pod_resolver, cluster_view, may_read_secrets=False)
+        pods = _pod_admission(config, pod_resolver, cluster_view, None, may_read_secrets=False)
         from_cache = strangers.take_turns(REVIEWS, pods.review_from_cache_nowait)
         named = strangers.take_turns(SCHEDULER_NAMES, naming.review_nowait)
         return {
@@ -86,18 +92,28 @@ def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
             SCHEDULER_NAMES: Route("admission", named, naming.fallback),
         }
     names = {SCHEDULER_NAMES: Route("admission", naming.review, naming.fallback, naming.review_nowait)}
-    return {**_review_routes(config, pod_resolver, cluster_view, may_read_secrets=is_api_server), **names}
+    return {
+        **_review_routes(config, pod_resolver, cluster_view, observed_pods, may_read_secrets=is_api_server),
+        **names,
+    }
 
 
-def admission_token_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
+def admission_token_routes(
+    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, observed_pods: ObservedPods
+) -> Mapping[str, Route]:
     """The routes of reviews whose path ends in a valid token, which only the API server was told."""
-    return _review_routes(config, pod_resolver, cluster_view, may_read_secrets=True)
+    return _review_routes(config, pod_resolver, cluster_view, observed_pods, may_read_secrets=True)
 
 
 def _review_routes(
-    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, *, may_read_secrets: bool
+    config: Config,
+    pod_resolver: PodResolver,
+    cluster_view: ClusterView,
+    observed_pods: ObservedPods,
+    *,
+    may_read_secrets: bool,
 ) -> Mapping[str, Route]:
-    pods = _pod_admission(config, pod_resolver, cluster_view, may_read_secrets=may_read_secrets)
+    pods = _pod_admission(config, pod_resolver, cluster_view, observed_pods, may_read_secrets=may_read_secrets)
     settings = for_templates(admission_policy_of(config))
     jobs = JobAdmission(
         _reviews(config, pod_resolver, settings, JOBS_WAITING, cluster_view, may_read_secrets=may_read_secrets)
@@ -109,11 +125,18 @@ def _review_routes(
 
 
 def _pod_admission(
-    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, *, may_read_secrets: bool
+    config: Config,
+    pod_resolver: PodResolver,
+    cluster_view: ClusterView,
+    observed_pods: ObservedPods | None,
+    *,
+    may_read_secrets: bool,
 ) -> PodAdmission:
+    """Without `observed_pods`, what is decided about observed pods is not collected: callers could make pods up."""
     settings = admission_policy_of(config)
     return PodAdmission(
-        _reviews(config, pod_resolver, settings, PODS_WAITING, cluster_view, may_read_secrets=may_read_secrets)
+        _reviews(config, pod_resolver, settings, PODS_WAITING, cluster_view, may_read_secrets=may_read_secrets),
+        observed_pods,
     )
 
 
@@ -135,6 +158,12 @@ def _reviews(
         may_read_secrets=may_read_secrets,
         can_gate=cluster_view.can_gate,
     )
+
+
+def open_observed_pods(config: Config) -> ObservedPods:
+    """An empty collection of what is decided about observed pods, for all outlets of a process."""
+    restricts = config.admission.node_affinity.required or bool(config.scheduler.listen)
+    return ObservedPods(restricts=restricts, wall_clock=time.time)
 
 
 def needs_pending_pods(config: Config) -> bool:

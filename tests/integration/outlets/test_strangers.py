@@ -12,7 +12,7 @@ from extender.config.reading import load_config
 from extender.server import routes
 from extender.server.routes import Reply, Route
 from extender.service.cluster_view import NoCluster
-from extender.service.outlets import JOBS, REVIEWS, SCHEDULER_NAMES, admission_routes
+from extender.service.outlets import JOBS, REVIEWS, SCHEDULER_NAMES, admission_routes, open_observed_pods
 from extender.service.resolving import open_pod_resolver
 from tests.integration.service.caller import pod, review_of
 
@@ -36,7 +36,7 @@ async def open_to_strangers(tmp_path: Path) -> AsyncIterator[Mapping[str, Route]
     ]
     config = load_config(None, settings)
     async with open_pod_resolver(config, NoCluster()) as pod_resolver:
-        yield admission_routes(config, pod_resolver, NoCluster())
+        yield admission_routes(config, pod_resolver, NoCluster(), open_observed_pods(config))
 
 
 def ask(route: Route, address: str, count: int = 1) -> list[asyncio.Task[Reply]]:

@@ -245,6 +245,18 @@ def test_observed_pod_is_not_changed_and_the_record_goes_to_the_audit_log() -> N
     assert (observed.outcome, observed.patch) == (AdmissionOutcome.OBSERVED, b"")
     assert observed.audit_annotations["verdict"] == "runs on linux/amd64, linux/arm64"
     assert observed.audit_annotations["would-add"] == enforced["metadata"]["annotations"][ADDED]
+    assert observed.audit_annotations["would-be"] == "patched"
+    assert observed.observed is not None
+    assert observed.observed.platforms == ("linux/amd64", "linux/arm64")
+
+
+def test_observed_pod_that_runs_nowhere_in_the_cluster_is_told() -> None:
+    """A pod that is not merely observed has nothing of it."""
+    cluster = ARM64.platforms
+    observed = mutate(pod(), AMD64, admission=settings("required"), namespace={MODE: "observe"}, cluster=cluster)
+    assert observed.observed is not None
+    assert (observed.observed.outcome, observed.observed.is_nowhere) == (AdmissionOutcome.PATCHED, True)
+    assert mutate(pod(), AMD64, admission=settings("required"), cluster=cluster).observed is None
 
 
 def test_observed_pod_that_would_get_nothing_says_nothing_of_it() -> None:

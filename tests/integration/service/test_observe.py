@@ -1,0 +1,68 @@
+"""The mode `observe` of a cluster, a namespace and a pod, on the whole service."""
+
+import pytest
+
+from extender.demo.registry import EmbeddedRegistry
+from tests.integration.service.caller import AMD64, ARM64, changes_of, kept, pod, with_nodes
+from tests.integration.service.conftest import StartService
+
+MODE = "multiarch-extender.io/mode"
+OBSERVING = ("placement.mode=observe", "admission.node_affinity=required")
+ADMISSIONS = 'multiarch_observed_admissions_total{{outcome="{}"}}'
+FILTERS = 'multiarch_observed_filters_total{{outcome="{}"}}'
+
+
+async def test_a_cluster_under_observe_is_changed_nowhere(
+    registry: EmbeddedRegistry, start_service: StartService
+) -> None:
+    """No patch and no refusal; what would have been is in the audit annotations and counted."""
+    registry.add_manifest("arm", "1", ARM64)
+    caller = await start_service(*OBSERVING, plain_http=registry.host)
+    image = f"{registry.host}/arm:1"
+    patched, narrowed = (
+        await caller.metric(ADMISSIONS.format("patched")),
+        await caller.metric(FILTERS.format("narrowed")),
+    )
+    review = await caller.review(pod(image))
+    assert review["patch"] == []
+    assert review["auditAnnotations"]["would-be"] == "patched"
+    assert "kubernetes.io/arch" in review["auditAnnotations"]["would-add"]
+    assert kept(await caller.filter(with_nodes(pod(image)))) == ["a", "b", "c", "d"]
+    assert await caller.prioritize(with_nodes(pod(image))) == {}
+    assert await caller.metric(ADMISSIONS.format("patched")) == patched + 1
+    assert await caller.metric(FILTERS.format("narrowed")) == narrowed + 1
+
+
+async def test_a_pod_overrides_the_cluster_s_mode(registry: EmbeddedRegistry, start_service: StartService) -> None:
+    """`enforce` on it has effect where the cluster only observes."""
+    registry.add_manifest("arm", "1", ARM64)
+    caller = await start_service(*OBSERVING, plain_http=registry.host)
+    enforced = pod(f"{registry.host}/arm:1", annotations={MODE: "enforce"})
+    review = await caller.review(enforced)
+    assert changes_of(review)
+    assert "would-be" not in review["auditAnnotations"]
+    assert kept(await caller.filter(with_nodes(enforced))) == ["b", "d"]
+
+
+@pytest.mark.parametrize("impossible", ["pend", "deny"])
+async def test_what_would_be_refused_is_told(
+    registry: EmbeddedRegistry, start_service: StartService, impossible: str
+) -> None:
+    """An impossible pod is let through under observe, whatever enforcing does with it."""
+    registry.add_manifest("arm", "1", ARM64)
+    registry.add_manifest("amd", "1", AMD64)
+    caller = await start_service(*OBSERVING, f"admission.impossible={impossible}", plain_http=registry.host)
+    review = await caller.review(pod(f"{registry.host}/arm:1", f"{registry.host}/amd:1"))
+    assert review["patch"] == []
+    expected = {"pend": "impossible", "deny": "denied"}[impossible]
+    assert review["auditAnnotations"]["would-be"] == expected
+
+
+async def test_a_dry_run_counts_for_nothing(registry: EmbeddedRegistry, start_service: StartService) -> None:
+    """Nobody creates the pod; its answer says all the same what would be."""
+    registry.add_manifest("arm", "1", ARM64)
+    caller = await start_service(*OBSERVING, plain_http=registry.host)
+    before = await caller.metric(ADMISSIONS.format("patched"))
+    review = await caller.review(pod(f"{registry.host}/arm:1"), dryRun=True)
+    assert review["auditAnnotations"]["would-be"] == "patched"
+    assert await caller.metric(ADMISSIONS.format("patched")) == before
