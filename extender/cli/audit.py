@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import inspect
-import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -16,7 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from extender.cli.audit_writers import WRITERS
+from extender.cli.json_schema import json_schema
 from extender.cli.manifest_files import read_manifests
+from extender.cli.observed import ObservedSource, show_observed
 from extender.cli.options import Assignments, ConfigFile
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.config.reading import read_config
@@ -79,6 +79,18 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
         typer.Option(metavar="PREFIX", help="Images under it, such as registry.example.com/team/, are your own."),
     ] = None,
     newer: Annotated[bool, typer.Option(help="Look for newer tags of images that block.")] = True,
+    observed: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL", help="Show what a service has observed under mode observe. Repeat it for replicas."
+        ),
+    ] = None,
+    token_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Bearer token for --observed; default: that of the kubeconfig.")
+    ] = None,
+    ca_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="PEM file of the authority of the certificate for --observed.")
+    ] = None,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FORMAT", help=f"How to print: {', '.join(WRITERS)}.")
     ] = "table",
@@ -92,8 +104,21 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
 
     Example: helm template ./chart | multiarch-extender audit -f - --require linux/arm64
     """
+    if observed:
+        if manifests or images or require or baseline:
+            raise ConfigError("--observed tells of pods of a cluster; leave out -f, --images, --require and --baseline")
+        source = ObservedSource(
+            urls=observed,
+            namespace=namespace,
+            token_file=token_file,
+            ca_file=ca_file,
+            kubeconfig=kubeconfig,
+            context=context,
+        )
+        show_observed(source, output, lambda: read_config(file, assignments or ()), is_schema=schema)
+        return
     if schema:
-        print(json.dumps(_cleaned(msgspec.json.schema(Audit)), indent=2))
+        print(json_schema(Audit))
         return
     if sum((bool(namespace or all_namespaces), bool(manifests), bool(images))) > 1 or (namespace and all_namespaces):
         raise ConfigError("give only one of -n, -A, -f and --images: they say where the workloads come from")
@@ -121,18 +146,6 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
             print(finding.message, file=sys.stderr)
         if found:
             raise typer.Exit(1)
-
-
-def _cleaned(schema: object) -> object:
-    """The schema with descriptions that have no indentation, as from Python 3.13 on docstrings have none."""
-    if isinstance(schema, list):
-        return [_cleaned(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    texts = {
-        key: inspect.cleandoc(each) for key, each in schema.items() if key == "description" and isinstance(each, str)
-    }
-    return {key: _cleaned(each) for key, each in schema.items()} | texts
 
 
 async def _audit(settings: Config, part: AuditedPart, kubeconfig: str, context: str) -> Audit:

@@ -1,7 +1,8 @@
-"""Asks a running service to explain a pod by what it has in memory."""
+"""Asks a running service what it has in memory: to explain a pod, or what it has observed."""
 
 import asyncio
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from extender.errors import ConfigError
 from extender.kubernetes.reported_v1 import ReportedNode
 from extender.reports.explanation import Explanation
 
+_OPTION = "--service"
 _SECONDS = 30.0
 _BUSY = 503
 _RETRY_SECONDS = (1.0, 2.0)  # after which a busy service is asked again
@@ -54,11 +56,12 @@ async def ask_service(
     """
     if target.kind not in ("", "Pod"):
         raise ConfigError(f"--service explains pods, and {target.kind}/{target.name} is none; name one of its pods")
-    _require_safe(url)
+    _require_safe(_OPTION, url)
     if not token:
         raise ConfigError("--service needs a token, and the kubeconfig has none; give --token-file FILE")
     [item] = await find_subjects(target, client)
-    told = await _fetch(url, token, ca_file, {"namespace": target.namespace, "pod": target.name})
+    query = {"namespace": target.namespace, "pod": target.name}
+    told = _read(url, await fetch_json(_OPTION, url, "/explain", token, ca_file, query))
     return Explained(on_nodes(told, item, await _nodes(client), settings), item.pod)
 
 
@@ -71,44 +74,59 @@ async def _nodes(client: ClusterClient) -> list[ReportedNode]:
         raise
 
 
-def _require_safe(url: str) -> None:
+def _require_safe(option: str, url: str) -> None:
     """Raises ConfigError for a URL that would send the token in the clear."""
     parts = urlsplit(url)
     is_local = is_loopback(f"{parts.hostname}:{parts.port or 80}")
     if parts.scheme != "https" and not (parts.scheme == "http" and is_local):
         raise ConfigError(
-            f"--service {url}: give https://, or http:// on a loopback address as kubectl port-forward has"
+            f"{option} {url}: give https://, or http:// on a loopback address as kubectl port-forward has"
         )
 
 
-async def _fetch(url: str, token: str, ca_file: str | None, query: dict[str, str]) -> Explanation:
+async def fetch_json(
+    option: str, url: str, path: str, token: str, ca_file: str | None, query: Mapping[str, str]
+) -> bytes:
+    """What the service at `url` answers at the path, as JSON. `option` is what named it.
+
+    Raises:
+        ConfigError: it refuses, cannot be reached, or would get the token in the clear.
+    """
+    _require_safe(option, url)
+    address = f"{url.rstrip('/')}{path}"
     try:
         trust = ssl.create_default_context(cafile=ca_file) if url.startswith("https:") else True
         timeout = aiohttp.ClientTimeout(total=_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout, headers={"Authorization": f"Bearer {token}"}) as session:
-            status, body = await _get(session, url, query, trust)
+            status, body = await _get(session, address, query, trust)
             for seconds in _RETRY_SECONDS:
                 if status == _BUSY:
                     await asyncio.sleep(seconds)
-                    status, body = await _get(session, url, query, trust)
+                    status, body = await _get(session, address, query, trust)
     except (aiohttp.ClientError, OSError, TimeoutError) as exc:
-        raise ConfigError(f"--service {url}: {str(exc) or type(exc).__name__}") from exc
-    return _read(url, status, body)
+        raise ConfigError(f"{option} {url}: {str(exc) or type(exc).__name__}") from exc
+    if status == 200:
+        return body
+    try:
+        why = msgspec.json.decode(body, type=_Problem).error
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise _no_answer(option, url, status, exc) from exc
+    raise ConfigError(f"{option} {url}: HTTP {status} {why}")
 
 
 async def _get(
-    session: aiohttp.ClientSession, url: str, query: dict[str, str], trust: ssl.SSLContext | bool
+    session: aiohttp.ClientSession, address: str, query: Mapping[str, str], trust: ssl.SSLContext | bool
 ) -> tuple[int, bytes]:
-    address = f"{url.rstrip('/')}/explain"
     async with session.get(address, params=query, ssl=trust, allow_redirects=False) as response:
         return response.status, await response.read()
 
 
-def _read(url: str, status: int, body: bytes) -> Explanation:
+def _read(url: str, body: bytes) -> Explanation:
     try:
-        if status == 200:
-            return _EXPLANATION.decode(body)
-        why = msgspec.json.decode(body, type=_Problem).error
+        return _EXPLANATION.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"--service {url}: HTTP {status}, and no answer of this service: {exc}") from exc
-    raise ConfigError(f"--service {url}: HTTP {status} {why}")
+        raise _no_answer(_OPTION, url, 200, exc) from exc
+
+
+def _no_answer(option: str, url: str, status: int, exc: Exception) -> ConfigError:
+    return ConfigError(f"{option} {url}: HTTP {status}, and no answer of this service: {exc}")
