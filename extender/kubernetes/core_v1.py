@@ -220,7 +220,7 @@ class Affinity(Wire, frozen=True):
 
 
 class PodReference(Wire, frozen=True):
-    """core/v1 ObjectReference to a pod."""
+    """core/v1 ObjectReference to a pod, or to what has pods."""
 
     namespace: str
     name: str
@@ -229,11 +229,12 @@ class PodReference(Wire, frozen=True):
     kind: str = "Pod"
 
 
-class EventMeta(Wire, frozen=True):
-    """The metadata of an event; the API server completes its name."""
+class EventMeta(Wire, frozen=True, omit_defaults=True):
+    """The metadata of an event; the API server completes its name where that is empty."""
 
     namespace: str
-    generate_name: str
+    generate_name: str = ""
+    name: str = ""
 
 
 class EventSource(Wire, frozen=True):

@@ -1,4 +1,4 @@
-"""Events about pods, which `kubectl describe pod` shows: few, short, and sent beside the work that they tell of.
+"""Events about pods and their owners, which `kubectl describe` shows: few, short, and sent beside other work.
 
 Who can create pods can cause events, so each namespace has a rate of its own, and what is beyond it is dropped and
 counted. The texts are capped: the API server's refusals quote whole specs.
@@ -6,6 +6,7 @@ Source: k8s.io/api/core/v1/types.go, Event. core/v1 is written, since every kube
 """
 
 import asyncio
+import hashlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from typing import Literal
 import msgspec
 import structlog
 
-from extender.cluster.client import ClusterClient
+from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import EventMeta, EventSource, PodEvent, PodReference
 from extender.metrics import counter
@@ -28,12 +29,14 @@ _BURST, _PER_SECOND = 40.0, 5.0  # of one namespace; kube-scheduler's own limit 
 _MOST_WAITING = 1_000
 _PAUSE_SECONDS = 0.02  # 50 a second at most, an eighth of what the controller's patches cost the API server
 _TIMEOUT_SECONDS = 5.0
+_CONFLICT = 409  # an object of that name is there
 
 EVENTS = counter(
     "multiarch_gates_events_total",
-    "Events about held pods: sent, dropped because there were too many, or not accepted by the API server.",
+    "Events about held pods and drifted images: sent, dropped because there were too many, not accepted by the API "
+    "server, or known to it from another replica.",
     "outcome",
-    ("sent", "dropped", "refused"),
+    ("sent", "dropped", "refused", "known"),
 )
 _RATES = declare_cache(
     "outlets.pod_events.rates",
@@ -71,12 +74,23 @@ class PodEvents:
         self._waiting: deque[PodEvent] = deque()
         self._is_waiting = asyncio.Event()
 
-    def tell(self, pod: PodReference, reason: str, text: str, kind: Literal["Normal", "Warning"] = "Normal") -> None:
-        """Queues an event, or drops it if the namespace or all together have too many."""
+    def tell(
+        self,
+        pod: PodReference,
+        reason: str,
+        text: str,
+        kind: Literal["Normal", "Warning"] = "Normal",
+        *,
+        once: str = "",
+    ) -> None:
+        """Queues an event, or drops it if the namespace or all together have too many.
+
+        Of events about one object with the same text in `once`, the API server takes one, whichever replica sends it.
+        """
         if len(self._waiting) >= _MOST_WAITING or not self._may_tell(pod.namespace):
             EVENTS["dropped"].inc()
             return
-        self._waiting.append(self._event(pod, reason, capped(text), kind))
+        self._waiting.append(self._event(pod, reason, capped(text), kind, once))
         self._is_waiting.set()
 
     async def run(self) -> None:
@@ -93,16 +107,21 @@ class PodEvents:
         try:
             await self._client.send("POST", path, msgspec.json.encode(event), timeout_seconds=_TIMEOUT_SECONDS)
         except ClusterError as exc:
-            EVENTS["refused"].inc()
+            is_known = isinstance(exc, ClusterRefused) and exc.status == _CONFLICT and bool(event.metadata.name)
+            EVENTS["known" if is_known else "refused"].inc()
+            if is_known:
+                return
             log.info("event.refused", namespace=event.metadata.namespace, why=str(exc))
         else:
             EVENTS["sent"].inc()
 
-    def _event(self, pod: PodReference, reason: str, text: str, kind: str) -> PodEvent:
+    def _event(self, pod: PodReference, reason: str, text: str, kind: str, once: str) -> PodEvent:
         now = datetime.fromtimestamp(self._wall_clock(), UTC)
         second = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        beginning = f"{pod.name[:200].rstrip('-.')}."
+        suffix = hashlib.sha256(f"{pod.uid} {once}".encode()).hexdigest()[:16] if once else ""
         return PodEvent(
-            metadata=EventMeta(pod.namespace, f"{pod.name[:200].rstrip('-.')}."),
+            metadata=EventMeta(pod.namespace, "" if once else beginning, f"{beginning}{suffix}" if once else ""),
             involved_object=pod,
             reason=reason,
             message=text,

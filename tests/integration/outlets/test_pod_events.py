@@ -93,3 +93,20 @@ async def test_refused_event_is_dropped(tmp_path: Path) -> None:
         await settled(before + 2)
         assert [event["message"] for event in stored(api, "shop")] == ["second"]
     assert EVENTS["refused"].value == refused + 1
+
+
+async def test_event_that_another_replica_has_sent_is_known(tmp_path: Path) -> None:
+    """The API server takes one of those with the same text in `once`, and each with another text."""
+    before, known = EVENTS["sent"].value, EVENTS["known"].value
+    deployment = PodReference("shop", "web", "uid-1", "apps/v1", "Deployment")
+    async with sending(tmp_path, Clock()) as (api, events):
+        for once in ("app:1 lost", "app:1 lost", "app:1 gained"):
+            events.tell(deployment, "ImageLostPlatform", "lost", "Warning", once=once)
+        async with asyncio.timeout(5):
+            while EVENTS["sent"].value + EVENTS["known"].value < before + known + 3:
+                await asyncio.sleep(0.005)
+        first, second = stored(api, "shop")
+    assert (EVENTS["sent"].value, EVENTS["known"].value) == (before + 2, known + 1)
+    assert (first["involvedObject"]["kind"], first["involvedObject"]["apiVersion"]) == ("Deployment", "apps/v1")
+    assert "generateName" not in first["metadata"]
+    assert first["metadata"]["name"] != second["metadata"]["name"]
