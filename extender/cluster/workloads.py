@@ -46,15 +46,17 @@ WORKLOAD_KINDS = (
 )
 
 
-async def list_documents(client: Getter, path: str) -> AsyncIterator[msgspec.Raw]:
+async def list_documents(
+    client: Getter, path: str, selectors: Mapping[str, str] | None = None
+) -> AsyncIterator[msgspec.Raw]:
     """Yields each object of the list at `path`, undecoded. Lists again from the start if the list expires meanwhile.
 
-    An object may come twice then.
+    An object may come twice then. `selectors` are parameters such as `fieldSelector`.
 
     Raises:
         ClusterError: the API server refused, or its answer is malformed.
     """
-    query = {"limit": str(PAGE_OBJECTS)}
+    query = {"limit": str(PAGE_OBJECTS), **(selectors or {})}
     is_restarted = False
     for _ in range(_MOST_PAGES):
         try:

@@ -198,6 +198,14 @@ class PlacementConfig(Section, frozen=True):
     """Node label whose value states the node's level, such as v3 or amd64-v3; without it nodes are baseline."""
 
 
+class DriftConfig(Section, frozen=True):
+    check_seconds: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] = 0.0
+    """How often registries are asked again for tags in use; 0: a tag that moved is noticed when a pod asks for it."""
+    events: bool = False
+    """Send events to workloads whose image has lost a platform that they need, or gained one; it needs rights to create
+    events and to get ReplicaSets and Jobs."""
+
+
 class OperationsConfig(Section, frozen=True):
     listen: str = ":8881"
     """host:port of /livez, /readyz and /metrics, plain HTTP, or :port for every address; an empty string switches the
@@ -279,6 +287,7 @@ class Config(Section, frozen=True):
     admission: AdmissionConfig = AdmissionConfig()
     facts: FactsConfig = FactsConfig()
     placement: PlacementConfig = msgspec.field(default_factory=PlacementConfig)
+    drift: DriftConfig = DriftConfig()
     operations: OperationsConfig = OperationsConfig()
     registry: RegistryConfig = RegistryConfig()
     cache: CacheConfig = CacheConfig()

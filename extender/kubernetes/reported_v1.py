@@ -6,8 +6,8 @@ Source: k8s.io/api/core/v1/types.go. What a decision reads is in `core_v1`, whos
 
 import msgspec
 
-from extender.kubernetes.core_v1 import Container, CreatedPod, CreatedSpec, Node, NodeMeta, PodSpec, Volume
-from extender.kubernetes.meta_v1 import ObjectMeta
+from extender.kubernetes.core_v1 import Container, CreatedPod, CreatedSpec, Node, NodeMeta, Pod, PodSpec, Volume
+from extender.kubernetes.meta_v1 import ObjectMeta, OwnerReference
 from extender.kubernetes.wire import Wire
 
 
@@ -138,3 +138,28 @@ class ReportedPod(Wire, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: ReportedSpec = ReportedSpec()
     status: PodStatus = PodStatus()
+
+
+class NamedOwner(OwnerReference, frozen=True):
+    """metav1.OwnerReference with what an event names the owner by."""
+
+    api_version: str = ""
+    uid: str = ""
+
+
+class OwnedMeta(ObjectMeta, frozen=True):
+    """metav1.ObjectMeta with the owners' names."""
+
+    owner_references: list[NamedOwner] | None = None  # type: ignore[assignment] # as above, with more fields
+
+
+class OwnedObject(Wire, frozen=True):
+    """An object of any kind, of which the owners are read."""
+
+    metadata: OwnedMeta = OwnedMeta()
+
+
+class OwnedPod(Pod, frozen=True):
+    """core/v1 Pod with its owners."""
+
+    metadata: OwnedMeta = OwnedMeta()

@@ -82,6 +82,15 @@ class CachedImage(msgspec.Struct, frozen=True, gc=False):
         return unpack_digest(self.packed)
 
 
+class MovedTag(msgspec.Struct, frozen=True, gc=False):
+    """A tag that a registry has told a credential to be content with other platforms than `before`."""
+
+    target: Target
+    credential_id: CredentialId
+    before: CachedImage
+    after: CachedImage
+
+
 class WriteLog(Protocol):
     """Receives the changes of the cache, to keep them. Neither method waits or raises."""
 
@@ -133,6 +142,14 @@ class ImageCache:
         )
         self._interned: LruTable[Content, Content] = _PLATFORM_SETS.lru_table()
         self._denied_at: dict[tuple[str, CredentialId], float] = {}
+        self._on_moved: Callable[[MovedTag], None] | None = None
+
+    def tell_of_moves(self, on_moved: Callable[[MovedTag], None] | None) -> None:
+        """Has `on_moved` called for each tag that a registry moves to other platforms; it must be quick. None ends it.
+
+        Loaded rows are not told of: whoever asked the registry for them has been told.
+        """
+        self._on_moved = on_moved
 
     @property
     def denials(self) -> int:
@@ -281,6 +298,8 @@ class ImageCache:
         self._names.put(key, known)
         if self._write_log:
             self._write_log.note(key, known)
+        if before and self._on_moved and before.content.platforms != known.content.platforms:
+            self._on_moved(MovedTag(target, credential_id, before, known))
         return known
 
     def _is_denied(self, key: NameKey, known: CachedImage) -> bool:

@@ -16,6 +16,7 @@ from extender.service.autoscalers import warn_of_autoscalers
 from extender.service.background import in_background
 from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.descriptors import raise_descriptor_limit
+from extender.service.drift import open_drift_watch
 from extender.service.garbage import collect_seldom
 from extender.service.gates import open_gates
 from extender.service.listeners import Listeners
@@ -69,6 +70,7 @@ async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterat
         cluster_view.watching(pod_resolver.warm if needs_pending_pods(config) else None),
         in_background(warn_of_autoscalers(config, cluster_view)),
         open_gates(config, cluster_view, pod_resolver),
+        open_drift_watch(config, cluster_view, pod_resolver),
     ):
         listeners = Listeners(config)
         try:

@@ -317,7 +317,7 @@ def versioned(document: Document, version: int) -> Document:
 
 
 def is_selected(document: Document | None, selector: str) -> bool:
-    """Whether a field selector (`a.b=value,…`) selects the object; an absent field is empty."""
+    """Whether a field selector (`a.b=value,c!=value,…`) selects the object; an absent field is empty."""
     if document is None:
         return False
     for clause in filter(None, selector.split(",")):
@@ -325,14 +325,14 @@ def is_selected(document: Document | None, selector: str) -> bool:
             if clause.removeprefix(f"{LABELS}!") in document["metadata"].get("labels", {}):
                 return False
             continue
-        path, _, wanted = clause.partition("=")
+        path, _, wanted = clause.replace("!=", "=").partition("=")
         value: Any = document
         if path.startswith(LABELS):
             value = document["metadata"].get("labels", {}).get(path.removeprefix(LABELS), "")
         else:
             for step in path.split("."):
                 value = value.get(step, {})
-        if (value or "") != wanted:
+        if ((value or "") == wanted) is ("!=" in clause):
             return False
     return True
 

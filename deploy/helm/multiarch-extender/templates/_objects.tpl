@@ -14,7 +14,7 @@ metadata:
   {{- end }}
 {{- if .root.Values.rbac.create }}
 ---
-# What the service reads; nothing is written.
+# What the service reads; nothing is written{{ if dig "drift" "events" false (include "multiarch.settings" . | fromYaml) }} but events{{ end }}.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
@@ -22,17 +22,34 @@ metadata:
   labels:
     {{- include "multiarch.labels" .root | nindent 4 }}
 rules:
+{{- $drift := dig "drift" dict (include "multiarch.settings" . | fromYaml) }}
 {{- if eq .mode "webhook" }}
 - apiGroups: [""]
   resources: [nodes]  # platforms and taints
   verbs: [list, watch]
+{{- if or $drift.events $drift.check_seconds }}
+- apiGroups: [""]
+  resources: [pods]  # those that use an image whose tag has moved
+  verbs: [list]
+{{- end }}
 {{- else }}
 - apiGroups: [""]
   resources: [nodes]  # platforms and taints; get: one that the scheduler has seen before our watch did
   verbs: [get, list, watch]
 - apiGroups: [""]
-  resources: [pods]  # pending ones, for some seconds when an image is not known: theirs may not be either
-  verbs: [watch]
+  resources: [pods]  # pending ones, when an image is not known; list: those that use an image whose tag has moved
+  verbs: [list, watch]
+{{- end }}
+{{- if $drift.events }}
+- apiGroups: [""]
+  resources: [events]  # on workloads whose image has lost or gained a platform
+  verbs: [create]
+- apiGroups: [apps]
+  resources: [replicasets]  # which Deployment has them
+  verbs: [get]
+- apiGroups: [batch]
+  resources: [jobs]  # which CronJob has them
+  verbs: [get]
 {{- end }}
 - apiGroups: [""]
   resources: [namespaces]  # their annotations

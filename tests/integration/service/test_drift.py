@@ -1,0 +1,279 @@
+"""Tags that move in a registry while pods of a cluster use them, on the whole service."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from extender.cluster.client import open_cluster
+from extender.cluster.namespaces import NAMESPACES
+from extender.cluster.nodes import NODES, WatchedNodes
+from extender.cluster.pods import PODS
+from extender.config.reading import load_config
+from extender.credentials.keyring import ANONYMOUS
+from extender.demo.registry import EmbeddedRegistry
+from extender.images.content import Content
+from extender.images.manifest import Kind
+from extender.images.platform import Platform, parse_platform
+from extender.images.reference import parse_reference
+from extender.outlets import drift
+from extender.outlets.drift import DRIFT, UNFINISHED, DriftWatch
+from extender.resolver.image_cache import CachedImage, MovedTag
+from extender.resolver.references import Target
+from extender.service.cluster_view import NoCluster
+from extender.service.resolving import open_pod_resolver
+from testbed.clock import Clock
+from tests.integration.cluster.api_server import (
+    ApiServer,
+    Document,
+    Refusal,
+    namespace,
+    node,
+    pod,
+    serve_api,
+    write_kubeconfig,
+)
+from tests.integration.registry.faulty import GuardedRegistry
+from tests.integration.service.caller import AMD64, ARM64, Caller
+from tests.integration.service.test_watches import service_in, until, until_ready, write_pull_secret
+
+EVENTS = "/api/v1/namespaces/default/events"
+REPLICASETS = "/apis/apps/v1/namespaces/default/replicasets"
+FRESH = ("registry.always_seconds=0.001", "drift.events=true")  # the tag latest is asked for again at each request
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ApiServer]:
+    """A cluster with a node of each platform."""
+    async with serve_api() as server:
+        server.put(NODES.path, node("amd", "amd64"))
+        server.put(NODES.path, node("arm", "arm64"))
+        server.put(NAMESPACES.path, namespace("default"))
+        yield server
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes are looked into at once."""
+    monkeypatch.setattr(drift, "SETTLE_SECONDS", 0.02)
+    monkeypatch.setattr(drift, "PAUSE_SECONDS", 0.02)
+
+
+def owned(found: Document, kind: str, name: str, api_version: str = "apps/v1") -> Document:
+    """The object with this controller."""
+    owner = {"apiVersion": api_version, "kind": kind, "name": name, "uid": f"uid-{name}", "controller": True}
+    return found | {"metadata": found["metadata"] | {"ownerReferences": [owner]}}
+
+
+def told(api: ApiServer) -> list[Document]:
+    """The events that were sent."""
+    return [event for (path, _), event in api._objects.items() if path == EVENTS]  # noqa: SLF001
+
+
+def lists(api: ApiServer) -> int:
+    """How often the pods that have not finished were listed."""
+    return sum(request.query.get("fieldSelector") == UNFINISHED for request in api.received("list"))
+
+
+class Counted:
+    """How much the counts of changes have grown."""
+
+    def __init__(self) -> None:
+        self._before = self._values()
+
+    @staticmethod
+    def _values() -> Mapping[str, float]:
+        return {change: count.value for change, count in DRIFT.items()}
+
+    def __call__(self) -> Mapping[str, float]:
+        """Those that have grown."""
+        return {change: value - self._before[change] for change, value in self._values().items()
+                if value != self._before[change]}  # fmt: skip
+
+
+@asynccontextmanager
+async def using(
+    api: ApiServer, folder: Path, image: str, *settings: str, registries: tuple[str, ...] = (), **spec: Any
+) -> AsyncIterator[tuple[Caller, Callable[[], Any]]]:
+    """The service, which knows the image, and a function that has its tag asked for again."""
+    more = (*FRESH, *settings)
+    async with service_in(api, folder, "", "admission.network_policy=true", *more, registries=registries) as caller:
+        await until_ready(caller)
+        asking = pod("asking", image=image)
+        asking["spec"] |= spec
+
+        async def ask() -> None:
+            await caller.review(asking, namespace="default")
+
+        await ask()
+        yield caller, ask
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_platform_that_running_pods_need_is_missed(api: ApiServer, tmp_path: Path) -> None:
+    """One line of the log, one count, and one event on the Deployment, with the digest to go back to."""
+    async with EmbeddedRegistry() as registry:
+        digest = registry.add_index("web", "latest", [AMD64, ARM64])
+        image = f"{registry.host}/web:latest"
+        api.put(REPLICASETS, owned({"metadata": {"name": "web-5d4f8c7b9f"}}, "Deployment", "web"))
+        for name, on in (("web-1", "arm"), ("web-2", "arm"), ("web-3", "amd")):
+            api.put(PODS, owned(pod(name, image, on, "Running"), "ReplicaSet", "web-5d4f8c7b9f"))
+        api.put(PODS, owned(pod("done", image, "arm", "Succeeded"), "Job", "done", "batch/v1"))
+        api.put(PODS, owned(pod("other", f"{registry.host}/other:latest", "arm", "Running"), "StatefulSet", "other"))
+        counted = Counted()
+        async with using(api, tmp_path, image, registries=(registry.host,)) as (_, ask):
+            after = registry.add_index("web", "latest", [AMD64])
+            with structlog.testing.capture_logs() as lines:
+                await ask()
+                await until(lambda: told(api))
+    [event] = told(api)
+    assert event["involvedObject"] == {
+        "apiVersion": "apps/v1", "kind": "Deployment", "namespace": "default", "name": "web", "uid": "uid-web",
+    }  # fmt: skip
+    assert (event["reason"], event["type"]) == ("ImageLostPlatform", "Warning")
+    assert f"image {image} has lost linux/arm64" in event["message"]
+    assert f"{registry.host}/web@{digest}" in event["message"]
+    [line] = [each for each in lines if each["event"] == "image.drifted"]
+    assert (line["log_level"], line["change"], line["platforms"], line["pods"]) == ("warning", "lost", "linux/arm64", 2)
+    assert (line["digest_before"], line["digest"]) == (digest, after)
+    assert line["workloads"] == ["default/ReplicaSet/web-5d4f8c7b9f"]
+    assert counted() == {"lost": 1}
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_platform_that_unblocks_a_workload_is_told(api: ApiServer, tmp_path: Path) -> None:
+    """Of pods whose other images have it; a pod that another image keeps away is not concerned."""
+    async with EmbeddedRegistry() as registry:
+        registry.add_index("web", "latest", [AMD64])
+        registry.add_index("both", "1", [AMD64, ARM64])
+        registry.add_index("amd", "1", [AMD64])
+        image = f"{registry.host}/web:latest"
+        for name, other in (("free", "both"), ("kept", "amd")):
+            found = owned(pod(f"{name}-0", image, "amd", "Running"), "StatefulSet", name)
+            found["spec"]["containers"].append({"name": "other", "image": f"{registry.host}/{other}:1"})
+            api.put(PODS, found)
+        api.put(PODS, owned(pod("waits-0", image), "StatefulSet", "waits"))
+        counted = Counted()
+        async with using(api, tmp_path, image, registries=(registry.host,)) as (_, ask):
+            registry.add_index("web", "latest", [AMD64, ARM64])
+            await ask()
+            await until(lambda: len(told(api)) == 2)
+    assert {event["involvedObject"]["name"] for event in told(api)} == {"free", "waits"}
+    assert {event["reason"] for event in told(api)} == {"ImageGainedPlatform"}
+    assert counted() == {"gained": 1}
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_change_that_concerns_nobody_is_only_counted(api: ApiServer, tmp_path: Path) -> None:
+    """A platform that no pod runs on and no node has; and new content with the same platforms not even that."""
+    async with EmbeddedRegistry() as registry:
+        registry.add_index("web", "latest", [AMD64, "linux/s390x"])
+        image = f"{registry.host}/web:latest"
+        api.put(PODS, pod("web", image, "amd", "Running"))
+        counted = Counted()
+        async with using(api, tmp_path, image, registries=(registry.host,)) as (_, ask):
+            registry.add_index("web", "latest", [AMD64])
+            await ask()
+            await until(counted)
+            registry.add_index("web", "latest", [AMD64], attested=True)
+            heads = registry.requests["HEAD manifests"]
+            await ask()
+            await until(lambda: registry.requests["HEAD manifests"] > heads)
+            await asyncio.sleep(0.2)
+            assert lists(api) == 1
+    assert counted() == {"unused": 1}
+    assert told(api) == []
+
+
+@pytest.mark.usefixtures("soon")
+async def test_without_the_right_to_list_pods_a_change_is_unchecked(api: ApiServer, tmp_path: Path) -> None:
+    """It is counted and logged, and the service goes on."""
+    async with EmbeddedRegistry() as registry:
+        registry.add_index("web", "latest", [AMD64, ARM64])
+        image = f"{registry.host}/web:latest"
+        counted = Counted()
+        async with using(api, tmp_path, image, registries=(registry.host,)) as (caller, ask):
+            api.refusals.append(("list", Refusal(403, "pods is forbidden")))
+            registry.add_index("web", "latest", [AMD64])
+            with structlog.testing.capture_logs() as lines:
+                await ask()
+                await until(counted)
+            assert await until_ready(caller)
+    assert counted() == {"unchecked": 1}
+    assert [line["first"] for line in lines if line["event"] == "image.drift_unchecked"] == [image]
+
+
+@pytest.mark.usefixtures("soon")
+async def test_nobody_is_told_of_an_image_that_their_own_credentials_do_not_open(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    """Two pods name the private image; one may pull it."""
+    async with GuardedRegistry("ann:secret") as registry:
+        registry.add_index("web", "latest", [AMD64, ARM64])
+        image = f"{registry.host}/web:latest"
+        write_pull_secret(api, registry.host)
+        mine = owned(pod("mine-0", image, "arm", "Running"), "StatefulSet", "mine")
+        mine["spec"]["imagePullSecrets"] = [{"name": "pull"}]
+        api.put(PODS, mine)
+        api.put(PODS, owned(pod("spying-0", image, "arm", "Running"), "StatefulSet", "spying"))
+        secrets = [{"name": "pull"}]
+        hosts = (registry.host,)
+        async with using(api, tmp_path, image, registries=hosts, imagePullSecrets=secrets) as (_, ask):
+            registry.add_index("web", "latest", [AMD64])
+            await ask()
+            await until(lambda: told(api))
+            await asyncio.sleep(0.1)
+    assert {event["involvedObject"]["name"] for event in told(api)} == {"mine"}
+
+
+@pytest.mark.usefixtures("soon")
+async def test_tags_in_use_are_asked_for_again(api: ApiServer, tmp_path: Path) -> None:
+    """With `drift.check_seconds` no pod needs to ask; the event is sent once, however often it is looked into."""
+    async with EmbeddedRegistry() as registry:
+        registry.add_index("web", "1", [AMD64, ARM64])
+        image = f"{registry.host}/web:1"
+        api.put(PODS, owned(pod("web-0", image, "arm", "Running"), "StatefulSet", "web"))
+        counted = Counted()
+        async with using(api, tmp_path, image, "drift.check_seconds=0.1", registries=(registry.host,)):
+            registry.add_index("web", "1", [AMD64])
+            await until(lambda: told(api))
+            registry.add_index("web", "1", [AMD64, ARM64])
+            await until(lambda: counted().get("gained"))
+            registry.add_index("web", "1", [AMD64])
+            await until(lambda: counted().get("lost") == 2)
+            await until(lambda: len(told(api)) == 2)
+            await asyncio.sleep(0.1)
+    reasons = sorted(event["reason"] for event in told(api))
+    assert reasons == ["ImageGainedPlatform", "ImageLostPlatform"]
+
+
+def moved(tag: str, owner: str, before: frozenset[Platform], after: frozenset[Platform]) -> MovedTag:
+    """A move of this tag, which a lookup for the owner told of."""
+    reference = parse_reference(f"registry.example.com/app:{tag}")
+    rows = [CachedImage(Content(Kind.INDEX, platforms, True), bytes(32), 0.0, owner) for platforms in (before, after)]
+    return MovedTag(Target(reference, reference.repository, tag), ANONYMOUS.id, *rows)
+
+
+async def test_a_tenant_that_moves_tags_all_the_time_fills_a_table_and_no_more(api: ApiServer, tmp_path: Path) -> None:
+    """What is dropped is counted, and moves that are taken back leave nothing."""
+    client = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
+    nodes = WatchedNodes(client, level_label="", clock=Clock())
+    both = frozenset(map(parse_platform, (AMD64, ARM64)))
+    one = frozenset({parse_platform(AMD64)})
+    config = load_config(None, ["cache.url='memory:'", "admission.listen="])
+    counted = Counted()
+    async with open_pod_resolver(config, NoCluster()) as pod_resolver:
+        watch = DriftWatch(client, pod_resolver, nodes, events=None, check_seconds=0, clock=Clock())
+        for _ in range(100):
+            watch.note(moved("1", "shop", both, one))
+            watch.note(moved("1", "shop", one, both))
+        assert len(watch) == 0
+        for number in range(3_000):
+            watch.note(moved(str(number), "loud", both, one))
+        assert len(watch) == 1_000
+    await client.close()
+    assert counted() == {"dropped": 2_000}
