@@ -88,7 +88,7 @@ class _Template(msgspec.Struct):
     pods: Counter[tuple[PodReference, Platform | None]]
 
 
-class _Use(msgspec.Struct):
+class _Concern(msgspec.Struct):
     """The pods of one owner that a change concerns, and the platforms that they lose or gain."""
 
     pods: int = 0
@@ -102,7 +102,7 @@ class _Drift(msgspec.Struct):
     before: CachedImage
     after: CachedImage
     credential_ids: set[CredentialId]
-    uses: dict[DriftChange, dict[PodReference, _Use]]
+    uses: dict[DriftChange, dict[PodReference, _Concern]]
 
     @property
     def image(self) -> str:
@@ -309,12 +309,12 @@ class DriftWatch:
             for change, platforms in ((DriftChange.LOST, lost), (DriftChange.GAINED, gained)):
                 uses = drift.uses.setdefault(change, {}) if platforms else {}
                 if platforms and (owner in uses or len(uses) < _MOST_WORKLOADS):
-                    use = uses.setdefault(owner, _Use())
+                    use = uses.setdefault(owner, _Concern())
                     use.pods += pods
                     use.platforms |= {platform for platform in platforms if platform}
 
     async def _tell(
-        self, events: PodEvents, drift: _Drift, change: DriftChange, uses: Mapping[PodReference, _Use]
+        self, events: PodEvents, drift: _Drift, change: DriftChange, uses: Mapping[PodReference, _Concern]
     ) -> None:
         """Sends an event to each workload, and none twice to one whose pods have several owners."""
         reason, kind = _EVENT_REASONS[change]
@@ -338,7 +338,7 @@ class DriftWatch:
         return _reference(above, owner.namespace) if above else owner
 
 
-def _log(drift: _Drift, change: DriftChange, uses: Mapping[PodReference, _Use]) -> None:
+def _log(drift: _Drift, change: DriftChange, uses: Mapping[PodReference, _Concern]) -> None:
     DRIFT[change].inc()
     platforms = sorted(frozenset[Platform]().union(*(use.platforms for use in uses.values())))
     workloads = [f"{owner.namespace}/{owner.kind}/{owner.name}" for owner in list(uses)[:_MOST_LOGGED]]

@@ -64,7 +64,7 @@ class ObservedPods:
         self._rows: ShareTable[WorkloadKey, _Row] = _WORKLOADS.share_table(
             owner_of=lambda key, _: key.namespace, cost_of=lambda key, _: text_cost(*key)
         )
-        self._asked: ShareTable[PodUid, str] = _PODS.share_table(
+        self._counted: ShareTable[PodUid, str] = _PODS.share_table(
             owner_of=lambda _, namespace: namespace, cost_of=text_cost
         )
 
@@ -85,9 +85,9 @@ class ObservedPods:
         OBSERVED_FILTERS[outcome].inc()
         row = self._row(pod, namespace)
         row.platforms, row.reason = decision.platforms, decision.refusal
-        if self._asked.peek(uid) is not None:
+        if self._counted.peek(uid) is not None:
             return
-        self._asked.put(uid, namespace)
+        self._counted.put(uid, namespace)
         row.filtered[outcome] = row.filtered.get(outcome, 0) + 1
         if not row.reviewed:
             row.is_refused = outcome == _REFUSED

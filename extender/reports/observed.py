@@ -4,7 +4,6 @@ The service and the command agree by `workload_of` on whose a pod is. The struct
 `audit --observed -o json` prints; their schema has a version, which changes with any change that a reader could notice.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -208,7 +207,7 @@ class _Size(msgspec.Struct):
             (self.memory_bytes, other.memory_bytes),
             (self.pods, other.pods),
         )
-        return max(0, min(math.floor(has / takes + 1e-9) for has, takes in pairs if takes > 0))
+        return max(0, min(int(has / takes + 1e-9) for has, takes in pairs if takes > 0))
 
     def take(self, other: "_Size", number: int) -> None:
         """Takes so many of `other` out."""
@@ -325,16 +324,16 @@ def _more_nodes(sizes: Sequence[_Size], free: Sequence[_Size], new: _Size) -> in
     opened: list[_Size] = []
     for (cpu_cores, memory_bytes), number in sorted(kinds.items(), reverse=True):
         size = _Size(cpu_cores, memory_bytes)
-        left = _place(size, number, (*free, *opened))
+        left = _fill(size, number, (*free, *opened))
         if left and not new.times(size):
             return None
         while left:
             opened.append(_Size(new.cpu_cores, new.memory_bytes, new.pods))
-            left = _place(size, left, opened[-1:])
+            left = _fill(size, left, opened[-1:])
     return len(opened)
 
 
-def _place(size: _Size, number: int, nodes: Iterable[_Size]) -> int:
+def _fill(size: _Size, number: int, nodes: Iterable[_Size]) -> int:
     """Takes so many of `size` out of the nodes, as far as they fit; returns how many are left."""
     left = number
     for node in nodes:

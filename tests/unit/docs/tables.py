@@ -19,7 +19,7 @@ from testbed.pythons import PROJECT, image_release, oldest_release
 from tests.unit.declared_caches import declared_caches
 from tests.unit.docs.pages import DOCS
 
-ABOUT_REGISTRIES = ("registry", "cache")
+ABOUT_REGISTRIES = ("registry", "cache", "drift")
 """The sections of the configuration that have a page of their own."""
 
 WRITERS = {
@@ -83,7 +83,7 @@ def settings_of_the_service() -> str:
 
 
 def settings_of_registries() -> str:
-    """The settings of registries and the cache."""
+    """The settings of registries, the cache and moved tags."""
     return settings_table(only=ABOUT_REGISTRIES)
 
 
