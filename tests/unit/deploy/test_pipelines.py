@@ -1,14 +1,16 @@
 """The pipelines of this repository and the templates for others: valid, pinned, and of least rights."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
+from jsonschema.validators import validator_for
 
 from testbed.binaries import KUBERNETES
 from testbed.pythons import PROJECT, image_release, oldest_release
@@ -34,17 +36,24 @@ def read(path: Path) -> Document:
     return loaded
 
 
-def complaint(schema: str, path: Path, *options: str) -> str:
-    """What check-jsonschema says of a file, by a schema that it ships; empty if nothing."""
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *options, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout + done.stderr if done.returncode else ""
+@cache
+def validator(schema: str) -> Any:
+    """Judges documents by a schema that check-jsonschema ships."""
+    read_schema = msgspec.json.decode(
+        (files("check_jsonschema") / f"builtin_schemas/vendor/{schema}.json").read_bytes()
+    )
+    return validator_for(read_schema)(read_schema)
+
+
+def complaints(schema: str, path: Path) -> list[str]:
+    """What is wrong with a file by that schema."""
+    return [f"{error.json_path}: {error.message}" for error in validator(schema).iter_errors(read(path))]
 
 
 @pytest.mark.parametrize("path", OF_GITHUB, ids=name_of)
 def test_a_workflow_is_valid_by_githubs_schema(path: Path) -> None:
     """SchemaStore's, which editors use."""
-    assert complaint("github-workflows", path) == ""
+    assert complaints("github-workflows", path) == []
 
 
 @pytest.mark.parametrize(
@@ -58,7 +67,7 @@ def test_a_workflow_is_valid_by_githubs_schema(path: Path) -> None:
 )
 def test_the_other_files_for_github_are_valid_by_their_schemas(schema: str, file: str) -> None:
     """A form with a mistake is not shown, and nobody says so."""
-    assert complaint(schema, PROJECT / ".github" / file) == ""
+    assert complaints(schema, PROJECT / ".github" / file) == []
 
 
 def test_dependabot_looks_at_every_go_module() -> None:
@@ -71,7 +80,7 @@ def test_dependabot_looks_at_every_go_module() -> None:
 
 def test_the_template_for_gitlab_is_valid_by_gitlabs_schema() -> None:
     """GitLab's own."""
-    assert complaint("gitlab-ci", GITLAB, "--data-transform", "gitlab-ci") == ""
+    assert complaints("gitlab-ci", GITLAB) == []
 
 
 @pytest.mark.parametrize(
@@ -86,7 +95,7 @@ def test_a_misspelt_key_is_refused_by_the_schema(schema: str, path: Path, old: s
     """So that the tests above say something."""
     broken = tmp_path / path.name
     broken.write_text(path.read_text().replace(old, new))
-    assert "Schema validation errors" in complaint(schema, broken)
+    assert complaints(schema, broken)
 
 
 def uses(path: Path) -> Iterator[str]:
