@@ -21,7 +21,7 @@ WORKFLOWS = (
 NO_ENGINE = """#!/bin/sh
 case "$1" in
   info) echo '{"SecurityOptions":[],"CgroupDriver":"systemd","CgroupVersion":"2","MemoryLimit":true,"PidsLimit":true}';;
-  ps | version | -v | --version) ;;
+  inspect | ps | version | -v | --version) ;;
   *) echo "no engine here" >&2; exit 1;;
 esac
 """
