@@ -91,6 +91,19 @@ def pod(
     }
 
 
+def kept_to(spec: Mapping[str, Any], label: str) -> list[str]:
+    """Returns the sorted values of a node label to which a pod's nodeSelector, or else its required terms, keep it.
+
+    Empty if they say nothing of the label.
+    """
+    if label in (spec.get("nodeSelector") or {}):
+        return [spec["nodeSelector"][label]]
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or ()
+    items = [item for term in terms for item in term.get("matchExpressions") or () if item["key"] == label]
+    return sorted({value for item in items if item["operator"] == "In" for value in item["values"]})
+
+
 def workload(kind: str, template: KubernetesObject, replicas: int) -> KubernetesObject:
     """Returns a Deployment or a ReplicaSet of so many of that pod, whose name and namespace it gets.
 

@@ -9,6 +9,7 @@ import msgspec
 
 from benchmarks.payloads import architecture, node_name
 from benchmarks.siege.images import AMD64, ARM64
+from testbed.objects import kept_to
 from testbed.shipped_files import SECOND_SCHEDULER
 
 NODES = 100
@@ -66,14 +67,17 @@ def tolerated(platforms: Collection[str]) -> set[str]:
 
 
 def required(platforms: Collection[str]) -> dict[str, list[str]]:
-    """Returns the node labels that a required affinity to these platforms names, with their values in order."""
-    return {_OS: ["linux"], _ARCHITECTURE: sorted(platform.partition("/")[2] for platform in platforms)}
+    """Returns the node labels that keep a pod on these platforms among the siege's nodes, with their values in order.
+
+    These are amd64 and arm64, all with Linux, so that one label says it, and none is needed for an image of both.
+    """
+    if {AMD64, ARM64} <= set(platforms):
+        return {}
+    return {_ARCHITECTURE: sorted(platform.partition("/")[2] for platform in platforms)}
 
 
 def _required(pod: Mapping[str, Any]) -> dict[str, list[str]]:
-    affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
-    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
-    return {each["key"]: sorted(each["values"]) for term in terms for each in term.get("matchExpressions", [])}
+    return {label: values for label in (_ARCHITECTURE, _OS) if (values := kept_to(pod["spec"], label))}
 
 
 def apply_patch(document: Mapping[str, Any], patch: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

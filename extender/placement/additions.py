@@ -2,8 +2,8 @@
 
 The record lets a later pass over other images (after another webhook added a sidecar) narrow or undo an earlier pass. A
 pod's author can write a record too, so it is not trusted. An item that it names is removed only if the pod has exactly
-that item and we could have written it: a toleration of a rule, `In` on the two platform labels, the requirement that no
-node satisfies, or our schedulerName.
+that item and we could have written it: a toleration of a rule, an entry of the nodeSelector or `In` on the two platform
+labels, the requirement that no node satisfies, or our schedulerName.
 Other items, and records that cannot be read, remove nothing. Depends on neither images nor policy.
 """
 
@@ -34,6 +34,7 @@ NOTE_PATHS = tuple((*_ANNOTATIONS, key) for key in SERVICE_KEYS if key != ADDED)
 """The paths of the annotations that the service writes for people to read."""
 AFFINITY_PATH = ("spec", "affinity")
 TOLERATIONS_PATH = ("spec", "tolerations")
+SELECTOR_PATH = ("spec", "nodeSelector")
 _TERMS = (*AFFINITY_PATH, "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 _PREFERRED = (*AFFINITY_PATH, "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
 _SCHEDULER_NAME = "schedulerName"
@@ -42,7 +43,7 @@ _SCHEDULER_NAME = "schedulerName"
 # are not among them: we see only a part of them here, and no pod is valid without them.
 _CONTAINERS = {
     pointer(path[:depth]): path[:depth]
-    for path in (_ANNOTATIONS, TOLERATIONS_PATH, _TERMS, _PREFERRED)
+    for path in (_ANNOTATIONS, TOLERATIONS_PATH, SELECTOR_PATH, _TERMS, _PREFERRED)
     for depth in range(2, len(path) + 1)
 }
 
@@ -58,6 +59,7 @@ class Additions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
     """
 
     tolerations: tuple[Toleration, ...] = ()
+    node_selector: Mapping[str, str] = {}
     required: tuple[AddedTerm, ...] = ()
     preferred: tuple[PreferredSchedulingTerm, ...] = ()
     scheduler_name_was: SchedulerBefore | None = None
@@ -86,6 +88,7 @@ def read_record(text: Json) -> Additions | None:
     expressions += [term.preference.match_expressions or () for term in record.preferred]
     credible = (
         all(low < high for low, high in zip((-1, *indices), indices, strict=False))
+        and record.node_selector.keys() <= {ARCHITECTURE, OPERATING_SYSTEM}
         and not any(term.preference.match_fields for term in record.preferred)
         and all(expressions)
         and all(
@@ -118,6 +121,7 @@ def take_back(
         return NOTHING
     taken = Additions(
         tolerations=_remove(document, TOLERATIONS_PATH, [item for item in record.tolerations if item in tolerations]),
+        node_selector=_take_back_selector(look(document, SELECTOR_PATH), record.node_selector),
         required=take_back_terms(look(document, _TERMS), record.required),
         preferred=_remove(document, _PREFERRED, record.preferred),
         scheduler_name_was=_take_back_scheduler(document, record.scheduler_name_was, scheduler_name),
@@ -130,21 +134,31 @@ def add(
     document: JsonObject,
     *,
     tolerations: Sequence[Toleration] = (),
+    selector: Mapping[str, str] | None = None,
     required: Sequence[Alternatives] = (),
     preferred: Sequence[PreferredSchedulingTerm] = (),
     scheduler_name: str = "",
 ) -> Additions:
-    """Adds these to `document`, in place; `required` as in `affinity.Plan`. Returns the record of what was added.
+    """Adds these to `document`, in place; `selector` and `required` as in `affinity.Plan`. Returns the record of it.
 
     `scheduler_name` replaces only an absent, empty or default name; if it is empty or the default, nothing changes.
     """
     was: dict[str, Absence] = {}
     if tolerations:
         _reach_list(document, TOLERATIONS_PATH, was).extend([msgspec.to_builtins(item) for item in tolerations])
+    if selector:
+        cast("JsonObject", _reach(document, SELECTOR_PATH, {}, was)).update(selector)
     terms = and_terms(_reach_list(document, _TERMS, was), required) if any(required) else ()
     if preferred:
         _reach_list(document, _PREFERRED, was).extend(_json(item) for item in preferred)
-    return Additions(tuple(tolerations), terms, tuple(preferred), _set_scheduler(document, scheduler_name), was)
+    return Additions(
+        tolerations=tuple(tolerations),
+        node_selector=dict(selector or {}),
+        required=terms,
+        preferred=tuple(preferred),
+        scheduler_name_was=_set_scheduler(document, scheduler_name),
+        was=was,
+    )
 
 
 def annotate(document: JsonObject, additions: Additions, reason: str) -> Additions:
@@ -209,6 +223,16 @@ def _remove(document: JsonObject, path: Sequence[str], items: Sequence[_Item]) -
     if not isinstance(found, list):
         return ()
     return tuple(item for item in dict.fromkeys(items) if remove_last(found, _json(item)))
+
+
+def _take_back_selector(present: Json, recorded: Mapping[str, str]) -> Mapping[str, str]:
+    """Removes the `recorded` entries that `present` has with the same value. Returns those."""
+    if not isinstance(present, dict):
+        return {}
+    taken = {key: value for key, value in recorded.items() if present.get(key) == value}
+    for key in taken:
+        del present[key]
+    return taken
 
 
 def _set_scheduler(document: JsonObject, name: str) -> SchedulerBefore | None:

@@ -227,6 +227,7 @@ class Mutator:
         added = add(
             document,
             tolerations=planned.tolerations,
+            selector=planned.selector,
             required=planned.required,
             preferred=planned.preferred,
             scheduler_name=self._admission.scheduler_name,
@@ -268,7 +269,7 @@ class Mutator:
             yield f"this pod can run on no node of this cluster: {creation.refusal}"
 
     def _is_nowhere(self, facts: Sequence[ImageFact], cluster: frozenset[Platform]) -> bool:
-        if not cluster or not cluster.isdisjoint(self._planner.intersect(facts).common):
+        if not cluster or not cluster.isdisjoint(self._planner.intersect(facts, cluster).common):
             return False  # on a common platform no image is known not to run
         return all(fit(facts, node, self._policy.compatibility) is Fit.NO for node in cluster)
 
@@ -282,7 +283,7 @@ class Mutator:
             )
         if not creation.constrained:
             return "runs anywhere"
-        in_common = self._planner.intersect(creation.facts)
+        in_common = self._planner.intersect(creation.facts, creation.cluster)
         return f"runs on {in_common.text}" if in_common.common else "runs on no platform"
 
 

@@ -43,11 +43,12 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class PlannedAdditions(msgspec.Struct, frozen=True):
     """What to add to a pod.
 
-    `required` is as in `affinity.Plan`. `reason` explains required affinity, for which no event of the scheduler names
-    an image. `impossible`: no node is right for the pod.
+    `selector` and `required` are as in `affinity.Plan`. `reason` explains them, for which no event of the scheduler
+    names an image. `impossible`: no node is right for the pod.
     """
 
     tolerations: tuple[Toleration, ...] = ()
+    selector: Mapping[str, str] = {}
     required: tuple[Alternatives, ...] = ()
     preferred: tuple[PreferredSchedulingTerm, ...] = ()
     reason: str = ""
@@ -73,20 +74,20 @@ class Planner:
 
     def plan(self, creation: Creation, document: JsonObject, treatment: Treatment) -> PlannedAdditions:
         """What a pod that is being created gets; `document` has its touched parts as its author wrote them."""
-        return self._plan(creation, document, treatment, plan_required)
+        return self._plan(creation, document, treatment, _plan_created)
 
     def plan_stored(self, creation: Creation, document: JsonObject, treatment: Treatment) -> PlannedAdditions:
         """What a pod that a gate holds gets, which the API server allows: no term more than the pod has."""
-        return self._plan(creation, document, treatment, plan_narrower)
+        return self._plan(creation, document, treatment, _plan_stored)
 
-    def intersect(self, facts: Sequence[ImageFact]) -> PlatformIntersection:
-        """What the images with these facts have in common."""
-        return self._intersections.find(facts)
+    def intersect(self, facts: Sequence[ImageFact], cluster: frozenset[Platform]) -> PlatformIntersection:
+        """What the images with these facts have in common, in a cluster with nodes of these platforms."""
+        return self._intersections.find(facts, cluster)
 
     def _plan(
         self, creation: Creation, document: JsonObject, treatment: Treatment, plan_terms: "_PlanTerms"
     ) -> PlannedAdditions:
-        in_common = self.intersect(creation.facts)
+        in_common = self.intersect(creation.facts, creation.cluster)
         tolerations = self._earned_tolerations(creation, in_common, look(document, TOLERATIONS_PATH))
         mode = self._admission.node_affinity
         if mode is AffinityMode.NONE and self._admission.impossible is not ImpossiblePods.DENY:
@@ -97,15 +98,17 @@ class Planner:
             why = f"no node affinity was written, since the pod's own cannot be read: {exc}"
             return PlannedAdditions(tolerations, warnings=(why,))
         selector = cast("dict[str, str]", look(document, ("spec", "nodeSelector")) or {})
-
-        def plan_nodes(in_common: PlatformIntersection) -> Plan:
-            is_free = is_unrestricted(existing, selector)
-            return in_common.plan if is_free else plan_terms(existing, selector, in_common.nodes)
-
-        required = self._plan_required(creation, treatment, plan_nodes)
-        preferred = self._plan_preferred(creation, in_common, existing) if mode.preferred else ()
+        required = self._plan_required(
+            creation, treatment, lambda in_common: plan_terms(existing, selector, in_common, creation.cluster)
+        )
         return PlannedAdditions(
-            tolerations, required.additions, preferred, required.reason, required.warnings, required.impossible
+            tolerations=tolerations,
+            selector=required.selector,
+            required=required.additions,
+            preferred=self._plan_preferred(creation, in_common, existing) if mode.preferred else (),
+            reason=required.reason,
+            warnings=required.warnings,
+            impossible=required.impossible,
         )
 
     def _earned_tolerations(
@@ -135,16 +138,17 @@ class Planner:
         if not creation.constrained and not assumed:
             return _PlannedRequired(warnings=tuple(_nothing_known(creation)) if written else ())
         facts = (*creation.facts, *(RunsOn(constraint.platforms) for constraint in assumed))
-        in_common = self.intersect(facts)
+        in_common = self.intersect(facts, creation.cluster)
         plan = plan_nodes(in_common)
         refusal = refusal_text([*creation.constraints, *assumed])
         warnings = tuple(_contradictions(plan, refusal)) if in_common.nodes else (_NOTHING_IN_COMMON.format(refusal),)
         if plan.impossible:
             pends = written and impossible is not ImpossiblePods.PASS
-            return _PlannedRequired(plan.additions if pends else (), warnings[0], warnings, impossible=True)
+            return _PlannedRequired({}, plan.additions if pends else (), warnings[0], warnings, impossible=True)
         if not written:
             return _NOTHING_REQUIRED
-        return _PlannedRequired(plan.additions, refusal if any(plan.additions) else "", warnings)
+        restricts = bool(plan.selector) or any(plan.additions)
+        return _PlannedRequired(plan.selector, plan.additions, refusal if restricts else "", warnings)
 
     def _plan_preferred(
         self, creation: Creation, in_common: PlatformIntersection, existing: NodeAffinity
@@ -156,8 +160,9 @@ class Planner:
 
 
 class _PlannedRequired(msgspec.Struct, frozen=True):
-    """The required affinity of `PlannedAdditions`."""
+    """The nodeSelector and required affinity of `PlannedAdditions`."""
 
+    selector: Mapping[str, str] = {}
     additions: tuple[Alternatives, ...] = ()
     reason: str = ""
     warnings: tuple[str, ...] = ()
@@ -165,8 +170,22 @@ class _PlannedRequired(msgspec.Struct, frozen=True):
 
 
 _NOTHING_REQUIRED = _PlannedRequired()
-_PlanTerms = Callable[[NodeAffinity, Mapping[str, str], frozenset[Platform]], Plan]
+_PlanTerms = Callable[[NodeAffinity, Mapping[str, str], PlatformIntersection, frozenset[Platform]], Plan]
 _NOTHING_IN_COMMON = "no platform is common to all images: {}"
+
+
+def _plan_created(
+    existing: NodeAffinity, selector: Mapping[str, str], in_common: PlatformIntersection, cluster: frozenset[Platform]
+) -> Plan:
+    if is_unrestricted(existing, selector):
+        return in_common.plan
+    return plan_required(existing, selector, in_common.nodes, cluster)
+
+
+def _plan_stored(
+    existing: NodeAffinity, selector: Mapping[str, str], in_common: PlatformIntersection, cluster: frozenset[Platform]
+) -> Plan:
+    return plan_narrower(existing, selector, in_common.nodes, cluster)
 
 
 def _nothing_known(creation: Creation) -> Iterator[str]:

@@ -18,7 +18,10 @@ from extender.placement.tolerations import TolerationRule, parse_platforms
 from extender.tables import Table, declare_cache
 
 _INTERSECTIONS = declare_cache(
-    "placement.platform_intersections.intersections", key="sets of platforms", bound=256, at_most="6 MB"
+    "placement.platform_intersections.intersections",
+    key="sets of platforms, platforms of nodes",
+    bound=256,
+    at_most="6 MB",
 )
 
 
@@ -26,8 +29,8 @@ class PlatformIntersection(msgspec.Struct, frozen=True):
     """What follows from the platforms of the known images; all is empty where no image is known.
 
     `common` are the platforms named by the images on which all of them run, `architectures` theirs, and `text` is their
-    list for people. `nodes` are as in `affinity.node_platforms`, and `plan` is the required affinity to them for a pod
-    whose author restricts no platform. `rules` are those on whose every platform all images run.
+    list for people. `nodes` are as in `affinity.node_platforms`, and `plan` is what keeps a pod to them that is being
+    created and whose author restricts no platform. `rules` are those on whose every platform all images run.
     """
 
     common: frozenset[Platform]
@@ -38,25 +41,28 @@ class PlatformIntersection(msgspec.Struct, frozen=True):
     rules: tuple[TolerationRule, ...]
 
 
+_Key = tuple[frozenset[frozenset[Platform]], frozenset[Platform]]
+
+
 class PlatformIntersections:
     """Gives what the images of a pod have in common under the operator's settings."""
 
     def __init__(self, compatibility: Compatibility, rules: Sequence[TolerationRule]) -> None:
         self._compatibility = compatibility
         self._rules = [(rule, parse_platforms(rule.platforms)) for rule in rules]
-        self._remembered: Table[frozenset[frozenset[Platform]], PlatformIntersection] = _INTERSECTIONS.table()
+        self._remembered: Table[_Key, PlatformIntersection] = _INTERSECTIONS.table()
 
-    def find(self, facts: Sequence[ImageFact]) -> PlatformIntersection:
-        """What the known images have in common, among those with these facts."""
+    def find(self, facts: Sequence[ImageFact], cluster: frozenset[Platform]) -> PlatformIntersection:
+        """What the known images have in common, among those with these facts, in a cluster with such nodes."""
         known = frozenset([fact.platforms for fact in facts if isinstance(fact, RunsOn)])
-        found = self._remembered.peek(known)
+        found = self._remembered.peek((known, cluster))
         if found is None:
-            found = self._intersect([RunsOn(platforms) for platforms in known])
+            found = self._intersect([RunsOn(platforms) for platforms in known], cluster)
             if may_be_kept((), known):
-                self._remembered.put(known, found)
+                self._remembered.put((known, cluster), found)
         return found
 
-    def _intersect(self, known: Sequence[RunsOn]) -> PlatformIntersection:
+    def _intersect(self, known: Sequence[RunsOn], cluster: frozenset[Platform]) -> PlatformIntersection:
         common = common_platforms(known, self._compatibility)
         nodes = node_platforms(known, self._compatibility)
         return PlatformIntersection(
@@ -64,7 +70,7 @@ class PlatformIntersections:
             frozenset(platform.architecture for platform in common),
             platforms_text(common),
             nodes,
-            plan_required(NodeAffinity(), {}, nodes),
+            plan_required(NodeAffinity(), {}, nodes, cluster),
             tuple(rule for rule, platforms in self._rules if known and platforms and self._all_run(known, platforms)),
         )
 

@@ -107,6 +107,9 @@ def _unknown(images: Sequence[PodImage], facts: Sequence[ImageFact]) -> Iterator
 
 
 def _words(added: Additions) -> Iterator[str]:
+    if added.node_selector:
+        entries = ", ".join(f"{key}={value}" for key, value in added.node_selector.items())
+        yield f"nodeSelector {entries}"
     if added.required:
         alternatives = dict.fromkeys(_expressions(term.match_expressions) for term in added.required)
         yield f"node affinity {' or '.join(alternatives)}"

@@ -25,7 +25,7 @@ from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
 from testbed.chart import CHART, HelmMissing, find_helm, objects_of, render
 from testbed.control_plane import LocalCluster
-from testbed.objects import KubernetesObject, fake_node, namespace, pod
+from testbed.objects import KubernetesObject, fake_node, kept_to, namespace, pod
 from testbed.processes import Process, free_port
 from tests.e2e.running import skip
 
@@ -433,10 +433,8 @@ async def _dry_run(api: ApiClient, made: KubernetesObject) -> KubernetesObject:
 
 
 def _architectures(spec: KubernetesObject) -> list[str]:
-    """The values that required node affinity allows for the architecture."""
-    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    (values,) = (each["values"] for each in term["matchExpressions"] if each["key"] == "kubernetes.io/arch")
-    return sorted(values)
+    """The architectures that nodeSelector or required node affinity allows."""
+    return kept_to(spec, "kubernetes.io/arch")
 
 
 async def test_an_object_that_the_api_server_does_not_take_is_refused(api: ApiClient) -> None:

@@ -29,7 +29,7 @@ from testbed.binaries import Binaries
 from testbed.cluster_provider import running_scheduler
 from testbed.control_plane import LocalCluster
 from testbed.extender_process import write_account
-from testbed.objects import KubernetesObject, fake_node, namespace, pod
+from testbed.objects import KubernetesObject, fake_node, kept_to, namespace, pod
 from testbed.processes import Process, free_port
 from testbed.shipped_files import Mode
 
@@ -465,10 +465,8 @@ async def test_both_webhooks_together_give_what_each_gives_and_the_scheduler_whe
 
 
 def architectures_of(spec: KubernetesObject) -> list[str]:
-    """The values that required node affinity allows for the architecture."""
-    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    (values,) = (each["values"] for each in term["matchExpressions"] if each["key"] == "kubernetes.io/arch")
-    return sorted(values)
+    """The architectures that nodeSelector or required node affinity allows."""
+    return kept_to(spec, "kubernetes.io/arch")
 
 
 def tolerates_arm64(spec: KubernetesObject) -> bool:

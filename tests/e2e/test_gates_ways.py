@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
 from testbed.extender_process import ExtenderProcess
-from testbed.objects import KubernetesObject, pod
+from testbed.objects import KubernetesObject, kept_to, pod
 from testbed.processes import free_port
 from testbed.shipped_files import DEPLOY, Mode, webhook_configuration
 from tests.e2e.gates import OTHERS, observed, spread, start_controller
@@ -301,7 +301,7 @@ async def test_a_queued_job_has_the_affinity_in_its_template_before_it_starts(
     await world.api.apply(shipped)
     try:
         async with asyncio.timeout(30):
-            while "affinity" not in template_of(await world.api.create(job("probe", where, world.images.amd))):
+            while not kept_to(template_of(await world.api.create(job("probe", where, world.images.amd))), ARCHITECTURE):
                 await world.api.delete("Job", "probe", where, "batch/v1")
         made = template_of(await world.api.create(job("queued", where, image)))
         plain = template_of(await world.api.create(job("plain", where, image, labels={})))
@@ -309,9 +309,8 @@ async def test_a_queued_job_has_the_affinity_in_its_template_before_it_starts(
         await world.api.delete("Job", "plain", where, "batch/v1")
     finally:
         await world.unregister_webhook(shipped["metadata"]["name"])
-    terms = made["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert {"key": ARCHITECTURE, "operator": "In", "values": ["amd64"]} in terms[0]["matchExpressions"]
-    assert "required" not in str(plain)
+    assert kept_to(made, ARCHITECTURE) == ["amd64"]
+    assert kept_to(plain, ARCHITECTURE) == []
     with control_plane.running_controllers(controller_manager, "job-controller"):
         await world.api.patch("Job", "queued", {"spec": {"suspend": False}}, where, "batch/v1")
         with world.default_scheduler(None):
@@ -332,9 +331,6 @@ def job(name: str, where: str, image: str, labels: Mapping[str, str] | None = No
 
 
 def template_of(found: KubernetesObject) -> KubernetesObject:
-    """The spec of a Job's pods; without affinity if it has only the preference of `job`."""
+    """The spec of a Job's pods."""
     spec: KubernetesObject = found["spec"]["template"]["spec"]
-    wanted = spec.get("affinity", {}).get("nodeAffinity", {})
-    if "requiredDuringSchedulingIgnoredDuringExecution" in wanted:
-        return spec
-    return {key: value for key, value in spec.items() if key != "affinity"}
+    return spec

@@ -14,6 +14,7 @@ import yaml
 
 from extender.demo.registry import EmbeddedRegistry
 from extender.demo.story import fill_registry
+from testbed.objects import kept_to
 
 COMMAND = [sys.executable, "-m", "extender", "fix"]
 
@@ -66,11 +67,8 @@ def specs_of(text: str) -> list[dict[str, Any]]:
 
 
 def architectures_of(spec: dict[str, Any]) -> list[str]:
-    """What the required affinity allows."""
-    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    [term] = required["nodeSelectorTerms"]
-    found: list[str] = next(item["values"] for item in term["matchExpressions"] if item["key"] == "kubernetes.io/arch")
-    return found
+    """What nodeSelector or required affinity allows."""
+    return kept_to(spec, "kubernetes.io/arch")
 
 
 async def test_a_diff_is_printed_and_nothing_is_changed(fix: Fix, tmp_path: Path) -> None:
@@ -81,8 +79,8 @@ async def test_a_diff_is_printed_and_nothing_is_changed(fix: Fix, tmp_path: Path
     lines = out.splitlines()
     assert (code, err) == (0, "")
     assert lines[:2] == [f"--- a/{file}", f"+++ b/{file}"]
-    assert "+      affinity:" in lines
-    assert "+                      - amd64" in lines
+    assert "+      nodeSelector:" in lines
+    assert "+        kubernetes.io/arch: amd64" in lines
     assert not [line for line in lines[2:] if line.startswith("-")]
     assert file.read_text() == fix.manifest("legacy")
 
@@ -112,12 +110,12 @@ async def test_check_is_one_line_a_change_and_exit_1(fix: Fix, tmp_path: Path) -
     file = tmp_path / "all.yaml"
     file.write_text("---\n".join([fix.manifest("legacy"), "kind: Service\n", fix.manifest("edge", "StatefulSet")]))
     code, out, err = await fix("-f", str(file), "--check")
-    affinity = "lacks node affinity kubernetes.io/arch In"
+    selector = "lacks nodeSelector kubernetes.io/arch="
     tolerations = "toleration kubernetes.io/arch=arm64:NoSchedule, toleration arch=arm64:NoSchedule"
     assert (code, err) == (1, "")
     assert out.splitlines() == [
-        f"{file}:1: DaemonSet shop/legacy {affinity} [amd64] and kubernetes.io/os In [linux]",
-        f"{file}:16: StatefulSet shop/edge {affinity} [arm64] and kubernetes.io/os In [linux], {tolerations}",
+        f"{file}:1: DaemonSet shop/legacy {selector}amd64, kubernetes.io/os=linux",
+        f"{file}:16: StatefulSet shop/edge {selector}arm64, kubernetes.io/os=linux, {tolerations}",
     ]
     await fix("-f", str(file), "--write")
     assert await fix("-f", str(file), "--check") == (0, "", "")

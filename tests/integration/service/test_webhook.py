@@ -100,7 +100,8 @@ async def test_sidecar_of_another_webhook_takes_back_what_was_added(
     first["spec"]["containers"].append({"name": "sidecar", "image": f"{images.host}/amd:1"})
     second = await created_with(caller, first)
     assert keys_of(second) == []
-    assert _required(second) == [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]
+    assert second["spec"]["nodeSelector"] == {"kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux"}
+    assert "affinity" not in second["spec"]
     assert second["metadata"]["annotations"]["multiarch-extender.io/reason"].endswith("is built only for linux/amd64")
     assert (await caller.review(second))["patch"] == []
 
@@ -223,7 +224,7 @@ async def reviewed_job(caller: Caller, created: Json) -> tuple[Json, Json]:
 async def test_template_of_a_queued_job_gets_what_its_pods_would_get(
     start_service: StartService, images: EmbeddedRegistry
 ) -> None:
-    """The same affinity, tolerations and annotations; a second review, and the pods of it, change nothing."""
+    """The same selector, affinity, tolerations and annotations; a second review, and its pods, change nothing."""
     caller = await start_service(REQUIRED, plain_http=images.host)
     for name in ("amd", "multi"):
         created = job(f"{images.host}/{name}:1")
@@ -233,7 +234,7 @@ async def test_template_of_a_queued_job_gets_what_its_pods_would_get(
         expected = await created_with(caller, alone)
         assert template["spec"] == expected["spec"]
         assert template["metadata"] == expected["metadata"]
-        assert "affinity" in template["spec"]
+        assert ("nodeSelector" if name == "amd" else "affinity") in template["spec"]
         assert {**stored["spec"], "template": None} == {**created["spec"], "template": None}
         assert (await reviewed_job(caller, stored))[0]["patch"] == []
         assert changes_of(await caller.review({"apiVersion": "v1", "kind": "Pod", **template})) == []

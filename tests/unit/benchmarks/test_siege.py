@@ -60,13 +60,10 @@ def review_answer(patch: list[dict[str, Any]], *, allowed: bool = True) -> bytes
 
 def additions(platforms: tuple[str, ...]) -> list[dict[str, Any]]:
     """The operations by which a pod gets what images of these platforms earn, and its scheduler."""
-    terms = [
-        {"matchExpressions": [{"key": key, "operator": "In", "values": v} for key, v in required(platforms).items()]}
-    ]
-    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    selector = {key: value for key, [value] in required(platforms).items()}
     return [
         {"op": "replace", "path": "/spec/schedulerName", "value": "multiarch-scheduler"},
-        {"op": "add", "path": "/spec/affinity", "value": affinity},
+        *([{"op": "add", "path": "/spec/nodeSelector", "value": selector}] if selector else []),
         *({"op": "add", "path": "/spec/tolerations/-", "value": {"key": key}} for key in sorted(tolerated(platforms))),
     ]
 

@@ -177,7 +177,6 @@ def test_nodes_of_the_images(facts: list[ImageFact], compatibility: Compatibilit
         ),
         pytest.param(required(NodeSelectorTerm((), ())), {}, MULTI, [()], id="a term of empty lists is left"),
         pytest.param(NodeAffinity(), {ARCH: "arm64", OS: "linux"}, MULTI, [], id="nodeSelector implies"),
-        pytest.param(NodeAffinity(), {ARCH: "arm64"}, MULTI, [anded(LINUX)], id="nodeSelector implies a part"),
         pytest.param(
             required(of(ZONE)), {ARCH: "amd64", OS: "linux"}, MULTI, [()], id="nodeSelector implies for a term"
         ),
@@ -244,6 +243,86 @@ def test_pod_is_impossible_if_every_term_contradicts() -> None:
     assert not plan_required(required(NodeSelectorTerm()), {}, MULTI).impossible
 
 
+LINUX_ONLY = platforms("linux/amd64", "linux/arm64")
+WITH_S390X = LINUX_ONLY | platforms("linux/s390x")
+WITH_WINDOWS = LINUX_ONLY | platforms("windows/amd64")
+UNKNOWN_NODES = frozenset[Platform]()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cluster", "selector", "written"),
+    [
+        pytest.param("linux/amd64", LINUX_ONLY, {}, {ARCH: "amd64"}, id="one platform"),
+        pytest.param("linux/amd64", WITH_S390X, {}, {ARCH: "amd64"}, id="one of three"),
+        pytest.param("linux/amd64", platforms("linux/amd64"), {}, {ARCH: "amd64"}, id="arm64 may come"),
+        pytest.param("linux/s390x", platforms("linux/s390x"), {}, {ARCH: "s390x"}, id="amd64 may come"),
+        pytest.param("linux/amd64", WITH_WINDOWS, {}, {ARCH: "amd64", OS: "linux"}, id="both words are needed"),
+        pytest.param("windows/amd64", WITH_WINDOWS, {}, {OS: "windows"}, id="the system alone"),
+        pytest.param("linux/arm64", WITH_WINDOWS, {}, {ARCH: "arm64"}, id="the architecture alone"),
+        pytest.param("linux/amd64", UNKNOWN_NODES, {}, {ARCH: "amd64", OS: "linux"}, id="no node is known"),
+        pytest.param("linux/amd64", LINUX_ONLY, {OS: "linux"}, {ARCH: "amd64"}, id="beside the author's system"),
+        pytest.param("linux/amd64", LINUX_ONLY, {ARCH: "amd64"}, {}, id="the author says it"),
+        pytest.param("linux/amd64", WITH_WINDOWS, {ARCH: "amd64"}, {OS: "linux"}, id="the author says half"),
+        pytest.param("linux/amd64", WITH_WINDOWS, {"beta.kubernetes.io/os": "linux"}, {ARCH: "amd64"}, id="beta"),
+        pytest.param("linux/amd64 linux/arm64", LINUX_ONLY, {}, {}, id="everywhere"),
+        pytest.param("linux/amd64 linux/arm64", platforms("linux/arm64"), {}, {}, id="everywhere, amd64 may come"),
+        pytest.param("linux/amd64 linux/arm64 linux/s390x", WITH_S390X, {}, {}, id="everywhere of three"),
+        pytest.param("linux/amd64 linux/arm64", WITH_WINDOWS, {OS: "linux"}, {}, id="everywhere the author allows"),
+        pytest.param("linux/amd64 linux/arm64", UNKNOWN_NODES, {ARCH: "arm64"}, {OS: "linux"}, id="half is implied"),
+        pytest.param("linux/amd64 windows/amd64", WITH_WINDOWS, {}, {ARCH: "amd64"}, id="any system"),
+    ],
+)
+def test_words_that_keep_the_pod_off_no_node_are_not_written(
+    nodes: str, cluster: frozenset[Platform], selector: Mapping[str, str], written: Mapping[str, str]
+) -> None:
+    """A single value is an entry of the nodeSelector, whatever terms the author has; two only where one does not do."""
+    zone, field = of(ZONE), NodeSelectorTerm(None, (where("metadata.name", "In", "n"),))
+    for affinity in (NodeAffinity(), required(), required(zone), required(zone, field)):
+        plan = plan_required(affinity, selector, platforms(*nodes.split()), cluster)
+        assert dict(plan.selector) == written
+        assert not any(plan.additions)
+        assert (plan.contradicted, plan.selector_contradicts, plan.impossible) == (0, False, False)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cluster", "expected"),
+    [
+        pytest.param("linux/amd64 linux/arm64", WITH_S390X, anded(TWO), id="architectures"),
+        pytest.param("linux/amd64 linux/arm64", WITH_WINDOWS, {OS: "linux"}, id="the system alone"),
+        pytest.param(
+            "linux/amd64 linux/s390x", WITH_S390X, anded(where(ARCH, "In", "amd64", "s390x")), id="two of three"
+        ),
+        pytest.param(
+            "linux/amd64 windows/arm64",
+            LINUX_ONLY | platforms("windows/arm64"),
+            ((AMD64,), (where(OS, "In", "windows"),)),
+            id="no product",
+        ),
+    ],
+)
+def test_several_values_are_one_requirement_where_one_does(
+    nodes: str, cluster: frozenset[Platform], expected: Alternatives | Mapping[str, str]
+) -> None:
+    """Of the two labels the one that keeps the pod off the wrong nodes by itself."""
+    plan = plan_required(NodeAffinity(), {}, platforms(*nodes.split()), cluster)
+    assert (plan.selector or plan.additions) == (expected if isinstance(expected, dict) else (expected,))
+
+
+def test_a_stored_pod_gets_requirements_and_no_node_selector() -> None:
+    """The policy for the service's account allows nothing else; one is enough there too, and none where none helps."""
+    for terms in ((), (of(ZONE),)):
+        affinity = required(*terms) if terms else NodeAffinity()
+        plan = plan_narrower(affinity, {}, platforms("linux/amd64"), LINUX_ONLY)
+        assert (plan.selector, plan.additions) == ({}, (anded(AMD64),))
+        assert not any(plan_narrower(affinity, {}, MULTI, LINUX_ONLY).additions)
+
+
+def test_a_term_that_the_node_selector_leaves_without_a_node_needs_no_word() -> None:
+    """Its author is still told that it allows none."""
+    plan = plan_required(required(of(where(ARCH, "In", "arm64")), of(ZONE)), {}, platforms("linux/amd64"), LINUX_ONLY)
+    assert (plan.selector, plan.additions, plan.contradicted) == ({ARCH: "amd64"}, ((), ()), 1)
+
+
 WORDS = {ARCH: ["amd64", "arm64", "s390x"], OS: ["linux", "windows"]}
 NODES = [Platform(os, architecture) for os, architecture in itertools.product(WORDS[OS], WORDS[ARCH])]
 REQUIREMENTS = st.sampled_from([ARCH, OS]).flatmap(
@@ -266,22 +345,26 @@ def admits(requirements: Sequence[NodeSelectorRequirement], node: Platform) -> b
     )
 
 
+def written_by(plan: Plan, terms: Sequence[Sequence[NodeSelectorRequirement]]) -> list[list[NodeSelectorRequirement]]:
+    """The terms that the pod has then, each with the entries of its nodeSelector."""
+    entries = [where(key, "In", value) for key, value in plan.selector.items()]
+    pairs = zip(terms or [[]], plan.additions or [()] * len(terms or [[]]), strict=True)
+    return [[*entries, *term, *more] for term, alternatives in pairs for more in alternatives or ((),)]
+
+
 @settings(deadline=None)
-@given(TERMS, st.frozensets(st.sampled_from(NODES), min_size=1))
-def test_planned_affinity_allows_what_the_author_and_the_images_allow(
-    terms: list[list[NodeSelectorRequirement]], nodes: frozenset[Platform]
+@given(TERMS, st.frozensets(st.sampled_from(NODES), min_size=1), st.frozensets(st.sampled_from(NODES)))
+def test_planned_words_allow_what_the_author_and_the_images_allow(
+    terms: list[list[NodeSelectorRequirement]], nodes: frozenset[Platform], cluster: frozenset[Platform]
 ) -> None:
-    """Node by node: neither one too many nor one too few."""
-    plan = plan_required(required(*(NodeSelectorTerm(tuple(term)) for term in terms)), {}, nodes)
-    written = [
-        [*term, *more]
-        for term, alternatives in zip(terms or [[]], plan.additions, strict=True)
-        for more in alternatives or ((),)
-    ]
-    for node in NODES:
+    """Node by node: neither one too many nor one too few, of those that the cluster has or may have soon."""
+    plan = plan_required(required(*(NodeSelectorTerm(tuple(term)) for term in terms)), {}, nodes, cluster)
+    written = written_by(plan, terms)
+    usual = {Platform("linux", "amd64"), Platform("linux", "arm64")}
+    for node in cluster | usual | nodes if cluster else NODES:
         allowed = any(admits(term, node) for term in terms) or not terms
         assert any(admits(term, node) for term in written) is (allowed and node in nodes)
-    assert len(plan.additions) == len(terms or [[]])
+    assert not (plan.selector and any(plan.additions))
     added = [item for alternatives in plan.additions for more in alternatives for item in more]
     assert all((item.operator == "In" and item.values) or item == NO_NODE for item in added)
 

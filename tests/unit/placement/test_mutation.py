@@ -299,18 +299,24 @@ def test_record_is_compact_and_complete() -> None:
     patched = after(document, ARM64, admission=settings("required", "multiarch"))
     assert record_of(patched) == {
         "tolerations": [ARM_TOLERATION],
+        "nodeSelector": {"kubernetes.io/arch": "arm64", "kubernetes.io/os": "linux"},
+        "schedulerNameWas": "default-scheduler",
+        "was": {"/spec/tolerations": "missing", "/spec/nodeSelector": "missing", "/metadata/annotations": "null"},
+    }
+    several = after(document, MULTI, admission=settings("required", "multiarch", rules=()))
+    assert record_of(several) == {
         "required": [
             {
                 "index": 0,
                 "matchExpressions": [
-                    {"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]},
+                    {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64", "arm64"]},
                     {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
                 ],
                 "whole": True,
             }
         ],
         "schedulerNameWas": "default-scheduler",
-        "was": {"/spec/tolerations": "missing", "/spec/affinity": "missing", "/metadata/annotations": "null"},
+        "was": {"/spec/affinity": "missing", "/metadata/annotations": "null"},
     }
     assert (
         mutate(document, ARM64).audit_annotations["added"] == after(document, ARM64)["metadata"]["annotations"][ADDED]
@@ -381,7 +387,7 @@ def test_same_pod_gets_the_same_answer_and_another_its_own() -> None:
     for document, fact, overrides, cluster in [
         (pod(), MULTI, Overrides(), LINUX_ARM64),
         (pod(tolerations=[ARM_TOLERATION]), MULTI, Overrides(), LINUX_ARM64),
-        (pod(nodeSelector={"kubernetes.io/arch": "arm64"}), MULTI, Overrides(), LINUX_ARM64),
+        (pod(nodeSelector={"kubernetes.io/arch": "s390x"}), MULTI, Overrides(), LINUX_ARM64),
         (pod(), AMD64, Overrides(), LINUX_ARM64),
         (pod(), AMD64, Overrides(), nowhere),
         (pod(), MULTI, Overrides(prefer="amd64"), LINUX_ARM64),

@@ -130,10 +130,14 @@ def test_contradicted_term_allows_no_node_and_its_author_is_warned() -> None:
     """The other terms are served."""
     wrong = expression(ARCH, "s390x")
     document = pod(affinity=with_terms(expressions(wrong), expressions(ZONE)))
-    expected = [expressions(wrong, NO_NODE), expressions(ZONE, IN_AMD64, LINUX)]
-    assert terms_of(after(document, AMD64, admission=ONLY_REQUIRED)) == expected
-    (warning,) = mutate(document, AMD64, admission=ONLY_REQUIRED).warnings
-    assert warning.startswith("1 of 2 terms of the pod's node affinity allow no node that the images run on: image app")
+    expected = [expressions(wrong, NO_NODE), expressions(ZONE, IN_BOTH, LINUX)]
+    assert terms_of(after(document, MULTI, admission=ONLY_REQUIRED)) == expected
+    one = after(document, AMD64, admission=ONLY_REQUIRED)
+    assert (terms_of(one), one["spec"]["nodeSelector"]) == (terms_of(document), {ARCH: "amd64", OS: "linux"})
+    for fact in (MULTI, AMD64):
+        (warning,) = mutate(document, fact, admission=ONLY_REQUIRED).warnings
+        told = "1 of 2 terms of the pod's node affinity allow no node that the images run on: image app"
+        assert warning.startswith(told)
 
 
 CONTRADICTED = pod(nodeSelector={ARCH: "arm64"}, affinity=with_terms(expressions(ZONE)))
@@ -201,8 +205,8 @@ def test_impossible_pod_is_denied_where_the_operator_wants_it(mode: str) -> None
 def test_known_images_count_where_others_are_not_known(fact: ImageFact) -> None:
     """What they rule out stays ruled out, whatever the others turn out to be."""
     patched = after(pod(2), fact, AMD64, admission=settings("both"))
-    assert terms_of(patched) == [expressions(IN_AMD64, LINUX)]
-    assert PREFERRED not in patched["spec"]["affinity"]["nodeAffinity"]
+    assert patched["spec"]["nodeSelector"] == {ARCH: "amd64", OS: "linux"}
+    assert "affinity" not in patched["spec"]
 
 
 def test_variants_and_configured_compatibility_count() -> None:

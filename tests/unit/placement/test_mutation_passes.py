@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from extender.images.content import Cause
+from extender.images.platform import parse_platform
 from extender.placement.additions import NOTHING, read_record, take_back
 from extender.placement.annotations import ADDED, REASON, SERVICE_KEYS
 from extender.placement.facts import ImageFact, Unknown
@@ -83,6 +84,31 @@ def test_sidecar_put_in_later_narrows_or_takes_back_what_was_added(
     assert again == in_one_pass(spec, first, sidecar, admission=ALL)
 
 
+def test_node_selector_is_taken_back_from_beside_the_entries_of_others() -> None:
+    """With its map where the pod had none; an entry that somebody has changed since is theirs."""
+    patched = with_sidecar(after(pod(), AMD64, admission=ALL))
+    assert patched["spec"]["nodeSelector"] == {ARCH: "amd64", OS: "linux"}
+    gone = after(patched, MULTI, NEVER_PULLED, admission=settings("none"))
+    assert "nodeSelector" not in gone["spec"]
+    patched["spec"]["nodeSelector"]["disk"] = "ssd"
+    assert after(patched, MULTI, MULTI, admission=settings("none"))["spec"]["nodeSelector"] == {"disk": "ssd"}
+    patched["spec"]["nodeSelector"][ARCH] = "arm64"
+    kept = after(patched, MULTI, MULTI, admission=settings("none"))
+    assert kept["spec"]["nodeSelector"] == {"disk": "ssd", ARCH: "arm64"}
+
+
+def test_words_that_a_cluster_makes_needless_are_taken_back() -> None:
+    """The pod was made when no node was known, and comes again when all are: one word, or none, is enough."""
+    cluster = frozenset(map(parse_platform, ("linux/amd64", "linux/arm64")))
+    for fact, selector in ((AMD64, {ARCH: "amd64"}), (MULTI, None)):
+        patched = after(
+            after(pod(), fact, admission=settings("required")), fact, admission=settings("required"), cluster=cluster
+        )
+        assert patched["spec"].get("nodeSelector") == selector
+        assert "affinity" not in patched["spec"]
+        assert patched == after(pod(), fact, admission=settings("required"), cluster=cluster)
+
+
 def test_toleration_is_taken_back_from_between_others() -> None:
     """Those of the author and of other webhooks stay in their order."""
     patched = with_sidecar(after(pod(tolerations=[TENANT]), MULTI))
@@ -102,8 +128,8 @@ def test_what_others_did_in_between_is_kept() -> None:
     patched["spec"]["affinity"]["podAffinity"] = {"x": []}
     patched["metadata"]["annotations"]["mesh"] = "on"
     again = after(patched, MULTI, AMD64, admission=ALL)
-    amd64 = expression(ARCH, "amd64")
-    assert terms_of(again) == [{"matchExpressions": [ZONE, amd64, LINUX]}, {"matchExpressions": [ZONE, amd64, LINUX]}]
+    assert terms_of(again) == [{"matchExpressions": [ZONE]}, {"matchExpressions": [ZONE]}]
+    assert again["spec"]["nodeSelector"] == {ARCH: "amd64", OS: "linux"}
     assert again["spec"]["affinity"]["podAffinity"] == {"x": []}
     assert again["metadata"]["annotations"]["mesh"] == "on"
 
@@ -176,6 +202,8 @@ UNREADABLE = {
     "no requirement": {"required": [{"index": 0, "matchExpressions": [], "whole": True}]},
     "another label": {"required": [{"index": 0, "matchExpressions": [expression("tenant", "a")]}]},
     "another operator": {"required": [{"index": 0, "matchExpressions": [expression(ARCH, "amd64", operator="NotIn")]}]},
+    "entry of another label": {"nodeSelector": {"tenant": "a"}},
+    "entry that is no text": {"nodeSelector": {ARCH: 7}},
     "preference of another label": {"preferred": [{"weight": 1, "preference": {"matchExpressions": [ZONE]}}]},
     "preference of a field": {
         "preferred": [
@@ -187,6 +215,7 @@ UNREADABLE = {
     "another absence": {"was": {"/spec/tolerations": "gone"}},
 }
 RICH = {
+    "nodeSelector": {"tenant": "a", ARCH: "amd64"},
     "tolerations": [TENANT, ARM_TOLERATION],
     "affinity": {
         "nodeAffinity": {

@@ -23,6 +23,7 @@ from tests.unit.placement.mutating import built_for
 ARM = TolerationRule(key="arm", operator="Exists", platforms=("linux/arm64",))
 BOTH = TolerationRule(key="both", operator="Exists", platforms=("linux/amd64", "linux/arm64"))
 NEVER = TolerationRule(key="never", operator="Exists", platforms=())
+CLUSTER = frozenset({parse_platform("linux/amd64"), parse_platform("linux/arm64"), parse_platform("windows/amd64")})
 COMPATIBILITY = Compatibility(run_386_on_amd64=True)
 KNOWN = st.sets(
     st.sampled_from(["linux/amd64", "linux/arm64", "windows/amd64", "linux/arm/v6", "linux/386"]), min_size=1
@@ -36,12 +37,12 @@ OTHERS: st.SearchStrategy[ImageFact] = st.sampled_from(
 @given(st.lists(KNOWN | OTHERS, max_size=4))
 def test_they_have_in_common_what_the_known_images_say(facts: list[ImageFact]) -> None:
     """Images that are not known, or run anywhere, change nothing."""
-    in_common = PlatformIntersections(COMPATIBILITY, ()).find(facts)
+    in_common = PlatformIntersections(COMPATIBILITY, ()).find(facts, CLUSTER)
     known = [fact for fact in facts if isinstance(fact, RunsOn)]
     assert in_common.common == common_platforms(known, COMPATIBILITY)
     assert in_common.architectures == {platform.architecture for platform in in_common.common}
     assert in_common.nodes == node_platforms(known, COMPATIBILITY)
-    assert in_common.plan == plan_required(NodeAffinity(), {}, in_common.nodes)
+    assert in_common.plan == plan_required(NodeAffinity(), {}, in_common.nodes, CLUSTER)
 
 
 @pytest.mark.parametrize(
@@ -58,17 +59,19 @@ def test_the_rules_on_whose_every_platform_the_images_run(
     facts: tuple[ImageFact, ...], rules: tuple[TolerationRule, ...]
 ) -> None:
     """A rule without platforms never applies, and none does where no image is known."""
-    assert PlatformIntersections(COMPATIBILITY, (ARM, BOTH, NEVER)).find(facts).rules == rules
+    assert PlatformIntersections(COMPATIBILITY, (ARM, BOTH, NEVER)).find(facts, frozenset()).rules == rules
 
 
 def test_images_of_equal_platforms_are_compared_once() -> None:
-    """Whatever their order, and however many there are; a set of platforms that is too large is not kept."""
+    """Whatever their order and number, for the same nodes; a set of platforms that is too large is not kept."""
     intersections = PlatformIntersections(COMPATIBILITY, ())
     one, other = built_for("linux/amd64"), built_for("linux/amd64", "linux/arm64")
-    assert intersections.find([one, other]) is intersections.find([other, Anywhere(), one, other])
-    assert intersections.find([one]) is not intersections.find([other])
+    found = intersections.find([one, other], CLUSTER)
+    assert intersections.find([other, Anywhere(), one, other], CLUSTER) is found
+    assert intersections.find([one, other], frozenset()) is not found
+    assert intersections.find([one], CLUSTER) is not intersections.find([other], CLUSTER)
     large = RunsOn(frozenset(parse_platform(f"linux/unusual-{number}") for number in range(100)))
-    assert intersections.find([large]) is not intersections.find([large])
+    assert intersections.find([large], CLUSTER) is not intersections.find([large], CLUSTER)
 
 
 ZONE = NodeSelectorTerm((NodeSelectorRequirement("zone", "In", ("a",)),))

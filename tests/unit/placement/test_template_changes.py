@@ -69,7 +69,7 @@ def test_a_deployment_gets_what_its_pods_would_get() -> None:
 def test_a_daemon_set_is_kept_off_nodes_its_images_lack() -> None:
     """Required affinity and tolerations; its controller chooses the nodes, so no preference and no scheduler."""
     assert change(template("DaemonSet"), ONLY_AMD).added == (
-        "node affinity kubernetes.io/arch In [amd64] and kubernetes.io/os In [linux]",
+        "nodeSelector kubernetes.io/arch=amd64, kubernetes.io/os=linux",
     )
     assert [operation.path for operation in change(template("DaemonSet"), MULTI).operations] == [
         "/spec/tolerations",

@@ -155,7 +155,7 @@ def test_where_affinity_decides_the_words_are_the_annotation_s() -> None:
     said = told(pod(), built_for(AMD64), admission=settings("required"), is_live=False)
     [amd64, arm64] = said.nodes
     assert (amd64.answer, amd64.words) == (NodeAnswer.YES, "")
-    assert [each.rule for each in arm64.obstacles] == ["affinity"]
+    assert [each.rule for each in arm64.obstacles] == ["selector"]
     assert arm64.words == said.annotation == "image app-0:1 is built only for linux/amd64"
 
 
