@@ -70,11 +70,13 @@ class ExtenderRunner:
     async def spec(self, variant: Variant) -> KubernetesObject:
         """Returns the fields of the pods' spec beside the containers."""
         spec: KubernetesObject = {"schedulerName": SECOND_SCHEDULER}
+        if variant.spelled:
+            return spec | variant.spelled.spec()
         if not variant.by_hand:
             return spec
         async with self._webhook(variant):
             reviewed = (await self._review(variant.pods))["spec"]
-        return spec | {key: reviewed[key] for key in ("affinity", "tolerations") if key in reviewed}
+        return spec | {key: reviewed[key] for key in ("nodeSelector", "affinity", "tolerations") if key in reviewed}
 
     @contextmanager
     def _reference(self, which: ExtenderChoice) -> Iterator[ReferenceExtender]:

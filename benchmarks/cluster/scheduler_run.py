@@ -22,7 +22,7 @@ from benchmarks.reference.programs import Programs
 from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient
 from testbed.cluster_provider import ClusterProvider, running_scheduler
-from testbed.objects import KubernetesObject, pod, used_node
+from testbed.objects import KubernetesObject, kept_to, pod, used_node
 from testbed.shipped_files import (
     Mode,
     scheduler_configuration,
@@ -203,7 +203,7 @@ class SchedulerRun:
         if len(placed) != count or not set(placed) <= set(allowed):
             there = {each: placed.count(each) for each in set(placed)}
             raise Misplaced(f"{variant.name}: {count:,} pods may stand on {' and '.join(allowed)}, but: {there}")
-        if variant.affinity and (missed := sum(not _is_patched(each, variant.affinity) for each in pods)):
+        if variant.affinity and (missed := sum(not _is_patched(each, variant) for each in pods)):
             raise Misplaced(f"{variant.name}: {missed} of {count} pods lack what the webhook adds")
 
     async def _clear(self, count: int) -> None:
@@ -225,8 +225,14 @@ class SchedulerRun:
         return sum(cpu_seconds(process.pid) for process in self._cluster.processes if process.is_running)
 
 
-def _is_patched(found: KubernetesObject, affinity: str) -> bool:
-    """Whether the pod has what the webhook adds with that `node_affinity`; with `none` these are only tolerations."""
-    if affinity == "none":
-        return any(not each["key"].startswith("node.kubernetes.io/") for each in found["spec"].get("tolerations", []))
-    return any(key.startswith(affinity) for key in found["spec"].get("affinity", {}).get("nodeAffinity", {}))
+def _is_patched(found: KubernetesObject, variant: Variant) -> bool:
+    """Whether the pod has what keeps it on amd64, if it must be, or what else the webhook adds to it.
+
+    That is a preference if this is the `node_affinity`; it adds tolerations for arm64 to every multi-arch pod.
+    """
+    spec = found["spec"]
+    if variant.pods is Pods.SINGLE:
+        return kept_to(spec, "kubernetes.io/arch") == ["amd64"]
+    tolerates = any(not each["key"].startswith("node.kubernetes.io/") for each in spec.get("tolerations", []))
+    terms = spec.get("affinity", {}).get("nodeAffinity", {})
+    return tolerates and (variant.affinity != "preferred" or any(key.startswith("preferred") for key in terms))
