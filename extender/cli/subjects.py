@@ -77,7 +77,8 @@ class ClusterObject(msgspec.Struct, frozen=True):
         Raises:
             ConfigError: the pod is not one that Kubernetes would take.
         """
-        return Subject(kind=self.kind, name=self.name, namespace=self.namespace, pod=_decode(self.pod, self))
+        pod, raw_pod = _decode(self.pod, self), msgspec.json.encode(self.pod)
+        return Subject(kind=self.kind, name=self.name, namespace=self.namespace, pod=pod, raw_pod=raw_pod)
 
 
 class Explained(msgspec.Struct, frozen=True):

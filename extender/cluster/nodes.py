@@ -22,6 +22,7 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Node, NodeName
 from extender.metrics import gauge
 from extender.placement.nodes import NodeLookup, NodePlatforms, platform_of_node
+from extender.placement.preferred_nodes import EVERY_NODE, NodeConditions
 from extender.tables import Table, declare_cache
 
 NODES = Resource(name="nodes", path="/api/v1/nodes")
@@ -70,15 +71,18 @@ class WatchedNodes:
         reader: Getter,
         *,
         level_label: str,
+        preferred_nodes: NodeConditions = EVERY_NODE,
         clock: Callable[[], float],
         random: Callable[[], float] = stdlib_random.random,
     ) -> None:
         """`level_label` is the node label that states amd64/v2… or arm64/v9…, empty where there is none.
 
+        `preferred_nodes` tells to which nodes a preference may pull pods.
         `clock` gives monotonic seconds, `random` numbers from 0 up to 1.
         """
         self._reader = reader
         self._level_label = level_label
+        self._preferred_nodes = preferred_nodes
         self._clock = clock
         self._missing: Table[NodeName, float] = _MISSING.table()  # each until this time, the earliest first
         self._breaker = CircuitBreaker(_BACKOFF, clock=clock, random=random)
@@ -119,7 +123,8 @@ class WatchedNodes:
         if not node.metadata or not node.metadata.name:
             raise ClusterError("a node without a name")
         name = NodeName(node.metadata.name)
-        self.platforms.put(name, platform_of_node(node, self._level_label))
+        spared = self._preferred_nodes.spare(node)
+        self.platforms.put(name, platform_of_node(node, self._level_label), spared=spared)
         self._missing.remove(name)
         self.autoscalers.look_at(document)
 

@@ -179,6 +179,15 @@ class FactsConfig(Section, frozen=True):
     of images."""
 
 
+class PreferredNodesConfig(Section, frozen=True):
+    labels: dict[str, str] = {}
+    """Labels of the nodes to which a preference may pull; {}: any."""
+    without_resources: tuple[str, ...] = ("nvidia.com/gpu",)
+    """Resources of nodes to which none pulls: they are precious. Pods that name one have no preference."""
+    without_taints: tuple[str, ...] = ()
+    """Keys of taints of nodes to which none pulls."""
+
+
 class PlacementConfig(Section, frozen=True):
     mode: Literal["enforce", "observe"] = "enforce"
     """`observe`: decisions are recorded, without effect. The annotation `mode` of pods and namespaces overrides it."""
@@ -187,6 +196,7 @@ class PlacementConfig(Section, frozen=True):
     preference_by: PreferenceBy = PreferenceBy.SCORE
     """`filter`: filter keeps only the nodes of the highest score among those asked about, and `prioritizeVerb` is left
     out."""
+    preferred_nodes: PreferredNodesConfig = PreferredNodesConfig()
     ignore_runtime_classes: tuple[str, ...] = ()
     """Pods of these RuntimeClasses are left alone (wasm and the like)."""
     run_386_on_amd64: bool = False

@@ -125,9 +125,24 @@ class NodeSystemInfo(Wire, frozen=True):
 
 
 class NodeStatus(Wire, frozen=True):
-    """core/v1 NodeStatus."""
+    """core/v1 NodeStatus; the capacity is raw JSON, as few nodes have more than the usual resources."""
 
     node_info: NodeSystemInfo | None = None
+    capacity: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Taint(Wire, frozen=True):
+    """core/v1 Taint."""
+
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+
+
+class NodeSpec(Wire, frozen=True):
+    """core/v1 NodeSpec."""
+
+    taints: tuple[Taint, ...] | None = None
 
 
 class NodeMeta(Wire, frozen=True):
@@ -142,6 +157,7 @@ class Node(Wire, frozen=True):
 
     metadata: NodeMeta | None = None
     status: NodeStatus | None = None
+    spec: NodeSpec | None = None
 
 
 class NodeList(Wire, frozen=True):

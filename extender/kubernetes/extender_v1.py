@@ -64,13 +64,15 @@ class ExtenderArgs(msgspec.Struct, frozen=True, dict=True):
 
     In the `NodeNames` form `nodes` is None and `node_names` is an undecoded JSON array. In the other form `raw_nodes`
     is the NodeList from which `nodes` were decoded. If a request has both (kubernetes/kubernetes#126425) its nodes
-    count, because kube-scheduler accepts nodes in the response whatever its `nodeCacheCapable` is.
+    count, because kube-scheduler accepts nodes in the response whatever its `nodeCacheCapable` is. `raw_pod` is JSON
+    that has the pod and no node.
     """
 
     pod: Pod
     nodes: list[Node] | None
     node_names: msgspec.Raw
     raw_nodes: msgspec.Raw
+    raw_pod: bytes
 
     @functools.cached_property
     def names(self) -> list[NodeName]:
@@ -140,6 +142,7 @@ class ExtenderPreemptionArgs(msgspec.Struct, frozen=True):
     """A preempt request: the victims on each candidate node, already in the response's form."""
 
     pod: Pod
+    raw_pod: bytes
     victims: Mapping[NodeName, msgspec.Raw | MetaVictims]
 
     def echo(self) -> ExtenderPreemptionResult:
@@ -148,7 +151,7 @@ class ExtenderPreemptionArgs(msgspec.Struct, frozen=True):
 
 
 class _Args(GoWire, frozen=True):
-    pod: Pod | None = None
+    pod: msgspec.Raw = _NULL
     nodes: msgspec.Raw = _NULL
     node_names: msgspec.Raw = _NULL
 
@@ -171,7 +174,7 @@ class _Victims(GoWire, frozen=True):
 
 
 class _PreemptionArgs(GoWire, frozen=True):
-    pod: Pod | None = None
+    pod: msgspec.Raw = _NULL
     node_name_to_victims: dict[NodeName, _Victims | None] | None = None
     node_name_to_meta_victims: dict[NodeName, msgspec.Raw] | None = None
 
@@ -180,6 +183,7 @@ class _PreemptionArgs(GoWire, frozen=True):
 # That is faster than splitting them into raw nodes first and decoding each.
 _ARGS = msgspec.json.Decoder(_Args)
 _HEAD = msgspec.json.Decoder(_Head)
+_POD = msgspec.json.Decoder(Pod)
 _NAMES = msgspec.json.Decoder(list[NodeName])
 _NAME = msgspec.json.Decoder(NodeName)
 _NODE_LIST = msgspec.json.Decoder(NodeList)
@@ -205,16 +209,17 @@ def decode_args(body: bytes) -> ExtenderArgs:
     if args is not None:
         return args
     read = _decode(_ARGS, body, "ExtenderArgs")
-    if read.pod is None:
+    if read.pod == _NULL:
         raise InvalidRequest("ExtenderArgs.Pod is missing")
+    pod, raw_pod = _decode(_POD, read.pod, "ExtenderArgs.Pod"), bytes(read.pod)
     if read.nodes != _NULL:
-        return _with_nodes(read.pod, read.nodes)
+        return _with_nodes(pod, raw_pod, read.nodes)
     first = bytes(memoryview(read.node_names)[:1])
     if first == b"n":
         raise InvalidRequest("ExtenderArgs has neither NodeNames nor Nodes")
     if first != b"[":
         raise InvalidRequest("ExtenderArgs.NodeNames is no array")
-    return ExtenderArgs(read.pod, None, read.node_names, _NULL)
+    return ExtenderArgs(pod, None, read.node_names, _NULL, raw_pod)
 
 
 def _cut_up(body: bytes) -> ExtenderArgs | None:
@@ -229,17 +234,18 @@ def _cut_up(body: bytes) -> ExtenderArgs | None:
     is_named = body.startswith(_BEFORE_LIST, start) and body.find(b"]", names) == len(body) - 2 and body.endswith(b"}")
     if not is_named and not (body.startswith(b"{", start) and body.endswith(_AFTER_NODES)):
         return None
+    head = body[:end] + b"}"
     try:
-        pod = _HEAD.decode(body[:end] + b"}").pod
+        pod = _HEAD.decode(head).pod
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # parsing the whole body will report what is wrong
     if is_named:
-        return ExtenderArgs(pod, None, msgspec.Raw(memoryview(body)[names:-1]), _NULL)
-    return _with_nodes(pod, msgspec.Raw(memoryview(body)[start : -len(_AFTER_NODES)]))
+        return ExtenderArgs(pod, None, msgspec.Raw(memoryview(body)[names:-1]), _NULL, head)
+    return _with_nodes(pod, head, msgspec.Raw(memoryview(body)[start : -len(_AFTER_NODES)]))
 
 
-def _with_nodes(pod: Pod, nodes: msgspec.Raw) -> ExtenderArgs:
-    return ExtenderArgs(pod, _decode(_NODE_LIST, nodes, "ExtenderArgs.Nodes").items or [], _NULL, nodes)
+def _with_nodes(pod: Pod, raw_pod: bytes, nodes: msgspec.Raw) -> ExtenderArgs:
+    return ExtenderArgs(pod, _decode(_NODE_LIST, nodes, "ExtenderArgs.Nodes").items or [], _NULL, nodes, raw_pod)
 
 
 def decode_preemption_args(body: bytes) -> ExtenderPreemptionArgs:
@@ -249,12 +255,13 @@ def decode_preemption_args(body: bytes) -> ExtenderPreemptionArgs:
         InvalidRequest: `body` is not such an object or has no pod.
     """
     args = _decode(_PREEMPTION_ARGS, body, "ExtenderPreemptionArgs")
-    if args.pod is None:
+    if args.pod == _NULL:
         raise InvalidRequest("ExtenderPreemptionArgs.Pod is missing")
+    pod, raw_pod = _decode(_POD, args.pod, "ExtenderPreemptionArgs.Pod"), bytes(args.pod)
     if args.node_name_to_meta_victims:
-        return ExtenderPreemptionArgs(args.pod, args.node_name_to_meta_victims)
+        return ExtenderPreemptionArgs(pod, raw_pod, args.node_name_to_meta_victims)
     victims = args.node_name_to_victims or {}
-    return ExtenderPreemptionArgs(args.pod, {name: _by_uid(found) for name, found in victims.items()})
+    return ExtenderPreemptionArgs(pod, raw_pod, {name: _by_uid(found) for name, found in victims.items()})
 
 
 def encode_filter_result(result: ExtenderFilterResult) -> bytes:

@@ -1,4 +1,4 @@
-"""The fields of core/v1 that only reports read: taints of nodes, what autoscalers write on them, and what
+"""The fields of core/v1 that only reports read: cordons of nodes, what autoscalers write on them, and what
 kubelets say of pods and containers.
 
 Source: k8s.io/api/core/v1/types.go. What a decision reads is in `core_v1`, whose structs stay small for its sake.
@@ -6,30 +6,31 @@ Source: k8s.io/api/core/v1/types.go. What a decision reads is in `core_v1`, whos
 
 import msgspec
 
-from extender.kubernetes.core_v1 import Container, CreatedPod, CreatedSpec, Node, NodeMeta, Pod, PodSpec, Volume
+from extender.kubernetes.core_v1 import (
+    Container,
+    CreatedPod,
+    CreatedSpec,
+    Node,
+    NodeMeta,
+    NodeSpec,
+    Pod,
+    PodSpec,
+    Volume,
+)
 from extender.kubernetes.meta_v1 import ObjectMeta, OwnerReference
 from extender.kubernetes.wire import Wire
 
 
-class Taint(Wire, frozen=True):
-    """core/v1 Taint."""
+class ReportedNodeSpec(NodeSpec, frozen=True):
+    """core/v1 NodeSpec with its cordon."""
 
-    key: str = ""
-    value: str | None = None
-    effect: str = ""
-
-
-class NodeSpec(Wire, frozen=True):
-    """core/v1 NodeSpec."""
-
-    taints: tuple[Taint, ...] | None = None
     unschedulable: bool | None = None
 
 
 class ReportedNode(Node, frozen=True):
     """core/v1 Node with the fields by which kube-scheduler refuses it."""
 
-    spec: NodeSpec | None = None
+    spec: ReportedNodeSpec | None = None
 
 
 class MarkedMeta(NodeMeta, frozen=True):

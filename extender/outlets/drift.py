@@ -235,7 +235,7 @@ class DriftWatch:
         async for document in list_documents(self._client, PODS, {"fieldSelector": UNFINISHED}):
             pod = _decode(_POD, document)
             namespace = pod.metadata.namespace or ""
-            overrides = self._pod_resolver.overrides_of(pod, namespace)
+            overrides = self._pod_resolver.overrides_of(pod, namespace, b"")
             if overrides.mode is Mode.IGNORE or not self._is_wanted(pod, wanted):
                 continue
             question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)

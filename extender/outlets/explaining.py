@@ -30,7 +30,7 @@ class PodExplainer:
         return self._explain(subject, question, platforms)
 
     def _question(self, subject: Subject) -> PodQuestion:
-        overrides = self._pod_resolver.overrides_of(subject.pod, subject.namespace)
+        overrides = self._pod_resolver.overrides_of(subject.pod, subject.namespace, subject.raw_pod)
         return self._pod_resolver.question(subject.pod, subject.namespace, overrides, may_read=True)
 
     def _explain(self, subject: Subject, question: PodQuestion, platforms: Iterable[Platform]) -> Explanation:

@@ -114,8 +114,8 @@ class FactsOutlet:
         if raw is None:
             raise RefusedCaller(404, f"there is no pod {namespace}/{name}")
         manifest = {**_OBJECT.decode(raw), "kind": "Pod"}
-        pod = _POD.decode(msgspec.json.encode(pod_of(manifest)))
-        subject = Subject(kind="Pod", name=name, namespace=namespace, pod=pod)
+        raw_pod = msgspec.json.encode(pod_of(manifest))
+        subject = Subject(kind="Pod", name=name, namespace=namespace, pod=_POD.decode(raw_pod), raw_pod=raw_pod)
         told = self._explainer.from_memory(subject, self._platforms())
         return msgspec.json.encode(msgspec.structs.replace(told, source=SOURCE, node_name=node_of(manifest)))
 

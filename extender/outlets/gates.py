@@ -220,7 +220,7 @@ class GateController:
             return
         pod = _POD.decode(document)
         namespace = held.namespace
-        overrides = self._pod_resolver.overrides_of(pod, namespace)
+        overrides = self._pod_resolver.overrides_of(pod, namespace, bytes(document))
         skipped = self._planner.skip(pod, overrides)
         if skipped:
             await self._let_go(held, pod, skipped)

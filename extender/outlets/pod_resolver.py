@@ -12,9 +12,9 @@ from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.pull_secrets import PullSecrets
 from extender.images.content import Answer, Cause, Content, Evidence, Failure
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import Mode, Overrides, read_overrides
+from extender.placement.annotations import Mode, Overrides
 from extender.placement.facts import PodImage, images_of
-from extender.placement.policy import Policy, is_exempt
+from extender.placement.policy import Policy, is_exempt, overrides_of
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 
@@ -42,10 +42,12 @@ class PodResolver(msgspec.Struct, frozen=True):
     look_at_pending_pods: Callable[[], None]
     pull_secrets: PullSecrets | None = None
 
-    def overrides_of(self, pod: Pod, namespace: str) -> Overrides:
-        """What the annotations of the pod and of its namespace override, and the operator's mode where they do not."""
-        annotations = pod.metadata.annotations if pod.metadata else None
-        return read_overrides(annotations, self.namespace_annotations(namespace), self.policy.overrides)
+    def overrides_of(self, pod: Pod, namespace: str, raw_pod: bytes) -> Overrides:
+        """What the annotations of the pod and of its namespace override, and the operator's mode where they do not.
+
+        `raw_pod` is the pod's JSON, as in `policy.overrides_of`.
+        """
+        return overrides_of(pod, raw_pod, self.namespace_annotations(namespace), self.policy)
 
     def question(self, pod: Pod, namespace: str, overrides: Overrides, *, may_read: bool) -> PodQuestion:
         """The pod's images, with a keyring of its pull secrets first and the operator's credentials next.
@@ -97,7 +99,7 @@ class PodResolver(msgspec.Struct, frozen=True):
         The cluster itself reported the pod, so its pull secrets may be read.
         """
         namespace = (pod.metadata and pod.metadata.namespace) or ""
-        overrides = self.overrides_of(pod, namespace)
+        overrides = self.overrides_of(pod, namespace, b"")  # of which only the mode counts here
         if is_exempt(pod, self.policy) or overrides.mode is Mode.IGNORE:
             return
         question = self.question(pod, namespace, overrides, may_read=True)

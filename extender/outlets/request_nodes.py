@@ -13,6 +13,7 @@ from extender.errors import ExtenderError
 from extender.kubernetes.core_v1 import NodeName, PodUid
 from extender.kubernetes.extender_v1 import ExtenderArgs
 from extender.placement.nodes import UNSEEN, NodeLookup, NodePlatforms, list_nodes
+from extender.placement.preferred_nodes import NodeConditions
 from extender.placement.scheduling import look_up
 
 log = structlog.get_logger()
@@ -52,11 +53,13 @@ class RequestNodes:
     """Finds the platforms of the nodes that requests are about.
 
     `view` is None without a cluster. `level_label` names the node label that states an instruction set level.
+    `preferred_nodes` tells to which nodes a preference may pull pods.
     """
 
-    def __init__(self, view: NodeView | None, level_label: str) -> None:
+    def __init__(self, view: NodeView | None, level_label: str, preferred_nodes: NodeConditions) -> None:
         self._view = view
         self._level_label = level_label
+        self._preferred_nodes = preferred_nodes
         self._seen = NodePlatforms()  # without a cluster: of the nodes that requests have shown
 
     def of(self, args: ExtenderArgs) -> NodePlatforms:
@@ -67,7 +70,7 @@ class RequestNodes:
             InvalidRequest: the request's whole nodes have more than 254 platforms.
         """
         if args.nodes is not None:
-            shown = list_nodes(args.nodes, self._level_label)
+            shown = list_nodes(args.nodes, self._level_label, self._preferred_nodes)
             if self._view is None:
                 self._remember(shown)
             return shown

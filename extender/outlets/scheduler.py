@@ -16,6 +16,7 @@ from extender.kubernetes.core_v1 import Pod, PodUid
 from extender.kubernetes.extender_v1 import (
     ExtenderArgs,
     ExtenderFilterResult,
+    ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
     decode_args,
     decode_preemption_args,
@@ -96,7 +97,7 @@ class SchedulerVerbs:
         self._pod_resolver = pod_resolver
         self._policy = pod_resolver.policy
         self._view = nodes
-        self._nodes = RequestNodes(nodes, level_label)
+        self._nodes = RequestNodes(nodes, level_label, pod_resolver.policy.preferred_nodes)
         self._wait_seconds = wait_seconds
         self._pending_limit_seconds = pending_limit_seconds
         self._may_read_secrets = may_read_secrets
@@ -109,7 +110,7 @@ class SchedulerVerbs:
     async def filter(self, body: bytes) -> Reply:
         """The ExtenderFilterResult for ExtenderArgs; waits for lookups that could change it. Raises InvalidRequest."""
         args = decode_args(body)
-        gathered = self._gather(args.pod)
+        gathered = self._gather(args)
         if gathered is None:
             return _filter_reply(args.echo())
         try:
@@ -130,7 +131,7 @@ class SchedulerVerbs:
     def filter_nowait(self, body: bytes) -> Reply | None:
         """What `filter` answers, or None if it has to look something up first. Raises InvalidRequest."""
         args = decode_args(body)
-        gathered = self._gather(args.pod)
+        gathered = self._gather(args)
         if gathered is None:
             return _filter_reply(args.echo())
         decision = gathered if isinstance(gathered, Decision) else self._decide_fresh(args.pod, gathered)
@@ -165,7 +166,7 @@ class SchedulerVerbs:
         Starts lookups of images that are not known, without waiting for them.
         """
         args = decode_preemption_args(body)
-        gathered = self._gather(args.pod)
+        gathered = self._gather(args)
         if gathered is None:
             return Reply(encode_preemption_result(args.echo()))
         try:
@@ -193,14 +194,15 @@ class SchedulerVerbs:
         """An answer without candidates, so that no pod is evicted by mistake."""
         return encode_preemption_result(ExtenderPreemptionResult({}))
 
-    def _gather(self, pod: Pod) -> Decision | PodQuestion | None:
+    def _gather(self, args: ExtenderArgs | ExtenderPreemptionArgs) -> Decision | PodQuestion | None:
         """The cached decision about the pod's template, else the pod's question; None if the pod is exempt."""
+        pod = args.pod
         decision = self._decision_cache.find(template_key(pod))
-        if decision:
+        if decision and not (decision.preference and self._policy.preferred_nodes.are_named_in(args.raw_pod)):
             self._pod_resolver.count_hits(decision.image_count)
             return decision
         namespace = _namespace_of(pod)
-        overrides = self._pod_resolver.overrides_of(pod, namespace)
+        overrides = self._pod_resolver.overrides_of(pod, namespace, args.raw_pod)
         for problem in overrides.problems:
             log.info("annotation.refused", pod=_uid(pod), problem=problem)
         if overrides.mode is Mode.IGNORE or is_exempt(pod, self._policy):
@@ -208,14 +210,17 @@ class SchedulerVerbs:
         return self._pod_resolver.question(pod, namespace, overrides, may_read=self._may_read_secrets)
 
     def _decide_fresh(self, pod: Pod, question: PodQuestion) -> Decision | None:
-        """The decision from fresh answers, kept for the pod's template; None if one image has no fresh answer."""
+        """The decision from fresh answers, kept for the pod's template; None if one image has no fresh answer.
+
+        It is not kept if it is about this pod alone, or if the problems of its annotations are to be logged for each.
+        """
         answers = self._pod_resolver.fresh(question)
         if answers is None:
             return None
         decision = self._decide(pod, question, answers)
         template = template_key(pod)
-        has_problems = bool(question.overrides.problems)  # which are logged for every pod
-        if template is not None and not has_problems and decision.may_be_kept:
+        overrides = question.overrides
+        if template is not None and not overrides.problems and not overrides.is_own and decision.may_be_kept:
             self._decision_cache.keep(template, decision)
         return decision
 
@@ -297,7 +302,7 @@ class SchedulerVerbs:
             self._observed_pods.note_filter(pod, uid, _namespace_of(pod), decision, decided.verdicts)
 
     def _score(self, args: ExtenderArgs) -> _Scores:
-        gathered = self._gather(args.pod)
+        gathered = self._gather(args)
         try:
             nodes = self._nodes.of(args)
         except NodesNotKnown:

@@ -54,7 +54,7 @@ class SchedulerNaming:
         except _UNDECODABLE as exc:
             log.warning("pod.unreadable", namespace=namespace, why=str(exc))
             return Reply(encode_response(review, warnings=[f"multiarch-extender cannot read this pod: {exc}"]))
-        overrides = self._pod_resolver.overrides_of(pod, namespace)
+        overrides = self._pod_resolver.overrides_of(pod, namespace, b"")  # of which only the mode counts here
         is_left = overrides.mode is not Mode.ENFORCE or untouched(pod, overrides, self._pod_resolver.policy) is not None
         if is_left or pod.spec is None or not _is_unnamed(pod.spec.scheduler_name):
             return Reply(encode_response(review))

@@ -85,12 +85,14 @@ def read_record(text: Json) -> Additions | None:
         return None
     indices = [term.index for term in record.required]
     expressions = [term.match_expressions for term in record.required]
-    expressions += [term.preference.match_expressions or () for term in record.preferred]
+    preferred = [term.preference.match_expressions or () for term in record.preferred]
+    expressions += [requirements[:1] for requirements in preferred]  # behind it are labels of the operator's
     credible = (
         all(low < high for low, high in zip((-1, *indices), indices, strict=False))
         and record.node_selector.keys() <= {ARCHITECTURE, OPERATING_SYSTEM}
         and not any(term.preference.match_fields for term in record.preferred)
         and all(expressions)
+        and all(item.operator == "In" for requirements in preferred for item in requirements)
         and all(
             (item.operator == "In" and item.key in (ARCHITECTURE, OPERATING_SYSTEM)) or item == NO_NODE
             for all_ in expressions

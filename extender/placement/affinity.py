@@ -184,19 +184,20 @@ def _plan(
 
 
 def plan_preferred(
-    affinity: NodeAffinity, preference: Mapping[str, int], architectures: frozenset[str]
+    affinity: NodeAffinity, preference: Mapping[str, int], architectures: frozenset[str], labels: Mapping[str, str]
 ) -> tuple[PreferredSchedulingTerm, ...]:
     """One term for each preferred architecture among `architectures`, with weight 10 for each point of preference.
 
-    Empty if the pod's own preferred affinity names architectures already.
+    It is about nodes that have these `labels`. Empty if the pod's own preferred affinity names architectures already.
     """
     own = [item for term in affinity.preferred or () for item in term.preference.match_expressions or ()]
     if any(_LABELS.get(item.key) == ARCHITECTURE for item in own):
         return ()
+    others = tuple(NodeSelectorRequirement(key, "In", (value,)) for key, value in sorted(labels.items()))
     return tuple(
         PreferredSchedulingTerm(
             min(points * 10, _HIGHEST_WEIGHT),
-            NodeSelectorTerm((NodeSelectorRequirement(ARCHITECTURE, "In", (architecture,)),)),
+            NodeSelectorTerm((NodeSelectorRequirement(ARCHITECTURE, "In", (architecture,)), *others)),
         )
         for architecture, points in sorted(preference.items())
         if points > 0 and architecture in architectures

@@ -46,13 +46,15 @@ class Overrides(msgspec.Struct, frozen=True):
     """The settings that the annotations of a pod and its namespace override together.
 
     `prefer` is a normalised architecture, `none`, or None if not set. `unknown` is None if not set; then the operator's
-    setting applies. `problems` has one short sentence for each value that was ignored.
+    setting applies. `problems` has one short sentence for each value that was ignored. `is_own`: they hold for this
+    pod, and not for all pods of its template.
     """
 
     mode: Mode = Mode.ENFORCE
     prefer: str | None = None
     unknown: Choice | None = None
     problems: tuple[str, ...] = ()
+    is_own: bool = False
 
 
 class Writer(enum.StrEnum):

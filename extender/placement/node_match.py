@@ -14,9 +14,10 @@ from extender.kubernetes.core_v1 import (
     CreatedSpec,
     NodeSelectorRequirement,
     NodeSelectorTerm,
+    Taint,
     Toleration,
 )
-from extender.kubernetes.reported_v1 import NodeSpec, ReportedNode, Taint
+from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _HARD = ("NoSchedule", "NoExecute")
@@ -71,7 +72,7 @@ def obstacles(demands: NodeDemands, node: ReportedNode) -> tuple[Obstacle, ...]:
     labels = (node.metadata and node.metadata.labels) or {}
     name = (node.metadata and node.metadata.name) or ""
     return (
-        *_refusing_taints(demands.tolerations, node.spec or NodeSpec()),
+        *_refusing_taints(demands.tolerations, node.spec or ReportedNodeSpec()),
         *_unmatched_labels(demands.selector, labels),
         *_unmatched_terms(demands.terms, labels, name),
     )
@@ -112,7 +113,7 @@ def matches(term: NodeSelectorTerm, labels: Mapping[str, str], name: str) -> boo
     )
 
 
-def _refusing_taints(tolerations: tuple[Toleration, ...], spec: NodeSpec) -> Iterator[Obstacle]:
+def _refusing_taints(tolerations: tuple[Toleration, ...], spec: ReportedNodeSpec) -> Iterator[Obstacle]:
     cordon = Taint(UNSCHEDULABLE, None, "NoSchedule")
     if spec.unschedulable and not any(tolerates(each, cordon) for each in tolerations):
         yield Obstacle(Rule.UNSCHEDULABLE, "spec.unschedulable: true")

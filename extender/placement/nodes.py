@@ -5,7 +5,7 @@ Depends on neither pods nor images.
 
 import re
 from collections import Counter
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import islice
 
@@ -15,6 +15,7 @@ from extender.errors import ExtenderError, InvalidRequest
 from extender.images.platform import Platform, normalize_platform
 from extender.kubernetes.core_v1 import Node, NodeName, NodeSystemInfo
 from extender.kubernetes.extender_v1 import quote, unquote
+from extender.placement.preferred_nodes import EVERY_NODE, NodeConditions
 from extender.tables import declare_cache
 
 UNSEEN = 255
@@ -41,17 +42,22 @@ class _Codes(dict[bytes, int]):
 class NodePlatforms(Mapping[NodeName, Platform | None]):
     """The platform of each node by name, None for a node that states none. `codes_of` looks up many names at once.
 
-    A cluster has few platforms, so each has a code of one byte. Names are kept quoted, as requests write them. So the
-    names of a request are mapped to a byte each, and no Python object is made for a node except its name.
+    A cluster has few platforms, so each has a code of one byte, and another for nodes that are spared preferences.
+    Names are kept quoted, as requests write them. So the names of a request are mapped to a byte each, and no Python
+    object is made for a node except its name.
     """
 
-    def __init__(self, platforms: Mapping[NodeName, Platform | None] | None = None) -> None:
+    def __init__(
+        self, platforms: Mapping[NodeName, Platform | None] | None = None, spared: Set[NodeName] = frozenset()
+    ) -> None:
+        """`spared` has the names of the nodes that no preference may pull pods to."""
         self._codes = _Codes()
         self._by_code: list[Platform | None] = [None]
+        self._spared_by_code = [False]
         self._nodes_by_code = [0]
         self.distinct: frozenset[Platform] = frozenset()
         if platforms:
-            self._fill(platforms)
+            self._fill(platforms, spared)
 
     def __getitem__(self, name: NodeName) -> Platform | None:
         """The node's platform. Raises KeyError for a node that is not in view."""
@@ -74,6 +80,11 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
         """The platform of each code."""
         return self._by_code
 
+    @property
+    def spared_by_code(self) -> Sequence[bool]:
+        """Whether no preference may pull pods to the nodes of each code."""
+        return self._spared_by_code
+
     def coded(self) -> ItemsView[bytes, int]:
         """Each node's quoted name and its platform's code."""
         return self._codes.items()
@@ -90,13 +101,17 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
             if number and other == platform
         )
 
-    def put(self, name: NodeName, platform: Platform | None) -> None:
+    def put(self, name: NodeName, platform: Platform | None, *, spared: bool = False) -> None:
         """Adds the node or replaces its platform; the node becomes the last in order.
+
+        `spared`: no preference may pull pods to it.
 
         Raises:
             TooManyPlatforms: there are more than 254 platforms.
         """
-        code = self._hold(platform)  # before `drop`, so that `distinct` keeps the platform of a node put again
+        code = self._hold(
+            platform, spared=spared
+        )  # before `drop`, so that `distinct` keeps the platform of a node put again
         self.drop(name)
         self._codes[quote(name)] = code
         if platform and platform not in self.distinct:
@@ -104,7 +119,10 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
 
     def merge(self, others: "NodePlatforms") -> None:
         """Puts all nodes of `others`."""
-        own = [self._hold(platform if platform in others.distinct else None) for platform in others.by_code]
+        own = [
+            self._hold(platform if platform in others.distinct else None, spared=spared)
+            for platform, spared in zip(others.by_code, others.spared_by_code, strict=True)
+        ]
         for raw_name, code in others.coded():
             before = self._codes.pop(raw_name, UNSEEN)
             if before != UNSEEN:
@@ -129,27 +147,32 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
         if not self._nodes_by_code[code]:
             self._find_distinct()
 
-    def _fill(self, platforms: Mapping[NodeName, Platform | None]) -> None:
+    def _fill(self, platforms: Mapping[NodeName, Platform | None], spared: Set[NodeName]) -> None:
         codes = {}
         for platform, number in Counter(platforms.values()).items():
             codes[platform] = code = self._hold(platform)
             self._nodes_by_code[code] = number
         self._codes.update(zip(map(quote, platforms), map(codes.__getitem__, platforms.values()), strict=True))
         self._find_distinct()
+        for name in platforms if spared else ():
+            if name in spared:
+                code = self._hold(platforms[name], spared=True)
+                self._nodes_by_code[self._codes[quote(name)]] -= 1
+                self._codes[quote(name)] = code
 
-    def _hold(self, platform: Platform | None) -> int:
+    def _hold(self, platform: Platform | None, *, spared: bool = False) -> int:
         """The platform's code, after counting one more node for it so that no other platform takes the code."""
-        code = self._code_of(platform)
+        code = self._code_of(platform, spared=spared and platform is not None)
         self._nodes_by_code[code] += 1
         return code
 
-    def _code_of(self, platform: Platform | None) -> int:
+    def _code_of(self, platform: Platform | None, *, spared: bool) -> int:
         """The platform's present code, or a code that no node has, now assigned to the platform."""
         if platform is None:
             return 0
         free = 0
         for code, other in enumerate(self._by_code):
-            if other == platform:
+            if other == platform and self._spared_by_code[code] is spared:
                 return code
             if code and not self._nodes_by_code[code]:
                 free = code
@@ -158,8 +181,10 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
                 raise TooManyPlatforms(f"nodes of more than {UNSEEN - 1} different platforms")
             free = len(self._by_code)
             self._by_code.append(None)
+            self._spared_by_code.append(False)
             self._nodes_by_code.append(0)
         self._by_code[free] = platform
+        self._spared_by_code[free] = spared
         return free
 
     def _find_distinct(self) -> None:
@@ -178,14 +203,15 @@ class NodeLookup(msgspec.Struct, frozen=True):
     unreachable: tuple[NodeName, ...] = ()
 
 
-def list_nodes(nodes: Sequence[Node], level_label: str) -> NodePlatforms:
+def list_nodes(nodes: Sequence[Node], level_label: str, conditions: NodeConditions = EVERY_NODE) -> NodePlatforms:
     """The platforms of the whole nodes in a request; `level_label` as in `platform_of_node`.
 
     Raises:
         InvalidRequest: there are more than 254 platforms.
     """
     try:
-        return NodePlatforms({name_of_node(node): platform_of_node(node, level_label) for node in nodes})
+        platforms = {name_of_node(node): platform_of_node(node, level_label) for node in nodes}
+        return NodePlatforms(platforms, {name_of_node(node) for node in conditions.spared_among(nodes)})
     except TooManyPlatforms as exc:
         raise InvalidRequest(f"ExtenderArgs.Nodes: {exc}") from exc
 

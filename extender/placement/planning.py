@@ -156,7 +156,8 @@ class Planner:
         """Preferences for a multi-arch pod, as `is_multi_arch` has it."""
         if len(in_common.architectures) < 2 or any(map(is_unresolved, creation.facts)):
             return ()
-        return plan_preferred(existing, preference_for(self._policy, creation.overrides), in_common.architectures)
+        preference = preference_for(self._policy, creation.overrides)
+        return plan_preferred(existing, preference, in_common.architectures, self._policy.preferred_nodes.labels)
 
 
 class _PlannedRequired(msgspec.Struct, frozen=True):

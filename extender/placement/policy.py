@@ -11,8 +11,9 @@ import msgspec
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import NO_PREFERENCE, POD_KEYS, Choice, Overrides
+from extender.placement.annotations import NO_PREFERENCE, POD_KEYS, Annotations, Choice, Overrides, read_overrides
 from extender.placement.facts import ImageFact, Pending, RunsOn, Unknown
+from extender.placement.preferred_nodes import EVERY_NODE, NodeConditions
 
 HIGHEST_PREFERENCE = 10
 """The highest score of the extender protocol (MaxExtenderPriority), which the annotation `prefer` gives."""
@@ -37,8 +38,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     `pending` and `unknown` are the choices for pending and for unknown images. `assume` holds the platforms on which
     such an image is assumed to run under `Choice.ASSUME`. An assumption can refuse a node, but never gives a pod a
     score, toleration or affinity. `preference` is a score of 0-10 by normalised architecture. By `PreferenceBy.FILTER`
-    nodes of the highest score are the only ones that remain. `overrides` has the mode of pods that neither they
-    themselves nor their namespaces give another.
+    nodes of the highest score are the only ones that remain. `preferred_nodes` tells which nodes it is about.
+    `overrides` has the mode of pods that neither they themselves nor their namespaces give another.
     """
 
     pending: Choice = Choice.RETRY
@@ -47,6 +48,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     compatibility: Compatibility = Compatibility()
     preference: Mapping[str, int] = msgspec.field(default_factory=dict)
     preference_by: PreferenceBy = PreferenceBy.SCORE
+    preferred_nodes: NodeConditions = EVERY_NODE
     ignore_runtime_classes: frozenset[str] = frozenset()
     overrides: Overrides = Overrides()
 
@@ -82,6 +84,18 @@ def choice_for(fact: Pending | Unknown, policy: Policy, overrides: Overrides) ->
         return Choice.PASS
     choice = policy.pending if isinstance(fact, Pending) else overrides.unknown or policy.unknown
     return Choice.PASS if choice is Choice.ASSUME and not policy.assume else choice
+
+
+def overrides_of(pod: Pod, raw_pod: bytes, namespace: Annotations, policy: Policy) -> Overrides:
+    """What the annotations of the pod and of its namespace override; `raw_pod` is the pod's JSON.
+
+    A pod that names one of the resources without which nodes are preferred is left alone: it has no preference. It
+    asks for the resource, or selects nodes that have it, or tolerates their taint.
+    """
+    found = read_overrides(pod.metadata.annotations if pod.metadata else None, namespace, policy.overrides)
+    if found.prefer != NO_PREFERENCE and policy.preferred_nodes.are_named_in(raw_pod):
+        return msgspec.structs.replace(found, prefer=NO_PREFERENCE, is_own=True)
+    return found
 
 
 def preference_for(policy: Policy, overrides: Overrides) -> Mapping[str, int]:

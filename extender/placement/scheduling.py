@@ -187,6 +187,11 @@ class Decision:
         score = self.preference.get(platform.architecture, 0) if platform else 0
         return score if score and self.verdict(platform) is Verdict.YES else 0
 
+    def scores(self, nodes: NodePlatforms) -> list[int]:
+        """The score of the nodes of each code: 0 for those that are spared preferences."""
+        pairs = zip(nodes.by_code, nodes.spared_by_code, strict=True)
+        return [0 if spared else self.score(platform) for platform, spared in pairs]
+
     def verdict_on_any(self, platforms: frozenset[Platform]) -> Verdict | None:
         """The one verdict on all possible nodes of a cluster with `platforms`, if it lets nodes pass; else None.
 
@@ -258,7 +263,7 @@ def _leave_out(table: bytes, codes: bytes, nodes: NodePlatforms, decision: Decis
 
     Those that are refused stay so. The table itself if no platform among them is preferred.
     """
-    scores = [decision.score(platform) for platform in nodes.by_code]
+    scores = decision.scores(nodes)
     best = max((score for code, score in enumerate(scores) if code in codes), default=0)
     if not best:
         return table
@@ -294,7 +299,7 @@ def prioritize_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decisio
     Raises:
         InvalidRequest: `NodeNames` has an item that is not a string.
     """
-    scores = bytes(map(decision.score, nodes.by_code))
+    scores = bytes(decision.scores(nodes))
     if decision.leaves_out or not any(scores):
         return DecidedAnswer({}, {}, {})
     requested = look_up(args, nodes)

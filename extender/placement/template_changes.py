@@ -15,12 +15,12 @@ from extender.kubernetes.core_v1 import CreatedPod, NodeSelectorRequirement, Tol
 from extender.kubernetes.pod_templates import PodTemplate
 from extender.placement.additions import NOTHING, Additions, read_record
 from extender.placement.affinity import AffinityMode
-from extender.placement.annotations import ADDED, Overrides, read_overrides
+from extender.placement.annotations import ADDED, Overrides
 from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, images_of
 from extender.placement.mutation import AdmissionOutcome, Mutator
 from extender.placement.patch import Operation
 from extender.placement.planning import AdmissionPolicy
-from extender.placement.policy import Policy
+from extender.placement.policy import Policy, overrides_of
 from extender.placement.reasons import shown_reference
 
 _OF_POD = "/spec/"
@@ -58,6 +58,7 @@ class TemplateMutator:
 
     def __init__(self, policy: Policy, admission: AdmissionPolicy) -> None:
         mode = AffinityMode.REQUIRED if admission.node_affinity.required else AffinityMode.NONE
+        self._policy = policy
         self._usual = Mutator(policy, admission)
         self._of_daemon_sets = Mutator(
             policy, msgspec.structs.replace(admission, node_affinity=mode, scheduler_name="")
@@ -71,7 +72,7 @@ class TemplateMutator:
         raw = _ENCODER.encode(template.template)
         msgspec.json.decode(raw, type=WrittenPod)  # a mutation relies on the types that the API server demands
         pod = msgspec.json.decode(raw, type=CreatedPod)
-        overrides = read_overrides(pod.metadata.annotations if pod.metadata else None, namespace)
+        overrides = overrides_of(pod, raw, namespace, self._policy)
         skipped = self._mutator_of(template).skip(pod, overrides)
         return TemplateQuestion(pod, overrides, () if skipped else images_of(pod))
 

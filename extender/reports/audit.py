@@ -15,8 +15,7 @@ from extender.images.content import Answer, Cause
 from extender.images.platform import Platform, runs_on
 from extender.images.reference import parse_reference
 from extender.kubernetes.audited_v1 import AuditedNode
-from extender.kubernetes.core_v1 import NodeAffinity, NodeSelector
-from extender.kubernetes.reported_v1 import Taint
+from extender.kubernetes.core_v1 import NodeAffinity, NodeSelector, Taint
 from extender.placement.affinity import plan_required
 from extender.placement.annotations import MODE, PREFIX, Mode, read_overrides
 from extender.placement.facts import (

@@ -137,12 +137,13 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What is explained: an object of `kind`, and the pod that it is or makes."""
+    """What is explained: an object of `kind`, and the pod that it is or makes, whose JSON is `raw_pod`."""
 
     kind: str
     name: str
     namespace: str
     pod: NamedPod
+    raw_pod: bytes = b""
 
 
 class PodEvidence(msgspec.Struct, frozen=True, kw_only=True):

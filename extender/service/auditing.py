@@ -198,7 +198,7 @@ class ImageLookups:
     def _keyring_of(self, workload: Workload) -> Keyring:
         namespace = workload.key.namespace
         pod = Pod(ObjectMeta(namespace=namespace), PodSpec(image_pull_secrets=workload.spec.image_pull_secrets))
-        overrides = self._pod_resolver.overrides_of(pod, namespace)
+        overrides = self._pod_resolver.overrides_of(pod, namespace, b"")
         keyring = self._pod_resolver.question(pod, namespace, overrides, may_read=True).keyring
         return JoinedKeyring(sources_of(keyring))  # of no tenant: all lookups are the caller's own
 

@@ -22,8 +22,10 @@ from extender.errors import ClusterError, ConfigError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
 from extender.outlets.request_nodes import NodeView
+from extender.placement.preferred_nodes import NodeConditions
 from extender.server.operations import Check, CheckResult
 from extender.service.background import FILE_CHECK_SECONDS, in_background
+from extender.service.policies import preferred_nodes_of
 
 _SYNC_PAUSE_SECONDS = 0.1
 
@@ -173,9 +175,13 @@ def _liveness(task: asyncio.Task[None]) -> CheckResult:
 class WatchedCluster:
     """A view of a cluster, kept current while the context of `watching` lasts."""
 
-    def __init__(self, client: ClusterClient, *, level_label: str, stale_seconds: float) -> None:
+    def __init__(
+        self, client: ClusterClient, *, level_label: str, preferred_nodes: NodeConditions, stale_seconds: float
+    ) -> None:
         self.secrets = ClusterSecrets(client)
-        self.nodes = WatchedNodes(client, level_label=level_label, clock=time.monotonic)
+        self.nodes = WatchedNodes(
+            client, level_label=level_label, preferred_nodes=preferred_nodes, clock=time.monotonic
+        )
         self._namespaces = NamespaceView()
         self._pending_pods = PendingPods(client)
         self.client = client
@@ -253,12 +259,14 @@ async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
     if cluster.mode == "none":
         yield NoCluster()
         return
-    async with open_watched_cluster(cluster, config.placement.level_label) as cluster_view:
+    async with open_watched_cluster(cluster, config.placement.level_label, preferred_nodes_of(config)) as cluster_view:
         yield cluster_view
 
 
 @contextlib.asynccontextmanager
-async def open_watched_cluster(config: ClusterConfig, level_label: str) -> AsyncIterator[WatchedCluster]:
+async def open_watched_cluster(
+    config: ClusterConfig, level_label: str, preferred_nodes: NodeConditions
+) -> AsyncIterator[WatchedCluster]:
     """The view of the cluster this process runs in or of the kubeconfig's; closes the connection at the end.
 
     Raises:
@@ -272,7 +280,12 @@ async def open_watched_cluster(config: ClusterConfig, level_label: str) -> Async
         ) from exc
     try:
         async with in_background(client.watch(FILE_CHECK_SECONDS)):
-            yield WatchedCluster(client, level_label=level_label, stale_seconds=config.stale_seconds)
+            yield WatchedCluster(
+                client,
+                level_label=level_label,
+                preferred_nodes=preferred_nodes,
+                stale_seconds=config.stale_seconds,
+            )
     finally:
         await client.close()
 

@@ -6,6 +6,7 @@ from extender.placement.annotations import Mode, Overrides
 from extender.placement.gate import GatePolicy
 from extender.placement.planning import AdmissionPolicy
 from extender.placement.policy import Policy
+from extender.placement.preferred_nodes import NodeConditions
 
 
 def policy_of(config: Config) -> Policy:
@@ -23,9 +24,16 @@ def policy_of(config: Config) -> Policy:
             for architecture, boost in placement.preference.items()
         },
         preference_by=placement.preference_by,
+        preferred_nodes=preferred_nodes_of(config),
         ignore_runtime_classes=frozenset(placement.ignore_runtime_classes),
         overrides=Overrides(mode=Mode(placement.mode)),
     )
+
+
+def preferred_nodes_of(config: Config) -> NodeConditions:
+    """The nodes to which a preference may pull pods."""
+    nodes = config.placement.preferred_nodes
+    return NodeConditions(nodes.labels, nodes.without_resources, frozenset(nodes.without_taints))
 
 
 def admission_policy_of(config: Config) -> AdmissionPolicy:

@@ -118,6 +118,22 @@ async def test_pod_that_fits_nowhere_gets_an_empty_list_not_null(
 
 
 @FORMS
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_pod_that_asks_for_a_gpu_is_left_alone(
+    caller: Caller, images: EmbeddedRegistry, form: Form, first: bool
+) -> None:
+    """It has no score, whichever pod of its images came first; the others keep theirs."""
+    plain = form(pod(f"{images.host}/multi:1"))
+    asking = form(pod(f"{images.host}/multi:1"))
+    asking["Pod"]["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    expected = [(plain, {"b": 10, "d": 10}), (asking, {})]
+    for _ in range(3):
+        for arguments, scores in reversed(expected) if first else expected:
+            assert kept(await caller.filter(arguments)) == ["a", "b", "c", "d"]
+            assert await caller.prioritize(arguments) == scores
+
+
+@FORMS
 async def test_a_strict_preference_is_in_the_answer_to_filter(
     start_service: StartService, images: EmbeddedRegistry, form: Form
 ) -> None:

@@ -165,7 +165,7 @@ def test_missing_and_null_fields_are_empty(body: bytes, names: list[str]) -> Non
         (b'{"Pod":{},"NodeNames":{}}', "NodeNames is no array"),
         (b'{"Pod":{},"Nodes":[]}', "ExtenderArgs.Nodes: Expected `object`"),
         (b'{"Pod":{},"Nodes":{"items":[null]}}', "ExtenderArgs.Nodes: Expected `object`"),
-        (b'{"Pod":{"spec":{"containers":{}}},"NodeNames":[]}', "$.Pod.spec.containers"),
+        (b'{"Pod":{"spec":{"containers":{}}},"NodeNames":[]}', "ExtenderArgs.Pod: Expected `array | null`"),
         (b'{"Pod":{"metadata":{"name":"\xff"}},"NodeNames":[]}', "ExtenderArgs"),
         (b'{"Pod":{"x":' + b"[" * 100_000, "ExtenderArgs"),
     ],

@@ -418,7 +418,7 @@ def test_preferred_terms(
     affinity: NodeAffinity, preference: dict[str, int], expected: list[PreferredSchedulingTerm]
 ) -> None:
     """One per preferred architecture, ten for each point."""
-    assert list(plan_preferred(affinity, preference, frozenset({"amd64", "arm64"}))) == expected
+    assert list(plan_preferred(affinity, preference, frozenset({"amd64", "arm64"}), {})) == expected
 
 
 def test_affinity_is_read_from_core_v1() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.kubernetes.core_v1 import CreatedSpec, Toleration
-from extender.kubernetes.reported_v1 import ReportedNode, Taint
+from extender.kubernetes.core_v1 import CreatedSpec, Taint, Toleration
+from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.node_match import NodeDemands, demands_of, obstacles, taint_text, tolerates
 from tests.unit.placement.mutating import expression, with_terms
 

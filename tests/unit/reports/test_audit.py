@@ -9,8 +9,8 @@ from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.audited_v1 import AuditedNode, AuditedNodeStatus
-from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo
-from extender.kubernetes.reported_v1 import NodeSpec, Taint
+from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo, Taint
+from extender.kubernetes.reported_v1 import ReportedNodeSpec
 from extender.placement.policy import Policy
 from extender.reports.audit import Audit, AuditInput, ImageEvidence, NewerTag, audit, new_findings, wanted_newer
 from extender.reports.workloads import WorkloadCollector
@@ -29,8 +29,8 @@ def node(architecture: str, name: str = "", *taints: Taint, **labels: str) -> Au
     own = {"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux", **labels}
     return AuditedNode(
         metadata=NodeMeta(name or architecture, own),
-        spec=NodeSpec(taints),
-        status=AuditedNodeStatus(NodeSystemInfo(architecture, "linux"), {"cpu": "8", "memory": "32Gi"}),
+        spec=ReportedNodeSpec(taints),
+        status=AuditedNodeStatus(NodeSystemInfo(architecture, "linux"), allocatable={"cpu": "8", "memory": "32Gi"}),
     )
 
 

@@ -1,0 +1,185 @@
+"""Where a preference may pull: nodes by label, resource and taint; and the pods that are left alone."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.images.platform import Platform
+from extender.kubernetes.core_v1 import Node, NodeName, Pod
+from extender.kubernetes.extender_v1 import decode_args, encode_filter_result, encode_priorities
+from extender.placement.annotations import NO_PREFERENCE, PREFER, Overrides
+from extender.placement.nodes import NodePlatforms, list_nodes
+from extender.placement.policy import Policy, PreferenceBy, overrides_of
+from extender.placement.preferred_nodes import EVERY_NODE, NodeConditions
+from extender.placement.scheduling import filter_nodes, prioritize_nodes
+from tests.unit.placement.mutating import ARCH, PREFERRED, after, expression, pod, settings
+from tests.unit.placement.mutating import MULTI as MULTI_IMAGE
+from tests.unit.placement.test_scheduling import MULTI, decide
+
+GPU = "nvidia.com/gpu"
+ARM64, AMD64 = Platform("linux", "arm64"), Platform("linux", "amd64")
+WITHOUT_GPU = NodeConditions(without_resources=(GPU, "amd.com/gpu"))
+
+
+def node(name: str = "n", architecture: str = "arm64", **more: Any) -> dict[str, Any]:
+    """A node as the API server has it."""
+    info = {"architecture": architecture, "operatingSystem": "linux"}
+    return {
+        "metadata": {"name": name, "labels": more.get("labels", {})},
+        "spec": {"taints": more.get("taints")},
+        "status": {"nodeInfo": info, "capacity": more.get("capacity", {"cpu": "8", "pods": "110"})},
+    }
+
+
+@pytest.mark.parametrize(
+    ("conditions", "found", "spared"),
+    [
+        pytest.param(EVERY_NODE, node(capacity={GPU: "8"}), False, id="no condition"),
+        pytest.param(WITHOUT_GPU, node(), False, id="no such resource"),
+        pytest.param(WITHOUT_GPU, node(capacity={"cpu": "8", GPU: "1"}), True, id="the resource"),
+        pytest.param(WITHOUT_GPU, node(capacity={"amd.com/gpu": "1"}), True, id="the other one"),
+        pytest.param(WITHOUT_GPU, node(capacity={GPU: "0"}), True, id="none left of it"),
+        pytest.param(WITHOUT_GPU, node(capacity={f"{GPU}.shared": "4"}), False, id="another resource"),
+        pytest.param(WITHOUT_GPU, node(capacity=None), False, id="capacity null"),
+        pytest.param(WITHOUT_GPU, node(labels={GPU: "yes"}), False, id="a label of that name"),
+        pytest.param(WITHOUT_GPU, {"metadata": {"name": "n"}}, False, id="no status"),
+        pytest.param(NodeConditions({"pool": "arm"}), node(labels={"pool": "arm"}), False, id="the label"),
+        pytest.param(NodeConditions({"pool": "arm"}), node(labels={"pool": "x"}), True, id="another value"),
+        pytest.param(NodeConditions({"pool": "arm"}), node(), True, id="no label"),
+        pytest.param(NodeConditions({"a": "1", "b": "2"}), node(labels={"a": "1"}), True, id="one of two labels"),
+        pytest.param(
+            NodeConditions(without_taints=frozenset({"dear"})),
+            node(taints=[{"key": "dear", "effect": "PreferNoSchedule"}]),
+            True,
+            id="the taint",
+        ),
+        pytest.param(
+            NodeConditions(without_taints=frozenset({"dear"})),
+            node(taints=[{"key": "cheap", "effect": "NoSchedule"}]),
+            False,
+            id="another taint",
+        ),
+    ],
+)
+def test_a_node_is_spared_unless_it_meets_every_condition(
+    conditions: NodeConditions, found: Mapping[str, Any], spared: bool
+) -> None:
+    """By its labels, its capacity and the keys of its taints."""
+    assert conditions.spare(decoded(found)) is spared
+
+
+def decoded(found: Mapping[str, Any]) -> Node:
+    """The node as the service reads it."""
+    return msgspec.json.decode(msgspec.json.encode(found), type=Node)
+
+
+NODES = [
+    node("amd", "amd64"),
+    node("arm"),
+    node("grace", capacity={"cpu": "144", GPU: "4"}),
+    node("new-arm"),
+]
+REQUEST = {"Pod": {"metadata": {"name": "p"}}, "Nodes": None, "NodeNames": None}
+
+
+def request_of(form: str) -> Any:
+    """A request about these nodes, and what is known of them."""
+    nodes = [decoded(each) for each in NODES]
+    if form == "Nodes":
+        args = decode_args(json.dumps({**REQUEST, "Nodes": {"items": NODES}}).encode())
+        return args, list_nodes(args.nodes or (), "", WITHOUT_GPU)
+    args = decode_args(json.dumps({**REQUEST, "NodeNames": [each["metadata"]["name"] for each in NODES]}).encode())
+    view = NodePlatforms()
+    for each in nodes:
+        assert each.metadata is not None
+        assert each.status is not None
+        assert each.status.node_info is not None
+        platform = Platform("linux", each.status.node_info.architecture or "")
+        view.put(NodeName(each.metadata.name or ""), platform, spared=WITHOUT_GPU.spare(each))
+    return args, view
+
+
+@pytest.mark.parametrize("form", ["NodeNames", "Nodes"])
+def test_no_preference_pulls_to_a_spared_node(form: str) -> None:
+    """It has no score, and a strict preference leaves it out with the others, but it can run the pod."""
+    args, nodes = request_of(form)
+    scored = decide([MULTI], Policy(preference={"arm64": 10}))
+    scores = {
+        item["Host"]: item["Score"]
+        for item in json.loads(encode_priorities(prioritize_nodes(args, nodes, scored).answer))
+    }
+    assert scores == {"arm": 10, "new-arm": 10}
+    assert filter_nodes(args, nodes, scored).answer == args.echo()
+    strict = decide([MULTI], Policy(preference={"arm64": 10}, preference_by=PreferenceBy.FILTER))
+    answer = json.loads(encode_filter_result(filter_nodes(args, nodes, strict).answer))
+    kept = answer["NodeNames"] or [item["metadata"]["name"] for item in answer["Nodes"]["items"]]
+    assert (kept, answer["FailedAndUnresolvableNodes"]) == (["arm", "new-arm"], {})
+
+
+def test_spared_nodes_remain_where_no_preferred_one_is_asked_about() -> None:
+    """Beside those of other architectures."""
+    _, nodes = request_of("NodeNames")
+    args = decode_args(json.dumps({**REQUEST, "NodeNames": ["grace", "amd"]}).encode())
+    strict = decide([MULTI], Policy(preference={"arm64": 10}, preference_by=PreferenceBy.FILTER))
+    assert filter_nodes(args, nodes, strict).answer == args.echo()
+
+
+def test_a_node_that_gets_a_device_is_spared_from_then_on() -> None:
+    """And no longer when it has lost it; views of other nodes keep what they know."""
+    nodes = NodePlatforms({NodeName("a"): ARM64, NodeName("b"): ARM64}, {NodeName("b")})
+    assert spared_in(nodes) == {"a": False, "b": True}
+    nodes.put(NodeName("a"), ARM64, spared=True)
+    nodes.put(NodeName("b"), ARM64)
+    assert spared_in(nodes) == {"a": True, "b": False}
+    others = NodePlatforms(
+        {NodeName("c"): ARM64, NodeName("b"): AMD64, NodeName("n"): None}, {NodeName("c"), NodeName("n")}
+    )
+    nodes.merge(others)
+    assert spared_in(nodes) == {"a": True, "b": False, "c": True, "n": False}
+    assert (nodes.count(ARM64), nodes.count(AMD64), nodes.count(None)) == (2, 1, 1)
+    assert nodes.distinct == {ARM64, AMD64}
+    nodes.drop(NodeName("a"))
+    nodes.drop(NodeName("c"))
+    assert nodes.distinct == {AMD64}
+
+
+def spared_in(nodes: NodePlatforms) -> dict[str, bool]:
+    """Whether each node is spared."""
+    return {json.loads(name): nodes.spared_by_code[code] for name, code in nodes.coded()}
+
+
+@pytest.mark.parametrize(
+    ("spec", "annotations", "is_exempt"),
+    [
+        pytest.param({"containers": [{"resources": {"limits": {GPU: 1}}}]}, {}, True, id="asks for one"),
+        pytest.param({"containers": [{"resources": {"limits": {"cpu": 1}}}]}, {}, False, id="asks for none"),
+        pytest.param({"nodeSelector": {GPU: "true"}}, {}, True, id="selects"),
+        pytest.param({"tolerations": [{"key": GPU, "operator": "Exists"}]}, {}, True, id="tolerates"),
+        pytest.param({}, {"note": f'{{"{GPU}":1}}'}, False, id="in the text of an annotation"),
+        pytest.param({"containers": [{"image": f"{GPU}:1"}]}, {}, False, id="in a reference"),
+    ],
+)
+@pytest.mark.parametrize("prefer", [None, "arm64"])
+def test_a_pod_that_names_the_resource_has_no_preference(
+    spec: dict[str, Any], annotations: dict[str, str], is_exempt: bool, prefer: str | None
+) -> None:
+    """Not even its own; such overrides hold for the pod alone."""
+    own = {PREFER: prefer} if prefer else {}
+    raw_pod = msgspec.json.encode({"metadata": {"annotations": {**annotations, **own}}, "spec": spec})
+    found = overrides_of(msgspec.json.decode(raw_pod, type=Pod), raw_pod, None, Policy(preferred_nodes=WITHOUT_GPU))
+    expected = Overrides(prefer=NO_PREFERENCE, is_own=True) if is_exempt else Overrides(prefer=prefer)
+    assert found == expected
+
+
+def test_preferred_affinity_names_the_labels_too() -> None:
+    """Of the conditions only labels can be written into a pod; what was written can be taken back."""
+    policy = Policy(preference={"arm64": 10}, preferred_nodes=NodeConditions({"pool": "spot", "disk": "ssd"}))
+    admission = settings("preferred")
+    patched = after(pod(), MULTI_IMAGE, admission=admission, policy=policy)
+    [term] = patched["spec"]["affinity"]["nodeAffinity"][PREFERRED]
+    requirements = [expression(ARCH, "arm64"), expression("disk", "ssd"), expression("pool", "spot")]
+    assert term == {"weight": 100, "preference": {"matchExpressions": requirements}}
+    assert "affinity" not in after(patched, MULTI_IMAGE, admission=settings("none"), policy=policy)["spec"]
