@@ -109,7 +109,9 @@ class PodAdmission:
             return Reply(encode_response(review))
         try:
             pod = _POD.decode(review.request.object)
-            question = self._reviews.gather(pod, review.request.namespace or "", bytes(review.request.object))
+            question = self._reviews.gather(
+                pod, review.request.namespace or "", bytes(review.request.object), draw=review.request.uid or ""
+            )
         except _UNDECODABLE as exc:
             return _unreadable(review, exc)
         return _reply(review, question) if isinstance(question, Mutation) else _PodCreation(review, pod, question)

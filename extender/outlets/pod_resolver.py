@@ -42,12 +42,12 @@ class PodResolver(msgspec.Struct, frozen=True):
     look_at_pending_pods: Callable[[], None]
     pull_secrets: PullSecrets | None = None
 
-    def overrides_of(self, pod: Pod, namespace: str, raw_pod: bytes) -> Overrides:
+    def overrides_of(self, pod: Pod, namespace: str, raw_pod: bytes, draw: str = "") -> Overrides:
         """What the annotations of the pod and of its namespace override, and the operator's mode where they do not.
 
-        `raw_pod` is the pod's JSON, as in `policy.overrides_of`.
+        The rest is as in `policy.overrides_of`.
         """
-        return overrides_of(pod, raw_pod, self.namespace_annotations(namespace), self.policy)
+        return overrides_of(pod, raw_pod, namespace, self.namespace_annotations(namespace), self.policy, draw=draw)
 
     def question(self, pod: Pod, namespace: str, overrides: Overrides, *, may_read: bool) -> PodQuestion:
         """The pod's images, with a keyring of its pull secrets first and the operator's credentials next.

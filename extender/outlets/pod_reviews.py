@@ -47,9 +47,9 @@ class PodReviews:
         self._may_read_secrets = may_read_secrets
         self._can_gate = can_gate
 
-    def gather(self, pod: CreatedPod, namespace: str, raw_pod: bytes) -> PodQuestion | Mutation:
-        """What to ask about the pod, whose JSON is `raw_pod`; its mutation if nothing is asked."""
-        overrides = self._pod_resolver.overrides_of(pod, namespace, raw_pod)
+    def gather(self, pod: CreatedPod, namespace: str, raw_pod: bytes, *, draw: str = "") -> PodQuestion | Mutation:
+        """What to ask about the pod; its mutation if nothing is asked. The arguments are as in `policy.overrides_of`."""
+        overrides = self._pod_resolver.overrides_of(pod, namespace, raw_pod, draw)
         skipped = self._mutator.skip(pod, overrides)
         if skipped:
             return skipped

@@ -18,6 +18,7 @@ PREFIX = "multiarch-extender.io/"
 
 MODE = f"{PREFIX}mode"
 PREFER = f"{PREFIX}prefer"
+PREFER_SHARE = f"{PREFIX}prefer-share"
 UNKNOWN = f"{PREFIX}unknown"
 REASON = f"{PREFIX}reason"
 ADDED = f"{PREFIX}added"
@@ -45,13 +46,15 @@ class Choice(enum.StrEnum):
 class Overrides(msgspec.Struct, frozen=True):
     """The settings that the annotations of a pod and its namespace override together.
 
-    `prefer` is a normalised architecture, `none`, or None if not set. `unknown` is None if not set; then the operator's
-    setting applies. `problems` has one short sentence for each value that was ignored. `is_own`: they hold for this
-    pod, and not for all pods of its template.
+    `prefer` is a normalised architecture, `none`, or None if not set. `prefer_share` is the percentage of pods that
+    have the preference; None for all of them, or once it is decided whether this pod is one of them. `unknown` is None
+    if not set; then the operator's setting applies. `problems` has one short sentence for each value that was ignored.
+    `is_own`: they hold for this pod, and not for all pods of its template.
     """
 
     mode: Mode = Mode.ENFORCE
     prefer: str | None = None
+    prefer_share: float | None = None
     unknown: Choice | None = None
     problems: tuple[str, ...] = ()
     is_own: bool = False
@@ -89,6 +92,15 @@ def _parse_architecture(value: str) -> str:
     return normalize_platform("", value).architecture
 
 
+_SHARE = re.compile(r"(?:100(?:\.0{1,2})?|[0-9]{1,2}(?:\.[0-9]{1,2})?)%", re.ASCII)
+
+
+def _parse_share(value: str) -> float:
+    if not _SHARE.fullmatch(value):
+        raise ValueError(value)
+    return float(value[:-1])
+
+
 def _one_of(words: type[enum.StrEnum]) -> str:
     return f"one of {', '.join(f'`{word}`' for word in words)}"
 
@@ -111,6 +123,14 @@ ANNOTATIONS = (
         meaning="boost this architecture by 10 instead, or none",
         field="prefer",
         parse=_parse_architecture,
+    ),
+    Annotation(
+        key=PREFER_SHARE,
+        writers=_AUTHORS,
+        values="a percentage such as `20%`",
+        meaning="only this share of a workload's pods has the preference, always the same pods",
+        field="prefer_share",
+        parse=_parse_share,
     ),
     Annotation(
         key=UNKNOWN,

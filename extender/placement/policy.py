@@ -14,10 +14,12 @@ from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import NO_PREFERENCE, POD_KEYS, Annotations, Choice, Overrides, read_overrides
 from extender.placement.facts import ImageFact, Pending, RunsOn, Unknown
 from extender.placement.preferred_nodes import EVERY_NODE, NodeConditions
+from extender.placement.shares import point_of
 
 HIGHEST_PREFERENCE = 10
 """The highest score of the extender protocol (MaxExtenderPriority), which the annotation `prefer` gives."""
 
+_WHOLE = 100.0
 _MIRROR = "kubernetes.io/config.mirror"  # on the API object that mirrors a static pod
 _SOURCE = "kubernetes.io/config.source"  # on a pod that a kubelet read from a file or URL instead of the API
 _STATIC_KEYS = frozenset({_MIRROR, _SOURCE})
@@ -86,16 +88,25 @@ def choice_for(fact: Pending | Unknown, policy: Policy, overrides: Overrides) ->
     return Choice.PASS if choice is Choice.ASSUME and not policy.assume else choice
 
 
-def overrides_of(pod: Pod, raw_pod: bytes, namespace: Annotations, policy: Policy) -> Overrides:
-    """What the annotations of the pod and of its namespace override; `raw_pod` is the pod's JSON.
+def overrides_of(
+    pod: Pod, raw_pod: bytes, namespace: str, defaults: Annotations, policy: Policy, *, draw: str = ""
+) -> Overrides:
+    """What the annotations of the pod and of its namespace override, with what is decided about this pod alone.
 
-    A pod that names one of the resources without which nodes are preferred is left alone: it has no preference. It
-    asks for the resource, or selects nodes that have it, or tolerates their taint.
+    `raw_pod` is the pod's JSON, `defaults` are the namespace's annotations, and `draw` is as in `shares.point_of`. A
+    pod outside the share that has the preference has none. Nor has a pod that names one of the resources without which
+    nodes are preferred: it asks for the resource, or selects nodes that have it, or tolerates their taint.
     """
-    found = read_overrides(pod.metadata.annotations if pod.metadata else None, namespace, policy.overrides)
-    if found.prefer != NO_PREFERENCE and policy.preferred_nodes.are_named_in(raw_pod):
-        return msgspec.structs.replace(found, prefer=NO_PREFERENCE, is_own=True)
-    return found
+    found = read_overrides(pod.metadata.annotations if pod.metadata else None, defaults, policy.overrides)
+    if found.prefer == NO_PREFERENCE:
+        return found
+    if policy.preferred_nodes.are_named_in(raw_pod):
+        return msgspec.structs.replace(found, prefer=NO_PREFERENCE, prefer_share=None, is_own=True)
+    if found.prefer_share is None:
+        return found
+    is_in = found.prefer_share > point_of(pod, namespace, draw) or found.prefer_share == _WHOLE
+    prefer = found.prefer if is_in else NO_PREFERENCE
+    return msgspec.structs.replace(found, prefer=prefer, prefer_share=None, is_own=True)
 
 
 def preference_for(policy: Policy, overrides: Overrides) -> Mapping[str, int]:

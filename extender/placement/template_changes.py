@@ -72,7 +72,7 @@ class TemplateMutator:
         raw = _ENCODER.encode(template.template)
         msgspec.json.decode(raw, type=WrittenPod)  # a mutation relies on the types that the API server demands
         pod = msgspec.json.decode(raw, type=CreatedPod)
-        overrides = overrides_of(pod, raw, namespace, self._policy)
+        overrides = overrides_of(pod, raw, template.namespace, namespace, self._policy)
         skipped = self._mutator_of(template).skip(pod, overrides)
         return TemplateQuestion(pod, overrides, () if skipped else images_of(pod))
 

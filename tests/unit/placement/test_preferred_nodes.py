@@ -169,7 +169,9 @@ def test_a_pod_that_names_the_resource_has_no_preference(
     """Not even its own; such overrides hold for the pod alone."""
     own = {PREFER: prefer} if prefer else {}
     raw_pod = msgspec.json.encode({"metadata": {"annotations": {**annotations, **own}}, "spec": spec})
-    found = overrides_of(msgspec.json.decode(raw_pod, type=Pod), raw_pod, None, Policy(preferred_nodes=WITHOUT_GPU))
+    found = overrides_of(
+        msgspec.json.decode(raw_pod, type=Pod), raw_pod, "shop", None, Policy(preferred_nodes=WITHOUT_GPU)
+    )
     expected = Overrides(prefer=NO_PREFERENCE, is_own=True) if is_exempt else Overrides(prefer=prefer)
     assert found == expected
 

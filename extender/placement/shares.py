@@ -1,0 +1,41 @@
+"""Which pods of a workload are in a share of it, such as 20 %.
+
+Each pod has a point from 0 up to 100 and is in every share above its point. So a share that is raised keeps its pods
+and gets more, and one that is lowered keeps a part of them.
+"""
+
+import hashlib
+import re
+
+from extender.kubernetes.core_v1 import Pod
+
+_COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+_ORDINAL = re.compile(r"[0-9]{1,9}", re.ASCII)
+_GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, are spread evenly, however many there are
+_NOWHERE = 100.0
+
+
+def point_of(pod: Pod, namespace: str, draw: str = "") -> float:
+    """The pod's point. `draw` is any text that is the pod's own, used if it has no name yet.
+
+    Pods with an ordinal, of StatefulSets and indexed Jobs, have points by their controller and the ordinal, which are
+    spread evenly over its pods: a pod's replacement has the same. Any other pod has a point by its name, so its
+    replacement has another. A pod without a name or a draw, such as a template, is in no share but 100 %.
+    """
+    metadata = pod.metadata
+    name = (metadata and metadata.name) or ""
+    owner = next((each for each in (metadata and metadata.owner_references) or () if each.controller), None)
+    annotations = (metadata and metadata.annotations) or {}
+    if owner and owner.name:
+        ordinal = annotations.get(_COMPLETION_INDEX) or name.removeprefix(f"{owner.name}-")
+        if _ORDINAL.fullmatch(ordinal):
+            return 100 * ((_fraction(namespace, owner.kind, owner.name) + int(ordinal) * _GOLDEN) % 1)
+    if name:
+        return 100 * _fraction(namespace, name)
+    return 100 * _fraction(draw) if draw else _NOWHERE
+
+
+def _fraction(*words: str) -> float:
+    """A number from 0 up to 1 that is the same for the same words, in every process."""
+    digest = hashlib.blake2b("/".join(words).encode("utf-8", "replace"), digest_size=6).digest()
+    return int.from_bytes(digest) / 2**48

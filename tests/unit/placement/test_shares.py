@@ -1,0 +1,116 @@
+"""A share of a workload's pods: its size, the same pods each time, and no more change than a new share asks for."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.kubernetes.core_v1 import Pod
+from extender.placement.annotations import NO_PREFERENCE, PREFER, PREFER_SHARE, read_overrides
+from extender.placement.policy import Policy, overrides_of, template_key
+from extender.placement.shares import point_of
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+PODS = 1000
+
+
+def pod(name: str | None, kind: str = "", owner: str = "", **annotations: str) -> Pod:
+    """A pod of that controller."""
+    owners = [{"kind": kind, "name": owner, "controller": True}] if kind else None
+    metadata = {"name": name, "ownerReferences": owners, "annotations": annotations or None}
+    return msgspec.json.decode(msgspec.json.encode({"metadata": metadata, "spec": {}}), type=Pod)
+
+
+def of_stateful_set(index: int) -> tuple[Pod, str]:
+    """A replica, which has its name before it is created."""
+    return pod(f"db-{index}", "StatefulSet", "db"), ""
+
+
+def of_job(index: int) -> tuple[Pod, str]:
+    """A pod of an indexed Job, which has none."""
+    return pod(None, "Job", "batch", **{INDEX: str(index)}), "draw"
+
+
+def of_replica_set(index: int) -> tuple[Pod, str]:
+    """A replica, as the scheduler sees it."""
+    return pod(f"web-5d4f8c7b9-{index:05x}", "ReplicaSet", "web-5d4f8c7b9"), ""
+
+
+def of_template(index: int) -> tuple[Pod, str]:
+    """A replica without a name, as it is created, with the uid of its review."""
+    return pod(None, "ReplicaSet", "web-5d4f8c7b9"), f"00000000-0000-4000-8000-{index:012x}"
+
+
+Make = Callable[[int], tuple[Pod, str]]
+KINDS = pytest.mark.parametrize("make", [of_stateful_set, of_job, of_replica_set, of_template])
+
+
+def chosen(make: Make, share: str, count: int = PODS, namespace: str = "shop") -> set[int]:
+    """Which of so many pods have the preference, by the annotation of their namespace."""
+    defaults = {PREFER_SHARE: share, PREFER: "arm64"}
+    found = {}
+    for index in range(count):
+        made, draw = make(index)
+        found[index] = overrides_of(made, b"{}", namespace, defaults, Policy(), draw=draw)
+    assert {each.prefer for each in found.values()} <= {"arm64", NO_PREFERENCE}
+    assert all(each.is_own and each.prefer_share is None for each in found.values())
+    return {index for index, each in found.items() if each.prefer == "arm64"}
+
+
+@KINDS
+@pytest.mark.parametrize("percentage", [5, 20, 50, 80])
+def test_a_share_of_a_thousand_pods_is_that_share(make: Make, percentage: int) -> None:
+    """Within three percentage points, and the same pods in a second life."""
+    first = chosen(make, f"{percentage}%")
+    assert abs(100 * len(first) / PODS - percentage) <= 3
+    assert chosen(make, f"{percentage}%") == first
+
+
+@KINDS
+def test_a_changed_share_moves_only_what_must_move(make: Make) -> None:
+    """Those in a smaller share are in every larger one."""
+    shares = [chosen(make, share) for share in ("0%", "5%", "20%", "20.5%", "40%", "100%")]
+    assert all(smaller <= larger for smaller, larger in pairwise(shares))
+    assert (shares[0], shares[-1]) == (set(), set(range(PODS)))
+
+
+@given(st.integers(1, 99), st.integers(1, 60), st.text("abc", min_size=1, max_size=8))
+def test_few_replicas_with_ordinals_are_divided_as_evenly_as_they_can_be(share: int, count: int, name: str) -> None:
+    """A fifth of ten replicas are one to three, never none."""
+    points = [point_of(pod(f"{name}-{index}", "StatefulSet", name), "shop") for index in range(count)]
+    assert abs(sum(point < share for point in points) - count * share / 100) < 3
+
+
+def test_workloads_are_divided_each_in_its_own_way() -> None:
+    """Not every first replica of a cluster is in a small share."""
+    first = [point_of(pod(f"db{number}-0", "StatefulSet", f"db{number}"), "shop") for number in range(PODS)]
+    assert abs(sum(point < 20 for point in first) - PODS / 5) <= 3 * PODS / 100
+    assert chosen(of_stateful_set, "20%") != chosen(of_stateful_set, "20%", namespace="other")
+
+
+def test_a_template_has_the_preference_only_if_all_pods_have_it() -> None:
+    """Nothing tells its pods apart yet."""
+    template = (pod(None, "Job", "batch"), "")
+    assert chosen(lambda _: template, "99.99%", 1) == set()
+    assert chosen(lambda _: template, "100%", 1) == {0}
+
+
+@pytest.mark.parametrize("value", ["20", "-1%", "101%", "100.01%", "a%", "%", "1e1%", "", "20 %", "٢%"])
+def test_what_is_no_percentage_is_reported(value: str) -> None:
+    """And ignored: the preference holds for all pods."""
+    found = read_overrides({PREFER_SHARE: value}, None)
+    assert found.prefer_share is None
+    [problem] = found.problems
+    assert problem.endswith("was ignored; it must be a percentage such as 20%")
+
+
+def test_the_pods_own_share_is_before_its_namespaces() -> None:
+    """No preference at all is before either; and a pod with an annotation has no template."""
+    own = pod("web-0", "StatefulSet", "web", **{PREFER_SHARE: "100%"})
+    assert overrides_of(own, b"{}", "shop", {PREFER_SHARE: "0%"}, Policy()).prefer is None
+    none = overrides_of(own, b"{}", "shop", {PREFER: NO_PREFERENCE}, Policy())
+    assert none.prefer == NO_PREFERENCE
+    assert template_key(own) is None
