@@ -70,6 +70,22 @@ class Pod(Wire, frozen=True):
     spec: PodSpec | None = None
 
 
+class LabelSelector(Wire, frozen=True):
+    """metav1.LabelSelector, of which only equality is written."""
+
+    match_labels: dict[str, str] | None = None
+
+
+class TopologySpreadConstraint(Wire, frozen=True, omit_defaults=True):
+    """core/v1 TopologySpreadConstraint."""
+
+    max_skew: int = 0
+    topology_key: str = ""
+    when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+    node_taints_policy: str | None = None
+
+
 class CreatedSpec(PodSpec, frozen=True):
     """core/v1 PodSpec with the fields that a patch changes or depends on, as raw JSON; `UNSET` if missing."""
 
@@ -78,6 +94,7 @@ class CreatedSpec(PodSpec, frozen=True):
     scheduler_name: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     node_selector: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     scheduling_gates: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    topology_spread_constraints: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class CreatedPod(Pod, frozen=True):

@@ -22,7 +22,6 @@ class OwnerReference(Wire, frozen=True):
     kind: str = ""
     name: str = ""
     controller: bool | None = None
-    name: str = ""
 
 
 class ObjectMeta(Wire, frozen=True):

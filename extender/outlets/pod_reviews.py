@@ -48,7 +48,7 @@ class PodReviews:
         self._can_gate = can_gate
 
     def gather(self, pod: CreatedPod, namespace: str, raw_pod: bytes, *, draw: str = "") -> PodQuestion | Mutation:
-        """What to ask about the pod; its mutation if nothing is asked. The arguments are as in `policy.overrides_of`."""
+        """What to ask about the pod; its mutation if nothing is asked. Arguments are as in `policy.overrides_of`."""
         overrides = self._pod_resolver.overrides_of(pod, namespace, raw_pod, draw)
         skipped = self._mutator.skip(pod, overrides)
         if skipped:

@@ -12,10 +12,11 @@ from typing import Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from extender.kubernetes.core_v1 import PreferredSchedulingTerm, Toleration
+from extender.kubernetes.core_v1 import PreferredSchedulingTerm, Toleration, TopologySpreadConstraint
 from extender.placement.affinity import ARCHITECTURE, NO_NODE, OPERATING_SYSTEM, Alternatives
 from extender.placement.annotations import ADDED, REASON, SERVICE_KEYS
 from extender.placement.patch import Json, JsonObject, look, pointer
+from extender.placement.spread import KEYS, WEIGHED
 from extender.placement.terms import (
     Absence,
     AddedTerm,
@@ -35,6 +36,7 @@ NOTE_PATHS = tuple((*_ANNOTATIONS, key) for key in SERVICE_KEYS if key != ADDED)
 AFFINITY_PATH = ("spec", "affinity")
 TOLERATIONS_PATH = ("spec", "tolerations")
 SELECTOR_PATH = ("spec", "nodeSelector")
+SPREAD_PATH = ("spec", "topologySpreadConstraints")
 _TERMS = (*AFFINITY_PATH, "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 _PREFERRED = (*AFFINITY_PATH, "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
 _SCHEDULER_NAME = "schedulerName"
@@ -43,12 +45,12 @@ _SCHEDULER_NAME = "schedulerName"
 # are not among them: we see only a part of them here, and no pod is valid without them.
 _CONTAINERS = {
     pointer(path[:depth]): path[:depth]
-    for path in (_ANNOTATIONS, TOLERATIONS_PATH, SELECTOR_PATH, _TERMS, _PREFERRED)
+    for path in (_ANNOTATIONS, TOLERATIONS_PATH, SELECTOR_PATH, SPREAD_PATH, _TERMS, _PREFERRED)
     for depth in range(2, len(path) + 1)
 }
 
 SchedulerBefore: TypeAlias = Literal["missing", "null", "", "default-scheduler"]
-_Item = TypeVar("_Item", Toleration, PreferredSchedulingTerm)
+_Item = TypeVar("_Item", Toleration, PreferredSchedulingTerm, TopologySpreadConstraint)
 
 
 class Additions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -62,6 +64,7 @@ class Additions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
     node_selector: Mapping[str, str] = {}
     required: tuple[AddedTerm, ...] = ()
     preferred: tuple[PreferredSchedulingTerm, ...] = ()
+    spread: tuple[TopologySpreadConstraint, ...] = ()
     scheduler_name_was: SchedulerBefore | None = None
     was: Mapping[str, Absence] = {}
 
@@ -91,6 +94,7 @@ def read_record(text: Json) -> Additions | None:
         all(low < high for low, high in zip((-1, *indices), indices, strict=False))
         and record.node_selector.keys() <= {ARCHITECTURE, OPERATING_SYSTEM}
         and not any(term.preference.match_fields for term in record.preferred)
+        and all(each.topology_key in KEYS and each.when_unsatisfiable == WEIGHED for each in record.spread)
         and all(expressions)
         and all(item.operator == "In" for requirements in preferred for item in requirements)
         and all(
@@ -126,6 +130,7 @@ def take_back(
         node_selector=_take_back_selector(look(document, SELECTOR_PATH), record.node_selector),
         required=take_back_terms(look(document, _TERMS), record.required),
         preferred=_remove(document, _PREFERRED, record.preferred),
+        spread=_remove(document, SPREAD_PATH, record.spread),
         scheduler_name_was=_take_back_scheduler(document, record.scheduler_name_was, scheduler_name),
     )
     _restore(document, record.was)
@@ -139,6 +144,7 @@ def add(
     selector: Mapping[str, str] | None = None,
     required: Sequence[Alternatives] = (),
     preferred: Sequence[PreferredSchedulingTerm] = (),
+    spread: Sequence[TopologySpreadConstraint] = (),
     scheduler_name: str = "",
 ) -> Additions:
     """Adds these to `document`, in place; `selector` and `required` as in `affinity.Plan`. Returns the record of it.
@@ -153,11 +159,14 @@ def add(
     terms = and_terms(_reach_list(document, _TERMS, was), required) if any(required) else ()
     if preferred:
         _reach_list(document, _PREFERRED, was).extend(_json(item) for item in preferred)
+    if spread:
+        _reach_list(document, SPREAD_PATH, was).extend(_json(item) for item in spread)
     return Additions(
         tolerations=tuple(tolerations),
         node_selector=dict(selector or {}),
         required=terms,
         preferred=tuple(preferred),
+        spread=tuple(spread),
         scheduler_name_was=_set_scheduler(document, scheduler_name),
         was=was,
     )
@@ -176,7 +185,7 @@ def annotate(document: JsonObject, additions: Additions, reason: str) -> Additio
     return additions
 
 
-def _json(value: Toleration | PreferredSchedulingTerm) -> Json:
+def _json(value: Toleration | PreferredSchedulingTerm | TopologySpreadConstraint) -> Json:
     return cast("Json", msgspec.json.decode(_ENCODER.encode(value)))
 
 
@@ -224,7 +233,8 @@ def _remove(document: JsonObject, path: Sequence[str], items: Sequence[_Item]) -
     found = look(document, path)
     if not isinstance(found, list):
         return ()
-    return tuple(item for item in dict.fromkeys(items) if remove_last(found, _json(item)))
+    several = [item for index, item in enumerate(items) if item not in items[:index]]
+    return tuple(item for item in several if remove_last(found, _json(item)))
 
 
 def _take_back_selector(present: Json, recorded: Mapping[str, str]) -> Mapping[str, str]:

@@ -19,6 +19,7 @@ PREFIX = "multiarch-extender.io/"
 MODE = f"{PREFIX}mode"
 PREFER = f"{PREFIX}prefer"
 PREFER_SHARE = f"{PREFIX}prefer-share"
+SPREAD = f"{PREFIX}spread"
 UNKNOWN = f"{PREFIX}unknown"
 REASON = f"{PREFIX}reason"
 ADDED = f"{PREFIX}added"
@@ -49,12 +50,14 @@ class Overrides(msgspec.Struct, frozen=True):
     `prefer` is a normalised architecture, `none`, or None if not set. `prefer_share` is the percentage of pods that
     have the preference; None for all of them, or once it is decided whether this pod is one of them. `unknown` is None
     if not set; then the operator's setting applies. `problems` has one short sentence for each value that was ignored.
-    `is_own`: they hold for this pod, and not for all pods of its template.
+    `spread`: replicas are spread over architectures, and have no preference. `is_own`: they hold for this pod, and not
+    for all pods of its template.
     """
 
     mode: Mode = Mode.ENFORCE
     prefer: str | None = None
     prefer_share: float | None = None
+    spread: bool = False
     unknown: Choice | None = None
     problems: tuple[str, ...] = ()
     is_own: bool = False
@@ -101,6 +104,12 @@ def _parse_share(value: str) -> float:
     return float(value[:-1])
 
 
+def _parse_switch(value: str) -> bool:
+    if value not in ("true", "false"):
+        raise ValueError(value)
+    return value == "true"
+
+
 def _one_of(words: type[enum.StrEnum]) -> str:
     return f"one of {', '.join(f'`{word}`' for word in words)}"
 
@@ -131,6 +140,14 @@ ANNOTATIONS = (
         meaning="only this share of a workload's pods has the preference, always the same pods",
         field="prefer_share",
         parse=_parse_share,
+    ),
+    Annotation(
+        key=SPREAD,
+        writers=_AUTHORS,
+        values="`true` or `false`",
+        meaning="spread the replicas of a workload over the architectures of their images, without a preference",
+        field="spread",
+        parse=_parse_switch,
     ),
     Annotation(
         key=UNKNOWN,

@@ -17,6 +17,7 @@ from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unkno
 from extender.placement.gate import GATED_LABEL
 from extender.placement.patch import Json, JsonObject, look
 from extender.placement.reasons import Constraint, refusal_text
+from extender.placement.spread import replica_labels
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -30,6 +31,7 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
     scheduler_name: msgspec.Raw | msgspec.UnsetType
     node_selector: msgspec.Raw | msgspec.UnsetType
     scheduling_gates: msgspec.Raw | msgspec.UnsetType
+    topology_spread_constraints: msgspec.Raw | msgspec.UnsetType
 
 
 class _Touched(msgspec.Struct, frozen=True):
@@ -46,7 +48,8 @@ class Creation(msgspec.Struct, frozen=True):
     """Everything that a mutation depends on, besides the operator's settings. Equal creations get equal mutations.
 
     `touched` is JSON. `facts` are those of `images`. `cluster` holds the platforms of the cluster's nodes. `may_hold`:
-    whether the pod may be held, since somebody will let it go.
+    whether the pod may be held, since somebody will let it go. `replica_labels` select the pods of its workload if they
+    are to be spread.
     """
 
     touched: bytes
@@ -55,6 +58,7 @@ class Creation(msgspec.Struct, frozen=True):
     overrides: Overrides
     cluster: frozenset[Platform]
     may_hold: bool = False
+    replica_labels: tuple[tuple[str, str], ...] = ()
 
     def document(self) -> JsonObject:
         """A new copy of the touched parts as plain JSON, which the caller may change."""
@@ -107,7 +111,14 @@ def read_creation(
         _Metadata(_ours(pod.metadata.annotations), _our_label(pod.metadata.labels, spec))
         if pod.metadata
         else msgspec.UNSET,
-        _Spec(spec.tolerations, spec.affinity, spec.scheduler_name, spec.node_selector, spec.scheduling_gates),
+        _Spec(
+            spec.tolerations,
+            spec.affinity,
+            spec.scheduler_name,
+            spec.node_selector,
+            spec.scheduling_gates,
+            spec.topology_spread_constraints,
+        ),
     )
     return Creation(
         _ENCODER.encode(touched),
@@ -116,6 +127,7 @@ def read_creation(
         overrides,
         cluster,
         may_hold,
+        tuple(replica_labels(pod).items()) if overrides.spread else (),
     )
 
 

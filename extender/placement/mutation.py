@@ -230,6 +230,7 @@ class Mutator:
             selector=planned.selector,
             required=planned.required,
             preferred=planned.preferred,
+            spread=planned.spread,
             scheduler_name=self._admission.scheduler_name,
         )
         return annotate(document, added, verdict.reason) if verdict.reason or added != NOTHING else added

@@ -9,8 +9,14 @@ from typing import cast
 import msgspec
 
 from extender.images.platform import Platform
-from extender.kubernetes.core_v1 import Affinity, NodeAffinity, PreferredSchedulingTerm, Toleration
-from extender.placement.additions import AFFINITY_PATH, TOLERATIONS_PATH
+from extender.kubernetes.core_v1 import (
+    Affinity,
+    NodeAffinity,
+    PreferredSchedulingTerm,
+    Toleration,
+    TopologySpreadConstraint,
+)
+from extender.placement.additions import AFFINITY_PATH, SPREAD_PATH, TOLERATIONS_PATH
 from extender.placement.affinity import (
     AffinityMode,
     Alternatives,
@@ -27,6 +33,7 @@ from extender.placement.patch import Json, JsonObject, look
 from extender.placement.platform_intersections import PlatformIntersection, PlatformIntersections
 from extender.placement.policy import Policy, preference_for
 from extender.placement.reasons import Constraint, refusal_text, shown_reference
+from extender.placement.spread import plan_spread
 from extender.placement.tolerations import TolerationRule, is_covered
 
 
@@ -51,6 +58,7 @@ class PlannedAdditions(msgspec.Struct, frozen=True):
     selector: Mapping[str, str] = {}
     required: tuple[Alternatives, ...] = ()
     preferred: tuple[PreferredSchedulingTerm, ...] = ()
+    spread: tuple[TopologySpreadConstraint, ...] = ()
     reason: str = ""
     warnings: tuple[str, ...] = ()
     impossible: bool = False
@@ -74,7 +82,10 @@ class Planner:
 
     def plan(self, creation: Creation, document: JsonObject, treatment: Treatment) -> PlannedAdditions:
         """What a pod that is being created gets; `document` has its touched parts as its author wrote them."""
-        return self._plan(creation, document, treatment, _plan_created)
+        planned = self._plan(creation, document, treatment, _plan_created)
+        if not creation.overrides.spread or planned.impossible:
+            return planned
+        return msgspec.structs.replace(planned, spread=self._plan_spread(creation, document))
 
     def plan_stored(self, creation: Creation, document: JsonObject, treatment: Treatment) -> PlannedAdditions:
         """What a pod that a gate holds gets, which the API server allows: no term more than the pod has."""
@@ -149,6 +160,17 @@ class Planner:
             return _NOTHING_REQUIRED
         restricts = bool(plan.selector) or any(plan.additions)
         return _PlannedRequired(plan.selector, plan.additions, refusal if restricts else "", warnings)
+
+    def _plan_spread(self, creation: Creation, document: JsonObject) -> tuple[TopologySpreadConstraint, ...]:
+        """Constraints for a multi-arch pod of a workload; none if the pod's own cannot be read."""
+        in_common = self.intersect(creation.facts, creation.cluster)
+        if len(in_common.architectures) < 2 or any(map(is_unresolved, creation.facts)):
+            return ()
+        try:
+            existing = msgspec.convert(look(document, SPREAD_PATH) or (), tuple[TopologySpreadConstraint, ...])
+        except msgspec.ValidationError:
+            return ()
+        return plan_spread(dict(creation.replica_labels), existing)
 
     def _plan_preferred(
         self, creation: Creation, in_common: PlatformIntersection, existing: NodeAffinity

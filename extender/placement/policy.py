@@ -110,7 +110,12 @@ def overrides_of(
 
 
 def preference_for(policy: Policy, overrides: Overrides) -> Mapping[str, int]:
-    """The score of each architecture for a multi-arch pod: the operator's map, unless `prefer` replaces it."""
+    """The score of each architecture for a multi-arch pod: the operator's map, unless `prefer` replaces it.
+
+    Empty for a pod that is spread over architectures.
+    """
+    if overrides.spread:
+        return {}
     if overrides.prefer is None:
         return policy.preference
     return {} if overrides.prefer == NO_PREFERENCE else {overrides.prefer: HIGHEST_PREFERENCE}

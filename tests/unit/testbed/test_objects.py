@@ -8,7 +8,7 @@ from testbed.objects import fake_node, namespace, pod
 
 def test_a_fake_node_states_its_platform_twice() -> None:
     """By label, as affinity sees it, and by nodeInfo, as our decisions do."""
-    node = msgspec.convert(fake_node("n", "arm64", labels={"zone": "a"}), Node)
+    node = msgspec.json.decode(msgspec.json.encode(fake_node("n", "arm64", labels={"zone": "a"})), type=Node)
     assert node.metadata is not None
     assert node.metadata.labels is not None
     assert (node.metadata.labels["kubernetes.io/arch"], node.metadata.labels["zone"]) == ("arm64", "a")

@@ -1,0 +1,108 @@
+"""Replicas on both architectures: which constraints a pod gets, by which labels, and that they can be taken back."""
+
+from typing import Any
+
+import pytest
+
+from extender.placement.annotations import SPREAD
+from tests.unit.placement.mutating import AMD64, MULTI, PREFERRED, after, mutate, pod, record_of, settings
+
+HASH = {"pod-template-hash": "5d4f8c7b9"}
+ARCH, HOST, ZONE = "kubernetes.io/arch", "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+OWN_ZONE = {"maxSkew": 2, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
+NONE = settings("none", rules=())
+
+
+def replica(labels: dict[str, str] | None = None, kind: str = "ReplicaSet", spread: str = "true", **spec: Any) -> Any:
+    """A pod that a controller has made."""
+    metadata: dict[str, Any] = {"annotations": {SPREAD: spread}, "labels": HASH if labels is None else labels}
+    if kind:
+        metadata["ownerReferences"] = [{"kind": kind, "name": "web", "controller": True}]
+    return pod(metadata=metadata, **spec)
+
+
+def weighed(key: str, skew: int, labels: dict[str, str], **more: str) -> dict[str, Any]:
+    """A constraint as the webhook writes it."""
+    selector = {"matchLabels": labels}
+    return {
+        "maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector, **more
+    }  # fmt: skip
+
+
+def by_architecture(labels: dict[str, str]) -> dict[str, Any]:
+    """The constraint on the architecture."""
+    return weighed(ARCH, 1, labels, nodeTaintsPolicy="Honor")
+
+
+def constraints_of(document: Any) -> Any:
+    """The pod's constraints."""
+    return document["spec"].get("topologySpreadConstraints", [])
+
+
+@pytest.mark.parametrize(
+    ("labels", "selected"),
+    [
+        pytest.param({"app": "web", **HASH}, HASH, id="ReplicaSet"),
+        pytest.param(
+            {"app": "db", "controller-revision-hash": "db-1", "apps.kubernetes.io/pod-index": "3"},
+            {"controller-revision-hash": "db-1"},
+            id="StatefulSet",
+        ),
+        pytest.param(
+            {"batch.kubernetes.io/controller-uid": "u", "controller-uid": "u", "job-name": "j"},
+            {"batch.kubernetes.io/controller-uid": "u"},
+            id="Job",
+        ),
+        pytest.param(
+            {"b": "2", "a": "1", "statefulset.kubernetes.io/pod-name": "x-0"}, {"a": "1", "b": "2"}, id="another"
+        ),
+    ],
+)
+def test_replicas_are_selected_by_what_they_share(labels: dict[str, str], selected: dict[str, str]) -> None:
+    """And the pod gets kube-scheduler's own constraint for hosts, which it would lose by having one."""
+    patched = after(replica(labels), MULTI, admission=NONE)
+    expected = [by_architecture(selected), weighed(HOST, 3, selected)]
+    assert constraints_of(patched) == expected
+    assert mutate(patched, MULTI, admission=NONE).patch == b""
+    assert record_of(patched)["spread"] == expected
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        pytest.param(replica(topologySpreadConstraints=[OWN_ZONE]), [OWN_ZONE, by_architecture(HASH)], id="on zones"),
+        pytest.param(
+            replica(topologySpreadConstraints=[OWN_ZONE | {"topologyKey": ARCH}]),
+            [OWN_ZONE | {"topologyKey": ARCH}],
+            id="on architectures",
+        ),
+        pytest.param(replica(spread="false"), [], id="switched off"),
+        pytest.param(replica(kind=""), [], id="no controller"),
+        pytest.param(replica({}), [], id="no label"),
+        pytest.param(replica(topologySpreadConstraints={"x": 1}), {"x": 1}, id="no list"),
+    ],
+)
+def test_what_the_pod_has_stays(document: Any, expected: Any) -> None:
+    """A constraint of its own on architectures is its author's word."""
+    assert constraints_of(after(document, MULTI, admission=NONE)) == expected
+
+
+def test_a_single_architecture_needs_no_constraint() -> None:
+    """It would keep the pod off no node."""
+    assert constraints_of(after(replica(), AMD64, admission=NONE)) == []
+
+
+def test_a_pod_that_is_spread_has_no_preference() -> None:
+    """Which would outvote the constraint."""
+    patched = after(replica(), MULTI, admission=settings("both"))
+    assert PREFERRED not in str(patched["spec"].get("affinity"))
+    assert constraints_of(patched)
+
+
+def test_constraints_are_taken_back_when_a_sidecar_leaves_one_architecture() -> None:
+    """With the list that was made for them, and not those of others."""
+    patched = after(replica(images=1), MULTI, admission=NONE)
+    patched["spec"]["containers"].append({"name": "sidecar", "image": "sidecar:1"})
+    assert "topologySpreadConstraints" not in after(patched, MULTI, AMD64, admission=NONE)["spec"]
+    patched["spec"]["topologySpreadConstraints"].append(OWN_ZONE)
+    assert constraints_of(after(patched, MULTI, AMD64, admission=NONE)) == [OWN_ZONE]
