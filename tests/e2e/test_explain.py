@@ -118,7 +118,7 @@ async def test_where_affinity_decides_the_words_are_the_annotation_s(world: Worl
     [told] = (await run_command(world, "explain", "pod-0", "-n", where, "-o", "json", setting)).told
     [kind] = told["nodes"]
     assert kind["answer"] == "no"
-    assert [each["rule"] for each in kind["obstacles"]] == ["affinity"]
+    assert [each["rule"] for each in kind["obstacles"]] == ["selector"]
     assert kind["words"] == told["annotation"] == annotation
     assert told["webhook"]["patch"] == []  # a second pass changes nothing
     assert "kubernetes.io/arch" in told["added"]
@@ -128,6 +128,7 @@ async def test_a_workload_is_explained_as_its_pods_will_be_created(world: World)
     """With the toleration and affinity that the webhook would write, which a dry run of the real one confirms."""
     await world.create_nodes("arm64", 1, taints=[ARM_TAINT])
     await world.create_nodes("amd64", 1)
+    await world.create_nodes("s390x", 1)
     service = await world.start_service("admission.node_affinity=required", mode=Mode.WEBHOOK)
     await world.register_webhook(service)
     where = await world.namespace()
@@ -137,7 +138,7 @@ async def test_a_workload_is_explained_as_its_pods_will_be_created(world: World)
     live = await run_command(world, "explain", "deploy/web", "-n", where, "-o", "json", setting)
     assert live.code == 0, live.errors
     [told] = live.told
-    assert answers(told) == {"linux/amd64": ["yes"], "linux/arm64": ["yes"]}
+    assert answers(told) == {"linux/amd64": ["yes"], "linux/arm64": ["yes"], "linux/s390x": ["no"]}
     manifest = msgspec.json.encode(deployment("web", where, spec))
     from_file = await run_command(world, "explain", "-f", "-", "-o", "json", setting, stdin=manifest)
     assert from_file.told[0]["nodes"] == told["nodes"]
