@@ -576,7 +576,30 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "default",
         "",
         verbs_of,
-        {"nodes": ["get", "list", "watch"], "pods": ["watch"], "namespaces": ["list", "watch"], "secrets": ["get"]},
+        {
+            "nodes": ["get", "list", "watch"],
+            "pods": ["list", "watch"],
+            "namespaces": ["list", "watch"],
+            "secrets": ["get"],
+        },
+    ),
+    (
+        "role-for-tags-that-are-checked",
+        "webhook",
+        "config: {drift: {check_seconds: 3600}}",
+        lambda o: {
+            name: verbs for name, verbs in verbs_of(o).items() if name not in ("nodes", "namespaces", "secrets")
+        },
+        {"pods": ["list"]},
+    ),
+    (
+        "role-for-events-of-drift",
+        "webhook",
+        "config: {drift: {events: true}}",
+        lambda o: {
+            name: verbs for name, verbs in verbs_of(o).items() if name not in ("nodes", "namespaces", "secrets")
+        },
+        {"pods": ["list"], "events": ["create"], "replicasets": ["get"], "jobs": ["get"]},
     ),
     (
         "role-for-gates",

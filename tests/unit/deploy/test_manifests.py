@@ -141,7 +141,7 @@ def test_the_role_is_what_the_service_reads_and_no_more(mode: str) -> None:
     """One rule per resource that is watched, and `get` where one object is looked up by name."""
     used = {resource.name: {"list", "watch"} for resource in (NODES, NAMESPACES)}
     if mode != "webhook":  # where the scheduler verbs are asked
-        used["pods"] = {"watch"}  # PendingPods
+        used["pods"] = {"watch", "list"}  # PendingPods; DriftWatch, of those that use an image whose tag has moved
         used["nodes"].add("get")  # NodeView.find: a node that the scheduler has seen and our watch has not
     used["secrets"] = {"get"}  # ClusterSecrets.read_logins: pull secrets, by the name a pod gives
     rules = of_mode(mode, "ClusterRole")["rules"]
