@@ -197,21 +197,23 @@ class DriftWatch:
         try:
             templates = await self._templates({(each.target.repository, each.target.name) for each in drifts})
             await self._side_by_side(templates, lambda each: self._judge(each, drifts))
+            for drift in drifts:
+                await self._conclude(drift)
         except ClusterError as exc:
             DRIFT[_UNCHECKED].inc(len(drifts))
             log.warning("image.drift_unchecked", images=len(drifts), first=drifts[0].image, why=str(exc))
-            return
         except Exception:
             DRIFT[_UNCHECKED].inc(len(drifts))
             log.exception("image.drift_failed", images=len(drifts), first=drifts[0].image)
-            return
-        for drift in drifts:
-            if not drift.uses:
-                DRIFT[_UNUSED].inc()
-            for change, uses in drift.uses.items():
-                _log(drift, change, uses)
-                if self._events:
-                    await self._tell(self._events, drift, change, uses)
+
+    async def _conclude(self, drift: _Drift) -> None:
+        """Counts the change, and tells of it if it concerns somebody."""
+        if not drift.uses:
+            DRIFT[_UNUSED].inc()
+        for change, uses in drift.uses.items():
+            _log(drift, change, uses)
+            if self._events:
+                await self._tell(self._events, drift, change, uses)
 
     async def _confirm_again_and_again(self) -> None:
         """Asks registries for the tags in use that none has confirmed within `check_seconds`."""
