@@ -24,10 +24,11 @@ def resident_image(index: int) -> str:
     return f"{REGISTRY}/team-{index % 97}/service-{index}:1.{index}.0"
 
 
-def pod(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST) -> dict[str, Any]:
+def pod(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST, rack: str = "") -> dict[str, Any]:
     """Returns a pod as an API server stores it: the first image is the app's container, the others are sidecars.
 
-    `serial`, of eight characters, differs between the pods of one Deployment, `template` between Deployments.
+    `serial`, of eight characters, differs between the pods of one Deployment, `template` between Deployments. With a
+    `rack` its node affinity has a term for that.
     """
     app = f"checkout-{template}"
     owner = f"{app}-7c9f8d6b5"
@@ -54,6 +55,7 @@ def pod(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST) 
             "restartPolicy": "Always",
             "dnsPolicy": "ClusterFirst",
             "nodeSelector": {"example.com/shop": template},
+            **({"affinity": _in_rack(rack)} if rack else {}),
             "serviceAccountName": "checkout",
             "securityContext": {},
             "schedulerName": "default-scheduler",
@@ -90,6 +92,11 @@ def _sidecar(index: int, image: str) -> dict[str, Any]:
         "terminationMessagePolicy": "File",
         "imagePullPolicy": "IfNotPresent",
     }
+
+
+def _in_rack(rack: str) -> dict[str, Any]:
+    term = {"matchExpressions": [{"key": "example.com/rack", "operator": "In", "values": [rack]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
 def _tolerates(what: str) -> dict[str, Any]:
@@ -149,9 +156,10 @@ def by_nodes(images: tuple[str, ...], nodes: int) -> bytes:
     return msgspec.json.encode({"Pod": pod(images), "Nodes": {"metadata": {}, "items": items}, "NodeNames": None})
 
 
-def review(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST) -> bytes:
+def review(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST, rack: str = "") -> bytes:
     """Returns the AdmissionReview of the pod's creation, about 3 KB with two images."""
     kind = {"group": "", "version": "v1", "kind": "Pod"}
+    created = pod(images, serial=serial, template=template, rack=rack)
     resource = {"group": "", "version": "v1", "resource": "pods"}
     return msgspec.json.encode(
         {
@@ -169,7 +177,7 @@ def review(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRS
                     "username": "system:serviceaccount:kube-system:replicaset-controller",
                     "groups": ["system:authenticated"],
                 },
-                "object": {"kind": "Pod", "apiVersion": "v1", **pod(images, serial=serial, template=template)},
+                "object": {"kind": "Pod", "apiVersion": "v1", **created},
                 "oldObject": None,
                 "dryRun": False,
                 "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},

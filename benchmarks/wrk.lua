@@ -14,6 +14,21 @@ local function drawn()
   return prepared[math.random(#prepared)]
 end
 
+-- The parts of a text between the markers: to join them takes a tenth of the time that replacing the markers takes, so
+-- that what sends the requests is not what the measurement shows.
+local function parts_of(text, marker)
+  local parts, from = {}, 1
+  while true do
+    local first, last = text:find(marker, from, true)
+    if not first then
+      parts[#parts + 1] = text:sub(from)
+      return parts
+    end
+    parts[#parts + 1] = text:sub(from, first - 1)
+    from = last + 1
+  end
+end
+
 -- One plain body is sent by wrk again and again. Only for what differs is Lua asked, before wrk begins to take the time.
 function init(arguments)
   local folder, files, marker, serial = arguments[1], tonumber(arguments[2]), arguments[3], tonumber(arguments[4])
@@ -29,9 +44,12 @@ function init(arguments)
   math.randomseed(1)
   request = drawn
   if marker ~= "" then
+    for number = 1, files do
+      prepared[number] = parts_of(prepared[number], marker)
+    end
     request = function()
       serial = (serial + 1) % 100000000
-      return (drawn():gsub(marker, string.format("%08d", serial)))
+      return table.concat(drawn(), string.format("%08d", serial))
     end
   end
 end
