@@ -3,7 +3,8 @@
 `python -m benchmarks.siege.api_server CORE NODES` prints a line when it listens, and ends when standard input is
 closed. Why not kube-apiserver: what is measured is the service, and a real one, with its etcd, would need more of the
 two cores than all that is here, would take minutes to be given 320 secrets of 10,000 entries, and has limits of its own
-on what attackers can do. What the service reads from either is the same: lists, watches, a secret by name.
+on what attackers can do. What the service reads from either is the same: lists, watches, a secret by name, and
+reviews of tokens and rights.
 
 Pods come by `POST /siege/pods`, one JSON document a line; watchers of pods are told of them.
 """
@@ -15,6 +16,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import uvloop
@@ -24,6 +26,8 @@ from benchmarks.payloads import node
 from benchmarks.siege.network import API_PORT, API_SERVER, HONEST_REGISTRIES, honest_host
 
 PODS = "/siege/pods"
+AUDITOR, NOBODY = "auditor", "nobody"
+"""The tokens, and names, of users: one may get the pods of every namespace, the other those of none."""
 LOGIN = "login"
 """The pull secret with one login, which every namespace has."""
 ENTRIES = 10_000
@@ -47,6 +51,8 @@ class ApiServer:
         if request.path == PODS:
             self._announce(await request.read())
             return web.Response()
+        if request.path.endswith("reviews"):
+            return _review(msgspec.json.decode(await request.read()))
         if request.query.get("watch") == "true":
             return await self._watch(request)
         if "/secrets/" in request.path:
@@ -93,6 +99,16 @@ class ApiServer:
             yield events
         finally:
             self._watchers.remove(events)
+
+
+def _review(review: dict[str, Any]) -> web.Response:
+    """Answers a TokenReview or a SubjectAccessReview."""
+    spec = review["spec"]
+    name = spec.get("token", "")
+    user = {"authenticated": name in (AUDITOR, NOBODY), "user": {"username": name}}
+    status = user if review["kind"] == "TokenReview" else {"allowed": spec["user"] == AUDITOR}
+    body = msgspec.json.encode({**review, "status": status})
+    return web.Response(status=201, body=body, content_type="application/json")
 
 
 async def _next(events: asyncio.Queue[bytes]) -> bytes:

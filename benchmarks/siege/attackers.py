@@ -12,20 +12,21 @@ import ssl
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 
 import msgspec
 import uvloop
 
-from benchmarks.siege.api_server import PODS
-from benchmarks.siege.attacks import ATTACKS, StrangersAttack, TenantsAttack, forged_pod
+from benchmarks.siege.api_server import AUDITOR, NOBODY, PODS
+from benchmarks.siege.attacks import ATTACKS, StrangersAttack, TenantsAttack, asked_images, forged_pod
 from benchmarks.siege.callers import Caller, CallFailed, any_certificate, request_head
-from benchmarks.siege.network import ADMISSION_PORT, API_PORT, API_SERVER, SERVICE, STRANGERS
+from benchmarks.siege.network import ADMISSION_PORT, API_PORT, API_SERVER, FACTS_PORT, SERVICE, STRANGERS
 from benchmarks.siege.pods import review_of
 from benchmarks.siege.records import AttackRecord, encode_record
 
 FORGED_PER_SECOND = 1000.0
+FACTS_PER_SECOND, MUCH_PER_SECOND = 1000.0, 100.0
 SLOW_CONNECTIONS, SLOW_BODY_BYTES, SLOW_PIECE_BYTES = 500, 8 << 20, 256 << 10
 IDLE_CONNECTIONS = 4000  # of which half never end their handshake
 REVIEWS = 100  # under way at once, of which a busy API server allows 200 in all
@@ -49,7 +50,14 @@ class Attackers:
         """Attacks until cancelled."""
         if isinstance(attack, TenantsAttack):
             await self._besiege(attack)
-        programs = {"forge": self._forge, "send_slowly": self._send_slowly, "idle": self._idle}
+        programs = {
+            "forge": self._forge,
+            "send_slowly": self._send_slowly,
+            "idle": self._idle,
+            "invent_tokens": self._invent_tokens,
+            "ask_without_rights": self._ask_without_rights,
+            "ask_much": self._ask_much,
+        }
         if isinstance(attack, StrangersAttack):
             await programs[attack.program]()
 
@@ -76,6 +84,27 @@ class Attackers:
                 continue
             caller = callers[number % len(callers)]
             self._start(self._ask(caller, "/admission/pods", review_of(forged_pod(number)), "reviews"))
+
+    async def _invent_tokens(self) -> None:
+        await self._ask_for_facts(FACTS_PER_SECOND, lambda number: f"invented-{number}")
+
+    async def _ask_without_rights(self) -> None:
+        await self._ask_for_facts(FACTS_PER_SECOND, lambda _number: NOBODY)
+
+    async def _ask_much(self) -> None:
+        await self._ask_for_facts(MUCH_PER_SECOND, lambda _number: AUDITOR)
+
+    async def _ask_for_facts(self, per_second: float, token_of: Callable[[int], str]) -> None:
+        """Asks about new images from strangers' addresses, with that token for each question."""
+        callers = [Caller(SERVICE, FACTS_PORT, source=source, tls=self._tls) for source in STRANGERS]
+        async for number in _paced(per_second * self._share):
+            if len(self._under_way) >= _FORGERS:
+                self.counts["questions not sent, too many under way"] += 1
+                await asyncio.sleep(0)
+                continue
+            body = msgspec.json.encode({"images": asked_images(number)})
+            caller = callers[number % len(callers)]
+            self._start(self._ask(caller, "/facts", body, "questions", token_of(number)))
 
     async def _send_slowly(self) -> None:
         """Keeps connections on which large bodies arrive in pieces and never end."""
@@ -130,9 +159,9 @@ class Attackers:
         finally:
             writer.transport.abort()
 
-    async def _ask(self, caller: Caller, path: str, body: bytes, what: str) -> None:
+    async def _ask(self, caller: Caller, path: str, body: bytes, what: str, token: str = "") -> None:
         try:
-            await caller.ask(path, body, TIMEOUT_SECONDS)
+            await caller.ask(path, body, TIMEOUT_SECONDS, token)
         except CallFailed as exc:
             self.counts[f"{what}: {exc}"] += 1
         else:

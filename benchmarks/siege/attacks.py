@@ -1,7 +1,8 @@
 """The attacks, by name: what attackers send, at which rates, and from where.
 
 A tenant's attack comes as pods of five namespaces: reviews that the API server relays to the path with the token, and
-pending pods that the watch tells of. Strangers call from addresses of their own and have no token.
+pending pods that the watch tells of. Strangers call from addresses of their own and have no path token; those that ask
+for facts may be users of the cluster.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ PLUGIN_PATTERN = attacking_host("*", "plugin")
 """The images that the credential-provider plugin serves, which hangs."""
 SECRETS = 64
 HOSTS = 16
+IMAGES_ASKED = 64  # as many as a question may name
 
 
 class TenantsAttack(msgspec.Struct, frozen=True):
@@ -52,6 +54,12 @@ def forged_pod(number: int) -> dict[str, Any]:
     return new_pod(honest_namespace(number), number, [image], [LOGIN])
 
 
+def asked_images(number: int) -> list[str]:
+    """Returns the images of the `number`-th question about facts, all of them new and there."""
+    first = number * IMAGES_ASKED
+    return [f"{attacking_host(f'r{index % HOSTS}', 'any')}/f-{index}:1" for index in range(first, first + IMAGES_ASKED)]
+
+
 def _hosts(kind: str, path: str) -> Callable[[int], str]:
     """Returns images at 16 hosts of an attacker, all of them new."""
     return lambda number: f"{attacking_host(f'r{number % HOSTS}', kind)}/{path}-{number}:1"
@@ -75,6 +83,9 @@ ATTACKS: dict[str, TenantsAttack | StrangersAttack] = {
     "forged": StrangersAttack("forged reviews, 1,000/s", "forge"),
     "bodies": StrangersAttack("slow bodies, 500 connections", "send_slowly"),
     "idle": StrangersAttack("idle TLS connections, 4,000", "idle"),
+    "tokens": StrangersAttack("invented tokens for facts, 1,000/s", "invent_tokens"),
+    "rights": StrangersAttack("facts without rights, 1,000/s", "ask_without_rights"),
+    "facts": StrangersAttack("facts of 64 new images each, 100/s", "ask_much"),
     "secrets": TenantsAttack("64 secrets of 10,000 entries", _hosts("any", "s"), 1, 10.0, secrets=SECRETS),
     "indexes": TenantsAttack("hostile indexes", _hosts("hostile", "i"), 20),
     "hang": TenantsAttack("registries that hang", _new_hosts("hang")),

@@ -37,9 +37,10 @@ def any_certificate() -> ssl.SSLContext:
     return context
 
 
-def request_head(path: str, body_bytes: int) -> bytes:
-    """Returns the head of a POST with a body of so many bytes."""
-    return _HEAD % path.encode() + b"Content-Length: %d\r\n\r\n" % body_bytes
+def request_head(path: str, body_bytes: int, token: str = "") -> bytes:
+    """Returns the head of a POST with a body of so many bytes, and with a bearer token if one is given."""
+    shown = b"Authorization: Bearer %b\r\n" % token.encode() if token else b""
+    return _HEAD % path.encode() + shown + b"Content-Length: %d\r\n\r\n" % body_bytes
 
 
 class Caller:
@@ -51,11 +52,11 @@ class Caller:
         self._tls = tls
         self._idle: list[Stream] = []
 
-    async def ask(self, path: str, body: bytes, timeout_seconds: float) -> bytes:
+    async def ask(self, path: str, body: bytes, timeout_seconds: float, token: str = "") -> bytes:
         """Returns the body of the answer. Raises CallFailed."""
         try:
             async with asyncio.timeout(timeout_seconds):
-                return await self._ask(request_head(path, len(body)) + body)
+                return await self._ask(request_head(path, len(body), token) + body)
         except TimeoutError:
             raise CallFailed("timed out") from None
         except (OSError, asyncio.IncompleteReadError, ValueError) as exc:

@@ -5,13 +5,14 @@ credentials. An image alone is told to whoever may get pods: with the operator's
 namespace, else as anybody may see it. No pull secret is used for an image alone.
 """
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from extender.budgets import UNAUTHENTICATED
+from extender.budgets import UNAUTHENTICATED, Budget, declare_budget
 from extender.cluster.caller_access import AccessBusy, CallerAccess
 from extender.credentials.keyring import JoinedKeyring
 from extender.images.content import Evidence
@@ -35,6 +36,15 @@ GATEKEEPER = UserInfo(username="system:multiarch-extender:gatekeeper")
 """Who shows a certificate of the authority that is trusted for Gatekeeper; `system:` is no name that people have."""
 _MOST_IMAGE = 1024  # characters; references that can be pulled have fewer than 800
 _MOST_IMAGES = 64  # of one request; nearly all pods have fewer than ten
+# An image that is not fresh counts for so long at least. So a user has 128 of them looked up in a second at most.
+_LOOKUP_SECONDS = 1.0
+_LOOKUPS = declare_budget(
+    "outlets.facts.lookups",
+    unit="images that callers have looked up, by user, each for a second at least",
+    total=256,
+    most_each=128,
+    why="two questions about the most images; 1,000 a second tripled the latency of reviews",
+)
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
 _POD = msgspec.json.Decoder(NamedPod)
 _PROVIDER_REQUEST = msgspec.json.Decoder(ProviderRequest)
@@ -89,6 +99,7 @@ class FactsOutlet:
         self._observed_pods = observed_pods
         self._platforms = platforms
         self._wait_seconds = wait_seconds
+        self._lookups = Budget(_LOOKUPS)
 
     async def identify(self, token: str, address: str) -> UserInfo | None:
         """Whose the token is; None if it is nobody's.
@@ -176,8 +187,10 @@ class FactsOutlet:
             raise RefusedCaller(400, f"an image has more than {_MOST_IMAGE} characters")
         images = [ImageQuery(reference) for reference in references]
         resolver = self._pod_resolver.resolver
-        async with _refusing_when_busy(), self._access.turn(user):
-            await resolver.resolve_all(images, keyring, self._wait_seconds)
+        due = sum(resolver.cache.fresh([image], keyring) is None for image in images)
+        with self._lookups_of(user, due):
+            async with _refusing_when_busy(), self._access.turn(user):
+                await resolver.resolve_all(images, keyring, self._wait_seconds)
         return [_facts(image.reference, resolver.evidence(image, keyring)) for image in images]
 
     async def observed(self, user: UserInfo, query: Mapping[str, str]) -> bytes:
@@ -193,6 +206,19 @@ class FactsOutlet:
         await self._require(user, namespace, "")
         async with _refusing_when_busy(), self._access.turn(user):
             return msgspec.json.encode(self._observed_pods.read(namespace))
+
+    @contextlib.contextmanager
+    def _lookups_of(self, user: UserInfo, number: int) -> Iterator[None]:
+        """Holds a part of the budget for so many lookups. Raises RefusedCaller."""
+        if number and not self._lookups.take(user.username, number):
+            raise RefusedCaller(503, f"{number} images are to be looked up, and too many others are; try again")
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + _LOOKUP_SECONDS
+        try:
+            yield
+        finally:
+            if number:
+                loop.call_at(max(ends, loop.time()), self._lookups.give_back, user.username, number)
 
     async def _require(self, user: UserInfo, namespace: str, name: str) -> None:
         if not await self._may(user, namespace, name):

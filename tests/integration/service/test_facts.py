@@ -272,3 +272,20 @@ async def test_the_documented_policies_ask_what_is_answered(facts: Facts) -> Non
     assert names["names"]["kind"] == constraint["kind"]
     properties = names["validation"]["openAPIV3Schema"]["properties"]
     assert constraint["spec"]["parameters"].keys() == properties.keys()
+
+
+async def test_lookups_have_a_budget_for_each_user(facts: Facts) -> None:
+    """Who asks about more new images than it may is refused, others are not, and what is known costs nothing of it."""
+    multi = facts.image("library/multi")
+    assert (await facts.ask("/facts", {"images": [multi]}, token="auditor"))[0] == 200
+
+    def question(round_: int) -> dict[str, Any]:
+        return {"images": [facts.image(f"library/new-{round_}-{number}") for number in range(60)], "namespace": "shop"}
+
+    found = await asyncio.gather(*(facts.ask("/facts", question(number), token="auditor") for number in range(4)))
+    assert sorted(status for status, _ in found) == [200, 200, 503, 503]
+    [why, _] = [told["error"] for status, told in found if status == 503]
+    assert why == "60 images are to be looked up, and too many others are; try again"
+    assert (await facts.ask("/facts", {"images": [multi] * 64}, token="auditor"))[0] == 200
+    one = {"images": [facts.image("library/other")], "namespace": "shop"}
+    assert (await facts.ask("/facts", one, token="reader"))[0] == 200
