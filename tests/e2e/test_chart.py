@@ -42,7 +42,7 @@ MODES = {
     "all": {"secondScheduler": {"enabled": True}, "defaultScheduler": {"enabled": True}},
 }
 EVERYTHING = {
-    "monitoring": {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}},
+    "monitoring": {name: {"enabled": True} for name in ("serviceMonitor", "podMonitor", "prometheusRule")},
     "certificates": {"source": "cert-manager"},
     "namespace": {"create": True},
     "store": {"kind": "redis", "redis": {"address": "redis", "passwordSecret": "p", "caSecret": "c"}, "keySecret": "k"},
@@ -55,10 +55,15 @@ POLICIES = {
     }
 }
 FOREIGN = {
-    "monitoring.coreos.com": ("servicemonitors", "podmonitors"),
+    "monitoring.coreos.com": ("servicemonitors", "podmonitors", "prometheusrules"),
     "cert-manager.io": ("issuers", "certificates"),
 }
-KINDS = {"servicemonitors": "ServiceMonitor", "podmonitors": "PodMonitor", "issuers": "Issuer"}
+KINDS = {
+    "servicemonitors": "ServiceMonitor",
+    "podmonitors": "PodMonitor",
+    "prometheusrules": "PrometheusRule",
+    "issuers": "Issuer",
+}
 
 
 @pytest.fixture(scope="session")

@@ -771,6 +771,16 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         ("p", [{"port": "operations", "interval": "5s"}]),
     ),
     (
+        "prometheus-rule",
+        "default",
+        "{monitoring.prometheusRule.enabled: true, monitoring.prometheusRule.labels: {release: p}}",
+        lambda o: (
+            one(o, "PrometheusRule")["metadata"]["labels"]["release"],
+            one(o, "PrometheusRule")["spec"],
+        ),
+        ("p", yaml.safe_load((CHART / "files" / "rules.yaml").read_text())),
+    ),
+    (
         "namespace",
         "webhook",
         "{namespace.create: true, namespace.labels: {a: b}}",
