@@ -3,11 +3,18 @@
 Nothing is installed: the package is unpacked into the cache folder, once.
 """
 
+import socket
+import subprocess
 from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
 
 from testbed.debian_package import find_package
 
 _PACKAGE = "prometheus"
+_END_SECONDS = 10
 
 
 def find_promtool() -> Path:
@@ -17,3 +24,55 @@ def find_promtool() -> Path:
         ProgramMissing: it is missing and cannot be fetched.
     """
     return find_package(_PACKAGE) / "usr" / "bin" / "promtool"
+
+
+def find_prometheus() -> Path:
+    """Returns the path of the prometheus program.
+
+    Raises:
+        ProgramMissing: it is missing and cannot be fetched.
+    """
+    return find_package(_PACKAGE) / "usr" / "bin" / _PACKAGE
+
+
+class DebianPrometheus:
+    """`with DebianPrometheus(program, folder, target, rules) as prometheus:` runs a server on 127.0.0.1 until the end.
+
+    It scrapes `target` (host:port) and judges the file `rules` five times a second; `prometheus.url` has its API.
+    """
+
+    def __init__(self, program: Path, folder: Path, target: str, rules: Path) -> None:
+        configuration = {
+            "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "200ms"},
+            "rule_files": [str(rules)],
+            "scrape_configs": [{"job_name": "multiarch-extender", "static_configs": [{"targets": [target]}]}],
+        }
+        (folder / "prometheus.yml").write_bytes(msgspec.yaml.encode(configuration))
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = folder / "prometheus.log"
+        self._command = [
+            str(program),
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ]
+
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait(_END_SECONDS)
+
+
+def _free_port() -> int:
+    """Returns a free port. Prometheus does not tell which it chose."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
