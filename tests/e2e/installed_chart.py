@@ -1,0 +1,223 @@
+"""A part of the chart as processes on this machine: its own settings, account and rights, and a record of their use."""
+
+import asyncio
+import base64
+import ssl
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+import yaml
+from aiohttp import web
+
+from extender.demo.registry import EmbeddedRegistry
+from testbed.api_client import ApiClient
+from testbed.chart import objects_of, render
+from testbed.control_plane import LocalCluster
+from testbed.objects import KubernetesObject, namespace
+from testbed.processes import Process, free_port
+
+OURS = "multiarch-extender"
+READY_SECONDS = 60.0
+GRACE_SECONDS = 30.0
+
+
+class Recorder:
+    """An API server's address that passes everything on, and keeps which verbs of which resources were used."""
+
+    def __init__(self, server: str, tls: ssl.SSLContext, session: aiohttp.ClientSession) -> None:
+        self.used: set[tuple[str, str]] = set()
+        self.refused: set[str] = set()
+        self._server, self._tls, self._session = server, tls, session
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Passes the request on and its answer back, as it comes."""
+        headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
+        body = await request.read()
+        async with self._session.request(
+            request.method, f"{self._server}{request.raw_path}", data=body, headers=headers, ssl=self._tls
+        ) as answer:
+            if used := _right(request):
+                self.used.add(used)
+            if answer.status == 403:
+                self.refused.add(request.raw_path)
+            passed = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.content_type})
+            await passed.prepare(request)
+            async for chunk in answer.content.iter_any():
+                await passed.write(chunk)
+        return passed
+
+
+def _right(request: web.Request) -> tuple[str, str] | None:
+    """(resource, verb) of a request; None for discovery, which every account may ask for."""
+    parts = urlsplit(request.raw_path).path.strip("/").split("/")
+    parts = parts[2:] if parts[0] == "api" else parts[3:]  # api/v1/…, apis/GROUP/VERSION/…
+    if not parts:
+        return None
+    if parts[0] == "namespaces" and len(parts) > 2:
+        parts = parts[2:]
+    if request.method != "GET":
+        return parts[0], request.method
+    if request.query.get("watch") in ("1", "true"):
+        return parts[0], "watch"
+    return parts[0], "get" if len(parts) > 1 else "list"
+
+
+@asynccontextmanager
+async def recording(control_plane: LocalCluster) -> AsyncIterator[tuple[Recorder, str]]:
+    """A recorder in front of the API server, and its address."""
+    kubeconfig: dict[str, Any] = msgspec.yaml.decode(control_plane.kubeconfig.read_bytes())
+    cluster = kubeconfig["clusters"][0]["cluster"]
+    tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    port = free_port()
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False) as session:
+        recorder = Recorder(cluster["server"], tls, session)
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", recorder.handle)
+        runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        try:
+            yield recorder, f"http://127.0.0.1:{port}"
+        finally:
+            await runner.cleanup()
+
+
+class InstalledChart:
+    """A part of the chart as processes: replicas with its ConfigMap, Secret, ServiceAccount and role."""
+
+    def __init__(
+        self, folder: Path, objects: list[KubernetesObject], account: Path, registry: EmbeddedRegistry
+    ) -> None:
+        self.folder, self.objects = folder, objects
+        self._account, self._registry = account, registry
+        self.ports: list[tuple[int, int, int]] = []
+
+    @asynccontextmanager
+    async def replicas(self, count: int) -> AsyncIterator[list[Process]]:
+        """So many replicas, all ready, inside the block."""
+        async with AsyncExitStack() as running:
+            processes = [self._start(index) for index in range(count)]
+            for process in processes:
+                running.callback(process.stop, GRACE_SECONDS)
+            for process, (_, _, operations) in zip(processes, self.ports, strict=True):
+                await _until_ready(process, f"http://127.0.0.1:{operations}/readyz")
+            yield processes
+
+    def _start(self, index: int) -> Process:
+        scheduler, admission, operations = free_port(), free_port(), free_port()
+        self.ports.append((scheduler, admission, operations))
+        config = self.folder / "config.yaml"
+        (text,) = (each["data"]["config.yaml"] for each in self.objects if each["kind"] == "ConfigMap")
+        config.write_text(text)
+        settings: dict[str, object] = {
+            "cluster.kubeconfig": self._account,
+            "operations.listen": f"127.0.0.1:{operations}",
+            "registry.plain_http": f"['{self._registry.host}']",
+            "registry.allow": f"['*', '{self._registry.host}']",
+            "cache.url": "'memory:'",
+        }
+        if yaml.safe_load(text)["admission"]["listen"]:
+            settings["admission.listen"] = f"127.0.0.1:{admission}"
+            settings["admission.tls.certificate"] = self.folder / "tls.crt"
+            settings["admission.tls.key"] = self.folder / "tls.key"
+        if yaml.safe_load(text)["scheduler"].get("listen", "default"):
+            settings["scheduler.listen"] = f"127.0.0.1:{scheduler}"
+        command = [sys.executable, "-m", "extender", "serve", "--config", str(config)]
+        command += [f"--set={path}={value}" for path, value in settings.items()]
+        return Process(f"replica-{index}", command, self.folder / f"replica-{index}.log")
+
+
+async def _until_ready(process: Process, url: str) -> None:
+    async with asyncio.timeout(READY_SECONDS), aiohttp.ClientSession() as session:
+        while True:
+            with suppress(aiohttp.ClientError):
+                async with session.get(url) as answer:
+                    if answer.status == 200:
+                        return
+            assert process.is_running, process.tail()
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def installed(
+    api: ApiClient, control_plane: LocalCluster, server: str, registry: EmbeddedRegistry, folder: Path, values: object
+) -> AsyncIterator[InstalledChart]:
+    """The objects of these values, applied; the account's kubeconfig leads to `server`. They are gone afterwards."""
+    await api.apply(namespace(OURS))
+    objects = [each for each in objects_of(render(_map(values))) if each["kind"] != "ResourceQuota"]
+    for each in objects:
+        await api.apply(each)
+    try:
+        account = await _account(api, control_plane, server, objects, folder)
+        for each in objects:
+            if each["kind"] == "Secret":
+                for name, value in each["data"].items():
+                    (folder / name).write_bytes(base64.b64decode(value))
+        yield InstalledChart(folder, objects, account, registry)
+    finally:
+        for each in reversed(objects):
+            metadata = each["metadata"]
+            await api.delete(each["kind"], metadata["name"], metadata.get("namespace", ""), each["apiVersion"])
+
+
+def _map(values: object) -> Mapping[str, Any]:
+    return msgspec.convert(values, dict[str, Any])
+
+
+async def _account(
+    api: ApiClient, control_plane: LocalCluster, server: str, objects: list[KubernetesObject], folder: Path
+) -> Path:
+    """A kubeconfig with a token of the chart's ServiceAccount."""
+    (account,) = (each["metadata"] for each in objects if each["kind"] == "ServiceAccount")
+    path = f"/api/v1/namespaces/{OURS}/serviceaccounts/{account['name']}/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
+    token = (await api.request("POST", path, request))["status"]["token"]
+    kubeconfig: dict[str, Any] = msgspec.yaml.decode(control_plane.kubeconfig.read_bytes())
+    kubeconfig["users"] = [{"name": each["name"], "user": {"token": token}} for each in kubeconfig["users"]]
+    for each in kubeconfig["clusters"]:
+        each["cluster"] = {"server": server}
+    file = folder / "account.kubeconfig"
+    file.touch(mode=0o600)
+    file.write_bytes(msgspec.yaml.encode(kubeconfig))
+    return file
+
+
+@asynccontextmanager
+async def balanced(ports: list[int]) -> AsyncIterator[int]:
+    """A port whose connections go to these in turn, as a Service's do; one taken from the list gets no new ones."""
+    turn, ends = 0, set[asyncio.StreamWriter]()
+
+    async def carry(client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
+        nonlocal turn
+        turn += 1
+        server_in, server_out = await asyncio.open_connection("127.0.0.1", ports[turn % len(ports)])
+        ends.update((client_out, server_out))
+        await asyncio.gather(_pump(client_in, server_out), _pump(server_in, client_out))
+
+    server = await asyncio.start_server(carry, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for end in ends:
+            end.transport.abort()
+
+
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while chunk := await source.read(1 << 16):
+            sink.write(chunk)
+            await sink.drain()
+    sink.close()
+
+
+def rights_of(objects: list[KubernetesObject]) -> set[tuple[str, str]]:
+    """(resource, verb) of the service's ClusterRole."""
+    (role,) = (each for each in objects if each["kind"] == "ClusterRole")
+    return {(name, verb) for rule in role["rules"] for name in rule["resources"] for verb in rule["verbs"]}
