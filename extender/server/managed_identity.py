@@ -162,7 +162,8 @@ def _renew_tokens(
 
 
 def _new_token() -> str:
-    return secrets.token_urlsafe(_TOKEN_BYTES)
+    """Of digits and lower-case letters: the API server takes no others in the path of a webhook's Service."""
+    return secrets.token_hex(_TOKEN_BYTES)
 
 
 # The Secret's keys. Those of the certificate are the ones of a Secret of type kubernetes.io/tls.

@@ -1,6 +1,7 @@
 """What the webhook shows and trusts is replaced in time, and nobody is cut off meanwhile."""
 
 import functools
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -55,6 +56,13 @@ def test_new_identity_is_trusted_by_its_bundle() -> None:
     assert names_of(identity.serving.certificate) == frozenset(NAMES)
     assert trusts(identity.bundle, identity.serving.certificate, NOW)
     assert not is_issued_by(identity.authorities[0], identity.serving.certificate)
+
+
+def test_tokens_may_stand_in_the_path_of_a_service() -> None:
+    """The API server takes a path of DNS names there: no capital letter, no underscore, no hyphen at an end."""
+    tokens = [new_identity(NAMES, SHORT, NOW).tokens[0] for _ in range(5)]
+    assert all(re.fullmatch(r"[a-z0-9]{64}", token) for token in tokens)
+    assert len(set(tokens)) == 5
 
 
 def test_nothing_changes_before_it_is_due() -> None:
