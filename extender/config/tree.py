@@ -71,6 +71,8 @@ Days = Annotated[float, msgspec.Meta(gt=0, le=36_500)]
 class SelfManagedConfig(Section, frozen=True):
     secret: str = "multiarch-webhook-identity"  # noqa: S105  # its name
     """Secret in our namespace that the replicas share, and that their leader makes and renews."""
+    lease: str = "multiarch-extender-certificates"
+    """Lease in our namespace by which one replica at a time renews that Secret; one of its own for each Secret."""
     service: str = "multiarch-webhook"
     """The webhook's Service, whose DNS names the certificate is for."""
     names: tuple[str, ...] = ()

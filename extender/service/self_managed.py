@@ -41,7 +41,6 @@ from extender.service.outlets import REVIEWS
 
 log = structlog.get_logger()
 
-LEASE = "multiarch-extender-certificates"
 LOOK_SECONDS = 3.0
 START_SECONDS = 60.0
 
@@ -197,7 +196,7 @@ async def with_managed_files(config: Config, client: ClusterClient | None) -> As
         election = LeaderElection(
             client,
             namespace=client.namespace,
-            name=LEASE,
+            name=config.admission.self_managed.lease,
             identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
             clock=time.monotonic,
             wall_clock=time.time,

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import ssl
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,22 @@ from testbed.processes import Process, free_port
 OURS = "multiarch-extender"
 READY_SECONDS = 60.0
 GRACE_SECONDS = 30.0
+_VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+
+
+class Right(msgspec.Struct, frozen=True):
+    """A verb on a resource; on one object of it where there is a name."""
+
+    resource: str
+    verb: str
+    name: str = ""
 
 
 class Recorder:
-    """An API server's address that passes everything on, and keeps which verbs of which resources were used."""
+    """An API server's address that passes everything on, and keeps which rights were used."""
 
     def __init__(self, server: str, tls: ssl.SSLContext, session: aiohttp.ClientSession) -> None:
-        self.used: set[tuple[str, str]] = set()
+        self.used: set[Right] = set()
         self.refused: set[str] = set()
         self._server, self._tls, self._session = server, tls, session
 
@@ -53,19 +62,20 @@ class Recorder:
         return passed
 
 
-def _right(request: web.Request) -> tuple[str, str] | None:
-    """(resource, verb) of a request; None for discovery, which every account may ask for."""
+def _right(request: web.Request) -> Right | None:
+    """What a request takes; None for discovery, which every account may ask for."""
     parts = urlsplit(request.raw_path).path.strip("/").split("/")
     parts = parts[2:] if parts[0] == "api" else parts[3:]  # api/v1/…, apis/GROUP/VERSION/…
     if not parts:
         return None
     if parts[0] == "namespaces" and len(parts) > 2:
         parts = parts[2:]
+    resource, name = parts[0], "".join(parts[1:2])
     if request.method != "GET":
-        return parts[0], request.method
+        return Right(resource, _VERBS[request.method], name)
     if request.query.get("watch") in ("1", "true"):
-        return parts[0], "watch"
-    return parts[0], "get" if len(parts) > 1 else "list"
+        return Right(resource, "watch", name)
+    return Right(resource, "get" if name else "list", name)
 
 
 @asynccontextmanager
@@ -122,8 +132,10 @@ class InstalledChart:
             "registry.allow": f"['*', '{self._registry.host}']",
             "cache.url": "'memory:'",
         }
-        if yaml.safe_load(text)["admission"]["listen"]:
+        own = yaml.safe_load(text)["admission"]
+        if own["listen"]:
             settings["admission.listen"] = f"127.0.0.1:{admission}"
+        if "certificate" in own.get("tls", {}):
             settings["admission.tls.certificate"] = self.folder / "tls.crt"
             settings["admission.tls.key"] = self.folder / "tls.key"
         if yaml.safe_load(text)["scheduler"].get("listen", "default"):
@@ -154,10 +166,10 @@ async def installed(
     for each in objects:
         await api.apply(each)
     try:
-        account = await _account(api, control_plane, server, objects, folder)
+        account = await write_account(api, control_plane, server, objects, folder)
         for each in objects:
             if each["kind"] == "Secret":
-                for name, value in each["data"].items():
+                for name, value in each.get("data", {}).items():
                     (folder / name).write_bytes(base64.b64decode(value))
         yield InstalledChart(folder, objects, account, registry)
     finally:
@@ -170,7 +182,7 @@ def _map(values: object) -> Mapping[str, Any]:
     return msgspec.convert(values, dict[str, Any])
 
 
-async def _account(
+async def write_account(
     api: ApiClient, control_plane: LocalCluster, server: str, objects: list[KubernetesObject], folder: Path
 ) -> Path:
     """A kubeconfig with a token of the chart's ServiceAccount."""
@@ -182,6 +194,8 @@ async def _account(
     kubeconfig["users"] = [{"name": each["name"], "user": {"token": token}} for each in kubeconfig["users"]]
     for each in kubeconfig["clusters"]:
         each["cluster"] = {"server": server}
+    for each in kubeconfig["contexts"]:
+        each["context"]["namespace"] = OURS  # as a pod finds its own
     file = folder / "account.kubeconfig"
     file.touch(mode=0o600)
     file.write_bytes(msgspec.yaml.encode(kubeconfig))
@@ -190,11 +204,17 @@ async def _account(
 
 @asynccontextmanager
 async def balanced(ports: list[int]) -> AsyncIterator[int]:
-    """A port whose connections go to these in turn, as a Service's do; one taken from the list gets no new ones."""
+    """A port whose connections go to these in turn, as a Service's do; one taken from the list gets no new ones.
+
+    With none in the list connections are closed.
+    """
     turn, ends = 0, set[asyncio.StreamWriter]()
 
     async def carry(client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
         nonlocal turn
+        if not ports:
+            client_out.close()
+            return
         turn += 1
         server_in, server_out = await asyncio.open_connection("127.0.0.1", ports[turn % len(ports)])
         ends.update((client_out, server_out))
@@ -217,7 +237,20 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
     sink.close()
 
 
-def rights_of(objects: list[KubernetesObject]) -> set[tuple[str, str]]:
-    """(resource, verb) of the service's ClusterRole."""
-    (role,) = (each for each in objects if each["kind"] == "ClusterRole")
-    return {(name, verb) for rule in role["rules"] for name in rule["resources"] for verb in rule["verbs"]}
+def rights_of(objects: Sequence[KubernetesObject]) -> set[Right]:
+    """What the roles among the objects give, one by one."""
+    return {
+        Right(resource, verb, name)
+        for each in objects
+        if each["kind"] in ("Role", "ClusterRole")
+        for rule in each["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", [""])
+    }
+
+
+def used_rights(recorder: Recorder, objects: Sequence[KubernetesObject]) -> set[Right]:
+    """What was used, where a request for an object that no role names takes the right to all of the resource."""
+    given = rights_of(objects)
+    return {right if right in given else msgspec.structs.replace(right, name="") for right in recorder.used}

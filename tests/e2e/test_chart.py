@@ -27,6 +27,7 @@ from tests.e2e.installed_chart import (
     installed,
     recording,
     rights_of,
+    used_rights,
 )
 from tests.e2e.running import skip
 
@@ -41,7 +42,7 @@ MODES = {
 }
 EVERYTHING = {
     "monitoring": {name: {"enabled": True} for name in ("serviceMonitor", "podMonitor", "prometheusRule")},
-    "certificates": {"source": "cert-manager"},
+    "certificates": {"source": "certManager"},
     "namespace": {"create": True},
     "store": {"kind": "redis", "redis": {"address": "redis", "passwordSecret": "p", "caSecret": "c"}, "keySecret": "k"},
     "registries": {"caConfigMap": "m", "hosts": {"docker.io:443": ""}, "dockerConfigSecret": "d"},
@@ -175,7 +176,7 @@ async def test_two_replicas_of_the_webhook_use_every_right_they_have_and_no_othe
             assert "affinity" in await _dry_run(api, pod("p", f"{registry.host}/team/new:1")), reviews
             reviews += 1
         assert recorder.refused == set()
-        assert recorder.used == rights_of(chart.objects)
+        assert used_rights(recorder, chart.objects) == rights_of(chart.objects)
 
 
 async def _answered(chart: InstalledChart, count: int, api: ApiClient, registry: EmbeddedRegistry) -> list[bool]:
@@ -214,12 +215,12 @@ async def test_the_default_schedulers_part_uses_every_right_it_has_and_no_other(
                 url = f"http://127.0.0.1:{scheduler}/scheduler/filter"
                 async with session.post(url, data=json.dumps(arguments)) as answer:
                     result = await answer.json(content_type=None)
-                missing = rights_of(chart.objects) - recorder.used
+                missing = rights_of(chart.objects) - used_rights(recorder, chart.objects)
                 if not missing and result.get("NodeNames") == ["amd64", "new"]:
                     break
                 await asyncio.sleep(0.1)
         assert recorder.refused == set()
-        assert recorder.used == rights_of(chart.objects)
+        assert used_rights(recorder, chart.objects) == rights_of(chart.objects)
 
 
 async def _lead_to(api: ApiClient, objects: list[KubernetesObject], port: int) -> None:

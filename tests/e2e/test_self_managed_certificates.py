@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.service.self_managed import LEASE
+from extender.config.tree import SelfManagedConfig
 from testbed.api_client import ApiError
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import kept_to, pod
@@ -20,6 +20,7 @@ from tests.unit.docs.pages import blocks, page
 
 pytestmark = pytest.mark.e2e
 
+LEASE = SelfManagedConfig().lease
 NAMESPACE, SECRET, CONFIGURATION = "multiarch-extender", "multiarch-webhook-identity", "multiarch-webhook"
 DAY_SECONDS = 86_400
 CALLERS = 8
@@ -28,7 +29,10 @@ CALLERS = 8
 async def add_rights(world: World) -> None:
     """Those that the documentation gives, to the account of the webhook's manifest. No identity is there yet."""
     await world.account(Mode.WEBHOOK)
-    for kind, name, version in (("Secret", SECRET, "v1"), ("Lease", LEASE, "coordination.k8s.io/v1")):
+    for kind, name, version in (
+        ("Secret", SECRET, "v1"),
+        ("Lease", LEASE, "coordination.k8s.io/v1"),
+    ):
         with contextlib.suppress(ApiError):
             await world.api.delete(kind, name, NAMESPACE, version)
     for block in blocks(page("how-to/certificates.md"), "yaml"):

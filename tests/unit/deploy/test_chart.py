@@ -120,7 +120,8 @@ def webhook_of(objects: list[KubernetesObject]) -> KubernetesObject:
 
 def verbs_of(objects: list[KubernetesObject]) -> dict[str, list[str]]:
     """The verbs of the service's role, by resource."""
-    return {each["resources"][0]: each["verbs"] for each in one(objects, "ClusterRole")["rules"]}
+    role = next(each for each in objects if each["kind"] == "ClusterRole")
+    return {each["resources"][0]: each["verbs"] for each in role["rules"]}
 
 
 def args_of_second(objects: list[KubernetesObject]) -> KubernetesObject:
@@ -311,7 +312,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "webhook",
         "webhook.url: https://hook.example:8443",
         lambda o: sorted(webhook_of(o)["clientConfig"]),
-        ["caBundle", "url"],
+        ["url"],
     ),
     (
         "url-path",
@@ -320,7 +321,13 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         lambda o: webhook_of(o)["clientConfig"]["url"],
         "https://hook.example:8443/admission/pods",
     ),
-    ("failure-policy", "webhook", "webhook.failurePolicy: Fail", lambda o: webhook_of(o)["failurePolicy"], "Fail"),
+    (
+        "failure-policy",
+        "webhook",
+        "{webhook.failurePolicy: Fail, certificates.source: certManager}",
+        lambda o: webhook_of(o)["failurePolicy"],
+        "Fail",
+    ),
     ("timeout", "webhook", "webhook.timeoutSeconds: 10", lambda o: webhook_of(o)["timeoutSeconds"], 10),
     (
         "excluded",
@@ -360,14 +367,14 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
     (
         "path-token",
         "webhook",
-        "webhook.pathTokenSecret: t",
+        "{webhook.pathTokenSecret: t, certificates.source: certManager}",
         lambda o: ("path" in webhook_of(o)["clientConfig"]["service"], settings_of(o)["admission"]["path_token_file"]),
         (False, "/etc/multiarch-extender-tokens/tokens"),
     ),
     (
         "cert-manager",
         "webhook",
-        "certificates.source: cert-manager",
+        "certificates.source: certManager",
         lambda o: sorted(each["metadata"]["name"] for each in o if each["apiVersion"] == "cert-manager.io/v1"),
         [
             "multiarch-extender-authority",
@@ -379,7 +386,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
     (
         "cert-manager-injects",
         "webhook",
-        "certificates.source: cert-manager",
+        "certificates.source: certManager",
         lambda o: one(o, "MutatingWebhookConfiguration")["metadata"]["annotations"],
         {"cert-manager.io/inject-ca-from": "multiarch-extender/multiarch-extender-webhook"},
     ),
@@ -387,7 +394,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "cert-manager-issuer",
         "webhook",
         (
-            "{certificates.source: cert-manager, certificates.certManager.issuerRef.name: corp, "
+            "{certificates.source: certManager, certificates.certManager.issuerRef.name: corp, "
             "certificates.certManager.issuerRef.kind: ClusterIssuer}"
         ),
         lambda o: one(o, "Certificate")["spec"]["issuerRef"],
@@ -396,14 +403,74 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
     (
         "cert-manager-duration",
         "webhook",
-        "{certificates.source: cert-manager, certificates.certManager.duration: 48h}",
+        "{certificates.source: certManager, certificates.certManager.duration: 48h}",
         lambda o: one(o, "Certificate", "-webhook")["spec"]["duration"],
         "48h",
     ),
     (
+        "self-managed",
+        "webhook",
+        "config: {admission: {self_managed: {token_days: 1}}}",
+        lambda o: settings_of(o)["admission"]["self_managed"],
+        {
+            "secret": "multiarch-extender-webhook-identity",
+            "lease": "multiarch-extender-webhook-certificates",
+            "service": "multiarch-extender-webhook",
+            "configurations": ["multiarch-extender-webhook"],
+            "token_days": 1,
+        },
+    ),
+    (
+        "self-managed-leaves-trust-and-path-to-the-service",
+        "webhook",
+        "",
+        lambda o: webhook_of(o)["clientConfig"],
+        {"service": {"name": "multiarch-extender-webhook", "namespace": "multiarch-extender", "port": 443}},
+    ),
+    (
+        "self-managed-of-a-url",
+        "webhook",
+        "webhook.url: https://192.0.2.1:8443",
+        lambda o: settings_of(o)["admission"]["self_managed"]["names"],
+        ["192.0.2.1"],
+    ),
+    (
+        "self-managed-writes-no-file-to-disk",
+        "webhook",
+        "",
+        lambda o: (
+            [each["emptyDir"]["medium"] for each in pod_of(o)["volumes"] if each["name"] == "identity"],
+            [each["mountPath"] for each in container_of(o)["volumeMounts"] if each["name"] == "identity"],
+        ),
+        (["Memory"], ["/tmp"]),
+    ),
+    (
+        "self-managed-secret-and-lease-have-nothing-that-an-upgrade-could-put-back",
+        "webhook",
+        "",
+        lambda o: [sorted(each) for each in o if each["kind"] in ("Secret", "Lease")],
+        [["apiVersion", "kind", "metadata", "type"], ["apiVersion", "kind", "metadata"]],
+    ),
+    (
+        "self-managed-rights",
+        "webhook",
+        "",
+        lambda o: [
+            (rule["resources"], rule["resourceNames"], rule["verbs"])
+            for each in o
+            if each["metadata"]["name"].endswith("-certificates")
+            for rule in each.get("rules", [])
+        ],
+        [
+            (["mutatingwebhookconfigurations"], ["multiarch-extender-webhook"], ["get", "patch"]),
+            (["secrets"], ["multiarch-extender-webhook-identity"], ["get", "patch"]),
+            (["leases"], ["multiarch-extender-webhook-certificates"], ["get", "patch"]),
+        ],
+    ),
+    (
         "no-bundle-of-ours",
         "webhook",
-        "certificates.source: secret",
+        "certificates.source: existingSecret",
         lambda o: "caBundle" in webhook_of(o)["clientConfig"],
         False,
     ),
@@ -817,7 +884,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "modes.webhook.name: mine",
         lambda o: {
             one(o, kind)["metadata"]["name"]
-            for kind in ("Deployment", "Service", "ServiceAccount", "ClusterRole", "MutatingWebhookConfiguration")
+            for kind in ("Deployment", "Service", "ServiceAccount", "ConfigMap", "MutatingWebhookConfiguration")
         },
         {"mine"},
     ),
@@ -857,7 +924,7 @@ def test_every_mount_of_the_service_is_a_volume_of_the_pod(helm: Path) -> None:
     """All kinds of files at once; a name of one that the other lacks would keep the pod from being made."""
     text = """{store.kind: redis, store.redis.address: r, store.redis.passwordSecret: p, store.redis.caSecret: c,
         store.keySecret: k, registries.caConfigMap: m, registries.hosts: {'r:5000': ''},
-        registries.dockerConfigSecret: d, webhook.pathTokenSecret: t}"""
+        registries.dockerConfigSecret: d, webhook.pathTokenSecret: t, certificates.source: existingSecret}"""
     objects = rendered(text)
     mounts = [each["name"] for each in container_of(objects)["volumeMounts"]]
     assert sorted(mounts) == sorted(each["name"] for each in pod_of(objects)["volumes"])
@@ -939,7 +1006,7 @@ REFUSED: list[tuple[str, str]] = [
     ("image.architectures: []", r"/image/architectures': minItems: got 0, want 1"),
     ("image.pullPolicy: Sometimes", r"/image/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'"),
     ("image.tag: 1.2", r"/image/tag': got number, want string"),
-    ("certificates.source: vault", r"/certificates/source': value must be one of 'helm', 'cert-manager', 'secret'"),
+    ("certificates.source: vault", r"/certificates/source': value must be one of 'selfManaged', 'certManager', 'ex"),
     ("certificates.certManager.duration: 90d", r"/certificates/certManager/duration': '90d' does not match pattern"),
     ("store.kind: sqlite", r"/store/kind': value must be one of 'local', 'memory', 'redis'"),
     ("store.sizeLimit: 256MB", r"/store/sizeLimit': '256MB' does not match pattern '\^\[0-9\]\+\(Ki\|Mi\|Gi\)\$'"),
@@ -988,10 +1055,34 @@ CONTRADICTIONS: list[tuple[str, str, str]] = [
     ),
     (
         "webhook",
-        "{webhook.pathTokenSecret: t, webhook.failurePolicy: Fail}",
+        "{webhook.pathTokenSecret: t, webhook.failurePolicy: Fail, certificates.source: certManager}",
         "webhook.pathTokenSecret: with webhook.failurePolicy Fail an error shows",
     ),
-    ("webhook", "{webhook.pathTokenSecret: t, webhook.url: 'https://a'}", "webhook.pathTokenSecret: with webhook.url"),
+    (
+        "webhook",
+        "{webhook.pathTokenSecret: t, webhook.url: 'https://a', certificates.source: certManager}",
+        "webhook.pathTokenSecret: with webhook.url",
+    ),
+    (
+        "webhook",
+        "webhook.failurePolicy: Fail",
+        "webhook.failurePolicy: with Fail an error shows the path, and with it the token",
+    ),
+    (
+        "webhook",
+        "webhook.pathTokenSecret: t",
+        "webhook.pathTokenSecret: with certificates.source selfManaged the service makes tokens of its own",
+    ),
+    (
+        "webhook",
+        "config: {admission: {self_managed: {lease: a}}}",
+        "config.admission.self_managed.lease (for modes.webhook): the chart decides it",
+    ),
+    (
+        "webhook",
+        "{certificates.source: certManager, config: {admission: {self_managed: {token_days: 1}}}}",
+        "config.admission.self_managed (for modes.webhook): the chart decides it",
+    ),
     ("default", "webhook.pathTokenSecret: t", "webhook.pathTokenSecret: no webhook is on"),
     ("all", "webhook.url: https://a", "webhook.url: two webhooks are on"),
     ("webhook", "webhook.url: http://a", 'webhook.url: "http://a" is not https://host'),
@@ -1021,12 +1112,12 @@ CONTRADICTIONS: list[tuple[str, str, str]] = [
         "{networkPolicy.egress.enabled: true, networkPolicy.egress.apiServer: [10.0.0.1/32]}",
         "networkPolicy: the pods of modes.defaultScheduler are on the host's network",
     ),
-    ("webhook", "certificates.caBundle: abc", "certificates.caBundle: with certificates.source helm"),
-    ("webhook", "{certificates.source: secret, certificates.caBundle: abc}", "certificates.caBundle: not PEM"),
+    ("webhook", "certificates.caBundle: abc", "certificates.caBundle: with certificates.source selfManaged"),
+    ("webhook", "{certificates.source: existingSecret, certificates.caBundle: abc}", "certificates.caBundle: not PEM"),
     (
         "webhook",
         "certificates.certManager.issuerRef.name: a",
-        "certificates.certManager.issuerRef.name: certificates.source is helm",
+        "certificates.certManager.issuerRef.name: certificates.source is selfManaged",
     ),
     ("webhook", "store.kind: redis", "store.redis.address: with store.kind redis say where it is"),
     ("webhook", "store.redis.address: a", "store.redis.address: store.kind is local"),
@@ -1115,15 +1206,15 @@ def notes(helm: Path, *arguments: str) -> str:
 
 def test_the_notes_say_what_to_try_and_what_is_missing(helm: Path) -> None:
     """The image of the values exists nowhere, and nothing proves who asks."""
-    said = notes(helm)
+    said = notes(helm, "--set=certificates.source=certManager")
     assert "kubectl run try --image=debian:12 --dry-run=server" in said
     assert "- An image: registry.example.com does not exist." in said
     assert "networkPolicy.ingress or webhook.pathTokenSecret" in said
 
 
 def test_the_notes_name_the_secret_and_the_authority_that_are_yours_to_make(helm: Path) -> None:
-    """With certificates.source secret."""
-    said = notes(helm, "--set=certificates.source=secret,image.registry=r")
+    """With certificates.source existingSecret."""
+    said = notes(helm, "--set=certificates.source=existingSecret,image.registry=r")
     assert "- The Secret multiarch-extender-webhook-tls (tls.crt, tls.key)" in said
     assert "caBundle of the MutatingWebhookConfiguration multiarch-extender-webhook" in said
     assert "An image" not in said

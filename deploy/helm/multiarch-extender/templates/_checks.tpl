@@ -75,6 +75,13 @@
 {{- if and $webhook.pathTokenSecret (eq $webhook.failurePolicy "Fail") -}}
 {{- include "multiarch.refuse" "webhook.pathTokenSecret: with webhook.failurePolicy Fail an error shows the path, and with it the token, to who creates a pod. Keep Ignore, or prove the API server by networkPolicy.ingress." -}}
 {{- end -}}
+{{- $selfManaged := and .webhooks (eq .values.certificates.source "selfManaged") -}}
+{{- if and $selfManaged (eq $webhook.failurePolicy "Fail") -}}
+{{- include "multiarch.refuse" "webhook.failurePolicy: with Fail an error shows the path, and with it the token that certificates.source selfManaged puts there, to who creates a pod. Keep Ignore, or set certificates.source to certManager or existingSecret." -}}
+{{- end -}}
+{{- if and $selfManaged $webhook.pathTokenSecret -}}
+{{- include "multiarch.refuse" "webhook.pathTokenSecret: with certificates.source selfManaged the service makes tokens of its own. Leave the Secret out, or set certificates.source to certManager or existingSecret." -}}
+{{- end -}}
 {{- if and $webhook.pathTokenSecret $webhook.url -}}
 {{- include "multiarch.refuse" "webhook.pathTokenSecret: with webhook.url the API server needs the whole address in the configuration, and the chart would put it back without the token. Use one of the two." -}}
 {{- end -}}
@@ -104,14 +111,14 @@
 {{- end }}
 
 {{- define "multiarch.checks.certificates" -}}
-{{- if and .caBundle (ne .source "secret") -}}
-{{- include "multiarch.refuse" (printf "certificates.caBundle: with certificates.source %s the authority is found by itself. Leave it out, or set certificates.source to secret." .source) -}}
+{{- if and .caBundle (ne .source "existingSecret") -}}
+{{- include "multiarch.refuse" (printf "certificates.caBundle: with certificates.source %s the authority is found by itself. Leave it out, or set certificates.source to existingSecret." .source) -}}
 {{- end -}}
 {{- if and .caBundle (not (contains "-----BEGIN CERTIFICATE-----" .caBundle)) -}}
 {{- include "multiarch.refuse" "certificates.caBundle: not PEM; it begins with -----BEGIN CERTIFICATE-----, not in base64." -}}
 {{- end -}}
-{{- if and .certManager.issuerRef.name (ne .source "cert-manager") -}}
-{{- include "multiarch.refuse" (printf "certificates.certManager.issuerRef.name: certificates.source is %s. Set it to cert-manager, or leave the issuer out." .source) -}}
+{{- if and .certManager.issuerRef.name (ne .source "certManager") -}}
+{{- include "multiarch.refuse" (printf "certificates.certManager.issuerRef.name: certificates.source is %s. Set it to certManager, or leave the issuer out." .source) -}}
 {{- end -}}
 {{- end }}
 
@@ -133,7 +140,8 @@
 {{- $mode := .mode -}}
 {{- range $path, $instead := include "multiarch.decided" . | fromYaml -}}
 {{- $parts := splitList "." $path -}}
-{{- $section := get $own (first $parts) | default dict -}}
+{{- $section := $own -}}
+{{- range initial $parts -}}{{- $section = get $section . | default dict -}}{{- end -}}
 {{- if hasKey $section (last $parts) -}}
 {{- include "multiarch.refuse" (printf "config.%s (for modes.%s): the chart decides it. %s" $path $mode $instead) -}}
 {{- end -}}
@@ -158,7 +166,15 @@
 admission.listen: Use webhook.port, and modes.*.enabled.
 admission.tls: Use certificates.source.
 admission.path_token_file: Use webhook.pathTokenSecret.
-admission.self_managed: Use certificates.source.
+{{- if include "multiarch.is-self-managed" . }}
+admission.self_managed.secret: The chart makes it, of the part's name.
+admission.self_managed.lease: The chart makes it, of the part's name.
+admission.self_managed.service: The chart makes it, of the part's name.
+admission.self_managed.configurations: The chart makes it, of the part's name.
+admission.self_managed.names: Use webhook.url.
+{{- else }}
+admission.self_managed: Its certificate comes by certificates.source, which is not selfManaged, or it has no webhook.
+{{- end }}
 scheduler.listen: kube-scheduler and the chart's files name 127.0.0.1:8880.
 scheduler.tls: kube-scheduler asks over loopback.
 scheduler.insecure: kube-scheduler asks over loopback.

@@ -55,6 +55,11 @@ app.kubernetes.io/component: {{ .component }}
 {{ regexFind "[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version }}
 {{- end }}
 
+{{/* Whether a part has a webhook whose certificate the service makes; empty if not. */}}
+{{- define "multiarch.is-self-managed" -}}
+{{- if and (include "multiarch.has-webhook" .) (eq .root.Values.certificates.source "selfManaged") }}true{{ end }}
+{{- end }}
+
 {{/* Whether a part has a webhook; empty if not. */}}
 {{- define "multiarch.has-webhook" -}}
 {{- if or (eq .mode "webhook") (and (eq .mode "secondScheduler") .values.webhook) }}true{{ end }}

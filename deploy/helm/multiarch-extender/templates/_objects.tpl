@@ -96,27 +96,116 @@ spec:
 {{- end }}
 {{- end }}
 
-{{/* Certificate and authority, in base64: of the Secret that is there, else made. Empty but with source `helm`. */}}
-{{- define "multiarch.certificate" -}}
-{{- if eq .root.Values.certificates.source "helm" -}}
-{{- $name := include "multiarch.name" . -}}
-{{- $found := lookup "v1" "Secret" .root.Release.Namespace (printf "%s-tls" $name) -}}
-{{- if and $found (index ($found.data | default dict) "ca.crt") -}}
-{{ $found.data | toYaml }}
-{{- else -}}
-{{- $service := printf "%s.%s.svc" $name .root.Release.Namespace -}}
-{{- $names := list $service (printf "%s.cluster.local" $service) -}}
-{{- $addresses := list -}}
+{{/* The host of webhook.url, for certificates: a map with `dns` or `ip`. */}}
+{{- define "multiarch.host" -}}
 {{- with .root.Values.webhook.url -}}
 {{- $host := (urlParse .).hostname -}}
-{{- if regexMatch "^[0-9.]+$|:" $host -}}{{- $addresses = append $addresses $host -}}
-{{- else -}}{{- $names = append $names $host -}}{{- end -}}
+{{ dict (ternary "ip" "dns" (regexMatch "^[0-9.]+$|:" $host)) $host | toYaml }}
 {{- end -}}
-{{- $authority := genCAWithKey (printf "%s-authority" $name | trunc 64) 3650 (genPrivateKey "ecdsa") -}}
-{{- $leaf := genSignedCertWithKey $service $addresses $names 3650 $authority (genPrivateKey "ecdsa") -}}
-{{ dict "tls.crt" (b64enc $leaf.Cert) "tls.key" (b64enc $leaf.Key) "ca.crt" (b64enc $authority.Cert) | toYaml }}
+{{- end }}
+
+{{/*
+The URL that the API server calls. The service puts a token behind the path, and an upgrade has to leave it there.
+Fields that this chart leaves out, caBundle and the path of a Service, are left alone by every upgrade.
+*/}}
+{{- define "multiarch.url" -}}
+{{- $url := printf "%s/admission/pods" .root.Values.webhook.url -}}
+{{- if eq .root.Values.certificates.source "selfManaged" -}}
+{{- $found := lookup "admissionregistration.k8s.io/v1" "MutatingWebhookConfiguration" "" (include "multiarch.name" .) -}}
+{{- range ($found | default dict).webhooks -}}
+{{- if hasPrefix (printf "%s/" $url) (.clientConfig.url | default "") -}}{{- $url = .clientConfig.url -}}{{- end -}}
 {{- end -}}
 {{- end -}}
+{{ $url }}
+{{- end }}
+
+{{/* What the service needs to look after its certificate: a Secret, a Lease, and rights on these alone. */}}
+{{- define "multiarch.identity" -}}
+{{- $name := include "multiarch.name" . -}}
+{{- $space := .root.Release.Namespace }}
+---
+# Authority, certificate and path tokens. The service fills it; the chart makes it so that the service needs no right to
+# create Secrets, and so that it goes when the release does. `kubectl patch` of its data to null has all made anew.
+apiVersion: v1
+kind: Secret
+metadata:
+  name: {{ $name }}-identity
+  namespace: {{ $space }}
+  labels:
+    {{- include "multiarch.labels" .root | nindent 4 }}
+type: Opaque
+---
+# By which one replica at a time renews them.
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata:
+  name: {{ $name }}-certificates
+  namespace: {{ $space }}
+  labels:
+    {{- include "multiarch.labels" .root | nindent 4 }}
+{{- if .root.Values.rbac.create }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: {{ $name }}-certificates
+  namespace: {{ $space }}
+  labels:
+    {{- include "multiarch.labels" .root | nindent 4 }}
+rules:
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [{{ $name }}-identity]
+  verbs: [get, patch]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [{{ $name }}-certificates]
+  verbs: [get, patch]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ $name }}-certificates
+  namespace: {{ $space }}
+  labels:
+    {{- include "multiarch.labels" .root | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ $name }}-certificates
+subjects:
+- kind: ServiceAccount
+  name: {{ $name }}
+  namespace: {{ $space }}
+---
+# The authority and the token go into the webhook's configuration.
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: {{ $name }}-certificates
+  labels:
+    {{- include "multiarch.labels" .root | nindent 4 }}
+rules:
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [mutatingwebhookconfigurations]
+  resourceNames: [{{ $name }}]
+  verbs: [get, patch]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: {{ $name }}-certificates
+  labels:
+    {{- include "multiarch.labels" .root | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: {{ $name }}-certificates
+subjects:
+- kind: ServiceAccount
+  name: {{ $name }}
+  namespace: {{ $space }}
+{{- end }}
 {{- end }}
 
 {{/* Service, Secret or Certificate, and MutatingWebhookConfiguration of a part; "selector" is its namespaceSelector. */}}
@@ -124,7 +213,7 @@ spec:
 {{- $values := .root.Values -}}
 {{- $name := include "multiarch.name" . -}}
 {{- $space := .root.Release.Namespace -}}
-{{- $certificate := include "multiarch.certificate" . | fromYaml }}
+{{- $host := include "multiarch.host" . | fromYaml }}
 ---
 apiVersion: v1
 kind: Service
@@ -140,19 +229,9 @@ spec:
   - name: webhook
     port: 443
     targetPort: webhook
-{{- if eq $values.certificates.source "helm" }}
----
-apiVersion: v1
-kind: Secret
-metadata:
-  name: {{ $name }}-tls
-  namespace: {{ $space }}
-  labels:
-    {{- include "multiarch.labels" .root | nindent 4 }}
-type: kubernetes.io/tls
-data:
-  {{- toYaml $certificate | nindent 2 }}
-{{- else if eq $values.certificates.source "cert-manager" }}
+{{- if eq $values.certificates.source "selfManaged" }}
+{{- include "multiarch.identity" . }}
+{{- else if eq $values.certificates.source "certManager" }}
 ---
 apiVersion: cert-manager.io/v1
 kind: Certificate
@@ -166,14 +245,12 @@ spec:
   duration: {{ $values.certificates.certManager.duration }}
   dnsNames:
   - {{ $name }}.{{ $space }}.svc
-  {{- with $values.webhook.url }}
-  {{- $host := (urlParse .).hostname }}
-  {{- if regexMatch "^[0-9.]+$|:" $host }}
-  ipAddresses:
-  - {{ $host | quote }}
-  {{- else }}
-  - {{ $host }}
+  {{- with $host.dns }}
+  - {{ . }}
   {{- end }}
+  {{- with $host.ip }}
+  ipAddresses:
+  - {{ . | quote }}
   {{- end }}
   privateKey:
     algorithm: ECDSA
@@ -186,7 +263,7 @@ spec:
     {{- end }}
 {{- end }}
 ---
-{{- if eq $values.certificates.source "secret" }}
+{{- if eq $values.certificates.source "existingSecret" }}
 # How the API server comes to trust the service (docs/how-to/certificates.md has both ways in full). With cert-manager:
 # a Certificate with secretName {{ $name }}-tls and dnsNames [{{ $name }}.{{ $space }}.svc], and on
 # this object the annotation
@@ -214,7 +291,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   {{- $annotations := deepCopy $values.webhook.annotations }}
-  {{- if eq $values.certificates.source "cert-manager" }}
+  {{- if eq $values.certificates.source "certManager" }}
   {{- $_ := set $annotations "cert-manager.io/inject-ca-from" (printf "%s/%s" $space $name) }}
   {{- end }}
   {{- with $annotations }}
@@ -226,20 +303,21 @@ webhooks:
   admissionReviewVersions: [v1]
   clientConfig:
     {{- if $values.webhook.url }}
-    url: {{ $values.webhook.url }}/admission/pods
+    url: {{ include "multiarch.url" . }}
     {{- else }}
     service:
       name: {{ $name }}
       namespace: {{ $space }}
-      {{- if not $values.webhook.pathTokenSecret }}
+      {{- if not (or $values.webhook.pathTokenSecret (eq $values.certificates.source "selfManaged")) }}
       path: /admission/pods
       {{- end }}
       port: 443
     {{- end }}
-    {{- if eq $values.certificates.source "helm" }}
-    caBundle: {{ index $certificate "ca.crt" }}
-    {{- else if $values.certificates.caBundle }}
-    caBundle: {{ b64enc $values.certificates.caBundle }}
+    {{- with $values.certificates.caBundle }}
+    caBundle: {{ b64enc . }}
+    {{- end }}
+    {{- if eq $values.certificates.source "selfManaged" }}
+    # The service writes caBundle, and a path with a token; upgrades leave both as they are.
     {{- end }}
   rules:
   - apiGroups: [""]

@@ -167,6 +167,10 @@ volumeMounts:
 - name: configuration
   mountPath: /etc/multiarch-extender
   readOnly: true
+{{- if include "multiarch.is-self-managed" . }}
+- name: identity
+  mountPath: /tmp
+{{- end }}
 {{- range include "multiarch.mounts" . | fromYamlArray }}
 - name: {{ .name }}
   mountPath: {{ .path }}
@@ -182,7 +186,7 @@ volumeMounts:
 {{- $values := .root.Values -}}
 {{- $etc := "/etc/multiarch-extender" -}}
 {{- $mounts := list -}}
-{{- if include "multiarch.has-webhook" . -}}
+{{- if and (include "multiarch.has-webhook" .) (ne $values.certificates.source "selfManaged") -}}
 {{- $secret := dict "secretName" (printf "%s-tls" (include "multiarch.name" .)) -}}
 {{- $mounts = append $mounts (dict "name" "certificate" "path" (print $etc "-tls") "secret" $secret) -}}
 {{- with $values.webhook.pathTokenSecret -}}
@@ -226,6 +230,12 @@ volumeMounts:
 - name: configuration
   configMap:
     name: {{ include "multiarch.name" . }}
+{{- if include "multiarch.is-self-managed" . }}
+- name: identity  # copies of the certificate, its key and the tokens, in memory and on no disk
+  emptyDir:
+    medium: Memory
+    sizeLimit: 4Mi
+{{- end }}
 {{- range include "multiarch.mounts" . | fromYamlArray }}
 - name: {{ .name }}
   {{- with .secret }}
@@ -238,7 +248,7 @@ volumeMounts:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 {{- end }}
-{{- if and (include "multiarch.has-webhook" .) (eq .root.Values.certificates.source "secret") (not .root.Values.webhook.pathTokenSecret) }}
+{{- if and (include "multiarch.has-webhook" .) (eq .root.Values.certificates.source "existingSecret") (not .root.Values.webhook.pathTokenSecret) }}
 # For admission.path_token_file (docs/how-to/certificates.md, "A token in the path"), with a mount of it at
 # /etc/multiarch-extender-tokens, readOnly, in the service's container:
 # - name: tokens

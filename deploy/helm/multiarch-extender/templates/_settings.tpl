@@ -23,9 +23,14 @@
 {{- $base = dict "scheduler" (dict "pending" "assume" "assume" (list "linux/amd64")) -}}
 {{- end -}}
 {{- if include "multiarch.has-webhook" . -}}
-{{- $tls := dict "certificate" "/etc/multiarch-extender-tls/tls.crt" "key" "/etc/multiarch-extender-tls/tls.key" -}}
 {{- $_ := set $chart.admission "listen" (printf ":%d" (int $values.webhook.port)) -}}
+{{- if eq $values.certificates.source "selfManaged" -}}
+{{- $_ := set $chart.admission "tls" (dict "self_managed" true) -}}
+{{- $_ := set $chart.admission "self_managed" (include "multiarch.settings.identity" . | fromYaml) -}}
+{{- else -}}
+{{- $tls := dict "certificate" "/etc/multiarch-extender-tls/tls.crt" "key" "/etc/multiarch-extender-tls/tls.key" -}}
 {{- $_ := set $chart.admission "tls" $tls -}}
+{{- end -}}
 {{- if $values.networkPolicy.ingress.enabled -}}
 {{- $_ := set $chart.admission "network_policy" true -}}
 {{- end -}}
@@ -59,6 +64,16 @@
 {{- end -}}
 {{- if $registry -}}{{- $_ := set $chart "registry" $registry -}}{{- end -}}
 {{ mergeOverwrite $base $own $chart | toYaml }}
+{{- end }}
+
+{{/* Names in admission.self_managed. */}}
+{{- define "multiarch.settings.identity" -}}
+{{- $name := include "multiarch.name" . -}}
+{{- $identity := dict "secret" (print $name "-identity") "lease" (print $name "-certificates") -}}
+{{- $_ := set $identity "service" $name -}}
+{{- $_ := set $identity "configurations" (list $name) -}}
+{{- with values (include "multiarch.host" . | fromYaml) -}}{{- $_ := set $identity "names" . -}}{{- end -}}
+{{ toYaml $identity }}
 {{- end }}
 
 {{- define "multiarch.redis" -}}

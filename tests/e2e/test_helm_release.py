@@ -1,0 +1,203 @@
+"""The chart as helm itself installs, upgrades and uninstalls it on a real control plane, by Helm 3 and by Helm 4."""
+
+import asyncio
+import base64
+import subprocess
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.demo.registry import EmbeddedRegistry
+from testbed.api_client import ApiClient, ApiError
+from testbed.binaries import cache_folder
+from testbed.chart import CHART, objects_of
+from testbed.control_plane import LocalCluster
+from testbed.objects import KubernetesObject, fake_node, pod
+from tests.e2e.installed_chart import OURS, READY_SECONDS, InstalledChart, balanced, recording, write_account
+from tests.e2e.running import skip
+
+pytestmark = pytest.mark.e2e
+
+NAME = "multiarch-extender-webhook"
+ADMISSIONREGISTRATION = "admissionregistration.k8s.io/v1"
+PROGRAMS: list[Path | None] = [*sorted((cache_folder() / "charts").glob("helm-v*/helm"))]
+SERVING_SECONDS = 10.0
+HELM_SECONDS = 120.0
+
+
+class HelmRelease:
+    """One release of the chart, by one program."""
+
+    def __init__(self, program: Path, cluster: LocalCluster, folder: Path) -> None:
+        self._program, self._cluster, self._folder = program, cluster, folder
+
+    async def run(self, *arguments: str, values: Mapping[str, Any] | None = None) -> str:
+        """What helm prints. Raises RuntimeError with what it says if it fails."""
+        file = self._folder / "values.json"
+        file.write_bytes(msgspec.json.encode(values or {}))
+        given = [f"--values={file}"] if arguments[0] in ("install", "upgrade") else []
+        command = [
+            str(self._program),
+            *arguments,
+            *given,
+            f"--kubeconfig={self._cluster.kubeconfig}",
+            f"--namespace={OURS}",
+        ]
+        done = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, check=False, timeout=120
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        return done.stdout
+
+    async def install(self, values: Mapping[str, Any]) -> None:
+        """Installs it into a namespace that it makes."""
+        await self.run("install", OURS, str(CHART), "--create-namespace", values=values)
+
+    async def upgrade(self, values: Mapping[str, Any]) -> None:
+        """Upgrades it to these values."""
+        await self.run("upgrade", OURS, str(CHART), values=values)
+
+    async def objects(self) -> list[KubernetesObject]:
+        """The objects of the release, as helm keeps them."""
+        return objects_of(await self.run("get", "manifest", OURS))
+
+
+@pytest.fixture(params=PROGRAMS or [None], ids=lambda file: file.parent.name.rpartition("-")[0] if file else "none")
+async def helm(
+    request: pytest.FixtureRequest, api: ApiClient, control_plane: LocalCluster, tmp_path: Path
+) -> AsyncIterator[HelmRelease]:
+    """A release that is not there yet; what is left of it is gone afterwards."""
+    if request.param is None:
+        skip("needs helm: `python -m testbed.binaries helm` builds it")
+    release = HelmRelease(request.param, control_plane, tmp_path)
+    yield release
+    with suppress(RuntimeError):
+        await release.run("uninstall", OURS)
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[EmbeddedRegistry]:
+    """A registry with an image for amd64 alone."""
+    async with EmbeddedRegistry() as running:
+        running.add_manifest("team/old", "1", "linux/amd64")
+        yield running
+
+
+async def client_config(api: ApiClient) -> dict[str, Any]:
+    """How the API server calls the webhook now."""
+    found = await api.get("MutatingWebhookConfiguration", NAME, api_version=ADMISSIONREGISTRATION)
+    config: dict[str, Any] = found["webhooks"][0]["clientConfig"]
+    return config
+
+
+async def secret_data(api: ApiClient) -> dict[str, str]:
+    """The data of the Secret, in base64."""
+    found = await api.get("Secret", f"{NAME}-identity", OURS)
+    return dict(found.get("data", {}))
+
+
+async def until_reviewed(api: ApiClient, image: str) -> None:
+    """Returns when a pod of that image gets node affinity; a review by the path with the token looks it up."""
+    async with asyncio.timeout(READY_SECONDS):
+        while True:
+            with suppress(ApiError):
+                made = await api.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", pod("p", image))
+                if "affinity" in made["spec"]:
+                    return
+            await asyncio.sleep(0.05)
+
+
+async def until_published(api: ApiClient) -> dict[str, Any]:
+    """How the API server calls the webhook, when the service has written authority and token there."""
+    async with asyncio.timeout(READY_SECONDS):
+        while "caBundle" not in (config := await client_config(api)):
+            await asyncio.sleep(0.05)
+        return config
+
+
+@asynccontextmanager
+async def serving(
+    helm: HelmRelease,
+    api: ApiClient,
+    control_plane: LocalCluster,
+    registry: EmbeddedRegistry,
+    folder: Path,
+    ports: list[int],
+) -> AsyncIterator[None]:
+    """Two replicas of the release, as the chart sets them up; their ports come into the list once they are ready."""
+    objects = await helm.objects()
+    async with recording(control_plane) as (_, server):
+        account = await write_account(api, control_plane, server, objects, folder)
+        chart = InstalledChart(folder, objects, account, registry)
+        async with chart.replicas(2):
+            ports.extend(admission for _, admission, _ in chart.ports)
+            try:
+                yield
+            finally:
+                ports.clear()
+
+
+async def test_from_nothing_to_reviews_and_to_nothing_again(
+    helm: HelmRelease, api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
+) -> None:
+    """No certificate is given. An upgrade keeps what the service has made, and uninstalling leaves nothing."""
+    await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
+    ports: list[int] = []
+    async with balanced(ports) as port:
+        values = {"webhook": {"url": f"https://127.0.0.1:{port}"}}
+        started = time.monotonic()
+        await helm.install(values)
+        objects = await helm.objects()
+        async with serving(helm, api, control_plane, registry, tmp_path, ports):
+            await until_reviewed(api, f"{registry.host}/team/old:1")
+            seconds = time.monotonic() - started
+            print(f"self-managed certificates: from `helm install` to a review in {seconds:.1f} s")
+            assert seconds < SERVING_SECONDS
+            before, identity = await client_config(api), await secret_data(api)
+            await helm.upgrade({"webhook": {**values["webhook"], "timeoutSeconds": 5}})
+            assert await client_config(api) == before
+            assert await secret_data(api) == identity
+            for _ in range(20):
+                await until_reviewed(api, f"{registry.host}/team/old:1")
+        await helm.run("uninstall", OURS)
+    assert await left_of(api, objects) == []
+
+
+async def test_an_upgrade_keeps_authority_and_token_where_a_service_is_called(
+    helm: HelmRelease, api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
+) -> None:
+    """As they are, while another field of the same webhook changes; and no replica has to write them again."""
+    await helm.install({})
+    async with serving(helm, api, control_plane, registry, tmp_path, []):
+        published = await until_published(api)
+        assert len(published["service"]["path"]) == len("/admission/pods/") + 64
+    identity = await secret_data(api)
+    await helm.upgrade({"webhook": {"timeoutSeconds": 5}})
+    found = await api.get("MutatingWebhookConfiguration", NAME, api_version=ADMISSIONREGISTRATION)
+    assert found["webhooks"][0]["timeoutSeconds"] == 5
+    assert found["webhooks"][0]["clientConfig"] == published
+    assert await secret_data(api) == identity
+    assert base64.b64decode(identity["tokens"]).decode().strip() in published["service"]["path"]
+
+
+async def left_of(api: ApiClient, objects: list[KubernetesObject]) -> list[str]:
+    """What is left of these objects, and Secrets and Leases of their namespace."""
+    left = []
+    for each in objects:
+        metadata = each["metadata"]
+        with suppress(ApiError):
+            await api.get(each["kind"], metadata["name"], metadata.get("namespace", ""), each["apiVersion"])
+            left.append(f"{each['kind']} {metadata['name']}")
+    for path in (
+        f"/api/v1/namespaces/{OURS}/secrets",
+        f"/api/v1/namespaces/{OURS}/configmaps",
+        f"/apis/coordination.k8s.io/v1/namespaces/{OURS}/leases",
+    ):
+        left += [each["metadata"]["name"] for each in (await api.request("GET", path))["items"]]
+    return left
