@@ -20,7 +20,8 @@ from tests.unit.declared_caches import declared_caches
 from tests.unit.docs.pages import DOCS
 
 ABOUT_REGISTRIES = ("registry", "cache", "drift")
-"""The sections of the configuration that have a page of their own."""
+ABOUT_PLACEMENT = ("placement",)
+"""The sections of the configuration that have pages of their own."""
 
 WRITERS = {
     Writer.POD: "the pod's author",
@@ -78,8 +79,13 @@ def annotations_table() -> str:
 
 
 def settings_of_the_service() -> str:
-    """The settings but for those of registries and the cache."""
-    return settings_table(leave_out=ABOUT_REGISTRIES)
+    """The settings but for those with pages of their own."""
+    return settings_table(leave_out=(*ABOUT_REGISTRIES, *ABOUT_PLACEMENT))
+
+
+def settings_of_placement() -> str:
+    """The settings of the decision that all modes share."""
+    return settings_table(only=ABOUT_PLACEMENT)
 
 
 def settings_of_registries() -> str:
@@ -113,6 +119,7 @@ def _versions(*modules: GoModule) -> str:
 
 TABLES: Mapping[tuple[str, str], Callable[[], str]] = {
     ("settings.md", "settings"): settings_of_the_service,
+    ("settings-of-placement.md", "settings"): settings_of_placement,
     ("settings-of-registries.md", "settings"): settings_of_registries,
     ("metrics.md", "metrics"): metrics_table,
     ("caches.md", "caches"): caches_table,

@@ -8,12 +8,13 @@ from extender.admission_policies import gating, own_account, scheduler_name
 from extender.config.tree import Config
 from extender.placement.annotations import ANNOTATIONS, Writer
 from extender.placement.gate import GATED_LABEL
-from extender.service import gates, self_managed
+from extender.service import gates
 from tests.unit.deploy.test_manifests import load
 from tests.unit.docs.pages import PROJECT, page
 
 PAGE = page("how-to/uninstall.md")
-MADE = (gates.LEASE, self_managed.LEASE, Config().admission.self_managed.secret)
+_IDENTITY = Config().admission.self_managed
+MADE = (gates.LEASE, _IDENTITY.lease, _IDENTITY.secret)
 
 
 @pytest.mark.parametrize("name", MADE)
