@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from extender.cli.audit_writers import WRITERS
-from extender.cli.json_schema import json_schema
+from extender.cli.json_schema import schema_of
 from extender.cli.manifest_files import read_manifests
 from extender.cli.observed import ObservedSource, show_observed
 from extender.cli.options import Assignments, ConfigFile
@@ -118,7 +118,7 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
         show_observed(source, output, lambda: read_config(file, assignments or ()), is_schema=schema)
         return
     if schema:
-        print(json_schema(Audit))
+        print(schema_of(Audit))
         return
     if sum((bool(namespace or all_namespaces), bool(manifests), bool(images))) > 1 or (namespace and all_namespaces):
         raise ConfigError("give only one of -n, -A, -f and --images: they say where the workloads come from")

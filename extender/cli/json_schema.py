@@ -6,7 +6,7 @@ import json
 import msgspec
 
 
-def json_schema(kind: type) -> str:
+def schema_of(kind: type) -> str:
     """The JSON schema of the kind, as text."""
     return json.dumps(_cleaned(msgspec.json.schema(kind)), indent=2)
 

@@ -7,6 +7,7 @@ subcommand if it defines a function with the file's name.
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from inspect import isfunction
 from pkgutil import iter_modules
 from typing import Annotated
 
@@ -22,7 +23,8 @@ def commands(names: Sequence[str] = ()) -> dict[str, Callable[..., None]]:
     files = sorted(module.name for module in iter_modules(cli.__path__) if module.name != "main")
     found: dict[str, Callable[..., None]] = {}
     for name in [file for file in files if file in names] or files:
-        if command := getattr(import_module(f"{cli.__name__}.{name}"), name, None):
+        command = getattr(import_module(f"{cli.__name__}.{name}"), name, None)
+        if isfunction(command) and command.__module__ == f"{cli.__name__}.{name}":
             found[name] = command
     return found
 

@@ -8,7 +8,7 @@ import msgspec
 import yaml
 
 from extender.cli.audit_writers import aligned_columns, printable
-from extender.cli.json_schema import json_schema
+from extender.cli.json_schema import schema_of
 from extender.cli.service_client import fetch_json, read_token
 from extender.cluster.client import ClusterClient, ClusterRefused, open_cluster
 from extender.cluster.workloads import POD, list_documents, list_nodes
@@ -54,7 +54,7 @@ def show_observed(
         ConfigError: a service refuses or cannot be reached, or the cluster cannot be read.
     """
     if is_schema:
-        print(json_schema(ObservedReport))
+        print(schema_of(ObservedReport))
         return
     if output not in FORMATS:
         raise ConfigError(f"-o {output} is no format of --observed; give one of {', '.join(FORMATS)}")

@@ -118,7 +118,7 @@ def objects_of(text: str) -> dict[str, Any]:
 
 
 async def test_a_chart_is_rendered_with_what_the_webhook_would_add(helm: Helm) -> None:
-    """Affinity and tolerations are new, the rest is what helm renders without."""
+    """nodeSelector, affinity and tolerations are new, the rest is what helm renders without."""
     code, out, err = await helm.template("legacy", post_rendered=True)
     assert (code, err) == (0, "")
     found = objects_of(out)
@@ -126,12 +126,12 @@ async def test_a_chart_is_rendered_with_what_the_webhook_would_add(helm: Helm) -
     pods = {name: item["spec"]["template"]["spec"] for name, item in found.items() if name != "ConfigMap/c"}
     assert sorted(pods) == ["DaemonSet/agent", "Deployment/one", "Deployment/two"]
     assert [sorted(pod) for pod in pods.values()] == [
-        ["affinity", "containers"] if name == "DaemonSet/agent" else ["affinity", "containers", "tolerations"]
+        ["containers", "nodeSelector"] if name == "DaemonSet/agent" else ["affinity", "containers", "tolerations"]
         for name in pods
     ]
     for pod in pods.values():
-        pod.pop("affinity")
-        pod.pop("tolerations", None)
+        for key in ("nodeSelector", "affinity", "tolerations"):
+            pod.pop(key, None)
     assert found == plain
 
 

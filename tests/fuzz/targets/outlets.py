@@ -21,6 +21,7 @@ from extender.outlets.admission import WAITING, PodAdmission
 from extender.outlets.pod_resolver import PodResolver
 from extender.outlets.pod_reviews import PodReviews
 from extender.outlets.scheduler import SchedulerVerbs
+from extender.placement.affinity import PLATFORM_LABELS
 from extender.placement.annotations import PREFIX
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.registry.image import FetchedManifest
@@ -169,7 +170,10 @@ def _check_patch(data: bytes, patch: bytes) -> None:
 
 def _without_ours(pod: dict[str, Any]) -> dict[str, Any]:
     """The pod without all that the webhook may change."""
-    spec = {key: value for key, value in pod["spec"].items() if key not in ("tolerations", "affinity", "schedulerName")}
+    ours = ("tolerations", "affinity", "schedulerName", "topologySpreadConstraints", "nodeSelector")
+    spec = {key: value for key, value in pod["spec"].items() if key not in ours}
+    selector = pod["spec"].get("nodeSelector") or {}
+    spec["nodeSelector"] = {label: value for label, value in selector.items() if label not in PLATFORM_LABELS}
     metadata = {key: value for key, value in (pod.get("metadata") or {}).items() if key != "annotations"}
     return {key: value for key, value in pod.items() if key != "metadata"} | {"spec": spec, "metadata": metadata}
 
