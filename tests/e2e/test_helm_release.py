@@ -17,7 +17,7 @@ from testbed.api_client import ApiClient, ApiError
 from testbed.binaries import cache_folder
 from testbed.chart import CHART, objects_of
 from testbed.control_plane import LocalCluster
-from testbed.objects import KubernetesObject, fake_node, pod
+from testbed.objects import KubernetesObject, fake_node, kept_to, pod
 from tests.e2e.installed_chart import OURS, READY_SECONDS, InstalledChart, balanced, recording, write_account
 from tests.e2e.running import skip
 
@@ -108,7 +108,7 @@ async def until_reviewed(api: ApiClient, image: str) -> None:
         while True:
             with suppress(ApiError):
                 made = await api.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", pod("p", image))
-                if "affinity" in made["spec"]:
+                if kept_to(made["spec"], "kubernetes.io/arch"):
                     return
             await asyncio.sleep(0.05)
 

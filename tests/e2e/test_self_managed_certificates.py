@@ -82,7 +82,7 @@ async def until_reviewed(world: World, where: str) -> None:
         while True:
             with contextlib.suppress(ApiError):
                 found = await world.review(pod("probe", world.images.fresh("amd64"), namespace=where))
-                if "affinity" in found["spec"]:
+                if kept_to(found["spec"], "kubernetes.io/arch"):
                     return
             await asyncio.sleep(0.05)
 
