@@ -23,6 +23,7 @@ from tests.e2e.installed_chart import (
     OURS,
     READY_SECONDS,
     InstalledChart,
+    Right,
     balanced,
     installed,
     recording,
@@ -34,6 +35,7 @@ from tests.e2e.running import skip
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm")]
 
 PRESETS = sorted(CHART.glob("values-*.yaml"))
+ONCE_A_TAG_MOVES = Right("pods", "list", "")  # test_drift.py moves one, under the shipped rights
 MODES = {
     "webhook": {},
     "second-scheduler": {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True}},
@@ -183,7 +185,7 @@ async def _answered(chart: InstalledChart, count: int, api: ApiClient, registry:
     """Whether each replica has answered reviews, after so many pods at once."""
     pods = [pod(f"p{index}", f"{registry.host}/team/new:1") for index in range(count)]
     specs = await asyncio.gather(*(_dry_run(api, each) for each in pods))
-    assert all(_architectures(spec) == ["amd64", "arm64"] for spec in specs)
+    assert all(map(_is_tolerant, specs))
     found = []
     async with aiohttp.ClientSession() as session:
         for _, _, operations in chart.ports:
@@ -216,11 +218,11 @@ async def test_the_default_schedulers_part_uses_every_right_it_has_and_no_other(
                 async with session.post(url, data=json.dumps(arguments)) as answer:
                     result = await answer.json(content_type=None)
                 missing = rights_of(chart.objects) - used_rights(recorder, chart.objects)
-                if not missing and result.get("NodeNames") == ["amd64", "new"]:
+                if missing == {ONCE_A_TAG_MOVES} and result.get("NodeNames") == ["amd64", "new"]:
                     break
                 await asyncio.sleep(0.1)
         assert recorder.refused == set()
-        assert used_rights(recorder, chart.objects) == rights_of(chart.objects)
+        assert used_rights(recorder, chart.objects) == rights_of(chart.objects) - {ONCE_A_TAG_MOVES}
 
 
 async def _lead_to(api: ApiClient, objects: list[KubernetesObject], port: int) -> None:
