@@ -230,7 +230,7 @@ class _Bodies(msgspec.Struct, frozen=True):
                 text=True,
             )
         try:
-            _wait_until_interruptible(process)
+            _wait_until_under_way(process)
             time.sleep(seconds)
             process.send_signal(signal.SIGINT)
             output, _ = process.communicate(timeout=2 * TIMEOUT_SECONDS)
@@ -250,12 +250,17 @@ def _first_serial() -> int:
     return time.monotonic_ns() // 1000 % 10**8
 
 
-def _wait_until_interruptible(process: subprocess.Popen[str]) -> None:
-    """Waits until wrk catches SIGINT, which it does once its load has begun, or has ended; see proc(5), SigCgt."""
+def _wait_until_under_way(process: subprocess.Popen[str]) -> None:
+    """Waits until wrk's load is under way, or has ended.
+
+    wrk's first thread catches SIGINT, takes the time and sleeps. Before it sleeps it may have to wait for the core, and
+    a load that is interrupted then is too short. See proc(5), SigCgt and State.
+    """
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), "0")
-        if int(caught, 16) >> (signal.SIGINT - 1) & 1:
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+        catches = int(status.get("SigCgt", ["0"])[0], 16) >> (signal.SIGINT - 1) & 1
+        if catches and status["State"][0] == "S":
             return
         time.sleep(0.002)
