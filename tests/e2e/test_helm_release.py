@@ -149,6 +149,7 @@ async def test_from_nothing_to_reviews_and_to_nothing_again(
     """No certificate is given. An upgrade keeps what the service has made, and uninstalling leaves nothing."""
     await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
     ports: list[int] = []
+    of_other_tests = await names_of(api)
     async with balanced(ports) as port:
         values = {"webhook": {"url": f"https://127.0.0.1:{port}"}}
         started = time.monotonic()
@@ -167,6 +168,7 @@ async def test_from_nothing_to_reviews_and_to_nothing_again(
                 await until_reviewed(api, f"{registry.host}/team/old:1")
         await helm.run("uninstall", OURS)
     assert await left_of(api, objects) == []
+    assert await names_of(api) <= of_other_tests
 
 
 async def test_an_upgrade_keeps_authority_and_token_where_a_service_is_called(
@@ -187,17 +189,21 @@ async def test_an_upgrade_keeps_authority_and_token_where_a_service_is_called(
 
 
 async def left_of(api: ApiClient, objects: list[KubernetesObject]) -> list[str]:
-    """What is left of these objects, and Secrets and Leases of their namespace."""
+    """What is left of these objects."""
     left = []
     for each in objects:
         metadata = each["metadata"]
         with suppress(ApiError):
             await api.get(each["kind"], metadata["name"], metadata.get("namespace", ""), each["apiVersion"])
             left.append(f"{each['kind']} {metadata['name']}")
-    for path in (
+    return left
+
+
+async def names_of(api: ApiClient) -> set[str]:
+    """The names of the Secrets, ConfigMaps and Leases of the namespace."""
+    paths = (
         f"/api/v1/namespaces/{OURS}/secrets",
         f"/api/v1/namespaces/{OURS}/configmaps",
         f"/apis/coordination.k8s.io/v1/namespaces/{OURS}/leases",
-    ):
-        left += [each["metadata"]["name"] for each in (await api.request("GET", path))["items"]]
-    return left
+    )
+    return {each["metadata"]["name"] for path in paths for each in (await api.request("GET", path))["items"]}
