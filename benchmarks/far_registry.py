@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import re
+import socket
 import sys
 import urllib.request
 from collections import Counter
@@ -25,6 +26,7 @@ from testbed.child import child
 
 HOSTS = 16
 ASK_SECONDS = 10
+_TRIES = 10
 _PATH = re.compile(r"/v2/(?P<repository>.+)/(?P<kind>manifests|blobs)/(?P<name>[^/]+)")
 _PLATFORMS = ("linux/amd64", "linux/arm64", "linux/arm/v7", "linux/s390x", "linux/ppc64le", "linux/386")
 
@@ -143,15 +145,33 @@ def _platforms_of(repository: str) -> int:
     return 1 + crc32(repository.encode()) % len(_PLATFORMS)
 
 
+def _bind() -> list[socket.socket]:
+    """Returns a socket for each address, all with one port. Raises OSError if it is in use at one of them."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(HOSTS)]
+        port = 0
+        for number, each in enumerate(sockets, 1):
+            each.bind((f"127.0.0.{number}", port))
+            port = each.getsockname()[1]
+        stack.pop_all()
+    return sockets
+
+
+def _bind_where_free() -> list[socket.socket]:
+    """As `_bind`, with another port where one is in use."""
+    for _ in range(_TRIES - 1):
+        with contextlib.suppress(OSError):
+            return _bind()
+    return _bind()
+
+
 async def _serve(delay_seconds: float) -> None:
     """Serves the same port on several loopback addresses, which are different hosts to a client."""
     runner = web.ServerRunner(_Server(delay_seconds), shutdown_timeout=1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
-    port = runner.addresses[0][1]
-    for number in range(2, HOSTS + 1):
-        await web.TCPSite(runner, f"127.0.0.{number}", port, backlog=1024).start()
-    hosts = [f"127.0.0.{number}:{port}" for number in range(1, HOSTS + 1)]
+    for each in _bind_where_free():
+        await web.SockSite(runner, each, backlog=1024).start()
+    hosts = [f"{address}:{port}" for address, port in runner.addresses]
     print(msgspec.json.encode(hosts).decode(), flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await runner.cleanup()
