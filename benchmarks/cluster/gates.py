@@ -1,15 +1,19 @@
-"""How many held pods does the gate controller let go in a second, and does its memory stay level over 100,000?
+"""How long is a pod held, how many are let go in a second, and does the gate controller's memory stay level?
 
-It runs on a real etcd and kube-apiserver, with the shipped rights. First a few thousand pods wait for one image, which
-is then pushed: the rate is that from the first release to the last. Then rounds of pods with known images come, as a
-policy gates them, and go. `python -m benchmarks gates` prints the report.
+It runs on a real etcd and kube-apiserver, with the shipped rights. First pods come one after the other, each with an
+image of its own in a registry that is some way away: from the watch's word of the pod to its word that the gate is off.
+Then a few thousand pods wait for one image, which is then pushed: the rate is that from the first release to the last.
+Then rounds of pods with known images come, as a policy gates them, and go. `python -m benchmarks gates` prints the
+report.
 """
 
 import asyncio
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import aclosing
 from pathlib import Path
+from statistics import quantiles
 
 import msgspec
 
@@ -24,9 +28,11 @@ from testbed.objects import KubernetesObject, namespace, pod
 from testbed.shipped_files import Mode
 
 NAME = "gates"
-QUESTION = "How many held pods are let go in a second, and does memory stay level over 100,000?"
-HELD, PODS, ROUND = 3_000, 100_000, 2_000
-PER_SECOND, GROWTH_MEGABYTES = 400.0, 15.0
+QUESTION = "How long is a pod held, how many are let go in a second, and does memory stay level over 100,000?"
+COLD, HELD, PODS, ROUND = 200, 3_000, 100_000, 2_000
+REGISTRY_SECONDS, BETWEEN_SECONDS = 0.25, 0.1
+"""Of the pods with images of their own: how far their registry is, and the time from one pod to the next."""
+BEYOND_LOOKUP, PER_SECOND, GROWTH_MEGABYTES = 50.0, 400.0, 15.0
 """The bounds of the claims. The growth is that from a tenth of the pods on, when every table has its usual size."""
 WHERE = "gates"
 GATE = "multiarch-extender.io/platforms"
@@ -34,6 +40,13 @@ _PAUSE_SECONDS = 0.1  # each look at the metrics takes 4 ms of the controller's 
 _CREATED_TOGETHER = 200  # a request of the client ends after 30 s, queueing included
 _GIVEN_UP_SECONDS = 300.0
 _RELEASES = "multiarch_gates_releases_total"
+
+
+class Cold(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods whose images were not known: the milliseconds that each was held, and those of a lookup (the mean)."""
+
+    held: Sequence[float]
+    lookup: float
 
 
 class Burst(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,18 +64,19 @@ class Sample(msgspec.Struct, frozen=True):
     megabytes: float
 
 
-def run(*, fewer: int = 1, held: int = HELD, pods: int = PODS) -> Report:
+def run(*, fewer: int = 1, cold: int = COLD, held: int = HELD, pods: int = PODS) -> Report:
     """Returns the report. It takes ten minutes and more, most of which the API server creates and deletes pods.
 
     Raises BinariesMissing, ProcessFailed, TimeoutError.
     """
     with LocalCluster(find_binaries()) as cluster:
-        burst, samples = asyncio.run(_measure(cluster, max(held // fewer, 10), max(pods // fewer, 10)))
-    return report_of(burst, samples)
+        measured = asyncio.run(_measure(cluster, *(max(count // fewer, 10) for count in (cold, held, pods))))
+    return report_of(*measured)
 
 
-def report_of(burst: Burst, samples: Sequence[Sample]) -> Report:
-    """Returns the report of a burst, and of memory over many pods."""
+def report_of(cold: Cold, burst: Burst, samples: Sequence[Sample]) -> Report:
+    """Returns the report of pods one after the other, of a burst, and of memory over many pods."""
+    cuts = quantiles(cold.held, n=100)
     rate = burst.pods / burst.seconds
     settled = [sample for sample in samples if sample.pods * 10 >= samples[-1].pods] or samples[-1:]
     growth = samples[-1].megabytes - settled[0].megabytes
@@ -70,6 +84,11 @@ def report_of(burst: Burst, samples: Sequence[Sample]) -> Report:
         name=NAME,
         question=QUESTION,
         tables=[
+            Table(
+                f"pods with images of their own, registry {REGISTRY_SECONDS * 1000:g} ms away",
+                ("pods", "lookup ms (mean)", "held ms p50", "held ms p99"),
+                [[f"{len(cold.held):,}", cold.lookup, cuts[49], cuts[98]]],
+            ),
             Table(
                 "pods that waited for one image",
                 ("pods", "seconds", "pods a second", "processor ms a pod"),
@@ -81,6 +100,7 @@ def report_of(burst: Burst, samples: Sequence[Sample]) -> Report:
             ),
         ],
         claims=[
+            Claim(what="held beyond the lookup, p50", value=cuts[49] - cold.lookup, unit="ms", at_most=BEYOND_LOOKUP),
             Claim(what=f"let go of {burst.pods:,} held pods", value=rate, unit="pods/s", at_least=PER_SECOND),
             Claim(
                 what=f"memory from {settled[0].pods:,} to {samples[-1].pods:,} pods", value=growth, unit="MB",
@@ -98,14 +118,15 @@ def report_of(burst: Burst, samples: Sequence[Sample]) -> Report:
     )  # fmt: skip
 
 
-async def _measure(cluster: LocalCluster, held: int, pods: int) -> tuple[Burst, list[Sample]]:
+async def _measure(cluster: LocalCluster, cold: int, held: int, pods: int) -> tuple[Cold, Burst, list[Sample]]:
     with tempfile.TemporaryDirectory(prefix="multiarch-gates-") as folder:
         async with connect(cluster.kubeconfig) as api, EmbeddedRegistry() as registry:
             await api.create(namespace(WHERE))
             service = await _controller(api, cluster, Path(folder), registry.host)
             try:
+                one_by_one = await _cold(api, service, registry, cold)
                 burst = await _burst(api, service, registry, held)
-                return burst, await _rounds(api, service, registry, pods)
+                return one_by_one, burst, await _rounds(api, service, registry, pods)
             finally:
                 service.terminate()
 
@@ -129,17 +150,47 @@ async def _controller(api: ApiClient, cluster: LocalCluster, folder: Path, regis
     return service
 
 
+async def _cold(api: ApiClient, service: ExtenderProcess, registry: EmbeddedRegistry, pods: int) -> Cold:
+    for number in range(pods):
+        registry.add_index(f"cold-{number}", "1", ["linux/amd64"])
+    registry.delay_seconds = REGISTRY_SECONDS
+    following = asyncio.create_task(_held_times(api, pods))
+    async with asyncio.timeout(_GIVEN_UP_SECONDS):
+        for number in range(pods):
+            await api.create(_gated(f"cold-{number}", f"{registry.host}/cold-{number}:1"))
+            await asyncio.sleep(BETWEEN_SECONDS)
+        held = await following
+    registry.delay_seconds = 0.0
+    took, lookups = [await service.metric(f"multiarch_lookup_duration_seconds_{part}") for part in ("sum", "count")]
+    await api.delete_all("Pod", WHERE)
+    return Cold(held=held, lookup=took / lookups * 1000)
+
+
+async def _held_times(api: ApiClient, pods: int) -> list[float]:
+    """The milliseconds from when the watch tells of a pod until it tells that the gate is off, of so many pods."""
+    seen, held = dict[str, float](), dict[str, float]()
+    while len(held) < pods:
+        async with aclosing(api.watch("Pod", WHERE)) as changes:
+            async for _, found in changes:
+                name, now = found["metadata"]["name"], time.perf_counter()
+                began = seen.setdefault(name, now)
+                if not found["spec"].get("schedulingGates"):
+                    held.setdefault(name, (now - began) * 1000)
+                    if len(held) == pods:
+                        break
+    return list(held.values())
+
+
 async def _burst(api: ApiClient, service: ExtenderProcess, registry: EmbeddedRegistry, held: int) -> Burst:
+    before = int(await service.metric(_RELEASES))
     await _create(api, [_gated(f"held-{number}", f"{registry.host}/late:1") for number in range(held)])
     await _until(service, "multiarch_gates_pods", held, state="held")
     registry.add_index("late", "1", ["linux/amd64", "linux/arm64"])
-    await _until(service, _RELEASES, 1)
+    await _until(service, _RELEASES, before + 1)
     began, used = time.perf_counter(), cpu_seconds(service.pid)
-    first = await service.metric(_RELEASES)
-    await _until(service, _RELEASES, held)
-    found = Burst(
-        pods=held - int(first), seconds=time.perf_counter() - began, cpu_seconds=cpu_seconds(service.pid) - used
-    )
+    first = int(await service.metric(_RELEASES)) - before
+    await _until(service, _RELEASES, before + held)
+    found = Burst(pods=held - first, seconds=time.perf_counter() - began, cpu_seconds=cpu_seconds(service.pid) - used)
     await api.delete_all("Pod", WHERE)
     return found
 
