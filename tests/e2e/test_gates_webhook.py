@@ -170,6 +170,7 @@ async def test_tag_that_moves_while_its_pods_are_held(world: World) -> None:
                 await world.create_pods(where, 150, image, spec=leaning_to("amd64"))
                 await releases.holds(150)
                 assert registry.requests["HEAD manifests"] >= 1
+                await asyncio.sleep(HELD_SECONDS)
                 push_to(world, registry, "moving/app", "arm64")
                 registry.may_give.set()
                 await world.wait_all_bound(where, 150)
