@@ -110,7 +110,7 @@ class PodAdmission:
         try:
             pod = _POD.decode(review.request.object)
             question = self._reviews.gather(
-                pod, review.request.namespace or "", bytes(review.request.object), draw=review.request.uid or ""
+                pod, review.request.namespace or "", review.request.object, draw=review.request.uid or ""
             )
         except _UNDECODABLE as exc:
             return _unreadable(review, exc)

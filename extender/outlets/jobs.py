@@ -106,7 +106,7 @@ class JobAdmission:
             if not labels.get(QUEUE_LABEL) or job.spec is None or not bytes(job.spec.template):
                 return _skipped(review)
             template = _POD.decode(job.spec.template)
-            question = self._reviews.gather(template, review.request.namespace or "", bytes(job.spec.template))
+            question = self._reviews.gather(template, review.request.namespace or "", job.spec.template)
         except _UNDECODABLE as exc:
             return _unreadable(review, exc)
         return _reply(review, question) if isinstance(question, Mutation) else _JobCreation(review, template, question)

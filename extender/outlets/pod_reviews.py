@@ -5,6 +5,8 @@ They differ in what they read and answer; a Job's template is a pod here.
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from extender.budgets import Budget, BudgetSpec
 from extender.images.content import Answer
 from extender.images.platform import Platform
@@ -40,6 +42,7 @@ class PodReviews:
         self._pod_resolver = pod_resolver
         self._mutator = Mutator(pod_resolver.policy, admission)
         self._confirms = admission.node_affinity.required
+        self._prefers = admission.node_affinity.preferred
         self._holds = admission.gate.unknown is UnknownImages.GATE
         self._waiting = Budget(waiting)
         self._cluster_platforms = cluster_platforms
@@ -47,9 +50,15 @@ class PodReviews:
         self._may_read_secrets = may_read_secrets
         self._can_gate = can_gate
 
-    def gather(self, pod: CreatedPod, namespace: str, raw_pod: bytes, *, draw: str = "") -> PodQuestion | Mutation:
-        """What to ask about the pod; its mutation if nothing is asked. Arguments are as in `policy.overrides_of`."""
-        overrides = self._pod_resolver.overrides_of(pod, namespace, raw_pod, draw)
+    def gather(
+        self, pod: CreatedPod, namespace: str, raw_pod: msgspec.Raw, *, draw: str = ""
+    ) -> PodQuestion | Mutation:
+        """What to ask about the pod; its mutation if nothing is asked. Arguments are as in `policy.overrides_of`.
+
+        Where no preference is written, the pod's JSON is not searched for what turns a preference off.
+        """
+        searched = bytes(raw_pod) if self._prefers else b""
+        overrides = self._pod_resolver.overrides_of(pod, namespace, searched, draw)
         skipped = self._mutator.skip(pod, overrides)
         if skipped:
             return skipped
