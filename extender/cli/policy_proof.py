@@ -5,7 +5,7 @@ A dry run goes through all admission, and stores nothing.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -13,6 +13,7 @@ from extender.admission_policies.files import Name, PolicyChoice, PolicyFile
 from extender.admission_policies.objects import API_VERSION, SelectedNamespaces
 from extender.admission_policies.scheduler_name import LABEL
 from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.cluster.dry_run import create_dry, restricted_pod
 from extender.kubernetes.meta_v1 import ApiResourceList
 from extender.placement.annotations import MODE, Mode
 from extender.placement.gate import GATE, GATED, GATED_LABEL
@@ -26,8 +27,6 @@ _PLURALS = {
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
-# A host that cannot exist (RFC 6761), so that a webhook never knows the image and leaves the gate.
-_IMAGE = "multiarch-extender.invalid/proof:1"
 _OTHER_GATE = "multiarch-extender.invalid/of-another-owner"
 
 _RESOURCES = msgspec.json.Decoder(ApiResourceList)
@@ -123,7 +122,7 @@ async def _confirm_gate(
     await _confirm_pod(
         cluster,
         space,
-        _pod(),
+        restricted_pod(),
         lambda made: _gates(made) == [GATE] and look(made, ["metadata", "labels", GATED_LABEL]) == GATED,
         "a new pod is held by the gate",
         result,
@@ -133,7 +132,7 @@ async def _confirm_gate(
     await _confirm_pod(
         cluster,
         space,
-        _pod(spec={"schedulingGates": [{"name": _OTHER_GATE}]}),
+        restricted_pod(spec={"schedulingGates": [{"name": _OTHER_GATE}]}),
         lambda made: _gates(made) == [_OTHER_GATE, GATE],
         "a gate of another owner stays",
         result,
@@ -141,7 +140,7 @@ async def _confirm_gate(
     await _confirm_pod(
         cluster,
         space,
-        _pod(annotations={MODE: Mode.IGNORE.value}),
+        restricted_pod(annotations={MODE: Mode.IGNORE.value}),
         lambda made: not _gates(made),
         f"a pod with {MODE}: {Mode.IGNORE} is not held",
         result,
@@ -162,7 +161,7 @@ async def _confirm_scheduler(
     await _confirm_pod(
         cluster,
         space,
-        _pod(),
+        restricted_pod(),
         lambda made: look(made, ["spec", "schedulerName"]) == choice.scheduler,
         f"a new pod is given to {choice.scheduler}",
         result,
@@ -179,11 +178,8 @@ async def _confirm_pod(
 ) -> None:
     """Creates the pod dry until it comes back right, for some seconds."""
     until = time.monotonic() + _PATIENCE_SECONDS
-    body = msgspec.json.encode(pod)
     while True:
-        made: JsonObject = msgspec.json.decode(
-            await cluster.send("POST", f"/api/v1/namespaces/{space}/pods?dryRun=All", body)
-        )
+        made = await create_dry(cluster, space, pod)
         if is_right(made):
             result.confirmed.append(f"namespace {space}: {what}")
             return
@@ -191,34 +187,6 @@ async def _confirm_pod(
             result.problems.append(f"namespace {space}: it is not so that {what}; schedulingGates: {_gates(made)}")
             return
         await asyncio.sleep(_PAUSE_SECONDS)
-
-
-def _pod(*, annotations: Mapping[str, str] | None = None, spec: Mapping[str, Json] | None = None) -> JsonObject:
-    """A pod that the Pod Security standard `restricted` and most quotas admit."""
-    amount: JsonObject = {"cpu": "1m", "memory": "1Mi"}
-    restricted: JsonObject = {
-        "allowPrivilegeEscalation": False,
-        "runAsNonRoot": True,
-        "capabilities": {"drop": ["ALL"]},
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"generateName": "multiarch-extender-proof-", "annotations": dict(annotations or {})},
-        "spec": {
-            "automountServiceAccountToken": False,
-            "containers": [
-                {
-                    "name": "proof",
-                    "image": _IMAGE,
-                    "resources": {"requests": amount, "limits": amount},
-                    "securityContext": restricted,
-                }
-            ],
-            **(spec or {}),
-        },
-    }
 
 
 def _gates(pod: JsonObject) -> list[Json]:
