@@ -36,13 +36,15 @@ _RENEW_SECONDS = 10.0  # between two loads of the configuration, each of which m
 class ClusterRefused(ClusterError):
     """The API server answered with the error `status`: 401, 403, 404, 410, 429 and so on.
 
-    `retry_after_seconds` is its Retry-After, None if it sent none.
+    `retry_after_seconds` is its Retry-After, None if it sent none. `said` is what the API server says of it, of which
+    the message has the beginning; it may hold the path of a webhook, and with it a token.
     """
 
-    def __init__(self, message: str, status: int, retry_after_seconds: float | None = None) -> None:
+    def __init__(self, message: str, status: int, retry_after_seconds: float | None = None, *, said: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.retry_after_seconds = retry_after_seconds
+        self.said = said
 
 
 _STATUS = msgspec.json.Decoder(Status)
@@ -242,4 +244,5 @@ async def _refuse_failure(path: str, response: aiohttp.ClientResponse) -> None:
         f"{path}: HTTP {response.status} {said[:_QUOTED_CHARACTERS]}".rstrip(),
         response.status,
         float(retry_after) if retry_after.isdecimal() else None,
+        said=said,
     )

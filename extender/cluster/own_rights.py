@@ -24,6 +24,16 @@ _REQUEST_SECONDS = 5.0
 _REVIEW = msgspec.json.Decoder(SelfSubjectAccessReview)
 
 
+async def is_allowed(client: ClusterClient, right: ResourceAttributes) -> bool:
+    """Whether the API server lets this process do that. Raises ClusterError."""
+    body = await client.send("POST", REVIEWS, encode_access_review(right), timeout_seconds=_REQUEST_SECONDS)
+    try:
+        status = _REVIEW.decode(body).status
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise ClusterError(f"the API server's answer is no SelfSubjectAccessReview: {exc}") from exc
+    return status is not None and status.allowed
+
+
 class OwnRights:
     """Whether all of `wanted` was allowed when the API server was asked last, while `run` runs."""
 
@@ -54,7 +64,7 @@ class OwnRights:
     async def _check(self) -> bool:
         started_at = self._clock()
         try:
-            refused = [right for right in self._wanted if not await self._is_allowed(right)]
+            refused = [right for right in self._wanted if not await is_allowed(self._client, right)]
         except ClusterError as exc:  # tells nothing about rights: what was proven lasts
             self._report(str(exc))
             return False
@@ -65,14 +75,6 @@ class OwnRights:
         self._proven_until = started_at + PROVEN_SECONDS
         self._problem = ""
         return True
-
-    async def _is_allowed(self, right: ResourceAttributes) -> bool:
-        body = await self._client.send("POST", REVIEWS, encode_access_review(right), timeout_seconds=_REQUEST_SECONDS)
-        try:
-            status = _REVIEW.decode(body).status
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-            raise ClusterError(f"the API server's answer is no SelfSubjectAccessReview: {exc}") from exc
-        return status is not None and status.allowed
 
     def _report(self, problem: str) -> None:
         """Logs what is missing once, and again when that changes."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import ipaddress
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -33,6 +34,7 @@ def problems_of(config: Config) -> Iterator[str]:
         why = "with client_ca every caller shows a certificate, so Gatekeeper's would be no sign of it"
         yield f"facts.tls.gatekeeper_ca: {why}; give one of the two"
     yield from _gate_problems(config)
+    yield from _canary_problems(config)
     if Choice.ASSUME in (config.scheduler.pending, config.scheduler.unknown) and not config.scheduler.assume:
         yield "scheduler.assume: [] names nothing while scheduler.pending or scheduler.unknown is assume; name one"
     shutdown = config.shutdown
@@ -61,6 +63,18 @@ def _gate_problems(config: Config) -> Iterator[str]:
             yield f"{path}: assume {need}; choose one of them, or {path} pass"
         if not config.scheduler.assume:
             yield f"scheduler.assume: [] names nothing while {path} is assume; name one"
+
+
+def _canary_problems(config: Config) -> Iterator[str]:
+    namespace = config.admission.canary_namespace
+    if not namespace:
+        return
+    if config.cluster.mode == "none":
+        why = "the API server creates canaries, and cluster.mode is none"
+        yield f"admission.canary_namespace: {why}; set it to ''"
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", namespace):
+        right = "write one like multiarch-extender-webhook-canary"
+        yield f"admission.canary_namespace: {namespace!r} is no name of a namespace; {right}"
 
 
 def warnings_of(config: Config) -> Iterator[str]:

@@ -162,6 +162,12 @@ class AdmissionConfig(Section, frozen=True):
     gate: GateConfig = GateConfig()
     scheduler_name: str = ""
     """Given to every pod received that has no schedulerName or `default-scheduler`; empty changes none."""
+    canary_seconds: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] = 60.0
+    """How often each replica has the API server create a pod as a dry run in `canary_namespace`, which shows whether
+    the webhook is reached: often enough for an alert within minutes. 0: never."""
+    canary_namespace: str = ""
+    """Namespace for that, which the webhook has to select, and in which the service needs the right to create pods. Its
+    name is also what this installation's webhook marks such pods by. Empty: no pod is sent."""
 
 
 class FactsTlsConfig(TlsConfig, frozen=True):

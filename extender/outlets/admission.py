@@ -23,19 +23,20 @@ from extender.metrics import counter
 from extender.outlets.observations import ObservedPods
 from extender.outlets.pod_resolver import PodQuestion
 from extender.outlets.pod_reviews import PodReviews
+from extender.placement.canary import mark_canary
 from extender.placement.mutation import AdmissionOutcome, Mutation, ObservedOutcome
 from extender.placement.reasons import shown_reference
 from extender.server.routes import Reply
 
 log = structlog.get_logger()
 
-_SKIPPED, _UNREADABLE = "skipped", "unreadable"
+_SKIPPED, _UNREADABLE, _CANARY = "skipped", "unreadable", "canary"
 ADMISSIONS = counter(
     "multiarch_admissions_total",
     "Reviews by what became of the pod; unresolved: let through though an image was not known; skipped: no creation "
-    "of a pod; unreadable: not the Pod that we know.",
+    "of a pod; unreadable: not the Pod that we know; canary: a dry run that shows that we are reached.",
     "outcome",
-    (*AdmissionOutcome, _SKIPPED, _UNREADABLE),
+    (*AdmissionOutcome, _SKIPPED, _UNREADABLE, _CANARY),
 )
 
 WAITING = declare_budget(
@@ -63,12 +64,16 @@ class _PodCreation(msgspec.Struct, frozen=True):
 class PodAdmission:
     """Answers reviews of pods that are being created.
 
-    `observed_pods` collects what would have become of pods that are only observed.
+    `observed_pods` collects what would have become of pods that are only observed. `installation` is the name by which
+    canaries are marked.
     """
 
-    def __init__(self, reviews: PodReviews, observed_pods: ObservedPods | None = None) -> None:
+    def __init__(
+        self, reviews: PodReviews, observed_pods: ObservedPods | None = None, *, installation: str = ""
+    ) -> None:
         self._reviews = reviews
         self._observed_pods = observed_pods
+        self._installation = installation
 
     async def review(self, body: bytes) -> Reply:
         """The AdmissionReview with the response to the one in `body`. Raises InvalidRequest."""
@@ -109,12 +114,22 @@ class PodAdmission:
             return Reply(encode_response(review))
         try:
             pod = _POD.decode(review.request.object)
+            if review.request.dry_run and (marked := self._mark_canary(review, pod)):
+                return marked
             question = self._reviews.gather(
                 pod, review.request.namespace or "", review.request.object, draw=review.request.uid or ""
             )
         except _UNDECODABLE as exc:
             return _unreadable(review, exc)
         return _reply(review, question) if isinstance(question, Mutation) else _PodCreation(review, pod, question)
+
+    def _mark_canary(self, review: AdmissionReview, pod: CreatedPod) -> Reply | None:
+        """The reply to a canary, which anyone may send: it takes no lookup, and is in no cache or log."""
+        patch = mark_canary(pod.metadata.annotations if pod.metadata else None, self._installation)
+        if patch is None:
+            return None
+        ADMISSIONS[_CANARY].inc()
+        return Reply(encode_response(review, patch=patch, audit_annotations={"verdict": "a canary"}))
 
     def _decide(self, creation: _PodCreation, answers: Sequence[Answer]) -> Reply:
         try:

@@ -23,6 +23,7 @@ SPREAD = f"{PREFIX}spread"
 UNKNOWN = f"{PREFIX}unknown"
 REASON = f"{PREFIX}reason"
 ADDED = f"{PREFIX}added"
+CANARY = f"{PREFIX}canary"
 
 NO_PREFERENCE = "none"
 """The value of `prefer` that turns off all preferences."""
@@ -64,18 +65,22 @@ class Overrides(msgspec.Struct, frozen=True):
 
 
 class Writer(enum.StrEnum):
-    """Who writes an annotation: the author of the pod or namespace on that object, or the service on pods."""
+    """Who writes an annotation: the author of the pod or namespace on that object, or the service on pods.
+
+    `CANARY`: whoever sends a pod as a dry run to see whether the webhook is reached, and the webhook on that pod.
+    """
 
     POD = "pod"
     NAMESPACE = "namespace"
     SERVICE = "service"
+    CANARY = "canary"
 
 
 class Annotation(msgspec.Struct, frozen=True, kw_only=True):
     """One annotation. `values` tells which values it may have and `meaning` what they do, both in Markdown.
 
     `parse` reads an author's value into `field` of `Overrides`, and raises ValueError if `values` does not allow it.
-    Annotations that the service writes have neither.
+    Annotations that the service or a canary writes have neither.
     """
 
     key: str
@@ -170,6 +175,13 @@ ANNOTATIONS = (
         writers=(Writer.SERVICE,),
         values="JSON",
         meaning="what was added to the pod, so that a later pass over changed images can take it back",
+    ),
+    Annotation(
+        key=CANARY,
+        writers=(Writer.CANARY,),
+        values="up to 64 letters, digits and dashes",
+        meaning="on a pod that is created as a dry run: the webhook puts its mark behind the value, and looks nothing "
+        "up; elsewhere it means nothing",
     ),
 )
 

@@ -137,6 +137,7 @@ def _pod_admission(
     return PodAdmission(
         _reviews(config, pod_resolver, settings, PODS_WAITING, cluster_view, may_read_secrets=may_read_secrets),
         observed_pods,
+        installation=config.admission.canary_namespace,
     )
 
 

@@ -81,6 +81,28 @@ STORIES = [
         (9, 90),
     ),
     Story(
+        "MultiarchWebhookUnreached",
+        {
+            'multiarch_canary_timestamp_seconds{result="patched"}': "0+60x10 600x49 3660+60x119",
+            'multiarch_canary_timestamp_seconds{result="unpatched"}': "0x10 660+60x49 3600x119",
+            'multiarch_canaries_total{result="patched"}': "0+1x10 10x49 11+1x119",
+            'multiarch_canaries_total{result="unpatched"}': "0x10 1+1x49 50x119",
+        },
+        20,
+        (9, 12, 90),
+    ),
+    Story(  # one of two canaries, and always an older one than the last that was answered
+        "MultiarchWebhookUnreached",
+        {
+            'multiarch_canary_timestamp_seconds{result="patched"}': "0+60x180",
+            'multiarch_canary_timestamp_seconds{result="webhook_failed"}': "0x10 630+60x49 3570x119",
+            'multiarch_canaries_total{result="patched"}': "0+1x180",
+            'multiarch_canaries_total{result="webhook_failed"}': "0x10 1+1x49 50x119",
+        },
+        40,
+        (9, 13, 90),
+    ),
+    Story(
         "MultiarchWebhookCallsFail",
         errors("apiserver_admission_webhook_rejection_count", f'{WEBHOOK},error_type="calling_webhook_error"'),
         30,

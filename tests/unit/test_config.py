@@ -156,6 +156,16 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
         ),
         pytest.param((*SERVED, "cache.stale_seconds=10"), ["cache.tag_seconds", "registry.always_seconds"], id="times"),
         pytest.param(
+            (*SERVED, "admission.canary_namespace=a", "cluster.mode=none"),
+            ["admission.canary_namespace", "cluster.mode is none"],
+            id="canary without a cluster",
+        ),
+        pytest.param(
+            (*SERVED, "admission.canary_namespace=a/b"),
+            ["admission.canary_namespace", "'a/b' is no name"],
+            id="canary in no namespace",
+        ),
+        pytest.param(
             (*SERVED, "admission.tolerations=[{key: a, platforms: []}]"),
             ["tolerations[0].platforms"],
             id="rule of nothing",

@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +84,7 @@ class ApiServer:
         self.is_open.set()
         self.change_seconds = 0.0  # what each change takes, one after the other
         self._changing = asyncio.Lock()
+        self.admit: Callable[[Document], Document] | None = None  # what admission makes of an object of a dry run
         self.apis: list[Document] | None = None  # the groups served, as discovery lists them; None: it is refused
         self._objects: dict[tuple[str, str], Document] = {}
         self._history: list[Change] = []
@@ -169,6 +170,8 @@ class ApiServer:
         if document.get("kind") == "SelfSubjectAccessReview":
             wanted = document["spec"]["resourceAttributes"]
             return document | {"status": {"allowed": (wanted["verb"], wanted["resource"]) not in self.forbidden}}
+        if request.query.get("dryRun") == "All":
+            return self.admit(document) if self.admit else document
         if request.method == "POST":
             name = document["metadata"].get("name") or f"{document['metadata']['generateName']}{self._version}"
             if (request.path, name) in self._objects:

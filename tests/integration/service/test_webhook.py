@@ -4,8 +4,11 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 
 from extender.demo.registry import EmbeddedRegistry
+from extender.placement.annotations import CANARY
+from extender.placement.canary import is_marked
 from tests.integration.service.caller import AMD64, ARM64, Caller, Json, changes_of, pod
 from tests.integration.service.conftest import StartService
 from tests.unit.placement.json_patch import apply
@@ -270,3 +273,57 @@ async def test_anything_but_a_job_is_allowed_as_it_is_at_the_path_of_jobs(
     odd = await caller.review_at("/admission/jobs", created, **JOB)
     assert odd["patch"] == []
     assert odd["warnings"][0].startswith("multiarch-extender cannot read this Job: ")
+
+
+def canary(image: str, **annotations: str) -> Json:
+    """A canary with this image, which is of no account."""
+    return pod(image, annotations={CANARY: "n-1", **annotations})
+
+
+@pytest.mark.parametrize(
+    "mode", [{}, {"multiarch-extender.io/mode": "ignore"}, {"multiarch-extender.io/mode": "observe"}]
+)
+async def test_a_canary_is_marked_and_nothing_else(
+    start_service: StartService, images: EmbeddedRegistry, mode: Json
+) -> None:
+    """No lookup, no warning and no other change, and no word in the log: anyone may send one."""
+    caller = await start_service(
+        "admission.canary_namespace=ours", "admission.scheduler_name=ours", plain_http=images.host
+    )
+    series = [f'multiarch_admissions_total{{outcome="{outcome}"}}' for outcome in ("canary", "unresolved", "patched")]
+    before = [await caller.metric(name) for name in series]
+    with structlog.testing.capture_logs() as logs:
+        response = await caller.review(canary(f"{images.host}/never:seen", **mode), dryRun=True)
+    (operation,) = response["patch"]
+    assert is_marked(apply(canary(""), msgspec.json.encode(response["patch"])), "n-1", "ours")
+    assert operation["path"] == "/metadata/annotations/multiarch-extender.io~1canary"
+    assert "warnings" not in response
+    assert response["auditAnnotations"] == {"verdict": "a canary"}
+    assert images.requests == {}
+    assert [await caller.metric(name) - old for name, old in zip(series, before, strict=True)] == [1, 0, 0]
+    assert logs == []
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "annotations"),
+    [
+        pytest.param({}, {}, id="a pod that is stored"),
+        pytest.param({"dryRun": False}, {}, id="no dry run"),
+        pytest.param({"dryRun": True}, {CANARY: "not a nonce"}, id="another value"),
+    ],
+)
+async def test_other_pods_with_the_annotation_are_reviewed(
+    start_service: StartService, images: EmbeddedRegistry, request_fields: Json, annotations: Json
+) -> None:
+    """So the annotation frees no pod from what its images need."""
+    caller = await start_service("admission.canary_namespace=ours", plain_http=images.host)
+    response = await caller.review(canary(f"{images.host}/multi:1", **annotations), **request_fields)
+    assert changes_of(response)
+    assert not [operation for operation in response["patch"] if "canary" in operation["path"]]
+
+
+async def test_an_installation_without_a_name_marks_canaries_too(start_service: StartService) -> None:
+    """Whoever looks for the mark has the same settings, and so the same empty name."""
+    caller = await start_service()
+    response = await caller.review(canary("app:1"), dryRun=True)
+    assert is_marked(apply(canary(""), msgspec.json.encode(response["patch"])), "n-1", "")

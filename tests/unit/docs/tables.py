@@ -27,6 +27,7 @@ WRITERS = {
     Writer.POD: "the pod's author",
     Writer.NAMESPACE: "the namespace's author",
     Writer.SERVICE: "the service, on pods",
+    Writer.CANARY: "a canary and the webhook",
 }
 
 

@@ -1,0 +1,205 @@
+"""The canary of a replica: how often it is sent, what is counted and logged, and when it is off."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+
+from extender.cluster.client import open_cluster
+from extender.cluster.webhook_probe import ProbeOutcome
+from extender.config.reading import load_config
+from extender.metrics import REGISTRY
+from extender.placement.annotations import CANARY
+from extender.placement.canary import mark_canary
+from extender.service.canary import CANARIES, LONGEST_START_SECONDS, Canary, send_canaries
+from extender.service.cluster_view import NoCluster
+from testbed.clock import Clock
+from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
+
+SPACE = "ours-canary"
+FAILED = Refusal(500, 'failed calling webhook "pods.ours": connection refused')
+
+
+def marked(pod: Document) -> Document:
+    """Admission by our webhook."""
+    annotations = pod["metadata"]["annotations"]
+    patch = mark_canary(annotations, SPACE)
+    assert patch
+    annotations[CANARY] = json.loads(patch)[0]["value"]
+    return pod
+
+
+def last(result: str) -> float | None:
+    """When the last canary with this result came back, as the metric says."""
+    return REGISTRY.get_sample_value("multiarch_canary_timestamp_seconds", {"result": result})
+
+
+class Canaries:
+    """One replica's canaries: each pause ends when the test says so."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self.api = api
+        self.clock = Clock()
+        self.logs: Sequence[Mapping[str, object]] = []
+        self._pauses: asyncio.Queue[float] = asyncio.Queue()
+        self._go = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        """A pause: until `next`."""
+        self._pauses.put_nowait(seconds)
+        await self._go.wait()
+        self._go.clear()
+
+    async def pause(self) -> float:
+        """The pause that has begun."""
+        return await asyncio.wait_for(self._pauses.get(), 5)
+
+    async def next(self) -> float:
+        """Ends the pause, and returns the one after the canary."""
+        self._go.set()
+        return await self.pause()
+
+    def sent(self) -> int:
+        """How many canaries the API server was sent."""
+        return sum("dryRun" in request.query for request in self.api.received("send"))
+
+    def events(self) -> list[object]:
+        """The log's events so far."""
+        return [line["event"] for line in self.logs]
+
+
+@asynccontextmanager
+async def replica(folder: Path, every_seconds: float = 60.0, drawn: float = 0.5) -> AsyncIterator[Canaries]:
+    """A replica whose canaries are sent when the test says so; the first pause has begun."""
+    async with serve_api() as api:
+        api.admit = marked
+        client = await open_cluster("kubeconfig", str(write_kubeconfig(api, folder)))
+        canaries = Canaries(api)
+        canary = Canary(
+            client,
+            SPACE,
+            every_seconds,
+            clock=canaries.clock,
+            wall_clock=canaries.clock,
+            random=lambda: drawn,
+            sleep=canaries.sleep,
+        )
+        with structlog.testing.capture_logs() as logs:
+            canaries.logs = logs
+            running = asyncio.create_task(canary.run())
+            try:
+                yield canaries
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                await client.close()
+
+
+@pytest.mark.parametrize(
+    ("every_seconds", "drawn", "wanted"),
+    [(60.0, 0.0, 30.0), (60.0, 1.0, 60.0), (3600.0, 1.0, LONGEST_START_SECONDS), (2.0, 0.0, 1.0)],
+)
+async def test_the_first_canary_is_sent_within_a_minute(
+    tmp_path: Path, every_seconds: float, drawn: float, wanted: float
+) -> None:
+    """Not all replicas at one moment, and the later ones as often as the setting says."""
+    async with replica(tmp_path, every_seconds, drawn) as canaries:
+        assert await canaries.pause() == wanted
+        assert canaries.sent() == 0
+        assert await canaries.next() == every_seconds
+        assert await canaries.next() == every_seconds
+        assert canaries.sent() == 2
+
+
+async def test_what_became_of_each_canary_is_counted_and_a_change_is_logged_once(tmp_path: Path) -> None:
+    """The time of the last success stays what it was while the webhook is not reached."""
+    async with replica(tmp_path) as canaries:
+        before = {outcome: CANARIES[outcome].value for outcome in ProbeOutcome}
+        canaries.clock.advance(1000)
+        await canaries.pause()
+        await canaries.next()
+        answered_at = canaries.clock()
+        canaries.clock.advance(60)
+        await canaries.next()
+        assert last("patched") == answered_at + 60
+        canaries.api.admit = None
+        canaries.clock.advance(60)
+        await canaries.next()
+        await canaries.next()
+        assert last("patched") == answered_at + 60
+        assert last("unpatched") == answered_at + 120
+        canaries.api.refusals.append(("send", FAILED))
+        await canaries.next()
+        canaries.api.admit = marked
+        await canaries.next()
+        after = {outcome: CANARIES[outcome].value - before[outcome] for outcome in ProbeOutcome}
+        assert after == {"patched": 3, "unpatched": 2, "webhook_failed": 1, "refused": 0, "unreachable": 0}
+        assert canaries.events() == [
+            "canary.answered", "canary.unanswered", "canary.unanswered", "canary.answered",
+        ]  # fmt: skip
+        assert [line["result"] for line in canaries.logs[1:3]] == ["unpatched", "webhook_failed"]
+        assert "connection refused" in str(canaries.logs[2]["why"])
+
+
+async def test_without_the_right_none_is_sent_and_that_is_said_once(tmp_path: Path) -> None:
+    """A right that is given later is used; one that is taken away then is a refusal like others."""
+    async with replica(tmp_path) as canaries:
+        before = CANARIES["refused"].value
+        canaries.api.forbidden = {("create", "pods")}
+        await canaries.pause()
+        for _ in range(3):
+            await canaries.next()
+        assert canaries.sent() == 0
+        assert canaries.events() == ["canary.disabled"]
+        assert SPACE in str(canaries.logs[0]["why"])
+        canaries.api.forbidden = set()
+        await canaries.next()
+        assert canaries.sent() == 1
+        canaries.api.refusals.append(("send", Refusal(403, "forbidden")))
+        await canaries.next()
+        await canaries.next()
+        assert CANARIES["refused"].value == before + 1
+        assert canaries.events() == ["canary.disabled", "canary.answered", "canary.unanswered", "canary.answered"]
+
+
+async def test_a_silent_api_server_does_not_end_the_canaries(tmp_path: Path) -> None:
+    """Neither while the right is looked for, nor afterwards."""
+    async with replica(tmp_path) as canaries:
+        before = CANARIES["refused"].value
+        canaries.api.refusals += [("send", Refusal(503))] * 2
+        await canaries.pause()
+        await canaries.next()
+        assert CANARIES["refused"].value == before + 1
+        await canaries.next()
+        assert canaries.events() == ["canary.unanswered", "canary.answered"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "logged"),
+    [
+        pytest.param([], ["canary.disabled"], id="no namespace"),
+        pytest.param(["admission.canary_namespace=ours", "admission.canary_seconds=0"], [], id="off"),
+        pytest.param(["admission.canary_namespace=ours", "admission.listen=''"], [], id="no webhook"),
+    ],
+)
+async def test_settings_switch_canaries_off(tmp_path: Path, settings: list[str], logged: list[str]) -> None:
+    """Without a word, but where a webhook goes without because no namespace is named."""
+    async with serve_api() as api:
+        view = NoCluster()
+        view.client = await open_cluster("kubeconfig", str(write_kubeconfig(api, tmp_path)))
+        with structlog.testing.capture_logs() as logs:
+            config = load_config(None, ["admission.listen=127.0.0.1:0", "admission.tls=null", *settings])
+            await asyncio.wait_for(send_canaries(config, view), 5)
+        await view.client.close()
+        assert [line["event"] for line in logs] == logged
+        assert api.requests == []
+
+
+async def test_without_a_cluster_there_is_no_canary() -> None:
+    """Nobody could be asked."""
+    config = load_config(None, ["admission.listen=127.0.0.1:0", "admission.tls=null"])
+    await asyncio.wait_for(send_canaries(config, NoCluster()), 5)
