@@ -16,7 +16,7 @@ import yaml
 from aiohttp import web
 
 from extender.demo.registry import EmbeddedRegistry
-from testbed.api_client import ApiClient
+from testbed.api_client import ApiClient, ApiError
 from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.objects import KubernetesObject, namespace
@@ -63,7 +63,7 @@ class Recorder:
 
 
 def _right(request: web.Request) -> Right | None:
-    """What a request takes; None for discovery, which every account may ask for."""
+    """What a request takes; None for discovery and for one's own rights, which every account may ask for."""
     parts = urlsplit(request.raw_path).path.strip("/").split("/")
     parts = parts[2:] if parts[0] == "api" else parts[3:]  # api/v1/…, apis/GROUP/VERSION/…
     if not parts:
@@ -71,6 +71,8 @@ def _right(request: web.Request) -> Right | None:
     if parts[0] == "namespaces" and len(parts) > 2:
         parts = parts[2:]
     resource, name = parts[0], "".join(parts[1:2])
+    if resource == "selfsubjectaccessreviews":
+        return None
     if request.method != "GET":
         return Right(resource, _VERBS[request.method], name)
     if request.query.get("watch") in ("1", "true"):
@@ -176,6 +178,25 @@ async def installed(
         for each in reversed(objects):
             metadata = each["metadata"]
             await api.delete(each["kind"], metadata["name"], metadata.get("namespace", ""), each["apiVersion"])
+            if each["kind"] == "Namespace":
+                await finalize_namespace(api, metadata["name"])
+
+
+async def finalize_namespace(api: ApiClient, name: str) -> None:
+    """Lets go of a namespace that is being deleted, as a controller does where one runs."""
+    found = await api.get("Namespace", name, "")
+    with suppress(ApiError):  # gone meanwhile
+        await api.request("PUT", f"/api/v1/namespaces/{name}/finalize", {**found, "spec": {"finalizers": []}})
+
+
+async def lead_to(api: ApiClient, objects: Sequence[KubernetesObject], port: int) -> None:
+    """The Service leads to a port of this machine; name and authority are still the chart's."""
+    (service,) = (each for each in objects if each["kind"] == "Service")
+    (configuration,) = (each for each in objects if each["kind"] == "MutatingWebhookConfiguration")
+    outside = {"type": "ExternalName", "externalName": "127.0.0.1", "clusterIP": None, "clusterIPs": None}
+    await api.patch("Service", service["metadata"]["name"], {"spec": outside}, OURS)
+    configuration["webhooks"][0]["clientConfig"]["service"]["port"] = port
+    await api.apply(configuration)
 
 
 def _map(values: object) -> Mapping[str, Any]:

@@ -18,7 +18,15 @@ from testbed.binaries import cache_folder
 from testbed.chart import CHART, objects_of
 from testbed.control_plane import LocalCluster
 from testbed.objects import KubernetesObject, fake_node, kept_to, pod
-from tests.e2e.installed_chart import OURS, READY_SECONDS, InstalledChart, balanced, recording, write_account
+from tests.e2e.installed_chart import (
+    OURS,
+    READY_SECONDS,
+    InstalledChart,
+    balanced,
+    finalize_namespace,
+    recording,
+    write_account,
+)
 from tests.e2e.running import skip
 
 pytestmark = pytest.mark.e2e
@@ -63,6 +71,11 @@ class HelmRelease:
         """Upgrades it to these values."""
         await self.run("upgrade", OURS, str(CHART), values=values)
 
+    async def uninstall(self, api: ApiClient) -> None:
+        """Uninstalls it. No controller runs here, so the canary's namespace is let go of as one would."""
+        await self.run("uninstall", OURS)
+        await finalize_namespace(api, f"{NAME}-canary")
+
     async def objects(self) -> list[KubernetesObject]:
         """The objects of the release, as helm keeps them."""
         return objects_of(await self.run("get", "manifest", OURS))
@@ -78,7 +91,7 @@ async def helm(
     release = HelmRelease(request.param, control_plane, tmp_path)
     yield release
     with suppress(RuntimeError):
-        await release.run("uninstall", OURS)
+        await release.uninstall(api)
 
 
 @pytest.fixture
@@ -166,7 +179,7 @@ async def test_from_nothing_to_reviews_and_to_nothing_again(
             assert await secret_data(api) == identity
             for _ in range(20):
                 await until_reviewed(api, f"{registry.host}/team/old:1")
-        await helm.run("uninstall", OURS)
+        await helm.uninstall(api)
     assert await left_of(api, objects) == []
     assert await names_of(api) <= of_other_tests
 

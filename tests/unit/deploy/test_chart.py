@@ -124,6 +124,13 @@ def verbs_of(objects: list[KubernetesObject]) -> dict[str, list[str]]:
     return {each["resources"][0]: each["verbs"] for each in role["rules"]}
 
 
+def canaries_of(objects: list[KubernetesObject]) -> list[str]:
+    """The kinds of what canaries take, and whether the service is told where to send them."""
+    kinds = [each["kind"] for each in objects if each["metadata"]["name"].endswith("-canary")]
+    settings = settings_of(objects)["admission"]
+    return [*sorted(kinds), *(["setting"] if "canary_namespace" in settings else [])]
+
+
 def args_of_second(objects: list[KubernetesObject]) -> KubernetesObject:
     """kube-scheduler's container."""
     found: KubernetesObject
@@ -329,6 +336,69 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "Fail",
     ),
     ("timeout", "webhook", "webhook.timeoutSeconds: 10", lambda o: webhook_of(o)["timeoutSeconds"], 10),
+    (
+        "canary-namespace",
+        "webhook",
+        "",
+        lambda o: (one(o, "Namespace")["metadata"]["name"], settings_of(o)["admission"]["canary_namespace"]),
+        ("multiarch-extender-webhook-canary", "multiarch-extender-webhook-canary"),
+    ),
+    (
+        "canary-restricted",
+        "webhook",
+        "",
+        lambda o: one(o, "Namespace")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"],
+        "restricted",
+    ),
+    (
+        "canary-opt-in",
+        "webhook",
+        (
+            "{modes.webhook.namespaceSelector.matchLabels: {a: b}, modes.webhook.namespaceSelector.matchExpressions: "
+            "[{key: c, operator: In, values: [d, e]}, {key: f, operator: Exists}, {key: g, operator: DoesNotExist}]}"
+        ),
+        lambda o: [one(o, "Namespace")["metadata"]["labels"].get(each) for each in "acfg"],
+        ["b", "d", "true", None],
+    ),
+    (
+        "canary-of-second",
+        "second",
+        "modes.secondScheduler.schedulerName: ours",
+        lambda o: one(o, "Namespace")["metadata"]["labels"]["multiarch-extender.io/scheduler"],
+        "ours",
+    ),
+    (
+        "canary-of-each-part",
+        "all",
+        "",
+        lambda o: sorted(each["metadata"]["name"] for each in o if each["kind"] == "Namespace"),
+        ["multiarch-extender-scheduler-canary", "multiarch-extender-webhook-canary"],
+    ),
+    (
+        "canary-role",
+        "webhook",
+        "",
+        lambda o: (one(o, "Role", "-canary")["metadata"]["namespace"], one(o, "Role", "-canary")["rules"]),
+        ("multiarch-extender-webhook-canary", [{"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}]),
+    ),
+    (
+        "canary-account",
+        "webhook",
+        "",
+        lambda o: one(o, "ValidatingAdmissionPolicy")["spec"]["matchConditions"][0]["expression"],
+        ("request.userInfo.username == 'system:serviceaccount:multiarch-extender:multiarch-extender-webhook'"),
+    ),
+    ("canary-of-none", "default", "", canaries_of, []),
+    ("canary-off", "webhook", "canary.enabled: false", canaries_of, []),
+    ("canary-never", "webhook", "config.admission.canary_seconds: 0", canaries_of, []),
+    ("canary-without-webhook", "second", "modes.secondScheduler.webhook: false", canaries_of, []),
+    (
+        "canary-without-rbac",
+        "webhook",
+        "rbac.create: false",
+        canaries_of,
+        ["Namespace", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "setting"],
+    ),
     (
         "excluded",
         "webhook",
@@ -851,7 +921,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "namespace",
         "webhook",
         "{namespace.create: true, namespace.labels: {a: b}}",
-        lambda o: one(o, "Namespace")["metadata"]["labels"]["a"],
+        lambda o: one(o, "Namespace", "multiarch-extender")["metadata"]["labels"]["a"],
         "b",
     ),
     (
@@ -1167,6 +1237,24 @@ CONTRADICTIONS: list[tuple[str, str, str]] = [
         "all",
         "{modes.webhook.name: a, modes.secondScheduler.name: a}",
         'modes.webhook.name: "a" is the name of modes.secondScheduler too',
+    ),
+    (
+        "webhook",
+        "config: {admission: {canary_namespace: a}}",
+        "config.admission.canary_namespace (for modes.webhook): the chart decides it",
+    ),
+    (
+        "webhook",
+        (
+            "modes.webhook.namespaceSelector.matchExpressions: "
+            "[{key: kubernetes.io/metadata.name, operator: In, values: [team]}]"
+        ),
+        "modes.webhook.namespaceSelector: it selects namespaces by name, and not multiarch-extender-webhook-canary",
+    ),
+    (
+        "webhook",
+        "webhook.excludeNamespaces: [multiarch-extender-webhook-canary]",
+        "webhook.excludeNamespaces: in multiarch-extender-webhook-canary dry runs show",
     ),
     ("webhook", "podDisruptionBudget.maxUnavailable: half", 'podDisruptionBudget.maxUnavailable: "half" is neither'),
 ]

@@ -23,6 +23,7 @@
 {{- if $values.enabled -}}
 {{- $part := merge (dict "root" $ "values" $values) (include (printf "multiarch.part.%s" $mode) $ | fromYaml) -}}
 {{- include "multiarch.checks.settings" $part -}}
+{{- include "multiarch.checks.canary" $part -}}
 {{- $name := include "multiarch.name" $part -}}
 {{- if hasKey $names $name -}}
 {{- include "multiarch.refuse" (printf "modes.%s.name: %q is the name of modes.%s too; give each part one of its own." $mode $name (get $names $name)) -}}
@@ -162,10 +163,26 @@
 {{- end -}}
 {{- end }}
 
+{{/* Expressions on the name of a namespace, which no label of the canary's namespace can meet. */}}
+{{- define "multiarch.checks.canary" -}}
+{{- if include "multiarch.has-canary" . -}}
+{{- $canary := include "multiarch.canary" . -}}
+{{- range (include "multiarch.selector.of" . | fromYaml).matchExpressions -}}
+{{- if and (eq .key "kubernetes.io/metadata.name") (eq .operator "In") (not (has $canary (.values | default list))) -}}
+{{- include "multiarch.refuse" (printf "modes.webhook.namespaceSelector: it selects namespaces by name, and not %s, in which dry runs show that the webhook is reached. Add that name, or set canary.enabled to false." $canary) -}}
+{{- end -}}
+{{- end -}}
+{{- if has $canary .root.Values.webhook.excludeNamespaces -}}
+{{- include "multiarch.refuse" (printf "webhook.excludeNamespaces: in %s dry runs show that the webhook is reached. Leave it out, or set canary.enabled to false." $canary) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{- define "multiarch.decided" -}}
 admission.listen: Use webhook.port, and modes.*.enabled.
 admission.tls: Use certificates.source.
 admission.path_token_file: Use webhook.pathTokenSecret.
+admission.canary_namespace: The chart makes it, of the part's name; canary.enabled says whether.
 {{- if include "multiarch.is-self-managed" . }}
 admission.self_managed.secret: The chart makes it, of the part's name.
 admission.self_managed.lease: The chart makes it, of the part's name.

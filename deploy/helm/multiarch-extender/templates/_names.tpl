@@ -64,3 +64,14 @@ app.kubernetes.io/component: {{ .component }}
 {{- define "multiarch.has-webhook" -}}
 {{- if or (eq .mode "webhook") (and (eq .mode "secondScheduler") .values.webhook) }}true{{ end }}
 {{- end }}
+
+{{/* Whether a part sends canaries; empty if not. */}}
+{{- define "multiarch.has-canary" -}}
+{{- $seconds := dig "admission" "canary_seconds" 60 (include "multiarch.settings.own" . | fromYaml) -}}
+{{- if and (include "multiarch.has-webhook" .) .root.Values.canary.enabled (ne (float64 $seconds) 0.0) }}true{{ end }}
+{{- end }}
+
+{{/* The namespace of a part's canaries. */}}
+{{- define "multiarch.canary" -}}
+{{ include "multiarch.name" . }}-canary
+{{- end }}

@@ -208,8 +208,19 @@ subjects:
 {{- end }}
 {{- end }}
 
-{{/* Service, Secret or Certificate, and MutatingWebhookConfiguration of a part; "selector" is its namespaceSelector. */}}
+{{/* What a part's webhook asks of a namespace's labels, beside the names that it never takes. */}}
+{{- define "multiarch.selector.of" -}}
+{{- if eq .mode "webhook" -}}
+{{ .values.namespaceSelector | toYaml }}
+{{- else -}}
+{{- $chosen := dict "key" "multiarch-extender.io/scheduler" "operator" "In" "values" (list .values.schedulerName) -}}
+{{ dict "matchExpressions" (list $chosen) | toYaml }}
+{{- end }}
+{{- end }}
+
+{{/* Service, Secret or Certificate, and MutatingWebhookConfiguration of a part. */}}
 {{- define "multiarch.webhook" -}}
+{{- $selector := include "multiarch.selector.of" . | fromYaml -}}
 {{- $values := .root.Values -}}
 {{- $name := include "multiarch.name" . -}}
 {{- $space := .root.Release.Namespace -}}
@@ -347,12 +358,12 @@ webhooks:
   reinvocationPolicy: IfNeeded  # other webhooks add containers, whose images count as well
   sideEffects: None
   namespaceSelector:
-    {{- with .selector.matchLabels }}
+    {{- with $selector.matchLabels }}
     matchLabels:
       {{- toYaml . | nindent 6 }}
     {{- end }}
     matchExpressions:
-    {{- with .selector.matchExpressions }}
+    {{- with $selector.matchExpressions }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
     - key: kubernetes.io/metadata.name

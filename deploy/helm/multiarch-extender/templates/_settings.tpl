@@ -34,6 +34,9 @@
 {{- if $values.networkPolicy.ingress.enabled -}}
 {{- $_ := set $chart.admission "network_policy" true -}}
 {{- end -}}
+{{- if include "multiarch.has-canary" . -}}
+{{- $_ := set $chart.admission "canary_namespace" (include "multiarch.canary" .) -}}
+{{- end -}}
 {{- if $values.webhook.pathTokenSecret -}}
 {{- $_ := set $chart.admission "path_token_file" "/etc/multiarch-extender-tokens/tokens" -}}
 {{- end -}}
@@ -93,6 +96,7 @@ webhook:
     Name a scheduler here and every pod the webhook sends goes to it that names no other: select the namespaces by a
     label first (namespaceSelector of the webhook), as the second scheduler does.
   admission.network_policy: A network policy lets nobody but the API server reach the webhook.
+  admission.canary_namespace: Where dry runs show that the API server reaches the webhook.
 secondScheduler:
   scheduler.pending: |
     An image not known yet: the answer is an error, and kube-scheduler comes back in 1-10 s. Right with
@@ -106,6 +110,7 @@ secondScheduler:
     For every pod the webhook sends that names no other scheduler. Which pods these are is the webhook's
     namespaceSelector.
   admission.network_policy: A network policy lets nobody but the API server reach the webhook.
+  admission.canary_namespace: Where dry runs show that the API server reaches the webhook.
 defaultScheduler:
   scheduler.pending: |
     An image not known yet is taken to run on `assume`: the extender's entry is ignorable, and kube-scheduler takes
