@@ -90,7 +90,7 @@ async def _report(namespace: str, settings: Config) -> RunningReport:
         nodes = await list_nodes(client)
         pods = await _list_pods(client, namespace)
         async with open_pod_resolver(settings, UnwatchedCluster(client, {})) as pod_resolver:
-            found = await _look_up(pods, pod_resolver)
+            found = await look_up(pods, pod_resolver)
         return report_running(found, nodes, policy_of(settings).compatibility, settings.placement.level_label)
     except ClusterError as exc:
         raise ConfigError(str(exc)) from exc
@@ -104,7 +104,7 @@ async def _list_pods(client: ClusterClient, namespace: str) -> list[ReportedPod]
     return [pod async for raw in list_documents(client, path) if (pod := _POD.decode(raw)).spec.node_name]
 
 
-async def _look_up(pods: Sequence[ReportedPod], pod_resolver: PodResolver) -> list[PodImages]:
+async def look_up(pods: Sequence[ReportedPod], pod_resolver: PodResolver) -> list[PodImages]:
     """Each pod with its images, each looked up once for each set of credentials."""
     turns = asyncio.Semaphore(_AT_ONCE)
     lookups: dict[tuple[object, str], asyncio.Task[Image | Failure]] = {}

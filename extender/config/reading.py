@@ -28,7 +28,15 @@ def load_config(file: str | None, assignments: Sequence[str] = ()) -> Config:
 
 def read_config(file: str | None, assignments: Sequence[str] = ()) -> Config:
     """As `load_config`, without the check whether values contradict each other; the command `config` prints these."""
-    tree = _read_file(file) if file else {}
+    return _convert(_read_file(file) if file else {}, assignments)
+
+
+def parse_config(text: str | bytes, file: str, assignments: Sequence[str] = ()) -> Config:
+    """As `read_config`, of the text of the file."""
+    return _convert(_parse(text, file), assignments)
+
+
+def _convert(tree: dict[str, Any], assignments: Sequence[str]) -> Config:
     for assignment in assignments:
         _assign(tree, assignment)
     try:
@@ -39,9 +47,14 @@ def read_config(file: str | None, assignments: Sequence[str] = ()) -> Config:
 
 def _read_file(file: str) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(Path(file).read_bytes())
+        return _parse(Path(file).read_bytes(), file)
     except OSError as exc:
         raise ConfigError(f"{file}: {exc.strerror}; --config takes a readable YAML file") from exc
+
+
+def _parse(text: str | bytes, file: str) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as exc:  # ValueError is PyYAML's for the date 2001-13-45
         raise ConfigError(f"{file} is no YAML: {exc}") from exc
     if tree is None:

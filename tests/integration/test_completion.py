@@ -24,6 +24,7 @@ RUNS: dict[str, list[tuple[str, ...]]] = {
     "completion": [("bash",), ("tcsh",)],
     "config": [(), ("--table",), ("--check", "/nowhere/at/all")],
     "demo": [()],
+    "doctor": [("--no-registries", "--set=cluster.kubeconfig=/nowhere/at/all")],
     "explain": [("-f", "-", "--set=cluster.mode=none", *SETTINGS), ("p", KUBECONFIG)],
     "fix": [("-f", "-", *SETTINGS), ("-f", "/nowhere/at/all")],
     "inspect": [("127.0.0.1:1/app:1", *SETTINGS), ("127.0.0.1:1/app:1", "-o", "json", *SETTINGS)],

@@ -1,0 +1,290 @@
+"""Reads what an installation of the service has in a cluster: its workloads, their settings, webhooks, certificates."""
+
+import asyncio
+import base64
+import binascii
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+from urllib.parse import urlsplit
+
+import msgspec
+import yaml
+
+from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.cluster.workloads import list_documents
+from extender.config.reading import parse_config
+from extender.config.tree import Config
+from extender.errors import ConfigError
+from extender.kubernetes.authentication_v1 import UserInfo
+from extender.kubernetes.authorization_v1 import ObjectAttributes, SubjectAccessReview, encode_subject_access_review
+from extender.kubernetes.pod_templates import KubernetesObject
+from extender.placement.annotations import Choice
+from extender.placement.gate import UnknownImages
+from extender.placement.patch import look
+from extender.reports.installation import Certificate, InstalledPart, Label, PartSettings
+from extender.server.authority import InvalidCertificate, expires_at, is_issued_by, names_of, split_bundle
+
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_KINDS = {"Deployment": "deployments", "DaemonSet": "daemonsets", "StatefulSet": "statefulsets"}
+_OBJECT = msgspec.json.Decoder(KubernetesObject)
+_REVIEW = msgspec.json.Decoder(SubjectAccessReview)
+_DAY_SECONDS = 86_400
+
+
+class InstalledWorkload(msgspec.Struct, frozen=True):
+    """A part of the installation as the checks take it, with its settings and what its pods are made from."""
+
+    part: InstalledPart
+    config: Config | None
+    template: KubernetesObject
+
+    @property
+    def account(self) -> str:
+        """The name of its ServiceAccount."""
+        return str(self.template["spec"].get("serviceAccountName") or "default")
+
+
+async def list_objects(client: ClusterClient, path: str, selector: str = "") -> list[KubernetesObject]:
+    """The objects at `path`, with these labels if a selector is given. Raises ClusterError."""
+    selectors = {"labelSelector": selector} if selector else None
+    return [_OBJECT.decode(raw) async for raw in list_documents(client, path, selectors)]
+
+
+async def read_workloads(client: ClusterClient, selector: str) -> list[InstalledWorkload]:
+    """The Deployments, DaemonSets and StatefulSets with these labels, in all namespaces. Raises ClusterError."""
+    return [
+        await _workload(client, kind, document)
+        for kind, plural in _KINDS.items()
+        for document in await list_objects(client, f"/apis/apps/v1/{plural}", selector)
+    ]
+
+
+async def _workload(client: ClusterClient, kind: str, document: KubernetesObject) -> InstalledWorkload:
+    metadata, status = document["metadata"], document.get("status") or {}
+    namespace: str = metadata["namespace"]
+    template: KubernetesObject = document["spec"]["template"]
+    is_daemon = kind == "DaemonSet"
+    wanted = status.get("desiredNumberScheduled") if is_daemon else document["spec"].get("replicas")
+    ready = status.get("numberReady" if is_daemon else "readyReplicas")
+    config, problem = None, ""
+    files = await _files(client, namespace, template)
+    try:
+        config = _config(template, files)
+    except ConfigError as exc:
+        problem = str(exc)
+    part = InstalledPart(
+        kind=kind,
+        namespace=namespace,
+        name=metadata["name"],
+        wanted=1 if wanted is None else wanted,
+        ready=ready or 0,
+        restarts=await _restarts(client, namespace, document),
+        settings=None if config is None else _settings(config),
+        problem=problem,
+        scheduler=_scheduler_configuration(files.values()),
+    )
+    return InstalledWorkload(part, config, template)
+
+
+async def _files(client: ClusterClient, namespace: str, template: KubernetesObject) -> dict[str, str]:
+    """The texts of the ConfigMaps that are mounted, by the name of the file."""
+    found: dict[str, str] = {}
+    for volume in template["spec"].get("volumes") or ():
+        if name := look(volume, ["configMap", "name"]):
+            try:
+                document = _OBJECT.decode(await client.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}"))
+            except ClusterRefused as exc:
+                if exc.status not in (403, 404):
+                    raise
+                continue
+            found |= document.get("data") or {}
+    return found
+
+
+def _config(template: KubernetesObject, files: Mapping[str, str]) -> Config:
+    """The settings of the service's container. Raises ConfigError."""
+    arguments = [str(each) for each in _container(template).get("args") or ()]
+    file = next((each.partition("=")[2] for each in arguments if each.startswith("--config=")), "")
+    text = files.get(PurePosixPath(file).name, "") if file else ""
+    if file and not text:
+        raise ConfigError(f"its settings, {file}, are in no ConfigMap that can be read")
+    given = [each.partition("=")[2] for each in arguments if each.startswith("--set=")]
+    return parse_config(text, file, given)
+
+
+def _container(template: KubernetesObject) -> KubernetesObject:
+    """The service's container, which is an init container where it starts before a scheduler. Raises ConfigError."""
+    spec = template["spec"]
+    for each in (*(spec.get("initContainers") or ()), *spec["containers"]):
+        if "serve" in (each.get("args") or ()):
+            return dict(each)
+    raise ConfigError("none of its containers has the argument `serve`")
+
+
+def _settings(config: Config) -> PartSettings:
+    scheduler, admission = config.scheduler, config.admission
+    retries = [name for name in ("pending", "unknown") if getattr(scheduler, name) is Choice.RETRY]
+    return PartSettings(
+        serves_reviews=bool(admission.listen),
+        review_wait=admission.wait_seconds,
+        serves_scheduler=bool(scheduler.listen),
+        filter_wait=scheduler.wait_seconds,
+        retries=tuple(f"scheduler.{name}: retry" for name in retries),
+        writes_required=bool(admission.listen) and admission.node_affinity.required,
+    )
+
+
+def _scheduler_configuration(texts: Iterable[str]) -> KubernetesObject | None:
+    for text in texts:
+        if "KubeSchedulerConfiguration" in text:
+            return read_scheduler_configuration(text, "the ConfigMap")
+    return None
+
+
+def read_scheduler_configuration(text: str, where: str) -> KubernetesObject:
+    """The KubeSchedulerConfiguration that a YAML text holds. Raises ConfigError."""
+    try:
+        documents = [each for each in yaml.safe_load_all(text) if isinstance(each, dict)]
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+        raise ConfigError(f"{where} is no YAML: {exc}") from exc
+    found = next((each for each in documents if each.get("kind") == "KubeSchedulerConfiguration"), None)
+    if found is None:
+        raise ConfigError(f"{where} holds no KubeSchedulerConfiguration")
+    return found
+
+
+async def _restarts(client: ClusterClient, namespace: str, document: KubernetesObject) -> int:
+    labels = document["spec"]["selector"].get("matchLabels") or {}
+    own = ",".join(f"{key}={value}" for key, value in labels.items())
+    try:
+        pods = await list_objects(client, f"/api/v1/namespaces/{namespace}/pods", own)
+    except ClusterRefused as exc:
+        if exc.status != 403:
+            raise
+        return 0
+    statuses = [
+        each
+        for pod in pods
+        for kind in ("containerStatuses", "initContainerStatuses")
+        for each in (pod.get("status") or {}).get(kind) or ()
+    ]
+    return max((int(each.get("restartCount") or 0) for each in statuses), default=0)
+
+
+async def read_labels(client: ClusterClient) -> list[Label]:
+    """The namespaces that are not about to go, with their labels. Raises ClusterError."""
+    found = await list_objects(client, "/api/v1/namespaces")
+    return [
+        Label(each["metadata"]["name"], each["metadata"].get("labels") or {})
+        for each in found
+        if not each["metadata"].get("deletionTimestamp")
+    ]
+
+
+def called_names(webhook: KubernetesObject) -> list[str]:
+    """The names by which the API server calls a webhook, which its certificate has to be for."""
+    if url := look(webhook, ["clientConfig", "url"]):
+        return [urlsplit(str(url)).hostname or ""]
+    service = look(webhook, ["clientConfig", "service"])
+    return [f"{look(service, ['name'])}.{look(service, ['namespace'])}.svc"]
+
+
+async def read_certificate(
+    client: ClusterClient, workload: InstalledWorkload, webhook: KubernetesObject
+) -> Certificate:
+    """The certificate that a part serves, held against the authorities of a webhook.
+
+    Raises:
+        ClusterError: the Secret cannot be read.
+        InvalidCertificate: it or the authorities are none.
+    """
+    namespace = workload.part.namespace
+    name, key = _secret_of(workload)
+    document = _OBJECT.decode(await client.get(f"/api/v1/namespaces/{namespace}/secrets/{name}"))
+    data = document.get("data") or {}
+    if key not in data:
+        raise InvalidCertificate(f"Secret {namespace}/{name} has no key {key}")
+    chain = split_bundle(base64.b64decode(data[key]))
+    if not chain:
+        raise InvalidCertificate(f"key {key} of Secret {namespace}/{name} is empty")
+    try:
+        bundle = base64.b64decode(str(look(webhook, ["clientConfig", "caBundle"]) or ""), validate=True)
+    except binascii.Error as exc:
+        raise InvalidCertificate(f"caBundle is no base64: {exc}") from exc
+    authorities = split_bundle(bundle)
+    return Certificate(
+        is_trusted=any(each == ca or is_issued_by(each, ca) for each in chain for ca in authorities),
+        names=names_of(chain[0]),
+        days_left=(expires_at(chain[0]) - datetime.fromtimestamp(time.time(), UTC)).total_seconds() / _DAY_SECONDS,
+        where=f"Secret {namespace}/{name}",
+    )
+
+
+def _secret_of(workload: InstalledWorkload) -> tuple[str, str]:
+    """The Secret with the certificate that a part serves, and its key. Raises InvalidCertificate."""
+    admission = workload.config.admission if workload.config else None
+    if admission is None or admission.tls is None:
+        raise InvalidCertificate("its settings name no certificate")
+    if admission.tls.self_managed:
+        return admission.self_managed.secret, "tls.crt"
+    file = PurePosixPath(admission.tls.certificate)
+    mounts = {each["name"]: each["mountPath"] for each in _container(workload.template).get("volumeMounts") or ()}
+    for volume in workload.template["spec"].get("volumes") or ():
+        secret = look(volume, ["secret", "secretName"])
+        if secret and str(file.parent) == mounts.get(str(look(volume, ["name"]))):
+            return str(secret), file.name
+    raise InvalidCertificate(f"{file} is in no Secret that is mounted")
+
+
+def rights_needed(config: Config) -> Iterator[ObjectAttributes]:
+    """What the account of a service with these settings must be allowed; docs/security.md says what for."""
+    for resource in ("nodes", "namespaces"):
+        yield from (ObjectAttributes(verb, resource) for verb in ("list", "watch"))
+    if config.registry.pull_secrets:
+        yield ObjectAttributes("get", "secrets")
+    if config.scheduler.listen:
+        yield ObjectAttributes("get", "nodes")
+        yield from (ObjectAttributes(verb, "pods") for verb in ("list", "watch"))
+    if config.admission.unknown is UnknownImages.GATE:
+        yield from (ObjectAttributes(verb, "pods") for verb in ("get", "list", "watch", "patch"))
+    tls = config.admission.tls
+    if config.admission.listen and tls and tls.self_managed:
+        group = "admissionregistration.k8s.io"
+        for name in config.admission.self_managed.configurations:
+            for verb in ("get", "patch"):
+                yield ObjectAttributes(verb, "mutatingwebhookconfigurations", group, name=name)
+
+
+async def missing_rights(client: ClusterClient, workload: InstalledWorkload) -> list[str]:
+    """What the part's ServiceAccount must and may not do, in words. Raises ClusterError."""
+    if workload.config is None:
+        return []
+    part = workload.part
+    groups = ("system:serviceaccounts", f"system:serviceaccounts:{part.namespace}", "system:authenticated")
+    user = UserInfo(username=f"system:serviceaccount:{part.namespace}:{workload.account}", groups=groups)
+    wanted = list(dict.fromkeys(rights_needed(workload.config)))
+
+    async def is_allowed(right: ObjectAttributes) -> bool:
+        answer = await client.send("POST", _REVIEWS, encode_subject_access_review(user, right))
+        status = _REVIEW.decode(answer).status
+        return status is not None and status.allowed
+
+    allowed = await asyncio.gather(*map(is_allowed, wanted))
+    return [
+        " ".join(filter(None, (right.verb, right.resource, right.name)))
+        for right, is_fine in zip(wanted, allowed, strict=True)
+        if not is_fine
+    ]
+
+
+async def bound_pods(client: ClusterClient, most: int) -> AsyncIterator[msgspec.Raw]:
+    """Up to so many pods that run, undecoded. Raises ClusterError."""
+    count = 0
+    async for raw in list_documents(client, "/api/v1/pods", {"fieldSelector": "status.phase=Running"}):
+        yield raw
+        count += 1
+        if count == most:
+            return

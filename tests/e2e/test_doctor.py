@@ -1,0 +1,375 @@
+"""`doctor` on the installed chart: silent where it does its job, and by name of the cause where something is broken."""
+
+import asyncio
+import base64
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import trustme
+import yaml
+
+from extender.demo.registry import EmbeddedRegistry
+from testbed.api_client import ApiClient
+from testbed.chart import HelmMissing, find_helm
+from testbed.control_plane import LocalCluster
+from testbed.objects import KubernetesObject, fake_node, namespace, pod
+from tests.e2e.installed_chart import OURS, InstalledChart, balanced, installed, recording
+from tests.e2e.running import skip
+from tests.unit.docs.pages import blocks, page
+
+pytestmark = pytest.mark.e2e
+
+WEBHOOK, SCHEDULER = "multiarch-extender-webhook", "multiarch-extender-scheduler"
+MERGE_PATCH = "application/merge-patch+json"
+ADMISSIONREGISTRATION = "admissionregistration.k8s.io/v1"
+SECONDS = 60.0
+SILENT = "127.0.0.1:1"
+
+
+@pytest.fixture(autouse=True)
+def helm() -> None:
+    """Skips, or fails where everything must run, without the program."""
+    try:
+        find_helm()
+    except HelmMissing as exc:
+        skip(str(exc))
+
+
+class Said(NamedTuple):
+    """What `doctor` printed, and how it ended."""
+
+    code: int
+    output: str
+
+    def wrong(self) -> dict[str, str]:
+        """The checks that found something wrong, and all that they said."""
+        found: dict[str, str] = {}
+        for each in json.loads(self.output):
+            if each["state"] == "wrong":
+                found[each["check"]] = found.get(each["check"], "") + f"{each['subject']}: {each['seen']}\n"
+        return found
+
+
+class Installation(NamedTuple):
+    """The chart's webhook on a real control plane, with one replica behind `ports`, and what a test needs to break it.
+
+    `issuer` has signed the certificate that the API server trusts.
+    """
+
+    api: ApiClient
+    control_plane: LocalCluster
+    registry: EmbeddedRegistry
+    issuer: trustme.CA
+    ports: list[int]
+    folder: Path
+
+    async def doctor(self, *arguments: str) -> Said:
+        """Runs the command as the administrator."""
+        command = [sys.executable, "-m", "extender", "doctor", *arguments]
+        command.append(f"--set=cluster.kubeconfig={self.control_plane.kubeconfig}")
+        hosts = f"['{self.registry.host}', '{SILENT}']"
+        command += [f"--set=registry.plain_http={hosts}", f"--set=registry.allow={hosts}"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        async with asyncio.timeout(SECONDS):
+            output, _ = await process.communicate()
+        assert process.returncode is not None
+        return Said(process.returncode, output.decode())
+
+    async def change_webhook(self, **changes: Any) -> None:
+        """Changes fields of the webhook."""
+        found = await self.api.get("MutatingWebhookConfiguration", WEBHOOK, "", ADMISSIONREGISTRATION)
+        webhook = found["webhooks"][0]
+        for field, value in changes.items():
+            webhook[field] = {**webhook[field], **value} if isinstance(value, dict) else value
+        await self.api.patch(
+            "MutatingWebhookConfiguration", WEBHOOK, {"webhooks": [webhook]}, "", ADMISSIONREGISTRATION
+        )
+
+
+@asynccontextmanager
+async def open_installation(
+    api: ApiClient, control_plane: LocalCluster, folder: Path, values: Mapping[str, Any], *, days: float = 90
+) -> AsyncIterator[Installation]:
+    """The chart with these values besides; its certificate ends after so many days."""
+    issuer = trustme.CA()
+    ends = datetime.now(UTC) + timedelta(days=days)
+    issued = issuer.issue_cert("127.0.0.1", not_before=ends - timedelta(days=365), not_after=ends)
+    files = {"tls.crt": issued.cert_chain_pems[0].bytes(), "tls.key": issued.private_key_pem.bytes()}
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    await api.apply(namespace(OURS))
+    secret = {
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": {"name": f"{WEBHOOK}-tls", "namespace": OURS},
+        "data": {name: base64.b64encode(content).decode() for name, content in files.items()},
+    }  # fmt: skip
+    await api.apply(secret)
+    await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
+    ports: list[int] = []
+    try:
+        async with AsyncExitStack() as stack:
+            registry = await stack.enter_async_context(EmbeddedRegistry())
+            port = await stack.enter_async_context(balanced(ports))
+            bundle = issuer.cert_pem.bytes().decode()
+            all_values = {
+                "webhook": {"url": f"https://127.0.0.1:{port}"},
+                "certificates": {"source": "existingSecret", "caBundle": bundle},
+                **values,
+            }
+            server = await stack.enter_async_context(_server_of(control_plane))
+            chart = await stack.enter_async_context(installed(api, control_plane, server, registry, folder, all_values))
+            for each in chart.objects:
+                if each["kind"] in ("Deployment", "DaemonSet"):
+                    await report_ready(api, each)
+            await stack.enter_async_context(_replica(chart, ports))
+            yield Installation(api, control_plane, registry, issuer, ports, folder)
+    finally:
+        await api.delete("Secret", f"{WEBHOOK}-tls", OURS)
+
+
+@asynccontextmanager
+async def _server_of(control_plane: LocalCluster) -> AsyncIterator[str]:
+    async with recording(control_plane) as (_, server):
+        yield server
+
+
+@asynccontextmanager
+async def _replica(chart: InstalledChart, ports: list[int]) -> AsyncIterator[None]:
+    """One replica of the webhook, where the chart has one part."""
+    if len([each for each in chart.objects if each["kind"] == "ConfigMap"]) != 1:
+        yield
+        return
+    async with chart.replicas(1):
+        ports.extend(admission for _, admission, _ in chart.ports)
+        yield
+
+
+async def report_ready(api: ApiClient, workload: KubernetesObject) -> None:
+    """Says of a Deployment what its controller would once its pods are ready."""
+    wanted = workload["spec"]["replicas"]
+    path = f"/apis/apps/v1/namespaces/{OURS}/deployments/{workload['metadata']['name']}/status"
+    status = {"replicas": wanted, "readyReplicas": wanted, "availableReplicas": wanted, "updatedReplicas": wanted}
+    await api.request("PATCH", path, {"status": status}, content_type=MERGE_PATCH)
+
+
+async def test_of_a_right_installation_it_says_nothing(
+    api: ApiClient, control_plane: LocalCluster, tmp_path: Path
+) -> None:
+    """By default; asked for more it says what it looked at."""
+    async with open_installation(api, control_plane, tmp_path, {}) as installation:
+        assert await installation.doctor("-n", "default") == (0, "")
+        said = await installation.doctor("-o", "json")
+        checks = {each["check"]: each["state"] for each in json.loads(said.output)}
+    assert checks == dict.fromkeys(("version", "pods", "rights", "probe", "clock", "nodes"), "fine")
+
+
+async def replace_authority(it: Installation) -> None:
+    """The API server trusts somebody else."""
+    bundle = base64.b64encode(trustme.CA().cert_pem.bytes()).decode()
+    await it.change_webhook(clientConfig={"caBundle": bundle})
+
+
+async def close_port(it: Installation) -> None:
+    """Nobody listens where the API server calls."""
+    it.ports.clear()
+
+
+async def rename_url(it: Installation) -> None:
+    """The API server calls a name that the certificate is not for."""
+    found = await it.api.get("MutatingWebhookConfiguration", WEBHOOK, "", ADMISSIONREGISTRATION)
+    url = found["webhooks"][0]["clientConfig"]["url"]
+    await it.change_webhook(clientConfig={"url": url.replace("127.0.0.1", "localhost")})
+
+
+async def take_verb(it: Installation) -> None:
+    """The service may not list namespaces any more."""
+    group = "rbac.authorization.k8s.io/v1"
+    role = await it.api.get("ClusterRole", WEBHOOK, "", group)
+    rules = [rule for rule in role["rules"] if rule["resources"] != ["namespaces"]]
+    await it.api.patch("ClusterRole", WEBHOOK, {"rules": rules}, "", group)
+
+
+async def add_sidecars_later(it: Installation) -> None:
+    """Another webhook comes after ours, which is not called again."""
+    await it.change_webhook(reinvocationPolicy="Never")
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    webhook = {
+        "name": "sidecars.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+        "failurePolicy": "Ignore", "timeoutSeconds": 1, "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "rules": [rule],
+    }  # fmt: skip
+    await it.api.apply(
+        {
+            "apiVersion": ADMISSIONREGISTRATION, "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": "sidecars"}, "webhooks": [webhook],
+        }
+    )  # fmt: skip
+
+
+async def shorten_timeout(it: Installation) -> None:
+    """The API server waits less than the service may."""
+    await it.change_webhook(timeoutSeconds=1)
+
+
+async def remove_configuration(it: Installation) -> None:
+    """No webhook is registered; put back empty, so that the chart's own removal finds it."""
+    await it.api.patch(
+        "MutatingWebhookConfiguration", WEBHOOK, {"metadata": {"labels": {"app.kubernetes.io/name": "other"}}}, "",
+        ADMISSIONREGISTRATION,
+    )  # fmt: skip
+
+
+async def lie_about_a_node(it: Installation) -> None:
+    """A label says another architecture than the kubelet."""
+    await it.api.patch("Node", "arm64", {"metadata": {"labels": {"kubernetes.io/arch": "amd64"}}}, "")
+
+
+async def silence_registry(it: Installation) -> None:
+    """A pod runs whose registry nobody answers for."""
+    running = pod("shop", f"{SILENT}/shop:1", spec={"nodeName": "amd64"})
+    await it.api.create(running)
+    path = "/api/v1/namespaces/default/pods/shop/status"
+    await it.api.request("PATCH", path, {"status": {"phase": "Running"}}, content_type=MERGE_PATCH)
+
+
+async def lose_pods(it: Installation) -> None:
+    """No replica is ready."""
+    path = f"/apis/apps/v1/namespaces/{OURS}/deployments/{WEBHOOK}/status"
+    status = {"readyReplicas": 0, "availableReplicas": 0}
+    await it.api.request("PATCH", path, {"status": status}, content_type=MERGE_PATCH)
+
+
+async def misspell_setting(it: Installation) -> None:
+    """The ConfigMap has a setting that does not exist; running pods have the old one still."""
+    await it.api.patch("ConfigMap", WEBHOOK, {"data": {"config.yaml": "admission: {wait: 2}\n"}}, OURS)
+
+
+async def add_karpenter(it: Installation) -> None:
+    """An autoscaler has made a node."""
+    await it.api.patch("Node", "arm64", {"metadata": {"labels": {"karpenter.sh/nodepool": "general"}}}, "")
+
+
+class Breakage(NamedTuple):
+    """How an installation is broken, and what `doctor` then finds: the checks, and words of the first of them."""
+
+    checks: set[str]
+    words: str
+    do: Callable[[Installation], Awaitable[None]] | None = None
+    values: Mapping[str, Any] = {}
+    days: float = 90
+    arguments: tuple[str, ...] = ()
+
+
+BREAKAGES = {
+    "wrong caBundle": Breakage({"certificate", "probe"}, "no authority of its caBundle", replace_authority),
+    "closed port": Breakage({"probe"}, "unmarked", close_port),
+    "wrong name": Breakage({"certificate", "probe"}, "the API server calls localhost", rename_url),
+    "expired leaf": Breakage({"certificate", "probe"}, "ended 3 days ago", days=-3),
+    "missing verb": Breakage({"rights"}, "it may not list namespaces, watch namespaces", take_verb),
+    "sidecars added later": Breakage({"order"}, "sidecars is called after it", add_sidecars_later),
+    "timeout too short": Breakage({"timeout"}, "timeoutSeconds is 1, and the service may wait 1.5 s", shorten_timeout),
+    "no configuration": Breakage({"webhook"}, "no MutatingWebhookConfiguration", remove_configuration),
+    "unlabelled namespaces": Breakage(
+        {"namespaces"},
+        "selects none",
+        values={"modes": {"webhook": {"namespaceSelector": {"matchLabels": {"a": "b"}}}}},
+    ),
+    "excluded namespace": Breakage({"namespaces"}, "its pods are not reviewed", arguments=("-n", "kube-system")),
+    "node that lies": Breakage({"nodes"}, "its labels say linux/amd64, its kubelet linux/arm64", lie_about_a_node),
+    "silent registry": Breakage({"registries"}, f"registry {SILENT}", silence_registry),
+    "no pod ready": Breakage({"pods"}, "none of 2 pods is ready", lose_pods),
+    "misspelt setting": Breakage({"settings"}, "admission.wait", misspell_setting),
+    "misled autoscaler": Breakage(
+        {"autoscaler"}, "karpenter is at work", add_karpenter, {"config": {"admission": {"node_affinity": "none"}}}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BREAKAGES)
+async def test_of_a_broken_one_it_names_the_cause(
+    api: ApiClient, control_plane: LocalCluster, tmp_path: Path, name: str
+) -> None:
+    """That check alone, or that and the pod that shows it."""
+    broken = BREAKAGES[name]
+    async with open_installation(api, control_plane, tmp_path, broken.values, days=broken.days) as installation:
+        try:
+            if broken.do:
+                await broken.do(installation)
+            said = await installation.doctor("-o", "json", *broken.arguments)
+            shown = await installation.doctor(*broken.arguments)
+        finally:
+            if broken.do is add_sidecars_later:
+                await api.delete("MutatingWebhookConfiguration", "sidecars", "", ADMISSIONREGISTRATION)
+    wrong = said.wrong()
+    assert (said.code, shown.code) == (1, 1)
+    assert broken.words in shown.output
+    assert set(wrong) == broken.checks
+    assert broken.words in wrong[min(wrong)]
+    if broken.do is shorten_timeout:
+        assert shown.output == next(blocks(page("how-to/doctor.md"), "text"))
+
+
+EXTENDER = {
+    "urlPrefix": "http://127.0.0.1:8880/scheduler", "filterVerb": "filter", "prioritizeVerb": "prioritize",
+    "nodeCacheCapable": True, "httpTimeout": "2s", "weight": 10,
+}  # fmt: skip
+SECOND = {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True, "webhook": False}}
+
+
+@pytest.mark.parametrize(
+    ("extenders", "words"),
+    [
+        ([], "no entry of `extenders`"),
+        ([{**EXTENDER, "ignorable": True}], "it is ignorable, so that the errors of scheduler.pending: retry"),
+        ([{**EXTENDER, "httpTimeout": "100ms"}], "httpTimeout is 0.1 s"),
+        ([{**EXTENDER, "filterVerb": "Filter"}], "filterVerb is 'Filter'"),
+        ([EXTENDER], ""),
+    ],
+)
+async def test_of_a_scheduler_it_says_what_keeps_it_from_asking(
+    api: ApiClient, control_plane: LocalCluster, tmp_path: Path, extenders: list[KubernetesObject], words: str
+) -> None:
+    """In the chart's ConfigMap, and in the file of the cluster's own."""
+    second = {**SECOND["secondScheduler"], "configuration": {"extenders": extenders}}
+    async with open_schedulers(api, control_plane, tmp_path, {**SECOND, "secondScheduler": second}) as installation:
+        said = await installation.doctor("-o", "json")
+        assert (said.code, said.wrong()) == (int(bool(words)), said.wrong() if words else {}), said.output
+        assert set(said.wrong()) == ({"scheduler"} if words else set())
+        assert words in said.wrong().get("scheduler", "")
+        file = tmp_path / "scheduler.yaml"
+        configuration = {"kind": "KubeSchedulerConfiguration", "extenders": extenders}
+        file.write_text(yaml.safe_dump(configuration))
+        given = await installation.doctor("-o", "json", f"--scheduler-config={file}")
+        assert ("given" in given.wrong().get("scheduler", "")) == bool(words)
+
+
+@asynccontextmanager
+async def open_schedulers(
+    api: ApiClient, control_plane: LocalCluster, folder: Path, modes: Mapping[str, Any]
+) -> AsyncIterator[Installation]:
+    """The objects of the second scheduler, without a process: `doctor` reads its configuration."""
+    async with (
+        EmbeddedRegistry() as registry,
+        _server_of(control_plane) as server,
+        installed(api, control_plane, server, registry, folder, {"modes": modes}) as chart,
+    ):
+        for each in chart.objects:
+            if each["kind"] == "Deployment":
+                await report_ready(api, each)
+        yield Installation(api, control_plane, registry, trustme.CA(), [], folder)
+
+
+async def test_without_an_installation_it_says_so(api: ApiClient, control_plane: LocalCluster, tmp_path: Path) -> None:
+    """And how to name one with other labels."""
+    async with EmbeddedRegistry() as registry:
+        installation = Installation(api, control_plane, registry, trustme.CA(), [], tmp_path)
+        said = await installation.doctor()
+    assert said.code == 1
+    assert "no Deployment or DaemonSet has the labels app.kubernetes.io/name=multiarch-extender" in said.output
+    assert "--selector" in said.output
