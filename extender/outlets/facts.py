@@ -27,7 +27,7 @@ from extender.outlets.pod_resolver import PodResolver
 from extender.placement.facts import Pending, PodImage, RunsOn, Unknown, fact_of
 from extender.reports.explanation import Subject
 from extender.resolver.image_cache import ImageQuery
-from extender.server.authenticated import RefusedCaller
+from extender.server.authenticated import ANSWER_SECONDS, RefusedCaller
 
 T = TypeVar("T")
 
@@ -44,6 +44,14 @@ _LOOKUPS = declare_budget(
     total=256,
     most_each=128,
     why="two questions about the most images; 1,000 a second tripled the latency of reviews",
+)
+_OBSERVED = declare_budget(
+    "outlets.facts.observed",
+    unit=f"workloads in answers about observed pods, by user, each for {ANSWER_SECONDS:g} s",
+    total=30_000,
+    most_each=10_000,
+    why="two answers about the most workloads, or five to different users; each takes 50 ms of processor time, and up "
+    f"to 17 MB for as long as the caller takes to read it, {ANSWER_SECONDS:g} s at most",
 )
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
 _POD = msgspec.json.Decoder(NamedPod)
@@ -99,7 +107,7 @@ class FactsOutlet:
         self._observed_pods = observed_pods
         self._platforms = platforms
         self._wait_seconds = wait_seconds
-        self._lookups = Budget(_LOOKUPS)
+        self._lookups, self._observed = Budget(_LOOKUPS), Budget(_OBSERVED)
 
     async def identify(self, token: str, address: str) -> UserInfo | None:
         """Whose the token is; None if it is nobody's.
@@ -188,7 +196,8 @@ class FactsOutlet:
         images = [ImageQuery(reference) for reference in references]
         resolver = self._pod_resolver.resolver
         due = sum(resolver.cache.fresh([image], keyring) is None for image in images)
-        with self._lookups_of(user, due):
+        refusal = f"{due} images are to be looked up, and too many others are; try again"
+        with _part_of(self._lookups, user, due, _LOOKUP_SECONDS, refusal):
             async with _refusing_when_busy(), self._access.turn(user):
                 await resolver.resolve_all(images, keyring, self._wait_seconds)
         return [_facts(image.reference, resolver.evidence(image, keyring)) for image in images]
@@ -197,7 +206,7 @@ class FactsOutlet:
         """What would have become of observed pods, in `namespace` or, without it, in every namespace.
 
         Raises:
-            RefusedCaller: the caller may not get pods there.
+            RefusedCaller: the caller may not get pods there, or too much is being told.
             ClusterError: the cluster could not be asked.
         """
         if unknown := sorted(query.keys() - {"namespace"}):
@@ -205,20 +214,10 @@ class FactsOutlet:
         namespace = query.get("namespace", "")
         await self._require(user, namespace, "")
         async with _refusing_when_busy(), self._access.turn(user):
-            return msgspec.json.encode(self._observed_pods.read(namespace))
-
-    @contextlib.contextmanager
-    def _lookups_of(self, user: UserInfo, number: int) -> Iterator[None]:
-        """Holds a part of the budget for so many lookups. Raises RefusedCaller."""
-        if number and not self._lookups.take(user.username, number):
-            raise RefusedCaller(503, f"{number} images are to be looked up, and too many others are; try again")
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + _LOOKUP_SECONDS
-        try:
-            yield
-        finally:
-            if number:
-                loop.call_at(max(ends, loop.time()), self._lookups.give_back, user.username, number)
+            number = self._observed_pods.count(namespace)
+            refusal = f"{number} workloads are to be told of, and too many others are; try again"
+            with _part_of(self._observed, user, number, ANSWER_SECONDS, refusal):
+                return await self._observed_pods.encode(namespace)
 
     async def _require(self, user: UserInfo, namespace: str, name: str) -> None:
         if not await self._may(user, namespace, name):
@@ -232,6 +231,20 @@ class FactsOutlet:
 
 
 _PUBLIC = JoinedKeyring((), tenant=UNAUTHENTICATED)
+
+
+@contextlib.contextmanager
+def _part_of(budget: Budget, user: UserInfo, number: int, seconds: float, refusal: str) -> Iterator[None]:
+    """Holds so much of the budget for the user, for so many seconds at least. Raises RefusedCaller."""
+    if number and not budget.take(user.username, number):
+        raise RefusedCaller(503, refusal)
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + seconds
+    try:
+        yield
+    finally:
+        if number:
+            loop.call_at(max(ends, loop.time()), budget.give_back, user.username, number)
 
 
 @contextlib.asynccontextmanager

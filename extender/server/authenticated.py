@@ -20,6 +20,8 @@ _MOST_QUERY = 8192
 # that bodies take 8 MiB at most; only those of callers who have shown who they are, are read.
 _MOST_BODY_BYTES = 128 * 1024
 BODY_SECONDS = 5.0
+# After it the connection of a caller that has not read its answer ends, and with it the answer's memory.
+ANSWER_SECONDS = 10.0
 
 
 class RefusedCaller(ExtenderError):
@@ -105,9 +107,25 @@ def _handler(
         REQUESTS[name][outcome].inc()
         SECONDS[name].observe(time.perf_counter() - started)
         own = {"Content-Type": "application/json", "Server": "multiarch-extender", "Cache-Control": "no-store"}
-        return web.Response(status=status, body=body, headers={**own, **headers})
+        response = web.Response(status=status, body=body, headers={**own, **headers})
+        await _send(request, response)
+        return response
 
     return handle
+
+
+async def _send(request: web.Request, response: web.Response) -> None:
+    """Sends the answer, and ends the connection of a caller that does not read it."""
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await response.prepare(request)
+            await response.write_eof()
+    except TimeoutError:
+        log.info("answer.unread", caller=request.remote, seconds=ANSWER_SECONDS)
+        if request.transport:
+            request.transport.abort()
+    except ConnectionError:
+        pass  # the caller has gone, of which aiohttp takes note
 
 
 async def _identify(request: web.Request, identify: Identify) -> UserInfo:

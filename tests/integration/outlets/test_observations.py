@@ -1,5 +1,6 @@
 """What is kept of observed pods: by workload, within bounds, each tenant in its part."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import pytest
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.outlets.observations import OBSERVED_ADMISSIONS, ObservedPods
 from extender.placement.mutation import AdmissionOutcome, ObservedOutcome
+from extender.reports.observed import Observations
 from testbed.clock import Clock
 
 PATCHED = ObservedOutcome(AdmissionOutcome.PATCHED, ("linux/amd64",), "image app is built only for linux/amd64")
@@ -78,3 +80,39 @@ def test_long_names_are_cut(observed_pods: ObservedPods) -> None:
     observed_pods.note_review(msgspec.convert({"metadata": stated}, CreatedPod), "s" * 100_000, PATCHED)
     (row,) = observed_pods.read().workloads
     assert len(row.namespace) + len(row.name) < 600
+
+
+async def test_the_encoded_answer_is_what_is_read(observed_pods: ObservedPods) -> None:
+    """Of nothing, of more workloads than are told at once, and of one namespace."""
+    assert msgspec.json.decode(await observed_pods.encode(), type=Observations) == observed_pods.read()
+    for number in range(450):
+        observed_pods.note_review(
+            pod(f"p{number}", ""), ("shop", "bank")[number % 2], (PATCHED, IMPOSSIBLE)[number % 2]
+        )
+    for namespace, rows in (("", 450), ("shop", 225), ("other", 0)):
+        assert observed_pods.count(namespace) == rows
+        told = msgspec.json.decode(await observed_pods.encode(namespace), type=Observations)
+        assert told == observed_pods.read(namespace)
+        assert len(told.workloads) == rows
+
+
+async def test_others_have_their_turn_while_much_is_told(observed_pods: ObservedPods) -> None:
+    """A full table takes 50 ms of processor time."""
+    for number in range(1_000):
+        observed_pods.note_review(pod(f"p{number}", ""), "shop", PATCHED)
+    encoding = asyncio.create_task(observed_pods.encode())
+    turns = 0
+    while not encoding.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 5
+
+
+def test_platforms_that_are_too_long_are_not_kept(observed_pods: ObservedPods) -> None:
+    """A manifest may state 64 of 98 characters; those of real images are far shorter."""
+    real = tuple(f"linux/arm/v{number}" for number in range(40))
+    for name, platforms in (("real", real), ("hostile", tuple(f"{number:032}" * 3 for number in range(64)))):
+        observed_pods.note_review(pod(name, ""), "shop", ObservedOutcome(AdmissionOutcome.PATCHED, platforms, "why"))
+    hostile, kept = observed_pods.read().workloads
+    assert (hostile.name, hostile.platforms, hostile.reason) == ("hostile", None, "why")
+    assert kept.platforms == list(real)

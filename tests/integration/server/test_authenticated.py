@@ -1,0 +1,86 @@
+"""What callers who show a token get, and how long an answer waits for them."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+from aiohttp import web
+
+from extender.kubernetes.authentication_v1 import UserInfo
+from extender.server import authenticated
+from extender.server.authenticated import authenticated_app
+
+LARGE = b"x" * (32 << 20)  # more than a kernel keeps for a connection
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[tuple[str, int]]:
+    """The address of a server with a large answer at `/observed` and a small one at `/facts`."""
+
+    async def large(_user: UserInfo, _query: Mapping[str, str]) -> bytes:
+        return LARGE
+
+    async def small(_user: UserInfo, _query: Mapping[str, str]) -> bytes:
+        return b"{}"
+
+    async def identify(token: str, _address: str) -> UserInfo | None:
+        return UserInfo(username=token)
+
+    app = authenticated_app({"/observed": large, "/facts": small}, identify)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield runner.addresses[0]
+    await runner.cleanup()
+
+
+async def open_slow(address: tuple[str, int], path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection on which the path was asked for, and little is read ahead."""
+    end = socket.socket()
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    end.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(end, address)
+    reader, writer = await asyncio.open_connection(sock=end, limit=4096)
+    writer.write(b"GET %b HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer auditor\r\n\r\n" % path.encode())
+    return reader, writer
+
+
+async def test_an_answer_that_is_not_read_ends_its_connection(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that callers who do not read cannot fill the memory with answers."""
+    monkeypatch.setattr(authenticated, "ANSWER_SECONDS", 0.2)
+    reader, writer = await open_slow(address, "/observed")
+    await asyncio.sleep(0.6)
+    received = 0
+    try:
+        async with asyncio.timeout(10):
+            while piece := await reader.read(1 << 20):
+                received += len(piece)
+    except ConnectionError:
+        pass
+    assert 4096 < received < len(LARGE)
+    writer.close()
+
+
+async def test_an_answer_that_is_read_in_time_is_whole(address: tuple[str, int]) -> None:
+    """Also a large one, and the connection serves another request."""
+    reader, writer = await open_slow(address, "/observed")
+    async with asyncio.timeout(20):
+        await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readexactly(len(LARGE)) == LARGE
+        writer.write(b"GET /facts HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer auditor\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+async def test_a_caller_that_leaves_before_its_answer_is_no_failure(
+    address: tuple[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is logged as a defect."""
+    _, writer = await open_slow(address, "/observed")
+    await asyncio.sleep(0.1)
+    writer.transport.abort()
+    await asyncio.sleep(0.2)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
