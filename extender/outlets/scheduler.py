@@ -34,7 +34,7 @@ from extender.outlets.request_nodes import NodesNotKnown, NodeView, RequestNodes
 from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import PodImage, facts_of
 from extender.placement.nodes import NodePlatforms
-from extender.placement.policy import is_exempt, template_key
+from extender.placement.policy import PreferenceBy, is_exempt, template_key
 from extender.placement.scheduling import (
     REFUSED,
     DecidedAnswer,
@@ -96,6 +96,7 @@ class SchedulerVerbs:
         self._observed_pods = observed_pods
         self._pod_resolver = pod_resolver
         self._policy = pod_resolver.policy
+        self._filters_by_preference = pod_resolver.policy.preference_by is PreferenceBy.FILTER
         self._view = nodes
         self._nodes = RequestNodes(nodes, level_label, pod_resolver.policy.preferred_nodes)
         self._wait_seconds = wait_seconds
@@ -110,7 +111,7 @@ class SchedulerVerbs:
     async def filter(self, body: bytes) -> Reply:
         """The ExtenderFilterResult for ExtenderArgs; waits for lookups that could change it. Raises InvalidRequest."""
         args = decode_args(body)
-        gathered = self._gather(args)
+        gathered = self._gather(args, for_scores=self._filters_by_preference)
         if gathered is None:
             return _filter_reply(args.echo())
         try:
@@ -131,7 +132,7 @@ class SchedulerVerbs:
     def filter_nowait(self, body: bytes) -> Reply | None:
         """What `filter` answers, or None if it has to look something up first. Raises InvalidRequest."""
         args = decode_args(body)
-        gathered = self._gather(args)
+        gathered = self._gather(args, for_scores=self._filters_by_preference)
         if gathered is None:
             return _filter_reply(args.echo())
         decision = gathered if isinstance(gathered, Decision) else self._decide_fresh(args.pod, gathered)
@@ -147,7 +148,7 @@ class SchedulerVerbs:
         if self._view and not self._view.is_current and self._is_rash(args, nodes, decision, decided):
             return None
         if decision.preference and not decision.leaves_out and REFUSED.isdisjoint(decided.verdicts):
-            self._precomputed_scores.expect(body, functools.partial(_scores, args, nodes, decision))
+            self._precomputed_scores.expect(body, functools.partial(self._score_as, args, nodes, decision))
         return self._filtered(args, decision, decided)
 
     async def prioritize(self, body: bytes) -> Reply:
@@ -166,7 +167,7 @@ class SchedulerVerbs:
         Starts lookups of images that are not known, without waiting for them.
         """
         args = decode_preemption_args(body)
-        gathered = self._gather(args)
+        gathered = self._gather(args, for_scores=False)
         if gathered is None:
             return Reply(encode_preemption_result(args.echo()))
         try:
@@ -194,11 +195,16 @@ class SchedulerVerbs:
         """An answer without candidates, so that no pod is evicted by mistake."""
         return encode_preemption_result(ExtenderPreemptionResult({}))
 
-    def _gather(self, args: ExtenderArgs | ExtenderPreemptionArgs) -> Decision | PodQuestion | None:
-        """The cached decision about the pod's template, else the pod's question; None if the pod is exempt."""
+    def _gather(
+        self, args: ExtenderArgs | ExtenderPreemptionArgs, *, for_scores: bool
+    ) -> Decision | PodQuestion | None:
+        """The cached decision about the pod's template, else the pod's question; None if the pod is exempt.
+
+        Not `for_scores`, the cached decision may have a preference that this pod of the template has not.
+        """
         pod = args.pod
         decision = self._decision_cache.find(template_key(pod))
-        if decision and not (decision.preference and self._policy.preferred_nodes.are_named_in(args.raw_pod)):
+        if decision and not (for_scores and self._has_no_preference(args, decision)):
             self._pod_resolver.count_hits(decision.image_count)
             return decision
         namespace = _namespace_of(pod)
@@ -301,8 +307,16 @@ class SchedulerVerbs:
         if self._observed_pods:
             self._observed_pods.note_filter(pod, uid, _namespace_of(pod), decision, decided.verdicts)
 
+    def _has_no_preference(self, args: ExtenderArgs | ExtenderPreemptionArgs, decision: Decision) -> bool:
+        """Whether the pod names what takes away the preference of the decision. A microsecond for a usual pod."""
+        return bool(decision.preference) and self._policy.preferred_nodes.are_named_in(args.raw_pod)
+
+    def _score_as(self, args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> _Scores:
+        """The scores by a decision about the pod's template, if it is one about this pod."""
+        return self._score(args) if self._has_no_preference(args, decision) else _scores(args, nodes, decision)
+
     def _score(self, args: ExtenderArgs) -> _Scores:
-        gathered = self._gather(args)
+        gathered = self._gather(args, for_scores=True)
         try:
             nodes = self._nodes.of(args)
         except NodesNotKnown:
