@@ -37,7 +37,7 @@ OBSERVED_FILTERS = counter(
 
 _IMPOSSIBLE = (AdmissionOutcome.IMPOSSIBLE, AdmissionOutcome.DENIED)
 _MOST_NAME = 253  # RFC 1123; a review may state anything
-# Three times what the platforms of the largest official images take. A manifest may state 64 of 98 characters each.
+# Three times what the platforms of the largest official images take. A decision tells 32, of 98 characters at most.
 _MOST_PLATFORMS = 1024
 _TOLD_AT_ONCE = 200  # workloads, in some 2 ms; then whatever else is to be done has its turn
 _WORKLOADS = declare_cache("outlets.observations.workloads", key="namespace, kind, name", bound=5_000, at_most="20 MB")
@@ -51,7 +51,7 @@ class _Row(msgspec.Struct):
     filtered: dict[str, int]
     refused: int = 0
     is_refused: bool = False
-    platforms: str | None = None  # one text, as each of 64 would take 49 bytes more
+    platforms: str | None = None  # one text, as each of them would take 49 bytes more
     reason: str = ""
 
 

@@ -109,9 +109,9 @@ async def test_others_have_their_turn_while_much_is_told(observed_pods: Observed
 
 
 def test_platforms_that_are_too_long_are_not_kept(observed_pods: ObservedPods) -> None:
-    """A manifest may state 64 of 98 characters; those of real images are far shorter."""
+    """A manifest may state words of 32 characters; those of real images are far shorter."""
     real = tuple(f"linux/arm/v{number}" for number in range(40))
-    for name, platforms in (("real", real), ("hostile", tuple(f"{number:032}" * 3 for number in range(64)))):
+    for name, platforms in (("real", real), ("hostile", tuple(f"{number:032}" * 3 for number in range(32)))):
         observed_pods.note_review(pod(name, ""), "shop", ObservedOutcome(AdmissionOutcome.PATCHED, platforms, "why"))
     hostile, kept = observed_pods.read().workloads
     assert (hostile.name, hostile.platforms, hostile.reason) == ("hostile", None, "why")
