@@ -142,7 +142,6 @@ class ExtenderPreemptionArgs(msgspec.Struct, frozen=True):
     """A preempt request: the victims on each candidate node, already in the response's form."""
 
     pod: Pod
-    raw_pod: bytes
     victims: Mapping[NodeName, msgspec.Raw | MetaVictims]
 
     def echo(self) -> ExtenderPreemptionResult:
@@ -174,7 +173,7 @@ class _Victims(GoWire, frozen=True):
 
 
 class _PreemptionArgs(GoWire, frozen=True):
-    pod: msgspec.Raw = _NULL
+    pod: Pod | None = None
     node_name_to_victims: dict[NodeName, _Victims | None] | None = None
     node_name_to_meta_victims: dict[NodeName, msgspec.Raw] | None = None
 
@@ -255,13 +254,12 @@ def decode_preemption_args(body: bytes) -> ExtenderPreemptionArgs:
         InvalidRequest: `body` is not such an object or has no pod.
     """
     args = _decode(_PREEMPTION_ARGS, body, "ExtenderPreemptionArgs")
-    if args.pod == _NULL:
+    if args.pod is None:
         raise InvalidRequest("ExtenderPreemptionArgs.Pod is missing")
-    pod, raw_pod = _decode(_POD, args.pod, "ExtenderPreemptionArgs.Pod"), bytes(args.pod)
     if args.node_name_to_meta_victims:
-        return ExtenderPreemptionArgs(pod, raw_pod, args.node_name_to_meta_victims)
+        return ExtenderPreemptionArgs(args.pod, args.node_name_to_meta_victims)
     victims = args.node_name_to_victims or {}
-    return ExtenderPreemptionArgs(pod, raw_pod, {name: _by_uid(found) for name, found in victims.items()})
+    return ExtenderPreemptionArgs(args.pod, {name: _by_uid(found) for name, found in victims.items()})
 
 
 def encode_filter_result(result: ExtenderFilterResult) -> bytes:

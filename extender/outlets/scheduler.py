@@ -16,7 +16,6 @@ from extender.kubernetes.core_v1 import Pod, PodUid
 from extender.kubernetes.extender_v1 import (
     ExtenderArgs,
     ExtenderFilterResult,
-    ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
     decode_args,
     decode_preemption_args,
@@ -111,7 +110,7 @@ class SchedulerVerbs:
     async def filter(self, body: bytes) -> Reply:
         """The ExtenderFilterResult for ExtenderArgs; waits for lookups that could change it. Raises InvalidRequest."""
         args = decode_args(body)
-        gathered = self._gather(args, for_scores=self._filters_by_preference)
+        gathered = self._gather(args.pod, args.raw_pod, for_scores=self._filters_by_preference)
         if gathered is None:
             return _filter_reply(args.echo())
         try:
@@ -132,7 +131,7 @@ class SchedulerVerbs:
     def filter_nowait(self, body: bytes) -> Reply | None:
         """What `filter` answers, or None if it has to look something up first. Raises InvalidRequest."""
         args = decode_args(body)
-        gathered = self._gather(args, for_scores=self._filters_by_preference)
+        gathered = self._gather(args.pod, args.raw_pod, for_scores=self._filters_by_preference)
         if gathered is None:
             return _filter_reply(args.echo())
         decision = gathered if isinstance(gathered, Decision) else self._decide_fresh(args.pod, gathered)
@@ -167,7 +166,7 @@ class SchedulerVerbs:
         Starts lookups of images that are not known, without waiting for them.
         """
         args = decode_preemption_args(body)
-        gathered = self._gather(args, for_scores=False)
+        gathered = self._gather(args.pod, b"", for_scores=False)
         if gathered is None:
             return Reply(encode_preemption_result(args.echo()))
         try:
@@ -195,20 +194,18 @@ class SchedulerVerbs:
         """An answer without candidates, so that no pod is evicted by mistake."""
         return encode_preemption_result(ExtenderPreemptionResult({}))
 
-    def _gather(
-        self, args: ExtenderArgs | ExtenderPreemptionArgs, *, for_scores: bool
-    ) -> Decision | PodQuestion | None:
+    def _gather(self, pod: Pod, raw_pod: bytes, *, for_scores: bool) -> Decision | PodQuestion | None:
         """The cached decision about the pod's template, else the pod's question; None if the pod is exempt.
 
-        Not `for_scores`, the cached decision may have a preference that this pod of the template has not.
+        Not `for_scores`, the decision may have a preference that this pod of the template has not, and `raw_pod` may be
+        empty.
         """
-        pod = args.pod
         decision = self._decision_cache.find(template_key(pod))
-        if decision and not (for_scores and self._has_no_preference(args, decision)):
+        if decision and not (for_scores and self._has_no_preference(raw_pod, decision)):
             self._pod_resolver.count_hits(decision.image_count)
             return decision
         namespace = _namespace_of(pod)
-        overrides = self._pod_resolver.overrides_of(pod, namespace, args.raw_pod)
+        overrides = self._pod_resolver.overrides_of(pod, namespace, raw_pod)
         for problem in overrides.problems:
             log.info("annotation.refused", pod=_uid(pod), problem=problem)
         if overrides.mode is Mode.IGNORE or is_exempt(pod, self._policy):
@@ -307,16 +304,16 @@ class SchedulerVerbs:
         if self._observed_pods:
             self._observed_pods.note_filter(pod, uid, _namespace_of(pod), decision, decided.verdicts)
 
-    def _has_no_preference(self, args: ExtenderArgs | ExtenderPreemptionArgs, decision: Decision) -> bool:
+    def _has_no_preference(self, raw_pod: bytes, decision: Decision) -> bool:
         """Whether the pod names what takes away the preference of the decision. A microsecond for a usual pod."""
-        return bool(decision.preference) and self._policy.preferred_nodes.are_named_in(args.raw_pod)
+        return bool(decision.preference) and self._policy.preferred_nodes.are_named_in(raw_pod)
 
     def _score_as(self, args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> _Scores:
         """The scores by a decision about the pod's template, if it is one about this pod."""
-        return self._score(args) if self._has_no_preference(args, decision) else _scores(args, nodes, decision)
+        return self._score(args) if self._has_no_preference(args.raw_pod, decision) else _scores(args, nodes, decision)
 
     def _score(self, args: ExtenderArgs) -> _Scores:
-        gathered = self._gather(args, for_scores=True)
+        gathered = self._gather(args.pod, args.raw_pod, for_scores=True)
         try:
             nodes = self._nodes.of(args)
         except NodesNotKnown:
