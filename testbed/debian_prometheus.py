@@ -3,18 +3,24 @@
 Nothing is installed: the package is unpacked into the cache folder, once.
 """
 
+import asyncio
+import re
 import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+import aiohttp
 import msgspec
 
 from testbed.debian_package import find_package
 
 _PACKAGE = "prometheus"
 _END_SECONDS = 10
+CHANGE_SECONDS = 20.0
+"""How long `until` waits."""
 
 
 def find_promtool() -> Path:
@@ -41,11 +47,13 @@ class DebianPrometheus:
     It scrapes `target` (host:port) and judges the file `rules` five times a second; `prometheus.url` has its API.
     """
 
-    def __init__(self, program: Path, folder: Path, target: str, rules: Path) -> None:
+    def __init__(self, program: Path, folder: Path, target: str, rules: Path, *others: Mapping[str, Any]) -> None:
+        """`others` are more scrape configurations, as Prometheus reads them."""
+        own = {"job_name": "multiarch-extender", "static_configs": [{"targets": [target]}]}
         configuration = {
             "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "200ms"},
             "rule_files": [str(rules)],
-            "scrape_configs": [{"job_name": "multiarch-extender", "static_configs": [{"targets": [target]}]}],
+            "scrape_configs": [own, *others],
         }
         (folder / "prometheus.yml").write_bytes(msgspec.yaml.encode(configuration))
         port = _free_port()
@@ -68,6 +76,36 @@ class DebianPrometheus:
     ) -> None:
         self._process.kill()
         self._process.wait(_END_SECONDS)
+
+
+def shortened(rules: str, window: str) -> str:
+    """Returns rules that look back over `window`, such as `2s`, and wait for none."""
+    text = re.sub(r"    for: \d+m\n", "", rules)
+    return re.sub(r"offset \d+[mhd]\b", f"offset {window}", re.sub(r"\[\d+[mhd]\]", f"[{window}]", text))
+
+
+def firing(alert: str) -> str:
+    """Returns the query of an alert that fires."""
+    return f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
+
+
+async def values(session: aiohttp.ClientSession, server: DebianPrometheus, query: str) -> list[float]:
+    """Returns the values of a query; none before the server answers."""
+    try:
+        async with session.get(f"{server.url}/api/v1/query", params={"query": query}) as response:
+            if response.status != 200:
+                return []
+            answer: dict[str, Any] = await response.json()
+    except aiohttp.ClientConnectionError:
+        return []
+    return [float(sample["value"][1]) for sample in answer["data"]["result"]]
+
+
+async def until(session: aiohttp.ClientSession, server: DebianPrometheus, query: str, *, found: bool) -> None:
+    """Returns when the query has a result, or has none any more. Raises TimeoutError."""
+    async with asyncio.timeout(CHANGE_SECONDS):
+        while bool(await values(session, server, query)) != found:
+            await asyncio.sleep(0.1)
 
 
 def _free_port() -> int:

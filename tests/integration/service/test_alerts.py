@@ -4,10 +4,8 @@ The rules are the chart's, with their times made short.
 """
 
 import asyncio
-import re
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -15,11 +13,9 @@ import pytest
 from extender.demo.registry import EmbeddedRegistry
 from testbed.chart import CHART
 from testbed.debian_package import ProgramMissing
-from testbed.debian_prometheus import DebianPrometheus, find_prometheus
+from testbed.debian_prometheus import CHANGE_SECONDS, DebianPrometheus, find_prometheus, firing, shortened, until
 from tests.integration.service.caller import Caller, pod
 from tests.integration.service.conftest import running_service
-
-CHANGE_SECONDS = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -34,34 +30,8 @@ def prometheus() -> Path:
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
     """The chart's rules, which look back over two seconds and wait for none."""
-    text = (CHART / "files" / "rules.yaml").read_text()
-    text = re.sub(r"\[\d+[mhd]\]", "[2s]", re.sub(r"    for: \d+m\n", "", text))
-    (tmp_path / "rules.yaml").write_text(text)
+    (tmp_path / "rules.yaml").write_text(shortened((CHART / "files" / "rules.yaml").read_text(), "2s"))
     return tmp_path / "rules.yaml"
-
-
-async def values(session: aiohttp.ClientSession, server: DebianPrometheus, query: str) -> list[float]:
-    """The values of a query; none before the server answers."""
-    try:
-        async with session.get(f"{server.url}/api/v1/query", params={"query": query}) as response:
-            if response.status != 200:
-                return []
-            answer: dict[str, Any] = await response.json()
-    except aiohttp.ClientConnectionError:
-        return []
-    return [float(sample["value"][1]) for sample in answer["data"]["result"]]
-
-
-async def until(session: aiohttp.ClientSession, server: DebianPrometheus, query: str, *, found: bool) -> None:
-    """Returns when the query has a result, or has none any more."""
-    async with asyncio.timeout(CHANGE_SECONDS):
-        while bool(await values(session, server, query)) != found:
-            await asyncio.sleep(0.1)
-
-
-def firing(alert: str) -> str:
-    """The query of an alert that fires."""
-    return f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
 
 
 async def test_an_alert_fires_while_no_replica_answers(prometheus: Path, rules: Path, tmp_path: Path) -> None:
