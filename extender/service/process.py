@@ -22,6 +22,7 @@ from extender.service.garbage import collect_seldom
 from extender.service.gates import open_gates
 from extender.service.listeners import Listeners
 from extender.service.outlets import needs_pending_pods
+from extender.service.pod_starts import open_pod_starts
 from extender.service.resolving import open_pod_resolver
 from extender.service.self_managed import with_managed_files
 from extender.store.url import without_password
@@ -73,6 +74,7 @@ async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterat
         in_background(send_canaries(config, cluster_view)),
         open_gates(config, cluster_view, pod_resolver),
         open_drift_watch(config, cluster_view, pod_resolver),
+        open_pod_starts(config, cluster_view),
     ):
         listeners = Listeners(config)
         try:
