@@ -58,7 +58,8 @@ tables: setup ## Write the tables of the documentation that are made from code
 	@$(BIN)/python -m tests.unit.docs.tables
 
 .PHONY: manifests
-manifests: setup ## Render deploy/manifests from the chart, and make the schema of its values (needs helm)
+manifests: setup ## Render deploy/manifests from the chart, make the schema of its values and the dashboard (needs helm)
+	@$(BIN)/python -m deploy.dashboards
 	@$(BIN)/python -m testbed.chart
 
 .PHONY: sbom

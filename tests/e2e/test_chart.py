@@ -44,7 +44,7 @@ MODES = {
     "all": {"secondScheduler": {"enabled": True}, "defaultScheduler": {"enabled": True}},
 }
 EVERYTHING = {
-    "monitoring": {name: {"enabled": True} for name in ("serviceMonitor", "podMonitor", "prometheusRule")},
+    "monitoring": {name: {"enabled": True} for name in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboard")},
     "certificates": {"source": "certManager"},
     "namespace": {"create": True},
     "store": {"kind": "redis", "redis": {"address": "redis", "passwordSecret": "p", "caSecret": "c"}, "keySecret": "k"},

@@ -927,6 +927,24 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         ("p", yaml.safe_load((CHART / "files" / "rules.yaml").read_text())),
     ),
     (
+        "dashboard",
+        "webhook",
+        (
+            "{monitoring.dashboard.enabled: true, monitoring.dashboard.labels: {team: a}, "
+            "monitoring.dashboard.annotations: {grafana_folder: Clusters}}"
+        ),
+        lambda o: (
+            [one(o, "ConfigMap", "-dashboard")["metadata"]["labels"][name] for name in ("grafana_dashboard", "team")],
+            one(o, "ConfigMap", "-dashboard")["metadata"]["annotations"],
+            one(o, "ConfigMap", "-dashboard")["data"],
+        ),
+        (
+            ["1", "a"],
+            {"grafana_folder": "Clusters"},
+            {"multiarch-extender.json": (CHART / "files" / "dashboard.json").read_text()},
+        ),
+    ),
+    (
         "namespace",
         "webhook",
         "{namespace.create: true, namespace.labels: {a: b}}",

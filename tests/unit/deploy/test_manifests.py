@@ -211,7 +211,7 @@ def test_one_image_of_this_release_is_named_everywhere() -> None:
 
 
 def _all_files() -> list[Path]:
-    return [PROJECT / "Dockerfile", *(file for file in DEPLOY.rglob("*") if file.is_file())]
+    return [PROJECT / "Dockerfile", *(file for file in DEPLOY.rglob("*") if file.is_file() and file.suffix != ".pyc")]
 
 
 def test_the_images_version_is_that_of_the_package() -> None:

@@ -1,0 +1,1 @@
+"""Grafana's dashboards: what they show, and the program that writes their JSON into the chart."""

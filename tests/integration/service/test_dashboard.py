@@ -1,0 +1,168 @@
+"""A real Prometheus reads a real service that has done a little of everything: each panel's queries return data."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import trustme
+from aiohttp import web
+
+from deploy.dashboards.panels import API_SERVER, ROWS, Panel
+from extender.cluster.counted_pods import COUNTED_LABEL
+from extender.cluster.pods import PODS
+from extender.placement.gate import GATE, GATED_LABEL
+from testbed.chart import CHART
+from testbed.debian_package import ProgramMissing
+from testbed.debian_prometheus import CHANGE_SECONDS, DebianPrometheus, find_prometheus, until, values
+from tests.integration.cluster.api_server import ApiServer, namespace, node, serve_api
+from tests.integration.registry.faulty import FaultyRegistry
+from tests.integration.service.caller import AMD64, ARM64, Caller, pod, with_names
+from tests.integration.service.test_canary import SPACE, marked
+from tests.integration.service.test_watches import service_in, until_ready
+from tests.integration.service.test_watches import until as until_holds
+
+HERE = [panel for row in ROWS if row is not API_SERVER for panel in row.panels]
+AT_ZERO = {
+    "Mistakes of the service, last hour",
+    "Patches of held pods that did not succeed",
+    "Tags that moved to other platforms",
+    "Refused since a budget was spent",
+    "The store",
+    "Changed files that were refused, last hour",
+}
+"""Panels whose series stand at zero after what the test does. All others show more than zero."""
+
+
+@pytest.fixture(scope="module")
+def prometheus() -> Path:
+    """The program; the test is skipped without one."""
+    try:
+        return find_prometheus()
+    except ProgramMissing as exc:
+        pytest.skip(str(exc))
+
+
+class LimitedRegistry(FaultyRegistry):
+    """A registry that states a quota, and that throttles whoever asks for a repository below `much/`."""
+
+    def __init__(self) -> None:
+        super().__init__(self._throttle)
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answers with the quota's headers."""
+        response = await super().answer(request)
+        response.headers["RateLimit-Limit"] = "100;w=21600"
+        response.headers["RateLimit-Remaining"] = "76;w=21600"
+        return response
+
+    async def _throttle(self, request: web.BaseRequest) -> web.StreamResponse | None:
+        if "/much/" not in request.path:
+            return None
+        return web.Response(status=429, headers={"Retry-After": "60"})
+
+
+@asynccontextmanager
+async def busy_service(folder: Path, api: ApiServer, *registries: str) -> AsyncIterator[Caller]:
+    """A service with every outlet, one of them by TLS, in a cluster with two nodes."""
+    for name, architecture in (("a", "amd64"), ("b", "arm64")):
+        api.put("/api/v1/nodes", node(name, architecture))
+    api.put("/api/v1/namespaces", namespace("shop"))
+    api.admit = marked
+    issued = trustme.CA().issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(folder / "tls.crt")
+    issued.private_key_pem.write_to_path(folder / "tls.key")
+    tls = f"{{certificate: {folder / 'tls.crt'}, key: {folder / 'tls.key'}}}"
+    settings = (
+        "admission.unknown=gate",
+        "admission.node_affinity=required",
+        "admission.wait_seconds=1",
+        "placement.preference={arm64: 10}",
+        "facts.listen=127.0.0.1:0",
+        f"facts.tls={tls}",
+        "placement.count_starts=true",
+        f"admission.canary_namespace={SPACE}",
+        "admission.canary_seconds=0.5",
+    )
+    async with service_in(api, folder, "127.0.0.1:0", *settings, registries=registries) as caller:
+        await until_ready(caller)
+        yield caller
+
+
+def started(restarts: int) -> dict[str, Any]:
+    """A pod whose starts are counted, scheduled, and in a crash loop after so many restarts."""
+    states = [{"restartCount": restarts, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}] if restarts else []
+    counted = pod("a", name="web-0", labels={COUNTED_LABEL: "true"})
+    counted["spec"]["nodeName"] = "a"
+    return counted | {"status": {"phase": "Running" if restarts else "Pending", "containerStatuses": states}}
+
+
+async def work(caller: Caller, api: ApiServer, plain: FaultyRegistry, limited: LimitedRegistry) -> None:
+    """Reviews and filter calls of every outcome, held pods of which one is let go, a throttled lookup."""
+    plain.add_index("app", "1", [AMD64, ARM64])
+    plain.add_manifest("amd", "1", AMD64)
+    plain.add_manifest("arm", "1", ARM64)
+    app, amd, arm = (f"{plain.host}/{name}:1" for name in ("app", "amd", "arm"))
+    for _ in range(3):
+        await caller.review(pod(app))
+        await caller.filter(with_names(pod(amd), ["a", "b"]))
+        await caller.filter(with_names(pod(app), ["a", "b"]))
+        await caller.prioritize(with_names(pod(app), ["a", "b"]))
+    await caller.review(pod(amd, arm))
+    await caller.review(pod(arm, annotations={"multiarch-extender.io/mode": "observe"}))
+    await caller.review(pod(f"{plain.host}/missing:1", annotations={"multiarch-extender.io/unknown": "pass"}))
+    await caller.review(pod(f"{limited.host}/much/app:1", annotations={"multiarch-extender.io/unknown": "pass"}))
+    for name, image in (("soon", app), ("late", f"{plain.host}/late:1")):
+        held = pod(image, name=name, labels={GATED_LABEL: "true"})
+        held["spec"]["schedulingGates"] = [{"name": GATE}]
+        api.put(PODS, held)
+    await until_holds(lambda: not api._objects[PODS, "soon"]["spec"]["schedulingGates"])  # noqa: SLF001
+
+
+def as_sent(expression: str) -> str:
+    """The query as Grafana sends it."""
+    return expression.replace("$__rate_interval", "1m")
+
+
+async def wrong_panels(
+    session: aiohttp.ClientSession, server: DebianPrometheus, panels: list[Panel], at_zero: set[str]
+) -> list[str]:
+    """The queries without a number, and the panels that show nothing above zero though something happened."""
+    wrong = []
+    for panel in panels:
+        found = [await values(session, server, as_sent(query.expression)) for query in panel.queries]
+        finite = [[number for number in numbers if math.isfinite(number)] for numbers in found]
+        wrong += [query.expression for query, numbers in zip(panel.queries, finite, strict=True) if not numbers]
+        if panel.title not in at_zero and not any(number > 0 for numbers in finite for number in numbers):
+            wrong.append(f"{panel.title}: nothing above zero")
+    return wrong
+
+
+async def test_each_query_returns_data(prometheus: Path, tmp_path: Path) -> None:
+    """After pods of every outcome; the API server's row has an end-to-end test of its own."""
+    async with (
+        FaultyRegistry() as plain,
+        LimitedRegistry() as limited,
+        serve_api() as api,
+        busy_service(tmp_path, api, plain.host, limited.host) as caller,
+        aiohttp.ClientSession() as session,
+    ):
+        target = caller.service.operations_url.removeprefix("http://")
+        with DebianPrometheus(prometheus, tmp_path, target, CHART / "files" / "rules.yaml") as server:
+            await until(session, server, "count_over_time(multiarch_build_info[1m]) >= 2", found=True)
+            api.put(PODS, started(0))
+            series = 'multiarch_workload_starts_total{workload="shop/web-0"}'
+            await until(session, server, f"count_over_time({series}[1m]) >= 2", found=True)
+            api.put(PODS, started(3))
+            await work(caller, api, plain, limited)
+            wrong: list[str] = []
+            try:
+                async with asyncio.timeout(CHANGE_SECONDS):
+                    while wrong := await wrong_panels(session, server, HERE, AT_ZERO):
+                        await asyncio.sleep(0.2)
+            except TimeoutError:
+                pytest.fail("\n".join(wrong))
