@@ -122,6 +122,21 @@ class LocalCluster:
         finally:
             self._stop(CONTROLLER_MANAGER)
 
+    def apiserver_scraping(self) -> dict[str, Any]:
+        """Returns the scrape configuration by which Prometheus reads kube-apiserver's /metrics as the administrator."""
+        return {
+            "job_name": "kube-apiserver",
+            "scheme": "https",
+            "scrape_interval": "500ms",
+            "scrape_timeout": "500ms",
+            "tls_config": {
+                "ca_file": str(self._authority.certificate),
+                "cert_file": str(self._admin.certificate),
+                "key_file": str(self._admin.key),
+            },
+            "static_configs": [{"targets": [f"{LOOPBACK}:{self._port}"]}],
+        }
+
     def scheduler_metrics(self, name: str = "kube-scheduler") -> str:
         """Returns that scheduler's /metrics; may be called in any thread. Raises OSError."""
         return self._ask_scheduler(name, "/metrics", 5).decode()

@@ -108,6 +108,17 @@ STORIES = [
         30,
         (9, 90),
     ),
+    *(
+        Story(alert, {f"{metric}{{{WEBHOOK},{labels}}}": "_x10 7x120"}, 15, (9, 40))  # all failures before it was read
+        for alert, metric, labels in (
+            ("MultiarchWebhookFailsOpen", "apiserver_admission_webhook_fail_open_count", 'type="admit"'),
+            (
+                "MultiarchWebhookCallsFail",
+                "apiserver_admission_webhook_rejection_count",
+                'error_type="calling_webhook_error"',
+            ),
+        )
+    ),
     Story(
         "MultiarchWebhookSlow",
         slow("apiserver_admission_webhook_admission_duration_seconds", WEBHOOK),
