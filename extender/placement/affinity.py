@@ -7,7 +7,7 @@ affinity in 250 to 700 ns.
 """
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import msgspec
 
@@ -135,10 +135,12 @@ def plan_narrower(
 ) -> Plan:
     """As `plan_required`, for a stored pod, whose terms may get requirements but no term may be added beside them.
 
-    Where `nodes` are no product of operating systems × architectures, a term keeps the pod to a part of them. The plan
-    is never a nodeSelector, which the policy for the service's own account does not let it change.
+    Where `nodes` are no product of operating systems × architectures, a term keeps the pod to a part of them, to one
+    that the cluster has if there is one. The plan is never a nodeSelector, which the policy for the service's own
+    account does not let it change.
     """
-    return _plan(affinity, node_selector, nodes, _others(nodes, cluster), _one_product)
+    present = frozenset(Platform(platform.os, platform.architecture) for platform in cluster)
+    return _plan(affinity, node_selector, nodes, _others(nodes, cluster), lambda left: _one_product(left, present))
 
 
 def _others(nodes: frozenset[Platform], cluster: frozenset[Platform]) -> "_Others":
@@ -251,14 +253,20 @@ def _products(nodes: Sequence[Platform]) -> list[_Product]:
     return [(systems, list(architectures)) for architectures, systems in products.items()]
 
 
-def _one_product(nodes: Sequence[Platform]) -> list[_Product]:
-    """One sorted product within `nodes`: of those with Linux, if there are any, one of the largest."""
+def _one_product(nodes: Sequence[Platform], cluster: Set[Platform]) -> list[_Product]:
+    """One sorted product within `nodes`: one of the cluster's, else with Linux, and of those one of the largest."""
     by_system = _by_system(nodes)
     candidates = [
         ([system for system, others in by_system.items() if architectures <= others], sorted(architectures))
         for architectures in (*by_system.values(), *({node.architecture} for node in nodes))
     ]
-    return [min(candidates, key=lambda it: ("linux" not in it[0], -len(it[0]) * len(it[1]), it))]
+
+    def rank(product: _Product) -> tuple[bool, bool, int, _Product]:
+        systems, architectures = product
+        is_there = any(platform.os in systems and platform.architecture in architectures for platform in cluster)
+        return not is_there, "linux" not in systems, -len(systems) * len(architectures), product
+
+    return [min(candidates, key=rank)]
 
 
 def _by_system(nodes: Sequence[Platform]) -> dict[str, set[str]]:
