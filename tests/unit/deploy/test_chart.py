@@ -1322,7 +1322,8 @@ def notes(helm: Path, *arguments: str) -> str:
 def test_the_notes_say_what_to_try_and_what_is_missing(helm: Path) -> None:
     """The image of the values exists nowhere, and nothing proves who asks."""
     said = notes(helm, "--set=certificates.source=certManager")
-    assert "kubectl run try --image=debian:12 --dry-run=server" in said
+    assert "kubectl run try --image=debian:12 --dry-run=server -o yaml | grep -A 12 tolerations" in said
+    assert "multiarch-extender doctor" in said
     assert "- An image: registry.example.com does not exist." in said
     assert "networkPolicy.ingress or webhook.pathTokenSecret" in said
 
