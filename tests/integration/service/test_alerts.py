@@ -34,6 +34,7 @@ def rules(tmp_path: Path) -> Path:
     return tmp_path / "rules.yaml"
 
 
+@pytest.mark.slow
 async def test_an_alert_fires_while_no_replica_answers(prometheus: Path, rules: Path, tmp_path: Path) -> None:
     """It ends when one answers again."""
     async with aiohttp.ClientSession() as session, AsyncExitStack() as stack:
@@ -47,6 +48,7 @@ async def test_an_alert_fires_while_no_replica_answers(prometheus: Path, rules: 
             await until(session, server, firing("MultiarchDown"), found=False)
 
 
+@pytest.mark.slow
 async def test_an_alert_fires_while_pods_are_let_through_with_unknown_images(
     prometheus: Path, rules: Path, tmp_path: Path, registry: EmbeddedRegistry
 ) -> None:

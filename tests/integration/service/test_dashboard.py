@@ -142,6 +142,7 @@ async def wrong_panels(
     return wrong
 
 
+@pytest.mark.slow
 async def test_each_query_returns_data(prometheus: Path, tmp_path: Path) -> None:
     """After pods of every outcome; the API server's row has an end-to-end test of its own."""
     async with (
