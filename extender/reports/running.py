@@ -36,6 +36,8 @@ SCHEMA = f"{PREFIX}running/v1"
 _EXEC_FORMAT = "exec format error"
 # Times have a precision of one second, and a program that the kernel refuses ends at once.
 _MOST_SECONDS = 1.0
+# A runtime may tell of that end late; where the image itself says that it cannot run, the wider bound misleads nobody.
+_MOST_SECONDS_KNOWN = 10.0
 _PULL_REFUSED = frozenset({"ErrImagePull", "ImagePullBackOff"})
 _NOT_STARTED = frozenset({"RunContainerError", "CreateContainerError", "StartError", "ContainerCannotRun"})
 
@@ -236,7 +238,7 @@ def _findings(
         waiting = status.state.waiting.reason if status.state.waiting else ""
         if waiting in _PULL_REFUSED:
             yield RunningFinding(Symptom.PULL_REFUSED, Certainty.KNOWN, f"{name} {built_for}: its pull is refused")
-        elif _fails_at_start(status):
+        elif _fails_at_start(status, _MOST_SECONDS_KNOWN):
             yield RunningFinding(Symptom.CRASHES, Certainty.KNOWN, f"{name} {built_for}: it fails at each start")
         else:
             yield RunningFinding(Symptom.MISMATCH, Certainty.KNOWN, f"{name} {built_for}")
@@ -293,15 +295,15 @@ def _parse(text: str) -> ImageReference | None:
         return None
 
 
-def _fails_at_start(status: ContainerStatus) -> bool:
-    """Whether the container's last end was a failure within a second of its start, or it could not be started."""
+def _fails_at_start(status: ContainerStatus, most_seconds: float = _MOST_SECONDS) -> bool:
+    """Whether the container's last end was a failure so soon after its start, or it could not be started."""
     waiting = status.state.waiting
     if waiting and waiting.reason in _NOT_STARTED:
         return True
     ended = status.state.terminated or (None if status.state.running else status.last_state.terminated)
     if ended is None:
         return False
-    return ended.exit_code != 0 and (ended.reason in _NOT_STARTED or _lasted_seconds(ended) <= _MOST_SECONDS)
+    return ended.exit_code != 0 and (ended.reason in _NOT_STARTED or _lasted_seconds(ended) <= most_seconds)
 
 
 def _lasted_seconds(ended: ContainerStateTerminated) -> float:

@@ -23,6 +23,7 @@ from extender.reports.running import (
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
 HOST = "registry.example.com"
 APP = f"{HOST}/team/app:1"
+TOLD_LATE = {"startedAt": "2026-11-22T10:00:00Z", "finishedAt": "2026-11-22T10:00:03Z"}
 AT_ONCE = {"startedAt": "2026-11-22T10:00:00Z", "finishedAt": "2026-11-22T10:00:00Z"}
 LATER = {"startedAt": "2026-11-22T10:00:00Z", "finishedAt": "2026-11-22T10:00:09Z"}
 BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container=c"}}
@@ -118,6 +119,7 @@ def test_the_images_to_look_up_are_the_named_and_the_reported() -> None:
         {"state": BACK_OFF, "lastState": {"terminated": {"exitCode": 1, "reason": "Error", **AT_ONCE}}},
         {"state": BACK_OFF, "lastState": {"terminated": {"exitCode": 255, "reason": "Error", **AT_ONCE}}},
         {"state": {"terminated": {"exitCode": 1, "reason": "Error", **AT_ONCE}}},
+        {"state": BACK_OFF, "lastState": {"terminated": {"exitCode": 255, "reason": "Error", **TOLD_LATE}}},
         {"state": {"waiting": {"reason": "RunContainerError", "message": "exec format error"}}},
         {"state": {"terminated": {"exitCode": 128, "reason": "StartError"}}},
     ],
