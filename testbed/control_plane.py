@@ -127,8 +127,8 @@ class LocalCluster:
         return {
             "job_name": "kube-apiserver",
             "scheme": "https",
-            "scrape_interval": "500ms",
-            "scrape_timeout": "500ms",
+            "scrape_interval": "1s",
+            "scrape_timeout": "1s",
             "tls_config": {
                 "ca_file": str(self._authority.certificate),
                 "cert_file": str(self._admin.certificate),

@@ -19,7 +19,7 @@ from testbed.debian_package import find_package
 
 _PACKAGE = "prometheus"
 _END_SECONDS = 10
-CHANGE_SECONDS = 20.0
+CHANGE_SECONDS = 60.0
 """How long `until` waits."""
 
 
