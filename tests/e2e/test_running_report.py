@@ -44,15 +44,14 @@ async def report_between_starts(world: World, images: RealImages, where: str) ->
 
     A container whose program the kernel refuses is `running` for a moment, in which nothing says that it fails.
     """
-    for _ in range(int(SECONDS)):
-        for failing in ("crash", "two"):
-            await world.api.wait_for("Pod", is_settled, where, fieldSelector=f"metadata.name={failing}")
-        code, output = await run_report(world, images, "-n", where, "-o", "json")
-        if not any(
-            each["state"] == "running" and each["restarts"] for each in msgspec.json.decode(output)["containers"]
-        ):
-            return code, output
-    raise AssertionError(output)
+    async with asyncio.timeout(SECONDS):
+        while True:
+            for failing in ("crash", "two"):
+                await world.api.wait_for("Pod", is_settled, where, fieldSelector=f"metadata.name={failing}")
+            code, output = await run_report(world, images, "-n", where, "-o", "json")
+            containers = msgspec.json.decode(output)["containers"]
+            if not any(each["state"] == "running" and each["restarts"] for each in containers):
+                return code, output
 
 
 async def test_crashed_pods_are_found_and_blamed_on_their_image(
