@@ -24,11 +24,13 @@ def resident_image(index: int) -> str:
     return f"{REGISTRY}/team-{index % 97}/service-{index}:1.{index}.0"
 
 
-def pod(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST, rack: str = "") -> dict[str, Any]:
+def pod(
+    images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST, rack: str = "", pool: str = ""
+) -> dict[str, Any]:
     """Returns a pod as an API server stores it: the first image is the app's container, the others are sidecars.
 
     `serial`, of eight characters, differs between the pods of one Deployment, `template` between Deployments. With a
-    `rack` its node affinity has a term for that.
+    `rack` its node affinity has a term for that, and with a `pool` it tolerates the taint `arch` of that value.
     """
     app = f"checkout-{template}"
     owner = f"{app}-7c9f8d6b5"
@@ -59,7 +61,11 @@ def pod(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST, 
             "serviceAccountName": "checkout",
             "securityContext": {},
             "schedulerName": "default-scheduler",
-            "tolerations": [_tolerates("not-ready"), _tolerates("unreachable")],
+            "tolerations": [
+                _tolerates("not-ready"),
+                _tolerates("unreachable"),
+                *([{"key": "arch", "operator": "Equal", "value": pool, "effect": "NoSchedule"}] if pool else []),
+            ],
             "priority": 0,
             "enableServiceLinks": True,
         },
@@ -156,10 +162,12 @@ def by_nodes(images: tuple[str, ...], nodes: int) -> bytes:
     return msgspec.json.encode({"Pod": pod(images), "Nodes": {"metadata": {}, "items": items}, "NodeNames": None})
 
 
-def review(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST, rack: str = "") -> bytes:
+def review(
+    images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST, rack: str = "", pool: str = ""
+) -> bytes:
     """Returns the AdmissionReview of the pod's creation, about 3 KB with two images."""
     kind = {"group": "", "version": "v1", "kind": "Pod"}
-    created = pod(images, serial=serial, template=template, rack=rack)
+    created = pod(images, serial=serial, template=template, rack=rack, pool=pool)
     resource = {"group": "", "version": "v1", "resource": "pods"}
     return msgspec.json.encode(
         {

@@ -35,11 +35,15 @@ class Likeness(enum.StrEnum):
 
     TEMPLATES = f"{TEMPLATES} templates"
     DECISIONS = "all templates differ"
+    TOLERATIONS = "all node affinities differ"
     NOTHING = "all that decides differs"
 
 
-LEAST = {Likeness.TEMPLATES: 0.6, Likeness.DECISIONS: 0.7, Likeness.NOTHING: None}
-"""The bounds of the claims: requests per second of ours / application."""
+LEAST = {Likeness.TEMPLATES: 0.6, Likeness.DECISIONS: 0.7, Likeness.TOLERATIONS: 0.7, Likeness.NOTHING: None}
+"""The bounds of the claims: requests per second of ours / application.
+
+By default node affinity decides nothing; the tolerations of taints that the service adds tolerations of do.
+"""
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -57,8 +61,9 @@ class Kind(msgspec.Struct, frozen=True):
         """Returns reviews of pods with two containers, whose images are in the registry."""
         images = (f"{registry}/bench/{'multi' if self.patched else 'single'}:1", f"{registry}/bench/sidecar:1")
         if self.likeness is not Likeness.TEMPLATES:
-            rack = SERIAL if self.likeness is Likeness.NOTHING else ""
-            return [payloads.review(images, serial=SERIAL, template=SERIAL, rack=rack)]
+            rack = SERIAL if self.likeness is Likeness.TOLERATIONS else ""
+            pool = SERIAL if self.likeness is Likeness.NOTHING else ""
+            return [payloads.review(images, serial=SERIAL, template=SERIAL, rack=rack, pool=pool)]
         templates = [f"{number:08}" for number in range(TEMPLATES)]
         return [payloads.review(images, serial=SERIAL, template=template) for template in templates]
 

@@ -131,12 +131,13 @@ def read_creation(
     )
 
 
-def narrow(creation: Creation, keys: Set[str]) -> Creation:
+def narrow(creation: Creation, keys: Set[str], *, reads_affinity: bool) -> Creation:
     """A creation whose mutation is the same, and which is equal for more pods: it lacks what decides nothing.
 
     Pods that share no template mostly differ in that: in labels of a nodeSelector that tell no platform, in tolerations
-    of other keys than `keys`, those of the operator's rules, and in affinity to pods. A pod that an earlier pass has
-    changed keeps everything, as that may be what is taken back.
+    of other keys than `keys`, those of the operator's rules, and in affinity to pods; to nodes too, unless the settings
+    are such that a plan `reads_affinity`. A pod that an earlier pass has changed keeps everything, as that may be what
+    is taken back.
 
     Raises:
         msgspec.ValidationError: the pod's tolerations are none.
@@ -145,6 +146,9 @@ def narrow(creation: Creation, keys: Set[str]) -> Creation:
     if look(document, ADDED_PATH) is not None:
         return creation
     spec = cast("JsonObject", document["spec"])
+    if not reads_affinity:
+        spec.pop("nodeSelector", None)
+        spec.pop("affinity", None)
     selector, affinity, tolerations = spec.get("nodeSelector"), spec.get("affinity"), spec.get("tolerations")
     if isinstance(selector, dict):
         spec["nodeSelector"] = {label: value for label, value in selector.items() if label in PLATFORM_LABELS}

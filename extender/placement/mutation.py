@@ -160,7 +160,7 @@ class Mutator:
 
     def _mutate_alike(self, creation: Creation) -> Mutation:
         """The mutation of a pod that is the first of its template, which is mostly that of pods of other templates."""
-        narrowed = narrow(creation, self._keys)
+        narrowed = narrow(creation, self._keys, reads_affinity=self._admission.reads_affinity)
         mutation = self._remembered.peek(narrowed)
         may_keep = may_be_kept(creation.images, known_platforms(creation.facts))
         if mutation is None:

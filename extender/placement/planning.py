@@ -46,6 +46,11 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     gate: GatePolicy = GatePolicy()
     impossible: ImpossiblePods = ImpossiblePods.PEND
 
+    @property
+    def reads_affinity(self) -> bool:
+        """Whether a plan depends on the nodeSelector and the affinity of a pod's author."""
+        return self.node_affinity is not AffinityMode.NONE or self.impossible is ImpossiblePods.DENY
+
 
 class PlannedAdditions(msgspec.Struct, frozen=True):
     """What to add to a pod.
@@ -100,9 +105,9 @@ class Planner:
     ) -> PlannedAdditions:
         in_common = self.intersect(creation.facts, creation.cluster)
         tolerations = self._earned_tolerations(creation, in_common, look(document, TOLERATIONS_PATH))
-        mode = self._admission.node_affinity
-        if mode is AffinityMode.NONE and self._admission.impossible is not ImpossiblePods.DENY:
+        if not self._admission.reads_affinity:
             return PlannedAdditions(tolerations)
+        mode = self._admission.node_affinity
         try:
             existing = msgspec.convert(look(document, AFFINITY_PATH) or {}, Affinity).node_affinity or NodeAffinity()
         except msgspec.ValidationError as exc:

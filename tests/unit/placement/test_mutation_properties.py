@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 import hypothesis
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from extender.kubernetes.core_v1 import Toleration
 from extender.placement.additions import read_record, take_back
 from extender.placement.annotations import ADDED, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown, images_of
+from extender.placement.gate import ImpossiblePods
 from extender.placement.mutation import Mutator
 from extender.placement.planning import AdmissionPolicy
 from extender.placement.tolerations import TolerationRule
@@ -169,7 +171,12 @@ def test_the_unresolved_earn_no_toleration_and_no_preference(
         assert patched["spec"].get("affinity", ...) == document["spec"].get("affinity", ...)
 
 
-REMEMBERING = {mode: Mutator(POLICY, settings(mode, "multiarch", RULES)) for mode in ("none", "both")}
+DENYING = msgspec.structs.replace(settings("none", "multiarch", RULES), impossible=ImpossiblePods.DENY)
+REMEMBERING = {
+    "none": Mutator(POLICY, settings("none", "multiarch", RULES)),
+    "none, deny": Mutator(POLICY, DENYING),
+    "both": Mutator(POLICY, settings("both", "multiarch", RULES)),
+}
 
 
 @untimed
