@@ -62,9 +62,18 @@ class Nowhere:
         raise ClusterRefused(f"{path}: not found", status=404)
 
 
+class CurrentNodes(WatchedNodes):
+    """A view as a watch keeps it that is not cut off."""
+
+    @property
+    def is_current(self) -> bool:
+        """Always true: nothing else changes this cluster."""
+        return True
+
+
 def node_view(count: int) -> WatchedNodes:
-    """Returns the view of a cluster of `count` nodes, synced."""
-    view = WatchedNodes(Nowhere(), level_label="", clock=time.monotonic)
+    """Returns the view of a cluster of `count` nodes, synced and current."""
+    view = CurrentNodes(Nowhere(), level_label="", clock=time.monotonic)
     names = [node_name(index) for index in range(count)]
     for index, name in enumerate(names):
         info = {"architecture": architecture(index), "operatingSystem": "linux"}
