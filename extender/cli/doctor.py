@@ -5,7 +5,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence, Set
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -46,6 +46,7 @@ from extender.placement.patch import look
 from extender.reports.installation import (
     SKEW_SECONDS,
     CheckFinding,
+    CheckName,
     CheckState,
     Label,
     is_for_pods,
@@ -66,6 +67,7 @@ from extender.service.resolving import open_pod_resolver
 _PODS, _IMAGES = 2_000, 50
 """The most pods of which images are taken, and the most registries that are asked, an image each."""
 _OLDEST_MINOR = 30
+_PAUSE_SECONDS = 2.0
 _MINOR = re.compile(r"([0-9]+)")
 _COLUMNS = 118
 _COLOURS = {
@@ -77,7 +79,7 @@ _COLOURS = {
 _POD = msgspec.json.Decoder(ReportedPod)
 
 
-def doctor(
+def doctor(  # noqa: PLR0913, PLR0917 - its options
     selector: Annotated[
         str, typer.Option("--selector", "-l", metavar="LABELS", help="Labels of the installation's objects.")
     ] = "app.kubernetes.io/name=multiarch-extender",
@@ -91,6 +93,16 @@ def doctor(
     is_asking_registries: Annotated[
         bool, typer.Option("--registries/--no-registries", help="Whether registries of running pods are asked.")
     ] = True,
+    installed_in: Annotated[
+        str, typer.Option(metavar="NAMESPACE", help="The installation's namespace; all are searched otherwise.")
+    ] = "",
+    only: Annotated[
+        list[CheckName] | None,
+        typer.Option(metavar="CHECK", help="Only this check, which must be possible; repeat it for several."),
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.0, help="How long to look again while something is wrong.")
+    ] = 0.0,
     is_verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print what is fine as well.")] = False,
     output: Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="How to print.")] = "text",
     file: ConfigFile = None,
@@ -113,14 +125,38 @@ def doctor(
             given = read_scheduler_configuration(scheduler_config.read_text(), str(scheduler_config))
         except OSError as exc:
             raise ConfigError(f"{scheduler_config}: {exc.strerror}; --scheduler-config takes a readable file") from exc
-    examination = Examination(settings, selector, namespace, given, is_asking_registries=is_asking_registries)
-    findings = asyncio.run(examination.findings())
+    checks = _checks_of(only)
+    asks = is_asking_registries and CheckName.REGISTRIES in checks
+    examination = Examination(
+        settings, selector, namespace, given, is_asking_registries=asks, installed_in=installed_in
+    )
+    # A check that was asked for by name and cannot be made is a failure: whoever names it wants to know.
+    failures = {CheckState.WRONG, CheckState.UNCHECKED} if only else {CheckState.WRONG}
+    findings = asyncio.run(_look_until(examination, checks, failures, wait))
     if output == "json":
         print(json.dumps(msgspec.to_builtins(findings), indent=2))
     else:
-        _print(findings, is_verbose=is_verbose)
-    if any(each.state is CheckState.WRONG for each in findings):
+        shown = set(CheckState) if is_verbose else {CheckState.WARNING, *failures}
+        _print([each for each in findings if each.state in shown])
+    if any(each.state in failures for each in findings):
         raise typer.Exit(1)
+
+
+def _checks_of(only: Sequence[CheckName] | None) -> Set[CheckName]:
+    """The checks to make; without `workloads` nothing can be said of any other."""
+    return {*only, CheckName.WORKLOADS} if only else set(CheckName)
+
+
+async def _look_until(
+    examination: "Examination", checks: Set[CheckName], failures: Set[CheckState], wait_seconds: float
+) -> list[CheckFinding]:
+    """What these checks find once none of them ends as a failure, or after the wait. Raises ConfigError."""
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        findings = [each for each in await examination.findings() if each.check in checks]
+        if time.monotonic() >= deadline or not any(each.state in failures for each in findings):
+            return findings
+        await asyncio.sleep(_PAUSE_SECONDS)
 
 
 class Examination:
@@ -134,12 +170,14 @@ class Examination:
         scheduler: KubernetesObject | None,
         *,
         is_asking_registries: bool,
+        installed_in: str = "",
     ) -> None:
         self._settings = settings
         self._selector = selector
         self._namespace = namespace
         self._scheduler = scheduler
         self._is_asking_registries = is_asking_registries
+        self._installed_in = installed_in
 
     async def findings(self) -> list[CheckFinding]:
         """What every check found. A check that the cluster refuses us is one of them. Raises ConfigError."""
@@ -148,7 +186,9 @@ class Examination:
             raise ConfigError("cluster.mode: none leaves no cluster to examine")
         try:
             version = await self._read_version(client)
-            workloads = await self._read("workloads", read_workloads(client, self._selector))
+            workloads = await self._read(
+                CheckName.WORKLOADS, read_workloads(client, self._selector, self._installed_in)
+            )
             if isinstance(workloads, CheckFinding):
                 return [version, workloads]
             if not workloads:
@@ -156,7 +196,7 @@ class Examination:
                 return [
                     version,
                     CheckFinding(
-                        "workloads", "cluster", CheckState.WRONG, seen, "install the chart, or give --selector"
+                        CheckName.WORKLOADS, "cluster", CheckState.WRONG, seen, "install the chart, or give --selector"
                     ),
                 ]
             return [version, *[finding async for finding in self._examine(client, workloads)]]
@@ -181,13 +221,13 @@ class Examination:
                 yield finding
         elif unseen := _asked_by_unseen_schedulers(workloads):
             seen = "the cluster's own kube-scheduler has its configuration in a file of the control plane"
-            yield CheckFinding("scheduler", unseen, CheckState.UNCHECKED, seen, "give it as --scheduler-config")
+            yield CheckFinding(CheckName.SCHEDULER, unseen, CheckState.UNCHECKED, seen, "give it as --scheduler-config")
         for check in (self._judge_webhooks, self._judge_nodes, self._judge_registries):
             async for finding in check(client, workloads):
                 yield finding
 
     async def _read(
-        self, check: str, reading: Awaitable[list[InstalledWorkload]]
+        self, check: CheckName, reading: Awaitable[list[InstalledWorkload]]
     ) -> list[InstalledWorkload] | CheckFinding:
         try:
             return await reading
@@ -200,7 +240,9 @@ class Examination:
         minor = _MINOR.match(str(said.get("minor")))
         is_old = minor is not None and int(minor[1]) < _OLDEST_MINOR
         remedy = f"Kubernetes 1.{_OLDEST_MINOR} is the oldest that is supported (docs/support.md)" if is_old else ""
-        return CheckFinding("version", "kube-apiserver", CheckState.WRONG if is_old else CheckState.FINE, text, remedy)
+        return CheckFinding(
+            CheckName.VERSION, "kube-apiserver", CheckState.WRONG if is_old else CheckState.FINE, text, remedy
+        )
 
     async def _judge_rights(self, client: ClusterClient, workload: InstalledWorkload) -> CheckFinding:
         subject = f"ServiceAccount {workload.part.namespace}/{workload.account}"
@@ -208,12 +250,16 @@ class Examination:
             missing = await missing_rights(client, workload)
         except ClusterRefused as exc:
             return CheckFinding(
-                "rights", subject, CheckState.UNCHECKED, str(exc), "use an account that may ask for others' rights"
+                CheckName.RIGHTS,
+                subject,
+                CheckState.UNCHECKED,
+                str(exc),
+                "use an account that may ask for others' rights",
             )
         if missing:
-            return CheckFinding("rights", subject, CheckState.WRONG, f"it may not {', '.join(missing)}",
+            return CheckFinding(CheckName.RIGHTS, subject, CheckState.WRONG, f"it may not {', '.join(missing)}",
                            "apply the roles of the chart again (rbac.create)")  # fmt: skip
-        return CheckFinding("rights", subject, CheckState.FINE, "it may do what its settings take")
+        return CheckFinding(CheckName.RIGHTS, subject, CheckState.FINE, "it may do what its settings take")
 
     async def _judge_webhooks(
         self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
@@ -226,12 +272,14 @@ class Examination:
             everyones = await list_objects(client, WEBHOOKS)
             labels = await read_labels(client)
         except ClusterRefused as exc:
-            yield CheckFinding("webhook", "cluster", CheckState.UNCHECKED, str(exc), "use an account that may read it")
+            yield CheckFinding(
+                CheckName.WEBHOOK, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may read it"
+            )
             return
         names = {_name(each) for each in ours}
         if not ours:
             yield CheckFinding(
-                "webhook", "cluster", CheckState.WRONG,
+                CheckName.WEBHOOK, "cluster", CheckState.WRONG,
                 f"no MutatingWebhookConfiguration has the labels {self._selector}",
                 "apply that of the chart: until then no pod is reviewed",
             )  # fmt: skip
@@ -251,6 +299,7 @@ class Examination:
         serving: Sequence[InstalledWorkload],
     ) -> AsyncIterator[CheckFinding]:
         workload = _behind(configuration, serving)
+        everywhere = labels
         if workload.config is not None:  # nobody else's pods are in that namespace
             labels = [each for each in labels if each.name != workload.config.admission.canary_namespace]
         for finding in judge_webhook(webhook, configuration, labels, workload.part.settings):
@@ -259,13 +308,13 @@ class Examination:
             certificate = await read_certificate(client, workload, webhook)
         except (ClusterError, InvalidCertificate) as exc:
             is_hidden = isinstance(exc, ClusterRefused) and exc.status == 403
-            yield CheckFinding("certificate", f"webhook {webhook.get('name')} of {configuration}",
+            yield CheckFinding(CheckName.CERTIFICATE, f"webhook {webhook.get('name')} of {configuration}",
                           CheckState.UNCHECKED if is_hidden else CheckState.WRONG, str(exc),
                           "" if is_hidden else "docs/how-to/certificates.md")  # fmt: skip
         else:
             for finding in judge_certificate(webhook, configuration, certificate, called_names(webhook)):
                 yield finding
-        async for finding in self._probe(client, webhook, configuration, labels, workload):
+        async for finding in self._probe(client, webhook, configuration, everywhere, workload):
             yield finding
 
     async def _probe(
@@ -277,17 +326,22 @@ class Examination:
         workload: InstalledWorkload,
     ) -> AsyncIterator[CheckFinding]:
         subject = f"webhook {webhook.get('name')} of {configuration}"
-        chosen = selected(webhook, labels)
+        installation = workload.config.admission.canary_namespace if workload.config else ""
+        everywhere = selected(webhook, labels)
+        chosen = [each for each in everywhere if each != installation]
         if self._namespace and self._namespace not in chosen:
             there = any(each.name == self._namespace for each in labels)
             seen = "its labels do not meet the webhook's namespaceSelector" if there else "there is no such namespace"
-            yield CheckFinding("namespaces", f"namespace {self._namespace}", CheckState.WRONG,
+            yield CheckFinding(CheckName.NAMESPACES, f"namespace {self._namespace}", CheckState.WRONG,
                           f"{seen}: its pods are not reviewed", f"see the namespaceSelector of {subject}")  # fmt: skip
         sent_to = self._namespace if self._namespace in chosen else next(iter(chosen), "")
         if not sent_to or workload.config is None:
             return
-        installation = workload.config.admission.canary_namespace
-        result = await probe_webhook(client, sent_to, installation, nonce=secrets.token_hex(16), clock=time.monotonic)
+        result = await _send_probe(client, sent_to, installation)
+        if result.outcome is ProbeOutcome.REFUSED and installation in everywhere:  # the only place for some accounts
+            again = await _send_probe(client, installation, installation)
+            if again.outcome is not ProbeOutcome.REFUSED:
+                result, sent_to = again, installation
         yield _judge_probe(result, subject, sent_to)
         created = str(look(result.pod, ["metadata", "creationTimestamp"]) or "")
         if created:
@@ -302,23 +356,27 @@ class Examination:
             async for raw in list_documents(client, "/api/v1/nodes"):
                 signs.look_at(raw)
         except ClusterRefused as exc:
-            yield CheckFinding("nodes", "cluster", CheckState.UNCHECKED, str(exc), "use an account that may list nodes")
+            yield CheckFinding(
+                CheckName.NODES, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may list nodes"
+            )
             return
         report = report_running(
             [], nodes, policy_of(self._settings).compatibility, self._settings.placement.level_label
         )
         for node in report.nodes:
-            yield CheckFinding("nodes", f"node {node.node}", CheckState.WRONG,
+            yield CheckFinding(CheckName.NODES, f"node {node.node}", CheckState.WRONG,
                           f"its labels say {node.label}, its kubelet {node.node_info}",
                           "take off or mend the labels kubernetes.io/os and kubernetes.io/arch")  # fmt: skip
         if not report.nodes:
-            yield CheckFinding("nodes", "cluster", CheckState.FINE, f"labels and kubelets of {len(nodes)} nodes agree")
+            yield CheckFinding(
+                CheckName.NODES, "cluster", CheckState.FINE, f"labels and kubelets of {len(nodes)} nodes agree"
+            )
         serving = [each.part for each in workloads if each.part.settings and each.part.settings.serves_reviews]
         for autoscaler, sign in (await signs.find(client)).items():
             for part in serving:
                 if part.settings and not part.settings.writes_required:
                     yield CheckFinding(
-                        "autoscaler", part.subject, CheckState.WRONG,
+                        CheckName.AUTOSCALER, part.subject, CheckState.WRONG,
                         f"{autoscaler} is at work ({sign}), and is not told what images allow: it buys nodes on which "
                         "pods cannot run",
                         "set admission.node_affinity to required or both",
@@ -336,7 +394,7 @@ class Examination:
                 _choose(_POD.decode(raw), chosen)
         except ClusterRefused as exc:
             yield CheckFinding(
-                "registries", "cluster", CheckState.UNCHECKED, str(exc), "use an account that may list pods"
+                CheckName.REGISTRIES, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may list pods"
             )
             return
         async with open_pod_resolver(self._settings, UnwatchedCluster(client, {})) as pod_resolver:
@@ -345,11 +403,15 @@ class Examination:
             answer = pod.images.get(image)
             if isinstance(answer, Failure) and answer.cause in (Cause.UNAVAILABLE, Cause.THROTTLED):
                 yield CheckFinding(
-                    "registries", f"registry {host}", CheckState.WRONG, f"{image}: {answer.detail}",
+                    CheckName.REGISTRIES, f"registry {host}", CheckState.WRONG, f"{image}: {answer.detail}",
                     "mend the way from here to it, or give a mirror (docs/how-to/mirrors.md)",
                 )  # fmt: skip
             else:
-                yield CheckFinding("registries", f"registry {host}", CheckState.FINE, "it answers")
+                yield CheckFinding(CheckName.REGISTRIES, f"registry {host}", CheckState.FINE, "it answers")
+
+
+async def _send_probe(client: ClusterClient, namespace: str, installation: str) -> ProbeResult:
+    return await probe_webhook(client, namespace, installation, nonce=secrets.token_hex(16), clock=time.monotonic)
 
 
 def _judge_probe(result: ProbeResult, subject: str, namespace: str) -> CheckFinding:
@@ -360,20 +422,20 @@ def _judge_probe(result: ProbeResult, subject: str, namespace: str) -> CheckFind
     if result.outcome is ProbeOutcome.PATCHED:
         took = f"{result.latency_seconds * 1000:.0f} ms"
         return CheckFinding(
-            "probe", subject, CheckState.FINE, f"a pod of namespace {namespace} came back patched in {took}"
+            CheckName.PROBE, subject, CheckState.FINE, f"a pod of namespace {namespace} came back patched in {took}"
         )
     if result.outcome is ProbeOutcome.REFUSED:
         state, remedy = CheckState.UNCHECKED, "choose a namespace where you may create such a pod: --namespace NAME"
-    return CheckFinding("probe", subject, state, result.detail, remedy)
+    return CheckFinding(CheckName.PROBE, subject, state, result.detail, remedy)
 
 
 def _judge_clock(created: str) -> CheckFinding:
     skew = datetime.now(UTC).timestamp() - datetime.fromisoformat(created).timestamp()
     if abs(skew) > SKEW_SECONDS:
         seen = f"it is {skew:.0f} s ahead of kube-apiserver's"
-        return CheckFinding("clock", "this machine", CheckState.WARNING, seen,
+        return CheckFinding(CheckName.CLOCK, "this machine", CheckState.WARNING, seen,
                        "certificates that were just made may not be valid yet: have clocks synchronised")  # fmt: skip
-    return CheckFinding("clock", "this machine", CheckState.FINE, "it agrees with kube-apiserver's")
+    return CheckFinding(CheckName.CLOCK, "this machine", CheckState.FINE, "it agrees with kube-apiserver's")
 
 
 def _asked_by_unseen_schedulers(workloads: Sequence[InstalledWorkload]) -> str:
@@ -405,11 +467,10 @@ def _choose(pod: ReportedPod, chosen: dict[str, tuple[str, ReportedPod]]) -> Non
             chosen.setdefault(host, (reference, pod))
 
 
-def _print(findings: Sequence[CheckFinding], *, is_verbose: bool) -> None:
+def _print(findings: Sequence[CheckFinding]) -> None:
     console = Console(highlight=False)
     console.width = max(console.width, _COLUMNS)
-    shown = [each for each in findings if is_verbose or each.state in (CheckState.WRONG, CheckState.WARNING)]
-    for each in shown:
+    for each in findings:
         state = f"[{_COLOURS[each.state]}]{each.state}[/]"
         text = f"{state} [bold]{each.check}[/] {escape(each.subject)}: {escape(each.seen)}"
         console.print(text, soft_wrap=True)

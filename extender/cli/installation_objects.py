@@ -53,12 +53,17 @@ async def list_objects(client: ClusterClient, path: str, selector: str = "") -> 
     return [_OBJECT.decode(raw) async for raw in list_documents(client, path, selectors)]
 
 
-async def read_workloads(client: ClusterClient, selector: str) -> list[InstalledWorkload]:
-    """The Deployments, DaemonSets and StatefulSets with these labels, in all namespaces. Raises ClusterError."""
+async def read_workloads(client: ClusterClient, selector: str, namespace: str = "") -> list[InstalledWorkload]:
+    """The Deployments, DaemonSets and StatefulSets with these labels, in that namespace or else in all of them.
+
+    Raises:
+        ClusterError: they cannot be read.
+    """
+    where = f"/apis/apps/v1/namespaces/{namespace}" if namespace else "/apis/apps/v1"
     return [
         await _workload(client, kind, document)
         for kind, plural in _KINDS.items()
-        for document in await list_objects(client, f"/apis/apps/v1/{plural}", selector)
+        for document in await list_objects(client, f"{where}/{plural}", selector)
     ]
 
 

@@ -23,6 +23,27 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
+class CheckName(enum.StrEnum):
+    """What is checked; docs/how-to/doctor.md says what is wrong of each."""
+
+    VERSION = "version"
+    WORKLOADS = "workloads"
+    PODS = "pods"
+    SETTINGS = "settings"
+    RIGHTS = "rights"
+    WEBHOOK = "webhook"
+    NAMESPACES = "namespaces"
+    CERTIFICATE = "certificate"
+    ORDER = "order"
+    TIMEOUT = "timeout"
+    PROBE = "probe"
+    SCHEDULER = "scheduler"
+    NODES = "nodes"
+    AUTOSCALER = "autoscaler"
+    REGISTRIES = "registries"
+    CLOCK = "clock"
+
+
 class CheckState(enum.StrEnum):
     """How a check ended. Of `WRONG` the installation does not do its job; `UNCHECKED` says why it could not be told."""
 
@@ -35,7 +56,7 @@ class CheckState(enum.StrEnum):
 class CheckFinding(msgspec.Struct, frozen=True):
     """One check of one thing: what was seen, and what to do about it."""
 
-    check: str
+    check: CheckName
     subject: str
     state: CheckState
     seen: str
@@ -124,20 +145,21 @@ def judge_part(part: InstalledPart) -> Iterator[CheckFinding]:
     subject = part.subject
     if part.wanted and not part.ready:
         yield CheckFinding(
-            "pods", subject, CheckState.WRONG, f"none of {part.wanted} pods is ready",
+            CheckName.PODS, subject, CheckState.WRONG, f"none of {part.wanted} pods is ready",
             f"kubectl -n {part.namespace} describe {part.kind.lower()} {part.name}, and the logs of its pods",
         )  # fmt: skip
     elif part.ready < part.wanted:
-        yield CheckFinding("pods", subject, CheckState.WARNING, f"{part.ready} of {part.wanted} pods are ready",
+        yield CheckFinding(CheckName.PODS, subject, CheckState.WARNING, f"{part.ready} of {part.wanted} pods are ready",
                       f"kubectl -n {part.namespace} get pods")  # fmt: skip
     elif part.restarts > RESTARTS:
-        yield CheckFinding("pods", subject, CheckState.WARNING, f"its containers were restarted {part.restarts} times",
+        seen = f"its containers were restarted {part.restarts} times"
+        yield CheckFinding(CheckName.PODS, subject, CheckState.WARNING, seen,
                       f"kubectl -n {part.namespace} logs --previous of the pod that restarts")  # fmt: skip
     else:
-        yield CheckFinding("pods", subject, CheckState.FINE, f"{part.ready} of {part.wanted} pods are ready")
+        yield CheckFinding(CheckName.PODS, subject, CheckState.FINE, f"{part.ready} of {part.wanted} pods are ready")
     if part.problem:
         yield CheckFinding(
-            "settings", subject, CheckState.WRONG, part.problem, "mend the ConfigMap, then restart the pods"
+            CheckName.SETTINGS, subject, CheckState.WRONG, part.problem, "mend the ConfigMap, then restart the pods"
         )
     if part.scheduler is not None:
         yield from judge_scheduler(part.scheduler, f"KubeSchedulerConfiguration of {subject}", part.settings)
@@ -151,15 +173,16 @@ def judge_scheduler(
     ours = [each for each in listed if _is_ours(each)] if isinstance(listed, list) else []
     if not ours:
         yield CheckFinding(
-            "scheduler", subject, CheckState.WRONG, "no entry of `extenders` has a urlPrefix that ends in /scheduler",
+            CheckName.SCHEDULER, subject, CheckState.WRONG,
+            "no entry of `extenders` has a urlPrefix that ends in /scheduler",
             "add the extender, as deploy/scheduler has it",
         )  # fmt: skip
         return
     problems = [problem for each in ours for problem in _extender_problems(each, settings)]
     for seen, remedy in problems:
-        yield CheckFinding("scheduler", subject, CheckState.WRONG, seen, remedy)
+        yield CheckFinding(CheckName.SCHEDULER, subject, CheckState.WRONG, seen, remedy)
     if not problems:
-        yield CheckFinding("scheduler", subject, CheckState.FINE, f"it asks {look(ours[0], ['urlPrefix'])}")
+        yield CheckFinding(CheckName.SCHEDULER, subject, CheckState.FINE, f"it asks {look(ours[0], ['urlPrefix'])}")
 
 
 def _is_ours(extender: Json) -> bool:
@@ -202,14 +225,14 @@ def judge_webhook(
     subject = f"webhook {look(webhook, ['name'])} of {configuration}"
     if not selected(webhook, namespaces):
         yield CheckFinding(
-            "namespaces", subject, CheckState.WRONG, "its namespaceSelector selects none of the namespaces",
+            CheckName.NAMESPACES, subject, CheckState.WRONG, "its namespaceSelector selects none of the namespaces",
             f"label them: {_wanted_labels(webhook)}",
         )  # fmt: skip
     timeout = look(webhook, ["timeoutSeconds"])
     allowed = float(timeout) if isinstance(timeout, int | float) else DEFAULT_TIMEOUT_SECONDS
     if settings is not None and allowed <= settings.review_wait:
         yield CheckFinding(
-            "timeout", subject, CheckState.WRONG,
+            CheckName.TIMEOUT, subject, CheckState.WRONG,
             f"timeoutSeconds is {allowed:g}, and the service may wait {settings.review_wait:g} s for lookups: "
             "what it answers then comes too late",
             "make timeoutSeconds longer than admission.wait_seconds",
@@ -244,7 +267,7 @@ def judge_order(ours: Sequence[KubernetesObject], others: Sequence[KubernetesObj
             )
             if later := [each for each in later if each > name]:
                 yield CheckFinding(
-                    "order", f"webhook {look(webhook, ['name'])} of {name}", CheckState.WRONG,
+                    CheckName.ORDER, f"webhook {look(webhook, ['name'])} of {name}", CheckState.WRONG,
                     f"{', '.join(later)} is called after it: images of containers that it adds are not seen",
                     "make its reinvocationPolicy IfNeeded",
                 )  # fmt: skip
@@ -276,19 +299,19 @@ def judge_certificate(
     """Whether the API server trusts the certificate that the service shows, under the name by which it calls it."""
     subject = f"webhook {look(webhook, ['name'])} of {configuration}"
     if certificate.days_left <= 0:
-        yield CheckFinding("certificate", subject, CheckState.WRONG,
+        yield CheckFinding(CheckName.CERTIFICATE, subject, CheckState.WRONG,
                       f"the certificate in {certificate.where} ended {-certificate.days_left:.0f} days ago",
                       "renew it (docs/how-to/certificates.md)")  # fmt: skip
     elif certificate.days_left < SOON_DAYS:
-        yield CheckFinding("certificate", subject, CheckState.WARNING,
+        yield CheckFinding(CheckName.CERTIFICATE, subject, CheckState.WARNING,
                       f"the certificate in {certificate.where} ends in {certificate.days_left:.1f} days",
                       "see that it is renewed (docs/runbooks/certificate-expires.md)")  # fmt: skip
     if not certificate.is_trusted:
-        yield CheckFinding("certificate", subject, CheckState.WRONG,
+        yield CheckFinding(CheckName.CERTIFICATE, subject, CheckState.WRONG,
                       f"no authority of its caBundle has signed the certificate in {certificate.where}",
                       "write the authority of that certificate into caBundle")  # fmt: skip
     elif not set(names) & certificate.names:
-        yield CheckFinding("certificate", subject, CheckState.WRONG,
+        yield CheckFinding(CheckName.CERTIFICATE, subject, CheckState.WRONG,
                       f"the API server calls {' or '.join(names)}, and the certificate in {certificate.where} is for "
                       f"{', '.join(sorted(certificate.names))}",
                       "issue it for that name too")  # fmt: skip
