@@ -59,8 +59,9 @@ def render(
     kubernetes: str = NEWEST.version,
     only: str = "",
     chart: Path = CHART,
+    hooks: bool = False,
 ) -> str:
-    """Returns the text of all objects, as `helm template` prints them.
+    """Returns the text of all objects, as `helm template` prints them; those of Helm's hooks only with `hooks`.
 
     `values` wins over `files`, a later file over an earlier one. `only` names one file of the templates. Raises
     HelmMissing, RenderingRefused.
@@ -76,6 +77,7 @@ def render(
     command += [f"--values={file}" for file in files]
     command += ["--values=-"] if values is not None else []
     command += [f"--show-only=templates/{only}"] if only else []
+    command += [] if hooks else ["--no-hooks"]
     text = msgspec.yaml.encode(values).decode() if values is not None else ""
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_SECONDS, check=False)
     if done.returncode:

@@ -49,7 +49,7 @@ class Recorder:
         headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
         body = await request.read()
         async with self._session.request(
-            request.method, f"{self._server}{request.raw_path}", data=body, headers=headers, ssl=self._tls
+            request.method, f"{self._server}{request.raw_path}", data=body or None, headers=headers, ssl=self._tls
         ) as answer:
             if used := _right(request):
                 self.used.add(used)

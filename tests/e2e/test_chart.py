@@ -125,7 +125,7 @@ async def test_every_object_of_a_preset_in_a_mode_is_accepted(api: ApiClient, pr
     files = [preset] if preset else []
     policies = {} if mode == "default-scheduler" else POLICIES
     for values in ({"modes": MODES[mode]}, {"modes": MODES[mode], **EVERYTHING, **policies}):
-        found = objects_of(render(values, files))
+        found = objects_of(render(values, files, hooks=True))
         assert found
         for each in found:
             await api.apply(each, dry_run=each["kind"] != "Namespace")  # what is in a namespace needs it

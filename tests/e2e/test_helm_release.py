@@ -15,9 +15,11 @@ import pytest
 from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
 from testbed.binaries import cache_folder
-from testbed.chart import CHART, objects_of
+from testbed.chart import CHART, objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.objects import KubernetesObject, fake_node, kept_to, pod
+from tests.e2e.chart_hooks import hooks_of, stand_in
+from tests.e2e.examined_installation import report_ready
 from tests.e2e.installed_chart import (
     OURS,
     READY_SECONDS,
@@ -136,15 +138,14 @@ async def until_published(api: ApiClient) -> dict[str, Any]:
 
 @asynccontextmanager
 async def serving(
-    helm: HelmRelease,
+    objects: list[KubernetesObject],
     api: ApiClient,
     control_plane: LocalCluster,
     registry: EmbeddedRegistry,
     folder: Path,
     ports: list[int],
 ) -> AsyncIterator[None]:
-    """Two replicas of the release, as the chart sets them up; their ports come into the list once they are ready."""
-    objects = await helm.objects()
+    """Two replicas of these objects of the chart; their ports come into the list once they are ready."""
     async with recording(control_plane) as (_, server):
         account = await write_account(api, control_plane, server, objects, folder)
         chart = InstalledChart(folder, objects, account, registry)
@@ -168,7 +169,7 @@ async def test_from_nothing_to_reviews_and_to_nothing_again(
         started = time.monotonic()
         await helm.install(values)
         objects = await helm.objects()
-        async with serving(helm, api, control_plane, registry, tmp_path, ports):
+        async with serving(objects, api, control_plane, registry, tmp_path, ports):
             await until_reviewed(api, f"{registry.host}/team/old:1")
             seconds = time.monotonic() - started
             print(f"self-managed certificates: from `helm install` to a review in {seconds:.1f} s")
@@ -189,7 +190,7 @@ async def test_an_upgrade_keeps_authority_and_token_where_a_service_is_called(
 ) -> None:
     """As they are, while another field of the same webhook changes; and no replica has to write them again."""
     await helm.install({})
-    async with serving(helm, api, control_plane, registry, tmp_path, []):
+    async with serving(await helm.objects(), api, control_plane, registry, tmp_path, []):
         published = await until_published(api)
         assert len(published["service"]["path"]) == len("/admission/pods/") + 64
     identity = await secret_data(api)
@@ -199,6 +200,48 @@ async def test_an_upgrade_keeps_authority_and_token_where_a_service_is_called(
     assert found["webhooks"][0]["clientConfig"] == published
     assert await secret_data(api) == identity
     assert base64.b64decode(identity["tokens"]).decode().strip() in published["service"]["path"]
+
+
+async def test_helm_waits_until_the_webhook_is_reached_and_tests_it_when_asked(
+    helm: HelmRelease, api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
+) -> None:
+    """By the hooks of the chart; of what they take nothing is left but the pod that found something wrong."""
+    ports: list[int] = []
+    async with balanced(ports) as port:
+        values = {"image": {"registry": "registry.example.org"}, "webhook": {"url": f"https://127.0.0.1:{port}"}}
+        hooks = hooks_of(values)
+        objects = objects_of(render(values))
+        installing = asyncio.create_task(helm.install(values))
+        checking = asyncio.create_task(stand_in(api, control_plane, values, "Job", tmp_path))
+        await until_there(api, hooks[-1])
+        for each in objects:
+            if each["kind"] == "Deployment":
+                await report_ready(api, each)
+        assert not installing.done()
+        async with serving(objects, api, control_plane, registry, tmp_path, ports):
+            assert await checking == (0, "")
+            await installing
+            assert await left_of(api, hooks) == []
+            said = await asyncio.gather(helm.run("test", OURS), stand_in(api, control_plane, values, "Pod", tmp_path))
+            assert "Succeeded" in said[0]
+            assert said[1] == (0, "")
+            assert await left_of(api, hooks) == []
+        failing = asyncio.create_task(helm.run("test", OURS))
+        code, output = await stand_in(api, control_plane, values, "Pod", tmp_path)
+        assert (code, "wrong probe" in output) == (1, True)
+        with pytest.raises(RuntimeError, match="fail"):
+            await failing
+        assert await left_of(api, hooks) == [f"Pod {OURS}-doctor-test"]
+        await api.delete("Pod", f"{OURS}-doctor-test", OURS)
+        await helm.uninstall(api)
+    assert await left_of(api, [*objects, *hooks]) == []
+
+
+async def until_there(api: ApiClient, wanted: KubernetesObject) -> None:
+    """Returns when the object is there."""
+    async with asyncio.timeout(READY_SECONDS):
+        while not await left_of(api, [wanted]):
+            await asyncio.sleep(0.05)
 
 
 async def left_of(api: ApiClient, objects: list[KubernetesObject]) -> list[str]:

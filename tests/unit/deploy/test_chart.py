@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from extender.config.reading import load_config
+from extender.reports.installation import CheckName
 from testbed.chart import (
     CHART,
     HELM_FOLDER,
@@ -31,6 +32,7 @@ from testbed.objects import KubernetesObject
 
 Values = dict[str, Any]
 
+OURS = "system:serviceaccount:multiarch-extender"
 PRESETS = sorted(file.stem.removeprefix("values-") for file in CHART.glob("values-*.yaml"))
 MODES: dict[str, Values] = {
     "webhook": {},
@@ -386,7 +388,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "webhook",
         "",
         lambda o: one(o, "ValidatingAdmissionPolicy")["spec"]["matchConditions"][0]["expression"],
-        ("request.userInfo.username == 'system:serviceaccount:multiarch-extender:multiarch-extender-webhook'"),
+        f"request.userInfo.username in ['{OURS}:multiarch-extender-webhook',\n  '{OURS}:multiarch-extender-doctor']",
     ),
     ("canary-of-none", "default", "", canaries_of, []),
     ("canary-off", "webhook", "canary.enabled: false", canaries_of, []),
@@ -1017,6 +1019,91 @@ def test_what_comes_of_a_value(helm: Path, mode: str, text: str, read: Read, exp
     assert read(rendered(text, mode)) == expected
 
 
+def hooks(text: str = "", mode: str = "webhook") -> list[KubernetesObject]:
+    """The objects of Helm's hooks with these values."""
+    objects = objects_of(render(merged(MODES[mode], values(text) if text else {}), hooks=True))
+    return [each for each in objects if "helm.sh/hook" in (each["metadata"].get("annotations") or {})]
+
+
+def checks_of(objects: list[KubernetesObject], kind: str) -> list[str]:
+    """The checks that the hook of that kind makes."""
+    workload = one(objects, kind)
+    spec = workload["spec"] if kind == "Pod" else workload["spec"]["template"]["spec"]
+    return [each.partition("=")[2] for each in spec["containers"][0]["args"] if each.startswith("--only=")]
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "expected"),
+    [
+        ("webhook", "", ["Pod"]),  # the example's image cannot be pulled
+        ("webhook", "image.registry: r.example.org", ["Job", "Pod"]),
+        ("webhook", "global.imageRegistry: r.example.org", ["Job", "Pod"]),
+        ("second", "image.registry: r.example.org", ["Job", "Pod"]),
+        ("default", "image.registry: r.example.org", ["Pod"]),
+        ("all", "image.registry: r.example.org", ["Job", "Pod"]),
+        ("webhook", "{image.registry: r.example.org, doctor.test: false}", ["Job"]),
+        ("webhook", "{image.registry: r.example.org, doctor.afterInstall: false}", ["Pod"]),
+        ("webhook", "{image.registry: r.example.org, canary.enabled: false}", ["Pod"]),
+        ("webhook", "{image.registry: r.example.org, certificates.source: certManager}", ["Job", "Pod"]),
+        ("webhook", "{image.registry: r.example.org, certificates.source: existingSecret}", ["Pod"]),
+        (
+            "webhook",
+            "{image.registry: r, certificates: {source: existingSecret, caBundle: '-----BEGIN CERTIFICATE-----'}}",
+            ["Job", "Pod"],
+        ),
+        ("webhook", "{image.registry: r.example.org, rbac.create: false}", []),
+        ("webhook", "{doctor.test: false}", []),
+    ],
+)
+def test_which_hooks_there_are(helm: Path, mode: str, text: str, expected: list[str]) -> None:
+    """A check after an installation would fail where something is the user's to do first."""
+    found = hooks(text, mode)
+    assert sorted(each["kind"] for each in found if each["kind"] in ("Pod", "Job")) == expected
+    assert bool(found) == bool(expected)
+
+
+def test_a_hook_leaves_nothing_but_a_pod_that_found_something_wrong(helm: Path) -> None:
+    """The account and its rights go in any case, and are there before the pod."""
+    for each in hooks("image.registry: r.example.org"):
+        annotations = each["metadata"]["annotations"]
+        policy = set(annotations["helm.sh/hook-delete-policy"].split(","))
+        events = set(annotations["helm.sh/hook"].split(","))
+        if each["kind"] in ("Pod", "Job"):
+            assert policy == {"before-hook-creation", "hook-succeeded"}
+            assert events == ({"test"} if each["kind"] == "Pod" else {"post-install", "post-upgrade"})
+        else:
+            assert policy == {"before-hook-creation", "hook-succeeded", "hook-failed"}
+            assert events == {"test", "post-install", "post-upgrade"}
+            assert int(annotations["helm.sh/hook-weight"]) < 0
+
+
+def test_a_hook_makes_the_checks_that_its_account_can_make(helm: Path) -> None:
+    """A dry run where there is a namespace for it; the scheduler's file where the chart has it."""
+    everything = set(checks_of(hooks(), "Pod"))
+    assert everything == {*CheckName} - {"workloads", "certificate", "registries", "clock"}
+    assert everything - set(checks_of(hooks("canary.enabled: false"), "Pod")) == {"probe"}
+    assert everything - set(checks_of(hooks(mode="all"), "Pod")) == {"scheduler"}
+    after = set(checks_of(hooks("image.registry: r.example.org"), "Job"))
+    assert after == {"pods", "settings", "rights", "webhook", "namespaces", "timeout", "probe"}
+
+
+def test_the_pod_of_a_hook_is_no_replica_and_runs_where_replicas_do(helm: Path) -> None:
+    """No Service, budget or Deployment selects it; tolerations, image and security are theirs."""
+    objects = rendered("image.registry: r.example.org")
+    pods = one(hooks("image.registry: r.example.org"), "Pod")
+    labels = pods["metadata"]["labels"]
+    selectors = [one(objects, "Service")["spec"]["selector"]]
+    selectors += [
+        one(objects, kind)["spec"]["selector"]["matchLabels"] for kind in ("Deployment", "PodDisruptionBudget")
+    ]
+    assert not any(selector.items() <= labels.items() for selector in selectors)
+    ours, theirs = pods["spec"], pod_of(objects)
+    for field in ("tolerations", "affinity", "nodeSelector", "securityContext"):
+        assert ours[field] == theirs[field]
+    for field in ("image", "imagePullPolicy", "securityContext"):
+        assert ours["containers"][0][field] == container_of(objects)[field]
+
+
 def test_every_mount_of_the_service_is_a_volume_of_the_pod(helm: Path) -> None:
     """All kinds of files at once; a name of one that the other lacks would keep the pod from being made."""
     text = """{store.kind: redis, store.redis.address: r, store.redis.passwordSecret: p, store.redis.caSecret: c,
@@ -1323,7 +1410,8 @@ def test_the_notes_say_what_to_try_and_what_is_missing(helm: Path) -> None:
     """The image of the values exists nowhere, and nothing proves who asks."""
     said = notes(helm, "--set=certificates.source=certManager")
     assert "kubectl run try --image=debian:12 --dry-run=server -o yaml | grep -A 12 tolerations" in said
-    assert "multiarch-extender doctor" in said
+    assert "helm test multiarch-extender --namespace multiarch-extender" in said
+    assert "multiarch-extender doctor" in notes(helm, "--set=doctor.test=false")
     assert "- An image: registry.example.com does not exist." in said
     assert "networkPolicy.ingress or webhook.pathTokenSecret" in said
 

@@ -1,0 +1,132 @@
+"""The chart's hooks for `helm test` and after an installation: their own account, rights and arguments.
+
+No kubelet here runs the image, so the container's arguments are those of a process, whose token is the account's.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.cluster.dry_run import restricted_pod
+from testbed.api_client import ApiClient
+from testbed.chart import HelmMissing, find_helm
+from testbed.control_plane import LocalCluster
+from tests.e2e.chart_hooks import WORKLOADS, Hook, hook_of, hooks_of
+from tests.e2e.examined_installation import SECONDS, WEBHOOK, Installation, open_installation
+from tests.e2e.installed_chart import Right, rights_of, used_rights
+from tests.e2e.running import skip
+
+pytestmark = pytest.mark.e2e
+
+IMAGE: Mapping[str, Any] = {"image": {"registry": "registry.example.org"}}
+DEFAULT_PODS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture(autouse=True)
+def helm() -> None:
+    """Skips, or fails where everything must run, without the program."""
+    try:
+        find_helm()
+    except HelmMissing as exc:
+        skip(str(exc))
+
+
+@asynccontextmanager
+async def hooked(it: Installation, kind: str) -> AsyncIterator[Hook]:
+    """The hook whose workload is of that kind, with its account and rights."""
+    hooks = hooks_of(it.values)
+    rights = [each for each in hooks if each["kind"] not in WORKLOADS]
+    for each in rights:
+        await it.api.apply(each)
+    try:
+        async with hook_of(it.api, it.control_plane, hooks, kind, it.folder) as hook:
+            yield hook
+    finally:
+        for each in reversed(rights):
+            metadata = each["metadata"]
+            await it.api.delete(each["kind"], metadata["name"], metadata.get("namespace", ""), each["apiVersion"])
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+async def test_of_a_right_installation_it_says_nothing_and_uses_every_right(
+    api: ApiClient, control_plane: LocalCluster, tmp_path: Path, kind: str
+) -> None:
+    """It is refused what it has no right to: a dry run in the first namespace, and the certificate with its key."""
+    async with (
+        open_installation(api, control_plane, tmp_path, IMAGE) as installation,
+        hooked(installation, kind) as hook,
+    ):
+        assert await hook.run() == (0, "")
+        refused = {path.partition("?")[0] for path in hook.recorder.refused}
+        assert refused == {DEFAULT_PODS, f"/api/v1/namespaces/multiarch-extender/secrets/{WEBHOOK}-tls"}
+        hooks = hooks_of(installation.values)
+        assert used_rights(hook.recorder, hooks) - {Right("secrets", "get")} == rights_of(hooks)
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+async def test_of_a_broken_installation_it_names_the_cause(
+    api: ApiClient, control_plane: LocalCluster, tmp_path: Path, kind: str
+) -> None:
+    """The proof is the dry run: where nobody listens, nothing else is wrong."""
+    async with (
+        open_installation(api, control_plane, tmp_path, IMAGE) as installation,
+        hooked(installation, kind) as hook,
+    ):
+        installation.ports.clear()
+        said = await hook.run("--wait=0")
+    assert said.code == 1
+    assert said.output.startswith("wrong probe webhook")
+    assert "came back unmarked" in said.output
+
+
+async def test_it_looks_again_until_the_webhook_is_reached(
+    api: ApiClient, control_plane: LocalCluster, tmp_path: Path
+) -> None:
+    """As after an installation, when pods and certificate take a while."""
+    async with (
+        open_installation(api, control_plane, tmp_path, IMAGE) as installation,
+        hooked(installation, "Job") as hook,
+    ):
+        ports = installation.ports.copy()
+        installation.ports.clear()
+        waiting = asyncio.create_task(hook.run("--wait=50"))
+        async with asyncio.timeout(SECONDS):
+            while len([right for right in hook.recorder.used if right.resource == "pods"]) < 2:
+                await asyncio.sleep(0.05)
+        installation.ports.extend(ports)
+        assert await waiting == (0, "")
+
+
+async def test_what_it_cannot_check_is_a_failure_and_said(
+    api: ApiClient, control_plane: LocalCluster, tmp_path: Path
+) -> None:
+    """A missing right, or no installation where it looks."""
+    async with (
+        open_installation(api, control_plane, tmp_path, IMAGE) as installation,
+        hooked(installation, "Job") as hook,
+    ):
+        nowhere = await hook.run("--wait=0", "--installed-in=default")
+        nobody: dict[str, Any] = {"subjects": []}
+        group = "rbac.authorization.k8s.io/v1"
+        await api.patch("RoleBinding", "multiarch-extender-doctor", nobody, f"{WEBHOOK}-canary", group)
+        said = await hook.run("--wait=0")
+    assert (nowhere.code, said.code) == (1, 1)
+    assert nowhere.output.startswith("unchecked workloads cluster")
+    assert said.output.startswith("unchecked probe webhook")
+    assert "forbidden" in said.output
+
+
+async def test_its_account_stores_no_pod(api: ApiClient, control_plane: LocalCluster, tmp_path: Path) -> None:
+    """The policy of canaries binds it to dry runs."""
+    space = f"{WEBHOOK}-canary"
+    path = f"/api/v1/namespaces/{space}/pods"
+    async with (
+        open_installation(api, control_plane, tmp_path, IMAGE) as installation,
+        hooked(installation, "Pod") as hook,
+    ):
+        assert "creates pods as dry runs only" in await hook.refusal(path, restricted_pod(annotations={}))
+        assert await api.list("Pod", space) == []
