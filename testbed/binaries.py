@@ -134,6 +134,14 @@ HELM = GoModule(
 HELM_3 = msgspec.structs.replace(
     HELM, dependency="helm.sh/helm/v3", programs={"helm": "helm.sh/helm/v3/cmd/helm"}, release="3"
 )
+KUBECTL = GoModule(
+    name="kubectl",
+    dependency="k8s.io/kubernetes",
+    programs={"kubectl": "k8s.io/kubernetes/cmd/kubectl"},
+    stamps=("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"),
+    room="clients",
+    instead="",
+)
 ACTIONLINT = GoModule(
     name="actionlint",
     dependency="github.com/rhysd/actionlint",
@@ -327,6 +335,7 @@ OTHERS: Mapping[str, Callable[[], Path]] = {
     "karpenter": find_karpenter,
     "helm": lambda: build(HELM),
     "helm3": lambda: build(HELM_3),
+    "kubectl": lambda: build(KUBECTL),
     "actionlint": lambda: build(ACTIONLINT),
     "kind": lambda: build(KIND),
     "krew": lambda: build(KREW),

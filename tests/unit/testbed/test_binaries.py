@@ -17,6 +17,7 @@ from testbed.binaries import (
     HELM,
     HELM_3,
     KARPENTER,
+    KUBECTL,
     KUBERNETES,
     NEWEST,
     BinariesMissing,
@@ -235,19 +236,27 @@ def test_a_module_that_pins_nothing_is_refused() -> None:
         build(wrong)
 
 
-@pytest.mark.parametrize("release", KUBERNETES)
-def test_every_staging_module_has_the_version_of_kubernetes(release: str) -> None:
+@pytest.mark.parametrize(
+    "module", [*KUBERNETES.values(), KUBECTL], ids=lambda module: f"{module.name}-{module.version}"
+)
+def test_every_staging_module_has_the_version_of_kubernetes(module: GoModule) -> None:
     """k8s.io/kubernetes v1.X.Y goes with k8s.io/api and its like v0.X.Y: one left behind is a mistake in go.mod."""
-    module = KUBERNETES[release]
     replaced = [line for line in (module.folder / "go.mod").read_text().splitlines() if "=>" in line]
     assert len(replaced) > 30
     assert {line.split()[-1] for line in replaced} == {module.version.replace("v1.", "v0.", 1)}
 
 
-@pytest.mark.parametrize("module", [CONTAINERD, HELM, HELM_3], ids=lambda module: f"{module.name}-{module.version}")
+@pytest.mark.parametrize(
+    "module", [CONTAINERD, HELM, HELM_3, KUBECTL], ids=lambda module: f"{module.name}-{module.version}"
+)
 def test_each_program_on_demand_has_pins(module: GoModule) -> None:
     """Its version is the one that go.mod requires, and go.sum has the module's checksum."""
     assert f"{module.dependency} {module.version} h1:" in (module.folder / "go.sum").read_text()
+
+
+def test_kubectl_is_of_the_newest_release() -> None:
+    """kubectl talks to servers of its own release and of the one before."""
+    assert KUBECTL.version == NEWEST.version
 
 
 @pytest.mark.parametrize("release", KUBERNETES)
@@ -287,10 +296,10 @@ def test_the_command_builds_the_control_plane_and_what_is_named(
         monkeypatch.setattr(sys, "argv", ["binaries", *names])
         assert binaries.main() == 0
         assert capsys.readouterr().out.split() == built
-    monkeypatch.setattr(sys, "argv", ["binaries", "kubectl"])
+    monkeypatch.setattr(sys, "argv", ["binaries", "kubeadm"])
     with pytest.raises(SystemExit):
         binaries.main()
     assert (
-        "kubectl is no program; there is kube-controller-manager, kubelet, containerd, karpenter"
+        "kubeadm is no program; there is kube-controller-manager, kubelet, containerd, karpenter"
         in capsys.readouterr().err
     )
