@@ -202,20 +202,27 @@ def make_extender_process(
 async def write_account(api: ApiClient, admin: Path, path: Path, mode: Mode) -> Path:
     """Writes a kubeconfig for the mode's own ServiceAccount, with exactly the rights in the mode's manifest.
 
-    The webhook's account may also hold pods, as the manifest of gates says. The context's namespace is the account's,
-    as in a pod.
+    The webhook's account may also hold pods, as the manifest of gates says.
     """
     identity = identity_manifests(mode)
     for manifest in [*identity, *(gate_manifests() if mode is Mode.WEBHOOK else ())]:
         await api.apply(manifest)
     [account] = [found["metadata"] for found in identity if found["kind"] == "ServiceAccount"]
-    token_path = f"/api/v1/namespaces/{account['namespace']}/serviceaccounts/{account['name']}/token"
+    return await write_token_kubeconfig(api, admin, path, account["name"], account["namespace"])
+
+
+async def write_token_kubeconfig(api: ApiClient, admin: Path, path: Path, account: str, namespace: str) -> Path:
+    """Writes the administrator's kubeconfig with a token of that ServiceAccount in place of the administrator's key.
+
+    The context's namespace is the account's, as in a pod.
+    """
+    token_path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
     answer = await api.request("POST", token_path, {**request, "spec": {"expirationSeconds": TOKEN_SECONDS}})
     kubeconfig: dict[str, Any] = msgspec.yaml.decode(admin.read_bytes())
     kubeconfig["users"] = [{"name": user["name"], "user": _token(answer)} for user in kubeconfig["users"]]
     for context in kubeconfig["contexts"]:
-        context["context"]["namespace"] = account["namespace"]  # as a pod finds its own
+        context["context"]["namespace"] = namespace  # as a pod finds its own
     path.touch(mode=0o600)
     path.write_bytes(msgspec.yaml.encode(kubeconfig))
     return path
