@@ -21,6 +21,7 @@ from testbed.binaries import CONTROLLER_MANAGER, Binaries
 from testbed.certificates import Authority, KeyPair
 from testbed.cluster_provider import OPEN_PATHS, complete_scheduler_configuration
 from testbed.processes import Process, free_port
+from testbed.service_proxy import egress_selection
 
 READY_SECONDS = 60.0  # for a busy machine; usually it takes a few seconds
 # kube-apiserver takes a while to end after SIGTERM; if its etcd has ended first, it never ends by itself.
@@ -30,10 +31,13 @@ WITHOUT_CONTROLLERS = "ServiceAccount,TaintNodesByCondition"
 
 
 class LocalCluster:
-    """A `ClusterProvider` made of processes. `up` works again after `down` and starts from an empty cluster."""
+    """A `ClusterProvider` made of processes. `up` works again after `down` and starts from an empty cluster.
 
-    def __init__(self, binaries: Binaries) -> None:
-        self._binaries = binaries
+    kube-apiserver reaches Services by the proxy at the socket `service_proxy` (`open_service_proxy`) if one is named.
+    """
+
+    def __init__(self, binaries: Binaries, service_proxy: Path | None = None) -> None:
+        self._binaries, self._service_proxy = binaries, service_proxy
         self._running = ExitStack()
         self._processes: dict[str, Process] = {}
         self._scheduler_ports: dict[str, int] = {}
@@ -245,6 +249,10 @@ class LocalCluster:
             "--endpoint-reconciler-type=none",  # the API server's validation refuses endpoints on loopback
             *_serving_flags(self._port, self._serving),
         ]
+        if self._service_proxy:
+            egress = self._folder / "egress.yaml"
+            egress.write_bytes(msgspec.yaml.encode(egress_selection(self._service_proxy)))
+            flags.append(f"--egress-selector-config-file={egress}")
         self._start(running, "kube-apiserver", self._binaries.kube_apiserver, flags)
 
     def _start(self, running: ExitStack, name: str, program: Path, flags: Sequence[str]) -> Process:
