@@ -1,0 +1,260 @@
+"""A stand-in for the kubelets and kube-proxy of fake nodes, which runs the service's container as a process.
+
+It gives the service's pods what they need and no more: files of ConfigMaps and Secrets, empty folders, the token of
+their account, a probe of readiness, an end. Every other pod on a node waits until it is deleted. No image is pulled and
+nothing is isolated: the program is that of this checkout.
+"""
+
+import asyncio
+import base64
+import itertools
+import re
+import shutil
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import aiohttp
+
+from testbed.api_client import ApiClient, ApiError
+from testbed.extender_process import write_token_kubeconfig
+from testbed.objects import KubernetesObject
+from testbed.processes import Process, free_port
+
+LISTENERS = {"webhook": "admission.listen", "scheduler": "scheduler.listen", "operations": "operations.listen"}
+"""The settings that say where the container listens, by the names of its ports."""
+
+PAUSE_SECONDS = 0.2
+BACKOFF_SECONDS = 2.0
+PROBE_TIMEOUT = aiohttp.ClientTimeout(total=5)
+_OUR_IMAGE = re.compile(r"(.*/)?multiarch-extender([:@].*)?")
+_STRATEGIC_MERGE = "application/strategic-merge-patch+json"
+
+
+class ProcessKubelet:
+    """The stand-in; `open_process_kubelet` runs it. The files of each pod are in a folder of its name."""
+
+    def __init__(self, api: ApiClient, admin: Path, folder: Path) -> None:
+        self._api, self._admin, self._folder = api, admin, folder
+        self._pods: dict[str, ProcessPod] = {}  # by uid, as the two below
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._ending: set[str] = set()
+        self._turns = itertools.count()
+
+    async def locate(self, host: str, port: int) -> int | None:
+        """Returns the port on loopback of a ready pod behind that address and port of a Service; None without one.
+
+        The pods of a Service take turns.
+        """
+        for service in await self._api.list("Service"):
+            if service["spec"].get("clusterIP") != host:
+                continue
+            targets = [each.get("targetPort", port) for each in service["spec"]["ports"] if each["port"] == port]
+            ready = [pod for pod in self._pods.values() if pod.is_ready and pod.is_selected_by(service)]
+            found = [listening for pod in ready for target in targets if (listening := pod.port_of(target))]
+            return found[next(self._turns) % len(found)] if found else None
+        return None
+
+    async def run(self) -> None:
+        """Runs the pods until it is cancelled, and ends their processes then."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:  # the server may end a watch
+                async with aclosing(self._api.watch("Pod")) as changes:
+                    async for change, pod in changes:
+                        self._take(tasks, change, pod)
+
+    def _take(self, tasks: asyncio.TaskGroup, change: str, pod: KubernetesObject) -> None:
+        uid, spec = pod["metadata"]["uid"], pod["spec"]
+        if change == "DELETED":
+            self._ending.discard(uid)
+            if task := self._tasks.pop(uid, None):
+                task.cancel()
+        elif "deletionTimestamp" in pod["metadata"]:
+            if uid not in self._ending:
+                self._ending.add(uid)
+                tasks.create_task(self._end(pod))
+        elif spec.get("nodeName") and uid not in self._tasks and is_ours(pod):
+            self._tasks[uid] = tasks.create_task(self._run_pod(pod))
+
+    async def _run_pod(self, pod: KubernetesObject) -> None:
+        running = ProcessPod(self._api, pod, self._folder / pod["metadata"]["name"])
+        self._pods[pod["metadata"]["uid"]] = running
+        try:
+            await running.run(self._admin)
+        finally:
+            del self._pods[pod["metadata"]["uid"]]
+
+    async def _end(self, pod: KubernetesObject) -> None:
+        """Ends the pod's process if it has one, and then the pod."""
+        metadata = pod["metadata"]
+        if task := self._tasks.get(metadata["uid"]):
+            task.cancel()
+            await asyncio.wait([task])
+        with suppress(ApiError):  # gone meanwhile
+            await self._api.delete("Pod", metadata["name"], metadata["namespace"])
+
+
+class ProcessPod:
+    """A pod of the service, with a process for its only container."""
+
+    def __init__(self, api: ApiClient, pod: KubernetesObject, folder: Path) -> None:
+        self.is_ready = False
+        self._api, self._pod, self._folder = api, pod, folder
+        [self._container] = pod["spec"]["containers"]
+        self._ports: dict[str | int, int] = {}
+        self._restarts = 0
+        self._since = _now()
+
+    def is_selected_by(self, service: KubernetesObject) -> bool:
+        """Whether the Service leads to this pod."""
+        metadata, selector = self._pod["metadata"], service["spec"].get("selector")
+        is_near = service["metadata"]["namespace"] == metadata["namespace"]
+        return is_near and bool(selector) and selector.items() <= metadata.get("labels", {}).items()
+
+    def port_of(self, target: str | int) -> int | None:
+        """Returns the port on loopback for a port of the container, by its name or number."""
+        return self._ports.get(target)
+
+    async def run(self, admin: Path) -> None:
+        """Runs the process until cancelled, again whenever it ends, and reports it."""
+        command = await self._prepare(admin)
+        while True:
+            process = Process(self._folder.name, command, self._folder / f"{self._restarts}.log")
+            try:
+                await self._watch_over(process)
+            finally:
+                self.is_ready = False
+                grace_seconds = self._pod["spec"].get("terminationGracePeriodSeconds", 30)
+                await asyncio.to_thread(process.stop, grace_seconds)
+            self._restarts += 1
+            await asyncio.sleep(BACKOFF_SECONDS)
+
+    async def _watch_over(self, process: Process) -> None:
+        """Returns when the process has ended; reports meanwhile whether it is ready."""
+        self._since = _now()
+        await self._report()
+        async with aiohttp.ClientSession(timeout=PROBE_TIMEOUT) as session:
+            while process.is_running:
+                is_ready = await self._is_ready_now(session)
+                if is_ready != self.is_ready:
+                    self.is_ready = is_ready
+                    await self._report()
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _is_ready_now(self, session: aiohttp.ClientSession) -> bool:
+        probe = self._container["readinessProbe"]["httpGet"]
+        try:
+            async with session.get(f"http://127.0.0.1:{self._ports[probe['port']]}{probe['path']}") as answer:
+                return answer.status == 200
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+    async def _report(self) -> None:
+        """Writes the pod's status."""
+        metadata, state = self._pod["metadata"], {"running": {"startedAt": self._since}}
+        container = {
+            "name": self._container["name"],
+            "image": self._container["image"],
+            "imageID": "",
+            "ready": self.is_ready,
+            "started": True,
+            "restartCount": self._restarts,
+            "state": state,
+        }
+        conditions = {"Initialized": True, "ContainersReady": self.is_ready, "Ready": self.is_ready}
+        status = {
+            "phase": "Running",
+            "startTime": self._since,
+            "conditions": [{"type": name, "status": str(value)} for name, value in conditions.items()],
+            "containerStatuses": [container],
+        }
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
+        with suppress(ApiError):  # gone meanwhile
+            await self._api.request("PATCH", path, {"status": status}, content_type=_STRATEGIC_MERGE)
+
+    async def _prepare(self, admin: Path) -> list[str]:
+        """Writes the pod's files; returns the command that runs its container."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        mounts = {each["mountPath"]: self._folder / each["name"] for each in self._container["volumeMounts"]}
+        for volume in self._pod["spec"]["volumes"]:
+            await self._fill(volume, mounts)
+        spec, metadata = self._pod["spec"], self._pod["metadata"]
+        file = self._folder / "account.kubeconfig"
+        kubeconfig = await write_token_kubeconfig(
+            self._api, admin, file, spec["serviceAccountName"], metadata["namespace"]
+        )
+        settings = {"cluster.kubeconfig": str(kubeconfig)}
+        for port in self._container["ports"]:
+            listening = free_port()
+            self._ports |= {port["name"]: listening, port["containerPort"]: listening}
+            settings[LISTENERS[port["name"]]] = f"127.0.0.1:{listening}"
+        variables = {each["name"]: each["value"] for each in self._container.get("env", ()) if "value" in each}
+        if temporary := mounts.get("/tmp"):
+            variables["TMPDIR"] = str(temporary)
+        return [
+            shutil.which("env") or "/usr/bin/env",
+            *(f"{name}={localize(value, mounts)}" for name, value in variables.items()),
+            *(sys.executable, "-m", "extender"),
+            *(localize(each, mounts) for each in self._container["args"]),
+            *(f"--set={path}={value}" for path, value in settings.items()),
+        ]
+
+    async def _fill(self, volume: KubernetesObject, mounts: Mapping[str, Path]) -> None:
+        """Makes the volume's folder and the files in it; waits for its ConfigMap or Secret as a kubelet does."""
+        folder = self._folder / volume["name"]
+        folder.mkdir(exist_ok=True)
+        files: dict[str, bytes] = {}
+        if source := volume.get("configMap"):
+            data = (await self._wait_for("ConfigMap", source["name"])).get("data", {})
+            files = {key: localize(text, mounts).encode() for key, text in data.items()}
+        elif source := volume.get("secret"):
+            data = (await self._wait_for("Secret", source["secretName"])).get("data", {})
+            files = {key: base64.b64decode(value) for key, value in data.items()}
+        names = {each["key"]: each["path"] for each in (source or {}).get("items", ())}
+        for key, content in files.items():
+            file = folder / names.get(key, key)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+
+    async def _wait_for(self, kind: str, name: str) -> KubernetesObject:
+        while True:
+            try:
+                return await self._api.get(kind, name, self._pod["metadata"]["namespace"])
+            except ApiError as exc:
+                if exc.status != 404:
+                    raise
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+def is_ours(pod: KubernetesObject) -> bool:
+    """Whether the pod has one container, of our image in whichever registry, that runs `serve`."""
+    match pod["spec"]["containers"]:
+        case [{"image": str(image), "args": ["serve", *_]}]:
+            return _OUR_IMAGE.fullmatch(image) is not None
+    return False
+
+
+def localize(text: str, mounts: Mapping[str, Path]) -> str:
+    """Returns the text with our folders in place of the paths where they are mounted in the container."""
+    if not mounts:
+        return text
+    paths = "|".join(re.escape(path) for path in sorted(mounts, key=len, reverse=True))
+    return re.sub(rf"(?<![\w/.-])(?:{paths})(?![\w.-])", lambda found: str(mounts[found[0]]), text)
+
+
+@asynccontextmanager
+async def open_process_kubelet(api: ApiClient, admin: Path, folder: Path) -> AsyncIterator[ProcessKubelet]:
+    """Runs the stand-in inside the block, in the cluster of the administrator's kubeconfig `admin`."""
+    kubelet = ProcessKubelet(api, admin, folder)
+    async with asyncio.TaskGroup() as tasks:  # which ends the block if the stand-in fails
+        running = tasks.create_task(kubelet.run())
+        try:
+            yield kubelet
+        finally:
+            running.cancel()
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
