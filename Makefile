@@ -98,9 +98,9 @@ e2e-slow: setup ## The end-to-end tests marked slow: minutes of load, a siege, w
 	@$(BIN)/python -m pytest tests/e2e -m slow
 
 .PHONY: cluster
-cluster: setup ## A local cluster to play with: control plane, fake nodes (NODES=real: real ones), service, webhook
+cluster: setup ## A local cluster to play with: fake nodes (NODES=real: real ones), service (SERVICE=none: for helm)
 	@$(BIN)/python -m testbed.binaries >/dev/null
-	@$(BIN)/python -m testbed.playground --nodes $(or $(NODES),fake)
+	@$(BIN)/python -m testbed.playground --nodes $(or $(NODES),fake) --service $(or $(SERVICE),running)
 
 .PHONY: bench
 bench: setup ## The benchmarks that need no cluster, against a Go extender (minutes; needs Go; figures go to .bench)

@@ -3,22 +3,40 @@
 It has a control plane with fake nodes of both architectures, the service and its webhook as the second scheduler's
 files configure them, that scheduler and the default one, and a registry with a few images. No containers run on the
 nodes. With `--nodes real` there are two nodes that run containers (`testbed/nodes`).
+
+With `--service none` there is no service and the default scheduler alone, for a user who installs the chart with helm.
+Controllers then run, and a stand-in for the kubelets runs what the chart installs (`process_kubelet.py`). The file
+`build/cluster.env` has the variables that a shell needs.
 """
 
 import argparse
 import asyncio
 import contextlib
+import os
+import shlex
+import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
+from extender import __version__
 from extender.demo.registry import EmbeddedRegistry
 from extender.demo.story import fill_registry
 from testbed.api_client import ApiClient, connect
-from testbed.binaries import BinariesMissing, find_binaries
+from testbed.binaries import (
+    HELM,
+    KUBECTL,
+    BinariesMissing,
+    build,
+    find_binaries,
+    find_built,
+    find_controller_manager,
+)
+from testbed.chart import HelmMissing, find_helm
 from testbed.cluster_provider import running_scheduler
 from testbed.control_plane import LocalCluster
 from testbed.debian_package import ProgramMissing
@@ -29,7 +47,9 @@ from testbed.nodes.machine import NodesImpossible, require_machine
 from testbed.nodes.node import Architecture, RealNode
 from testbed.nodes.programs import find_hello, find_node_programs
 from testbed.objects import KubernetesObject, fake_node
+from testbed.process_kubelet import open_process_kubelet
 from testbed.processes import ProcessFailed
+from testbed.service_proxy import open_service_proxy
 from testbed.shipped_files import (
     SECOND_SCHEDULER,
     Mode,
@@ -85,6 +105,44 @@ Images of real registries are placed as well, where those can be reached. The se
 Ctrl-C ends it all.
 """
 
+WELCOME_WITHOUT_SERVICE = """
+A cluster with 3 amd64 and 4 arm64 nodes, and without multiarch-extender: install it as docs/quickstart.md says.
+No kubelet and no containers run. The stand-in for them runs the service that you install as processes of this machine,
+and leads the API server to it. Pods of other images are placed, and wait there.
+
+In another terminal, in the same folder:
+
+  source {environment}
+
+  kubectl get nodes -L kubernetes.io/arch
+  helm install multiarch-extender deploy/helm/multiarch-extender ...
+
+The service's files and logs: {folder}
+Ctrl-C ends it all.
+"""
+
+ENVIRONMENT = Path("build/cluster.env")
+"""A file for the shell that talks to a cluster without a service, in the checkout."""
+
+CONTROLLERS = (
+    "deployment-controller",
+    "replicaset-controller",
+    "garbage-collector-controller",
+    "namespace-controller",
+    "resourcequota-controller",
+)
+"""What it takes for the chart's objects to be acted upon, and to be gone after `helm uninstall`."""
+
+SOCKET_BYTES = 107  # of the path, on Linux
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+class ClientPrograms(NamedTuple):
+    """What a user of the cluster types."""
+
+    helm: Path
+    kubectl: Path
+
 
 def nodes() -> list[KubernetesObject]:
     """Returns three nodes of each architecture, and an arm64 node with GKE's taint."""
@@ -116,10 +174,61 @@ async def open_playground(cluster: LocalCluster, folder: Path, *, real: bool = F
         )
 
 
+@asynccontextmanager
+async def open_without_service(
+    cluster: LocalCluster, folder: Path, socket: Path, programs: ClientPrograms, manager: Path
+) -> AsyncIterator[str]:
+    """Opens a playground for a user who installs the chart; yields the text that tells them what to type.
+
+    kube-apiserver must use the proxy at that socket.
+    """
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(connect(cluster.kubeconfig))
+        registry = await add_fake_nodes(stack, api, cluster, folder)
+        stack.enter_context(cluster.running_controllers(manager, *CONTROLLERS))
+        stack.enter_context(running_scheduler(cluster, scheduler_configuration(Mode.DEFAULT, "")))
+        kubelet = await stack.enter_async_context(open_process_kubelet(api, cluster.kubeconfig, folder))
+        await stack.enter_async_context(open_service_proxy(socket, kubelet.locate))
+        stack.enter_context(written_environment(cluster.kubeconfig, registry, programs))
+        yield WELCOME_WITHOUT_SERVICE.format(environment=ENVIRONMENT, folder=folder)
+
+
+def find_client_programs() -> ClientPrograms:
+    """Returns programs that were built, else those on the PATH, else those that it builds. Raises BinariesMissing."""
+    try:
+        helm = find_helm()
+    except HelmMissing:
+        helm = build(HELM) / "helm"
+    on_the_path = "" if find_built(KUBECTL).is_dir() else shutil.which("kubectl")
+    return ClientPrograms(helm, Path(on_the_path) if on_the_path else build(KUBECTL) / "kubectl")
+
+
+@contextmanager
+def written_environment(kubeconfig: Path, registry: str, programs: ClientPrograms) -> Iterator[None]:
+    """Writes the shell's file, which is gone after the block.
+
+    It names the kubeconfig and the registry, and puts the programs and this checkout's commands onto the PATH.
+    """
+    folders = [Path(sys.prefix) / "bin", *(program.parent for program in programs)]
+    path = os.pathsep.join(map(str, folders))
+    file = CHECKOUT / ENVIRONMENT
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(
+        f"export KUBECONFIG={shlex.quote(str(kubeconfig))}\n"
+        f"export REGISTRY={registry}\n"
+        f'export PATH={shlex.quote(path)}:"$PATH"\n'
+    )
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
 async def add_fake_nodes(stack: AsyncExitStack, api: ApiClient, _cluster: LocalCluster, _folder: Path) -> str:
     """Adds the fake nodes; returns the host of a registry whose images are never pulled."""
     registry = await stack.enter_async_context(EmbeddedRegistry())
     fill_registry(registry)
+    registry.add_index("multiarch-extender", __version__, [f"linux/{each}" for each in ARCHITECTURES])
     await api.create_all(nodes())
     return registry.host
 
@@ -152,10 +261,10 @@ async def install_service(api: ApiClient, cluster: LocalCluster, folder: Path, r
     return make_extender_process("service", folder, account, *settings, mode=Mode.SECOND)
 
 
-async def play(cluster: LocalCluster, folder: Path, say: Callable[[str], None], *, real: bool) -> None:
+async def play(playground: AbstractAsyncContextManager[str], say: Callable[[str], None]) -> None:
     """Opens the playground, prints how to use it, and returns at the first Ctrl-C or SIGTERM."""
     stopped = asyncio.Event()
-    async with open_playground(cluster, folder, real=real) as welcome:
+    async with playground as welcome:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
         say(welcome)
@@ -167,14 +276,19 @@ def main() -> int:
     """Runs the playground; returns the exit code: 0 after Ctrl-C, 1 when it could not come up."""
     parser = argparse.ArgumentParser(description="Runs a cluster to try things in, until Ctrl-C.")
     parser.add_argument("--nodes", choices=["fake", "real"], default="fake", help="whether the nodes run containers")
-    real = parser.parse_args().nodes == "real"
+    parser.add_argument(
+        "--service", choices=["running", "none"], default="running", help="whether the service runs from the start"
+    )
+    arguments = parser.parse_args()
+    real, empty = arguments.nodes == "real", arguments.service == "none"
+    if real and empty:
+        parser.error("--service none needs fake nodes, since the real ones have no image of the service")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # during start-up it acts as Ctrl-C does
     try:
         if real:
             require_machine()
-        _say("starting etcd, kube-apiserver, the service and two kube-schedulers")
-        with LocalCluster(find_binaries()) as cluster, tempfile.TemporaryDirectory() as folder:
-            asyncio.run(play(cluster, Path(folder), _say, real=real))
+        with tempfile.TemporaryDirectory(prefix="multiarch-playground-") as name:
+            run_without_service(Path(name)) if empty else run_with_service(Path(name), real=real)
     except (BinariesMissing, ProcessFailed, ProgramMissing, NodesImpossible) as exc:
         print(exc, file=sys.stderr)
         return 1
@@ -182,6 +296,24 @@ def main() -> int:
         _say("stopped on the way up")
         return 1
     return 0
+
+
+def run_with_service(folder: Path, *, real: bool) -> None:
+    """Runs the playground that has the service as a second scheduler, until Ctrl-C."""
+    _say("starting etcd, kube-apiserver, the service and two kube-schedulers")
+    with LocalCluster(find_binaries()) as cluster:
+        asyncio.run(play(open_playground(cluster, folder, real=real), _say))
+
+
+def run_without_service(folder: Path) -> None:
+    """Runs the playground into which a user installs the chart, until Ctrl-C."""
+    binaries, programs, manager = find_binaries(), find_client_programs(), find_controller_manager()
+    socket = folder / "services.socket"
+    if len(os.fsencode(socket)) > SOCKET_BYTES:
+        raise ProcessFailed(f"{socket} is too long for the path of a Unix socket: set TMPDIR to a shorter folder")
+    _say("starting etcd, kube-apiserver, kube-controller-manager and kube-scheduler")
+    with LocalCluster(binaries, socket) as cluster:
+        asyncio.run(play(open_without_service(cluster, folder, socket, programs, manager), _say))
 
 
 def _say(text: str) -> None:
