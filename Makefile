@@ -102,6 +102,11 @@ cluster: setup ## A local cluster to play with: fake nodes (NODES=real: real one
 	@$(BIN)/python -m testbed.binaries >/dev/null
 	@$(BIN)/python -m testbed.playground --nodes $(or $(NODES),fake) --service $(or $(SERVICE),running)
 
+.PHONY: quickstart
+quickstart: setup ## The quickstart's commands with helm, with what they print (kept in build/quickstart.txt)
+	@$(BIN)/python -m testbed.binaries >/dev/null
+	@$(BIN)/python -m tests.e2e.quickstart
+
 .PHONY: bench
 bench: setup ## The benchmarks that need no cluster, against a Go extender (minutes; needs Go; figures go to .bench)
 	@$(BIN)/python -m benchmarks

@@ -106,6 +106,12 @@ def node_programs(pytestconfig: pytest.Config) -> NodePrograms:
 
 
 @pytest.fixture(scope="session")
+def tally(pytestconfig: pytest.Config) -> Tally:
+    """What the summary of the run prints, to which a test may add figures."""
+    return pytestconfig.stash[TALLY]
+
+
+@pytest.fixture(scope="session")
 def rounds(pytestconfig: pytest.Config) -> int:
     """How often pods are run on real nodes in each way, from the option `--rounds`."""
     return int(pytestconfig.getoption("--rounds"))

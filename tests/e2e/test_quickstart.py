@@ -1,0 +1,40 @@
+"""The quickstart as a new user does it: every command of its section on helm, on the cluster that it starts."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from testbed.binaries import KUBECTL, Binaries, build
+from testbed.chart import HelmMissing, find_helm
+from testbed.playground import CHECKOUT, ENVIRONMENT
+from tests.e2e.quickstart import TRANSCRIPT, walk_through
+from tests.e2e.running import find_or_skip, skip
+from tests.e2e.world import Tally
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def clients(pytestconfig: pytest.Config, controller_manager: Path) -> None:
+    """Skips, or fails where everything must run, without helm, which takes long to build; builds kubectl."""
+    try:
+        find_helm()
+    except HelmMissing as exc:
+        skip(str(exc))
+    find_or_skip(pytestconfig, lambda: build(KUBECTL))
+
+
+@pytest.mark.usefixtures("clients")
+async def test_each_command_prints_what_the_page_says(binaries: Binaries, tally: Tally) -> None:
+    """None fails, and nothing is left once the cluster has ended; the transcript is kept."""
+    TRANSCRIPT.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder:  # tmp_path is too long for a socket
+        walk = await walk_through(print, {**os.environ, "TMPDIR": folder})
+        assert list(Path(folder).iterdir()) == []
+    tally.figures.append(walk.summary)
+    assert walk.differences == []
+    assert walk.compared >= 6
+    assert TRANSCRIPT.read_text().startswith(walk.transcript)
+    assert not (CHECKOUT / ENVIRONMENT).exists()
