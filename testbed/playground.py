@@ -130,6 +130,7 @@ CONTROLLERS = (
     "garbage-collector-controller",
     "namespace-controller",
     "resourcequota-controller",
+    "job-controller",  # of hooks
 )
 """What it takes for the chart's objects to be acted upon, and to be gone after `helm uninstall`."""
 

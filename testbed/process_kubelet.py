@@ -1,8 +1,8 @@
 """A stand-in for the kubelets and kube-proxy of fake nodes, which runs the service's container as a process.
 
 It gives the service's pods what they need and no more: files of ConfigMaps and Secrets, empty folders, the token of
-their account, a probe of readiness, an end. Every other pod on a node waits until it is deleted. No image is pulled and
-nothing is isolated: the program is that of this checkout.
+their account, a probe of readiness, an end. Pods of the chart's hooks run once. Every other pod on a node waits until
+it is deleted. No image is pulled and nothing is isolated: the program is that of this checkout.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ LISTENERS = {"webhook": "admission.listen", "scheduler": "scheduler.listen", "op
 PAUSE_SECONDS = 0.2
 BACKOFF_SECONDS = 2.0
 PROBE_TIMEOUT = aiohttp.ClientTimeout(total=5)
+_COMMANDS = ("serve", "doctor", "ungate")
 _OUR_IMAGE = re.compile(r"(.*/)?multiarch-extender([:@].*)?")
 _STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 
@@ -75,7 +76,7 @@ class ProcessKubelet:
             if uid not in self._ending:
                 self._ending.add(uid)
                 tasks.create_task(self._end(pod))
-        elif spec.get("nodeName") and uid not in self._tasks and is_ours(pod):
+        elif spec.get("nodeName") and uid not in self._tasks and is_ours(pod) and not has_ended(pod):
             self._tasks[uid] = tasks.create_task(self._run_pod(pod))
 
     async def _run_pod(self, pod: KubernetesObject) -> None:
@@ -118,7 +119,7 @@ class ProcessPod:
         return self._ports.get(target)
 
     async def run(self, admin: Path) -> None:
-        """Runs the process until cancelled, again whenever it ends, and reports it."""
+        """Runs the process until cancelled and reports it: again whenever it ends, unless it is to run once."""
         command = await self._prepare(admin)
         while True:
             process = Process(self._folder.name, command, self._folder / f"{self._restarts}.log")
@@ -128,6 +129,9 @@ class ProcessPod:
                 self.is_ready = False
                 grace_seconds = self._pod["spec"].get("terminationGracePeriodSeconds", 30)
                 await asyncio.to_thread(process.stop, grace_seconds)
+            if self._pod["spec"].get("restartPolicy") == "Never":
+                await self._report(process.exit_code)
+                return
             self._restarts += 1
             await asyncio.sleep(BACKOFF_SECONDS)
 
@@ -144,6 +148,8 @@ class ProcessPod:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _is_ready_now(self, session: aiohttp.ClientSession) -> bool:
+        if "readinessProbe" not in self._container:
+            return True
         probe = self._container["readinessProbe"]["httpGet"]
         try:
             async with session.get(f"http://127.0.0.1:{self._ports[probe['port']]}{probe['path']}") as answer:
@@ -151,9 +157,15 @@ class ProcessPod:
         except (aiohttp.ClientError, TimeoutError):
             return False
 
-    async def _report(self) -> None:
-        """Writes the pod's status."""
-        metadata, state = self._pod["metadata"], {"running": {"startedAt": self._since}}
+    async def _report(self, exit_code: int | None = None) -> None:
+        """Writes the pod's status; with an exit code that of one that has ended for good."""
+        metadata = self._pod["metadata"]
+        state: dict[str, object] = {"running": {"startedAt": self._since}}
+        phase = "Running"
+        if exit_code is not None:
+            phase, reason = ("Failed", "Error") if exit_code else ("Succeeded", "Completed")
+            ended = {"exitCode": exit_code, "reason": reason, "startedAt": self._since, "finishedAt": _now()}
+            state = {"running": None, "terminated": ended}
         container = {
             "name": self._container["name"],
             "image": self._container["image"],
@@ -165,7 +177,7 @@ class ProcessPod:
         }
         conditions = {"Initialized": True, "ContainersReady": self.is_ready, "Ready": self.is_ready}
         status = {
-            "phase": "Running",
+            "phase": phase,
             "startTime": self._since,
             "conditions": [{"type": name, "status": str(value)} for name, value in conditions.items()],
             "containerStatuses": [container],
@@ -177,8 +189,8 @@ class ProcessPod:
     async def _prepare(self, admin: Path) -> list[str]:
         """Writes the pod's files; returns the command that runs its container."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        mounts = {each["mountPath"]: self._folder / each["name"] for each in self._container["volumeMounts"]}
-        for volume in self._pod["spec"]["volumes"]:
+        mounts = {each["mountPath"]: self._folder / each["name"] for each in self._container.get("volumeMounts", ())}
+        for volume in self._pod["spec"].get("volumes", ()):
             await self._fill(volume, mounts)
         spec, metadata = self._pod["spec"], self._pod["metadata"]
         file = self._folder / "account.kubeconfig"
@@ -186,7 +198,7 @@ class ProcessPod:
             self._api, admin, file, spec["serviceAccountName"], metadata["namespace"]
         )
         settings = {"cluster.kubeconfig": str(kubeconfig)}
-        for port in self._container["ports"]:
+        for port in self._container.get("ports", ()):
             listening = free_port()
             self._ports |= {port["name"]: listening, port["containerPort"]: listening}
             settings[LISTENERS[port["name"]]] = f"127.0.0.1:{listening}"
@@ -229,11 +241,16 @@ class ProcessPod:
 
 
 def is_ours(pod: KubernetesObject) -> bool:
-    """Whether the pod has one container, of our image in whichever registry, that runs `serve`."""
+    """Whether the pod has one container, of our image in whichever registry, that runs one of the chart's commands."""
     match pod["spec"]["containers"]:
-        case [{"image": str(image), "args": ["serve", *_]}]:
-            return _OUR_IMAGE.fullmatch(image) is not None
+        case [{"image": str(image), "args": [str(command), *_]}]:
+            return command in _COMMANDS and _OUR_IMAGE.fullmatch(image) is not None
     return False
+
+
+def has_ended(pod: KubernetesObject) -> bool:
+    """Whether the pod has ended for good."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def localize(text: str, mounts: Mapping[str, Path]) -> str:

@@ -47,6 +47,11 @@ class Process:
         """False once it has ended."""
         return self._child.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """That of the process; None while it runs."""
+        return self._child.poll()
+
     def wait_until(self, is_ready: Callable[[], bool], timeout_seconds: float) -> None:
         """Returns when `is_ready` is true. Raises ProcessFailed if the process ends first or the time runs out."""
         deadline = time.monotonic() + timeout_seconds

@@ -95,6 +95,20 @@ async def test_a_service_that_ends_is_started_again(api: ApiClient, kubelet: Pro
         await api.delete("ConfigMap", "wrong")
 
 
+@pytest.mark.parametrize(("arguments", "phase"), [((), "Succeeded"), (("--only=pods",), "Failed")])
+async def test_a_pod_that_is_to_run_once_ends_as_its_program_did(
+    api: ApiClient, kubelet: ProcessKubelet, arguments: tuple[str, ...], phase: str
+) -> None:
+    """Here `doctor` under an account that may read nothing, which is a failure only where a check is asked for."""
+    once = pod("once", "registry.example.com/multiarch-extender:1", spec={"nodeName": "amd64"})
+    once["spec"] |= {"serviceAccountName": "service", "restartPolicy": "Never"}
+    once["spec"]["containers"][0]["args"] = ["doctor", *arguments]
+    await api.create(once)
+    seen = await reported(api, "once", lambda container: "terminated" in container["state"])
+    assert seen["state"]["terminated"]["exitCode"] == int(phase == "Failed")
+    assert (await api.get("Pod", "once"))["status"]["phase"] == phase
+
+
 async def test_another_pod_waits_and_can_be_deleted(api: ApiClient, kubelet: ProcessKubelet) -> None:
     """It is never said to run; deleted with a grace period it is gone, as a kubelet confirms."""
     await api.create(pod("other", "registry.example.com/other:1", spec={"nodeName": "amd64"}))

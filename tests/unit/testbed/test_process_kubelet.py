@@ -41,7 +41,7 @@ def test_the_service_is_known_by_its_image_in_any_registry(image: str) -> None:
         serving("multiarch-extender-tools:1"),
         serving("not-multiarch-extender:1"),
         serving("multiarch-extender/tools:1"),
-        serving("multiarch-extender:1", args=("doctor",)),
+        serving("multiarch-extender:1", args=("config",)),
         serving("multiarch-extender:1", "multiarch-extender:1"),
         pod("web", "multiarch-extender:1"),
     ],
