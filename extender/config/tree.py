@@ -114,6 +114,8 @@ class GateConfig(Section, frozen=True):
     then: AfterGate = AfterGate.PASS
     """What follows, and what is done at once about an image that waiting cannot make known: `pass` lets the pod go by
     what is known of its other images, `assume` takes the image to run on `scheduler.assume`."""
+    lease: str = "multiarch-extender-gates"
+    """Lease in our namespace by which one replica at a time lets pods go; the same for all whose pods it should be."""
 
 
 class AdmissionConfig(Section, frozen=True):

@@ -26,7 +26,6 @@ from extender.service.policies import admission_policy_of
 
 log = structlog.get_logger()
 
-LEASE = "multiarch-extender-gates"
 START_SECONDS = 15.0
 """How long a replica that starts is not ready because it may not hold pods yet. Then it says so by a metric alone: a
 missing right must not take the other outlets away."""
@@ -94,7 +93,7 @@ async def open_gates(config: Config, cluster_view: ClusterView, pod_resolver: Po
     election = LeaderElection(
         client,
         namespace=client.namespace,
-        name=LEASE,
+        name=config.admission.gate.lease,
         identity=identity,
         clock=time.monotonic,
         wall_clock=time.time,

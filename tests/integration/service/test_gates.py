@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from extender.cluster.pods import PODS
+from extender.config.tree import GateConfig
 from extender.demo.registry import EmbeddedRegistry
 from extender.placement.gate import GATE, GATED_LABEL
-from extender.service.gates import LEASE
 from tests.integration.cluster.api_server import ApiServer, namespace, node, serve_api
 from tests.integration.service.caller import Caller, pod
 from tests.integration.service.test_watches import checks, service_in, until, until_ready
 
+LEASE = GateConfig().lease
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 SETTINGS = ("admission.unknown=gate", "admission.node_affinity=required", "admission.wait_seconds=0")
 

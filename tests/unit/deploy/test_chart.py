@@ -36,9 +36,25 @@ OURS = "system:serviceaccount:multiarch-extender"
 PRESETS = sorted(file.stem.removeprefix("values-") for file in CHART.glob("values-*.yaml"))
 MODES: dict[str, Values] = {
     "webhook": {},
+    "policy": {"modes": {"webhook": {"enabled": False}, "policy": {"enabled": True}}},
+    "policy-and-webhook": {"modes": {"policy": {"enabled": True}}},
     "second": {"modes": {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True}}},
     "default": {"modes": {"webhook": {"enabled": False}, "defaultScheduler": {"enabled": True}}},
-    "all": {"modes": {"secondScheduler": {"enabled": True}, "defaultScheduler": {"enabled": True}}},
+    "all": {
+        "modes": {
+            "policy": {"enabled": True},
+            "secondScheduler": {"enabled": True},
+            "defaultScheduler": {"enabled": True},
+        }
+    },
+    "all-but-webhook": {
+        "modes": {
+            "webhook": {"enabled": False},
+            "policy": {"enabled": True},
+            "secondScheduler": {"enabled": True},
+            "defaultScheduler": {"enabled": True},
+        }
+    },
 }
 
 
@@ -215,7 +231,7 @@ def test_the_service_accepts_the_settings_of_each_preset_in_each_mode(
         file = tmp_path / "config.yaml"
         file.write_text(each["data"]["config.yaml"])
         load_config(str(file))
-    assert len(found) >= {"all": 3}.get(mode, 1)
+    assert len(found) >= {"all": 3, "all-but-webhook": 3}.get(mode, 1)
 
 
 def test_presets_are_those_that_the_documentation_names() -> None:
@@ -764,6 +780,175 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         [],
     ),
     (
+        "gates-lease-is-made-and-the-service-makes-none",
+        "webhook",
+        "config: {admission: {unknown: gate}}",
+        lambda o: (
+            one(o, "Lease", "-held-pods")["metadata"]["name"],
+            settings_of(o)["admission"]["gate"],
+            one(o, "Role", "-gates")["rules"],
+        ),
+        (
+            "multiarch-extender-held-pods",
+            {"lease": "multiarch-extender-held-pods"},
+            [
+                {
+                    "apiGroups": ["coordination.k8s.io"],
+                    "resources": ["leases"],
+                    "resourceNames": ["multiarch-extender-held-pods"],
+                    "verbs": ["get", "patch"],
+                }
+            ],
+        ),
+    ),
+    (
+        "gates-lease-of-the-operator-is-the-services-to-make",
+        "webhook",
+        "config: {admission: {unknown: gate, gate: {lease: mine, limit_seconds: 9}}}",
+        lambda o: (
+            [each["metadata"]["name"] for each in o if each["kind"] == "Lease"],
+            settings_of(o)["admission"]["gate"],
+            [rule["verbs"] for rule in one(o, "Role", "-gates")["rules"]],
+        ),
+        (
+            ["multiarch-extender-webhook-certificates"],
+            {"lease": "mine", "limit_seconds": 9},
+            [["create"], ["get", "patch"]],
+        ),
+    ),
+    (
+        "gates-of-several-parts-have-one-lease",
+        "all-but-webhook",
+        "config: {admission: {unknown: gate}}",
+        lambda o: (
+            [each["metadata"]["name"] for each in o if each["kind"] == "Lease"],
+            sorted(each["metadata"]["name"] for each in o if each["kind"] == "Role" and "-gates" in str(each)),
+        ),
+        (
+            ["multiarch-extender-held-pods", "multiarch-extender-scheduler-certificates"],
+            [
+                "multiarch-extender-default-scheduler-gates",
+                "multiarch-extender-policy-gates",
+                "multiarch-extender-scheduler-gates",
+            ],
+        ),
+    ),
+    (
+        "policy-alone",
+        "policy",
+        "",
+        lambda o: (
+            sorted(settings_of(o)["admission"].items(), key=str),
+            settings_of(o)["scheduler"],
+            [each["name"] for each in container_of(o)["ports"]],
+            [
+                each["kind"]
+                for each in o
+                if each["kind"] in ("Service", "Secret", "MutatingWebhookConfiguration", "Certificate", "Namespace")
+            ],
+        ),
+        (
+            [
+                ("gate", {"lease": "multiarch-extender-held-pods"}),
+                ("listen", ""),
+                ("node_affinity", "required"),
+                ("unknown", "gate"),
+            ],
+            {"listen": ""},
+            ["operations"],
+            [],
+        ),
+    ),
+    (
+        "policy-role",
+        "policy",
+        "",
+        lambda o: {
+            (resource, verb)
+            for each in o
+            if each["kind"] == "ClusterRole"
+            for rule in each["rules"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        },
+        {
+            *((resource, verb) for resource in ("nodes", "namespaces") for verb in ("list", "watch")),
+            *(("pods", verb) for verb in ("get", "list", "watch", "patch")),
+            ("secrets", "get"),
+            ("events", "create"),
+        },
+    ),
+    (
+        "policy-of-the-webhooks-pods",
+        "policy-and-webhook",
+        "",
+        lambda o: (
+            [each["metadata"]["name"] for each in o if each["kind"] == "Deployment"],
+            settings_of(o)["admission"]["unknown"],
+            one(o, "MutatingAdmissionPolicyBinding")["spec"],
+        ),
+        (["multiarch-extender-webhook"], "gate", {"policyName": "multiarch-extender-gate"}),
+    ),
+    (
+        "policy-namespaces",
+        "policy",
+        (
+            "{modes.policy.namespaceSelector.matchLabels: {a: b}, modes.policy.namespaceSelector.matchExpressions: "
+            "[{key: c, operator: Exists}], webhook.excludeNamespaces: [team]}"
+        ),
+        lambda o: one(o, "MutatingAdmissionPolicy")["spec"]["matchConstraints"]["namespaceSelector"],
+        {
+            "matchLabels": {"a": "b"},
+            "matchExpressions": [
+                {"key": "c", "operator": "Exists"},
+                {
+                    "key": "kubernetes.io/metadata.name",
+                    "operator": "NotIn",
+                    "values": ["kube-system", "kube-node-lease", "kube-public", "multiarch-extender", "team"],
+                },
+            ],
+        },
+    ),
+    (
+        "policy-on-no-host-network",
+        "policy",
+        "{webhook.hostNetwork: true, webhook.port: 9443}",
+        lambda o: ("hostNetwork" in pod_of(o), container_of(o)["ports"]),
+        (False, [{"name": "operations", "containerPort": 8881}]),
+    ),
+    (
+        "policy-replicas",
+        "policy",
+        "{modes.policy.replicas: 3, modes.policy.config: {log: {level: debug}}}",
+        lambda o: (one(o, "Deployment")["spec"]["replicas"], settings_of(o)["log"]),
+        (3, {"level": "debug"}),
+    ),
+    (
+        "policy-ingress",
+        "policy",
+        "networkPolicy.ingress.enabled: true",
+        lambda o: one(o, "NetworkPolicy")["spec"]["ingress"],
+        [{"ports": [{"protocol": "TCP", "port": 8881}]}],
+    ),
+    (
+        "own-account-of-each-part-but-the-schedulers",
+        "all-but-webhook",
+        "config: {admission: {unknown: gate}}",
+        lambda o: one(o, "ValidatingAdmissionPolicy", "-own-account")["spec"]["matchConditions"][0]["expression"],
+        (
+            "request.userInfo.username in ["
+            "'system:serviceaccount:multiarch-extender:multiarch-extender-default-scheduler', "
+            "'system:serviceaccount:multiarch-extender:multiarch-extender-policy']"
+        ),
+    ),
+    (
+        "own-account-free",
+        "policy",
+        "rbac.ownAccountPolicy: false",
+        lambda o: [each for each in o if each["kind"].startswith("Validating")],
+        [],
+    ),
+    (
         "common-labels",
         "webhook",
         "commonLabels: {team: a}",
@@ -1174,6 +1359,9 @@ def test_two_releases_share_no_name_and_no_pod(helm: Path) -> None:
 REFUSED: list[tuple[str, str]] = [
     ("modes.webhook.enabled: 'yes'", r"/modes/webhook/enabled': got string, want boolean"),
     ("modes.webhook: true", r"/modes/webhook': got boolean, want object"),
+    ("modes.policy.replicas: 0", r"/modes/policy/replicas': minimum: got 0, want 1"),
+    ("modes.policy.webhook: true", r"/modes/policy': additional properties 'webhook' not allowed"),
+    ("rbac.ownAccountPolicy: 1", r"/rbac/ownAccountPolicy': got number, want boolean"),
     ("modes.webhok.enabled: true", r"/modes': additional properties 'webhok' not allowed"),
     ("replicas: 3", r"at '': additional properties 'replicas' not allowed"),
     ("modes.webhook.replicas: 0", r"/modes/webhook/replicas': minimum: got 0, want 1"),
@@ -1229,6 +1417,26 @@ def test_a_wrong_value_is_refused_with_its_path_and_what_would_be_right(helm: Pa
 
 CONTRADICTIONS: list[tuple[str, str, str]] = [
     ("webhook", "modes.webhook.enabled: false", "modes: nothing would run. Set one of modes.webhook.enabled"),
+    (
+        "policy",
+        "config: {admission: {unknown: pass}}",
+        "config.admission.unknown (for modes.policy): with modes.policy every pod is held until its images are known",
+    ),
+    (
+        "policy-and-webhook",
+        "modes.webhook.config: {admission: {unknown: assume}}",
+        "config.admission.unknown (for modes.webhook): with modes.policy every pod is held until its images are known",
+    ),
+    (
+        "policy-and-webhook",
+        "modes.policy.config: {log: {level: debug}}",
+        "modes.policy.config: the pods of modes.webhook let held pods go",
+    ),
+    (
+        "policy-and-webhook",
+        "modes.policy.name: mine",
+        "modes.policy.name: the pods of modes.webhook let held pods go",
+    ),
     ("webhook", "webhook.hostNetwork: true", "webhook.hostNetwork: port 10250 of a node is its kubelet's. Choose"),
     ("webhook", "webhook.port: 8881", "webhook.port: 8881 is taken in our pods"),
     ("second", "{webhook.hostNetwork: true, webhook.port: 9443}", "webhook.hostNetwork: kube-scheduler's port 10259"),
@@ -1388,6 +1596,14 @@ def test_a_vendors_control_plane_has_no_default_scheduler_of_ours(helm: Path, ve
     """Nobody could tell its kube-scheduler."""
     with pytest.raises(RenderingRefused, match="whose kube-scheduler takes no configuration of yours"):
         render(MODES["default"], kubernetes=version)
+
+
+@pytest.mark.parametrize("mode", ["policy", "policy-and-webhook"])
+@pytest.mark.parametrize("version", ["v1.30.4", "v1.35.2-gke.100"])
+def test_a_cluster_without_mutating_policies_has_no_policy_mode(helm: Path, version: str, mode: str) -> None:
+    """The message names the version that has them, and what to use instead."""
+    with pytest.raises(RenderingRefused, match=re.escape(f"this cluster ({version}) does not serve Mutating")):
+        render(MODES[mode], kubernetes=version)
 
 
 def test_kubernetes_before_1_30_is_refused(helm: Path) -> None:

@@ -16,7 +16,7 @@ from extender.cluster.nodes import NODES
 from extender.config.checks import parse_listen
 from extender.config.reading import load_config
 from extender.config.tree import Config
-from extender.service.gates import LEASE, WANTED
+from extender.service.gates import WANTED
 from testbed.binaries import NEWEST
 
 Document = dict[str, Any]
@@ -162,7 +162,7 @@ def test_roles_for_gates_are_what_the_controller_does_and_no_more() -> None:
     assert cluster == {("pods",): {right.verb for right in WANTED}, ("events",): {"create"}}
     create, named = documents["Role"]["rules"]
     assert (create["verbs"], "resourceNames" in create) == (["create"], False)
-    assert (set(named["verbs"]), named["resourceNames"]) == ({"get", "patch"}, [LEASE])
+    assert (set(named["verbs"]), named["resourceNames"]) == ({"get", "patch"}, [Config().admission.gate.lease])
     account = of_mode("webhook", "ServiceAccount")["metadata"]
     for kind in ("ClusterRoleBinding", "RoleBinding"):
         [subject] = documents[kind]["subjects"]

@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.admission_policies.files import OWN_ACCOUNT, Name, PolicyChoice, PolicyFile, policy_files
+from extender.admission_policies.files import OWN_ACCOUNT, Name, PolicyFile
 from extender.cli.policies import to_yaml
 from extender.outlets.jobs import QUEUE_LABEL
 from extender.service.outlets import JOBS
+from testbed.chart import CHART_POLICIES, HelmMissing, chart_policies, find_helm, objects_of, render, shipped_policies
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
-SCHEDULER = "multiarch-scheduler"
 
 
 def files() -> dict[Name, PolicyFile]:
     """The files with the shipped names, for a cluster that can have all of them."""
-    return {file.name: file for file in policy_files(PolicyChoice(scheduler=SCHEDULER), has_mutating=True)}
+    return {file.name: file for file in shipped_policies()}
 
 
 def webhook_of(mode: str) -> dict[str, Any]:
@@ -32,6 +32,26 @@ def webhook_of(mode: str) -> dict[str, Any]:
 def test_each_file_is_what_the_command_prints(name: Name) -> None:
     """Each is a part of `multiarch-extender policies --kubernetes 1.36 --scheduler-name multiarch-scheduler`."""
     assert (DEPLOY / "policies" / f"{name}.yaml").read_text() == to_yaml([files()[name]])
+
+
+def test_the_charts_policies_are_those_of_the_command() -> None:
+    """`make manifests` writes them."""
+    assert CHART_POLICIES.read_text() == chart_policies()
+
+
+def test_the_chart_renders_what_the_command_prints() -> None:
+    """With the account's name of the files, names and fields are the same but for labels."""
+    try:
+        find_helm()
+    except HelmMissing as exc:
+        pytest.skip(str(exc))
+    modes = {"webhook": {"enabled": False}, "policy": {"enabled": True, "name": OWN_ACCOUNT[1]}}
+    rendered = {(each["kind"], each["metadata"]["name"]): each for each in objects_of(render({"modes": modes}))}
+    for name in (Name.OWN_ACCOUNT, Name.GATE):
+        for each in yaml.safe_load_all((DEPLOY / "policies" / f"{name}.yaml").read_text()):
+            found = rendered[each["kind"], each["metadata"]["name"]]
+            del found["metadata"]["labels"]
+            assert found == each
 
 
 def test_there_are_no_other_files() -> None:

@@ -8,13 +8,12 @@ from extender.admission_policies import gating, own_account, scheduler_name
 from extender.config.tree import Config
 from extender.placement.annotations import ANNOTATIONS, Writer
 from extender.placement.gate import GATED_LABEL
-from extender.service import gates
 from tests.unit.deploy.test_manifests import load
 from tests.unit.docs.pages import PROJECT, page
 
 PAGE = page("how-to/uninstall.md")
 _IDENTITY = Config().admission.self_managed
-MADE = (gates.LEASE, _IDENTITY.lease, _IDENTITY.secret)
+MADE = (Config().admission.gate.lease, _IDENTITY.lease, _IDENTITY.secret)
 
 
 @pytest.mark.parametrize("name", MADE)

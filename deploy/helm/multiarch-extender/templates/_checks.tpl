@@ -6,10 +6,11 @@
 
 {{- define "multiarch.checks" -}}
 {{- $modes := .Values.modes -}}
-{{- $webhooks := or $modes.webhook.enabled (and $modes.secondScheduler.enabled $modes.secondScheduler.webhook) -}}
-{{- if not (or $modes.webhook.enabled $modes.secondScheduler.enabled $modes.defaultScheduler.enabled) -}}
-{{- include "multiarch.refuse" "modes: nothing would run. Set one of modes.webhook.enabled, modes.secondScheduler.enabled and modes.defaultScheduler.enabled to true." -}}
+{{- $webhooks := include "multiarch.has-webhooks" . -}}
+{{- if not (or $modes.webhook.enabled $modes.policy.enabled $modes.secondScheduler.enabled $modes.defaultScheduler.enabled) -}}
+{{- include "multiarch.refuse" "modes: nothing would run. Set one of modes.webhook.enabled, modes.policy.enabled, modes.secondScheduler.enabled and modes.defaultScheduler.enabled to true." -}}
 {{- end -}}
+{{- include "multiarch.checks.policy" . -}}
 {{- if and $modes.defaultScheduler.enabled (regexMatch "-(eks|gke)" .Capabilities.KubeVersion.Version) -}}
 {{- include "multiarch.refuse" (printf "modes.defaultScheduler.enabled: this cluster (%s) is a vendor's, whose kube-scheduler takes no configuration of yours. Use modes.webhook or modes.secondScheduler." .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
@@ -19,9 +20,8 @@
 {{- include "multiarch.checks.certificates" .Values.certificates -}}
 {{- include "multiarch.checks.store" .Values.store -}}
 {{- $names := dict -}}
-{{- range $mode, $values := $modes -}}
-{{- if $values.enabled -}}
-{{- $part := merge (dict "root" $ "values" $values) (include (printf "multiarch.part.%s" $mode) $ | fromYaml) -}}
+{{- range $mode := include "multiarch.modes" . | fromYamlArray -}}
+{{- $part := merge (dict "root" $ "values" (get $modes $mode)) (include (printf "multiarch.part.%s" $mode) $ | fromYaml) -}}
 {{- include "multiarch.checks.settings" $part -}}
 {{- include "multiarch.checks.canary" $part -}}
 {{- $name := include "multiarch.name" $part -}}
@@ -29,6 +29,20 @@
 {{- include "multiarch.refuse" (printf "modes.%s.name: %q is the name of modes.%s too; give each part one of its own." $mode $name (get $names $name)) -}}
 {{- end -}}
 {{- $_ := set $names $name $mode -}}
+{{- end -}}
+{{- end }}
+
+{{/* A policy of the API server that adds gates. */}}
+{{- define "multiarch.checks.policy" -}}
+{{- $policy := .Values.modes.policy -}}
+{{- if and $policy.enabled (not (semverCompare ">=1.36.0-0" (include "multiarch.kubernetes" .))) -}}
+{{- include "multiarch.refuse" (printf "modes.policy.enabled: this cluster (%s) does not serve MutatingAdmissionPolicy, which Kubernetes has from 1.36 on. Use modes.webhook with config.admission.unknown gate, which holds pods whose images are not known." .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if and $policy.enabled .Values.modes.webhook.enabled -}}
+{{- range $name := list "name" "config" -}}
+{{- if get $policy $name -}}
+{{- include "multiarch.refuse" (printf "modes.policy.%s: the pods of modes.webhook let held pods go, and this part has none of its own. Use modes.webhook.%s, or leave modes.webhook out." $name $name) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
@@ -96,7 +110,7 @@
 
 {{- define "multiarch.checks.network" -}}
 {{- $policy := .Values.networkPolicy -}}
-{{- if and $policy.ingress.enabled (not $policy.ingress.apiServer) -}}
+{{- if and $policy.ingress.enabled (include "multiarch.has-webhooks" .) (not $policy.ingress.apiServer) -}}
 {{- include "multiarch.refuse" "networkPolicy.ingress.apiServer: name the addresses from which the API server connects, such as [10.0.0.0/28]; without them it reaches no webhook." -}}
 {{- end -}}
 {{- if and $policy.egress.enabled (not $policy.egress.apiServer) -}}
@@ -105,7 +119,7 @@
 {{- if and $policy.ingress.enabled .Values.webhook.hostNetwork -}}
 {{- include "multiarch.refuse" "networkPolicy.ingress: a policy does not bind pods on the host's network (webhook.hostNetwork), so it would prove nothing about who asks. Use one of the two." -}}
 {{- end -}}
-{{- $only := and .Values.modes.defaultScheduler.enabled (not .Values.modes.webhook.enabled) (not .Values.modes.secondScheduler.enabled) -}}
+{{- $only := and .Values.modes.defaultScheduler.enabled (not .Values.modes.webhook.enabled) (not .Values.modes.policy.enabled) (not .Values.modes.secondScheduler.enabled) -}}
 {{- if and $only (or $policy.ingress.enabled $policy.egress.enabled) -}}
 {{- include "multiarch.refuse" "networkPolicy: the pods of modes.defaultScheduler are on the host's network, which no policy binds. Leave it out, or add modes.webhook." -}}
 {{- end -}}
@@ -154,6 +168,10 @@
 {{- if ge $wait $timeout -}}
 {{- include "multiarch.refuse" (printf "webhook.timeoutSeconds: %v s is not more than config.admission.wait_seconds (%v s), so the API server would give up before the service answers. Raise the one or lower the other." $timeout $wait) -}}
 {{- end -}}
+{{- end -}}
+{{- $unknown := dig "admission" "unknown" "gate" $own -}}
+{{- if and (include "multiarch.has-policy" .) (ne $unknown "gate") -}}
+{{- include "multiarch.refuse" (printf "config.admission.unknown (for modes.%s): with modes.policy every pod is held until its images are known, so it is gate and not %s. Leave it out; config.admission.gate.then says what follows after limit_seconds." $mode $unknown) -}}
 {{- end -}}
 {{- if and (eq $mode "defaultScheduler") (eq (dig "scheduler" "pending" "" $settings) "retry") -}}
 {{- include "multiarch.refuse" "config.scheduler.pending: retry protects nobody in modes.defaultScheduler, whose extender is ignorable: kube-scheduler takes the error for an outage, and every node passes. Use assume or pass, or set it in modes.secondScheduler.config alone." -}}

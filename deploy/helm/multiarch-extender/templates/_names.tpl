@@ -18,11 +18,25 @@
 {{- define "multiarch.part.webhook" -}}
 {{ dict "mode" "webhook" "suffix" "webhook" "component" "webhook" | toYaml }}
 {{- end }}
+{{- define "multiarch.part.policy" -}}
+{{ dict "mode" "policy" "suffix" "policy" "component" "policy" | toYaml }}
+{{- end }}
 {{- define "multiarch.part.secondScheduler" -}}
 {{ dict "mode" "secondScheduler" "suffix" "scheduler" "component" "second-scheduler" | toYaml }}
 {{- end }}
 {{- define "multiarch.part.defaultScheduler" -}}
 {{ dict "mode" "defaultScheduler" "suffix" "default-scheduler" "component" "default-scheduler" | toYaml }}
+{{- end }}
+
+{{/* The modes that have pods of their own, as a list: beside modes.webhook its pods let go what modes.policy holds. */}}
+{{- define "multiarch.modes" -}}
+{{- $found := list -}}
+{{- range $mode, $values := .Values.modes -}}
+{{- if and $values.enabled (not (and (eq $mode "policy") $.Values.modes.webhook.enabled)) -}}
+{{- $found = append $found $mode -}}
+{{- end -}}
+{{- end -}}
+{{ toYaml $found }}
 {{- end }}
 
 {{- define "multiarch.name" -}}
@@ -63,6 +77,36 @@ app.kubernetes.io/component: {{ .component }}
 {{/* Whether a part has a webhook; empty if not. */}}
 {{- define "multiarch.has-webhook" -}}
 {{- if or (eq .mode "webhook") (and (eq .mode "secondScheduler") .values.webhook) }}true{{ end }}
+{{- end }}
+
+{{/* Whether any part has a webhook; empty if not. */}}
+{{- define "multiarch.has-webhooks" -}}
+{{- $modes := .Values.modes -}}
+{{- if or $modes.webhook.enabled (and $modes.secondScheduler.enabled $modes.secondScheduler.webhook) }}true{{ end }}
+{{- end }}
+
+{{/* Whether the API server holds pods by a policy, and a part lets them go; empty if not. */}}
+{{- define "multiarch.has-policy" -}}
+{{- $beside := and (eq .mode "webhook") .root.Values.modes.policy.enabled -}}
+{{- if or (eq .mode "policy") $beside }}true{{ end }}
+{{- end }}
+
+{{/* Whether a part lets held pods go; empty if not. */}}
+{{- define "multiarch.has-gates" -}}
+{{- $unknown := dig "admission" "unknown" "pass" (include "multiarch.settings.own" . | fromYaml) -}}
+{{- if or (include "multiarch.has-policy" .) (eq $unknown "gate") }}true{{ end }}
+{{- end }}
+
+{{/* The Lease by which one replica at a time lets pods go. */}}
+{{- define "multiarch.gates.lease" -}}
+{{- $own := dig "admission" "gate" "lease" "" (include "multiarch.settings.own" . | fromYaml) -}}
+{{ $own | default (printf "%s-held-pods" (include "multiarch.fullname" .root)) }}
+{{- end }}
+
+{{/* Namespaces whose pods are never touched, as the values of an expression. */}}
+{{- define "multiarch.never" -}}
+{{- $never := concat (list "kube-system" "kube-node-lease" "kube-public" .Release.Namespace) .Values.webhook.excludeNamespaces -}}
+{{ uniq $never | join ", " }}
 {{- end }}
 
 {{/* Whether a part sends canaries; empty if not. */}}

@@ -23,7 +23,7 @@ metadata:
     {{- include "multiarch.labels" .root | nindent 4 }}
 rules:
 {{- $drift := dig "drift" dict (include "multiarch.settings" . | fromYaml) }}
-{{- if eq .mode "webhook" }}
+{{- if has .mode (list "webhook" "policy") }}
 - apiGroups: [""]
   resources: [nodes]  # platforms and taints
   verbs: [list, watch]
@@ -214,7 +214,7 @@ subjects:
 
 {{/* What a part's webhook asks of a namespace's labels, beside the names that it never takes. */}}
 {{- define "multiarch.selector.of" -}}
-{{- if eq .mode "webhook" -}}
+{{- if has .mode (list "webhook" "policy") -}}
 {{ .values.namespaceSelector | toYaml }}
 {{- else -}}
 {{- $chosen := dict "key" "multiarch-extender.io/scheduler" "operator" "In" "values" (list .values.schedulerName) -}}
@@ -372,8 +372,7 @@ webhooks:
     {{- end }}
     - key: kubernetes.io/metadata.name
       operator: NotIn
-      {{- $never := concat (list "kube-system" "kube-node-lease" "kube-public" $space) $values.webhook.excludeNamespaces }}
-      values: [{{ uniq $never | join ", " }}]
+      values: [{{ include "multiarch.never" .root }}]
   # Pods about which the service would say nothing are not even sent. A pod that already asks for an architecture is:
   # it may still get a toleration, and its author a warning if its images do not run there.
   matchConditions:

@@ -137,7 +137,7 @@ ports:
 {{- end }}
 - name: operations
   containerPort: 8881
-  {{- if $values.webhook.hostNetwork }}
+  {{- if and $values.webhook.hostNetwork (include "multiarch.has-webhook" .) }}
   hostPort: 8881
   {{- end }}
 {{- end }}
@@ -259,4 +259,55 @@ volumeMounts:
 {{- with .root.Values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
+{{- end }}
+
+{{/* Settings and Deployment of a part that is the service alone. */}}
+{{- define "multiarch.deployment" -}}
+{{- $hostNetwork := and .root.Values.webhook.hostNetwork (include "multiarch.has-webhook" .) }}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ include "multiarch.name" . }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "multiarch.labels" .root | nindent 4 }}
+data:
+  config.yaml: |
+    {{- include "multiarch.settings.file" . | nindent 4 }}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {{ include "multiarch.name" . }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "multiarch.labels" .root | nindent 4 }}
+    app.kubernetes.io/component: {{ .component }}
+spec:
+  replicas: {{ .values.replicas }}
+  selector:
+    matchLabels:
+      {{- include "multiarch.selector" . | nindent 6 }}
+  template:
+    metadata:
+      {{- include "multiarch.pod.metadata" . | nindent 6 }}
+    spec:
+      {{- include "multiarch.pod.common" . | nindent 6 }}
+      {{- if $hostNetwork }}
+      hostNetwork: true  # for an API server that reaches nodes and not pods
+      {{- end }}
+      # The node's own name service, by which the container runtime finds the registries too; no need of CoreDNS.
+      dnsPolicy: Default
+      {{- include "multiarch.pod.placement" . | trim | nindent 6 }}
+      # The Pod Security standard `restricted`{{ if $hostNetwork }}, but for the host's network{{ end }}.
+      securityContext:
+        {{- include "multiarch.pod.security" .root | nindent 8 }}
+      containers:
+      - name: multiarch-extender
+        image: {{ include "multiarch.image" (dict "root" .root "image" .root.Values.image "tag" .root.Chart.AppVersion) }}
+        imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+        {{- include "multiarch.container" . | nindent 8 }}
+      volumes:
+      {{- include "multiarch.volumes" . | nindent 6 }}
 {{- end }}

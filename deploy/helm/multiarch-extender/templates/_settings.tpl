@@ -13,6 +13,9 @@
 {{- if eq .mode "webhook" -}}
 {{- $base = dict "admission" (dict "node_affinity" "required" "scheduler_name" "") -}}
 {{- $_ := set $chart "scheduler" (dict "listen" "") -}}
+{{- else if eq .mode "policy" -}}
+{{- $base = dict "admission" (dict "node_affinity" "required") -}}
+{{- $_ := set $chart "scheduler" (dict "listen" "") -}}
 {{- else if eq .mode "secondScheduler" -}}
 {{- $base = dict "scheduler" (dict "pending" "retry") -}}
 {{- if .values.webhook -}}
@@ -42,6 +45,12 @@
 {{- end -}}
 {{- else -}}
 {{- $_ := set $chart.admission "listen" "" -}}
+{{- end -}}
+{{- if include "multiarch.has-policy" . -}}
+{{- $_ := set $chart.admission "unknown" "gate" -}}
+{{- end -}}
+{{- if include "multiarch.has-gates" . -}}
+{{- $_ := set $chart.admission "gate" (dict "lease" (include "multiarch.gates.lease" .)) -}}
 {{- end -}}
 {{- $cache := dict -}}
 {{- if eq $values.store.kind "memory" -}}
@@ -97,6 +106,14 @@ webhook:
     label first (namespaceSelector of the webhook), as the second scheduler does.
   admission.network_policy: A network policy lets nobody but the API server reach the webhook.
   admission.canary_namespace: Where dry runs show that the API server reaches the webhook.
+  {{- if .root.Values.modes.policy.enabled }}
+  admission.unknown: A policy holds each new pod; the webhook lets it go at once where its images are known.
+  {{- end }}
+policy:
+  scheduler.listen: Nobody asks the scheduler verbs here.
+  admission.listen: There is no webhook. A policy of the API server holds each new pod.
+  admission.node_affinity: What the images allow, where schedulers, autoscalers and preemption see it.
+  admission.unknown: The service lets held pods go, once their images are known.
 secondScheduler:
   scheduler.pending: |
     An image not known yet: the answer is an error, and kube-scheduler comes back in 1-10 s. Right with
