@@ -3,11 +3,12 @@
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Annotated
 
 import typer
 
+from extender.cluster.admission_objects import admission_object_path, delete_admission_object
 from extender.cluster.client import ClusterClient, ClusterRefused, open_cluster
 from extender.cluster.gated_pods import list_gated_pods, patch_pod
 from extender.errors import ClusterError, ConfigError
@@ -15,6 +16,10 @@ from extender.kubernetes.core_v1 import StoredPod
 from extender.placement.gate import encode_ungating
 
 PATCHES_AT_ONCE = 16
+SETTLE_SECONDS = 5.0
+"""How long API servers may go on holding pods after what had them do so is gone: they learn it by a watch, and make
+their policies anew every second. A review under way adds its timeoutSeconds, 3 as shipped."""
+LOOK_SECONDS = 1.0
 
 
 def ungate(
@@ -23,45 +28,114 @@ def ungate(
     ] = "",
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Pods of all namespaces.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the pods and change nothing.")] = False,
+    first_delete: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND/NAME", help="Delete this policy binding or webhook configuration first. Repeatable."
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0, help="End after so long, whatever is left; 0: no limit.")] = 0.0,
+    lenient: Annotated[
+        bool, typer.Option("--lenient", help="Exit 0 whatever happens: for hooks, which must hold up nothing.")
+    ] = False,
     kubeconfig: Annotated[str, typer.Option(metavar="FILE", help="By default $KUBECONFIG, else ~/.kube/config.")] = "",
     context: Annotated[str, typer.Option(help="Context of the kubeconfig; by default the current one.")] = "",
 ) -> None:
     """Take the scheduling gate of this service off pods, and its label; gates and labels of others stay.
 
     The pods are then scheduled wherever their own fields allow: what their images run on is not looked at. Remove the
-    policy and the webhook first, or new pods are held again. Exit code 1 if a pod could not be changed.
+    policy and the webhook first, or new pods are held again: --first-delete does so, and then looks for pods until the
+    API servers have taken notice. Exit code 1 if a pod could not be changed.
 
     Example: multiarch-extender ungate --all-namespaces --dry-run
     """
     if namespace and all_namespaces:
         raise ConfigError("--namespace and --all-namespaces exclude each other")
+    if dry_run and first_delete:
+        raise ConfigError("--dry-run and --first-delete exclude each other")
     try:
-        is_complete = asyncio.run(_ungate(kubeconfig, context, namespace, all_namespaces, dry_run))
+        paths = [admission_object_path(text) for text in first_delete or []]
+    except ValueError as exc:
+        raise ConfigError(f"--first-delete: {exc}") from exc
+    try:
+        is_complete = asyncio.run(
+            _within(seconds, _ungate(kubeconfig, context, namespace, all_namespaces, dry_run, paths))
+        )
     except ClusterRefused as exc:
         print(f"error: the pods cannot be listed: {exc}", file=sys.stderr)
         is_complete = False
     except ClusterError as exc:
-        raise ConfigError(str(exc)) from exc
-    if not is_complete:
+        if not lenient:
+            raise ConfigError(str(exc)) from exc
+        print(f"error: {exc}", file=sys.stderr)
+        is_complete = False
+    if not (is_complete or lenient):
         raise typer.Exit(1)
 
 
-async def _ungate(kubeconfig: str, context: str, namespace: str, all_namespaces: bool, dry_run: bool) -> bool:
-    """Whether no pod has our gate any more."""
+async def _within(seconds: float, ungating: Coroutine[None, None, bool]) -> bool:
+    """What `ungating` returns; False, and a line that says so, if it takes longer. 0 seconds are no limit."""
+    try:
+        async with asyncio.timeout(seconds or None):
+            return await ungating
+    except TimeoutError:
+        print(f"error: ended after {seconds:g} s; some pods may have our gate yet", file=sys.stderr)
+        return False
+
+
+async def _ungate(
+    kubeconfig: str, context: str, namespace: str, all_namespaces: bool, dry_run: bool, paths: Sequence[str]
+) -> bool:
+    """Whether no pod has our gate any more, and what is at `paths` is gone."""
     client = await open_cluster("auto", kubeconfig, context)
     try:
         where = "" if all_namespaces else namespace or client.namespace
-        pods = sorted(await list_gated_pods(client, where), key=lambda pod: pod.key)
-        outcomes = Counter({"would be ungated": len(pods)}) if dry_run else await _ungate_all(client, pods)
+        if dry_run:
+            pods = sorted(await list_gated_pods(client, where), key=lambda pod: pod.key)
+            for pod in pods:
+                print(f"pod {pod.key} would be ungated")
+            _print_summary(where, Counter({"would be ungated": len(pods)}))
+            return True
+        is_gone = all([await _delete(client, path) for path in paths])
+        outcomes = await _ungate_until_settled(client, where, SETTLE_SECONDS if paths else 0.0)
     finally:
         await client.close()
-    if dry_run:
-        for pod in pods:
-            print(f"pod {pod.key} would be ungated")
+    _print_summary(where, outcomes)
+    return is_gone and not outcomes["failed"]
+
+
+def _print_summary(where: str, outcomes: Counter[str]) -> None:
     scope = f"in namespace {where}" if where else "in all namespaces"
     counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items() if number)
-    print(f"{len(pods)} pods with our gate or its label {scope}{': ' if counts else ''}{counts}")
-    return not outcomes["failed"]
+    print(f"{outcomes.total()} pods with our gate or its label {scope}{': ' if counts else ''}{counts}")
+
+
+async def _delete(client: ClusterClient, path: str) -> bool:
+    """Whether nothing is at the path any more."""
+    try:
+        await delete_admission_object(client, path)
+    except ClusterError as exc:
+        print(f"error: {path}: {exc}", file=sys.stderr)
+        return False
+    return True
+
+
+async def _ungate_until_settled(client: ClusterClient, where: str, settle_seconds: float) -> Counter[str]:
+    """Takes the gate off all pods, and for so long off those held meanwhile; those that failed are tried again.
+
+    Returns what has happened; of failures those of the last time.
+    """
+    loop = asyncio.get_running_loop()
+    settled_at = loop.time() + settle_seconds
+    outcomes: Counter[str] = Counter()
+    while True:
+        is_last = loop.time() >= settled_at
+        pods = sorted(await list_gated_pods(client, where), key=lambda pod: pod.key)
+        del outcomes["failed"]
+        outcomes += await _ungate_all(client, pods)
+        if is_last:
+            return outcomes
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _ungate_all(client: ClusterClient, pods: Sequence[StoredPod]) -> Counter[str]:

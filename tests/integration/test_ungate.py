@@ -1,5 +1,6 @@
 """The command `ungate` against a stand-in for the API server: which pods it changes, what it prints, how it ends."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -83,7 +84,74 @@ async def test_pods_that_may_not_be_listed_are_a_no(api: ApiServer, tmp_path: Pa
     assert "pods is forbidden" in err
 
 
-@pytest.mark.parametrize("arguments", [["-A", "-n", "x"], ["-A", "--kubeconfig", "/absent"]])
+POLICIES = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings"
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+DELETIONS = (
+    "--first-delete=MutatingAdmissionPolicyBinding/hold",
+    "--first-delete=MutatingWebhookConfiguration/ours",
+)
+
+
+async def test_what_holds_pods_is_deleted_first_and_pods_held_meanwhile_are_let_go(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    """One that is not there is no error. A pod that an API server holds seconds later is found too."""
+    api.put(POLICIES, {"metadata": {"name": "hold"}})
+    ungating = asyncio.create_task(
+        run("ungate", "-A", *DELETIONS, "--kubeconfig", str(write_kubeconfig(api, tmp_path)))
+    )
+    async with asyncio.timeout(30):
+        while stored(api, "unlabelled") != ([], []):
+            await asyncio.sleep(0.05)
+    assert [request.path for request in api.received("send")[:2]] == [f"{POLICIES}/hold", f"{WEBHOOKS}/ours"]
+    assert (POLICIES, "hold") not in api._objects  # noqa: SLF001
+    api.put(PODS, gated("late", [GATE], {GATED_LABEL: "true"}))
+    code, out, err = await ungating
+    assert (code, err) == (0, "")
+    assert stored(api, "late") == ([], [])
+    assert out.splitlines()[-1] == "4 pods with our gate or its label in all namespaces: 4 ungated"
+
+
+async def test_what_may_not_be_deleted_is_said_and_pods_are_let_go_all_the_same(api: ApiServer, tmp_path: Path) -> None:
+    """Exit code 1; a lenient call ends with 0, and says the same."""
+    for lenient, expected in (([], 1), (["--lenient"], 0)):
+        api.refusals.append(("send", Refusal(403, "deletion is forbidden")))
+        code, out, err = await run(
+            "ungate", "-A", DELETIONS[0], *lenient, "--kubeconfig", str(write_kubeconfig(api, tmp_path))
+        )
+        assert code == expected
+        assert "deletion is forbidden" in err
+        assert "pods with our gate or its label in all namespaces" in out
+    assert stored(api, "both") == ([OTHER], ["app"])
+
+
+async def test_time_is_limited(api: ApiServer, tmp_path: Path) -> None:
+    """An API server that does not answer holds nothing up for longer than the caller says."""
+    api.is_open.clear()
+    for lenient, expected in (([], 1), (["--lenient"], 0)):
+        code, _, err = await run(
+            "ungate", "-A", "--seconds=0.5", *lenient, "--kubeconfig", str(write_kubeconfig(api, tmp_path))
+        )
+        assert (code, err) == (expected, "error: ended after 0.5 s; some pods may have our gate yet\n")
+
+
+async def test_no_cluster_holds_no_hook_up() -> None:
+    """It is an error of the configuration otherwise."""
+    code, _, err = await run("ungate", "-A", "--lenient", "--kubeconfig", "/absent")
+    assert (code, err.startswith("error: ")) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-A", "-n", "x"],
+        ["-A", "--kubeconfig", "/absent"],
+        ["-A", "--dry-run", DELETIONS[0]],
+        ["-A", "--lenient", "--first-delete=Pod/a"],
+        ["-A", "--first-delete=MutatingWebhookConfiguration/../pods"],
+        ["-A", "--first-delete=MutatingWebhookConfiguration"],
+    ],
+)
 async def test_wrong_usage_is_code_2(arguments: list[str]) -> None:
     """Contradicting options, or no such kubeconfig."""
     code, out, err = await run("ungate", *arguments)

@@ -165,7 +165,11 @@ class ApiServer:
                 raise refusal
 
     def _send(self, request: Request) -> Document:
-        """Creates an object, or changes the fields that a merge patch or a strategic merge patch names."""
+        """Creates or deletes an object, or changes the fields that a merge patch or a strategic merge patch names."""
+        if request.method == "DELETE":
+            found = self._get(request)
+            self.remove(request.path.rpartition("/")[0], found["metadata"]["name"])
+            return found
         document: Document = json.loads(request.body)
         if document.get("kind") == "SelfSubjectAccessReview":
             wanted = document["spec"]["resourceAttributes"]
