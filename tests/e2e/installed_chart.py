@@ -21,6 +21,7 @@ from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.objects import KubernetesObject, namespace
 from testbed.processes import Process, free_port
+from tests.e2e.policies import until_free
 
 OURS = "multiarch-extender"
 READY_SECONDS = 60.0
@@ -180,6 +181,8 @@ async def installed(
             await api.delete(each["kind"], metadata["name"], metadata.get("namespace", ""), each["apiVersion"])
             if each["kind"] == "Namespace":
                 await finalize_namespace(api, metadata["name"])
+        if any(each["kind"] == "MutatingAdmissionPolicy" for each in objects):
+            await until_free(api)
 
 
 async def finalize_namespace(api: ApiClient, name: str) -> None:

@@ -49,6 +49,11 @@ async def applied_policies(cluster: ClusterProvider, api: ApiClient) -> AsyncIte
     finally:
         for each in reversed(applied):  # bindings first
             await api.delete(each["kind"], each["metadata"]["name"], "", each["apiVersion"])
+    await until_free(api)
+
+
+async def until_free(api: ApiClient) -> None:
+    """Returns when a new pod is held by no gate, as a dry run shows."""
     async with asyncio.timeout(AT_WORK_SECONDS):
         while gates_of(await dry_run(api, pod("after", "registry.example.com/after:1"))):
             await asyncio.sleep(0.1)

@@ -31,17 +31,25 @@ from tests.e2e.installed_chart import (
     rights_of,
     used_rights,
 )
+from tests.e2e.policies import GATE, gates_of, run_policies, until_held
 from tests.e2e.running import skip
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm")]
 
 PRESETS = sorted(CHART.glob("values-*.yaml"))
 ONCE_A_TAG_MOVES = Right("pods", "list", "")  # test_drift.py moves one, under the shipped rights
+ONCE_A_POD_CHANGES = Right("pods", "get", "")  # a held one, as it is let go: test_gates_failures.py
 MODES = {
     "webhook": {},
     "second-scheduler": {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True}},
     "default-scheduler": {"webhook": {"enabled": False}, "defaultScheduler": {"enabled": True}},
     "all": {"secondScheduler": {"enabled": True}, "defaultScheduler": {"enabled": True}},
+}
+WITH_POLICY = {
+    "policy": {"webhook": {"enabled": False}, "policy": {"enabled": True}},
+    "policy-and-webhook": {"policy": {"enabled": True}},
+    "all-and-policy": {**MODES["all"], "policy": {"enabled": True}},
+    "all-but-webhook": {**MODES["all"], "policy": {"enabled": True}, "webhook": {"enabled": False}},
 }
 EVERYTHING = {
     "monitoring": {name: {"enabled": True} for name in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboard")},
@@ -116,15 +124,26 @@ def _definition(group: str, plural: str) -> KubernetesObject:
     }
 
 
+@pytest.fixture(params=[*MODES, *WITH_POLICY])
+async def modes(request: pytest.FixtureRequest, api: ApiClient) -> dict[str, dict[str, bool]]:
+    """The values `modes` of each combination that this release of Kubernetes can have."""
+    if request.param in WITH_POLICY and "mutatingadmissionpolicies" not in await _served(
+        api, "admissionregistration.k8s.io/v1"
+    ):
+        pytest.skip("Kubernetes serves MutatingAdmissionPolicy from 1.36 on")
+    return {**MODES, **WITH_POLICY}[request.param]
+
+
 @pytest.mark.usefixtures("foreign_kinds")
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("preset", [None, *PRESETS], ids=lambda file: file.stem if file else "defaults")
-async def test_every_object_of_a_preset_in_a_mode_is_accepted(api: ApiClient, preset: Path | None, mode: str) -> None:
+async def test_every_object_of_a_preset_in_a_mode_is_accepted(
+    api: ApiClient, preset: Path | None, modes: dict[str, dict[str, bool]]
+) -> None:
     """By server-side dry run, as the preset is, and with everything else switched on as well."""
     await api.apply(namespace(OURS))
     files = [preset] if preset else []
-    policies = {} if mode == "default-scheduler" else POLICIES
-    for values in ({"modes": MODES[mode]}, {"modes": MODES[mode], **EVERYTHING, **policies}):
+    policies = {} if modes == MODES["default-scheduler"] else POLICIES
+    for values in ({"modes": modes}, {"modes": modes, **EVERYTHING, **policies}):
         found = objects_of(render(values, files, hooks=True))
         assert found
         for each in found:
@@ -230,6 +249,40 @@ async def test_the_default_schedulers_part_uses_every_right_it_has_and_no_other(
                 await asyncio.sleep(0.1)
         assert recorder.refused == set()
         assert used_rights(recorder, chart.objects) == rights_of(chart.objects) - {ONCE_A_TAG_MOVES}
+
+
+async def test_the_policys_part_lets_pods_go_and_uses_every_right_it_has_and_no_other(
+    api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
+) -> None:
+    """The API server holds a pod, and two replicas let it go under their own account's policy; none listens for it."""
+    if "mutatingadmissionpolicies" not in await _served(api, "admissionregistration.k8s.io/v1"):
+        pytest.skip("Kubernetes serves MutatingAdmissionPolicy from 1.36 on")
+    await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
+    await api.apply(PULL_SECRET)
+    async with (
+        recording(control_plane) as (recorder, server),
+        installed(api, control_plane, server, registry, tmp_path, {"modes": WITH_POLICY["policy"]}) as chart,
+        chart.replicas(2),
+    ):
+        await until_held(api)
+        spec = {"imagePullSecrets": [{"name": "pull"}]}
+        created = await api.create(pod("p", f"{registry.host}/team/old:1", spec=spec))
+        assert gates_of(created) == [GATE]
+        await api.create(pod("waiting", f"{registry.host}/team/late:1"))  # an event tells why
+        async with asyncio.timeout(READY_SECONDS):
+            while gates_of(found := await api.get("Pod", "p")):
+                await asyncio.sleep(0.1)
+            while Right("events", "create") not in recorder.used:
+                await asyncio.sleep(0.1)
+        assert gates_of(await api.get("Pod", "waiting")) == [GATE]
+        ours = f"--account={OURS}/{OURS}-policy"
+        code, out, err = await run_policies(control_plane, "--mode=alone", ours, "--prove")
+        assert (code, err) == (0, "")
+        assert "a new pod is held by the gate" in out
+        assert _architectures(found["spec"]) == ["amd64"]
+        assert recorder.refused == set()
+        rights = rights_of(chart.objects)
+        assert used_rights(recorder, chart.objects) | {ONCE_A_POD_CHANGES} == rights
 
 
 async def _dry_run(api: ApiClient, made: KubernetesObject) -> KubernetesObject:

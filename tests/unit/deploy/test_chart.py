@@ -1354,6 +1354,79 @@ def test_two_releases_share_no_name_and_no_pod(helm: Path) -> None:
     assert selectors[0] != selectors[1]
 
 
+# --- before an uninstallation
+
+
+def uninstallation(text: str = "", mode: str = "webhook") -> list[KubernetesObject]:
+    """The objects that Helm makes before it uninstalls, and at no other time."""
+    given = merged(MODES[mode], values(text) if text else {})
+    return [each for each in objects_of(render(given, hooks=True)) if "helm.sh/hook" in str(each["metadata"])]
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "first"),
+    [
+        ("policy", "", ["MutatingAdmissionPolicyBinding/multiarch-extender-gate"]),
+        (
+            "policy-and-webhook",
+            "",
+            [
+                "MutatingAdmissionPolicyBinding/multiarch-extender-gate",
+                "MutatingWebhookConfiguration/multiarch-extender-webhook",
+            ],
+        ),
+        (
+            "webhook",
+            "config: {admission: {unknown: gate}}",
+            ["MutatingWebhookConfiguration/multiarch-extender-webhook"],
+        ),
+    ],
+)
+def test_what_has_pods_held_goes_first_and_held_pods_are_let_go(
+    helm: Path, mode: str, text: str, first: list[str]
+) -> None:
+    """By an account that may delete these objects, and list and patch pods; it is there at the end alone."""
+    objects = uninstallation(text, mode)
+    assert [each["kind"] for each in objects] == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"]
+    assert {each["metadata"]["annotations"]["helm.sh/hook"] for each in objects} == {"pre-delete"}
+    weights = [int(each["metadata"]["annotations"]["helm.sh/hook-weight"]) for each in objects]
+    assert weights == sorted(weights)
+    assert weights[-2] < weights[-1]
+    rules = one(objects, "ClusterRole")["rules"]
+    assert [rule["verbs"] for rule in rules] == [["list", "patch"], *(["delete"] for _ in first)]
+    assert [rule["resourceNames"] for rule in rules[1:]] == [[each.partition("/")[2]] for each in first]
+    (container,) = one(objects, "Job")["spec"]["template"]["spec"]["containers"]
+    deletions = [f"--first-delete={each}" for each in first]
+    assert container["args"] == ["ungate", "--all-namespaces", *deletions, "--seconds=60", "--lenient"]
+
+
+def test_an_uninstallation_is_held_up_for_a_limited_time(helm: Path) -> None:
+    """The program ends by itself, before the Job's time is over; and Helm waits five minutes unless told otherwise."""
+    job = one(uninstallation("uninstall.seconds: 30", "policy"), "Job")["spec"]
+    assert job["activeDeadlineSeconds"] == 90
+    assert job["template"]["spec"]["restartPolicy"] == "Never"
+    assert "--seconds=30" in job["template"]["spec"]["containers"][0]["args"]
+    default = one(uninstallation(mode="policy"), "Job")["spec"]
+    assert default["activeDeadlineSeconds"] < 300
+
+
+@pytest.mark.parametrize(("mode", "text"), [("webhook", ""), ("all", "modes.policy.enabled: false"), ("default", "")])
+def test_where_no_pod_is_held_nothing_comes_before_an_uninstallation(helm: Path, mode: str, text: str) -> None:
+    """Helm then waits for nothing."""
+    assert uninstallation(text, mode) == []
+
+
+def test_the_operator_may_do_without(helm: Path) -> None:
+    """Or without the roles, which are then the operator's to make."""
+    assert uninstallation("uninstall.ungate: false", "policy") == []
+    assert [each["kind"] for each in uninstallation("rbac.create: false", "policy")] == ["ServiceAccount", "Job"]
+
+
+def test_manifests_have_no_job_of_an_uninstallation() -> None:
+    """`kubectl apply` would run it."""
+    assert not any("helm.sh/hook" in file.read_text() for file in MANIFESTS.iterdir())
+
+
 # --- wrong values
 
 REFUSED: list[tuple[str, str]] = [
@@ -1361,6 +1434,7 @@ REFUSED: list[tuple[str, str]] = [
     ("modes.webhook: true", r"/modes/webhook': got boolean, want object"),
     ("modes.policy.replicas: 0", r"/modes/policy/replicas': minimum: got 0, want 1"),
     ("modes.policy.webhook: true", r"/modes/policy': additional properties 'webhook' not allowed"),
+    ("uninstall.seconds: 5", r"/uninstall/seconds': minimum: got 5, want 10"),
     ("rbac.ownAccountPolicy: 1", r"/rbac/ownAccountPolicy': got number, want boolean"),
     ("modes.webhok.enabled: true", r"/modes': additional properties 'webhok' not allowed"),
     ("replicas: 3", r"at '': additional properties 'replicas' not allowed"),

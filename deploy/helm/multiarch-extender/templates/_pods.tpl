@@ -19,6 +19,14 @@ annotations:
 
 {{- define "multiarch.pod.common" -}}
 serviceAccountName: {{ include "multiarch.name" . }}
+{{ include "multiarch.pod.basis" . | trim }}
+{{- $grace := dig "shutdown" "grace_seconds" 20.0 (include "multiarch.settings" . | fromYaml) }}
+# More than shutdown.grace_seconds ({{ $grace }}).
+terminationGracePeriodSeconds: {{ add (ceil $grace) 10 }}
+{{- end }}
+
+{{/* Class and pull secrets. */}}
+{{- define "multiarch.pod.basis" -}}
 {{- with .root.Values.priorityClass.name }}
 priorityClassName: {{ . }}
 {{- end }}
@@ -30,9 +38,6 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 enableServiceLinks: false
-{{- $grace := dig "shutdown" "grace_seconds" 20.0 (include "multiarch.settings" . | fromYaml) }}
-# More than shutdown.grace_seconds ({{ $grace }}).
-terminationGracePeriodSeconds: {{ add (ceil $grace) 10 }}
 {{- end }}
 
 {{/* Wherever our image runs, and whatever tells its architecture by a taint. */}}
@@ -55,7 +60,7 @@ terminationGracePeriodSeconds: {{ add (ceil $grace) 10 }}
   values: [{{ range $index, $each := .root.Values.image.architectures }}{{ if $index }}, {{ end }}{{ $each | quote }}{{ end }}]
 {{- end }}
 
-{{- define "multiarch.pod.placement" -}}
+{{- define "multiarch.pod.where" -}}
 {{- with .root.Values.nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
@@ -69,6 +74,10 @@ affinity:
         {{- include "multiarch.pod.architectures" . | nindent 8 }}
 tolerations:
 {{- include "multiarch.pod.tolerations" . }}
+{{- end }}
+
+{{- define "multiarch.pod.placement" -}}
+{{ include "multiarch.pod.where" . | trim }}
 {{- $spread := .root.Values.spread }}
 {{- if or $spread.hosts $spread.zones }}
 topologySpreadConstraints:
