@@ -68,12 +68,11 @@ def render(
     only: str = "",
     hooks: bool = False,
     chart: Path = CHART,
-    hooks: bool = False,
 ) -> str:
     """Returns the text of all objects, as `helm template` prints them; those of Helm's hooks only with `hooks`.
 
-    `values` wins over `files`, a later file over an earlier one. `only` names one file of the templates. `hooks`: with
-    the objects that Helm makes for an uninstallation alone. Raises HelmMissing, RenderingRefused.
+    `values` wins over `files`, a later file over an earlier one. `only` names one file of the templates. Raises
+    HelmMissing, RenderingRefused.
     """
     command = [
         str(find_helm()),
@@ -87,7 +86,6 @@ def render(
     command += ["--values=-"] if values is not None else []
     command += [] if hooks else ["--no-hooks"]
     command += [f"--show-only=templates/{only}"] if only else []
-    command += [] if hooks else ["--no-hooks"]
     text = msgspec.yaml.encode(values).decode() if values is not None else ""
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_SECONDS, check=False)
     if done.returncode:

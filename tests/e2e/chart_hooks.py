@@ -18,13 +18,13 @@ from tests.e2e.examined_installation import MERGE_PATCH, SECONDS, Said, run_doct
 from tests.e2e.installed_chart import OURS, Recorder, recording, write_account
 
 WORKLOADS = ("Pod", "Job")
-_HOOK = "helm.sh/hook"
+_HOOK, _LAST = "helm.sh/hook", "pre-delete"
 
 
 def hooks_of(values: Mapping[str, Any]) -> list[KubernetesObject]:
-    """The objects of all hooks."""
+    """The objects of all hooks but those before an uninstallation."""
     found = objects_of(render(values, hooks=True))
-    return [each for each in found if _HOOK in (each["metadata"].get("annotations") or {})]
+    return [each for each in found if (each["metadata"].get("annotations") or {}).get(_HOOK, _LAST) != _LAST]
 
 
 class Hook(NamedTuple):

@@ -1204,10 +1204,12 @@ def test_what_comes_of_a_value(helm: Path, mode: str, text: str, read: Read, exp
     assert read(rendered(text, mode)) == expected
 
 
-def hooks(text: str = "", mode: str = "webhook") -> list[KubernetesObject]:
-    """The objects of Helm's hooks with these values."""
+def hooks(text: str = "", mode: str = "webhook", *, uninstall: bool = False) -> list[KubernetesObject]:
+    """The objects of Helm's hooks with these values: of those before an uninstallation, or of all others."""
     objects = objects_of(render(merged(MODES[mode], values(text) if text else {}), hooks=True))
-    return [each for each in objects if "helm.sh/hook" in (each["metadata"].get("annotations") or {})]
+    events = [(each["metadata"].get("annotations") or {}).get("helm.sh/hook") for each in objects]
+    pairs = zip(objects, events, strict=True)
+    return [each for each, event in pairs if event and (event == "pre-delete") is uninstall]
 
 
 def checks_of(objects: list[KubernetesObject], kind: str) -> list[str]:
@@ -1238,6 +1240,7 @@ def checks_of(objects: list[KubernetesObject], kind: str) -> list[str]:
         ),
         ("webhook", "{image.registry: r.example.org, rbac.create: false}", []),
         ("webhook", "{doctor.test: false}", []),
+        ("policy", "image.registry: r.example.org", ["Pod"]),
     ],
 )
 def test_which_hooks_there_are(helm: Path, mode: str, text: str, expected: list[str]) -> None:
@@ -1357,12 +1360,6 @@ def test_two_releases_share_no_name_and_no_pod(helm: Path) -> None:
 # --- before an uninstallation
 
 
-def uninstallation(text: str = "", mode: str = "webhook") -> list[KubernetesObject]:
-    """The objects that Helm makes before it uninstalls, and at no other time."""
-    given = merged(MODES[mode], values(text) if text else {})
-    return [each for each in objects_of(render(given, hooks=True)) if "helm.sh/hook" in str(each["metadata"])]
-
-
 @pytest.mark.parametrize(
     ("mode", "text", "first"),
     [
@@ -1386,7 +1383,7 @@ def test_what_has_pods_held_goes_first_and_held_pods_are_let_go(
     helm: Path, mode: str, text: str, first: list[str]
 ) -> None:
     """By an account that may delete these objects, and list and patch pods; it is there at the end alone."""
-    objects = uninstallation(text, mode)
+    objects = hooks(text, mode, uninstall=True)
     assert [each["kind"] for each in objects] == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"]
     assert {each["metadata"]["annotations"]["helm.sh/hook"] for each in objects} == {"pre-delete"}
     weights = [int(each["metadata"]["annotations"]["helm.sh/hook-weight"]) for each in objects]
@@ -1402,24 +1399,24 @@ def test_what_has_pods_held_goes_first_and_held_pods_are_let_go(
 
 def test_an_uninstallation_is_held_up_for_a_limited_time(helm: Path) -> None:
     """The program ends by itself, before the Job's time is over; and Helm waits five minutes unless told otherwise."""
-    job = one(uninstallation("uninstall.seconds: 30", "policy"), "Job")["spec"]
+    job = one(hooks("uninstall.seconds: 30", "policy", uninstall=True), "Job")["spec"]
     assert job["activeDeadlineSeconds"] == 90
     assert job["template"]["spec"]["restartPolicy"] == "Never"
     assert "--seconds=30" in job["template"]["spec"]["containers"][0]["args"]
-    default = one(uninstallation(mode="policy"), "Job")["spec"]
+    default = one(hooks(mode="policy", uninstall=True), "Job")["spec"]
     assert default["activeDeadlineSeconds"] < 300
 
 
 @pytest.mark.parametrize(("mode", "text"), [("webhook", ""), ("all", "modes.policy.enabled: false"), ("default", "")])
 def test_where_no_pod_is_held_nothing_comes_before_an_uninstallation(helm: Path, mode: str, text: str) -> None:
     """Helm then waits for nothing."""
-    assert uninstallation(text, mode) == []
+    assert hooks(text, mode, uninstall=True) == []
 
 
 def test_the_operator_may_do_without(helm: Path) -> None:
     """Or without the roles, which are then the operator's to make."""
-    assert uninstallation("uninstall.ungate: false", "policy") == []
-    assert [each["kind"] for each in uninstallation("rbac.create: false", "policy")] == ["ServiceAccount", "Job"]
+    assert hooks("uninstall.ungate: false", "policy", uninstall=True) == []
+    assert [each["kind"] for each in hooks("rbac.create: false", "policy", uninstall=True)] == ["ServiceAccount", "Job"]
 
 
 def test_manifests_have_no_job_of_an_uninstallation() -> None:
