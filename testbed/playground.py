@@ -134,6 +134,7 @@ CONTROLLERS = (
 )
 """What it takes for the chart's objects to be acted upon, and to be gone after `helm uninstall`."""
 
+PARENT_SECONDS = 1.0
 SOCKET_BYTES = 107  # of the path, on Linux
 CHECKOUT = Path(__file__).resolve().parents[1]
 
@@ -262,14 +263,16 @@ async def install_service(api: ApiClient, cluster: LocalCluster, folder: Path, r
     return make_extender_process("service", folder, account, *settings, mode=Mode.SECOND)
 
 
-async def play(playground: AbstractAsyncContextManager[str], say: Callable[[str], None]) -> None:
-    """Opens the playground, prints how to use it, and returns at the first Ctrl-C or SIGTERM."""
+async def play(playground: AbstractAsyncContextManager[str], say: Callable[[str], None], parent: int) -> None:
+    """Opens the playground and prints how to use it; returns at the first Ctrl-C or SIGTERM, or without that parent."""
     stopped = asyncio.Event()
     async with playground as welcome:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
         say(welcome)
-        await stopped.wait()
+        while not stopped.is_set() and os.getppid() == parent:  # else nobody could end it by Ctrl-C any more
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), PARENT_SECONDS)
         say("stopping")
 
 
@@ -280,7 +283,7 @@ def main() -> int:
     parser.add_argument(
         "--service", choices=["running", "none"], default="running", help="whether the service runs from the start"
     )
-    arguments = parser.parse_args()
+    arguments, parent = parser.parse_args(), os.getppid()
     real, empty = arguments.nodes == "real", arguments.service == "none"
     if real and empty:
         parser.error("--service none needs fake nodes, since the real ones have no image of the service")
@@ -289,7 +292,7 @@ def main() -> int:
         if real:
             require_machine()
         with tempfile.TemporaryDirectory(prefix="multiarch-playground-") as name:
-            run_without_service(Path(name)) if empty else run_with_service(Path(name), real=real)
+            run_without_service(Path(name), parent) if empty else run_with_service(Path(name), parent, real=real)
     except (BinariesMissing, ProcessFailed, ProgramMissing, NodesImpossible) as exc:
         print(exc, file=sys.stderr)
         return 1
@@ -299,14 +302,14 @@ def main() -> int:
     return 0
 
 
-def run_with_service(folder: Path, *, real: bool) -> None:
+def run_with_service(folder: Path, parent: int, *, real: bool) -> None:
     """Runs the playground that has the service as a second scheduler, until Ctrl-C."""
     _say("starting etcd, kube-apiserver, the service and two kube-schedulers")
     with LocalCluster(find_binaries()) as cluster:
-        asyncio.run(play(open_playground(cluster, folder, real=real), _say))
+        asyncio.run(play(open_playground(cluster, folder, real=real), _say, parent))
 
 
-def run_without_service(folder: Path) -> None:
+def run_without_service(folder: Path, parent: int) -> None:
     """Runs the playground into which a user installs the chart, until Ctrl-C."""
     binaries, programs, manager = find_binaries(), find_client_programs(), find_controller_manager()
     socket = folder / "services.socket"
@@ -314,7 +317,7 @@ def run_without_service(folder: Path) -> None:
         raise ProcessFailed(f"{socket} is too long for the path of a Unix socket: set TMPDIR to a shorter folder")
     _say("starting etcd, kube-apiserver, kube-controller-manager and kube-scheduler")
     with LocalCluster(binaries, socket) as cluster:
-        asyncio.run(play(open_without_service(cluster, folder, socket, programs, manager), _say))
+        asyncio.run(play(open_without_service(cluster, folder, socket, programs, manager), _say, parent))
 
 
 def _say(text: str) -> None:

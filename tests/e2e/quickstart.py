@@ -6,6 +6,7 @@ build/quickstart.txt. Exit code 1 if a command fails, or prints something else t
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import time
@@ -15,6 +16,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from testbed.processes import PARENT_DEATH
 from tests.unit.docs.pages import PROJECT
 from tests.unit.docs.quickstart import says_the_same, section, steps_of
 
@@ -100,9 +102,11 @@ class ClusterTerminal:
 
 
 async def _start(command: Sequence[str], environment: Mapping[str, str]) -> Process:
-    """Starts a program as the first of a group of its own, as in a terminal."""
+    """Starts a program as the first of a group of its own, as in a terminal. The kernel kills it if we are killed."""
+    program = shutil.which(command[0]) or command[0]
+    bound = [sys.executable, "-I", "-S", str(PARENT_DEATH), str(os.getpid()), program, *command[1:]]
     return await asyncio.create_subprocess_exec(
-        *command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, cwd=PROJECT, env=environment, start_new_session=True
+        *bound, stdin=PIPE, stdout=PIPE, stderr=STDOUT, cwd=PROJECT, env=environment, start_new_session=True
     )
 
 
