@@ -2,8 +2,10 @@
 
 import pytest
 
-from testbed.objects import pod
+from testbed.chart import HelmMissing, find_helm, objects_of, render
+from testbed.objects import KubernetesObject, fake_node, pod
 from testbed.shipped_files import Mode
+from tests.e2e.running import skip
 from tests.e2e.world import World
 
 pytestmark = pytest.mark.e2e
@@ -29,6 +31,40 @@ async def test_replicas_stand_on_both_architectures(world: World, spread: str) -
             if spread == "true":
                 assert placed["arm64"] >= REPLICAS * 3 // 10
                 assert placed["amd64"] >= REPLICAS * 3 // 10
+
+
+@pytest.fixture(scope="module")
+def helm() -> None:
+    """Skips, or fails where everything must run, without the program."""
+    try:
+        find_helm()
+    except HelmMissing as exc:
+        skip(str(exc))
+
+
+@pytest.mark.parametrize("zones", [0, 2])
+async def test_replicas_of_the_service_itself_stand_on_different_hosts(helm: None, world: World, zones: int) -> None:
+    """As the chart has them, on nodes with and without a label that tells their zone."""
+    del helm
+    for number in range(4):
+        labels = {"topology.kubernetes.io/zone": f"zone-{number % zones}"} if zones else {}
+        await world.api.create(fake_node(f"node-{number}", "amd64", cpu="64", labels=labels))
+    (deployment,) = (each for each in objects_of(render({})) if each["kind"] == "Deployment")
+    where = await world.namespace()
+    with world.default_scheduler(None):
+        for number in range(4):
+            await world.api.create(_own_replica(deployment["spec"]["template"], where, f"replica-{number}"))
+            await world.wait_all_bound(where, number + 1)
+    placed = await world.placed(where)
+    assert len(set(placed.values())) == 4, placed
+
+
+def _own_replica(template: KubernetesObject, where: str, name: str) -> KubernetesObject:
+    """A pod of the template with what decides where it goes."""
+    made = pod(name, "a:1", namespace=where, cpu="100m", labels=template["metadata"]["labels"])
+    for field in ("affinity", "tolerations", "topologySpreadConstraints", "nodeSelector"):
+        made["spec"][field] = template["spec"][field]
+    return made
 
 
 def _replica(world: World, where: str, name: str) -> dict[str, object]:

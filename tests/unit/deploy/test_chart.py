@@ -149,6 +149,14 @@ def canaries_of(objects: list[KubernetesObject]) -> list[str]:
     return [*sorted(kinds), *(["setting"] if "canary_namespace" in settings else [])]
 
 
+def spread_of(objects: list[KubernetesObject]) -> list[str]:
+    """The labels of nodes over whose values the pods are spread."""
+    spec = pod_of(objects)
+    apart = spec["affinity"].get("podAntiAffinity", {}).get("preferredDuringSchedulingIgnoredDuringExecution", [])
+    weighed = spec.get("topologySpreadConstraints", [])
+    return [*(each["podAffinityTerm"]["topologyKey"] for each in apart), *(each["topologyKey"] for each in weighed)]
+
+
 def args_of_second(objects: list[KubernetesObject]) -> KubernetesObject:
     """kube-scheduler's container."""
     found: KubernetesObject
@@ -1001,16 +1009,18 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
     (
         "spread",
         "webhook",
-        "spread.zones: false",
-        lambda o: [each["topologyKey"] for each in pod_of(o)["topologySpreadConstraints"]],
-        ["kubernetes.io/hostname"],
+        "",
+        spread_of,
+        ["kubernetes.io/hostname", "topology.kubernetes.io/zone"],
     ),
+    ("spread-over-hosts", "second", "spread.zones: false", spread_of, ["kubernetes.io/hostname"]),
+    ("spread-over-zones", "webhook", "spread.hosts: false", spread_of, ["topology.kubernetes.io/zone"]),
     (
         "no-spread",
         "webhook",
         "{spread.zones: false, spread.hosts: false}",
-        lambda o: "topologySpreadConstraints" in pod_of(o),
-        False,
+        spread_of,
+        [],
     ),
     (
         "budget",
@@ -1286,8 +1296,9 @@ def test_the_pod_of_a_hook_is_no_replica_and_runs_where_replicas_do(helm: Path) 
     ]
     assert not any(selector.items() <= labels.items() for selector in selectors)
     ours, theirs = pods["spec"], pod_of(objects)
-    for field in ("tolerations", "affinity", "nodeSelector", "securityContext"):
+    for field in ("tolerations", "nodeSelector", "securityContext"):
         assert ours[field] == theirs[field]
+    assert ours["affinity"] == {"nodeAffinity": theirs["affinity"]["nodeAffinity"]}
     for field in ("image", "imagePullPolicy", "securityContext"):
         assert ours["containers"][0][field] == container_of(objects)[field]
 

@@ -129,6 +129,8 @@ def test_everything_that_selects_the_pods_selects_them(mode: str) -> None:
         spread["labelSelector"]["matchLabels"] for spread in template["spec"].get("topologySpreadConstraints", [])
     ]
     if mode in WITH_WEBHOOK:
+        (apart,) = template["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        selectors.append(apart["podAffinityTerm"]["labelSelector"]["matchLabels"])
         selectors.append(of_mode(mode, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"])
         selectors.append(of_mode(mode, "Service")["spec"]["selector"])
     (egress,) = load("manifests/network-policy.yaml")

@@ -72,31 +72,32 @@ affinity:
       nodeSelectorTerms:
       - matchExpressions:
         {{- include "multiarch.pod.architectures" . | nindent 8 }}
+  {{- if and .component .root.Values.spread.hosts }}
+  # Over hosts. It is no second topologySpreadConstraint: kube-scheduler heeds none on nodes that lack the label of one,
+  # as they often lack that of zones. A cluster of one node gets all replicas.
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      podAffinityTerm:
+        topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels:
+            {{- include "multiarch.selector" . | nindent 12 }}
+  {{- end }}
 tolerations:
 {{- include "multiarch.pod.tolerations" . }}
 {{- end }}
 
 {{- define "multiarch.pod.placement" -}}
 {{ include "multiarch.pod.where" . | trim }}
-{{- $spread := .root.Values.spread }}
-{{- if or $spread.hosts $spread.zones }}
+{{- if .root.Values.spread.zones }}
 topologySpreadConstraints:
-{{- if $spread.hosts }}
-- topologyKey: kubernetes.io/hostname
-  maxSkew: 1
-  whenUnsatisfiable: ScheduleAnyway  # a cluster of one node gets all replicas
-  labelSelector:
-    matchLabels:
-      {{- include "multiarch.selector" . | nindent 6 }}
-{{- end }}
-{{- if $spread.zones }}
 - topologyKey: topology.kubernetes.io/zone
   maxSkew: 1
   whenUnsatisfiable: ScheduleAnyway
   labelSelector:
     matchLabels:
       {{- include "multiarch.selector" . | nindent 6 }}
-{{- end }}
 {{- end }}
 {{- end }}
 
