@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import re
 import ssl
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from aiohttp import web
 
 from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
+from testbed.binaries import chosen_kubernetes
 from testbed.chart import objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.objects import KubernetesObject, namespace
@@ -26,6 +28,8 @@ from tests.e2e.policies import until_free
 OURS = "multiarch-extender"
 READY_SECONDS = 60.0
 GRACE_SECONDS = 30.0
+_ONE_NAME = re.compile(r"^metadata\.name=([^,]+)$")
+_KEPT = ("Content-Type", "Content-Encoding")
 _VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 
 
@@ -56,7 +60,8 @@ class Recorder:
                 self.used.add(used)
             if answer.status == 403:
                 self.refused.add(request.raw_path)
-            passed = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.content_type})
+            kept = {name: answer.headers[name] for name in _KEPT if name in answer.headers}
+            passed = web.StreamResponse(status=answer.status, headers=kept)
             await passed.prepare(request)
             async for chunk in answer.content.iter_any():
                 await passed.write(chunk)
@@ -71,14 +76,15 @@ def _right(request: web.Request) -> Right | None:
         return None
     if parts[0] == "namespaces" and len(parts) > 2:
         parts = parts[2:]
-    resource, name = parts[0], "".join(parts[1:2])
+    resource, name = "/".join((parts[0], *parts[2:3])), "".join(parts[1:2])  # pods, pods/binding
     if resource == "selfsubjectaccessreviews":
         return None
+    chosen = name or "".join(_ONE_NAME.findall(request.query.get("fieldSelector", "")))  # as the API server takes it
     if request.method != "GET":
-        return Right(resource, _VERBS[request.method], name)
+        return Right(resource, _VERBS[request.method], chosen)
     if request.query.get("watch") in ("1", "true"):
-        return Right(resource, "watch", name)
-    return Right(resource, "get" if name else "list", name)
+        return Right(resource, "watch", chosen)
+    return Right(resource, "get" if name else "list", chosen)
 
 
 @asynccontextmanager
@@ -121,6 +127,15 @@ class InstalledChart:
             for process, (_, _, operations) in zip(processes, self.ports, strict=True):
                 await _until_ready(process, f"http://127.0.0.1:{operations}/readyz")
             yield processes
+
+    @asynccontextmanager
+    async def incomplete_replica(self) -> AsyncIterator[Process]:
+        """A replica inside the block, started and perhaps never ready; it ends without a farewell."""
+        process = self._start(len(self.ports))
+        try:
+            yield process
+        finally:
+            await asyncio.to_thread(process.stop, 0)
 
     def _start(self, index: int) -> Process:
         scheduler, admission, operations = free_port(), free_port(), free_port()
@@ -165,7 +180,8 @@ async def installed(
 ) -> AsyncIterator[InstalledChart]:
     """The objects of these values, applied; the account's kubeconfig leads to `server`. They are gone afterwards."""
     await api.apply(namespace(OURS))
-    objects = [each for each in objects_of(render(_map(values))) if each["kind"] != "ResourceQuota"]
+    rendered = objects_of(render(_map(values), kubernetes=chosen_kubernetes().version))
+    objects = [each for each in rendered if each["kind"] != "ResourceQuota"]
     for each in objects:
         await api.apply(each)
     try:
