@@ -1,0 +1,404 @@
+"""The rights of each part of the chart: a role gives what a process uses, and a verb less is missed.
+
+Kube-scheduler and the service of the second scheduler share an account; here each has a recorder of its own. That the
+webhook and the default scheduler's part use all they are given is in `test_chart.py`.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.request import urlopen
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+
+from extender.demo.registry import EmbeddedRegistry
+from testbed.api_client import ApiClient, ApiError
+from testbed.binaries import Binaries
+from testbed.certificates import Authority
+from testbed.chart import HelmMissing, find_helm
+from testbed.control_plane import LocalCluster
+from testbed.objects import KubernetesObject, fake_node, pod
+from testbed.processes import Process, free_port
+from tests.e2e.installed_chart import (
+    GRACE_SECONDS,
+    OURS,
+    READY_SECONDS,
+    InstalledChart,
+    Recorder,
+    Right,
+    balanced,
+    installed,
+    lead_to,
+    recording,
+    rights_of,
+    used_rights,
+)
+from tests.e2e.running import skip
+from tests.e2e.test_chart import MODES, ONCE_A_TAG_MOVES, PULL_SECRET
+
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm")]
+
+RBAC = "rbac.authorization.k8s.io/v1"
+LEASES = "coordination.k8s.io/v1"
+LEADER = "multiarch-extender-scheduler-leader"
+OFTEN = {"admission": {"canary_seconds": 1}}
+NAMED = {"schedulerName": "multiarch-scheduler", "imagePullSecrets": [{"name": "pull"}]}
+LATE = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "metadata": {"name": "late"},
+    "provisioner": "example.com/nobody",
+    "volumeBindingMode": "WaitForFirstConsumer",
+}
+CLAIM = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "late", "namespace": "default"},
+    "spec": {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "late",
+        "resources": {"requests": {"storage": "1Gi"}},
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def helm() -> None:
+    """Skips, or fails where everything must run, without the program."""
+    try:
+        find_helm()
+    except HelmMissing as exc:
+        skip(str(exc))
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[EmbeddedRegistry]:
+    """A registry with an image for amd64 alone, and one for both architectures."""
+    async with EmbeddedRegistry() as running:
+        running.add_manifest("team/old", "1", "linux/amd64")
+        running.add_index("team/new", "1", ["linux/amd64", "linux/arm64"])
+        yield running
+
+
+@pytest.fixture
+async def nodes(api: ApiClient) -> None:
+    """A node of each architecture, and a pull secret."""
+    await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
+    await api.apply(PULL_SECRET)
+
+
+@pytest.fixture
+async def claim(api: ApiClient) -> AsyncIterator[None]:
+    """A volume claim that is bound only once its pod has a node; nobody binds it."""
+    await api.apply(LATE)
+    await api.apply(CLAIM)
+    yield
+    await api.delete("PersistentVolumeClaim", "late")
+    with suppress(ApiError):  # gone already, where nothing protects it
+        await api.patch("PersistentVolumeClaim", "late", {"metadata": {"finalizers": None}})
+    await api.delete("StorageClass", "late", "", "storage.k8s.io/v1")
+
+
+# --- the second scheduler's kube-scheduler as a process, under the chart's account
+
+
+class Account(NamedTuple):
+    """A kubeconfig of the chart's account, whose requests go through a recorder."""
+
+    recorder: Recorder
+    kubeconfig: Path
+
+
+@asynccontextmanager
+async def account_of(chart: InstalledChart, control_plane: LocalCluster, folder: Path) -> AsyncIterator[Account]:
+    """The account by TLS: client-go sends its token over nothing else."""
+    authority = Authority(folder)
+    pair = authority.issue("recorder")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair.certificate, pair.key)
+    async with recording(control_plane) as (recorder, _):
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", recorder.handle)
+        runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=1)
+        await runner.setup()
+        try:
+            port = free_port()
+            await web.TCPSite(runner, "127.0.0.1", port, ssl_context=context).start()
+            kubeconfig: dict[str, Any] = msgspec.yaml.decode((chart.folder / "account.kubeconfig").read_bytes())
+            server = {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(authority.certificate)}
+            kubeconfig["clusters"] = [{**each, "cluster": server} for each in kubeconfig["clusters"]]
+            file = folder / "scheduler.kubeconfig"
+            file.touch(mode=0o600)
+            file.write_bytes(msgspec.yaml.encode(kubeconfig))
+            yield Account(recorder, file)
+        finally:
+            await runner.cleanup()
+
+
+@asynccontextmanager
+async def second_scheduler(chart: InstalledChart, account: Path, program: Path) -> AsyncIterator[str]:
+    """Kube-scheduler with the file and the flags of its pod, started; the address that tells whether it is ready."""
+    (text,) = (each["data"]["scheduler.yaml"] for each in chart.objects if each["kind"] == "ConfigMap")
+    configuration: dict[str, Any] = msgspec.yaml.decode(text)
+    configuration["clientConnection"] = {"kubeconfig": str(account)}
+    configuration["extenders"][0]["urlPrefix"] = f"{_service(chart)}/scheduler"
+    file = account.with_name("scheduler.yaml")
+    file.write_bytes(msgspec.yaml.encode(configuration))
+    (container,) = _container(chart.objects)
+    flags = [flag for flag in container["command"][1:] if not flag.startswith("--config=")]
+    flags += [f"--{what}-kubeconfig={account}" for what in ("authentication", "authorization")]
+    port = free_port()
+    flags += ["--bind-address=127.0.0.1", f"--secure-port={port}", f"--config={file}"]
+    process = Process("kube-scheduler", [str(program), *flags], account.with_name(f"kube-scheduler-{port}.log"))
+    try:
+        yield f"https://127.0.0.1:{port}{container['readinessProbe']['httpGet']['path']}"
+    except BaseException as exc:
+        exc.add_note(process.tail())
+        raise
+    finally:
+        await asyncio.to_thread(process.stop, GRACE_SECONDS)
+
+
+def _container(objects: Sequence[KubernetesObject]) -> list[KubernetesObject]:
+    found: list[list[KubernetesObject]] = [
+        each["spec"]["template"]["spec"]["containers"] for each in objects if each["kind"] == "Deployment"
+    ]
+    return found[0]
+
+
+def _service(chart: InstalledChart) -> str:
+    """Where the newest replica listens for kube-scheduler."""
+    return f"http://127.0.0.1:{chart.ports[-1][0]}"
+
+
+async def _until_ready(url: str) -> None:
+    async with asyncio.timeout(READY_SECONDS):
+        while not await asyncio.to_thread(_is_ready, url):
+            await asyncio.sleep(0.1)
+
+
+def _is_ready(url: str) -> bool:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # kube-scheduler makes its own certificate
+    try:
+        with urlopen(url, timeout=5, context=context) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+async def _filtered(chart: InstalledChart, made: KubernetesObject) -> list[str]:
+    """What the service leaves of two nodes that exist and one that no watch has seen; nothing if it does not answer."""
+    arguments = {"Pod": made, "NodeNames": ["amd64", "arm64", "new"]}
+    with suppress(aiohttp.ClientError):
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{_service(chart)}/scheduler/filter", data=json.dumps(arguments)) as answer,
+        ):
+            result = await answer.json(content_type=None)
+            return result.get("NodeNames") or []
+    return []
+
+
+# --- every right is used
+
+
+async def built_in_roles(api: ApiClient, objects: Sequence[KubernetesObject]) -> dict[str, KubernetesObject]:
+    """The roles of Kubernetes to which the chart binds the account, by their names."""
+    bound = [(each["roleRef"], each["metadata"].get("namespace", "")) for each in objects if "roleRef" in each]
+    return {
+        role["name"]: await api.get(role["kind"], role["name"], space, RBAC)
+        for role, space in bound
+        if not role["name"].startswith(OURS)
+    }
+
+
+def _without(objects: Sequence[KubernetesObject], name: str) -> list[KubernetesObject]:
+    return [each for each in objects if each["metadata"]["name"] != name]
+
+
+def needed(recorder: Recorder, roles: Mapping[str, Sequence[KubernetesObject]]) -> set[str]:
+    """The names of the roles that gave a right which was used, and which no other of them gives."""
+    used = used_rights(recorder, [each for group in roles.values() for each in group])
+    found = set()
+    for name, group in roles.items():
+        others = [each for other in roles if other != name for each in roles[other]]
+        if used & (rights_of(group) - rights_of(others)):
+            found.add(name)
+    return found
+
+
+@pytest.mark.usefixtures("nodes", "claim")
+async def test_the_second_scheduler_uses_every_right_it_has_and_no_other(
+    api: ApiClient, control_plane: LocalCluster, binaries: Binaries, registry: EmbeddedRegistry, tmp_path: Path
+) -> None:
+    """Kube-scheduler takes its lease and a part of each built-in role, the service all else."""
+    values = {"modes": MODES["second-scheduler"], "config": OFTEN}
+    async with (
+        recording(control_plane) as (of_service, server),
+        installed(api, control_plane, server, registry, tmp_path, values) as chart,
+        chart.replicas(1),
+        account_of(chart, control_plane, tmp_path) as (of_scheduler, account),
+        second_scheduler(chart, account, binaries.kube_scheduler) as readiness,
+    ):
+        await lead_to(api, chart.objects, chart.ports[0][1])
+        await _until_ready(readiness)
+        leader = [each for each in chart.objects if each["metadata"]["name"] == LEADER]
+        own = _without(chart.objects, LEADER)
+        roles = {name: [role] for name, role in (await built_in_roles(api, chart.objects)).items()} | {LEADER: leader}
+        created = await api.create(pod("old", f"{registry.host}/team/old:1", spec=NAMED))
+        volume = {"name": "v", "persistentVolumeClaim": {"claimName": "late"}}
+        await api.create(pod("claims", f"{registry.host}/team/new:1", spec={**NAMED, "volumes": [volume]}))
+        assert await api.wait_until_bound("old") == "amd64"
+        async with asyncio.timeout(READY_SECONDS):
+            while await _filtered(chart, created) != ["amd64", "new"]:
+                await asyncio.sleep(0.1)
+        given = [each for group in roles.values() for each in group]
+        await _settle(lambda: rights_of(own) - used_rights(of_service, own), {ONCE_A_TAG_MOVES})
+        await _settle(lambda: rights_of(leader) - used_rights(of_scheduler, given), set())
+        await _settle(lambda: needed(of_scheduler, roles), set(roles))
+        assert (of_service.refused, of_scheduler.refused) == (set(), set())
+        assert used_rights(of_service, own) == rights_of(own) - {ONCE_A_TAG_MOVES}
+        assert used_rights(of_scheduler, given) <= rights_of(given)
+
+
+async def _settle(find: Callable[[], object], wanted: object) -> None:
+    """Returns when that is found; after a while what is found instead is the failure."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(READY_SECONDS):
+            while find() != wanted:
+                await asyncio.sleep(0.1)
+    assert find() == wanted
+
+
+# --- and each is missed
+
+
+@asynccontextmanager
+async def taken_away(api: ApiClient, objects: Sequence[KubernetesObject], right: Right) -> AsyncIterator[None]:
+    """The roles among the objects give all but this right inside the block."""
+    roles = [each for each in objects if each["kind"] in ("Role", "ClusterRole") and right in rights_of([each])]
+    assert roles, right
+    for role in roles:
+        less = deepcopy(role)
+        less["rules"] = [smaller for rule in role["rules"] if (smaller := _less(rule, right))["verbs"]]
+        await api.apply(less)
+    try:
+        yield
+    finally:
+        for role in roles:
+            await api.apply(role)
+
+
+def _less(rule: KubernetesObject, right: Right) -> KubernetesObject:
+    """The rule, without the verb if it gives the right."""
+    gives = right.resource in rule["resources"] and right.name in rule.get("resourceNames", [""])
+    return {**rule, "verbs": [verb for verb in rule["verbs"] if not (gives and verb == right.verb)]}
+
+
+async def _forget_identity(api: ApiClient, objects: Sequence[KubernetesObject]) -> None:
+    """Has the next replica make a certificate, so that it needs each of the rights for that again."""
+    for each in objects:
+        if each["kind"] == "Secret":
+            await api.patch("Secret", each["metadata"]["name"], {"data": None}, OURS)
+        if each["kind"] == "Lease":
+            free = {"spec": {"holderIdentity": None}}
+            await api.patch("Lease", each["metadata"]["name"], free, OURS, LEASES)
+
+
+def _given_once(objects: Sequence[KubernetesObject], others: Sequence[KubernetesObject]) -> list[Right]:
+    """The rights of the objects that neither the other roles give, nor one of the objects for every name."""
+    rights = rights_of(objects)
+    twice = {each for each in rights if each.name and msgspec.structs.replace(each, name="") in rights}
+    return sorted(rights - twice - rights_of(others), key=repr)
+
+
+def _is_missed(recorder: Recorder, right: Right, process: Process) -> bool:
+    """Whether a request was refused, or the service says that it may not send canaries, for which it asks first."""
+    if right == Right("pods", "create"):
+        return "canary.disabled" in process.log.read_text()
+    return any(f"/{right.resource}" in path for path in recorder.refused)
+
+
+@pytest.mark.usefixtures("nodes")
+@pytest.mark.parametrize("mode", ["webhook", "second-scheduler", "default-scheduler"])
+async def test_the_service_is_refused_something_once_any_verb_is_taken_away(
+    api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, mode: str, tmp_path: Path
+) -> None:
+    """Each in turn, but those that another role gives the account too."""
+    values = {"modes": MODES[mode], "config": OFTEN if mode != "default-scheduler" else {}}
+    reviewing: list[int] = []
+    async with (
+        recording(control_plane) as (recorder, server),
+        installed(api, control_plane, server, registry, tmp_path, values) as chart,
+        balanced(reviewing) as port,
+    ):
+        if mode == "webhook":
+            await lead_to(api, chart.objects, port)
+        made = pod("new", f"{registry.host}/team/old:1", spec=NAMED)
+        created = await api.create(pod("old", f"{registry.host}/team/old:1", spec=NAMED))
+        own = _without(chart.objects, LEADER)
+        others = list((await built_in_roles(api, own)).values())
+        rights = [each for each in _given_once(own, others) if each != ONCE_A_TAG_MOVES]
+        assert rights
+        for right in rights:
+            await _forget_identity(api, chart.objects)
+            async with (
+                taken_away(api, chart.objects, right),
+                chart.incomplete_replica() as process,
+                asyncio.timeout(READY_SECONDS),
+            ):
+                recorder.refused.clear()
+                while not _is_missed(recorder, right, process):
+                    await _filtered(chart, created)
+                    if await _serves(chart):
+                        reviewing[:] = [chart.ports[-1][1]]
+                        await api.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", made)
+                    await asyncio.sleep(0.1)
+                reviewing.clear()
+
+
+async def _serves(chart: InstalledChart) -> bool:
+    """Whether the newest replica is ready."""
+    with suppress(aiohttp.ClientError):
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{chart.ports[-1][2]}/readyz") as answer,
+        ):
+            return answer.status == 200
+    return False
+
+
+async def test_the_second_scheduler_is_refused_its_lease_once_any_verb_is_taken_away(
+    api: ApiClient, control_plane: LocalCluster, binaries: Binaries, registry: EmbeddedRegistry, tmp_path: Path
+) -> None:
+    """Each verb of the leader's role in turn, but `create`, which a built-in role gives too."""
+    async with (
+        recording(control_plane) as (_, server),
+        installed(api, control_plane, server, registry, tmp_path, {"modes": MODES["second-scheduler"]}) as chart,
+        account_of(chart, control_plane, tmp_path) as (recorder, account),
+        chart.replicas(1),
+    ):
+        leader = [each for each in chart.objects if each["metadata"]["name"] == LEADER]
+        others = list((await built_in_roles(api, chart.objects)).values())
+        rights = _given_once(leader, others)
+        assert [each.verb for each in rights] == ["get", "update"]
+        for right in rights:
+            with suppress(ApiError):  # kube-scheduler's own, which an uninstallation leaves
+                await api.delete("Lease", LEADER.removesuffix("-leader"), OURS, LEASES)
+            async with (
+                taken_away(api, leader, right),
+                second_scheduler(chart, account, binaries.kube_scheduler),
+                asyncio.timeout(READY_SECONDS),
+            ):
+                recorder.refused.clear()
+                while not any("/leases" in path for path in recorder.refused):
+                    await asyncio.sleep(0.1)
