@@ -35,7 +35,12 @@ SCHEDULER = "multiarch-scheduler"
 """The name of the second scheduler in `deploy/policies`, which the chart replaces by its own."""
 
 _SECONDS = 60.0
-_ONE_TEMPLATE = ("gates", "network-policy")  # files of objects that come beside those of a mode
+_ONE_TEMPLATE = (
+    "gates",
+    "jobs-webhook",
+    "network-policy",
+    "scheduler-name-webhook",
+)  # files of objects that come beside those of a mode
 
 
 class HelmMissing(RuntimeError):

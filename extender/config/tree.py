@@ -79,6 +79,11 @@ class SelfManagedConfig(Section, frozen=True):
     """More DNS names and IP addresses for the certificate, for API servers that call a URL."""
     configurations: tuple[str, ...] = ("multiarch-webhook",)
     """MutatingWebhookConfigurations that get `caBundle` and the path with the token; all of their webhooks are ours."""
+    job_configurations: tuple[str, ...] = ()
+    """MutatingWebhookConfigurations for Jobs, which get `caBundle`, and the path of Jobs with the token."""
+    scheduler_name_configurations: tuple[str, ...] = ()
+    """MutatingWebhookConfigurations that only name the scheduler, which get `caBundle`, and their path without a token:
+    the error of a call that fails shows it to a pod's creator."""
     certificate_days: Days = 90.0
     """Life of a certificate; the next one is made when two thirds of it are over."""
     authority_days: Days = 730.0

@@ -37,7 +37,7 @@ from extender.server.managed_identity import (
     to_secret_data,
 )
 from extender.service.background import in_background
-from extender.service.outlets import REVIEWS
+from extender.service.outlets import JOBS, REVIEWS, SCHEDULER_NAMES
 
 log = structlog.get_logger()
 
@@ -60,29 +60,35 @@ class ManagedFiles(msgspec.Struct, frozen=True):
     tokens: str
 
 
+class PublishedPath(msgspec.Struct, frozen=True):
+    """A webhook's configuration that is told the authority, and the path that it calls, to which a token may belong."""
+
+    configuration: WebhookConfiguration
+    path: str
+    has_token: bool = True
+
+
 class SelfManaged:
     """Follows the Secret, and renews it while this replica leads. `folder` is for its files alone.
 
-    `reviews` is the path of reviews without the token. `names` are the DNS names and IP addresses of the server.
-    `wall_clock` gives seconds since 1970.
+    `published` is who is told of it. `names` are the DNS names and IP addresses of the server. `wall_clock` gives
+    seconds since 1970.
     """
 
     def __init__(
         self,
         secret: OwnSecret,
-        configurations: Sequence[WebhookConfiguration],
+        published: Sequence[PublishedPath],
         *,
         names: Sequence[str],
         lifetimes: IdentityLifetimes,
-        reviews: str,
         folder: Path,
         wall_clock: Callable[[], float],
     ) -> None:
         self._secret = secret
-        self._configurations = tuple(configurations)
+        self._published = tuple(published)
         self._names = tuple(names)
         self._lifetimes = lifetimes
-        self._reviews = reviews
         self._folder = folder
         self._wall_clock = wall_clock
         self._version = ""
@@ -123,11 +129,12 @@ class SelfManaged:
             RENEWALS["renewed"].inc()
             log.info("certificates.renewed", authorities=len(identity.authorities), tokens=len(identity.tokens))
         self._copy(content)
-        path = f"{self._reviews}/{identity.token_at(now)}"
-        for configuration in self._configurations:
-            if await configuration.publish(identity.bundle, path):
+        token = identity.token_at(now)
+        for each in self._published:
+            path = f"{each.path}/{token}" if each.has_token else each.path
+            if await each.configuration.publish(identity.bundle, path):
                 RENEWALS["published"].inc()
-                log.info("certificates.published", configuration=configuration.name)
+                log.info("certificates.published", configuration=each.configuration.name)
 
     def _renewed(self, content: SecretContent, now: datetime) -> ManagedIdentity:
         """What the Secret should have now. Raises InvalidCertificate for a Secret that is not ours to change."""
@@ -218,14 +225,24 @@ def _open(config: SelfManagedConfig, client: ClusterClient, folder: Path) -> Sel
     service = f"{config.service}.{client.namespace}.svc"
     return SelfManaged(
         OwnSecret(client, client.namespace, config.secret),
-        [WebhookConfiguration(client, name) for name in config.configurations],
+        _published(config, client),
         names=(service, f"{service}.cluster.local", *config.names),
         lifetimes=IdentityLifetimes(
             authority=timedelta(days=config.authority_days),
             certificate=timedelta(days=config.certificate_days),
             token=timedelta(days=config.token_days),
         ),
-        reviews=REVIEWS,
         folder=folder,
         wall_clock=time.time,
     )
+
+
+def _published(config: SelfManagedConfig, client: ClusterClient) -> list[PublishedPath]:
+    return [
+        *(PublishedPath(WebhookConfiguration(client, name), REVIEWS) for name in config.configurations),
+        *(PublishedPath(WebhookConfiguration(client, name), JOBS) for name in config.job_configurations),
+        *(
+            PublishedPath(WebhookConfiguration(client, name), SCHEDULER_NAMES, has_token=False)
+            for name in config.scheduler_name_configurations
+        ),
+    ]

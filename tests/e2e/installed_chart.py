@@ -116,6 +116,7 @@ class InstalledChart:
         self.folder, self.objects = folder, objects
         self._account, self._registry = account, registry
         self.ports: list[tuple[int, int, int]] = []
+        self.facts_port = 0
 
     @asynccontextmanager
     async def replicas(self, count: int) -> AsyncIterator[list[Process]]:
@@ -156,6 +157,11 @@ class InstalledChart:
         if "certificate" in own.get("tls", {}):
             settings["admission.tls.certificate"] = self.folder / "tls.crt"
             settings["admission.tls.key"] = self.folder / "tls.key"
+        if "facts" in yaml.safe_load(text):
+            self.facts_port = free_port()
+            settings["facts.listen"] = f"127.0.0.1:{self.facts_port}"
+            settings["facts.tls.certificate"] = self.folder / "facts.crt"
+            settings["facts.tls.key"] = self.folder / "facts.key"
         if yaml.safe_load(text)["scheduler"].get("listen", "default"):
             settings["scheduler.listen"] = f"127.0.0.1:{scheduler}"
         command = [sys.executable, "-m", "extender", "serve", "--config", str(config)]
@@ -211,11 +217,12 @@ async def finalize_namespace(api: ApiClient, name: str) -> None:
 async def lead_to(api: ApiClient, objects: Sequence[KubernetesObject], port: int) -> None:
     """The Service leads to a port of this machine; name and authority are still the chart's."""
     (service,) = (each for each in objects if each["kind"] == "Service")
-    (configuration,) = (each for each in objects if each["kind"] == "MutatingWebhookConfiguration")
+    configurations = [each for each in objects if each["kind"] == "MutatingWebhookConfiguration"]
     outside = {"type": "ExternalName", "externalName": "127.0.0.1", "clusterIP": None, "clusterIPs": None}
     await api.patch("Service", service["metadata"]["name"], {"spec": outside}, OURS)
-    configuration["webhooks"][0]["clientConfig"]["service"]["port"] = port
-    await api.apply(configuration)
+    for each in configurations:
+        each["webhooks"][0]["clientConfig"]["service"]["port"] = port
+        await api.apply(each)
 
 
 def _map(values: object) -> Mapping[str, Any]:

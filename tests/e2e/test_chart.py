@@ -7,11 +7,14 @@ import asyncio
 import base64
 import json
 import re
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
+import trustme
 
 from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
@@ -56,6 +59,7 @@ EVERYTHING = {
     "certificates": {"source": "certManager"},
     "namespace": {"create": True},
     "store": {"kind": "redis", "redis": {"address": "redis", "passwordSecret": "p", "caSecret": "c"}, "keySecret": "k"},
+    "factsService": {"enabled": True, "gatekeeperSecret": "g"},
     "registries": {"caConfigMap": "m", "hosts": {"docker.io:443": ""}, "dockerConfigSecret": "d"},
 }
 POLICIES = {
@@ -143,7 +147,15 @@ async def test_every_object_of_a_preset_in_a_mode_is_accepted(
     await api.apply(namespace(OURS))
     files = [preset] if preset else []
     policies = {} if modes == MODES["default-scheduler"] else POLICIES
-    for values in ({"modes": modes}, {"modes": modes, **EVERYTHING, **policies}):
+    everything: dict[str, Any] = {"modes": modes, **EVERYTHING, **policies}
+    if modes == MODES["default-scheduler"]:
+        del everything["factsService"]
+    if modes.get("webhook", {}).get("enabled", True):
+        everything["webhook"] = {"jobs": {"enabled": True}}
+    if "secondScheduler" in modes:
+        by = "policy" if "policy" in modes else "webhook"
+        everything["modes"] = {**modes, "secondScheduler": {"enabled": True, "outage": {"namedBy": by}}}
+    for values in ({"modes": modes}, everything):
         found = objects_of(render(values, files, hooks=True))
         assert found
         for each in found:
@@ -249,6 +261,118 @@ async def test_the_default_schedulers_part_uses_every_right_it_has_and_no_other(
                 await asyncio.sleep(0.1)
         assert recorder.refused == set()
         assert used_rights(recorder, chart.objects) == rights_of(chart.objects) - {ONCE_A_TAG_MOVES}
+
+
+async def test_jobs_of_a_queue_are_given_what_their_pods_would_get(
+    api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
+) -> None:
+    """The service makes both webhooks trust it, and call their paths with the token; with no more rights than that."""
+    await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
+    values = {"webhook": {"jobs": {"enabled": True}}, "canary": {"enabled": False}}
+    async with (
+        recording(control_plane) as (recorder, server),
+        installed(api, control_plane, server, registry, tmp_path, values) as chart,
+        chart.replicas(1),
+    ):
+        await lead_to(api, chart.objects, chart.ports[0][1])
+        queued = {"kueue.x-k8s.io/queue-name": "team"}
+        async with asyncio.timeout(READY_SECONDS):
+            while not _architectures(spec := await _template(api, f"{registry.host}/team/old:1", queued)):
+                await asyncio.sleep(0.1)
+            while not _architectures(await _dry_run(api, pod("p", f"{registry.host}/team/old:1"))):
+                await asyncio.sleep(0.1)
+        assert _architectures(spec) == ["amd64"]
+        assert _architectures(await _template(api, f"{registry.host}/team/old:1", {})) == []
+        assert recorder.refused == set()
+        configurations = {right for right in rights_of(chart.objects) if right.resource.startswith("mutating")}
+        assert {right.name for right in configurations} == {f"{OURS}-webhook", f"{OURS}-webhook-jobs"}
+        assert configurations <= used_rights(recorder, chart.objects)
+
+
+async def _template(api: ApiClient, image: str, labels: dict[str, str]) -> KubernetesObject:
+    """The spec of the pods of a Job as it would be created."""
+    template = {"spec": {"containers": [{"name": "c", "image": image}], "restartPolicy": "Never"}}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "queued", "namespace": "default", "labels": labels},
+        "spec": {"template": template, "suspend": True},
+    }
+    created = await api.request("POST", "/apis/batch/v1/namespaces/default/jobs?dryRun=All", job)
+    spec: KubernetesObject = created["spec"]["template"]["spec"]
+    return spec
+
+
+async def test_the_scheduler_is_named_by_a_webhook_of_its_own(
+    api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
+) -> None:
+    """Without the other webhook of that part, and by a path without a token; no pod is created in an outage."""
+    second = {"enabled": True, "outage": {"namedBy": "webhook"}}
+    values = {"modes": {"webhook": {"enabled": False}, "secondScheduler": second}, "canary": {"enabled": False}}
+    labelled = namespace("labelled")
+    labelled["metadata"]["labels"]["multiarch-extender.io/scheduler"] = "multiarch-scheduler"
+    await api.apply(labelled)
+    async with (
+        recording(control_plane) as (recorder, server),
+        installed(api, control_plane, server, registry, tmp_path, values) as chart,
+    ):
+        async with chart.replicas(1):
+            await lead_to(api, chart.objects, chart.ports[0][1])
+            async with asyncio.timeout(READY_SECONDS):
+                while (await _scheduler_name(api, "labelled", registry.host)) != "multiarch-scheduler":
+                    await asyncio.sleep(0.1)
+            version = "admissionregistration.k8s.io/v1"
+            await api.patch("MutatingWebhookConfiguration", f"{OURS}-scheduler", {"webhooks": []}, api_version=version)
+            await asyncio.sleep(2)  # until the API server has taken notice
+            assert await _scheduler_name(api, "labelled", registry.host) == "multiarch-scheduler"
+            assert await _scheduler_name(api, "default", registry.host) == "default-scheduler"
+            assert recorder.refused == set()
+        assert "failed calling webhook" in await _scheduler_name(api, "labelled", registry.host)
+        assert await _scheduler_name(api, "default", registry.host) == "default-scheduler"
+
+
+async def _scheduler_name(api: ApiClient, where: str, host: str) -> str:
+    """The scheduler of a pod as it would be created there, or why it would not be."""
+    made = pod("p", f"{host}/team/new:1", namespace=where)
+    try:
+        found = await api.request("POST", f"/api/v1/namespaces/{where}/pods?dryRun=All", made)
+    except ApiError as exc:
+        return str(exc)
+    return str(found["spec"]["schedulerName"])
+
+
+async def test_facts_are_told_with_the_rights_that_they_take(
+    api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
+) -> None:
+    """Beside the policy's part, to a caller with a token: of an image, and of a pod."""
+    if "mutatingadmissionpolicies" not in await _served(api, "admissionregistration.k8s.io/v1"):
+        pytest.skip("Kubernetes serves MutatingAdmissionPolicy from 1.36 on")
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(tmp_path / "facts.key")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "facts.crt")
+    context = ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
+    values = {"modes": WITH_POLICY["policy"], "factsService": {"enabled": True, "tlsSecret": "facts"}}
+    async with (
+        recording(control_plane) as (recorder, server),
+        installed(api, control_plane, server, registry, tmp_path, values) as chart,
+        chart.replicas(1),
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session,
+    ):
+        await api.create(pod("p", f"{registry.host}/team/new:1"))
+        path = f"/api/v1/namespaces/{OURS}/serviceaccounts/{OURS}-policy/token"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
+        token = (await api.request("POST", path, request))["status"]["token"]
+        headers = {"Authorization": f"Bearer {token}"}
+        found = {}
+        for query in (f"facts?image={registry.host}/team/new:1", "explain?namespace=default&pod=p"):
+            async with session.get(f"https://127.0.0.1:{chart.facts_port}/{query}", headers=headers) as answer:
+                found[query.partition("?")[0]] = await answer.json()
+                assert answer.status == 200, await answer.text()
+        assert found["facts"]["architectures"] == ["amd64", "arm64"]
+        assert recorder.refused == set()
+        facts = [each for each in chart.objects if each["metadata"]["name"].endswith("-facts")]
+        assert rights_of(facts) <= used_rights(recorder, chart.objects)
 
 
 async def test_the_policys_part_lets_pods_go_and_uses_every_right_it_has_and_no_other(

@@ -180,9 +180,8 @@ def test_each_manifest_is_what_the_chart_renders(helm: Path, name: str) -> None:
 
 
 def test_every_manifest_is_made_from_the_chart() -> None:
-    """No file is written by hand but the webhooks that name the scheduler on older clusters, and that see Jobs."""
-    by_hand = {"jobs-webhook", "scheduler-name-webhook"}
-    assert {file.stem for file in MANIFESTS.iterdir()} - by_hand == set(manifest_names())
+    """No file is written by hand."""
+    assert {file.stem for file in MANIFESTS.iterdir()} == set(manifest_names())
 
 
 def test_the_schema_is_what_the_values_say() -> None:
@@ -842,6 +841,153 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         ),
     ),
     (
+        "jobs",
+        "webhook",
+        "{webhook.jobs.enabled: true, webhook.excludeNamespaces: [team], webhook.annotations: {a: b}}",
+        lambda o: (
+            one(o, "MutatingWebhookConfiguration", "-jobs")["metadata"]["annotations"],
+            one(o, "MutatingWebhookConfiguration", "-jobs")["webhooks"][0]["clientConfig"],
+            one(o, "MutatingWebhookConfiguration", "-jobs")["webhooks"][0]["namespaceSelector"]["matchExpressions"],
+            settings_of(o)["admission"]["self_managed"]["job_configurations"],
+            one(o, "ClusterRole", "-certificates")["rules"][0]["resourceNames"],
+        ),
+        (
+            {"a": "b"},
+            {"service": {"name": "multiarch-extender-webhook", "namespace": "multiarch-extender", "port": 443}},
+            [
+                {
+                    "key": "kubernetes.io/metadata.name",
+                    "operator": "NotIn",
+                    "values": ["kube-system", "kube-node-lease", "kube-public", "multiarch-extender", "team"],
+                }
+            ],
+            ["multiarch-extender-webhook-jobs"],
+            ["multiarch-extender-webhook", "multiarch-extender-webhook-jobs"],
+        ),
+    ),
+    (
+        "jobs-by-url",
+        "webhook",
+        "{webhook: {url: 'https://a', jobs: {enabled: true, name: mine}}, certificates.source: certManager}",
+        lambda o: one(o, "MutatingWebhookConfiguration", "mine")["webhooks"][0]["clientConfig"],
+        {"url": "https://a/admission/jobs"},
+    ),
+    (
+        "jobs-and-cert-manager",
+        "webhook",
+        "{webhook.jobs.enabled: true, certificates.source: certManager}",
+        lambda o: one(o, "MutatingWebhookConfiguration", "-jobs")["metadata"]["annotations"],
+        {"cert-manager.io/inject-ca-from": "multiarch-extender/multiarch-extender-webhook"},
+    ),
+    (
+        "no-jobs",
+        "webhook",
+        "",
+        lambda o: [each["metadata"]["name"] for each in o if each["kind"] == "MutatingWebhookConfiguration"],
+        ["multiarch-extender-webhook"],
+    ),
+    (
+        "scheduler-named-by-a-webhook-that-fails-closed",
+        "second",
+        "{modes.secondScheduler.outage.namedBy: webhook, modes.secondScheduler.schedulerName: ours}",
+        lambda o: (
+            one(o, "MutatingWebhookConfiguration", "-names")["webhooks"][0]["failurePolicy"],
+            one(o, "MutatingWebhookConfiguration", "-names")["webhooks"][0]["clientConfig"]["service"]["path"],
+            one(o, "MutatingWebhookConfiguration", "-names")["webhooks"][0]["namespaceSelector"]["matchExpressions"][0][
+                "values"
+            ],
+            settings_of(o)["admission"]["self_managed"]["scheduler_name_configurations"],
+            one(o, "ClusterRole", "-certificates")["rules"][0]["resourceNames"],
+        ),
+        (
+            "Fail",
+            "/admission/scheduler-names",
+            ["ours"],
+            ["multiarch-extender-scheduler-names"],
+            ["multiarch-extender-scheduler", "multiarch-extender-scheduler-names"],
+        ),
+    ),
+    (
+        "scheduler-named-by-a-policy",
+        "second",
+        (
+            "{modes.secondScheduler.outage.namedBy: policy, modes.secondScheduler.schedulerName: ours, "
+            "modes.secondScheduler.webhook: false}"
+        ),
+        lambda o: (
+            one(o, "MutatingAdmissionPolicy", "-scheduler-name")["spec"]["matchConstraints"]["namespaceSelector"][
+                "matchLabels"
+            ],
+            "value: 'ours'" in one(o, "MutatingAdmissionPolicy")["spec"]["mutations"][0]["jsonPatch"]["expression"],
+            "multiarch-scheduler" in str(one(o, "MutatingAdmissionPolicy")),
+        ),
+        ({"multiarch-extender.io/scheduler": "ours"}, True, False),
+    ),
+    (
+        "facts",
+        "webhook",
+        "{factsService.enabled: true, factsService.tlsSecret: s, factsService.gatekeeperSecret: g}",
+        lambda o: (
+            settings_of(o)["facts"],
+            one(o, "Service", "-facts")["spec"]["ports"],
+            [each["containerPort"] for each in container_of(o)["ports"] if each["name"] == "facts"],
+            [each["secret"]["secretName"] for each in pod_of(o)["volumes"] if each["name"] in ("facts", "gatekeeper")],
+            {rule["resources"][0]: rule["verbs"] for rule in one(o, "ClusterRole", "-facts")["rules"]},
+        ),
+        (
+            {
+                "listen": ":8882",
+                "tls": {
+                    "certificate": "/etc/multiarch-extender-facts/tls.crt",
+                    "key": "/etc/multiarch-extender-facts/tls.key",
+                    "gatekeeper_ca": "/etc/multiarch-extender-gatekeeper/ca.crt",
+                },
+            },
+            [{"name": "facts", "port": 8882, "targetPort": "facts"}],
+            [8882],
+            ["s", "g"],
+            {"tokenreviews": ["create"], "subjectaccessreviews": ["create"], "pods": ["get"]},
+        ),
+    ),
+    (
+        "facts-certificate",
+        "policy",
+        "{factsService.enabled: true, certificates.source: certManager}",
+        lambda o: (
+            one(o, "Certificate", "-facts")["spec"]["dnsNames"],
+            one(o, "Certificate", "-facts")["spec"]["secretName"],
+            one(o, "Certificate", "-facts")["spec"]["issuerRef"],
+            pod_of(o)["volumes"][-1]["secret"]["secretName"],
+        ),
+        (
+            ["multiarch-extender-facts.multiarch-extender.svc"],
+            "multiarch-extender-facts-tls",
+            {"name": "multiarch-extender-authority"},
+            "multiarch-extender-facts-tls",
+        ),
+    ),
+    (
+        "facts-of-one-part",
+        "all-but-webhook",
+        "{factsService.enabled: true, factsService.tlsSecret: s}",
+        lambda o: (
+            one(o, "Service", "-facts")["spec"]["selector"]["app.kubernetes.io/component"],
+            [each["metadata"]["name"] for each in o if "facts" in each.get("data", {}).get("config.yaml", "")],
+        ),
+        ("policy", ["multiarch-extender-policy"]),
+    ),
+    (
+        "facts-ingress",
+        "policy",
+        (
+            "{factsService.enabled: true, factsService.tlsSecret: s, networkPolicy.ingress.enabled: true, "
+            "networkPolicy.ingress.facts: [{podSelector: {}}]}"
+        ),
+        lambda o: one(o, "NetworkPolicy")["spec"]["ingress"][0],
+        {"ports": [{"protocol": "TCP", "port": 8882}], "from": [{"podSelector": {}}]},
+    ),
+    ("no-facts", "webhook", "", lambda o: "facts" in settings_of(o), False),
+    (
         "policy-alone",
         "policy",
         "",
@@ -1442,6 +1588,13 @@ REFUSED: list[tuple[str, str]] = [
     ("modes.webhook: true", r"/modes/webhook': got boolean, want object"),
     ("modes.policy.replicas: 0", r"/modes/policy/replicas': minimum: got 0, want 1"),
     ("modes.policy.webhook: true", r"/modes/policy': additional properties 'webhook' not allowed"),
+    (
+        "modes.secondScheduler.outage.namedBy: both",
+        r"/modes/secondScheduler/outage/namedBy': value must be one of 'nothing', 'webhook', 'policy'",
+    ),
+    ("factsService: true", r"/factsService': got boolean, want object"),
+    ("webhook.jobs: true", r"/webhook/jobs': got boolean, want object"),
+    ("networkPolicy.ingress.facts: [a]", r"/networkPolicy/ingress/facts/0': got string, want object"),
     ("uninstall.seconds: 5", r"/uninstall/seconds': minimum: got 5, want 10"),
     ("rbac.ownAccountPolicy: 1", r"/rbac/ownAccountPolicy': got number, want boolean"),
     ("modes.webhok.enabled: true", r"/modes': additional properties 'webhok' not allowed"),
@@ -1618,6 +1771,32 @@ CONTRADICTIONS: list[tuple[str, str, str]] = [
     ("webhook", "config: {cluster: {mode: none}}", "config.cluster.mode (for modes.webhook): the chart decides it"),
     ("webhook", "config: {facts: {listen: ':1'}}", "config.facts.listen (for modes.webhook): the chart decides it"),
     (
+        "webhook",
+        "factsService.enabled: true",
+        "factsService.tlsSecret: callers send tokens, so name a Secret with tls.crt and tls.key",
+    ),
+    (
+        "default",
+        "{factsService.enabled: true, factsService.tlsSecret: s}",
+        "factsService.enabled: the pods of modes.defaultScheduler",
+    ),
+    (
+        "webhook",
+        "{factsService.enabled: true, factsService.tlsSecret: s, webhook.port: 8882}",
+        "webhook.port: 8882 is that of facts",
+    ),
+    ("policy", "webhook.jobs.enabled: true", "webhook.jobs.enabled: modes.webhook is off"),
+    (
+        "webhook",
+        "config: {admission: {self_managed: {job_configurations: [a]}}}",
+        "config.admission.self_managed.job_configurations (for modes.webhook): the chart decides it. Use webhook.jobs",
+    ),
+    (
+        "second",
+        "{modes.secondScheduler.webhook: false, modes.secondScheduler.outage.namedBy: webhook}",
+        "modes.secondScheduler.outage.namedBy: webhook needs the listener of modes.secondScheduler.webhook",
+    ),
+    (
         "second",
         "config: {admission: {scheduler_name: a}}",
         "config.admission.scheduler_name (for modes.secondScheduler): the chart decides it",
@@ -1686,6 +1865,13 @@ def test_a_cluster_without_mutating_policies_has_no_policy_mode(helm: Path, vers
     """The message names the version that has them, and what to use instead."""
     with pytest.raises(RenderingRefused, match=re.escape(f"this cluster ({version}) does not serve Mutating")):
         render(MODES[mode], kubernetes=version)
+
+
+def test_a_cluster_without_mutating_policies_names_no_scheduler_by_one(helm: Path) -> None:
+    """The message says what to use instead."""
+    given = merged(MODES["second"], values("modes.secondScheduler.outage.namedBy: policy"))
+    with pytest.raises(RenderingRefused, match=r"has from 1\.36 on\. Use webhook in place of policy"):
+        render(given, kubernetes="v1.35.2")
 
 
 def test_kubernetes_before_1_30_is_refused(helm: Path) -> None:

@@ -45,9 +45,11 @@ def test_the_chart_renders_what_the_command_prints() -> None:
         find_helm()
     except HelmMissing as exc:
         pytest.skip(str(exc))
-    modes = {"webhook": {"enabled": False}, "policy": {"enabled": True, "name": OWN_ACCOUNT[1]}}
+    second = {"enabled": True, "outage": {"namedBy": "policy"}}
+    policy = {"enabled": True, "name": OWN_ACCOUNT[1]}
+    modes = {"webhook": {"enabled": False}, "policy": policy, "secondScheduler": second}
     rendered = {(each["kind"], each["metadata"]["name"]): each for each in objects_of(render({"modes": modes}))}
-    for name in (Name.OWN_ACCOUNT, Name.GATE):
+    for name in Name:
         for each in yaml.safe_load_all((DEPLOY / "policies" / f"{name}.yaml").read_text()):
             found = rendered[each["kind"], each["metadata"]["name"]]
             del found["metadata"]["labels"]

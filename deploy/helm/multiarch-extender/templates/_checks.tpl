@@ -19,6 +19,7 @@
 {{- include "multiarch.checks.network" . -}}
 {{- include "multiarch.checks.certificates" .Values.certificates -}}
 {{- include "multiarch.checks.store" .Values.store -}}
+{{- include "multiarch.checks.facts" . -}}
 {{- $names := dict -}}
 {{- range $mode := include "multiarch.modes" . | fromYamlArray -}}
 {{- $part := merge (dict "root" $ "values" (get $modes $mode)) (include (printf "multiarch.part.%s" $mode) $ | fromYaml) -}}
@@ -37,6 +38,13 @@
 {{- $policy := .Values.modes.policy -}}
 {{- if and $policy.enabled (not (semverCompare ">=1.36.0-0" (include "multiarch.kubernetes" .))) -}}
 {{- include "multiarch.refuse" (printf "modes.policy.enabled: this cluster (%s) does not serve MutatingAdmissionPolicy, which Kubernetes has from 1.36 on. Use modes.webhook with config.admission.unknown gate, which holds pods whose images are not known." .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- $second := .Values.modes.secondScheduler -}}
+{{- if and $second.enabled (eq $second.outage.namedBy "policy") (not (semverCompare ">=1.36.0-0" (include "multiarch.kubernetes" .))) -}}
+{{- include "multiarch.refuse" (printf "modes.secondScheduler.outage.namedBy: this cluster (%s) does not serve MutatingAdmissionPolicy, which Kubernetes has from 1.36 on. Use webhook in place of policy." .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if and $second.enabled (eq $second.outage.namedBy "webhook") (not $second.webhook) -}}
+{{- include "multiarch.refuse" "modes.secondScheduler.outage.namedBy: webhook needs the listener of modes.secondScheduler.webhook. Set that to true, or use policy." -}}
 {{- end -}}
 {{- if and $policy.enabled .Values.modes.webhook.enabled -}}
 {{- range $name := list "name" "config" -}}
@@ -103,6 +111,9 @@
 {{- if and $webhook.pathTokenSecret (not .webhooks) -}}
 {{- include "multiarch.refuse" "webhook.pathTokenSecret: no webhook is on. Set modes.webhook.enabled, or leave the Secret out." -}}
 {{- end -}}
+{{- if and $webhook.jobs.enabled (not .values.modes.webhook.enabled) -}}
+{{- include "multiarch.refuse" "webhook.jobs.enabled: modes.webhook is off, whose pods answer about Jobs. Set modes.webhook.enabled, or leave it out." -}}
+{{- end -}}
 {{- if and $webhook.url (.values.modes.webhook.enabled) .values.modes.secondScheduler.enabled .values.modes.secondScheduler.webhook -}}
 {{- include "multiarch.refuse" "webhook.url: two webhooks are on (modes.webhook and modes.secondScheduler.webhook), and one address cannot be both. Switch one off." -}}
 {{- end -}}
@@ -134,6 +145,20 @@
 {{- end -}}
 {{- if and .certManager.issuerRef.name (ne .source "certManager") -}}
 {{- include "multiarch.refuse" (printf "certificates.certManager.issuerRef.name: certificates.source is %s. Set it to certManager, or leave the issuer out." .source) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "multiarch.checks.facts" -}}
+{{- $facts := .Values.factsService -}}
+{{- $modes := .Values.modes -}}
+{{- if and $facts.enabled (not (or $modes.webhook.enabled $modes.policy.enabled $modes.secondScheduler.enabled)) -}}
+{{- include "multiarch.refuse" "factsService.enabled: the pods of modes.defaultScheduler are on the host's network and tell no facts. Add modes.webhook." -}}
+{{- end -}}
+{{- if and $facts.enabled (not $facts.tlsSecret) (ne .Values.certificates.source "certManager") -}}
+{{- include "multiarch.refuse" (printf "factsService.tlsSecret: callers send tokens, so name a Secret with tls.crt and tls.key for %s.%s.svc, or set certificates.source to certManager. The authority that the service makes itself is made known to the API server alone." (include "multiarch.facts" .) .Release.Namespace) -}}
+{{- end -}}
+{{- if and $facts.enabled (eq (int .Values.webhook.port) 8882) -}}
+{{- include "multiarch.refuse" "webhook.port: 8882 is that of facts. Choose another one, such as 10250." -}}
 {{- end -}}
 {{- end }}
 
@@ -206,6 +231,8 @@ admission.self_managed.secret: The chart makes it, of the part's name.
 admission.self_managed.lease: The chart makes it, of the part's name.
 admission.self_managed.service: The chart makes it, of the part's name.
 admission.self_managed.configurations: The chart makes it, of the part's name.
+admission.self_managed.job_configurations: Use webhook.jobs.
+admission.self_managed.scheduler_name_configurations: Use modes.secondScheduler.outage.
 admission.self_managed.names: Use webhook.url.
 {{- else }}
 admission.self_managed: Its certificate comes by certificates.source, which is not selfManaged, or it has no webhook.
@@ -218,7 +245,8 @@ operations.metrics_listen: Monitors of the chart ask port 8881.
 cluster.mode: It is the cluster that the chart is installed in.
 cluster.kubeconfig: It is the cluster that the chart is installed in.
 cluster.context: It is the cluster that the chart is installed in.
-facts.listen: It has neither the rights nor the port for it; leave it out, or use deploy/manifests with your own.
+facts.listen: Use factsService.enabled.
+facts.tls: Use factsService.tlsSecret.
 cache.url: Use store.kind.
 cache.key_file: Use store.keySecret.
 registry.ca_files: Use registries.caConfigMap.

@@ -74,6 +74,35 @@ app.kubernetes.io/component: {{ .component }}
 {{- if and (include "multiarch.has-webhook" .) (eq .root.Values.certificates.source "selfManaged") }}true{{ end }}
 {{- end }}
 
+{{/* Whether a part has a webhook of Jobs; empty if not. */}}
+{{- define "multiarch.has-jobs" -}}
+{{- if and (eq .mode "webhook") .root.Values.webhook.jobs.enabled }}true{{ end }}
+{{- end }}
+
+{{- define "multiarch.jobs" -}}
+{{ .root.Values.webhook.jobs.name | default (printf "%s-jobs" (include "multiarch.name" .)) }}
+{{- end }}
+
+{{/* Whether a part has a webhook that only names the scheduler; empty if not. */}}
+{{- define "multiarch.has-scheduler-names" -}}
+{{- if and (eq .mode "secondScheduler") (eq .values.outage.namedBy "webhook") }}true{{ end }}
+{{- end }}
+
+{{- define "multiarch.scheduler-names" -}}
+{{ .values.outage.webhookName | default (printf "%s-names" (include "multiarch.name" .)) }}
+{{- end }}
+
+{{/* The names of a part's MutatingWebhookConfigurations, as a list. */}}
+{{- define "multiarch.configurations" -}}
+- {{ include "multiarch.name" . }}
+{{- if include "multiarch.has-jobs" . }}
+- {{ include "multiarch.jobs" . }}
+{{- end }}
+{{- if include "multiarch.has-scheduler-names" . }}
+- {{ include "multiarch.scheduler-names" . }}
+{{- end }}
+{{- end }}
+
 {{/* Whether a part has a webhook; empty if not. */}}
 {{- define "multiarch.has-webhook" -}}
 {{- if or (eq .mode "webhook") (and (eq .mode "secondScheduler") .values.webhook) }}true{{ end }}
@@ -83,6 +112,23 @@ app.kubernetes.io/component: {{ .component }}
 {{- define "multiarch.has-webhooks" -}}
 {{- $modes := .Values.modes -}}
 {{- if or $modes.webhook.enabled (and $modes.secondScheduler.enabled $modes.secondScheduler.webhook) }}true{{ end }}
+{{- end }}
+
+{{/* Whether a part tells facts: the first of those that can; empty if not. */}}
+{{- define "multiarch.has-facts" -}}
+{{- $modes := .root.Values.modes -}}
+{{- $chosen := ternary "webhook" (ternary "policy" "secondScheduler" $modes.policy.enabled) $modes.webhook.enabled -}}
+{{- if and .root.Values.factsService.enabled (eq .mode $chosen) }}true{{ end }}
+{{- end }}
+
+{{/* The name of the Service for facts. */}}
+{{- define "multiarch.facts" -}}
+{{ include "multiarch.fullname" . }}-facts
+{{- end }}
+
+{{/* The Secret with the certificate for facts. */}}
+{{- define "multiarch.facts.secret" -}}
+{{ .Values.factsService.tlsSecret | default (printf "%s-tls" (include "multiarch.facts" .)) }}
 {{- end }}
 
 {{/* Whether the API server holds pods by a policy, and a part lets them go; empty if not. */}}

@@ -113,9 +113,9 @@ The URL that the API server calls. The service puts a token behind the path, and
 Fields that this chart leaves out, caBundle and the path of a Service, are left alone by every upgrade.
 */}}
 {{- define "multiarch.url" -}}
-{{- $url := printf "%s/admission/pods" .root.Values.webhook.url -}}
-{{- if eq .root.Values.certificates.source "selfManaged" -}}
-{{- $found := lookup "admissionregistration.k8s.io/v1" "MutatingWebhookConfiguration" "" (include "multiarch.name" .) -}}
+{{- $url := print .part.root.Values.webhook.url .path -}}
+{{- if and .hasToken (eq .part.root.Values.certificates.source "selfManaged") -}}
+{{- $found := lookup "admissionregistration.k8s.io/v1" "MutatingWebhookConfiguration" "" .name -}}
 {{- range ($found | default dict).webhooks -}}
 {{- if hasPrefix (printf "%s/" $url) (.clientConfig.url | default "") -}}{{- $url = .clientConfig.url -}}{{- end -}}
 {{- end -}}
@@ -192,7 +192,7 @@ metadata:
 rules:
 - apiGroups: [admissionregistration.k8s.io]
   resources: [mutatingwebhookconfigurations]
-  resourceNames: [{{ $name }}]
+  resourceNames: [{{ include "multiarch.configurations" . | fromYamlArray | join ", " }}]
   verbs: [get, patch]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -271,11 +271,7 @@ spec:
     algorithm: ECDSA
     rotationPolicy: Always
   issuerRef:
-    {{- if $values.certificates.certManager.issuerRef.name }}
-    {{- toYaml $values.certificates.certManager.issuerRef | nindent 4 }}
-    {{- else }}
-    name: {{ include "multiarch.fullname" .root }}-authority
-    {{- end }}
+    {{- include "multiarch.issuer" .root | nindent 4 }}
 {{- end }}
 ---
 {{- if eq $values.certificates.source "existingSecret" }}
@@ -299,41 +295,12 @@ spec:
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingWebhookConfiguration
 metadata:
-  name: {{ $name }}
-  labels:
-    {{- include "multiarch.labels" .root | nindent 4 }}
-    {{- with $values.webhook.labels }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
-  {{- $annotations := deepCopy $values.webhook.annotations }}
-  {{- if eq $values.certificates.source "certManager" }}
-  {{- $_ := set $annotations "cert-manager.io/inject-ca-from" (printf "%s/%s" $space $name) }}
-  {{- end }}
-  {{- with $annotations }}
-  annotations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
+  {{- include "multiarch.configuration.metadata" (dict "part" . "name" $name) | nindent 2 }}
 webhooks:
 - name: pods.{{ $name }}.multiarch-extender.io
   admissionReviewVersions: [v1]
   clientConfig:
-    {{- if $values.webhook.url }}
-    url: {{ include "multiarch.url" . }}
-    {{- else }}
-    service:
-      name: {{ $name }}
-      namespace: {{ $space }}
-      {{- if not (or $values.webhook.pathTokenSecret (eq $values.certificates.source "selfManaged")) }}
-      path: /admission/pods
-      {{- end }}
-      port: 443
-    {{- end }}
-    {{- with $values.certificates.caBundle }}
-    caBundle: {{ b64enc . }}
-    {{- end }}
-    {{- if eq $values.certificates.source "selfManaged" }}
-    # The service writes caBundle, and a path with a token; upgrades leave both as they are.
-    {{- end }}
+    {{- include "multiarch.configuration.client" (dict "part" . "name" $name "path" "/admission/pods" "hasToken" true) | trim | nindent 4 }}
   rules:
   - apiGroups: [""]
     apiVersions: [v1]
@@ -376,20 +343,7 @@ webhooks:
   # Pods about which the service would say nothing are not even sent. A pod that already asks for an architecture is:
   # it may still get a toleration, and its author a warning if its images do not run there.
   matchConditions:
-  - name: not-bound-yet
-    expression: "!has(object.spec.nodeName) || object.spec.nodeName == ''"
-  - name: no-mirror-of-a-static-pod
-    expression: "!has(object.metadata.annotations) || !('kubernetes.io/config.mirror' in object.metadata.annotations)"
-  - name: not-of-a-daemonset  # its controller judges nodes by the template, not by what its pods are given
-    expression: >-
-      !has(object.metadata.ownerReferences) ||
-      !object.metadata.ownerReferences.exists(owner,
-        owner.kind == 'DaemonSet' && has(owner.controller) && owner.controller)
-  - name: not-ignored
-    expression: >-
-      !has(object.metadata.annotations) ||
-      !('multiarch-extender.io/mode' in object.metadata.annotations) ||
-      object.metadata.annotations['multiarch-extender.io/mode'] != 'ignore'
+  {{- include "multiarch.conditions" . | nindent 2 }}
   {{- with $values.webhook.matchConditions }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -398,4 +352,76 @@ webhooks:
 {{/* admission.wait_seconds of a part. */}}
 {{- define "multiarch.wait" -}}
 {{ dig "admission" "wait_seconds" 1.5 (include "multiarch.settings" . | fromYaml) }}
+{{- end }}
+
+{{/* The issuer of certificates by cert-manager. */}}
+{{- define "multiarch.issuer" -}}
+{{- if .Values.certificates.certManager.issuerRef.name -}}
+{{ toYaml .Values.certificates.certManager.issuerRef }}
+{{- else -}}
+name: {{ include "multiarch.fullname" . }}-authority
+{{- end }}
+{{- end }}
+
+{{/* Conditions on pods that every webhook of ours has. */}}
+{{- define "multiarch.conditions" -}}
+- name: not-bound-yet
+  expression: "!has(object.spec.nodeName) || object.spec.nodeName == ''"
+- name: no-mirror-of-a-static-pod
+  expression: "!has(object.metadata.annotations) || !('kubernetes.io/config.mirror' in object.metadata.annotations)"
+- name: not-of-a-daemonset  # its controller judges nodes by the template, not by what its pods are given
+  expression: >-
+    !has(object.metadata.ownerReferences) ||
+    !object.metadata.ownerReferences.exists(owner,
+      owner.kind == 'DaemonSet' && has(owner.controller) && owner.controller)
+- name: not-ignored
+  expression: >-
+    !has(object.metadata.annotations) ||
+    !('multiarch-extender.io/mode' in object.metadata.annotations) ||
+    object.metadata.annotations['multiarch-extender.io/mode'] != 'ignore'
+{{- end }}
+
+{{/* Metadata of a MutatingWebhookConfiguration: a dict of part and name. */}}
+{{- define "multiarch.configuration.metadata" -}}
+{{- $root := .part.root -}}
+name: {{ .name }}
+labels:
+  {{- include "multiarch.labels" $root | nindent 2 }}
+  {{- with $root.Values.webhook.labels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- $annotations := deepCopy $root.Values.webhook.annotations }}
+{{- if eq $root.Values.certificates.source "certManager" }}
+{{- $_ := set $annotations "cert-manager.io/inject-ca-from" (printf "%s/%s" $root.Release.Namespace (include "multiarch.name" .part)) }}
+{{- end }}
+{{- with $annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/*
+How the API server calls a webhook: a dict of part, name, path and hasToken. The path with a token is left to who knows
+the token.
+*/}}
+{{- define "multiarch.configuration.client" -}}
+{{- $values := .part.root.Values -}}
+{{- $isTold := or $values.webhook.pathTokenSecret (eq $values.certificates.source "selfManaged") -}}
+{{- if $values.webhook.url }}
+url: {{ include "multiarch.url" . }}
+{{- else }}
+service:
+  name: {{ include "multiarch.name" .part }}
+  namespace: {{ .part.root.Release.Namespace }}
+  {{- if not (and .hasToken $isTold) }}
+  path: {{ .path }}
+  {{- end }}
+  port: 443
+{{- end }}
+{{- with $values.certificates.caBundle }}
+caBundle: {{ b64enc . }}
+{{- end }}
+{{- if eq $values.certificates.source "selfManaged" }}
+# The service writes caBundle{{ if .hasToken }}, and a path with a token; upgrades leave both as they are{{ else }}; upgrades leave it as it is{{ end }}.
+{{- end }}
 {{- end }}

@@ -52,6 +52,13 @@
 {{- if include "multiarch.has-gates" . -}}
 {{- $_ := set $chart.admission "gate" (dict "lease" (include "multiarch.gates.lease" .)) -}}
 {{- end -}}
+{{- if include "multiarch.has-facts" . -}}
+{{- $tls := dict "certificate" "/etc/multiarch-extender-facts/tls.crt" "key" "/etc/multiarch-extender-facts/tls.key" -}}
+{{- if $values.factsService.gatekeeperSecret -}}
+{{- $_ := set $tls "gatekeeper_ca" "/etc/multiarch-extender-gatekeeper/ca.crt" -}}
+{{- end -}}
+{{- $_ := set $chart "facts" (dict "listen" ":8882" "tls" $tls) -}}
+{{- end -}}
 {{- $cache := dict -}}
 {{- if eq $values.store.kind "memory" -}}
 {{- $_ := set $cache "url" "memory:" -}}
@@ -84,6 +91,12 @@
 {{- $identity := dict "secret" (print $name "-identity") "lease" (print $name "-certificates") -}}
 {{- $_ := set $identity "service" $name -}}
 {{- $_ := set $identity "configurations" (list $name) -}}
+{{- if include "multiarch.has-jobs" . -}}
+{{- $_ := set $identity "job_configurations" (list (include "multiarch.jobs" .)) -}}
+{{- end -}}
+{{- if include "multiarch.has-scheduler-names" . -}}
+{{- $_ := set $identity "scheduler_name_configurations" (list (include "multiarch.scheduler-names" .)) -}}
+{{- end -}}
 {{- with values (include "multiarch.host" . | fromYaml) -}}{{- $_ := set $identity "names" . -}}{{- end -}}
 {{ toYaml $identity }}
 {{- end }}
