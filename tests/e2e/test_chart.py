@@ -18,6 +18,7 @@ import trustme
 
 from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
+from testbed.binaries import chosen_kubernetes
 from testbed.chart import CHART, HelmMissing, find_helm, objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.objects import KubernetesObject, fake_node, kept_to, namespace, pod
@@ -156,7 +157,7 @@ async def test_every_object_of_a_preset_in_a_mode_is_accepted(
         by = "policy" if "policy" in modes else "webhook"
         everything["modes"] = {**modes, "secondScheduler": {"enabled": True, "outage": {"namedBy": by}}}
     for values in ({"modes": modes}, everything):
-        found = objects_of(render(values, files, hooks=True))
+        found = objects_of(render(values, files, kubernetes=chosen_kubernetes().version, hooks=True))
         assert found
         for each in found:
             await api.apply(each, dry_run=each["kind"] != "Namespace")  # what is in a namespace needs it
