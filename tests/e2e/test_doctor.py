@@ -257,3 +257,14 @@ async def test_without_an_installation_it_says_so(api: ApiClient, control_plane:
     assert said.code == 1
     assert "no Deployment or DaemonSet has the labels app.kubernetes.io/name=multiarch-extender" in said.output
     assert "--selector" in said.output
+
+
+async def test_of_the_policy_alone_it_says_nothing(
+    api: ApiClient, control_plane: LocalCluster, tmp_path: Path
+) -> None:
+    """Where no webhook is served, none is missed."""
+    modes = {"webhook": {"enabled": False}, "policy": {"enabled": True}}
+    async with open_schedulers(api, control_plane, tmp_path, modes) as installation:
+        said = await installation.doctor("-o", "json")
+        assert said.wrong() == {}, said.output
+        assert await installation.doctor() == (0, "")
