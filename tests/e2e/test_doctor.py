@@ -259,9 +259,7 @@ async def test_without_an_installation_it_says_so(api: ApiClient, control_plane:
     assert "--selector" in said.output
 
 
-async def test_of_the_policy_alone_it_says_nothing(
-    api: ApiClient, control_plane: LocalCluster, tmp_path: Path
-) -> None:
+async def test_of_the_policy_alone_it_says_nothing(api: ApiClient, control_plane: LocalCluster, tmp_path: Path) -> None:
     """Where no webhook is served, none is missed."""
     modes = {"webhook": {"enabled": False}, "policy": {"enabled": True}}
     async with open_schedulers(api, control_plane, tmp_path, modes) as installation:

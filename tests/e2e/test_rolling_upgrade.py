@@ -1,0 +1,143 @@
+"""An upgrade of the chart from one version to another and back, under reviews: none is missed.
+
+kube-apiserver, kube-scheduler and the Deployment's controller are real; the pods' containers are processes.
+"""
+
+import asyncio
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from testbed.api_client import ApiClient, ApiError, connect
+from testbed.binaries import Binaries
+from testbed.chart import CHART, HelmMissing, find_helm
+from testbed.cluster_provider import running_scheduler
+from testbed.control_plane import LocalCluster
+from testbed.objects import KubernetesObject, kept_to, pod
+from testbed.playground import CONTROLLERS, add_fake_nodes
+from testbed.process_kubelet import open_process_kubelet
+from testbed.service_proxy import open_service_proxy
+from testbed.shipped_files import Mode, scheduler_configuration
+from tests.e2e.running import skip
+from tests.e2e.world import Tally
+
+pytestmark = pytest.mark.e2e
+
+OURS = "multiarch-extender"
+WEBHOOK = f"{OURS}-webhook"
+CALLERS = 4
+PACE_SECONDS = 0.02
+ROLLOUT_SECONDS = 120.0
+GROUP = "apps/v1"
+
+
+class Cluster:
+    """A cluster with the chart's release, whose pods run as processes."""
+
+    def __init__(self, api: ApiClient, kubeconfig: Path, registry: str, helm: Path) -> None:
+        self.api, self._kubeconfig, self._registry, self._helm = api, kubeconfig, registry, helm
+        self.reviews = 0
+        self.missed: list[str] = []
+
+    async def run_helm(self, *arguments: str) -> None:
+        """Runs helm for the release. Raises CalledProcessError."""
+        command = [str(self._helm), *arguments, f"--kubeconfig={self._kubeconfig}", f"--namespace={OURS}"]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    async def release(self, verb: str, tag: str) -> None:
+        """Installs the chart with the image of that tag, or upgrades to it."""
+        registry = self._registry
+        values = [f"image.registry={registry}", f"image.tag={tag}", f"config.registry.plain_http={{{registry}}}"]
+        values += [f"config.registry.allow={{*,{registry}}}", "config.admission.canary_seconds=5"]
+        new = ["--create-namespace"] if verb == "install" else []
+        await self.run_helm(verb, OURS, str(CHART), *new, *(f"--set={each}" for each in values))
+
+    async def wait_for_images(self, tag: str) -> None:
+        """Returns when both replicas are of that tag and ready, and no other pod of the part is left."""
+        async with asyncio.timeout(ROLLOUT_SECONDS):
+            while True:
+                pods = [each for each in await self.api.list("Pod", OURS) if _is_replica(each)]
+                if len(pods) == 2 and all(_is_ready(each) and _tag_of(each) == tag for each in pods):
+                    return
+                await asyncio.sleep(0.1)
+
+    @asynccontextmanager
+    async def reviewing(self) -> AsyncIterator[None]:
+        """Has pods of an amd64-only image reviewed all the time, and counts those that come back as they were."""
+        tasks = [asyncio.create_task(self._review()) for _ in range(CALLERS)]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _review(self) -> None:
+        made = pod("p", f"{self._registry}/shop/legacy:1.0")
+        while True:
+            try:
+                found = await self.api.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", made)
+                if kept_to(found["spec"], "kubernetes.io/arch") != ["amd64"]:
+                    self.missed.append("unpatched")
+            except ApiError as exc:
+                self.missed.append(str(exc))
+            self.reviews += 1
+            await asyncio.sleep(PACE_SECONDS)
+
+
+def _is_replica(found: KubernetesObject) -> bool:
+    return bool(found["metadata"]["labels"].get("app.kubernetes.io/component") == "webhook")
+
+
+def _is_ready(found: KubernetesObject) -> bool:
+    conditions = found["status"].get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _tag_of(found: KubernetesObject) -> str:
+    image: str = found["spec"]["containers"][0]["image"]
+    return image.rpartition(":")[2]
+
+
+@pytest.fixture
+async def cluster(binaries: Binaries, controller_manager: Path) -> AsyncIterator[Cluster]:
+    """A cluster of its own, whose API server reaches Services."""
+    try:
+        helm = find_helm()
+    except HelmMissing as exc:
+        skip(str(exc))
+    with tempfile.TemporaryDirectory() as name:  # tmp_path is too long for a socket
+        socket = Path(name) / "services.socket"
+        with LocalCluster(binaries, socket) as running:
+            async with AsyncExitStack() as stack:
+                api = await stack.enter_async_context(connect(running.kubeconfig))
+                registry = await add_fake_nodes(stack, api, running, Path(name))
+                stack.enter_context(running.running_controllers(controller_manager, *CONTROLLERS))
+                stack.enter_context(running_scheduler(running, scheduler_configuration(Mode.DEFAULT, "")))
+                kubelet = await stack.enter_async_context(open_process_kubelet(api, running.kubeconfig, Path(name)))
+                await stack.enter_async_context(open_service_proxy(socket, kubelet.locate))
+                yield Cluster(api, running.kubeconfig, registry, helm)
+
+
+async def test_a_rolling_upgrade_and_the_way_back_miss_no_review(cluster: Cluster, tally: Tally) -> None:
+    """Helm waits until doctor has seen the webhook at work; certificate and token stay as they are."""
+    await cluster.release("install", "0.1.0")
+    await cluster.wait_for_images("0.1.0")
+    started = time.monotonic()
+    async with cluster.reviewing():
+        await cluster.release("upgrade", "0.2.0")
+        await cluster.wait_for_images("0.2.0")
+        await cluster.run_helm("rollback", OURS, "1")
+        await cluster.wait_for_images("0.1.0")
+    seconds = time.monotonic() - started
+    tally.figures.append(
+        f"rolling upgrade and rollback: {cluster.reviews} reviews in {seconds:.0f} s, {len(cluster.missed)} missed"
+    )
+    assert cluster.reviews > 100
+    assert cluster.missed == []
