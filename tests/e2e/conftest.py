@@ -16,9 +16,10 @@ import pytest
 
 from testbed.api_client import ApiClient, connect, empty
 from testbed.binaries import Binaries, BinariesMissing, find_binaries, find_controller_manager
+from testbed.chart import HelmMissing, find_helm
 from testbed.control_plane import LocalCluster
 from testbed.nodes.programs import Containerd, NodePrograms
-from tests.e2e.running import RealImages, find_or_skip, find_programs, open_real_images
+from tests.e2e.running import RealImages, find_or_skip, find_programs, open_real_images, skip
 from tests.e2e.world import Tally, World, open_world
 
 TALLY = pytest.StashKey[Tally]()
@@ -97,6 +98,15 @@ def binaries(pytestconfig: pytest.Config) -> Binaries:
 def controller_manager(pytestconfig: pytest.Config) -> Path:
     """The program kube-controller-manager, which is built when a test first asks for it."""
     return find_or_skip(pytestconfig, find_controller_manager)
+
+
+@pytest.fixture(scope="session")
+def helm_program() -> Path:
+    """The newest helm; a test that takes it is skipped without one, or fails where everything must run."""
+    try:
+        return find_helm()
+    except HelmMissing as exc:
+        skip(str(exc))
 
 
 @pytest.fixture(scope="session")

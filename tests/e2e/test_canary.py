@@ -17,14 +17,12 @@ import trustme
 from extender.demo.registry import EmbeddedRegistry
 from extender.placement.gate import GATE
 from testbed.api_client import ApiClient, ApiError, connect
-from testbed.chart import HelmMissing, find_helm
 from testbed.control_plane import LocalCluster
 from testbed.objects import pod
 from testbed.processes import free_port
 from tests.e2e.installed_chart import InstalledChart, balanced, installed, lead_to, recording
-from tests.e2e.running import skip
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm")]
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
 ADMISSIONREGISTRATION = "admissionregistration.k8s.io/v1"
 NAME = "multiarch-extender-webhook"
@@ -35,15 +33,6 @@ WAIT_SECONDS = 60.0
 OFTEN = {"config": {"admission": {"canary_seconds": PERIOD_SECONDS}}}
 ALONE = {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True}}
 OPT_IN = {"webhook": {"namespaceSelector": {"matchLabels": {"multiarch-extender.io/admission": "enabled"}}}}
-
-
-@pytest.fixture(scope="session")
-def helm() -> None:
-    """Skips, or fails where everything must run, without the program."""
-    try:
-        find_helm()
-    except HelmMissing as exc:
-        skip(str(exc))
 
 
 class Installation:

@@ -19,7 +19,7 @@ import trustme
 from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
 from testbed.binaries import chosen_kubernetes
-from testbed.chart import CHART, HelmMissing, find_helm, objects_of, render
+from testbed.chart import CHART, objects_of, render
 from testbed.control_plane import LocalCluster
 from testbed.objects import KubernetesObject, fake_node, kept_to, namespace, pod
 from tests.e2e.installed_chart import (
@@ -36,9 +36,8 @@ from tests.e2e.installed_chart import (
     used_rights,
 )
 from tests.e2e.policies import GATE, gates_of, run_policies, until_held
-from tests.e2e.running import skip
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm")]
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
 PRESETS = sorted(CHART.glob("values-*.yaml"))
 ONCE_A_TAG_MOVES = Right("pods", "list", "")  # test_drift.py moves one, under the shipped rights
@@ -79,15 +78,6 @@ KINDS = {
     "prometheusrules": "PrometheusRule",
     "issuers": "Issuer",
 }
-
-
-@pytest.fixture(scope="session")
-def helm() -> None:
-    """Skips, or fails where everything must run, without the program."""
-    try:
-        find_helm()
-    except HelmMissing as exc:
-        skip(str(exc))
 
 
 # --- what the API server says of the objects

@@ -23,7 +23,6 @@ from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
 from testbed.binaries import Binaries
 from testbed.certificates import Authority
-from testbed.chart import HelmMissing, find_helm
 from testbed.control_plane import LocalCluster
 from testbed.objects import KubernetesObject, fake_node, pod
 from testbed.processes import Process, free_port
@@ -41,10 +40,9 @@ from tests.e2e.installed_chart import (
     rights_of,
     used_rights,
 )
-from tests.e2e.running import skip
 from tests.e2e.test_chart import MODES, ONCE_A_TAG_MOVES, PULL_SECRET
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm")]
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
 RBAC = "rbac.authorization.k8s.io/v1"
 LEASES = "coordination.k8s.io/v1"
@@ -68,15 +66,6 @@ CLAIM = {
         "resources": {"requests": {"storage": "1Gi"}},
     },
 }
-
-
-@pytest.fixture(scope="session")
-def helm() -> None:
-    """Skips, or fails where everything must run, without the program."""
-    try:
-        find_helm()
-    except HelmMissing as exc:
-        skip(str(exc))
 
 
 @pytest.fixture

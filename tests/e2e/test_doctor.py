@@ -13,7 +13,6 @@ import yaml
 
 from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient
-from testbed.chart import HelmMissing, find_helm
 from testbed.control_plane import LocalCluster
 from testbed.objects import KubernetesObject, pod
 from tests.e2e.examined_installation import (
@@ -27,19 +26,9 @@ from tests.e2e.examined_installation import (
     server_of,
 )
 from tests.e2e.installed_chart import OURS, installed
-from tests.e2e.running import skip
 from tests.unit.docs.pages import blocks, page
 
-pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(autouse=True)
-def helm() -> None:
-    """Skips, or fails where everything must run, without the program."""
-    try:
-        find_helm()
-    except HelmMissing as exc:
-        skip(str(exc))
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
 
 async def test_of_a_right_installation_it_says_nothing(

@@ -13,26 +13,15 @@ import pytest
 
 from extender.cluster.dry_run import restricted_pod
 from testbed.api_client import ApiClient
-from testbed.chart import HelmMissing, find_helm
 from testbed.control_plane import LocalCluster
 from tests.e2e.chart_hooks import WORKLOADS, Hook, hook_of, hooks_of
 from tests.e2e.examined_installation import SECONDS, WEBHOOK, Installation, open_installation
 from tests.e2e.installed_chart import Right, rights_of, used_rights
-from tests.e2e.running import skip
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
 
 IMAGE: Mapping[str, Any] = {"image": {"registry": "registry.example.org"}}
 DEFAULT_PODS = "/api/v1/namespaces/default/pods"
-
-
-@pytest.fixture(autouse=True)
-def helm() -> None:
-    """Skips, or fails where everything must run, without the program."""
-    try:
-        find_helm()
-    except HelmMissing as exc:
-        skip(str(exc))
 
 
 @asynccontextmanager

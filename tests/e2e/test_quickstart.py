@@ -7,22 +7,17 @@ from pathlib import Path
 import pytest
 
 from testbed.binaries import KUBECTL, Binaries, build
-from testbed.chart import HelmMissing, find_helm
 from testbed.playground import CHECKOUT, ENVIRONMENT
 from tests.e2e.quickstart import TRANSCRIPT, walk_through
-from tests.e2e.running import find_or_skip, skip
+from tests.e2e.running import find_or_skip
 from tests.e2e.world import Tally
 
 pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-def clients(pytestconfig: pytest.Config, controller_manager: Path) -> None:
-    """Skips, or fails where everything must run, without helm, which takes long to build; builds kubectl."""
-    try:
-        find_helm()
-    except HelmMissing as exc:
-        skip(str(exc))
+def clients(pytestconfig: pytest.Config, controller_manager: Path, helm_program: Path) -> None:
+    """helm, which takes long to build, and kubectl, which is built here."""
     find_or_skip(pytestconfig, lambda: build(KUBECTL))
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from testbed.api_client import ApiClient, ApiError, connect
 from testbed.binaries import Binaries
-from testbed.chart import CHART, HelmMissing, find_helm
+from testbed.chart import CHART
 from testbed.cluster_provider import running_scheduler
 from testbed.control_plane import LocalCluster
 from testbed.objects import KubernetesObject, kept_to, pod
@@ -23,7 +23,6 @@ from testbed.playground import CONTROLLERS, add_fake_nodes
 from testbed.process_kubelet import open_process_kubelet
 from testbed.service_proxy import open_service_proxy
 from testbed.shipped_files import Mode, scheduler_configuration
-from tests.e2e.running import skip
 from tests.e2e.world import Tally
 
 pytestmark = pytest.mark.e2e
@@ -106,12 +105,8 @@ def _tag_of(found: KubernetesObject) -> str:
 
 
 @pytest.fixture
-async def cluster(binaries: Binaries, controller_manager: Path) -> AsyncIterator[Cluster]:
+async def cluster(binaries: Binaries, controller_manager: Path, helm_program: Path) -> AsyncIterator[Cluster]:
     """A cluster of its own, whose API server reaches Services."""
-    try:
-        helm = find_helm()
-    except HelmMissing as exc:
-        skip(str(exc))
     with tempfile.TemporaryDirectory() as name:  # tmp_path is too long for a socket
         socket = Path(name) / "services.socket"
         with LocalCluster(binaries, socket) as running:
@@ -122,7 +117,7 @@ async def cluster(binaries: Binaries, controller_manager: Path) -> AsyncIterator
                 stack.enter_context(running_scheduler(running, scheduler_configuration(Mode.DEFAULT, "")))
                 kubelet = await stack.enter_async_context(open_process_kubelet(api, running.kubeconfig, Path(name)))
                 await stack.enter_async_context(open_service_proxy(socket, kubelet.locate))
-                yield Cluster(api, running.kubeconfig, registry, helm)
+                yield Cluster(api, running.kubeconfig, registry, helm_program)
 
 
 async def test_a_rolling_upgrade_and_the_way_back_miss_no_review(cluster: Cluster, tally: Tally) -> None:

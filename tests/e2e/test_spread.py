@@ -2,10 +2,9 @@
 
 import pytest
 
-from testbed.chart import HelmMissing, find_helm, objects_of, render
+from testbed.chart import objects_of, render
 from testbed.objects import KubernetesObject, fake_node, pod
 from testbed.shipped_files import Mode
-from tests.e2e.running import skip
 from tests.e2e.world import World
 
 pytestmark = pytest.mark.e2e
@@ -33,19 +32,10 @@ async def test_replicas_stand_on_both_architectures(world: World, spread: str) -
                 assert placed["amd64"] >= REPLICAS * 3 // 10
 
 
-@pytest.fixture(scope="module")
-def helm() -> None:
-    """Skips, or fails where everything must run, without the program."""
-    try:
-        find_helm()
-    except HelmMissing as exc:
-        skip(str(exc))
-
-
+@pytest.mark.usefixtures("helm_program")
 @pytest.mark.parametrize("zones", [0, 2])
-async def test_replicas_of_the_service_itself_stand_on_different_hosts(helm: None, world: World, zones: int) -> None:
+async def test_replicas_of_the_service_itself_stand_on_different_hosts(world: World, zones: int) -> None:
     """As the chart has them, on nodes with and without a label that tells their zone."""
-    del helm
     for number in range(4):
         labels = {"topology.kubernetes.io/zone": f"zone-{number % zones}"} if zones else {}
         await world.api.create(fake_node(f"node-{number}", "amd64", cpu="64", labels=labels))
