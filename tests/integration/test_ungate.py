@@ -112,6 +112,7 @@ async def test_what_holds_pods_is_deleted_first_and_pods_held_meanwhile_are_let_
     assert out.splitlines()[-1] == "4 pods with our gate or its label in all namespaces: 4 ungated"
 
 
+@pytest.mark.slow  # it tries for ten seconds
 async def test_what_may_not_be_deleted_is_said_and_pods_are_let_go_all_the_same(api: ApiServer, tmp_path: Path) -> None:
     """Exit code 1; a lenient call ends with 0, and says the same."""
     for lenient, expected in (([], 1), (["--lenient"], 0)):
