@@ -84,9 +84,10 @@ def shortened(rules: str, window: str) -> str:
     return re.sub(r"offset \d+[mhd]\b", f"offset {window}", re.sub(r"\[\d+[mhd]\]", f"[{window}]", text))
 
 
-def firing(alert: str) -> str:
-    """Returns the query of an alert that fires."""
-    return f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
+def firing(alert: str, **labels: str) -> str:
+    """Returns the query of an alert that fires, with these labels."""
+    wanted = {"alertname": alert, "alertstate": "firing", **labels}
+    return "ALERTS{" + ",".join(f'{name}="{value}"' for name, value in wanted.items()) + "}"
 
 
 async def values(session: aiohttp.ClientSession, server: DebianPrometheus, query: str) -> list[float]:

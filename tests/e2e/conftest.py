@@ -71,13 +71,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds the ends of the programs' logs to the report of a failed test."""
+    """Adds the ends of the programs' logs to the report of a failed test, and the failure again, below them."""
     report = yield
     cluster, world = item.funcargs.get("control_plane"), item.funcargs.get("world")
     if report.failed and isinstance(cluster, LocalCluster):
         report.sections.append(("control plane", cluster.logs()))
     if report.failed and isinstance(world, World):
         report.sections.append(("services", world.logs()))
+    if report.failed:
+        report.sections.append(("failure", report.longreprtext[-2_000:]))
     return report
 
 

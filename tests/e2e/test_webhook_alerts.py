@@ -8,8 +8,8 @@ import contextlib
 import math
 import re
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,10 @@ pytestmark = pytest.mark.e2e
 
 NAME = "pods.multiarch-webhook.multiarch-extender.io"
 PREFIX = "apiserver_admission_webhook_"
-FAIL_OPEN, CALLS_FAIL, SLOW = "MultiarchWebhookFailsOpen", "MultiarchWebhookCallsFail", "MultiarchWebhookSlow"
+FAIL_OPEN, CALLS_FAIL, SLOW = (
+    firing(alert, name=NAME)
+    for alert in ("MultiarchWebhookFailsOpen", "MultiarchWebhookCallsFail", "MultiarchWebhookSlow")
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +56,22 @@ def prometheus() -> Path:
         skip(str(exc))
 
 
-@contextmanager
-def reading(program: Path, folder: Path, cluster: LocalCluster, service: ExtenderProcess) -> Iterator[DebianPrometheus]:
-    """Prometheus, which reads the service and the API server; its rules look back over ten seconds."""
+@asynccontextmanager
+async def reading(
+    session: aiohttp.ClientSession, program: Path, folder: Path, cluster: LocalCluster, service: ExtenderProcess
+) -> AsyncIterator[DebianPrometheus]:
+    """Prometheus, which reads the service and the API server; its rules look back over ten seconds.
+
+    To the rules whatever earlier tests had the API server count is new at first, so that alerts may fire: the block
+    begins when none does.
+    """
     rules = folder / "rules.yaml"
     rules.write_text(shortened((CHART / "files" / "rules.yaml").read_text(), "10s"))
     target = service.operations_url.removeprefix("http://")
     with DebianPrometheus(program, folder, target, rules, cluster.apiserver_scraping()) as server:
+        await until(session, server, 'sum_over_time(up{job="kube-apiserver"}[20s]) > 2', found=True)
+        for alert in (FAIL_OPEN, CALLS_FAIL, SLOW):
+            await until(session, server, alert, found=False)
         yield server
 
 
@@ -111,20 +123,21 @@ async def test_alerts_about_calls_that_fail_fire_and_end(
     service = await world.start_service(mode=Mode.WEBHOOK)
     await world.register_webhook(service)
     closed = f"https://{LOOPBACK}:{free_port()}"
-    async with aiohttp.ClientSession() as session:
-        with reading(prometheus, tmp_path, control_plane, service) as server:
-            await until(session, server, 'sum_over_time(up{job="kube-apiserver"}[20s]) > 2', found=True)
-            async with reviewing(world):
-                await call(world, service, "Ignore", closed)
-                await until(session, server, firing(FAIL_OPEN), found=True)
-                await call(world, service, "Fail", closed)
-                await until(session, server, firing(CALLS_FAIL), found=True)
-                await call(world, service, "Ignore")
-                await until(session, server, firing(FAIL_OPEN), found=False)
-                await until(session, server, firing(CALLS_FAIL), found=False)
-                for panel in API_SERVER.panels:
-                    for query in panel.queries:
-                        await has_number(session, server, query.expression.replace("$__rate_interval", "30s"))
+    async with (
+        aiohttp.ClientSession() as session,
+        reading(session, prometheus, tmp_path, control_plane, service) as server,
+        reviewing(world),
+    ):
+        await call(world, service, "Ignore", closed)
+        await until(session, server, FAIL_OPEN, found=True)
+        await call(world, service, "Fail", closed)
+        await until(session, server, CALLS_FAIL, found=True)
+        await call(world, service, "Ignore")
+        await until(session, server, FAIL_OPEN, found=False)
+        await until(session, server, CALLS_FAIL, found=False)
+        for panel in API_SERVER.panels:
+            for query in panel.queries:
+                await has_number(session, server, query.expression.replace("$__rate_interval", "30s"))
     assert {labels["type"] for labels in await label_sets(world, "fail_open_count")} == {"admit"}
     # The API server may have counted denials (no_error) of earlier tests.
     assert "calling_webhook_error" in {labels["error_type"] for labels in await label_sets(world, "rejection_count")}
@@ -136,15 +149,15 @@ async def test_the_alert_about_slow_reviews_fires_and_ends(
     """Whatever is called takes connections and says nothing, so that each review takes the webhook's three seconds."""
     service = await world.start_service(mode=Mode.WEBHOOK)
     await world.register_webhook(service)
-    async with aiohttp.ClientSession() as session:
-        with (
-            socket.create_server((LOOPBACK, 0), backlog=1024) as mute,
-            reading(prometheus, tmp_path, control_plane, service) as server,
-        ):
-            async with reviewing(world):
-                url = f"https://{LOOPBACK}:{mute.getsockname()[1]}"
-                await call(world, service, "Ignore", url, timeoutSeconds=3)
-                await until(session, server, firing(SLOW), found=True)
-                await call(world, service, "Ignore")
-                await until(session, server, firing(SLOW), found=False)
+    async with (
+        aiohttp.ClientSession() as session,
+        reading(session, prometheus, tmp_path, control_plane, service) as server,
+        reviewing(world),
+    ):
+        with socket.create_server((LOOPBACK, 0), backlog=1024) as mute:
+            url = f"https://{LOOPBACK}:{mute.getsockname()[1]}"
+            await call(world, service, "Ignore", url, timeoutSeconds=3)
+            await until(session, server, SLOW, found=True)
+            await call(world, service, "Ignore")
+            await until(session, server, SLOW, found=False)
     assert {labels["type"] for labels in await label_sets(world, "admission_duration_seconds_count")} == {"admit"}
