@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import inspect
+import os
 from collections.abc import AsyncIterator
 
 import pytest
@@ -17,6 +18,13 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are processors for this one, for `-n auto`: tests also wait."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return usable + 1
 
 
 @pytest.fixture(autouse=True)
