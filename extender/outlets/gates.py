@@ -8,6 +8,7 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
 import msgspec
 import structlog
@@ -53,7 +54,8 @@ _OUTCOMES = (*(outcome.value for outcome in ReleaseOutcome if outcome is not Rel
 _SETTLED = (ReleaseOutcome.KNOWN, ReleaseOutcome.EXEMPT, ReleaseOutcome.OBSERVED)
 RELEASES = counter(
     "multiarch_gates_releases_total",
-    "Held pods that were let go, by what was decided; bare: the patch was invalid, so the gate alone was taken off.",
+    "Held pods that were let go, by what was decided; bare: the patch was invalid, or against a policy of the cluster, "
+    "so the gate alone was taken off.",
     "outcome",
     _OUTCOMES,
 )
@@ -67,7 +69,7 @@ HELD_SECONDS = histogram(
 REFUSALS = counter(
     "multiarch_gates_refused_patches_total",
     "Patches of held pods that did not succeed: the pod had changed, the patch was invalid, the pod was gone, we may "
-    "not, or the API server could not be reached.",
+    "not or a policy of the cluster is against it, or the API server could not be reached.",
     "why",
     ("conflict", "invalid", "gone", "forbidden", "unavailable"),
 )
@@ -85,6 +87,21 @@ OLDEST = gauge(
 )
 
 _POD = msgspec.json.Decoder(GatedPod)
+
+_REASONS = {400: "forbidden", 403: "forbidden", 404: "gone", 409: "conflict", 422: "invalid"}
+# What the API server says of a patch that a policy or a webhook of the cluster denies. Both choose the status of that,
+# and 403 is also for a right that we lack.
+_DENIALS = ("denied request", "denied the request")
+
+
+def _reason_of(status: int) -> str:
+    """The label of `REFUSALS` for the status of an answer; 0 for none."""
+    return _REASONS.get(status, "unavailable")
+
+
+def _is_denied(refusal: ClusterRefused) -> bool:
+    """Whether the API server would refuse the patch again: it is invalid, or the cluster's own rules are against it."""
+    return refusal.status == 422 or (refusal.status < 500 and any(text in refusal.said for text in _DENIALS))
 
 
 class GateController:
@@ -245,7 +262,7 @@ class GateController:
         try:
             await self._send(held, release.patch)
         except ClusterRefused as exc:
-            if exc.status != 422:
+            if not _is_denied(exc):
                 raise
             await self._release_bare(held, pod, exc)
         else:
@@ -281,8 +298,8 @@ class GateController:
             self._pace.note(began, self._clock())
 
     async def _release_bare(self, held: HeldPod, pod: GatedPod, refusal: ClusterRefused) -> None:
-        """Takes the gate alone off a pod whose patch is invalid, unless the pod is another one by now."""
-        REFUSALS["invalid"].inc()
+        """Takes the gate alone off a pod whose patch is denied, unless the pod is another one by now."""
+        REFUSALS[_reason_of(refusal.status)].inc()
         version = held.version
         if not await self._read(held):
             return
@@ -304,18 +321,17 @@ class GateController:
                               "Normal" if is_known else "Warning")  # fmt: skip
         self._pods.forget(held)
 
-    def _tell_held(self, held: HeldPod, reason: str) -> None:
+    def _tell_held(self, held: HeldPod, reason: str, kind: Literal["Normal", "Warning"] = "Normal") -> None:
         if reason != held.told and held.events < _MOST_EVENTS:
             held.told = reason
             held.events += 1
-            self._events.tell(held.reference, "WaitingForImagePlatforms", f"held: {reason}")
+            self._events.tell(held.reference, "WaitingForImagePlatforms", f"held: {reason}", kind)
 
     def _retry(self, held: HeldPod, exc: ClusterError) -> None:
         """Has the pod judged again: at once after a conflict, since it has changed; else later and later."""
-        status = exc.status if isinstance(exc, ClusterRefused) else 0
-        why = {404: "gone", 409: "conflict", 422: "invalid", 403: "forbidden"}.get(status, "unavailable")
+        why = _reason_of(exc.status if isinstance(exc, ClusterRefused) else 0)
         REFUSALS[why].inc()
-        if status == 404:
+        if why == "gone":
             self._pods.forget(held)
             return
         held.failures += 1
@@ -325,6 +341,7 @@ class GateController:
             return
         if why in ("forbidden", "invalid"):
             log.warning("gate.patch_refused", pod=held.key, why=str(exc))
+            self._tell_held(held, f"the API server refuses to have it let go: {exc}", "Warning")
         self._later(held, _RETRY.seconds(held.failures, self._random))
 
     def _wait(self, held: HeldPod, question: PodQuestion) -> None:

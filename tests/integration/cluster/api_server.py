@@ -78,7 +78,7 @@ class ApiServer:
         self.url = ""
         self.requests: list[Request] = []
         self.tokens: set[str] = set()  # that are accepted; if empty, requests need no token
-        self.refusals: list[tuple[Kind, Refusal]] = []  # one for the next request of its kind
+        self.refusals: list[tuple[Kind | Literal["patch"], Refusal]] = []  # one for the next request of its kind
         self.forbidden: set[tuple[str, str]] = set()  # verb and resource, as answered to who asks for its own rights
         self.is_open = asyncio.Event()  # while it is cleared, lists and gets wait
         self.is_open.set()
@@ -160,7 +160,7 @@ class ApiServer:
         if self.tokens and request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
             raise Refusal(401, "Unauthorized")
         for index, (kind, refusal) in enumerate(self.refusals):
-            if kind == request.kind:
+            if kind == request.kind or (kind == "patch" and request.method == "PATCH"):
                 del self.refusals[index]
                 raise refusal
 

@@ -304,6 +304,44 @@ async def test_invalid_patch_leads_to_the_gate_alone(cluster: Cluster, tmp_path:
     assert (RELEASES["bare"].value, REFUSALS["invalid"].value) == (before[0] + 1, before[1] + 1)
 
 
+DENIALS = [
+    (403, "pods \"odd\" is forbidden: ValidatingAdmissionPolicy 'pools' with binding 'pools' denied request: no"),
+    (403, 'admission webhook "validation.gatekeeper.sh" denied the request: [pools] no toleration may be added'),
+    (400, 'admission webhook "validate.kyverno.svc-fail" denied the request: no affinity'),
+]
+
+
+@pytest.mark.parametrize(("status", "said"), DENIALS)
+async def test_patch_that_the_clusters_own_rules_deny_leads_to_the_gate_alone(
+    cluster: Cluster, tmp_path: Path, status: int, said: str
+) -> None:
+    """It would be denied each time, and the pod held for ever: past its limit too."""
+    before = RELEASES["bare"].value, REFUSALS["forbidden"].value
+    cluster.api.refusals += [("patch", Refusal(status, said))]
+    cluster.create("odd", "app:1")
+    async with controlled(cluster, tmp_path):
+        await cluster.is_released("odd")
+        text = await cluster.is_told("ImagePlatformsUnresolved")
+    assert f"HTTP {status}" in text
+    assert "affinity" not in cluster.stored("odd")["spec"]
+    assert len(cluster.patches()) == 2
+    assert (RELEASES["bare"].value, REFUSALS["forbidden"].value) == (before[0] + 1, before[1] + 1)
+
+
+async def test_pod_that_may_not_be_let_go_says_so(cluster: Cluster, tmp_path: Path) -> None:
+    """A rule denies the gate alone as well: an event tells, once for all tries."""
+    cluster.api.refusals += [("patch", Refusal(*DENIALS[0]))] * 6
+    cluster.create("odd", "app:1")
+    async with controlled(cluster, tmp_path):
+        await cluster.is_told("WaitingForImagePlatforms")
+        await cluster.is_released("odd")
+        await cluster.is_told("ImagePlatformsKnown")
+    [(kind, text)] = [(kind, text) for reason, kind, text in cluster.told() if reason == "WaitingForImagePlatforms"]
+    assert kind == "Warning"
+    assert "refuses to have it let go" in text
+    assert "denied request: no" in text
+
+
 async def test_recreated_pod_is_another_pod(cluster: Cluster, tmp_path: Path) -> None:
     """Of the same name, with another image: what was decided about the first does not reach it."""
     cluster.create("twin", "late:1")
@@ -344,7 +382,7 @@ async def test_pod_that_is_gone_is_forgotten(cluster: Cluster, tmp_path: Path) -
 @pytest.mark.parametrize("status", [403, 429, 500, 503])
 async def test_failed_patch_is_sent_again(cluster: Cluster, tmp_path: Path, status: int) -> None:
     """Later and later, but a pod is not forgotten."""
-    cluster.api.refusals += [("send", Refusal(status))] * 3
+    cluster.api.refusals += [("patch", Refusal(status))] * 3
     cluster.create("stubborn", "app:1")
     async with controlled(cluster, tmp_path):
         await cluster.is_released("stubborn")
