@@ -11,8 +11,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from testbed.api_client import ApiClient, ApiError
 from testbed.control_plane import LocalCluster
 from testbed.extender_process import ExtenderProcess
+from testbed.objects import KubernetesObject
 from testbed.shipped_files import Mode
 from testbed.tcp_proxy import open_tcp_proxy
 from tests.e2e.gates import create_gated, gated_pod, observed, proxied_account, spread, start_controller
@@ -259,3 +261,66 @@ async def ungate(world: World, *arguments: str) -> str:
     out, _ = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0
     return out.decode()
+
+
+async def test_rule_of_the_cluster_against_what_images_need(world: World) -> None:
+    """It denies each change of a pod's affinity, with HTTP 403: the gate alone comes off, and an event says why."""
+    where = await world.namespace()
+    rule, named = {"apiVersion": "admissionregistration.k8s.io/v1"}, {"name": f"{where}-affinity"}
+    policy = rule | {
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": named,
+        "spec": {
+            "matchConstraints": {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": where}},
+                "resourceRules": [
+                    {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["UPDATE"]}
+                ],
+            },
+            "validations": [
+                {
+                    "expression": "object.spec.?affinity == oldObject.spec.?affinity",
+                    "message": "affinity is not to be changed",
+                    "reason": "Forbidden",
+                }
+            ],
+        },
+    }
+    binding = rule | {
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": named,
+        "spec": {"policyName": named["name"], "validationActions": ["Deny"]},
+    }
+    manifest = gated_pod("ruled", world.images.arm, where, "amd64")
+    await world.api.create(manifest)
+    await world.api.apply(policy)
+    await world.api.apply(binding)
+    try:
+        terms = [{"matchExpressions": [{"key": "rule", "operator": "Exists"}]}]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        change = {"spec": {"affinity": {"nodeAffinity": required}}}
+        path = f"/api/v1/namespaces/{where}/pods/ruled?dryRun=All"
+        async with asyncio.timeout(15):
+            while not await is_forbidden(world.api, path, change):
+                await asyncio.sleep(0.1)
+        async with observed(world, where) as releases:
+            await start_controller(world)
+            await releases.are(1)
+        text = await world.api.wait_for_event("ruled", "ImagePlatformsUnresolved", where)
+    finally:
+        for each in (binding, policy):
+            await world.api.delete(each["kind"], named["name"], "", rule["apiVersion"])
+    assert text.startswith(
+        "let go (bare): the API server refused what its images need, so only the gate was taken off:"
+    )
+    assert "HTTP 403" in text
+    assert (await world.api.get("Pod", "ruled", where))["spec"]["affinity"] == manifest["spec"]["affinity"]
+
+
+async def is_forbidden(api: ApiClient, path: str, change: KubernetesObject) -> bool:
+    """Whether the API server answers 403 to the merge patch."""
+    try:
+        await api.request("PATCH", path, change, content_type="application/merge-patch+json")
+    except ApiError as exc:
+        return exc.status == 403
+    return False
