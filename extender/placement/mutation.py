@@ -24,7 +24,7 @@ from extender.placement.additions import (
     take_back,
     write_record,
 )
-from extender.placement.annotations import Mode, Overrides
+from extender.placement.annotations import REASON, Mode, Overrides
 from extender.placement.creation import Creation, narrow, read_creation
 from extender.placement.facts import Fit, ImageFact, PodImage, RunsOn, fit, known_platforms, may_be_kept
 from extender.placement.gate import ImpossiblePods, Unresolved, has_gate, hold, is_gated, let_go
@@ -315,9 +315,13 @@ def _would_be(would: ObservedOutcome) -> dict[str, str]:
 
 
 def _letting_go(creation: Creation) -> list[Operation]:
-    """The operations that take our gate off the pod and change nothing else; none if it has none."""
+    """The operations that take our gate off the pod, and what a policy has written of it; none if it has no gate."""
     before, after = creation.document(), creation.document()
-    let_go(after)
+    if is_gated(after):
+        let_go(after)
+        annotations = look(after, ADDED_PATH[:-1])
+        if isinstance(annotations, dict):
+            annotations.pop(REASON, None)
     return diff(before, after)
 
 

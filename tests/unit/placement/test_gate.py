@@ -208,6 +208,22 @@ def test_daemon_sets_pod_is_never_held() -> None:
     assert (gates_of(patched), label_of(patched)) == ([], None)
 
 
+@pytest.mark.parametrize(
+    ("spec", "namespace"),
+    [({"runtimeClassName": "wasm"}, {}), ({}, {MODE: "observe"}), ({}, {MODE: "ignore"})],
+    ids=["exempt", "observed", "ignored"],
+)
+def test_reason_of_a_policy_goes_with_its_gate(spec: dict[str, Any], namespace: dict[str, str]) -> None:
+    """The pod would say for ever that it is held, and its own annotations stay."""
+    notes = {REASON: "not looked up yet; the pod is held", "team": "a"}
+    metadata = {"labels": {GATED_LABEL: GATED}, "annotations": notes}
+    patched = after(
+        pod(metadata=metadata, schedulingGates=[OURS], **spec), COLD, admission=HOLDING, namespace=namespace
+    )
+    assert (gates_of(patched), label_of(patched)) == ([], None)
+    assert patched["metadata"]["annotations"] == {"team": "a"}
+
+
 def test_scheduler_name_is_given_to_held_pods() -> None:
     """It cannot be given later."""
     admission = settings("required", "multiarch", unknown="gate")
