@@ -90,8 +90,9 @@ def _own_account(choice: PolicyChoice) -> PolicyFile:
 def _gate(choice: PolicyChoice) -> PolicyFile:
     comment = (
         "Holds each new pod by a scheduling gate until the platforms of its images are known. It needs nothing of ours "
-        "to run: during an outage pods are created and wait. Somebody has to let them go, so apply it when the service "
-        f"is ready, and delete it before the service. Kubernetes {_version_text()} or later."
+        "to run: during an outage pods are created and wait. Somebody has to let them go, so apply it when a service "
+        f"with admission.unknown: gate is ready, and delete it before the service. Kubernetes {_version_text()} or "
+        "later."
     )
     return PolicyFile(Name.GATE, comment, gating_policy(choice.namespaces))
 

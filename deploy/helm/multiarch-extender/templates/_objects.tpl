@@ -312,8 +312,8 @@ webhooks:
   {{- if eq .mode "webhook" }}
   # An outage does not keep pods from being created. Those that were missed are checked by the scheduler's side where
   # second-scheduler.yaml or default-scheduler.yaml is in use, and by nothing where the webhook is alone, unless
-  # deploy/policies/gate.yaml (1.36) holds them until the service is back. A service that is silent costs each pod the
-  # whole timeout.
+  # deploy/policies/gate.yaml (1.36, with admission.unknown: gate) holds them until the service is back. A service that
+  # is silent costs each pod the whole timeout.
   {{- else }}
   # An outage does not keep pods from being created. One that names no scheduler then goes to the default one, which
   # asks nobody about its images, unless deploy/policies/scheduler-name.yaml (1.36) or scheduler-name-webhook.yaml names
