@@ -20,6 +20,7 @@ from extender.cli.installation_objects import (
     InstalledWorkload,
     bound_pods,
     called_names,
+    gating_policies,
     list_objects,
     missing_rights,
     read_certificate,
@@ -42,6 +43,7 @@ from extender.images.reference import parse_reference
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import ReportedPod
 from extender.logs import configure_logs
+from extender.placement.gate import UnknownImages
 from extender.placement.patch import look
 from extender.reports.installation import (
     SKEW_SECONDS,
@@ -222,7 +224,7 @@ class Examination:
         elif unseen := _asked_by_unseen_schedulers(workloads):
             seen = "the cluster's own kube-scheduler has its configuration in a file of the control plane"
             yield CheckFinding(CheckName.SCHEDULER, unseen, CheckState.UNCHECKED, seen, "give it as --scheduler-config")
-        for check in (self._judge_webhooks, self._judge_nodes, self._judge_registries):
+        for check in (self._judge_webhooks, self._judge_gates, self._judge_nodes, self._judge_registries):
             async for finding in check(client, workloads):
                 yield finding
 
@@ -346,6 +348,36 @@ class Examination:
         created = str(look(result.pod, ["metadata", "creationTimestamp"]) or "")
         if created:
             yield _judge_clock(created)
+
+    async def _judge_gates(
+        self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
+    ) -> AsyncIterator[CheckFinding]:
+        """Whether somebody lets go of the pods that a policy of the API server holds."""
+        try:
+            policies = await gating_policies(client, self._selector)
+        except ClusterRefused as exc:
+            yield CheckFinding(
+                CheckName.GATES, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may list policies"
+            )
+            return
+        releasing = [
+            each.part.subject
+            for each in workloads
+            if each.config and each.config.admission.unknown is UnknownImages.GATE
+        ]
+        if not releasing and any(each.config is None for each in workloads):
+            return  # which check `settings` says
+        for policy in policies:
+            subject = f"MutatingAdmissionPolicy {policy}"
+            if releasing:
+                seen = f"{', '.join(releasing)} lets go of the pods that it holds"
+                yield CheckFinding(CheckName.GATES, subject, CheckState.FINE, seen)
+            else:
+                yield CheckFinding(
+                    CheckName.GATES, subject, CheckState.WRONG,
+                    "it holds new pods, and no part of the installation lets them go",
+                    "set admission.unknown to gate, or delete the policy and run multiarch-extender ungate -A",
+                )  # fmt: skip
 
     async def _judge_nodes(
         self, client: ClusterClient, workloads: Sequence[InstalledWorkload]

@@ -21,12 +21,15 @@ from extender.kubernetes.authentication_v1 import UserInfo
 from extender.kubernetes.authorization_v1 import ObjectAttributes, SubjectAccessReview, encode_subject_access_review
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.placement.annotations import Choice
-from extender.placement.gate import UnknownImages
+from extender.placement.gate import GATE, UnknownImages
 from extender.placement.patch import look
 from extender.reports.installation import Certificate, InstalledPart, Label, PartSettings
 from extender.server.authority import InvalidCertificate, expires_at, is_issued_by, names_of, split_bundle
 
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+_POLICY = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicy"
+_POLICIES = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
+_RELEASE = "app.kubernetes.io/instance"
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _KINDS = {"Deployment": "deployments", "DaemonSet": "daemonsets", "StatefulSet": "statefulsets"}
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
@@ -186,6 +189,29 @@ async def read_labels(client: ClusterClient) -> list[Label]:
         Label(each["metadata"]["name"], each["metadata"].get("labels") or {})
         for each in found
         if not each["metadata"].get("deletionTimestamp")
+    ]
+
+
+async def gating_policies(client: ClusterClient, selector: str) -> list[str]:
+    """The names of the policies at work that hold new pods by our gate: with these labels, or with none of a release.
+
+    Raises ClusterError.
+    """
+    try:
+        bindings = await list_objects(client, f"{_POLICY}bindings")
+        ours = {look(each, ["metadata", "name"]) for each in await list_objects(client, _POLICIES, selector)}
+        policies = await list_objects(client, _POLICIES)
+    except ClusterRefused as exc:
+        if exc.status == 404:  # before Kubernetes 1.36
+            return []
+        raise
+    bound = {look(each, ["spec", "policyName"]) for each in bindings}
+    return [
+        name
+        for each in policies
+        if (name := str(look(each, ["metadata", "name"]))) in bound
+        and (name in ours or look(each, ["metadata", "labels", _RELEASE]) is None)
+        and GATE in msgspec.json.encode(look(each, ["spec", "mutations"])).decode()
     ]
 
 

@@ -34,6 +34,7 @@ class CheckName(enum.StrEnum):
     WEBHOOK = "webhook"
     NAMESPACES = "namespaces"
     CERTIFICATE = "certificate"
+    GATES = "gates"
     ORDER = "order"
     TIMEOUT = "timeout"
     PROBE = "probe"

@@ -26,6 +26,7 @@ from tests.e2e.examined_installation import (
     server_of,
 )
 from tests.e2e.installed_chart import OURS, installed
+from tests.e2e.policies import applied_policies
 from tests.unit.docs.pages import blocks, page
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
@@ -248,10 +249,27 @@ async def test_without_an_installation_it_says_so(api: ApiClient, control_plane:
     assert "--selector" in said.output
 
 
+async def test_of_a_policy_whose_pods_nobody_lets_go(
+    api: ApiClient, control_plane: LocalCluster, tmp_path: Path
+) -> None:
+    """Beside a webhook by its defaults: pods that are created while it is away would wait for ever."""
+    async with open_installation(api, control_plane, tmp_path, {}) as installation:
+        async with applied_policies(control_plane, api) as apply:
+            await apply()
+            said = await installation.doctor("-o", "json")
+            assert said.wrong()["gates"] == (
+                "MutatingAdmissionPolicy multiarch-extender-gate: it holds new pods, and no part of the installation "
+                "lets them go\n"
+            )
+            assert "set admission.unknown to gate" in (await installation.doctor()).output
+        assert await installation.doctor() == (0, "")
+
+
 async def test_of_the_policy_alone_it_says_nothing(api: ApiClient, control_plane: LocalCluster, tmp_path: Path) -> None:
     """Where no webhook is served, none is missed."""
     modes = {"webhook": {"enabled": False}, "policy": {"enabled": True}}
     async with open_schedulers(api, control_plane, tmp_path, modes) as installation:
         said = await installation.doctor("-o", "json")
         assert said.wrong() == {}, said.output
+        assert ("gates", "fine") in {(each["check"], each["state"]) for each in json.loads(said.output)}
         assert await installation.doctor() == (0, "")
