@@ -48,7 +48,7 @@ class _ImageWait:
 class ImageWaits:
     """Looks images up for as long as pods wait for them, and calls `on_answers` for a pod that may be judged again.
 
-    That is when the answers have changed, and when the pod's time is over.
+    That is when the answers or the annotations of its namespace have changed, and when the pod's time is over.
     """
 
     def __init__(
@@ -118,11 +118,13 @@ class ImageWaits:
 
     async def _look_up(self, wait: _ImageWait) -> None:
         began, wait_seconds, pace_seconds = self._clock(), _FIRST_WAIT_SECONDS, _FIRST_PACE_SECONDS
+        annotations = self._pod_resolver.namespace_annotations(wait.tenant)
         while wait.members:
             started = self._clock()
             left = min(pod.expires_at for pod in wait.members) - started
             answers = await self._resolve(wait, max(0.0, min(wait_seconds, left)), began)
-            is_new = answers != wait.answers
+            before, annotations = annotations, self._pod_resolver.namespace_annotations(wait.tenant)
+            is_new = answers != wait.answers or annotations != before
             wait.answers = answers
             for pod in wait.members:
                 if is_new or pod.expires_at <= self._clock():

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -60,12 +60,26 @@ class RecordingPlanner(ReleasePlanner):
         return super().plan_release(pod, images, facts, overrides, cluster, expired=expired)
 
 
+class AnnotatedView(NoCluster):
+    """A view in which every namespace has these annotations, whenever they are asked for."""
+
+    def __init__(self, annotations: Mapping[str, str]) -> None:
+        super().__init__()
+        self._annotations = annotations
+
+    def namespace_annotations(self, namespace: str) -> Mapping[str, str]:
+        """As they are now."""
+        del namespace
+        return dict(self._annotations)
+
+
 class Cluster:
-    """The stand-in's pods, the registry and the controller's planner."""
+    """The stand-in's pods, the annotations of its namespaces, the registry and the controller's planner."""
 
     def __init__(self, api: ApiServer, registry: EmbeddedRegistry) -> None:
         self.api = api
         self.registry = registry
+        self.annotations: dict[str, str] = {}
         self.planner: RecordingPlanner
 
     def create(self, name: str, *images: str, uid: str = "", gates: Sequence[str] = (GATE,), **metadata: Any) -> None:
@@ -168,7 +182,7 @@ async def controlled(
     async def sleep(seconds: float) -> None:
         await asyncio.sleep(seconds / SPEED)
 
-    async with open_pod_resolver(config, NoCluster()) as pod_resolver:
+    async with open_pod_resolver(config, AnnotatedView(cluster.annotations)) as pod_resolver:
         controller = GateController(
             client,
             pod_resolver,
@@ -434,6 +448,23 @@ async def test_ignored_pod_is_let_go_without_a_lookup(cluster: Cluster, tmp_path
         await cluster.is_released("ignored")
     assert cluster.planner.plans == []
     assert cluster.registry.requests == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "outcome"),
+    [("unknown", "pass", "passed"), ("mode", "ignore", "exempt"), ("mode", "observe", "observed")],
+)
+async def test_annotation_of_a_namespace_lets_its_held_pods_go(
+    cluster: Cluster, tmp_path: Path, key: str, value: str, outcome: str
+) -> None:
+    """It is what an operator sets while a registry is down: the pods do not wait for their limit."""
+    before = RELEASES[outcome].value
+    cluster.create("waiting", "late:1")
+    async with controlled(cluster, tmp_path):
+        await cluster.is_told("WaitingForImagePlatforms")
+        cluster.annotations[f"multiarch-extender.io/{key}"] = value
+        await cluster.is_released("waiting")
+        await reached(RELEASES[outcome], before + 1)
 
 
 @pytest.mark.slow
