@@ -139,7 +139,10 @@ def _labels(text: str | None) -> dict[str, str]:
     for each in filter(None, (text or "").split(",")):
         if not (found := _LABEL.fullmatch(each)):
             raise ConfigError(f"--namespaces has {each!r}; it must be labels such as team=shop")
-        labels[found[1]] = found[2]
+        if labels.setdefault(found[1], found[2]) != found[2]:
+            raise ConfigError(
+                f"--namespaces has two values of {found[1]}; a namespace has one, and needs all labels given"
+            )
     return labels
 
 

@@ -336,10 +336,11 @@ async def test_policies_prints_for_a_version_what_it_can_have() -> None:
         (["--kubernetes", "36"], "--kubernetes is '36'; it must be a version such as 1.36"),
         (["--kubernetes", "1.36", "--prove"], "--prove asks the cluster: leave out --kubernetes"),
         (["--kubernetes", "1.36", "--namespaces", "team"], "--namespaces has 'team'; it must be labels such as"),
+        (["--kubernetes", "1.36", "--namespaces", "team=a,team=b"], "--namespaces has two values of team"),
         (["--kubernetes", "1.36", "--account", "webhook"], "--account is 'webhook'; it must be a namespace and a name"),
         (["--kubernetes", "1.36", "--scheduler-name", "o'clock"], '--scheduler-name has "o\'clock", which is no name'),
     ],
-    ids=["version", "proof-without-cluster", "labels", "account", "name"],
+    ids=["version", "proof-without-cluster", "labels", "two-values", "account", "name"],
 )
 async def test_policies_says_what_is_wrong_with_an_option(arguments: list[str], saying: str) -> None:
     """Exit 2, with the option, its value and what would be right."""
