@@ -19,7 +19,7 @@ from benchmarks.cores import cores
 from benchmarks.far_registry import FarRegistry, far_registry
 from benchmarks.loopback import UnexpectedStatus
 from benchmarks.report import Claim, Report, Table, this_machine
-from extender.reports.audit import Audit
+from extender.reports.audit_report import Audit
 from testbed.child import child
 
 QUESTION = "How long does an audit take, and how much memory?"

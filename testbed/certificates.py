@@ -29,9 +29,13 @@ class Authority:
         self._authority.cert_pem.write_to_path(self.certificate)
 
     def issue(self, name: str, group: str = "") -> KeyPair:
-        """Issues a key pair for 127.0.0.1 and localhost whose subject is this user, in this group if one is named."""
+        """Issues a key pair whose subject is this user, in this group if one is named.
+
+        It is good for 127.0.0.1 and localhost, and for the Service kubernetes, by which pods find the API server.
+        """
         pair = KeyPair(self._folder / f"{name}.crt", self._folder / f"{name}.key")
-        issued = self._authority.issue_cert("127.0.0.1", "localhost", common_name=name, organization_name=group or name)
+        hosts = ("127.0.0.1", "localhost", "10.0.0.1", "kubernetes.default.svc")
+        issued = self._authority.issue_cert(*hosts, common_name=name, organization_name=group or name)
         issued.cert_chain_pems[0].write_to_path(pair.certificate)
         issued.private_key_pem.write_to_path(pair.key)
         return pair

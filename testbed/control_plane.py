@@ -27,17 +27,20 @@ READY_SECONDS = 60.0  # for a busy machine; usually it takes a few seconds
 # kube-apiserver takes a while to end after SIGTERM; if its etcd has ended first, it never ends by itself.
 GRACE_SECONDS = 15.0
 LOOPBACK = "127.0.0.1"
-WITHOUT_CONTROLLERS = "ServiceAccount,TaintNodesByCondition"
 
 
 class LocalCluster:
     """A `ClusterProvider` made of processes. `up` works again after `down` and starts from an empty cluster.
 
     kube-apiserver reaches Services by the proxy at the socket `service_proxy` (`open_service_proxy`) if one is named.
+    With `service_accounts` pods get the tokens of their accounts, which takes controllers and kubelets that run.
     """
 
-    def __init__(self, binaries: Binaries, service_proxy: Path | None = None) -> None:
+    def __init__(
+        self, binaries: Binaries, service_proxy: Path | None = None, *, service_accounts: bool = False
+    ) -> None:
         self._binaries, self._service_proxy = binaries, service_proxy
+        self._off = [*(() if service_accounts else ("ServiceAccount",)), "TaintNodesByCondition"]
         self._running = ExitStack()
         self._processes: dict[str, Process] = {}
         self._scheduler_ports: dict[str, int] = {}
@@ -46,6 +49,11 @@ class LocalCluster:
     def kubeconfig(self) -> Path:
         """The administrator's kubeconfig."""
         return self._folder / "admin.kubeconfig"
+
+    @property
+    def port(self) -> int:
+        """The port of kube-apiserver, on loopback."""
+        return self._port
 
     @property
     def processes(self) -> list[Process]:
@@ -117,6 +125,7 @@ class LocalCluster:
             f"--controllers={','.join(controllers)}",
             "--use-service-account-credentials",  # each controller then has its own rights, as in any cluster
             "--leader-elect=false",
+            f"--root-ca-file={self._authority.certificate}",
             *_serving_flags(port, self._serving),
         ]
         manager = self._start(self._running, CONTROLLER_MANAGER, program, flags)
@@ -242,7 +251,7 @@ class LocalCluster:
             f"--service-account-key-file={self._tokens}",
             f"--service-account-signing-key-file={self._tokens}",
             "--service-cluster-ip-range=10.0.0.0/24",
-            f"--disable-admission-plugins={WITHOUT_CONTROLLERS}",
+            f"--disable-admission-plugins={','.join(self._off)}",
             f"--advertise-address={LOOPBACK}",
             f"--kubelet-client-certificate={self._admin.certificate}",  # for logs and exec, where there are kubelets
             f"--kubelet-client-key={self._admin.key}",

@@ -1,6 +1,6 @@
-"""A network namespace for one thread and what it starts: programs that listen on all addresses are reached by nobody.
+"""Network namespaces for one thread and what it starts: programs that listen on all addresses are reached by nobody.
 
-Nothing of the machine's network changes, and the namespace ends with the last process in it.
+Nothing of the machine's network changes, and a namespace ends with the last process in it.
 """
 
 import ctypes
@@ -29,12 +29,29 @@ def own_network() -> Iterator[None]:
     Sockets that exist keep their namespace. Processes and threads started in the block are in the new one, and stay
     there. Raises NamespaceMissing.
     """
+    with _moved("unshare", _CLONE_NEWNET):
+        _start_loopback()
+        yield
+
+
+@contextmanager
+def network_of(process: int) -> Iterator[None]:
+    """Moves this thread into the network namespace of that process, until the end of the block.
+
+    Sockets that are made in the block stay there. Raises NamespaceMissing, and OSError if the process has ended.
+    """
+    with Path(f"/proc/{process}/ns/net").open("rb") as inside, _moved("setns", inside.fileno(), _CLONE_NEWNET):
+        yield
+
+
+@contextmanager
+def _moved(name: str, *arguments: int) -> Iterator[None]:
+    """Moves this thread by that function of the C library, and back at the end of the block."""
     if sys.platform != "linux":
         raise NamespaceMissing("a network namespace needs Linux")
     with Path("/proc/thread-self/ns/net").open("rb") as outside:
-        _call("unshare", _CLONE_NEWNET)
+        _call(name, *arguments)
         try:
-            _start_loopback()
             yield
         finally:
             _call("setns", outside.fileno(), _CLONE_NEWNET)

@@ -5,19 +5,24 @@ balancer, a router, a node.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 LOOPBACK = "127.0.0.1"
 CHUNK_BYTES = 1 << 16
 
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+"""Connects with the server. Raises OSError."""
+
 
 class TcpProxy:
-    """The proxy, which listens on `port`. `open_tcp_proxy` makes it."""
+    """The proxy, which listens on `port`. `open_tcp_proxy` and `open_relay` make it."""
 
-    def __init__(self, server_port: int, answer_seconds: float) -> None:
-        self.port = 0
-        self._server_port = server_port
+    def __init__(self, port: int, connect: Connect, answer_seconds: float) -> None:
+        self.port = port
+        self._connect = connect
         self._answer_seconds = answer_seconds
         self._is_refusing = False
         self._ends: set[asyncio.StreamWriter] = set()
@@ -46,7 +51,7 @@ class TcpProxy:
         try:
             if self._is_refusing:
                 raise ConnectionAbortedError
-            server_in, server_out = await asyncio.open_connection(LOOPBACK, self._server_port)
+            server_in, server_out = await self._connect()
         except OSError:
             client_out.transport.abort()
             return
@@ -70,7 +75,18 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, second
 @asynccontextmanager
 async def open_tcp_proxy(server_port: int, *, answer_seconds: float = 0.0) -> AsyncIterator[TcpProxy]:
     """Runs a proxy to that port on loopback; answers take so much longer. All connections are reset at the end."""
-    proxy = TcpProxy(server_port, answer_seconds)
+    listening = socket.create_server((LOOPBACK, 0))
+    connect = partial(asyncio.open_connection, LOOPBACK, server_port)
+    async with open_relay(listening, connect, answer_seconds=answer_seconds) as proxy:
+        yield proxy
+
+
+@asynccontextmanager
+async def open_relay(
+    listening: socket.socket, connect: Connect, *, answer_seconds: float = 0.0
+) -> AsyncIterator[TcpProxy]:
+    """Runs a proxy from that socket, which it closes, to wherever `connect` connects."""
+    proxy = TcpProxy(listening.getsockname()[1], connect, answer_seconds)
     carried: set[asyncio.Task[None]] = set()
 
     def begin(client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
@@ -78,8 +94,7 @@ async def open_tcp_proxy(server_port: int, *, answer_seconds: float = 0.0) -> As
         carried.add(task)
         task.add_done_callback(carried.discard)
 
-    server = await asyncio.start_server(begin, LOOPBACK, 0)
-    proxy.port = server.sockets[0].getsockname()[1]
+    server = await asyncio.start_server(begin, sock=listening)
     try:
         yield proxy
     finally:

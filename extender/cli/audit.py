@@ -26,8 +26,9 @@ from extender.images.platform import InvalidPlatform, Platform, parse_platform
 from extender.kubernetes.audited_v1 import AuditedSpec
 from extender.logs import configure_logs
 from extender.placement.facts import PodImage
-from extender.reports.audit import Audit, AuditInput, new_findings, wanted_newer
+from extender.reports.audit import AuditInput, new_findings, wanted_newer
 from extender.reports.audit import audit as make_audit
+from extender.reports.audit_report import Audit
 from extender.reports.workloads import ImageUse, UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
 from extender.service.auditing import ClusterContents, ImageLookups, ReadCluster, read_cluster
 from extender.service.cluster_view import NoCluster

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from extender.reports.audit import Audit, AuditedWorkload, FindingRule, RunAnswer, WorkloadPlatform
+from extender.reports.audit_report import Audit, AuditedWorkload, FindingRule, RunAnswer, WorkloadPlatform
 
 _MOST_IN_PICTURE = 8
 _WIDTH = 1000  # of a bar, in its own units

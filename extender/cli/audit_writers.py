@@ -13,7 +13,7 @@ import yaml
 
 from extender import __version__
 from extender.cli.audit_html import write_html
-from extender.reports.audit import (
+from extender.reports.audit_report import (
     RULES,
     Audit,
     AuditedImage,

@@ -2,11 +2,8 @@
 
 import asyncio
 import json
-import re
-import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence, Set
-from datetime import UTC, datetime
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,62 +12,15 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from extender.cli.installation_objects import (
-    WEBHOOKS,
-    InstalledWorkload,
-    bound_pods,
-    called_names,
-    gating_policies,
-    list_objects,
-    missing_rights,
-    read_certificate,
-    read_labels,
-    read_scheduler_configuration,
-    read_workloads,
-)
+from extender.cli.examination import Examination
+from extender.cli.installation_objects import read_scheduler_configuration
 from extender.cli.options import Assignments, ConfigFile
-from extender.cli.running import look_up
-from extender.cli.subjects import list_nodes, open_client
-from extender.cluster.autoscalers import AutoscalerSigns
-from extender.cluster.client import ClusterClient, ClusterRefused
-from extender.cluster.webhook_probe import ProbeOutcome, ProbeResult, probe_webhook
-from extender.cluster.workloads import list_documents
 from extender.config.reading import read_config
-from extender.config.tree import Config
-from extender.errors import ClusterError, ConfigError, InvalidReference
-from extender.images.content import Cause, Failure
-from extender.images.reference import parse_reference
-from extender.kubernetes.pod_templates import KubernetesObject
-from extender.kubernetes.reported_v1 import ReportedPod
+from extender.errors import ConfigError
 from extender.logs import configure_logs
-from extender.placement.gate import UnknownImages
-from extender.placement.patch import look
-from extender.reports.installation import (
-    SKEW_SECONDS,
-    CheckFinding,
-    CheckName,
-    CheckState,
-    Label,
-    is_for_pods,
-    judge_certificate,
-    judge_order,
-    judge_part,
-    judge_scheduler,
-    judge_webhook,
-    selected,
-    webhooks_of,
-)
-from extender.reports.running import references_of, report_running
-from extender.server.authority import InvalidCertificate
-from extender.service.cluster_view import UnwatchedCluster
-from extender.service.policies import policy_of
-from extender.service.resolving import open_pod_resolver
+from extender.reports.installation import CheckFinding, CheckName, CheckState
 
-_PODS, _IMAGES = 2_000, 50
-"""The most pods of which images are taken, and the most registries that are asked, an image each."""
-_OLDEST_MINOR = 30
 _PAUSE_SECONDS = 2.0
-_MINOR = re.compile(r"([0-9]+)")
 _COLUMNS = 118
 _COLOURS = {
     CheckState.FINE: "green",
@@ -78,7 +28,6 @@ _COLOURS = {
     CheckState.WRONG: "red",
     CheckState.UNCHECKED: "dim",
 }
-_POD = msgspec.json.Decoder(ReportedPod)
 
 
 def doctor(  # noqa: PLR0913, PLR0917 - its options
@@ -150,7 +99,7 @@ def _checks_of(only: Sequence[CheckName] | None) -> Set[CheckName]:
 
 
 async def _look_until(
-    examination: "Examination", checks: Set[CheckName], failures: Set[CheckState], wait_seconds: float
+    examination: Examination, checks: Set[CheckName], failures: Set[CheckState], wait_seconds: float
 ) -> list[CheckFinding]:
     """What these checks find once none of them ends as a failure, or after the wait. Raises ConfigError."""
     deadline = time.monotonic() + wait_seconds
@@ -159,344 +108,6 @@ async def _look_until(
         if time.monotonic() >= deadline or not any(each.state in failures for each in findings):
             return findings
         await asyncio.sleep(_PAUSE_SECONDS)
-
-
-class Examination:
-    """All checks of one installation."""
-
-    def __init__(
-        self,
-        settings: Config,
-        selector: str,
-        namespace: str,
-        scheduler: KubernetesObject | None,
-        *,
-        is_asking_registries: bool,
-        installed_in: str = "",
-    ) -> None:
-        self._settings = settings
-        self._selector = selector
-        self._namespace = namespace
-        self._scheduler = scheduler
-        self._is_asking_registries = is_asking_registries
-        self._installed_in = installed_in
-
-    async def findings(self) -> list[CheckFinding]:
-        """What every check found. A check that the cluster refuses us is one of them. Raises ConfigError."""
-        client = await open_client(self._settings, is_needed=True)
-        if client is None:
-            raise ConfigError("cluster.mode: none leaves no cluster to examine")
-        try:
-            version = await self._read_version(client)
-            workloads = await self._read(
-                CheckName.WORKLOADS, read_workloads(client, self._selector, self._installed_in)
-            )
-            if isinstance(workloads, CheckFinding):
-                return [version, workloads]
-            if not workloads:
-                seen = f"no Deployment or DaemonSet has the labels {self._selector}"
-                return [
-                    version,
-                    CheckFinding(
-                        CheckName.WORKLOADS, "cluster", CheckState.WRONG, seen, "install the chart, or give --selector"
-                    ),
-                ]
-            return [version, *[finding async for finding in self._examine(client, workloads)]]
-        except ClusterError as exc:
-            raise ConfigError(str(exc)) from exc
-        finally:
-            await client.close()
-
-    async def _examine(
-        self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
-    ) -> AsyncIterator[CheckFinding]:
-        for workload in workloads:
-            for finding in judge_part(workload.part):
-                yield finding
-            yield await self._judge_rights(client, workload)
-        if self._scheduler is not None:
-            ours = [
-                each.part.settings for each in workloads if each.part.settings and each.part.settings.serves_scheduler
-            ]
-            subject = "the given KubeSchedulerConfiguration"
-            for finding in judge_scheduler(self._scheduler, subject, ours[0] if ours else None):
-                yield finding
-        elif unseen := _asked_by_unseen_schedulers(workloads):
-            seen = "the cluster's own kube-scheduler has its configuration in a file of the control plane"
-            yield CheckFinding(CheckName.SCHEDULER, unseen, CheckState.UNCHECKED, seen, "give it as --scheduler-config")
-        for check in (self._judge_webhooks, self._judge_gates, self._judge_nodes, self._judge_registries):
-            async for finding in check(client, workloads):
-                yield finding
-
-    async def _read(
-        self, check: CheckName, reading: Awaitable[list[InstalledWorkload]]
-    ) -> list[InstalledWorkload] | CheckFinding:
-        try:
-            return await reading
-        except ClusterRefused as exc:
-            return CheckFinding(check, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may read it")
-
-    async def _read_version(self, client: ClusterClient) -> CheckFinding:
-        said = msgspec.json.decode(await client.get("/version"), type=dict[str, object])
-        text = str(said.get("gitVersion"))
-        minor = _MINOR.match(str(said.get("minor")))
-        is_old = minor is not None and int(minor[1]) < _OLDEST_MINOR
-        remedy = f"Kubernetes 1.{_OLDEST_MINOR} is the oldest that is supported (docs/support.md)" if is_old else ""
-        return CheckFinding(
-            CheckName.VERSION, "kube-apiserver", CheckState.WRONG if is_old else CheckState.FINE, text, remedy
-        )
-
-    async def _judge_rights(self, client: ClusterClient, workload: InstalledWorkload) -> CheckFinding:
-        subject = f"ServiceAccount {workload.part.namespace}/{workload.account}"
-        try:
-            missing = await missing_rights(client, workload)
-        except ClusterRefused as exc:
-            return CheckFinding(
-                CheckName.RIGHTS,
-                subject,
-                CheckState.UNCHECKED,
-                str(exc),
-                "use an account that may ask for others' rights",
-            )
-        if missing:
-            return CheckFinding(CheckName.RIGHTS, subject, CheckState.WRONG, f"it may not {', '.join(missing)}",
-                           "apply the roles of the chart again (rbac.create)")  # fmt: skip
-        return CheckFinding(CheckName.RIGHTS, subject, CheckState.FINE, "it may do what its settings take")
-
-    async def _judge_webhooks(
-        self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
-    ) -> AsyncIterator[CheckFinding]:
-        serving = [each for each in workloads if each.part.settings and each.part.settings.serves_reviews]
-        if not serving:
-            return
-        try:
-            ours = await list_objects(client, WEBHOOKS, self._selector)
-            everyones = await list_objects(client, WEBHOOKS)
-            labels = await read_labels(client)
-        except ClusterRefused as exc:
-            yield CheckFinding(
-                CheckName.WEBHOOK, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may read it"
-            )
-            return
-        names = {_name(each) for each in ours}
-        if not ours:
-            yield CheckFinding(
-                CheckName.WEBHOOK, "cluster", CheckState.WRONG,
-                f"no MutatingWebhookConfiguration has the labels {self._selector}",
-                "apply that of the chart: until then no pod is reviewed",
-            )  # fmt: skip
-        for finding in judge_order(ours, [each for each in everyones if _name(each) not in names]):
-            yield finding
-        for configuration in ours:
-            for webhook in filter(is_for_pods, webhooks_of(configuration)):
-                async for finding in self._judge_webhook(client, webhook, _name(configuration), labels, serving):
-                    yield finding
-
-    async def _judge_webhook(
-        self,
-        client: ClusterClient,
-        webhook: KubernetesObject,
-        configuration: str,
-        labels: Sequence[Label],
-        serving: Sequence[InstalledWorkload],
-    ) -> AsyncIterator[CheckFinding]:
-        workload = _behind(configuration, serving)
-        everywhere = labels
-        if workload.config is not None:  # nobody else's pods are in that namespace
-            labels = [each for each in labels if each.name != workload.config.admission.canary_namespace]
-        for finding in judge_webhook(webhook, configuration, labels, workload.part.settings):
-            yield finding
-        try:
-            certificate = await read_certificate(client, workload, webhook)
-        except (ClusterError, InvalidCertificate) as exc:
-            is_hidden = isinstance(exc, ClusterRefused) and exc.status == 403
-            yield CheckFinding(CheckName.CERTIFICATE, f"webhook {webhook.get('name')} of {configuration}",
-                          CheckState.UNCHECKED if is_hidden else CheckState.WRONG, str(exc),
-                          "" if is_hidden else "docs/how-to/certificates.md")  # fmt: skip
-        else:
-            for finding in judge_certificate(webhook, configuration, certificate, called_names(webhook)):
-                yield finding
-        async for finding in self._probe(client, webhook, configuration, everywhere, workload):
-            yield finding
-
-    async def _probe(
-        self,
-        client: ClusterClient,
-        webhook: KubernetesObject,
-        configuration: str,
-        labels: Sequence[Label],
-        workload: InstalledWorkload,
-    ) -> AsyncIterator[CheckFinding]:
-        subject = f"webhook {webhook.get('name')} of {configuration}"
-        installation = workload.config.admission.canary_namespace if workload.config else ""
-        everywhere = selected(webhook, labels)
-        chosen = [each for each in everywhere if each != installation]
-        if self._namespace and self._namespace not in chosen:
-            there = any(each.name == self._namespace for each in labels)
-            seen = "its labels do not meet the webhook's namespaceSelector" if there else "there is no such namespace"
-            yield CheckFinding(CheckName.NAMESPACES, f"namespace {self._namespace}", CheckState.WRONG,
-                          f"{seen}: its pods are not reviewed", f"see the namespaceSelector of {subject}")  # fmt: skip
-        sent_to = self._namespace if self._namespace in chosen else next(iter(chosen), "")
-        if not sent_to or workload.config is None:
-            return
-        result = await _send_probe(client, sent_to, installation)
-        if result.outcome is ProbeOutcome.REFUSED and installation in everywhere:  # the only place for some accounts
-            again = await _send_probe(client, installation, installation)
-            if again.outcome is not ProbeOutcome.REFUSED:
-                result, sent_to = again, installation
-        yield _judge_probe(result, subject, sent_to)
-        created = str(look(result.pod, ["metadata", "creationTimestamp"]) or "")
-        if created:
-            yield _judge_clock(created)
-
-    async def _judge_gates(
-        self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
-    ) -> AsyncIterator[CheckFinding]:
-        """Whether somebody lets go of the pods that a policy of the API server holds."""
-        try:
-            policies = await gating_policies(client, self._selector)
-        except ClusterRefused as exc:
-            yield CheckFinding(
-                CheckName.GATES, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may list policies"
-            )
-            return
-        releasing = [
-            each.part.subject
-            for each in workloads
-            if each.config and each.config.admission.unknown is UnknownImages.GATE
-        ]
-        if not releasing and any(each.config is None for each in workloads):
-            return  # which check `settings` says
-        for policy in policies:
-            subject = f"MutatingAdmissionPolicy {policy}"
-            if releasing:
-                seen = f"{', '.join(releasing)} lets go of the pods that it holds"
-                yield CheckFinding(CheckName.GATES, subject, CheckState.FINE, seen)
-            else:
-                yield CheckFinding(
-                    CheckName.GATES, subject, CheckState.WRONG,
-                    "it holds new pods, and no part of the installation lets them go",
-                    "set admission.unknown to gate, or delete the policy and run multiarch-extender ungate -A",
-                )  # fmt: skip
-
-    async def _judge_nodes(
-        self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
-    ) -> AsyncIterator[CheckFinding]:
-        try:
-            nodes = await list_nodes(client)
-            signs = AutoscalerSigns()
-            async for raw in list_documents(client, "/api/v1/nodes"):
-                signs.look_at(raw)
-        except ClusterRefused as exc:
-            yield CheckFinding(
-                CheckName.NODES, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may list nodes"
-            )
-            return
-        report = report_running(
-            [], nodes, policy_of(self._settings).compatibility, self._settings.placement.level_label
-        )
-        for node in report.nodes:
-            yield CheckFinding(CheckName.NODES, f"node {node.node}", CheckState.WRONG,
-                          f"its labels say {node.label}, its kubelet {node.node_info}",
-                          "take off or mend the labels kubernetes.io/os and kubernetes.io/arch")  # fmt: skip
-        if not report.nodes:
-            yield CheckFinding(
-                CheckName.NODES, "cluster", CheckState.FINE, f"labels and kubelets of {len(nodes)} nodes agree"
-            )
-        serving = [each.part for each in workloads if each.part.settings and each.part.settings.serves_reviews]
-        for autoscaler, sign in (await signs.find(client)).items():
-            for part in serving:
-                if part.settings and not part.settings.writes_required:
-                    yield CheckFinding(
-                        CheckName.AUTOSCALER, part.subject, CheckState.WRONG,
-                        f"{autoscaler} is at work ({sign}), and is not told what images allow: it buys nodes on which "
-                        "pods cannot run",
-                        "set admission.node_affinity to required or both",
-                    )  # fmt: skip
-
-    async def _judge_registries(
-        self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
-    ) -> AsyncIterator[CheckFinding]:
-        del workloads
-        if not self._is_asking_registries:
-            return
-        chosen: dict[str, tuple[str, ReportedPod]] = {}
-        try:
-            async for raw in bound_pods(client, _PODS):
-                _choose(_POD.decode(raw), chosen)
-        except ClusterRefused as exc:
-            yield CheckFinding(
-                CheckName.REGISTRIES, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may list pods"
-            )
-            return
-        async with open_pod_resolver(self._settings, UnwatchedCluster(client, {})) as pod_resolver:
-            found = await look_up([pod for _, pod in chosen.values()], pod_resolver)
-        for (host, (image, _)), pod in zip(chosen.items(), found, strict=True):
-            answer = pod.images.get(image)
-            if isinstance(answer, Failure) and answer.cause in (Cause.UNAVAILABLE, Cause.THROTTLED):
-                yield CheckFinding(
-                    CheckName.REGISTRIES, f"registry {host}", CheckState.WRONG, f"{image}: {answer.detail}",
-                    "mend the way from here to it, or give a mirror (docs/how-to/mirrors.md)",
-                )  # fmt: skip
-            else:
-                yield CheckFinding(CheckName.REGISTRIES, f"registry {host}", CheckState.FINE, "it answers")
-
-
-async def _send_probe(client: ClusterClient, namespace: str, installation: str) -> ProbeResult:
-    return await probe_webhook(client, namespace, installation, nonce=secrets.token_hex(16), clock=time.monotonic)
-
-
-def _judge_probe(result: ProbeResult, subject: str, namespace: str) -> CheckFinding:
-    state, remedy = (
-        CheckState.WRONG,
-        "see what else is said of it here, and the logs of kube-apiserver and of the service",
-    )
-    if result.outcome is ProbeOutcome.PATCHED:
-        took = f"{result.latency_seconds * 1000:.0f} ms"
-        return CheckFinding(
-            CheckName.PROBE, subject, CheckState.FINE, f"a pod of namespace {namespace} came back patched in {took}"
-        )
-    if result.outcome is ProbeOutcome.REFUSED:
-        state, remedy = CheckState.UNCHECKED, "choose a namespace where you may create such a pod: --namespace NAME"
-    return CheckFinding(CheckName.PROBE, subject, state, result.detail, remedy)
-
-
-def _judge_clock(created: str) -> CheckFinding:
-    skew = datetime.now(UTC).timestamp() - datetime.fromisoformat(created).timestamp()
-    if abs(skew) > SKEW_SECONDS:
-        seen = f"it is {skew:.0f} s ahead of kube-apiserver's"
-        return CheckFinding(CheckName.CLOCK, "this machine", CheckState.WARNING, seen,
-                       "certificates that were just made may not be valid yet: have clocks synchronised")  # fmt: skip
-    return CheckFinding(CheckName.CLOCK, "this machine", CheckState.FINE, "it agrees with kube-apiserver's")
-
-
-def _asked_by_unseen_schedulers(workloads: Sequence[InstalledWorkload]) -> str:
-    unseen = [
-        each.part.subject
-        for each in workloads
-        if each.part.settings and each.part.settings.serves_scheduler and each.part.scheduler is None
-    ]
-    return ", ".join(unseen)
-
-
-def _behind(configuration: str, serving: Sequence[InstalledWorkload]) -> InstalledWorkload:
-    """The part that answers the webhooks of that configuration: the one of its name, else the first."""
-    return next((each for each in serving if each.part.name == configuration), serving[0])
-
-
-def _name(document: KubernetesObject) -> str:
-    return str(look(document, ["metadata", "name"]))
-
-
-def _choose(pod: ReportedPod, chosen: dict[str, tuple[str, ReportedPod]]) -> None:
-    """Adds the pod's first image of each registry that has none yet."""
-    for reference in references_of(pod):
-        try:
-            host = parse_reference(reference).domain
-        except InvalidReference:
-            continue
-        if len(chosen) < _IMAGES:
-            chosen.setdefault(host, (reference, pod))
 
 
 def _print(findings: Sequence[CheckFinding]) -> None:

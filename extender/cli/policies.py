@@ -135,7 +135,7 @@ def _version(text: str) -> tuple[int, int]:
 
 
 def _labels(text: str | None) -> dict[str, str]:
-    labels = {}
+    labels: dict[str, str] = {}
     for each in filter(None, (text or "").split(",")):
         if not (found := _LABEL.fullmatch(each)):
             raise ConfigError(f"--namespaces has {each!r}; it must be labels such as team=shop")

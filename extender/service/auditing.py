@@ -34,7 +34,8 @@ from extender.kubernetes.meta_v1 import ObjectMeta
 from extender.outlets.pod_resolver import PodResolver
 from extender.placement.facts import PodImage
 from extender.registry.client import RegistryClient
-from extender.reports.audit import ImageEvidence, NewerTag
+from extender.reports.audit import ImageEvidence
+from extender.reports.audit_report import NewerTag
 from extender.reports.workloads import UnreadableWorkload, Workload, WorkloadCollector
 from extender.resolver.image_cache import ImageQuery
 from extender.service.cluster_view import NoCluster

@@ -33,6 +33,27 @@ esac
 """
 """A network plugin that says every pod has one address, and leaves the pod's network namespace empty."""
 
+POD_NETWORK_PLUGIN = """#!/bin/sh
+set -e
+cat >/dev/null
+case $CNI_COMMAND in
+ADD)
+  end=v$(echo "$CNI_CONTAINERID" | cut -c1-12)
+  ip link add "$end" type veth peer name eth0 netns "$CNI_NETNS"
+  ip link set "$end" master cni0 up
+  number=$(ip -o link show "$end" | cut -d: -f1) # no other interface of the node has or had it
+  address=10.88.$((number / 256)).$((number % 256))/16
+  nsenter --net="$CNI_NETNS" sh -ec "ip link set lo up
+    ip address add $address dev eth0
+    ip link set eth0 up
+    ip route add default via 10.88.0.1"
+  echo '{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"'"$CNI_NETNS"'"}],\
+"ips":[{"address":"'"$address"'","gateway":"10.88.0.1","interface":0}]}' ;;
+VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["0.3.1","0.4.0","1.0.0"]}' ;;
+esac
+"""
+"""A network plugin that ties each pod to the bridge cni0, which `node.sh` makes, and gives it an address of its own."""
+
 CNI_NETWORK = {"cniVersion": "1.0.0", "name": "none", "plugins": [{"type": "none"}]}
 
 

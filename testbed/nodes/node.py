@@ -9,9 +9,12 @@ import base64
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -19,11 +22,13 @@ from typing import Any, Literal, Self
 import msgspec
 
 from testbed.api_client import ApiClient, ApiError
+from testbed.network_namespace import network_of
 from testbed.nodes.architecture import exchange_constant, redirect_constant
 from testbed.nodes.cgroups import Cgroup
 from testbed.nodes.configuration import (
     CNI_NETWORK,
     CNI_PLUGIN,
+    POD_NETWORK_PLUGIN,
     TUNABLES,
     containerd_configuration,
     kubelet_configuration,
@@ -32,6 +37,7 @@ from testbed.nodes.elf import RISCV, elf_header
 from testbed.nodes.programs import NodePrograms
 from testbed.objects import MADE_HERE, KubernetesObject
 from testbed.processes import PAUSE_SECONDS, Process, ProcessFailed, free_port
+from testbed.tcp_proxy import LOOPBACK, open_relay
 
 READY_SECONDS = 60.0  # for a busy machine; usually it takes a second
 END_SECONDS = 10.0
@@ -41,6 +47,9 @@ RUNTIME = Path(__file__).with_name("arm64_runc.py")
 
 Architecture = Literal["amd64", "arm64"]
 
+Doors = Mapping[tuple[str, int], int]
+"""Ports of the machine's loopback, by the address and port at which a node with a network of its own reaches them."""
+
 
 class RealNode:
     """`async with RealNode(name, …) as node:` runs a node that is Ready inside the block and gone after it.
@@ -49,6 +58,10 @@ class RealNode:
 
     The machine is amd64. With `architecture="arm64"` kubelet and containerd say that they run on arm64 and pull its
     images (`architecture.py`). Programs for arm64 are run by qemu, others are refused by the kernel (`arm64_runc.py`).
+
+    Pods have no network. With `doors` they do: the node is in a network namespace of its own, where pods reach the node
+    and each other, and all of them what the doors lead to, and nothing else. The node's kubeconfig and registry need
+    one; pods find the API server if 10.0.0.1:443 leads to it. `open_pod_port` leads to a pod.
     """
 
     def __init__(
@@ -60,30 +73,45 @@ class RealNode:
         pause_image: str,
         *,
         architecture: Architecture = "amd64",
+        doors: Doors | None = None,
     ) -> None:
-        self.name, self.architecture = name, architecture
+        self.name, self.architecture, self._doors = name, architecture, doors
         self._programs, self._api, self._kubeconfig, self._pause_image = programs, api, kubeconfig, pause_image
         self.cgroup = Cgroup(name)
-        self._running = ExitStack()
+        self._running = AsyncExitStack()
 
     async def start(self) -> None:
         """Starts the node; returns when it is Ready. Raises ProcessFailed."""
         self._port = free_port()
         await self._api.create(_node(self.name, self._port))
-        with ExitStack() as running:
+        async with AsyncExitStack() as running:
             self._folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="multiarch-node-")))
             running.enter_context(self.cgroup)
             command = self._prepare()
             self._process = Process(self.name, command, self._folder / "kubelet.log")
             running.callback(self._end)
+            await self._open_doors(running)
             await self._wait_until_ready()
             self._running = running.pop_all()
 
     async def stop(self) -> None:
         """Kills everything that runs on the node, and deletes the node; returns when nothing of it is left."""
-        self._running.close()
+        await self._running.aclose()
         with suppress(ApiError):
             await self._api.delete("Node", self.name)
+
+    async def open_pod_port(self, address: str, port: int) -> int:
+        """Returns a port on loopback that leads to that port of a pod of this node, until the node stops."""
+
+        def connect() -> socket.socket:
+            with network_of(self._children()[0]):
+                return socket.create_connection((address, port))
+
+        async def open_connection() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            return await asyncio.open_connection(sock=await asyncio.to_thread(connect))
+
+        listening = socket.create_server((LOOPBACK, 0))
+        return (await self._running.enter_async_context(open_relay(listening, open_connection))).port
 
     def pid_namespace(self) -> int:
         """Returns the number of the PID namespace in which everything of the node runs."""
@@ -116,7 +144,8 @@ class RealNode:
             runtime = self._write_runtime()
         for path, value in TUNABLES.items():
             self._write(f"sys/{path}", f"{value}\n".encode())
-        self._write("cni/bin/none", CNI_PLUGIN.encode(), mode=0o755)
+        plugin = CNI_PLUGIN if self._doors is None else POD_NETWORK_PLUGIN
+        self._write("cni/bin/none", plugin.encode(), mode=0o755)
         self._write("cni/bin/loopback", CNI_PLUGIN.encode(), mode=0o755)
         self._write("cni/conf/10-none.conflist", msgspec.json.encode(CNI_NETWORK))
         authority = self._write("ca.crt", _client_authority(self._kubeconfig))
@@ -127,10 +156,13 @@ class RealNode:
         )
         self._write("containerd.toml", containerd_text)
         shims = self._programs.containerd.parent
+        network = ("--net", "POD_NETWORK=1") if self._doors is not None else ()
         return [
             _tool("unshare"),
             *("--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"),
+            *network[:1],
             _tool("env"),
+            *network[1:],
             f"PATH={shims}:{self._programs.runc.parent}:{os.environ['PATH']}",
             f"LD_LIBRARY_PATH={self._programs.libraries}",
             *(_tool("sh"), str(START), str(self._folder), str(containerd)),
@@ -160,6 +192,26 @@ esac
         path.write_bytes(content)
         path.chmod(mode)
         return path
+
+    async def _open_doors(self, running: AsyncExitStack) -> None:
+        """Opens the doors once the node has its addresses. Raises ProcessFailed."""
+        for (address, port), target in (self._doors or {}).items():
+            listening = await self._listen(address, port)
+            await running.enter_async_context(open_relay(listening, partial(asyncio.open_connection, LOOPBACK, target)))
+
+    async def _listen(self, address: str, port: int) -> socket.socket:
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                while True:
+                    with suppress(OSError):  # the address is not there yet
+                        for first in self._children():
+                            with network_of(first):
+                                return socket.create_server((address, port))
+                    if not self._process.is_running:
+                        raise ProcessFailed(f"{self.name} has ended\n{self.logs()}")
+                    await asyncio.sleep(PAUSE_SECONDS)
+        except TimeoutError:
+            raise ProcessFailed(f"{self.name} has no address {address} after {READY_SECONDS:g} s") from None
 
     async def _wait_until_ready(self) -> None:
         """Returns when the API server says that the node is Ready. Raises ProcessFailed."""

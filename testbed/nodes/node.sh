@@ -5,6 +5,13 @@ set -eu
 folder=$1 containerd=$2
 shift 2
 mount -t proc proc /proc
+if [ "${POD_NETWORK:-}" ]; then # in a network namespace of its own
+  ip link set lo up
+  ip link add cni0 type bridge
+  ip address add 10.88.0.1/16 dev cni0
+  ip address add 10.0.0.1/32 dev cni0 # of the Service kubernetes
+  ip link set cni0 up
+fi
 # kubelet wants these settings of the machine to have certain values: it is shown files that say so.
 find "$folder/sys" -type f | while read -r file; do
   mount --bind "$file" "/proc/sys${file#"$folder/sys"}"

@@ -4,8 +4,8 @@ Whoever runs these tests wants them to run, so missing programs are a failure. O
 skipped, with the reason, where the machine cannot run one: it takes root, namespaces and cgroups. With the environment
 variable MULTIARCH_REAL_NODES=required, which `.ci/run` sets, they fail instead.
 
-With `-n 3`, as `make e2e` runs them, each of three processes has a control plane of its own. The tests of a file run in
-one process, and so do all that run real nodes, which compare the whole machine before and after.
+With `-n 4`, as `make e2e` runs them, each of four processes has a control plane of its own. The tests of a file run in
+one process, and so do all that run real nodes, which compare the whole machine before and after, or our image.
 """
 
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -19,12 +19,15 @@ from testbed.binaries import Binaries, BinariesMissing, find_binaries, find_cont
 from testbed.chart import HelmMissing, find_helm
 from testbed.control_plane import LocalCluster
 from testbed.nodes.programs import Containerd, NodePrograms
+from tests.e2e.buildah import BuildahMissing, Image, ImageBuilder, image_builder
 from tests.e2e.running import RealImages, find_or_skip, find_programs, open_real_images, skip
 from tests.e2e.world import Tally, World, open_world
 
+PROJECT = Path(__file__).parents[2]
 TALLY = pytest.StashKey[Tally]()
-_OF_THE_MACHINE = "node_programs"
-"""The fixture of the tests that run real nodes."""
+_FAILURE_CHARACTERS = 2_000
+_OF_THE_MACHINE = {"node_programs", "builder"}
+"""The fixtures of the tests that run real nodes, and of those of our image, which is then built once for all."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Groups the tests for pytest-xdist: by file, and all of the machine together, which come first as the longest."""
     functions = [item for item in items if isinstance(item, pytest.Function)]
-    machine = {item.path for item in functions if _OF_THE_MACHINE in item.fixturenames}
+    machine = {item.path for item in functions if _OF_THE_MACHINE & set(item.fixturenames)}
     items.sort(key=lambda item: item.path not in machine)
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
@@ -70,7 +73,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Function, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Adds the ends of the programs' logs to the report of a failed test, and the failure again, below them."""
     report = yield
     cluster, world = item.funcargs.get("control_plane"), item.funcargs.get("world")
@@ -78,8 +83,8 @@ def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.T
         report.sections.append(("control plane", cluster.logs()))
     if report.failed and isinstance(world, World):
         report.sections.append(("services", world.logs()))
-    if report.failed:
-        report.sections.append(("failure", report.longreprtext[-2_000:]))
+    if report.failed and call.excinfo:
+        report.sections.append(("failure", f"{call.excinfo.typename}: {str(call.excinfo.value)[:_FAILURE_CHARACTERS]}"))
     return report
 
 
@@ -115,6 +120,22 @@ def helm_program() -> Path:
 def node_programs(pytestconfig: pytest.Config) -> NodePrograms:
     """The programs of real nodes, with Debian's containerd. A first build says so on the terminal."""
     return find_programs(pytestconfig, Containerd.DEBIAN)
+
+
+@pytest.fixture(scope="session")
+def builder() -> Iterator[ImageBuilder]:
+    """What builds images."""
+    try:
+        with image_builder() as building:
+            yield building
+    except BuildahMissing as exc:
+        pytest.skip(str(exc))
+
+
+@pytest.fixture(scope="session")
+def image(builder: ImageBuilder) -> Image:
+    """The image of this checkout, of the name `first`."""
+    return builder.build(PROJECT, "first")
 
 
 @pytest.fixture(scope="session")

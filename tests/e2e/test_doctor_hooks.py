@@ -15,7 +15,7 @@ from extender.cluster.dry_run import restricted_pod
 from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
 from tests.e2e.chart_hooks import WORKLOADS, Hook, hook_of, hooks_of
-from tests.e2e.examined_installation import SECONDS, WEBHOOK, Installation, open_installation
+from tests.e2e.examined_installation import SECONDS, WEBHOOK, Installation, Said, open_installation
 from tests.e2e.installed_chart import Right, rights_of, used_rights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
@@ -40,8 +40,13 @@ async def hooked(it: Installation, kind: str) -> AsyncIterator[Hook]:
             await it.api.delete(each["kind"], metadata["name"], metadata.get("namespace", ""), each["apiVersion"])
 
 
+def states_of(said: Said) -> set[str]:
+    """The states of the findings that were printed: `fine`, `warning`, `wrong`, `unchecked`."""
+    return {line.split()[0] for line in said.output.splitlines() if not line.startswith("  ")}
+
+
 @pytest.mark.parametrize("kind", WORKLOADS)
-async def test_of_a_right_installation_it_says_nothing_and_uses_every_right(
+async def test_of_a_right_installation_it_says_so_and_uses_every_right(
     api: ApiClient, control_plane: LocalCluster, tmp_path: Path, kind: str
 ) -> None:
     """It is refused what it has no right to: a dry run in the first namespace, and the certificate with its key."""
@@ -49,7 +54,9 @@ async def test_of_a_right_installation_it_says_nothing_and_uses_every_right(
         open_installation(api, control_plane, tmp_path, IMAGE) as installation,
         hooked(installation, kind) as hook,
     ):
-        assert await hook.run() == (0, "")
+        said = await hook.run()
+        assert (said.code, states_of(said)) == (0, {"fine"})
+        assert "fine probe webhook" in said.output
         refused = {path.partition("?")[0] for path in hook.recorder.refused}
         assert refused == {DEFAULT_PODS, f"/api/v1/namespaces/multiarch-extender/secrets/{WEBHOOK}-tls"}
         hooks = hooks_of(installation.values)
@@ -68,7 +75,8 @@ async def test_of_a_broken_installation_it_names_the_cause(
         installation.ports.clear()
         said = await hook.run("--wait=0")
     assert said.code == 1
-    assert said.output.startswith("wrong probe webhook")
+    assert "wrong probe webhook" in said.output
+    assert states_of(said) == {"fine", "wrong"}
     assert "came back unmarked" in said.output
 
 
@@ -87,7 +95,8 @@ async def test_it_looks_again_until_the_webhook_is_reached(
             while len([right for right in hook.recorder.used if right.resource == "pods"]) < 2:
                 await asyncio.sleep(0.05)
         installation.ports.extend(ports)
-        assert await waiting == (0, "")
+        said = await waiting
+    assert (said.code, states_of(said)) == (0, {"fine"})
 
 
 async def test_what_it_cannot_check_is_a_failure_and_said(
@@ -104,8 +113,8 @@ async def test_what_it_cannot_check_is_a_failure_and_said(
         await api.patch("RoleBinding", "multiarch-extender-doctor", nobody, f"{WEBHOOK}-canary", group)
         said = await hook.run("--wait=0")
     assert (nowhere.code, said.code) == (1, 1)
-    assert nowhere.output.startswith("unchecked workloads cluster")
-    assert said.output.startswith("unchecked probe webhook")
+    assert "unchecked workloads cluster" in nowhere.output
+    assert "unchecked probe webhook" in said.output
     assert "forbidden" in said.output
 
 

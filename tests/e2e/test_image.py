@@ -11,7 +11,7 @@ import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
@@ -25,7 +25,7 @@ from extender.config.reading import to_yaml
 from extender.config.tree import Config
 from extender.demo.registry import EmbeddedRegistry
 from testbed.processes import Process, free_port
-from tests.e2e.buildah import BASE, EPOCH, BuildahMissing, Image, ImageBuilder, image_builder
+from tests.e2e.buildah import BASE, EPOCH, Image, ImageBuilder
 
 PROJECT = Path(__file__).parents[2]
 CONTEXT = ("Dockerfile", ".dockerignore", "LICENSE", "requirements.txt", "extender", "deploy/image")
@@ -34,22 +34,6 @@ GRACE_SECONDS = 30.0
 ANYBODY = 65532
 MOST_BYTES = 150_000_000
 HOME = "opt/multiarch-extender"
-
-
-@pytest.fixture(scope="module")
-def builder() -> Iterator[ImageBuilder]:
-    """What builds images."""
-    try:
-        with image_builder() as building:
-            yield building
-    except BuildahMissing as exc:
-        pytest.skip(str(exc))
-
-
-@pytest.fixture(scope="module")
-def image(builder: ImageBuilder) -> Image:
-    """The image of this checkout."""
-    return builder.build(PROJECT, "first")
 
 
 def test_the_image_says_how_to_run_it(image: Image) -> None:

@@ -22,7 +22,7 @@ import yaml
 
 from benchmarks.far_registry import far_registry
 from extender.demo.images import build_artifact, build_index, build_manifest
-from extender.reports.audit import Audit
+from extender.reports.audit_report import Audit
 from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry
 from testbed.npm_package import JUNIT_SCHEMA, SARIF_SCHEMA, NpmFile, find_npm_file

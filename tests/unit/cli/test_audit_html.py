@@ -10,7 +10,7 @@ import msgspec
 
 from extender.cli.audit_html import write_html
 from extender.cli.audit_writers import WRITERS
-from extender.reports.audit import AuditedNodes, Weight
+from extender.reports.audit_report import AuditedNodes, Weight
 from tests.unit.cli.audit_reports import report_of
 
 HOSTILE = "</script><script>alert(1)</script><img src=x>\u2028"

@@ -12,7 +12,8 @@ from extender.kubernetes.audited_v1 import AuditedNode, AuditedNodeStatus
 from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo, Taint
 from extender.kubernetes.reported_v1 import ReportedNodeSpec
 from extender.placement.policy import Policy
-from extender.reports.audit import Audit, AuditInput, ImageEvidence, NewerTag, audit, new_findings, wanted_newer
+from extender.reports.audit import AuditInput, ImageEvidence, audit, new_findings, wanted_newer
+from extender.reports.audit_report import Audit, NewerTag
 from extender.reports.workloads import WorkloadCollector
 
 AMD, ARM = parse_platform("linux/amd64"), parse_platform("linux/arm64")
