@@ -309,7 +309,7 @@ async def test_rule_of_the_cluster_against_what_images_need(world: World) -> Non
         text = await world.api.wait_for_event("ruled", "ImagePlatformsUnresolved", where)
     finally:
         for each in (binding, policy):
-            await world.api.delete(each["kind"], named["name"], "", rule["apiVersion"])
+            await world.api.delete(str(each["kind"]), named["name"], "", rule["apiVersion"])
     assert text.startswith(
         "let go (bare): the API server refused what its images need, so only the gate was taken off:"
     )
