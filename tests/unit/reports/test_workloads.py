@@ -59,6 +59,28 @@ def test_any_kind_with_a_template_is_a_workload(kind: str) -> None:
     assert workload.source == "a.yaml, document 1"
 
 
+def test_objects_of_one_name_from_several_documents_are_workloads_each() -> None:
+    """Overlays for two clusters name the same Deployment; a file that is read twice counts once."""
+    collector = WorkloadCollector()
+    for source, image in (("prod.yaml", "app:1"), ("staging.yaml", "app:2"), ("staging.yaml", "app:2")):
+        collector.add(manifest("Deployment", "web", template(image)), f"{source}, document 1")
+    found = collector.workloads()
+    assert names(found) == ["shop/Deployment/web"] * 2
+    assert [(each.source, each.images[0].reference) for each in found] == [
+        ("prod.yaml, document 1", "app:1"),
+        ("staging.yaml, document 1", "app:2"),
+    ]
+
+
+def test_an_object_that_a_cluster_lists_twice_counts_once() -> None:
+    """A list that expired meanwhile is read again: the later object is the one that counts."""
+    collector = WorkloadCollector()
+    for image in ("app:1", "app:2"):
+        collector.add(manifest("Deployment", "web", template(image)))
+    (workload,) = collector.workloads()
+    assert [use.image.reference for use in workload.uses] == ["app:2"]
+
+
 def test_an_object_without_pods_is_no_workload() -> None:
     """A Service, a ConfigMap and a CustomResourceDefinition with the word template in it."""
     collector = WorkloadCollector()
