@@ -106,6 +106,8 @@ class WorkloadCollector:
     def add(self, manifest: KubernetesObject, source: str = "") -> bool:
         """Adds an object; returns whether it has pods. `source` names its file and document.
 
+        A pod that a controller made or that has finished counts as a live one, wherever it is from.
+
         Raises:
             UnreadableWorkload: it has pods, and a field of another type than in core/v1.
         """
@@ -114,7 +116,7 @@ class WorkloadCollector:
             return False
         kind, metadata = str(manifest.get("kind") or ""), _object(manifest.get("metadata"))
         try:
-            if kind == "Pod" and not source:
+            if kind == "Pod" and (not source or _is_of_a_cluster(manifest)):
                 self.add_pod(msgspec.json.encode(manifest))
                 return True
             decoded = _POD.decode(msgspec.json.encode(pod))
@@ -285,6 +287,12 @@ def _wanted_pods(manifest: Mapping[str, Any]) -> int | None:
         spec = _object(_object(spec.get("jobTemplate")).get("spec"))
     wanted = spec.get("parallelism" if kind in ("Job", "CronJob") else "replicas")
     return wanted if _is_count(wanted) else 1
+
+
+def _is_of_a_cluster(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod in a manifest was read from a cluster, as by `kubectl get`, and counts as a live one."""
+    status = _object(pod.get("status"))
+    return bool(_object(pod.get("metadata")).get("ownerReferences")) or status.get("phase") in _FINISHED
 
 
 def _is_count(value: object) -> TypeGuard[int]:

@@ -72,6 +72,19 @@ def test_objects_of_one_name_from_several_documents_are_workloads_each() -> None
     ]
 
 
+def test_pods_that_were_saved_from_a_cluster_count_as_there() -> None:
+    """`kubectl get pods -o yaml`: pods of one owner are added up with the images of all, and finished ones left out."""
+    collector = WorkloadCollector()
+    saved = [pod("a", "ReplicaSet/web-1", "app:1"), pod("b", "ReplicaSet/web-1", "app:1", "mesh:1")]
+    for each in (*saved, pod("done", "", "job:1", phase="Succeeded"), pod("bare", "", "tool:1")):
+        collector.add(msgspec.json.decode(each), "pods.yaml, document 1")
+    replicas, bare = sorted(collector.workloads(), key=str, reverse=True)
+    assert (str(replicas), replicas.pods) == ("shop/ReplicaSet/web-1", 2)
+    assert [image.reference for image in replicas.images] == ["app:1", "mesh:1"]
+    assert (str(bare), bare.source) == ("shop/Pod/bare", "pods.yaml, document 1")
+    assert collector.finished == 1
+
+
 def test_an_object_that_a_cluster_lists_twice_counts_once() -> None:
     """A list that expired meanwhile is read again: the later object is the one that counts."""
     collector = WorkloadCollector()
