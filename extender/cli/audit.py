@@ -218,6 +218,8 @@ def _read_images(path: str) -> ClusterContents:
         text = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"--images {path}: it cannot be read: {exc}") from exc
+    if not text:
+        raise ConfigError(f"--images {path}: it is empty; see whether the command that wrote it failed")
     lines = [line.strip() for line in text.splitlines()]
     named = list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
     if len(named) > _MOST_IMAGES:

@@ -277,12 +277,18 @@ def _junit_skipped(workload: AuditedWorkload) -> str:
     return f"{head}<skipped>{_xml(workload.skipped)}</skipped></testcase>"  # a text: older schemas know no attribute
 
 
-def _sources(report: Audit) -> Mapping[str, str]:
-    return {_name(workload): workload.source for workload in report.workloads if workload.source}
+def _sources(report: Audit) -> Mapping[str, list[str]]:
+    """The documents of the workloads of each name."""
+    found: dict[str, list[str]] = {}
+    for workload in report.workloads:
+        if workload.source:
+            found.setdefault(_name(workload), []).append(workload.source)
+    return found
 
 
-def _sarif_result(finding: Finding, rules: list[FindingRule], sources: Mapping[str, str]) -> dict[str, Any]:
-    named = dict.fromkeys((*finding.sources, *(sources[name] for name in finding.workloads if name in sources)))
+def _sarif_result(finding: Finding, rules: list[FindingRule], sources: Mapping[str, list[str]]) -> dict[str, Any]:
+    of_workloads = (source for name in finding.workloads for source in sources.get(name, ()))
+    named = dict.fromkeys((*finding.sources, *of_workloads))
     locations = [_sarif_location(source) for source in named] or [
         {"logicalLocations": [{"fullyQualifiedName": name, "kind": "resource"}]} for name in finding.workloads
     ]

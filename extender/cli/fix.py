@@ -26,7 +26,7 @@ from extender.placement.template_changes import TemplateMutator
 from extender.service.policies import admission_policy_of, policy_of
 
 _STANDARD_INPUT = "-"
-_SUFFIXES = (".yaml", ".yml")
+_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 class _Fixed(msgspec.Struct, frozen=True):
@@ -94,13 +94,21 @@ def _read(files: Sequence[str]) -> Iterator[tuple[str, str]]:
         if name == _STANDARD_INPUT:
             yield name, _decoded(name, sys.stdin.buffer.read())
             continue
-        path = Path(name)
-        paths = sorted(it for it in path.rglob("*") if it.suffix in _SUFFIXES) if path.is_dir() else [path]
-        for found in paths:
+        for found in _files(Path(name)):
             try:
                 yield str(found), _decoded(str(found), found.read_bytes())
             except OSError as exc:
                 raise ConfigError(f"{found}: {exc.strerror}; -f takes a readable file of manifests") from exc
+
+
+def _files(path: Path) -> Sequence[Path]:
+    """The path itself, or the manifests in a folder and those below it. Raises ConfigError if there are none."""
+    if not path.is_dir():
+        return (path,)
+    found = sorted(it for it in path.rglob("*") if it.suffix in _SUFFIXES and it.is_file())
+    if not found:
+        raise ConfigError(f"-f {path}: the folder has no file that ends in {', '.join(_SUFFIXES)}")
+    return found
 
 
 def _decoded(name: str, raw: bytes) -> str:

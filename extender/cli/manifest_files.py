@@ -30,7 +30,8 @@ def read_manifests(paths: Sequence[str]) -> Iterator[SourcedObject]:
     Documents that are empty or no object of Kubernetes, such as a values file, give nothing.
 
     Raises:
-        ConfigError: a path cannot be read, or is not YAML; names the file and the document.
+        ConfigError: a path cannot be read, or is not YAML; names the file and the document. Or nothing at all came from
+            standard input, as from a command that failed.
     """
     for path in paths:
         for file in _files(path):
@@ -53,6 +54,8 @@ def _documents(file: str) -> Iterator[tuple[int, object]]:
     number = 1
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+        if file == "-" and not text:  # a chart that renders to nothing gives an empty line at least
+            raise ConfigError("-f -: standard input is empty; see whether the command before it failed")
         for document in yaml.load_all(text, _LOADER):
             yield number, _plain(document, [_MOST_VALUES], 0)
             number += 1

@@ -91,11 +91,13 @@ class WorkloadCollector:
 
     A pod's top owner is found through ReplicaSets and Jobs that were added. Its images that its owner's template lacks
     count as injected. Pods whose owner was not added stand for it, whatever its kind. Finished pods and Jobs count for
-    nothing. Memory is O(workloads + bare pods): equal specs and names are kept once.
+    nothing. Objects of one name from several documents, such as overlays for two clusters, are workloads each.
+    Memory is O(workloads + bare pods): equal specs and names are kept once.
     """
 
     def __init__(self) -> None:
         self._templates: dict[WorkloadKey, Workload] = {}
+        self._namesakes: dict[tuple[WorkloadKey, str, int], Workload] = {}  # by document and spec
         self._controllers: dict[WorkloadKey, WorkloadKey] = {}
         self._pods: dict[WorkloadKey, _Pods] = {}
         self._specs: dict[bytes, AuditedSpec] = {}
@@ -103,6 +105,8 @@ class WorkloadCollector:
 
     def add(self, manifest: KubernetesObject, source: str = "") -> bool:
         """Adds an object; returns whether it has pods. `source` names its file and document.
+
+        A pod that a controller made or that has finished counts as a live one, wherever it is from.
 
         Raises:
             UnreadableWorkload: it has pods, and a field of another type than in core/v1.
@@ -112,7 +116,7 @@ class WorkloadCollector:
             return False
         kind, metadata = str(manifest.get("kind") or ""), _object(manifest.get("metadata"))
         try:
-            if kind == "Pod" and not source:
+            if kind == "Pod" and (not source or _is_of_a_cluster(manifest)):
                 self.add_pod(msgspec.json.encode(manifest))
                 return True
             decoded = _POD.decode(msgspec.json.encode(pod))
@@ -128,7 +132,7 @@ class WorkloadCollector:
             return True
         spec = self._shared(decoded.spec)
         annotations = decoded.metadata.annotations
-        self._templates[key] = Workload(
+        made = Workload(
             key=key,
             spec=spec,
             annotations=annotations if isinstance(annotations, dict) else {},
@@ -139,6 +143,11 @@ class WorkloadCollector:
             managed_by=f"{owner.kind}/{owner.name}" if owner else "",
             source=source,
         )
+        first = self._templates.get(key)
+        if source and first is not None and (first.source != source or first.spec is not spec):
+            self._namesakes[key, source, id(spec)] = made  # `_specs` keeps the spec, so the id is of no other
+        else:
+            self._templates[key] = made
         return True
 
     def add_pod(self, document: bytes | msgspec.Raw) -> None:
@@ -181,7 +190,8 @@ class WorkloadCollector:
             top = self._top(key)
             if top not in found and each.pods != 0:
                 found[top] = msgspec.structs.replace(each, key=top, managed_by="")
-        return [found[key] for key in sorted(found)]
+        namesakes = [each for each in self._namesakes.values() if self._top(each.key) == each.key]
+        return sorted((*found.values(), *namesakes), key=lambda each: each.key)
 
     def _pods_of_tops(self) -> dict[WorkloadKey, _Pods]:
         joined: dict[WorkloadKey, _Pods] = {}
@@ -277,6 +287,12 @@ def _wanted_pods(manifest: Mapping[str, Any]) -> int | None:
         spec = _object(_object(spec.get("jobTemplate")).get("spec"))
     wanted = spec.get("parallelism" if kind in ("Job", "CronJob") else "replicas")
     return wanted if _is_count(wanted) else 1
+
+
+def _is_of_a_cluster(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod in a manifest was read from a cluster, as by `kubectl get`, and counts as a live one."""
+    status = _object(pod.get("status"))
+    return bool(_object(pod.get("metadata")).get("ownerReferences")) or status.get("phase") in _FINISHED
 
 
 def _is_count(value: object) -> TypeGuard[int]:

@@ -156,7 +156,7 @@ async def test_require_is_a_gate_and_baseline_lets_old_blockers_pass(
 
 
 async def test_manifests_come_from_standard_input_too(debian_registry: DebianRegistry, charts: Path) -> None:
-    """As `helm template … | multiarch-extender audit -f -`; an empty input has nothing to complain of."""
+    """As `helm template … | multiarch-extender audit -f -`; a chart that renders to nothing is no mistake."""
     text = (charts / "web.yaml").read_text()
     code, out, err = await run(command(debian_registry.host, "-f", "-", "-o", "csv"), text)
     assert (code, err) == (0, "")
@@ -349,6 +349,8 @@ async def test_an_interrupted_audit_leaves_a_report_and_a_cache_from_which_the_n
     [
         (["-A", "-f", "x.yaml"], "give only one of -n, -A, -f and --images"),
         (["-f", "/nowhere/x.yaml"], "-f /nowhere/x.yaml: No such file or directory; give a file or folder"),
+        (["-f", "-", "--require", ARM], "-f -: standard input is empty; see whether the command before it failed"),
+        (["--images", "-", "--require", ARM], "--images -: it is empty; see whether the command that wrote it failed"),
         (["-f", "-", "-o", "pdf"], "-o pdf is no format; give one of table, json"),
         (["-f", "-", "--require", "arm64"], "--require: 'arm64' is no platform"),
         (["-f", "-", "--baseline", "/nowhere"], "--baseline /nowhere: No such file or directory; give the output of"),

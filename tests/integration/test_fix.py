@@ -1,6 +1,7 @@
 """`fix` as a user runs it: diffs, checks, files, standard input, and a KRM function's contract."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -103,6 +104,21 @@ async def test_files_and_folders_are_changed_once(fix: Fix, tmp_path: Path) -> N
     assert [item["key"] for item in web["tolerations"]] == ["k8smultiarcher", "kubernetes.io/arch", "arch"]
     assert files["legacy"].read_text().startswith("# Deployment of legacy\n")
     assert "  name: legacy  # its name\n" in files["legacy"].read_text()
+
+
+async def test_a_folders_json_is_changed_and_a_folder_of_nothing_is_wrong(fix: Fix, tmp_path: Path) -> None:
+    """A check in CI over the wrong folder, or over manifests in JSON, does not pass by looking at nothing."""
+    file = tmp_path / "legacy.json"
+    file.write_text(json.dumps(yaml.safe_load(fix.manifest("legacy")), indent=2) + "\n")
+    code, out, _ = await fix("-f", str(tmp_path), "--check")
+    assert (code, out.count(f"{file}:1: DaemonSet shop/legacy lacks nodeSelector")) == (1, 1)
+    assert await fix("-f", str(tmp_path), "--write") == (0, "", "")
+    assert architectures_of(json.loads(file.read_text())["spec"]["template"]["spec"]) == ["amd64"]
+    assert await fix("-f", str(tmp_path), "--check") == (0, "", "")
+    (tmp_path / "empty.yaml").mkdir()
+    code, out, err = await fix("-f", str(tmp_path / "empty.yaml"), "--check")
+    assert (code, out) == (2, "")
+    assert "the folder has no file that ends in .yaml, .yml, .json" in err
 
 
 async def test_check_is_one_line_a_change_and_exit_1(fix: Fix, tmp_path: Path) -> None:

@@ -59,6 +59,41 @@ def test_any_kind_with_a_template_is_a_workload(kind: str) -> None:
     assert workload.source == "a.yaml, document 1"
 
 
+def test_objects_of_one_name_from_several_documents_are_workloads_each() -> None:
+    """Overlays for two clusters name the same Deployment; a file that is read twice counts once."""
+    collector = WorkloadCollector()
+    for source, image in (("prod.yaml", "app:1"), ("staging.yaml", "app:2"), ("staging.yaml", "app:2")):
+        collector.add(manifest("Deployment", "web", template(image)), f"{source}, document 1")
+    found = collector.workloads()
+    assert names(found) == ["shop/Deployment/web"] * 2
+    assert [(each.source, each.images[0].reference) for each in found] == [
+        ("prod.yaml, document 1", "app:1"),
+        ("staging.yaml, document 1", "app:2"),
+    ]
+
+
+def test_pods_that_were_saved_from_a_cluster_count_as_there() -> None:
+    """`kubectl get pods -o yaml`: pods of one owner are added up with the images of all, and finished ones left out."""
+    collector = WorkloadCollector()
+    saved = [pod("a", "ReplicaSet/web-1", "app:1"), pod("b", "ReplicaSet/web-1", "app:1", "mesh:1")]
+    for each in (*saved, pod("done", "", "job:1", phase="Succeeded"), pod("bare", "", "tool:1")):
+        collector.add(msgspec.json.decode(each), "pods.yaml, document 1")
+    replicas, bare = sorted(collector.workloads(), key=str, reverse=True)
+    assert (str(replicas), replicas.pods) == ("shop/ReplicaSet/web-1", 2)
+    assert [image.reference for image in replicas.images] == ["app:1", "mesh:1"]
+    assert (str(bare), bare.source) == ("shop/Pod/bare", "pods.yaml, document 1")
+    assert collector.finished == 1
+
+
+def test_an_object_that_a_cluster_lists_twice_counts_once() -> None:
+    """A list that expired meanwhile is read again: the later object is the one that counts."""
+    collector = WorkloadCollector()
+    for image in ("app:1", "app:2"):
+        collector.add(manifest("Deployment", "web", template(image)))
+    (workload,) = collector.workloads()
+    assert [use.image.reference for use in workload.uses] == ["app:2"]
+
+
 def test_an_object_without_pods_is_no_workload() -> None:
     """A Service, a ConfigMap and a CustomResourceDefinition with the word template in it."""
     collector = WorkloadCollector()
