@@ -31,6 +31,10 @@ class Said(NamedTuple):
     code: int
     output: str
 
+    def states(self) -> set[str]:
+        """The states of the findings that were printed: `fine`, `warning`, `wrong`, `unchecked`."""
+        return {line.split()[0] for line in self.output.splitlines() if not line.startswith("  ")}
+
     def wrong(self) -> dict[str, str]:
         """The checks that found something wrong, and all that they said."""
         found: dict[str, str] = {}

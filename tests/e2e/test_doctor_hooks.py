@@ -15,7 +15,7 @@ from extender.cluster.dry_run import restricted_pod
 from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
 from tests.e2e.chart_hooks import WORKLOADS, Hook, hook_of, hooks_of
-from tests.e2e.examined_installation import SECONDS, WEBHOOK, Installation, Said, open_installation
+from tests.e2e.examined_installation import SECONDS, WEBHOOK, Installation, open_installation
 from tests.e2e.installed_chart import Right, rights_of, used_rights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
@@ -40,11 +40,6 @@ async def hooked(it: Installation, kind: str) -> AsyncIterator[Hook]:
             await it.api.delete(each["kind"], metadata["name"], metadata.get("namespace", ""), each["apiVersion"])
 
 
-def states_of(said: Said) -> set[str]:
-    """The states of the findings that were printed: `fine`, `warning`, `wrong`, `unchecked`."""
-    return {line.split()[0] for line in said.output.splitlines() if not line.startswith("  ")}
-
-
 @pytest.mark.parametrize("kind", WORKLOADS)
 async def test_of_a_right_installation_it_says_so_and_uses_every_right(
     api: ApiClient, control_plane: LocalCluster, tmp_path: Path, kind: str
@@ -55,7 +50,7 @@ async def test_of_a_right_installation_it_says_so_and_uses_every_right(
         hooked(installation, kind) as hook,
     ):
         said = await hook.run()
-        assert (said.code, states_of(said)) == (0, {"fine"})
+        assert (said.code, said.states()) == (0, {"fine"})
         assert "fine probe webhook" in said.output
         refused = {path.partition("?")[0] for path in hook.recorder.refused}
         assert refused == {DEFAULT_PODS, f"/api/v1/namespaces/multiarch-extender/secrets/{WEBHOOK}-tls"}
@@ -76,7 +71,7 @@ async def test_of_a_broken_installation_it_names_the_cause(
         said = await hook.run("--wait=0")
     assert said.code == 1
     assert "wrong probe webhook" in said.output
-    assert states_of(said) == {"fine", "wrong"}
+    assert said.states() == {"fine", "wrong"}
     assert "came back unmarked" in said.output
 
 
@@ -96,7 +91,7 @@ async def test_it_looks_again_until_the_webhook_is_reached(
                 await asyncio.sleep(0.05)
         installation.ports.extend(ports)
         said = await waiting
-    assert (said.code, states_of(said)) == (0, {"fine"})
+    assert (said.code, said.states()) == (0, {"fine"})
 
 
 async def test_what_it_cannot_check_is_a_failure_and_said(

@@ -219,12 +219,13 @@ async def test_helm_waits_until_the_webhook_is_reached_and_tests_it_when_asked(
                 await report_ready(api, each)
         assert not installing.done()
         async with serving(objects, api, control_plane, registry, tmp_path, ports):
-            assert await checking == (0, "")
+            checked = await checking
+            assert (checked.code, checked.states()) == (0, {"fine"})
             await installing
             assert await left_of(api, hooks) == []
             said = await asyncio.gather(helm.run("test", OURS), stand_in(api, control_plane, values, "Pod", tmp_path))
             assert "Succeeded" in said[0]
-            assert said[1] == (0, "")
+            assert (said[1].code, said[1].states()) == (0, {"fine"})
             assert await left_of(api, hooks) == []
         failing = asyncio.create_task(helm.run("test", OURS))
         code, output = await stand_in(api, control_plane, values, "Pod", tmp_path)
