@@ -7,30 +7,33 @@ rights, with what memory, probed through the pods' network. The API server calls
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from extender import __version__
 from testbed.api_client import ApiClient, connect
 from testbed.binaries import Binaries
+from testbed.chart import CHART
 from testbed.cluster_provider import running_scheduler
 from testbed.control_plane import LOOPBACK, LocalCluster
 from testbed.debian_registry import DebianRegistry, find_docker_registry
+from testbed.nodes.images import build_image
 from testbed.nodes.node import RealNode
 from testbed.nodes.programs import NodePrograms
 from testbed.objects import KubernetesObject, kept_to, pod
 from testbed.processes import PAUSE_SECONDS
 from testbed.service_proxy import open_service_proxy
-from tests.e2e.buildah import ImageBuilder
+from tests.e2e.buildah import Image, ImageBuilder
 from tests.e2e.gates import GATE
 from tests.e2e.installed_chart import OURS
 from tests.e2e.policies import gates_of
 from tests.e2e.running import RealImages
 from tests.e2e.test_helm_release import HelmRelease
+from tests.e2e.world import refusal_of
 
 pytestmark = pytest.mark.e2e
 
@@ -81,8 +84,9 @@ def is_ready(found: KubernetesObject) -> bool:
 
 
 def port_of(found: KubernetesObject, name: str) -> int:
-    """The number of the container's port of that name."""
-    [number] = [each["containerPort"] for each in found["spec"]["containers"][0]["ports"] if each["name"] == name]
+    """The number of the port of that name, of whichever container has it."""
+    containers = [*found["spec"].get("initContainers", ()), *found["spec"]["containers"]]
+    [number] = [port["containerPort"] for each in containers for port in each["ports"] if port["name"] == name]
     return int(number)
 
 
@@ -103,27 +107,57 @@ class Installation(NamedTuple):
     api: ApiClient
     node: RealNode
     release: HelmRelease
-    registry: str
-    """The registry's host as pods reach it; the node reaches it at its port on loopback."""
+    images: RealImages
+    """The node reaches their registry at its port on loopback."""
     digest: str
-    """The image's."""
+    """Our image's."""
 
-    async def pods(self) -> list[KubernetesObject]:
-        """The pods of the service, without those of hooks."""
-        found = await self.api.list("Pod", OURS, labelSelector="app.kubernetes.io/component=webhook")
+    @property
+    def host(self) -> str:
+        """The registry as pods reach it."""
+        return f"{HOST}:{self.images.registry.host.rpartition(':')[2]}"
+
+    def image(self, name: str) -> str:
+        """An image of the registry as the service looks it up."""
+        return f"{self.host}/{name}:1"
+
+    async def install(self, modes: Mapping[str, Any]) -> None:
+        """Has helm install the chart with these modes; it waits for the hooks of the chart."""
+        values = {
+            "modes": modes,
+            "doctor": {"waitSeconds": 60},
+            "image": {"registry": self.images.registry.host},
+            "config": {"registry": {"plain_http": [self.host], "allow": [self.host]}},
+        }
+        await self.release.run("install", OURS, str(CHART), "--create-namespace", "--wait", values=values)
+
+    async def pods(self, component: str) -> list[KubernetesObject]:
+        """The pods of that part of the chart, without those of hooks."""
+        found = await self.api.list("Pod", OURS, labelSelector=f"app.kubernetes.io/component={component}")
         return [each for each in found if "deletionTimestamp" not in each["metadata"]]
 
 
-@asynccontextmanager
-async def opened(
-    binaries: Binaries, programs: NodePrograms, manager: Path, helm: Path, builder: ImageBuilder, folder: Path
+async def awaited(api: ApiClient, name: str, is_so: Callable[[KubernetesObject], bool]) -> KubernetesObject:
+    """The pod of that name, once it is so."""
+    return await api.wait_for("Pod", is_so, timeout_seconds=SECONDS, fieldSelector=f"metadata.name={name}")
+
+
+@pytest.fixture
+async def there(
+    image: Image,
+    builder: ImageBuilder,
+    binaries: Binaries,
+    node_programs: NodePrograms,
+    controller_manager: Path,
+    helm_program: Path,
+    tmp_path: Path,
 ) -> AsyncIterator[Installation]:
-    """Opens it; all of it ends with the block."""
+    """The installation, of which nothing is left after the test."""
     with (
         tempfile.TemporaryDirectory(prefix="multiarch-") as short,  # the path of a Unix socket is
-        DebianRegistry(find_docker_registry(), folder) as registry,
+        DebianRegistry(find_docker_registry(), tmp_path) as registry,
         LocalCluster(binaries, socket := Path(short) / "services", service_accounts=True) as cluster,
-        cluster.running_controllers(manager, *CONTROLLERS),
+        cluster.running_controllers(controller_manager, *CONTROLLERS),
         running_scheduler(cluster),
     ):
         images = RealImages(registry)
@@ -136,53 +170,65 @@ async def opened(
             (HOST, registry_port): registry_port,
         }
         async with connect(cluster.kubeconfig) as api:
-            node = RealNode("amd64", programs, api, cluster.kubeconfig, images.pause, doors=doors)
+            node = RealNode("amd64", node_programs, api, cluster.kubeconfig, images.pause, doors=doors)
             async with node, open_service_proxy(socket, IntoTheNode(api, node).locate):
-                yield Installation(api, node, HelmRelease(helm, cluster, folder), f"{HOST}:{registry_port}", digest)
+                yield Installation(api, node, HelmRelease(helm_program, cluster, tmp_path), images, digest)
 
 
-@pytest.mark.usefixtures("image")
-async def test_helm_installs_the_image_and_a_kubelet_runs_it_as_the_chart_says(
-    builder: ImageBuilder,
-    binaries: Binaries,
-    node_programs: NodePrograms,
-    controller_manager: Path,
-    helm_program: Path,
-    tmp_path: Path,
-) -> None:
+async def test_helm_installs_the_image_and_a_kubelet_runs_it_as_the_chart_says(there: Installation) -> None:
     """The webhook and the policy: `helm install` waits for a review that is answered, and `helm test` finds all well.
 
     A pod that is deleted is replaced. `helm uninstall` lets a held pod go before it removes what would have done so.
     """
-    async with opened(binaries, node_programs, controller_manager, helm_program, builder, tmp_path) as there:
-        host = there.registry
-        values = {
-            "modes": {"policy": {"enabled": True}},
-            "image": {"registry": f"{LOOPBACK}:{host.rpartition(':')[2]}"},
-            "config": {"registry": {"plain_http": [host], "allow": [host]}},
-        }
-        started = time.monotonic()
-        await there.release.install(values)
-        seconds = time.monotonic() - started
-        made = await there.api.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", pod("p", f"{host}/amd:1"))
-        assert kept_to(made["spec"], "kubernetes.io/arch") == ["amd64"]
-        printed = await there.release.run("test", OURS, "--logs")
-        assert "Phase:          Succeeded" in printed, printed
-        assert "fine probe webhook" in printed, printed
-        first, second = await there.pods()
-        for each in (first, second):
-            [container] = each["status"]["containerStatuses"]
-            assert (container["ready"], container["restartCount"]) == (True, 0)
-            assert container["imageID"].endswith(there.digest)
-        assert users_of(there.node.cgroup.name) == [f"{ANYBODY}:{ANYBODY} 0000000000000000"] * 2
-        print(f"the image on a real node: reviews are answered {seconds:.1f} s after `helm install`")
-        await there.api.delete("Pod", first["metadata"]["name"], OURS)
-        async with asyncio.timeout(SECONDS):
-            while len(ready := list(filter(is_ready, await there.pods()))) < 2:
-                await asyncio.sleep(PAUSE_SECONDS)
-        assert first["metadata"]["name"] not in {each["metadata"]["name"] for each in ready}
-        await there.api.create(pod("held", f"{host}/pushed-later:1"))
-        assert gates_of(await there.api.get("Pod", "held", "default")) == [{"name": GATE}]
-        await there.release.run("uninstall", OURS, "--wait")
-        assert gates_of(await there.api.get("Pod", "held", "default")) == []
-        assert await there.pods() == []
+    started = time.monotonic()
+    await there.install({"policy": {"enabled": True}})
+    seconds = time.monotonic() - started
+    amd = there.image("amd")
+    made = await there.api.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", pod("p", amd))
+    assert kept_to(made["spec"], "kubernetes.io/arch") == ["amd64"]
+    printed = await there.release.run("test", OURS, "--logs")
+    assert "Phase:          Succeeded" in printed, printed
+    assert "fine probe webhook" in printed, printed
+    first, second = await there.pods("webhook")
+    for each in (first, second):
+        [container] = each["status"]["containerStatuses"]
+        assert (container["ready"], container["restartCount"]) == (True, 0)
+        assert container["imageID"].endswith(there.digest)
+    assert users_of(there.node.cgroup.name) == [f"{ANYBODY}:{ANYBODY} 0000000000000000"] * 2
+    print(f"the image on a real node: reviews are answered {seconds:.1f} s after `helm install`")
+    await there.api.delete("Pod", first["metadata"]["name"], OURS)
+    async with asyncio.timeout(SECONDS):
+        while len(ready := list(filter(is_ready, await there.pods("webhook")))) < 2:
+            await asyncio.sleep(PAUSE_SECONDS)
+    assert first["metadata"]["name"] not in {each["metadata"]["name"] for each in ready}
+    await there.api.create(pod("held", there.image("pushed-later")))
+    assert gates_of(await there.api.get("Pod", "held", "default")) == [{"name": GATE}]
+    await there.release.run("uninstall", OURS, "--wait")
+    assert gates_of(await there.api.get("Pod", "held", "default")) == []
+    assert await there.pods("webhook") == []
+
+
+async def test_the_second_scheduler_schedules_from_its_pod(there: Installation, binaries: Binaries) -> None:
+    """kube-scheduler and the service in one pod, of which the service is the sidecar; its verbs are on loopback."""
+    files = {"/usr/local/bin/kube-scheduler": binaries.kube_scheduler.read_bytes()}
+    version = (await there.api.request("GET", "/version"))["gitVersion"]
+    there.images.registry.push("kube-scheduler", version, build_image("linux/amd64", files, entrypoint=["none"]))
+    image = {"registry": there.images.registry.host, "tag": version}
+    await there.install(
+        {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True, "image": image, "replicas": 1}}
+    )
+    [running] = await there.pods("second-scheduler")
+    assert is_ready(running)
+    chosen = {"schedulerName": "multiarch-scheduler"}
+    for kind in ("amd", "arm"):
+        await there.api.create(pod(kind, there.image(kind), spec=chosen))
+    placed = await awaited(there.api, "amd", lambda found: "nodeName" in found["spec"])
+    assert placed["spec"]["nodeName"] == there.node.name
+    refused = await awaited(there.api, "arm", lambda found: bool(refusal_of(found)))
+    assert there.image("arm") in refusal_of(refused)["message"]
+    [running] = await there.pods("second-scheduler")
+    found = [*running["status"]["initContainerStatuses"], *running["status"]["containerStatuses"]]
+    assert [(each["name"], each["ready"], each["restartCount"]) for each in found] == [
+        ("multiarch-extender", True, 0),
+        ("kube-scheduler", True, 0),
+    ]
