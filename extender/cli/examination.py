@@ -237,7 +237,8 @@ class Examination:
             seen = "its labels do not meet the webhook's namespaceSelector" if there else "there is no such namespace"
             yield CheckFinding(CheckName.NAMESPACES, f"namespace {self._namespace}", CheckState.WRONG,
                           f"{seen}: its pods are not reviewed", f"see the namespaceSelector of {subject}")  # fmt: skip
-        sent_to = self._namespace if self._namespace in chosen else next(iter(chosen), "")
+        proved = installation if installation in everywhere else ""  # where nobody's namespace is selected yet
+        sent_to = self._namespace if self._namespace in chosen else next(iter(chosen), proved)
         if not sent_to or workload.config is None:
             return
         result = await _send_probe(client, sent_to, installation)

@@ -226,8 +226,9 @@ def judge_webhook(
     subject = f"webhook {look(webhook, ['name'])} of {configuration}"
     if not selected(webhook, namespaces):
         yield CheckFinding(
-            CheckName.NAMESPACES, subject, CheckState.WRONG, "its namespaceSelector selects none of the namespaces",
-            f"label them: {_wanted_labels(webhook)}",
+            CheckName.NAMESPACES, subject, CheckState.WARNING,
+            "its namespaceSelector selects none of the namespaces, so that it reviews no pod",
+            f"label those that it is for: {_wanted_labels(webhook)}",
         )  # fmt: skip
     timeout = look(webhook, ["timeoutSeconds"])
     allowed = float(timeout) if isinstance(timeout, int | float) else DEFAULT_TIMEOUT_SECONDS

@@ -149,11 +149,6 @@ BREAKAGES = {
     "sidecars added later": Breakage({"order"}, "sidecars is called after it", add_sidecars_later),
     "timeout too short": Breakage({"timeout"}, "timeoutSeconds is 1, and the service may wait 1.5 s", shorten_timeout),
     "no configuration": Breakage({"webhook"}, "no MutatingWebhookConfiguration", remove_configuration),
-    "unlabelled namespaces": Breakage(
-        {"namespaces"},
-        "selects none",
-        values={"modes": {"webhook": {"namespaceSelector": {"matchLabels": {"a": "b"}}}}},
-    ),
     "excluded namespace": Breakage({"namespaces"}, "its pods are not reviewed", arguments=("-n", "kube-system")),
     "node that lies": Breakage({"nodes"}, "its labels say linux/amd64, its kubelet linux/arm64", lie_about_a_node),
     "silent registry": Breakage({"registries"}, f"registry {SILENT}", silence_registry),
@@ -237,6 +232,19 @@ async def open_schedulers(
             if each["kind"] == "Deployment":
                 await report_ready(api, each)
         yield Installation(api, control_plane, registry, trustme.CA(), [], folder)
+
+
+async def test_where_no_namespace_has_opted_in_yet_it_warns_and_proves_the_webhook_by_that_of_canaries(
+    api: ApiClient, control_plane: LocalCluster, tmp_path: Path
+) -> None:
+    """As just after an installation that serves labelled namespaces; it is no failure."""
+    opting = {"modes": {"webhook": {"namespaceSelector": {"matchLabels": {"a": "b"}}}}}
+    async with open_installation(api, control_plane, tmp_path, opting) as installation:
+        said = await installation.doctor("-o", "json")
+    found = {each["check"]: each for each in json.loads(said.output)}
+    assert (said.code, found["namespaces"]["state"], found["probe"]["state"]) == (0, "warning", "fine")
+    assert "selects none of the namespaces" in found["namespaces"]["seen"]
+    assert f"{WEBHOOK}-canary" in found["probe"]["seen"]
 
 
 async def test_without_an_installation_it_says_so(api: ApiClient, control_plane: LocalCluster, tmp_path: Path) -> None:
