@@ -86,7 +86,7 @@ lint: setup ## Format, lint, strict types, import contracts, words
 check: lint test ## Everything a commit must pass
 
 # Each has a control plane of its own. Tests wait more than they compute.
-E2E_PROCESSES ?= 4
+E2E_PROCESSES ?= 3
 .PHONY: e2e
 e2e: setup ## The end-to-end tests on real control planes, but for those marked slow (the first time needs Go and minutes)
 	@$(BIN)/python -m testbed.binaries >/dev/null

@@ -4,7 +4,7 @@ Whoever runs these tests wants them to run, so missing programs are a failure. O
 skipped, with the reason, where the machine cannot run one: it takes root, namespaces and cgroups. With the environment
 variable MULTIARCH_REAL_NODES=required, which `.ci/run` sets, they fail instead.
 
-With `-n 4`, as `make e2e` runs them, each of four processes has a control plane of its own. The tests of a file run in
+With `-n 3`, as `make e2e` runs them, each of three processes has a control plane of its own. The tests of a file run in
 one process, and so do all that run real nodes, which compare the whole machine before and after, or our image.
 """
 
