@@ -12,7 +12,7 @@ class FairQueue(Generic[T]):
 
     def __init__(self) -> None:
         self._items: dict[str, deque[T]] = {}  # by tenant, the next one first
-        self._size = asyncio.Semaphore(0)
+        self._has_items = asyncio.Event()
 
     def __len__(self) -> int:
         return sum(map(len, self._items.values()))
@@ -20,11 +20,20 @@ class FairQueue(Generic[T]):
     def put(self, tenant: str, item: T) -> None:
         """Adds the item behind the tenant's others."""
         self._items.setdefault(tenant, deque()).append(item)
-        self._size.release()
+        self._has_items.set()
+
+    def drop_last(self, tenant: str) -> None:
+        """Removes the item that the tenant, which has some, put last."""
+        items = self._items[tenant]
+        items.pop()
+        if not items:
+            del self._items[tenant]
 
     async def get(self) -> T:
         """Waits for an item, and removes and returns the first one of the tenant whose turn it is."""
-        await self._size.acquire()
+        while not self._items:
+            self._has_items.clear()
+            await self._has_items.wait()
         tenant = next(iter(self._items))
         items = self._items.pop(tenant)
         item = items.popleft()

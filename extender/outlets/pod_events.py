@@ -1,13 +1,12 @@
 """Events about pods and their owners, which `kubectl describe` shows: few, short, and sent beside other work.
 
-Who can create pods can cause events, so each namespace has a rate of its own, and what is beyond it is dropped and
-counted. The texts are capped: the API server's refusals quote whole specs.
+Who can create pods can cause events, so each namespace has a rate and a share of those that wait, which are sent in
+turns. What is beyond them is dropped and counted. The texts are capped: the API server's refusals quote whole specs.
 Source: k8s.io/api/core/v1/types.go, Event. core/v1 is written, since every kubectl and dashboard reads it.
 """
 
 import asyncio
 import hashlib
-from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Literal
@@ -15,10 +14,12 @@ from typing import Literal
 import msgspec
 import structlog
 
+from extender.budgets import Budget, declare_budget
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import EventMeta, EventSource, PodEvent, PodReference
 from extender.metrics import counter
+from extender.outlets.fair_queue import FairQueue
 from extender.tables import LruTable, declare_cache
 
 log = structlog.get_logger()
@@ -26,7 +27,6 @@ log = structlog.get_logger()
 COMPONENT = "multiarch-extender"
 TEXT_CHARACTERS = 512
 _BURST, _PER_SECOND = 40.0, 5.0  # of one namespace; kube-scheduler's own limit is 25 for an object, then one in 5 min
-_MOST_WAITING = 1_000
 _PAUSE_SECONDS = 0.02  # 50 a second at most, an eighth of what the controller's patches cost the API server
 _TIMEOUT_SECONDS = 5.0
 _CONFLICT = 409  # an object of that name is there
@@ -37,6 +37,13 @@ EVENTS = counter(
     "server, or known to it from another replica.",
     "outcome",
     ("sent", "dropped", "refused", "known"),
+)
+_WAITING = declare_budget(
+    "outlets.pod_events.waiting",
+    unit="events that wait to be sent",
+    total=1_000,
+    most_each=250,
+    why=f"1 KB each; {1 / _PAUSE_SECONDS:g} are sent in a second, of each namespace in its turn",
 )
 _RATES = declare_cache(
     "outlets.pod_events.rates",
@@ -71,8 +78,8 @@ class PodEvents:
         self._wall_clock = wall_clock
         self._sleep = sleep
         self._rates: LruTable[str, _Rate] = _RATES.lru_table()
-        self._waiting: deque[PodEvent] = deque()
-        self._is_waiting = asyncio.Event()
+        self._waiting: FairQueue[PodEvent] = FairQueue()
+        self._budget = Budget(_WAITING)
 
     def tell(
         self,
@@ -83,24 +90,33 @@ class PodEvents:
         *,
         once: str = "",
     ) -> None:
-        """Queues an event, or drops it if the namespace or all together have too many.
+        """Queues an event, or drops it if the namespace has too many.
 
-        Of events about one object with the same text in `once`, the API server takes one, whichever replica sends it.
+        If too many wait, one of a namespace with more of them makes room. Of events about one object with the same text
+        in `once`, the API server takes one, whichever replica sends it.
         """
-        if len(self._waiting) >= _MOST_WAITING or not self._may_tell(pod.namespace):
+        may_tell = self._may_tell(pod.namespace)
+        if may_tell and not self._budget.admits(pod.namespace):
+            self._make_room(pod.namespace)
+        if not may_tell or not self._budget.take(pod.namespace):
             EVENTS["dropped"].inc()
             return
-        self._waiting.append(self._event(pod, reason, capped(text), kind, once))
-        self._is_waiting.set()
+        self._waiting.put(pod.namespace, self._event(pod, reason, capped(text), kind, once))
 
     async def run(self) -> None:
         """Sends what is queued until cancelled; an event that the API server does not take is dropped."""
         while True:
-            await self._is_waiting.wait()
-            while self._waiting:
-                await self._send(self._waiting.popleft())
-                await self._sleep(_PAUSE_SECONDS)
-            self._is_waiting.clear()
+            event = await self._waiting.get()
+            self._budget.give_back(event.metadata.namespace)
+            await self._send(event)
+            await self._sleep(_PAUSE_SECONDS)
+
+    def _make_room(self, namespace: str) -> None:
+        largest = self._budget.largest_holder()
+        if self._budget.held_by(namespace) + 1 < self._budget.held_by(largest):
+            self._waiting.drop_last(largest)
+            self._budget.give_back(largest)
+            EVENTS["dropped"].inc()
 
     async def _send(self, event: PodEvent) -> None:
         path = f"/api/v1/namespaces/{event.metadata.namespace}/events"

@@ -83,6 +83,18 @@ async def test_namespace_with_too_many_takes_nothing_from_others(tmp_path: Path)
         assert len(stored(api, "shop")) == 45
 
 
+async def test_many_namespaces_with_events_take_nothing_from_one_with_few(tmp_path: Path) -> None:
+    """Whoever has forty namespaces has forty rates; of those that wait each has a share, and they are sent in turns."""
+    before = EVENTS["sent"].value + EVENTS["refused"].value
+    async with sending(tmp_path, Clock()) as (api, events):
+        for number in range(40):
+            for _ in range(40):
+                events.tell(PodReference(f"flood-{number}", "web-1", "uid"), "WaitingForImagePlatforms", "held")
+        events.tell(POD, "WaitingForImagePlatforms", "held")
+        await settled(before + 50)
+        assert len(stored(api, "shop")) == 1
+
+
 async def test_refused_event_is_dropped(tmp_path: Path) -> None:
     """The next one is sent all the same."""
     before, refused = EVENTS["sent"].value + EVENTS["refused"].value, EVENTS["refused"].value
