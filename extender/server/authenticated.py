@@ -11,6 +11,7 @@ from aiohttp import web
 
 from extender.errors import ClusterError, ExtenderError
 from extender.kubernetes.authentication_v1 import UserInfo
+from extender.server.callers import caller_address
 from extender.server.routes import REQUESTS, SECONDS
 
 log = structlog.get_logger()
@@ -37,7 +38,10 @@ Answer = Callable[[UserInfo, Mapping[str, str]], Awaitable[bytes]]
 PostAnswer = Callable[[UserInfo, bytes], Awaitable[bytes]]
 """As `Answer`, from the caller and the request's body."""
 Identify = Callable[[str, str], Awaitable[UserInfo | None]]
-"""From a token and the caller's address to the caller; None for a token that is nobody's. Raises ClusterError."""
+"""From a token and the caller's address, as `caller_address` has it, to the caller. None for a token that is nobody's.
+
+Raises ClusterError.
+"""
 
 
 Problem = Callable[[str], bytes]
@@ -130,7 +134,8 @@ async def _send(request: web.Request, response: web.Response) -> None:
 
 async def _identify(request: web.Request, identify: Identify) -> UserInfo:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    user = await identify(token.strip(), request.remote or "") if scheme.lower() == "bearer" else None
+    is_bearer = scheme.lower() == "bearer"
+    user = await identify(token.strip(), caller_address(request.remote or "")) if is_bearer else None
     if user is None:
         raise RefusedCaller(401, "send a token of this cluster: Authorization: Bearer TOKEN")
     return user

@@ -57,7 +57,9 @@ _HEAD = re.compile(
 _COPIED_BYTES = 16 * 1024
 # The attributes of aiohttp that this file reads. If a release of aiohttp renames them, aiohttp answers all requests.
 _NEEDED = {"_close", "_force_close", "_messages", "_next_keepalive_close_time", "_paused", "_waiter"}
-FITS = {slot for each in RequestHandler.__mro__ for slot in getattr(each, "__slots__", ())} >= _NEEDED
+_SLOTS = {slot for each in RequestHandler.__mro__ for slot in getattr(each, "__slots__", ())}
+FITS = _SLOTS >= _NEEDED
+_TELLS_USE = {"_next_keepalive_close_time", "_request_count"} <= _SLOTS
 
 
 class DirectServer(web.Server):
@@ -358,6 +360,34 @@ class Connection(RequestHandler):
         self._awaited_bytes = 0
         self._server.end_body_deadline(self)
         return data
+
+
+class PlainPeer:
+    """What `callers` asks of a connection that aiohttp alone serves: it counts as idle since its last answer was sent.
+
+    That is so while it answers, too: a caller that does not read what it asked for would keep it for ever otherwise.
+    """
+
+    def __init__(self, protocol: RequestHandler, made_at: float) -> None:
+        """`made_at` is when the connection was accepted, by the clock of the event loop."""
+        self._protocol = protocol
+        self._made_at = made_at
+
+    @property
+    def idle_since(self) -> float:
+        """When the last answer was sent, or the connection made."""
+        if not _TELLS_USE:
+            return self._made_at
+        protocol = self._protocol
+        return max(self._made_at, protocol._next_keepalive_close_time - protocol.keepalive_timeout)  # noqa: SLF001
+
+    @property
+    def has_request(self) -> bool:
+        """Whether the head of a request has arrived, ever."""
+        return _TELLS_USE and self._protocol._request_count > 0  # noqa: SLF001
+
+    def refuse_body(self) -> None:
+        """Does nothing, since bodies are not counted there."""
 
 
 def connection_of(request: web.BaseRequest) -> Connection:

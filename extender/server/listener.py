@@ -10,8 +10,8 @@ from aiohttp import web
 
 from extender.errors import ConfigError
 from extender.server.acceptor import Acceptor, Connect
-from extender.server.callers import Callers, Limits
-from extender.server.connection import DirectServer
+from extender.server.callers import CallerConnection, Callers, Limits
+from extender.server.connection import DirectServer, PlainPeer
 
 log = structlog.get_logger()
 
@@ -110,7 +110,15 @@ class _Site(web.BaseSite):
     def _connect(self) -> Connect:
         """What makes the protocol objects of connections."""
         server = cast("web.Server", self._runner.server)  # BaseSite has checked that there is one
-        return server.connect if isinstance(server, DirectServer) else lambda _connection: server()
+        if isinstance(server, DirectServer):
+            return server.connect
+
+        def connect(connection: CallerConnection) -> asyncio.BaseProtocol:
+            protocol = server()
+            connection.peer = PlainPeer(protocol, connection.accepted_at)
+            return protocol
+
+        return connect
 
 
 async def _bind(host: str, port: int) -> list[socket.socket]:

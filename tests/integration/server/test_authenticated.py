@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 from aiohttp import web
+from aiohttp.typedefs import Handler
+from pytest_aiohttp.plugin import AiohttpClient
 
 from extender.kubernetes.authentication_v1 import UserInfo
 from extender.server import authenticated
@@ -84,3 +86,29 @@ async def test_a_caller_that_leaves_before_its_answer_is_no_failure(
     writer.transport.abort()
     await asyncio.sleep(0.2)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_one_machine_is_one_caller_by_whatever_address_it_asks(aiohttp_client: AiohttpClient) -> None:
+    """Each address has a share of the reviews of tokens, and a machine has 64 bits of IPv6 addresses to choose from."""
+    seen: list[str] = []
+
+    async def identify(_token: str, address: str) -> UserInfo | None:
+        seen.append(address)
+        return None
+
+    remotes = iter(["2001:db8:1:2::3", "2001:db8:1:2:ffff::", "2001:db8:1:3::3", "::ffff:192.0.2.1", "192.0.2.1"])
+
+    @web.middleware
+    async def come_from_elsewhere(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return await handler(request.clone(remote=next(remotes)))
+
+    async def nothing(_user: UserInfo, _query: Mapping[str, str]) -> bytes:
+        return b"{}"
+
+    app = authenticated_app({"/facts": nothing}, identify)
+    app.middlewares.append(come_from_elsewhere)
+    client = await aiohttp_client(app)
+    for _ in range(5):
+        async with client.get("/facts", headers={"Authorization": "Bearer invented"}) as response:
+            assert response.status == 401
+    assert seen == ["2001:db8:1:2::/64"] * 2 + ["2001:db8:1:3::/64"] + ["192.0.2.1"] * 2

@@ -28,6 +28,7 @@ from extender.server.tls import TlsFiles
 CONNECTIONS = declare_budget("tests.limits.connections", unit="connections", total=30, most_each=20, why="a test")
 BODIES = declare_budget("tests.limits.bodies", unit="bytes", total=200_000, most_each=100_000, why="a test")
 STRANGERS = declare_budget("tests.limits.strangers", unit="bytes", total=20_000, most_each=10_000, why="a test")
+FEW_CONNECTIONS = declare_budget("tests.limits.few", unit="connections", total=4, most_each=3, why="a test")
 LIMITS = Limits(
     connections=CONNECTIONS,
     proof=Proof.TOKEN,
@@ -123,6 +124,12 @@ class Scene:
         )
         runner = web.ServerRunner(server, shutdown_timeout=1)
         self.listener = await open_listener("admission", runner, "127.0.0.1", 0, context, limits=limits)
+        self._stack.push_async_callback(self.listener.close)
+
+    async def open_plain(self, app: web.Application, limits: Limits) -> None:
+        """Opens the listener for an application of aiohttp's own."""
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        self.listener = await open_listener("facts", runner, "127.0.0.1", 0, limits=limits)
         self._stack.push_async_callback(self.listener.close)
 
     @property
@@ -222,6 +229,29 @@ async def test_request_that_is_being_answered_is_not_cut_off(scene: Scene) -> No
     await scene.flood(OTHER, 30)
     assert [(await each.read())[0] for each in waiting] == [200] * 15
     assert use_of(BODIES).in_use == 0
+
+
+async def test_connection_in_use_outlives_idle_ones_where_aiohttp_answers(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the listeners of facts and of operations, whose callers keep connections: the one used most is the oldest."""
+    monkeypatch.setattr(callers, "OWN_IDLE_SECONDS", 0.05)
+
+    async def reply(_request: web.Request) -> web.Response:
+        return web.Response(text="1")
+
+    app = web.Application()
+    app.router.add_post("/pods", reply)
+    await scene.open_plain(app, msgspec.structs.replace(NO_PROOF, connections=FEW_CONNECTIONS))
+    used, idle, silent = [await scene.connect(OURS) for _ in range(3)]
+    for each in (used, idle):
+        assert (await each.ask())[0] == 200
+    await asyncio.sleep(0.1)
+    assert (await used.ask())[0] == 200
+    for closed in (silent, idle):
+        assert (await (await scene.connect(OURS)).ask())[0] == 200
+        assert await closed.ends() == b""
+    assert (await used.ask())[0] == 200
 
 
 @pytest.mark.parametrize("head", HEADS)
