@@ -3,7 +3,9 @@
 import pytest
 from pytest_aiohttp.plugin import AiohttpClient
 
-from extender.server.operations import CheckResult, operations_app
+from extender.metrics import REGISTRY
+from extender.server.operations import CheckResult, MetricsText, metrics_app, operations_app
+from testbed.clock import Clock
 
 SERIES = (
     'multiarch_requests_total{endpoint="filter",outcome="answered"}',
@@ -46,3 +48,38 @@ async def test_metrics_are_there_before_anything_happened(aiohttp_client: Aiohtt
     response = await client.get("/metrics")
     assert response.status == 200
     assert series in await response.text()
+
+
+async def test_scrapes_without_end_are_rendered_a_few_times(
+    aiohttp_client: AiohttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes milliseconds of the event loop, and who reaches the port needs no right to ask."""
+    rendered = 0
+
+    def render(registry: object) -> bytes:
+        nonlocal rendered
+        assert registry is REGISTRY
+        rendered += 1
+        return b"multiarch_build_info 1\n"
+
+    monkeypatch.setattr("extender.server.operations.generate_latest", render)
+    for app in (operations_app({}, {}), metrics_app()):
+        rendered = 0
+        client = await aiohttp_client(app)
+        for _ in range(300):
+            async with client.get("/metrics") as response:
+                assert await response.read() == b"multiarch_build_info 1\n"
+        assert rendered < 60
+
+
+def test_text_of_metrics_is_a_tenth_of_a_second_old_at_most() -> None:
+    """Twenty scrapes are rendered at once, and then ten a second; the others get the last text."""
+    clock, texts = Clock(), iter(range(1000))
+    text = MetricsText(lambda: str(next(texts)).encode(), clock)
+    assert [int(text.read()) for _ in range(25)] == [*range(20), 19, 19, 19, 19, 19]
+    clock.now += 0.09
+    assert text.read() == b"19"
+    clock.now += 0.02
+    assert [int(text.read()) for _ in range(2)] == [20, 20]
+    clock.now += 60
+    assert [int(text.read()) for _ in range(21)] == [*range(21, 41), 40]
