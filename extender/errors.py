@@ -46,12 +46,14 @@ class RegistryDenied(RegistryError):
 class RegistryRefusedImage(RegistryError):
     """Another 4xx: the registry responded and does not hand the image out, for example by a policy of its own (412).
 
-    `status` is the response's status.
+    `status` is the response's status. `said` is what the registry says of it, in one line of `refusals.MOST_CHARACTERS`
+    at most; empty if it says nothing. The message does not have it.
     """
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, said: str = "") -> None:
         super().__init__(message)
         self.status = status
+        self.said = said
 
 
 class RegistryThrottled(RegistryError):

@@ -18,6 +18,7 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import RegistryDenied, RegistryError, RegistryRefusedImage, RegistryUnavailable
 from extender.registry.challenge import Challenge, MalformedChallenge, parse_challenges
 from extender.registry.endpoint import SYSTEM_TRUST, Trust
+from extender.registry.refusals import read_refusal
 from extender.registry.transport import (
     Response,
     deadline,
@@ -226,7 +227,8 @@ class Authenticator:
         if response.status == 429:
             return throttled(response, self._wall_clock)
         if is_about_request(response.status):
-            return RegistryRefusedImage(f"the token server {host} gives no token ({response.status})", response.status)
+            words = f"the token server {host} gives no token ({response.status})"
+            return RegistryRefusedImage(words, response.status, read_refusal(response.body))
         return RegistryUnavailable(f"the token server {host} answered {response.status}")
 
 

@@ -34,6 +34,7 @@ from extender.registry.image import FetchedManifest
 from extender.registry.mirror_failover import MirrorCredentials, MirrorFailover, nobody
 from extender.registry.mirrors import HostsDirectory
 from extender.registry.quota import Quotas
+from extender.registry.refusals import read_refusal
 from extender.registry.transport import Response, is_about_request, throttled
 
 _NO_HEAD = frozenset({405, 501})
@@ -94,14 +95,20 @@ class RegistryClient:
     async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
         """Returns the digest that the registry states for the reference: an unverified hint that nothing has changed.
 
-        None if the registry does not support HEAD, sends no digest, or sends another digest than was asked for.
+        None if the registry does not support HEAD, refuses the image, since only the answer to a GET says why, sends no
+        digest, or sends another digest than was asked for. A mirror that refuses it is passed over.
         """
 
         async def head(endpoint: Endpoint, shown: Credential) -> str | None:
             response = await self._ask_manifest("HEAD", endpoint, reference, shown)
             if response.status in _NO_HEAD:
                 return None
-            self._check(response, endpoint, reference)
+            try:
+                self._check(response, endpoint, reference)
+            except RegistryRefusedImage:
+                if endpoint.namespace:
+                    raise
+                return None
             stated = response.headers.get("Docker-Content-Digest", "")
             return stated if is_digest(stated) and reference.digest in ("", stated) else None
 
@@ -209,7 +216,8 @@ class RegistryClient:
             case 429:
                 return throttled(response, self._wall_clock)
             case status if is_about_request(status):
-                return RegistryRefusedImage(f"{host} refuses {reference.path} ({status})", status)
+                said = read_refusal(response.body)
+                return RegistryRefusedImage(f"{host} refuses {reference.path} ({status})", status, said)
             case status:
                 return RegistryFailed(f"{host} answered {status}")
 

@@ -24,6 +24,7 @@ from yarl import URL
 
 from extender import metrics
 from extender.errors import NameUnresolved, RegistryNotAsked, RegistryThrottled, RegistryUnavailable
+from extender.registry.refusals import BODY_BYTES
 from extender.tables import declare_cache
 
 _CODES = ("2xx", "3xx", "401", "403", "404", "429", "4xx", "5xx", "error")
@@ -41,6 +42,9 @@ _MAX_REDIRECTS = 5  # registry.k8s.io needs two; aiohttp's own limit is 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Of the 4xx, those about the proxy, the time or the connection: the same request may succeed later.
 _TRANSIENT_4XX = frozenset({407, 408, 421, 425, 429})
+# Refusals that say all by their status, and are many.
+_WITHOUT_REASON = frozenset({401, 403, 404})
+_REASON_SECONDS = 1.0
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 3600.0
 _PROXY_VARIABLES = (
     "http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY",
@@ -78,7 +82,11 @@ _FAULTS: tuple[tuple[type[Exception], str], ...] = (
 
 
 class Response(NamedTuple):
-    """An HTTP response. `body` is empty if the status is not 200 or if `truncated`, that is, longer than the limit."""
+    """An HTTP response. `body` is empty if `truncated`, that is, longer than the limit.
+
+    Of another status than 200 it is empty too, unless the response refuses what was requested: then it has what came
+    of it in a second, if that is all and no longer than `refusals.BODY_BYTES`.
+    """
 
     url: URL
     status: int
@@ -119,7 +127,10 @@ async def send(
             ssl=tls,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds),
         ) as response:
-            body, truncated = await _read(response, limit_bytes) if response.status == 200 else (b"", False)
+            if response.status == 200:
+                body, truncated = await _read(response, limit_bytes)
+            else:
+                body, truncated = await _read_reason(response), False
     except (aiohttp.ClientError, OSError, ValueError) as exc:  # TimeoutError is an OSError, UnicodeError a ValueError
         _REQUESTS["error"].inc()
         words = next(words for kind, words in _FAULTS if isinstance(exc, kind))
@@ -284,6 +295,17 @@ async def _read(response: aiohttp.ClientResponse, limit_bytes: int) -> tuple[byt
         if len(body) > limit_bytes:
             return b"", True
     return bytes(body), False
+
+
+async def _read_reason(response: aiohttp.ClientResponse) -> bytes:
+    """Returns the body of a refusal; nothing if it is long, late or broken, which changes nothing about the refusal."""
+    if not is_about_request(response.status) or response.status in _WITHOUT_REASON:
+        return b""
+    try:
+        async with asyncio.timeout(_REASON_SECONDS):
+            return (await _read(response, BODY_BYTES))[0]
+    except (aiohttp.ClientError, OSError, ValueError):  # TimeoutError is an OSError
+        return b""
 
 
 def _code_of(status: int) -> str:

@@ -26,7 +26,7 @@ from extender.images.digest import PackedDigest
 from extender.resolver.references import Target
 from extender.tables import ShareTable, declare_cache, text_cost
 
-# Constant sentences, so that neither a registry's text nor an address reaches the pod's author.
+# Constant sentences, so that no address reaches the pod's author, and of a registry's texts only why it refuses.
 _SENTENCES = {
     Cause.MISSING: "its registry has no such image",
     Cause.DENIED: "its registry gives access with none of the credentials at hand",
@@ -137,7 +137,9 @@ def failure_of(error: Exception) -> Failure:
     cause = next((_CAUSES[kind] for kind in type(error).__mro__ if kind in _CAUSES), Cause.UNAVAILABLE)
     match error:
         case RegistryRefusedImage():
-            return Failure(cause, f"{_SENTENCES[cause]} (HTTP {error.status})")
+            if not error.said:
+                return Failure(cause, f"{_SENTENCES[cause]} (HTTP {error.status})")
+            return Failure(cause, f"its registry refuses it (HTTP {error.status}), and says: {error.said}")
         case NameUnresolved():
             return Failure(cause, "its registry's name does not resolve, or not in time")
         case RegistryNotAsked():

@@ -81,6 +81,49 @@ async def test_images_against_a_policy_leave_the_registry_to_others(
     assert len(registry.shown) == requested
 
 
+POLICY = "current image with 3 vulnerabilities cannot be pulled due to configured policy"
+REFUSAL = {"errors": [{"code": "PROJECTPOLICYVIOLATION", "message": POLICY}]}
+
+
+async def test_pods_author_reads_why_a_registry_refuses_the_image(
+    registry: GuardedRegistry, resolver: Resolver
+) -> None:
+    """HEAD comes first, and its answer has no body: the one to a GET says why."""
+
+    async def refuse(request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response(REFUSAL, status=412)
+
+    registry.fault = refuse
+    for name in ("one:1", f"two@{IMAGE.digest}"):
+        answer = await answer_of(resolver, f"{registry.host}/team/{name}")
+        assert answer == Failure(Cause.REFUSED, f"its registry refuses it (HTTP 412), and says: {POLICY}")
+
+
+async def test_refusal_whose_text_never_ends_is_a_refusal_of_that_image(
+    registry: GuardedRegistry, resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it would have said is not waited for, and the host is not to blame."""
+    monkeypatch.setattr("extender.registry.transport._REASON_SECONDS", 0.05)
+    end = asyncio.Event()
+
+    async def drip(request: web.BaseRequest) -> web.StreamResponse | None:
+        if "vulnerable" not in request.path:
+            return None
+        response = web.StreamResponse(status=412)
+        await response.prepare(request)
+        if request.method == "GET":
+            await response.write(b'{"errors": [')
+            await end.wait()
+        return response
+
+    registry.fault = drip
+    answers = [await answer_of(resolver, f"{registry.host}/team/vulnerable-{name}:1") for name in ("one", "two")]
+    end.set()
+    assert [cause_of(answer) for answer in answers] == [Cause.REFUSED] * 2
+    assert all(isinstance(answer, Failure) and answer.detail.endswith("(HTTP 412)") for answer in answers)
+    assert isinstance(await answer_of(resolver, f"{registry.host}/team/one:1"), Content)
+
+
 async def test_throttled_login_leaves_the_registry_to_others(
     registry: GuardedRegistry, resolver: Resolver, clock: Clock
 ) -> None:

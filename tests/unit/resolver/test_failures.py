@@ -14,6 +14,9 @@ from extender.errors import (
     UnsupportedManifest,
 )
 from extender.images.content import Cause, Failure
+from extender.placement.facts import PodImage, Unknown
+from extender.placement.reasons import retry_text
+from extender.registry.refusals import MOST_CHARACTERS
 from extender.resolver.failures import DENIED, Failures, failure_of, lifetime_seconds, summary
 from extender.resolver.references import References, Target
 from testbed.clock import Clock
@@ -123,7 +126,10 @@ def test_failures_are_bounded(clock: Clock) -> None:
 
 
 def test_details_are_constant_and_hold_nothing_of_the_error() -> None:
-    """What a registry wrote could hold anything, and would reach events that tenants read."""
+    """What a registry wrote could hold anything, and would reach events that tenants read.
+
+    The exception is why it refuses an image, of which the client has made a line.
+    """
     for kind in (ManifestNotFound, RegistryDenied, RegistryThrottled, RegistryUnavailable, InvalidManifest):
         failure = failure_of(kind("https://10.0.0.1/ said <body>"))
         assert failure == failure_of(kind("something else"))
@@ -131,6 +137,14 @@ def test_details_are_constant_and_hold_nothing_of_the_error() -> None:
         assert len(failure.detail) < 100
     refused = failure_of(RegistryRefusedImage("https://10.0.0.1/ said <body>", 451))
     assert refused.detail == "its registry refuses to give it out, by a rule of its own (HTTP 451)"
+
+
+def test_a_refusal_says_what_its_registry_says() -> None:
+    """The longest text fits the part of a cause that events show, so that none of it is cut out."""
+    said = "x" * MOST_CHARACTERS
+    detail = failure_of(RegistryRefusedImage("x", 412, said)).detail
+    assert detail == f"its registry refuses it (HTTP 412), and says: {said}"
+    assert f"({Cause.REFUSED}: {detail})" in retry_text([(PodImage("a"), Unknown(Cause.REFUSED, detail))])
 
 
 @pytest.mark.parametrize(
