@@ -5,10 +5,12 @@ import json
 import os
 import select
 import signal
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 import yaml
 from structlog.testing import capture_logs
 
@@ -279,6 +281,28 @@ async def test_a_program_may_answer_without_reading(tmp_path: Path) -> None:
     path.write_text("#!/bin/sh\nexec <&-\necho heard\n")
     path.chmod(0o755)
     assert await run_program(str(path), [], b"x" * (1 << 20), environment={}, timeout_seconds=60) == b"heard\n"
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_program_is_run_by_either_event_loop(tmp_path: Path, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    """Its answer comes whole, it is ended when it hangs, and none of its pipes stays open."""
+    echo = tmp_path / "echo"
+    echo.write_text("#!/bin/sh\nexec cat\n")
+    hanging = tmp_path / "hanging"
+    hanging.write_text("#!/bin/sh\nsleep 1000 & exec sleep 1000\n")
+    for path in (echo, hanging):
+        path.chmod(0o755)
+
+    async def work() -> None:
+        assert await run_program(str(echo), [], b"x" * 50_000, environment={}, timeout_seconds=60) == b"x" * 50_000
+        open_before = len(list(Path("/proc/self/fd").iterdir()))
+        with pytest.raises(CredentialsUnavailable, match="hanging has not answered"):
+            await run_program(str(hanging), [], b"x" * (1 << 20), environment={}, timeout_seconds=0.05)
+        async with asyncio.timeout(30):
+            while len(list(Path("/proc/self/fd").iterdir())) > open_before:
+                await asyncio.sleep(0.01)
+
+    run(work())
 
 
 async def test_a_program_that_cannot_be_run_is_unavailable(tmp_path: Path) -> None:
