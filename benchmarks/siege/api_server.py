@@ -102,11 +102,11 @@ class ApiServer:
 
 
 def _review(review: dict[str, Any]) -> web.Response:
-    """Answers a TokenReview or a SubjectAccessReview."""
+    """Answers a TokenReview or a SubjectAccessReview; a SelfSubjectAccessReview, of the service, allows all."""
     spec = review["spec"]
     name = spec.get("token", "")
     user = {"authenticated": name in (AUDITOR, NOBODY), "user": {"username": name}}
-    status = user if review["kind"] == "TokenReview" else {"allowed": spec["user"] == AUDITOR}
+    status = user if review["kind"] == "TokenReview" else {"allowed": spec.get("user", AUDITOR) == AUDITOR}
     body = msgspec.json.encode({**review, "status": status})
     return web.Response(status=201, body=body, content_type="application/json")
 
