@@ -6,6 +6,7 @@ are spent, who holds most of them loses the one of least use, and others lose no
 """
 
 import enum
+import functools
 import ipaddress
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -15,6 +16,7 @@ import structlog
 
 from extender.budgets import BudgetSpec, Use, declare_budget, use_of
 from extender.server.handshakes import Handshakes
+from extender.tables import declare_cache
 
 log = structlog.get_logger()
 
@@ -379,6 +381,10 @@ class Callers:
             )
 
 
+_ADDRESSES = declare_cache("server.callers.addresses", key="address of a peer", bound=1024, at_most="0.4 MB")
+
+
+@functools.lru_cache(_ADDRESSES.rows)
 def caller_address(host: str) -> str:
     """Returns the caller that an address belongs to: the address itself, or its network of 64 bits if it is IPv6."""
     if ":" not in host:
