@@ -28,6 +28,7 @@ from extender.placement.facts import Pending, PodImage, RunsOn, Unknown, fact_of
 from extender.reports.explanation import Subject
 from extender.resolver.image_cache import ImageQuery
 from extender.server.authenticated import ANSWER_SECONDS, RefusedCaller
+from extender.turns import Interest, TurnLost, Turns, set_interest
 
 T = TypeVar("T")
 
@@ -44,6 +45,15 @@ _LOOKUPS = declare_budget(
     total=256,
     most_each=128,
     why="two questions about the most images; 1,000 a second tripled the latency of reviews",
+)
+_PER_SECOND = 100.0
+_QUESTIONS = declare_budget(
+    "outlets.facts.questions",
+    unit="questions with a token that begin at once, others wait",
+    total=64,
+    most_each=64,
+    why=f"one for each connection; {_PER_SECOND:g} begin in a second, since each takes 0.4 ms of processor time, even "
+    "one that is refused, and 1,500 a second doubled the latency of reviews; addresses take turns",
 )
 _OBSERVED = declare_budget(
     "outlets.facts.observed",
@@ -100,23 +110,30 @@ class FactsOutlet:
         observed_pods: ObservedPods,
         platforms: Callable[[], frozenset[Platform]],
         wait_seconds: float,
+        clock: Callable[[], float],
     ) -> None:
+        """`clock` gives monotonic seconds."""
         self._explainer = explainer
         self._pod_resolver = pod_resolver
         self._access = access
         self._observed_pods = observed_pods
         self._platforms = platforms
         self._wait_seconds = wait_seconds
+        self._clock = clock
+        self._questions = Turns(_QUESTIONS, clock, per_second=_PER_SECOND)
         self._lookups, self._observed = Budget(_LOOKUPS), Budget(_OBSERVED)
 
     async def identify(self, token: str, address: str) -> UserInfo | None:
-        """Whose the token is; None if it is nobody's.
+        """Whose the token is, when it is the turn of `address`; None if it is nobody's.
 
         Raises:
             RefusedCaller: too many tokens are being reviewed.
             ClusterError: the cluster could not be asked.
         """
         async with _refusing_when_busy():
+            set_interest(Interest(address, self._clock()))
+            async with self._questions.turn():
+                pass  # it is how many begin that is limited
             return await self._access.identify(token, address)
 
     async def explain(self, user: UserInfo, query: Mapping[str, str]) -> bytes:
@@ -251,7 +268,7 @@ def _part_of(budget: Budget, user: UserInfo, number: int, seconds: float, refusa
 async def _refusing_when_busy() -> AsyncIterator[None]:
     try:
         yield
-    except AccessBusy as exc:
+    except (AccessBusy, TurnLost) as exc:
         raise RefusedCaller(503, str(exc)) from exc
 
 

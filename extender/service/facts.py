@@ -37,6 +37,7 @@ def facts_app(
         observed_pods=observed_pods,
         platforms=cluster_view.platforms,
         wait_seconds=LOOKUP_SECONDS,
+        clock=time.monotonic,
     )
     is_certified = bool(config.facts.tls and config.facts.tls.gatekeeper_ca)
     posts = {

@@ -24,6 +24,10 @@ FULL = 5_000
 class Access:
     """Everybody may get the pods of `shop`, and those whose name begins with `auditor` all pods."""
 
+    async def identify(self, token: str, _address: str) -> UserInfo | None:
+        """The user whose name the token is."""
+        return UserInfo(username=token)
+
     async def may_get_pod(self, user: UserInfo, namespace: str, _name: str) -> bool:
         """Whether the user may."""
         return namespace == "shop" or user.username.startswith("auditor")
@@ -43,7 +47,13 @@ def outlet() -> FactsOutlet:
         observed_pods.note_review(created, "shop" if number < 10 else "bank", WOULD)
     unused = cast("Any", None)
     return FactsOutlet(
-        unused, unused, cast("Any", Access()), observed_pods=observed_pods, platforms=frozenset, wait_seconds=0
+        unused,
+        unused,
+        cast("Any", Access()),
+        observed_pods=observed_pods,
+        platforms=frozenset,
+        wait_seconds=0,
+        clock=Clock(),
     )
 
 
@@ -54,6 +64,19 @@ async def ask(outlet: FactsOutlet, name: str, namespace: str = "") -> int:
     except RefusedCaller as exc:
         return exc.status
     return len(msgspec.json.decode(body, type=Observations).workloads)
+
+
+async def test_addresses_take_turns_with_their_questions(outlet: FactsOutlet) -> None:
+    """Whoever asks much waits for itself: a question of another address begins next."""
+    loud = [asyncio.create_task(outlet.identify("mallory", "192.0.2.1")) for _ in range(300)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        assert await outlet.identify("reader", "192.0.2.2") == UserInfo(username="reader")
+    waiting = [task for task in loud if not task.done()]
+    assert len(waiting) > 100
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*loud, return_exceptions=True)
 
 
 async def test_a_caller_without_the_right_costs_nothing_of_the_budget(outlet: FactsOutlet) -> None:
