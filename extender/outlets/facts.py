@@ -37,6 +37,7 @@ GATEKEEPER = UserInfo(username="system:multiarch-extender:gatekeeper")
 """Who shows a certificate of the authority that is trusted for Gatekeeper; `system:` is no name that people have."""
 _MOST_IMAGE = 1024  # characters; references that can be pulled have fewer than 800
 _MOST_IMAGES = 64  # of one request; nearly all pods have fewer than ten
+_SHOWN_CHARACTERS = 200  # of why a body cannot be read, which may quote the name of a field
 # An image that is not fresh counts for so long at least. So a user has 128 of them looked up in a second at most.
 _LOOKUP_SECONDS = 1.0
 _LOOKUPS = declare_budget(
@@ -287,7 +288,7 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes, remedy: str) -> T:
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise RefusedCaller(400, f"the body cannot be read: {exc}; {remedy}") from exc
+        raise RefusedCaller(400, f"the body cannot be read: {str(exc)[:_SHOWN_CHARACTERS]}; {remedy}") from exc
 
 
 def _item(found: ImageFacts) -> Item:

@@ -1,14 +1,16 @@
-"""What kube-scheduler and kube-apiserver send, through the outlets as the service makes them, with images in memory."""
+"""What kube-scheduler, kube-apiserver and policy engines send, through the outlets, with images in memory."""
 
 import base64
+import contextlib
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
+from extender.budgets import BudgetSpec
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import InvalidRequest, ManifestNotFound
 from extender.images.content import Content
@@ -16,17 +18,23 @@ from extender.images.digest import digest_of
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference
+from extender.kubernetes.authentication_v1 import UserInfo
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.outlets.admission import WAITING, PodAdmission
+from extender.outlets.facts import GATEKEEPER, FactsOutlet
+from extender.outlets.jobs import WAITING as JOBS_WAITING
+from extender.outlets.jobs import JobAdmission, for_templates
 from extender.outlets.pod_resolver import PodResolver
 from extender.outlets.pod_reviews import PodReviews
 from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.affinity import PLATFORM_LABELS
 from extender.placement.annotations import PREFIX
 from extender.placement.nodes import NodeLookup, NodePlatforms
+from extender.placement.planning import AdmissionPolicy
 from extender.registry.image import FetchedManifest
 from extender.resolver.references import Target as ImageTarget
 from extender.resolver.resolver import Resolver
+from extender.server.authenticated import RefusedCaller
 from testbed.clock import Clock
 from tests.fuzz.target import Target, at_end, check_sentence, run, settle
 from tests.unit.placement import json_patch
@@ -67,8 +75,19 @@ class _View:
         return NodeLookup(absent=tuple(names))
 
 
+class _Access:
+    """Everybody may get all pods, and has a turn at once."""
+
+    async def may_get_pod(self, _user: UserInfo, _namespace: str, _name: str) -> bool:
+        return True
+
+    @contextlib.asynccontextmanager
+    async def turn(self, _user: UserInfo) -> AsyncIterator[None]:
+        yield
+
+
 class _Service:
-    """The two outlets, with four images in memory. Time goes on by a minute with each input."""
+    """The outlets, with four images in memory. Time goes on by a minute with each input."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -99,18 +118,32 @@ class _Service:
             )
             for nodes in (_View(), None)
         ]
-        self.admissions = [
-            PodAdmission(
-                PodReviews(
-                    pod_resolver,
-                    admission,
-                    WAITING,
-                    cluster_platforms=lambda: frozenset(map(parse_platform, _NODES.values())),
-                    wait_seconds=0.0,
-                )
-            )
-            for admission in (settings("both", "multiarch"), settings("none"))
-        ]
+        self._pod_resolver = pod_resolver
+        admissions = settings("both", "multiarch"), settings("none")
+        self.admissions = [PodAdmission(self._reviews(each, WAITING)) for each in admissions]
+        self.jobs = [JobAdmission(self._reviews(for_templates(each), JOBS_WAITING)) for each in admissions]
+
+    def _reviews(self, admission: AdmissionPolicy, waiting: BudgetSpec) -> PodReviews:
+        return PodReviews(
+            self._pod_resolver,
+            admission,
+            waiting,
+            cluster_platforms=lambda: frozenset(map(parse_platform, _NODES.values())),
+            wait_seconds=0.0,
+        )
+
+    def facts(self) -> FactsOutlet:
+        """A new outlet: its budget is that of a second, and inputs come faster."""
+        unused = cast("Any", None)
+        return FactsOutlet(
+            unused,
+            self._pod_resolver,
+            cast("Any", _Access()),
+            observed_pods=unused,
+            platforms=frozenset,
+            wait_seconds=0.0,
+            clock=self.clock,
+        )
 
 
 @functools.cache
@@ -135,14 +168,60 @@ def reviews(data: bytes) -> None:
             _check_review(data, run(_review(admission, data)))
 
 
-async def _review(admission: PodAdmission, data: bytes) -> bytes:
+def job_reviews(data: bytes) -> None:
+    """As `reviews`, of Jobs: a patch changes their pod template and nothing else."""
+    service = _service()
+    service.clock.advance(60.0)
+    for admission in service.jobs:
+        try:
+            body = run(_review(admission, data))
+        except InvalidRequest as exc:
+            check_sentence(exc)
+            continue
+        _check_review(data, body, _check_job_patch)
+        _check_review(data, admission.fallback(data, "event"), _check_job_patch)
+
+
+def image_questions(data: bytes) -> None:
+    """The first byte says whether Gatekeeper asks or another caller; each image is answered, in order."""
+    service = _service()
+    service.clock.advance(60.0)
+    outlet, body = service.facts(), data[1:]
+    is_gatekeeper = data[:1] == b"g"
+    work = outlet.provide(GATEKEEPER, body) if is_gatekeeper else outlet.facts_of_many(UserInfo(username="me"), body)
+    try:
+        answer = msgspec.json.decode(run(_settled(work)))
+    except RefusedCaller as exc:
+        check_sentence(exc)
+        return
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return  # an unread part of it is no JSON
+    if is_gatekeeper:
+        items = answer["response"].get("items", [])
+        assert [each["key"] for each in items] == document.get("request", {}).get("keys", [])
+        assert all(("value" in each) != ("error" in each) for each in items)
+    else:
+        assert [each["image"] for each in answer["images"]] == document["images"]
+        assert {each["state"] for each in answer["images"]} <= {"known", "pending", "unknown"}
+
+
+async def _settled(work: Coroutine[Any, Any, bytes]) -> bytes:
+    """What the outlet answers; the lookups that it started end here."""
+    body = await work
+    await settle()
+    return body
+
+
+async def _review(admission: PodAdmission | JobAdmission, data: bytes) -> bytes:
     """What the webhook answers after a lookup; the lookups that it started end here."""
     reply = await admission.review(data)
     await settle()
     return reply.body
 
 
-def _check_review(data: bytes, body: bytes) -> None:
+def _check_review(data: bytes, body: bytes, check_patch: Callable[[bytes, bytes], None] | None = None) -> None:
     answer = msgspec.json.decode(body)
     response = answer["response"]
     assert response["allowed"] is True
@@ -153,19 +232,40 @@ def _check_review(data: bytes, body: bytes) -> None:
     assert sum(len(key) + len(value) for key, value in response.get("auditAnnotations", {}).items()) <= 4096 + len(data)
     if "patch" in response:
         assert response["patchType"] == "JSONPatch"
-        _check_patch(data, base64.b64decode(response["patch"], validate=True))
+        (check_patch or _check_patch)(data, base64.b64decode(response["patch"], validate=True))
 
 
 def _check_patch(data: bytes, patch: bytes) -> None:
     """Fails unless the patch applies to the review's object and changes nothing but what we may change."""
-    try:
-        before = msgspec.json.decode(data)["request"]["object"]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return  # an unread part of it is no JSON, so that an API server could not have sent it
+    before = _object_of(data)
+    if before is None:
+        return
     after = json_patch.apply(before, patch)
     msgspec.json.decode(msgspec.json.encode(after), type=CreatedPod)
     assert after != before
     assert _without_ours(after) == _without_ours(before)
+
+
+def _check_job_patch(data: bytes, patch: bytes) -> None:
+    """As `_check_patch`, of a Job's template."""
+    before = _object_of(data)
+    if before is None:
+        return
+    after = json_patch.apply(before, patch)
+    templates = [job["spec"].pop("template") for job in (before, after)]
+    msgspec.json.decode(msgspec.json.encode(templates[1]), type=CreatedPod)
+    assert templates[0] != templates[1]
+    assert _without_ours(templates[0]) == _without_ours(templates[1])
+    assert before == after
+
+
+def _object_of(data: bytes) -> dict[str, Any] | None:
+    """The review's object; None if an unread part of it is no JSON, so that an API server could not have sent it."""
+    try:
+        found: dict[str, Any] = msgspec.json.decode(data)["request"]["object"]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return found
 
 
 def _without_ours(pod: dict[str, Any]) -> dict[str, Any]:
@@ -276,6 +376,21 @@ TARGETS = (
         (
             *_POD_WORDS, b'"request":{', b'"uid":"', b'"operation":"CREATE"', b'"kind":{"group":"","kind":"Pod"}',
             b'"object":{', b'"apiVersion":', b'"subResource":', b'{\\"tolerations\\":[',
+        ),
+    ),
+    Target(
+        "job_reviews", job_reviews,
+        (
+            *_POD_WORDS, b'"request":{', b'"uid":"', b'"operation":"CREATE"', b'"kind":{"group":"batch","kind":"Job"}',
+            b'"object":{', b'"labels":{"kueue.x-k8s.io/queue-name":"all"}', b'"template":{',
+        ),
+    ),
+    Target(
+        "image_questions", image_questions,
+        (
+            b'p{"images":[', b'g{"apiVersion":"externaldata.gatekeeper.sh/v1beta1","kind":"ProviderRequest"',
+            b',"request":{"keys":[', b']}}', b'"namespace":"shop"', b'"app:1"', b'"app-arm64:1"', b'"chart:1"',
+            b'"\\ud800"', b"null", b"]", b",",
         ),
     ),
     Target(

@@ -16,6 +16,7 @@ from extender.registry.auth import Authenticator
 from extender.registry.challenge import MalformedChallenge, parse_challenges
 from extender.registry.hosts_toml import HostsReader
 from extender.registry.quota import Quotas
+from extender.registry.refusals import MOST_CHARACTERS, read_refusal
 from extender.registry.transport import Response, follow, host_of, proxy_for, retry_after_seconds
 from testbed.clock import Clock
 from tests.fuzz.target import CannedSession, Target, check_sentence, run
@@ -112,6 +113,14 @@ def waits(data: bytes) -> None:
     assert 1.0 <= wait <= 360.0
 
 
+def refusals(data: bytes) -> None:
+    """Why a registry refuses an image is one short line that can be printed, or nothing."""
+    said = read_refusal(data)
+    assert len(said) <= MOST_CHARACTERS
+    assert said.isprintable()
+    assert said == said.strip()
+
+
 def _in_folder(work: Callable[[Path], None]) -> None:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         work(Path(folder))
@@ -165,6 +174,11 @@ TARGETS = (
     Target(
         "waits", waits,
         (b"Mon, ", b" Jan ", b"2024", b"00:00:00", b" GMT", b"+9999", b";w=", b"21600", b"9999", b"\n"), 1024,
+    ),
+    Target(
+        "refusals", refusals,
+        (b'{"errors":[', b'{"code":"DENIED"', b',"message":"', b'"}]}', b',"detail":', b"\\u001b", b"\\ud800",
+         b"\\n"),
     ),
     Target(
         "hosts_files", hosts_files,
