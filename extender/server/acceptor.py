@@ -153,8 +153,9 @@ class Acceptor:
         if not connection.is_counted:  # it was closed for another one before this task began
             accepted.close()
             return
+        protocol = self._connect(connection)
         opening = self._loop.connect_accepted_socket(
-            functools.partial(self._connect, connection),
+            lambda: protocol,
             accepted,
             ssl=self._tls,
             ssl_handshake_timeout=self._handshake_seconds,
@@ -163,6 +164,10 @@ class Acceptor:
         try:
             transport, _ = await opening
         except BaseException as exc:
+            # No event loop tells it of a handshake that failed. aiohttp's protocol and its parser know each other, and
+            # so do asyncio's future and the frames of the error: the garbage collector would have to find the circles.
+            protocol.connection_lost(None)
+            exc.__traceback__ = None
             connection.leave()
             if not isinstance(exc, OSError):  # as is ssl.SSLError, and what a deadline raises
                 raise

@@ -434,6 +434,28 @@ async def test_connection_without_a_handshake_leaves_nothing_to_the_garbage_coll
         gc.enable()
 
 
+@pytest.mark.parametrize("ends", ["client", "service"])
+async def test_handshake_that_fails_leaves_nothing_to_the_garbage_collector(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Whether the client goes, or does not go on in time."""
+    monkeypatch.setattr("extender.server.listener.HANDSHAKE_SECONDS", 0.2 if ends == "service" else 60)
+    await scene.open(LIMITS, tls=True)
+    gc.collect()
+    before = connections_in_memory()
+    gc.disable()
+    try:
+        clients = await scene.flood(FLOOD, 5, plain=True)
+        await until(lambda: connections_in_memory() == before + 5)
+        if ends == "client":
+            for client in clients:
+                await client.abort()
+        await until(lambda: connections_in_memory() == before)
+        assert use_of(CONNECTIONS).in_use == 0
+    finally:
+        gc.enable()
+
+
 def connections_in_memory(kind: type = Connection) -> int:
     """How many objects of connections there are."""
     return sum(type(each) is kind for each in gc.get_objects())
