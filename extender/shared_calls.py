@@ -77,9 +77,14 @@ class SharedCalls(Generic[K, V]):
         return call
 
     async def _run(self, call: _SharedCall[V], start: Callable[[], Awaitable[V]], host: str) -> V:
-        async with self._turns.turn(host):
-            call.has_begun = True
-            return await start()
+        try:
+            async with self._turns.turn(host):
+                call.has_begun = True
+                return await start()
+        finally:
+            del (
+                call
+            )  # its task keeps an error, whose frames include this one: the garbage collector would find the circle
 
     def _end(self, key: K, call: _SharedCall[V]) -> None:
         if self._calls.get(key) is call:

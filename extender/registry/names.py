@@ -114,6 +114,7 @@ class _Threads:
             return await asyncio.wrap_future(job)
         finally:
             self._busy -= 1
+            del job  # it keeps the error, whose frames include this one: the garbage collector would find the circle
 
     def close(self) -> None:
         """Ends each thread after the lookup it has."""

@@ -1,6 +1,7 @@
 """Shared calls: one for each key, begun in the turns of everybody who wants it."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import TypeVar
@@ -126,3 +127,23 @@ async def test_closing_ends_calls_for_those_who_wait(calls: SharedCalls[str, str
         with pytest.raises(TurnLost):
             await caller
     assert use_of(SPEC).in_use == 0
+
+
+async def test_a_dropped_call_leaves_nothing_to_the_garbage_collector(calls: SharedCalls[str, str], work: Work) -> None:
+    """Callers that go away leave hundreds a second, and collections hold everybody up."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(type(each) is Interest for each in gc.get_objects())
+        waiting = [run_for("shop", calls.join(name, work.of(name))) for name in map(str, range(20))]
+        await settle()
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        waiting.clear()
+        del task
+        work.open.set()
+        await settle()
+        assert sum(type(each) is Interest for each in gc.get_objects()) <= before
+    finally:
+        gc.enable()

@@ -1,9 +1,11 @@
 """Names are resolved side by side, without slow zones holding up names that are known to resolve."""
 
 import asyncio
+import gc
 import socket
 import threading
 from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import Future
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -106,6 +108,22 @@ async def test_a_name_that_does_not_resolve_is_an_os_error(
             with pytest.raises(socket.gaierror, match="no such name"):
                 await resolver.resolve("bad.example", port)
         assert servers.requested == ["bad.example"] * lookups
+
+
+async def test_a_name_that_does_not_resolve_leaves_nothing_to_the_garbage_collector(resolver: NameResolver) -> None:
+    """A zone without names fails a hundred times a second, and collections hold everybody up."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(type(each) is Future for each in gc.get_objects())
+        for number in range(20):
+            with pytest.raises(socket.gaierror):
+                await resolver.resolve(f"bad.{number}.example", 443)
+        await settle()
+        after = sum(type(each) is Future for each in gc.get_objects())
+        assert after <= before + 8  # of each thread the last
+    finally:
+        gc.enable()
 
 
 async def test_slow_zones_do_not_hold_up_names_that_have_resolved(
