@@ -1,4 +1,4 @@
-"""The annotations of namespaces under our prefix, kept current by a watch of the namespaces' metadata alone.
+"""The annotations that namespaces have for us, kept current by a watch of the namespaces' metadata alone.
 
 `placement.annotations` gives their meaning.
 """
@@ -12,7 +12,7 @@ from extender.cluster.client import METADATA
 from extender.cluster.listwatch import Resource
 from extender.errors import ClusterError
 from extender.kubernetes.meta_v1 import PartialObjectMetadata
-from extender.placement.annotations import PREFIX
+from extender.placement.annotations import NAMESPACE_KEYS
 
 NAMESPACES = Resource(
     name="namespaces",
@@ -23,11 +23,13 @@ NAMESPACES = Resource(
 
 
 _NAMESPACE = msgspec.json.Decoder(PartialObjectMetadata)
+# Of a value: no allowed one has more, and sentences about others quote less. A namespace may have 256 KiB.
+_MOST_CHARACTERS = 128
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class NamespaceView:
-    """The annotations of namespaces under our prefix. A `Handler` for the watch of `NAMESPACES`.
+    """The annotations of namespaces that have a meaning there. A `Handler` for the watch of `NAMESPACES`.
 
     Until the view is synced, a namespace not seen yet has none: annotations only override defaults, so no request waits
     for them.
@@ -38,7 +40,7 @@ class NamespaceView:
         self.synced = False
 
     def annotations_of(self, namespace: str) -> Mapping[str, str]:
-        """The namespace's annotations under our prefix, by full key; empty if it has none. O(1)."""
+        """The namespace's annotations for us, by full key, cut after 128 characters; empty if it has none. O(1)."""
         return self._annotations.get(namespace, _NONE)
 
     def upsert(self, document: msgspec.Raw) -> None:
@@ -51,7 +53,8 @@ class NamespaceView:
         metadata = _NAMESPACE.decode(document).metadata
         if not metadata.name:
             raise ClusterError("a namespace without a name")
-        ours = {key: value for key, value in (metadata.annotations or {}).items() if key.startswith(PREFIX)}
+        found = metadata.annotations or {}
+        ours = {key: found[key][:_MOST_CHARACTERS] for key in sorted(NAMESPACE_KEYS & found.keys())}
         if ours:
             self._annotations[metadata.name] = ours
         else:

@@ -7,7 +7,7 @@ import pytest
 
 from extender.cluster.namespaces import NamespaceView
 from extender.errors import ClusterError
-from extender.placement.annotations import MODE, NAMESPACE_KEYS, PREFER
+from extender.placement.annotations import ADDED, MODE, NAMESPACE_KEYS, PREFER, PREFIX
 
 
 def namespace(name: str, annotations: dict[str, str] | None = None) -> msgspec.Raw:
@@ -21,6 +21,13 @@ def test_only_our_annotations_are_kept() -> None:
     view = NamespaceView()
     view.upsert(namespace("a", {MODE: "observe", "example.com/notes": "x" * 1000, "multiarch-extender.io.evil/x": "y"}))
     assert view.annotations_of("a") == {MODE: "observe"}
+
+
+def test_what_is_kept_of_a_namespace_is_bounded() -> None:
+    """Whoever may annotate namespaces has 256 KiB on each, and keys under our prefix as others."""
+    view = NamespaceView()
+    view.upsert(namespace("a", {MODE: "x" * 200_000, f"{PREFIX}other": "y" * 50_000, ADDED: "1"}))
+    assert view.annotations_of("a") == {MODE: "x" * 128}
 
 
 @pytest.mark.parametrize("key", sorted(NAMESPACE_KEYS))
