@@ -85,7 +85,8 @@ async def test_a_denied_lookup_is_answered_after_the_password_has_changed(
         assert await answer(caller, f"{registry.host}/amd:1") == "ac"
         write_login(config, registry.host, "ann:new")
         await until(caller, f"{registry.host}/arm:1", "bd")
-        assert await caller.metric(LOADED) == loaded + 1
+        # A file that changes between its stamp and its reading is read once more by the next check.
+        assert await caller.metric(LOADED) - loaded in (1, 2)
         assert await caller.metric(REFUSED) == refused + 1
 
 
