@@ -18,15 +18,16 @@ from extender.cli.json_schema import schema_of
 from extender.cli.manifest_files import read_manifests
 from extender.cli.observed import ObservedSource, show_observed
 from extender.cli.options import Assignments, ConfigFile
+from extender.cli.platform_option import required_platforms
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.config.reading import read_config
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
-from extender.images.platform import InvalidPlatform, Platform, parse_platform
+from extender.images.platform import Platform
 from extender.kubernetes.audited_v1 import AuditedSpec
 from extender.logs import configure_logs
 from extender.placement.facts import PodImage
-from extender.reports.audit import AuditInput, new_findings, wanted_newer
+from extender.reports.audit import AuditInput, new_findings, new_problems, wanted_newer
 from extender.reports.audit import audit as make_audit
 from extender.reports.audit_report import Audit
 from extender.reports.workloads import ImageUse, UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
@@ -101,7 +102,8 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
 ) -> None:
     """Show which images, workloads and DaemonSets keep a cluster or manifests from an architecture.
 
-    Exit code 1 if it was interrupted or, with --require or --baseline, if something blocks or is unknown.
+    Exit code 1 if it was interrupted or, with --require or --baseline, if something blocks, is unknown or was
+    not read.
 
     Example: helm template ./chart | multiarch-extender audit -f - --require linux/arm64
     """
@@ -131,7 +133,7 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
         namespace=namespace,
         manifests=manifests or (),
         images=images,
-        required=_platforms(require or ()),
+        required=required_platforms(require or ()),
         own=own or (),
         look_for_newer=newer,
     )
@@ -142,9 +144,10 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
         print("interrupted: the report is partial; the next run goes on from the cache", file=sys.stderr)
         raise typer.Exit(1)
     if require or baseline:
-        found = new_findings(report, known)
-        for finding in found:
-            print(finding.message, file=sys.stderr)
+        unread = [f"not read: {problem}" for problem in new_problems(report, known)]
+        found = [*unread, *(finding.message for finding in new_findings(report, known))]
+        for message in found:
+            print(message, file=sys.stderr)
         if found:
             raise typer.Exit(1)
 
@@ -233,13 +236,6 @@ def _read_images(path: str) -> ClusterContents:
         for name in named
     ]
     return ClusterContents(workloads, [], {}, [])
-
-
-def _platforms(texts: Sequence[str]) -> list[Platform]:
-    try:
-        return [parse_platform(text) for text in texts]
-    except InvalidPlatform as exc:
-        raise ConfigError(f"--require: {exc}") from exc
 
 
 def _read_baseline(path: str) -> Audit:

@@ -14,11 +14,12 @@ from rich.table import Table
 
 from extender.cli.image_lookup import answer_of, look_up_images
 from extender.cli.options import Assignments, ConfigFile
+from extender.cli.platform_option import required_platforms
 from extender.config.reading import read_config
-from extender.errors import ConfigError, InvalidReference
+from extender.errors import InvalidReference
 from extender.images.content import Failure
 from extender.images.manifest import Image, Kind
-from extender.images.platform import Compatibility, InvalidPlatform, Platform, parse_platform, runs_on
+from extender.images.platform import Compatibility, Platform, runs_on
 from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.placement.facts import Pending, PodImage, Unknown, fact_of
@@ -56,10 +57,7 @@ def inspect(
     """
     settings = read_config(file, [*(assignments or ()), "cache.url='memory:'"])
     configure_logs("error", "console")
-    try:
-        required = [parse_platform(text) for text in require or ()]
-    except InvalidPlatform as exc:
-        raise ConfigError(f"--require: {exc}") from exc
+    required = required_platforms(require or ())
     found = look_up_images(images, settings)
     results = [_inspected(reference, answer) for reference, answer in zip(images, found, strict=True)]
     _print(results, output)

@@ -80,7 +80,7 @@ def _canary_problems(config: Config) -> Iterator[str]:
 def warnings_of(config: Config) -> Iterator[str]:
     """What `serve` accepts and is probably a mistake, one sentence each: architectures and systems nobody has."""
     for name in config.placement.preference:
-        if problem := _unheard_of(Platform("", normalize_platform("", name).architecture)):
+        if problem := unheard_of(Platform("", normalize_platform("", name).architecture)):
             yield f"placement.preference: {name!r}: {problem}"
     yield from _preference_warnings(config)
     admission = config.admission
@@ -89,7 +89,7 @@ def warnings_of(config: Config) -> Iterator[str]:
         yield f"{affinity} keeps pods that admission.unknown: gate has held from no node; is it required?"
     for path, text in _named_platforms(config):
         with contextlib.suppress(InvalidPlatform):  # a problem, not a warning
-            if problem := _unheard_of(parse_platform(text)):
+            if problem := unheard_of(parse_platform(text)):
                 yield f"{path}: {text!r}: {problem}"
 
 
@@ -103,7 +103,7 @@ def _preference_warnings(config: Config) -> Iterator[str]:
         yield "placement.preference_by: filter needs the filter verb, and scheduler.listen is ''; is it score?"
 
 
-def _unheard_of(platform: Platform) -> str:
+def unheard_of(platform: Platform) -> str:
     """Which part of the platform Go has no port for, and the nearest it has; empty if it has a port for both."""
     import difflib  # late, since nearly every configuration does without
 

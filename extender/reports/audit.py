@@ -156,6 +156,12 @@ def new_findings(report: Audit, baseline: Audit | None) -> list[Finding]:
     ]
 
 
+def new_problems(report: Audit, baseline: Audit | None) -> list[str]:
+    """What could not be read, for which a gate fails, since nobody knows what it has: what the baseline could read."""
+    known = frozenset(baseline.problems) if baseline else frozenset()
+    return [problem for problem in report.problems if problem not in known]
+
+
 class _Auditor:
     def __init__(self, given: AuditInput) -> None:
         self._given = given

@@ -153,6 +153,7 @@ async def test_require_is_a_gate_and_baseline_lets_old_blockers_pass(
     assert f"image {host}/shop/amdindex:1.0 does not run on {ARM}" in err
     assert f"image {host}/shop/amd:1.0 does not run on" not in err
     assert f"image {host}/shop/missing:1.0 is not known" in err
+    assert f"not read: {charts}/stateful.yaml, document 2: StatefulSet wrong: " in err
 
 
 async def test_manifests_come_from_standard_input_too(debian_registry: DebianRegistry, charts: Path) -> None:
@@ -353,6 +354,7 @@ async def test_an_interrupted_audit_leaves_a_report_and_a_cache_from_which_the_n
         (["--images", "-", "--require", ARM], "--images -: it is empty; see whether the command that wrote it failed"),
         (["-f", "-", "-o", "pdf"], "-o pdf is no format; give one of table, json"),
         (["-f", "-", "--require", "arm64"], "--require: 'arm64' is no platform"),
+        (["-f", "-", "--require", "linux/arm46"], "no node has the architecture 'arm46'; is it 'arm64'?"),
         (["-f", "-", "--baseline", "/nowhere"], "--baseline /nowhere: No such file or directory; give the output of"),
         (["--kubeconfig", "/nowhere"], "name a kubeconfig with --kubeconfig, or manifests with -f"),
     ],

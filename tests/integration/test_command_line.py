@@ -130,6 +130,7 @@ async def test_require_answers_with_the_exit_code(
         pytest.param(["serve", "--config", "/nonexistent.yaml"], "/nonexistent.yaml", id="file"),
         pytest.param(["serve", "--set", "cluster.mode=none"], "admission.tls.certificate", id="combination"),
         pytest.param(["inspect", "debian", "--require", "arm64"], "--require", id="platform"),
+        pytest.param(["inspect", "debian", "--require", "linux/arm46"], "is it 'arm64'?", id="unheard-of"),
         pytest.param(["inspect", "debian", "--set", "registry.docker_config=/nonexistent"], "/nonexistent", id="login"),
         pytest.param(["inspect"], "Missing argument", id="usage"),
     ],

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from extender.images.content import Answer, Cause, Content, Failure
@@ -12,7 +13,7 @@ from extender.kubernetes.audited_v1 import AuditedNode, AuditedNodeStatus
 from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo, Taint
 from extender.kubernetes.reported_v1 import ReportedNodeSpec
 from extender.placement.policy import Policy
-from extender.reports.audit import AuditInput, ImageEvidence, audit, new_findings, wanted_newer
+from extender.reports.audit import AuditInput, ImageEvidence, audit, new_findings, new_problems, wanted_newer
 from extender.reports.audit_report import Audit, NewerTag
 from extender.reports.workloads import WorkloadCollector
 
@@ -152,6 +153,14 @@ def test_a_baseline_hides_what_it_knows_by_platform() -> None:
     assert new_findings(old, old) == []
     wider = audit(given(deployment("a", "amd:1"), required=[ARM, parse_platform("linux/s390x")]))
     assert [each.platform for each in new_findings(wider, old)] == ["linux/s390x"]
+
+
+def test_what_could_not_be_read_fails_a_gate_unless_the_baseline_says_so() -> None:
+    """Nobody knows what is in it."""
+    old = audit(msgspec.structs.replace(given(deployment("a", "amd:1")), problems=["jobs cannot be listed"]))
+    new = audit(msgspec.structs.replace(given(deployment("a", "amd:1")), problems=["jobs cannot be listed", "x.yaml"]))
+    assert new_problems(new, None) == ["jobs cannot be listed", "x.yaml"]
+    assert new_problems(new, old) == ["x.yaml"]
 
 
 def test_newer_tags_are_wanted_for_what_blocks_most_first() -> None:
