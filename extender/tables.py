@@ -11,7 +11,7 @@ This module is pure: no clock, no task, no metric.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, ItemsView
+from collections.abc import Callable, ItemsView, Iterable
 from itertools import islice, takewhile
 from typing import Generic, TypeVar
 
@@ -35,10 +35,12 @@ class _Rows(Generic[K, V]):
         """Removes the row; does nothing if there is none."""
         self._rows.pop(key, None)
 
-    def remove_where(self, is_void: Callable[[K, V], bool]) -> None:
-        """Removes all rows of which `is_void` is true. O(rows), a fifth of a microsecond each."""
-        for key in [key for key, value in self._rows.items() if is_void(key, value)]:
-            del self._rows[key]
+    def remove_where(self, is_void: Callable[[K, V], bool], keys: Iterable[K] | None = None) -> None:
+        """Removes the rows of which `is_void` is true: all, or those of `keys`. A fifth of a microsecond for each."""
+        rows = self._rows
+        some = rows.items() if keys is None else [(key, rows[key]) for key in keys if key in rows]
+        for key in [key for key, value in some if is_void(key, value)]:
+            self.remove(key)
 
 
 class LruTable(_Rows[K, V]):
@@ -126,11 +128,6 @@ class ShareTable(LruTable[K, V]):
         value = self._rows.pop(key, None)
         if value is not None:
             self._count(key, value, -1)
-
-    def remove_where(self, is_void: Callable[[K, V], bool]) -> None:
-        """Removes all rows of which `is_void` is true. O(rows)."""
-        for key in [key for key, value in self._rows.items() if is_void(key, value)]:
-            self.remove(key)
 
     def _count(self, key: K, value: V, sign: int) -> None:
         owner, cost = self._owner_of(key, value), sign * min(max(self._cost_of(key, value), 1), self._size)

@@ -14,6 +14,7 @@ from extender.credentials.keyring import ANONYMOUS, CredentialId, Keyring
 from extender.images.content import Answer, Content, Failure
 from extender.images.digest import PackedDigest, pack_digest, unpack_digest
 from extender.metrics import counter
+from extender.resolver.denials import Denials
 from extender.resolver.references import TARGETS, References, Target
 from extender.resolver.row_cost import is_ordinary, row_cost
 from extender.tables import LruTable, ShareTable, declare_cache
@@ -26,9 +27,6 @@ LOOKUPS = counter(
     ("hit", "stale", "shared", "fetched", "negative", "error"),
 )
 
-# Denials kept before the rows that they made stale are removed together, which takes 20 ms for 100,000 rows. They are
-# not in a Table: dropping a denial earlier would make its rows fresh again.
-_DENIALS = 4096
 # A denial makes no row stale that was confirmed so lately. Otherwise, whoever makes one tag of a repository deny access
 # would have all its tags asked for again at each request.
 _JUST_CONFIRMED_SECONDS = 60.0
@@ -141,7 +139,8 @@ class ImageCache:
             size, owner_of=lambda _, shown: shown.owner, cost_of=lambda key, shown: row_cost(shown.content, *key)
         )
         self._interned: LruTable[Content, Content] = _PLATFORM_SETS.lru_table()
-        self._denied_at: dict[tuple[str, CredentialId], float] = {}
+        self._denials = Denials(self._names)
+        self._denied_at = self._denials.last
         self._on_moved: Callable[[MovedTag], None] | None = None
 
     def tell_of_moves(self, on_moved: Callable[[MovedTag], None] | None) -> None:
@@ -245,18 +244,15 @@ class ImageCache:
         return self._write(target, credential_id, CachedImage(shown.content, packed, at, owner))
 
     def revoke(self, target: Target, credential_id: CredentialId, at: float) -> None:
-        """Removes the row of `target` for `credential_id`, which was denied at `at`. O(1), amortised.
+        """Removes the row of `target` for `credential_id`, which was denied at `at`.
 
         Rows of other names in its repository become stale for this credential: it may have lost access to them too.
         """
         key = (target.repository, target.name, credential_id)
         self._names.remove(key)
-        self._denied_at[target.repository, credential_id] = at
+        self._denials.add(target.repository, credential_id, at)
         if self._write_log:
             self._write_log.note_denial(key, at)
-        if len(self._denied_at) > _DENIALS:
-            self._names.remove_where(self._is_denied)
-            self._denied_at.clear()
 
     def load(self, key: NameKey, known: CachedImage) -> None:
         """Adds a row of an earlier process or of another replica, unless a later row or denial is known."""
@@ -266,7 +262,7 @@ class ImageCache:
         known = CachedImage(content, known.packed, known.confirmed_at, known.owner)
         key = (repository, name, CredentialId(sys.intern(credential_id)))
         before = self._names.peek(key)
-        if not self._is_denied(key, known) and (before is None or before.confirmed_at < known.confirmed_at):
+        if not self._denials.make_void(key, known) and (before is None or before.confirmed_at < known.confirmed_at):
             self._names.put(key, known)
 
     def load_content(self, repository: str, packed: PackedDigest, content: Content) -> None:
@@ -301,7 +297,3 @@ class ImageCache:
         if before and self._on_moved and before.content.platforms != known.content.platforms:
             self._on_moved(MovedTag(target, credential_id, before, known))
         return known
-
-    def _is_denied(self, key: NameKey, known: CachedImage) -> bool:
-        denied_at = self._denied_at.get((key[0], key[2]))
-        return denied_at is not None and known.confirmed_at <= denied_at
