@@ -82,6 +82,7 @@ class PendingPods:
                     self._delay_seconds = _FIRST_DELAY_SECONDS
                     if event.has_object:
                         _announce(event, on_pending_pod)
+                        await asyncio.sleep(0)  # a list has thousands of pods, each of which takes up to a millisecond
         except ClusterError as exc:
             self._delay_seconds = min(2 * self._delay_seconds, _LAST_DELAY_SECONDS)
             log.warning("watch.lost", resource="pods", error=str(exc), retry_in_seconds=self._delay_seconds)

@@ -1,6 +1,7 @@
 """Pending pods: announced while somebody wants to know of them, and none is kept."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -119,6 +120,18 @@ async def test_pod_is_announced_as_it_appears_and_as_it_changes() -> None:
     assert [[image.reference for image in images_of(pod)] for pod in run.announced] == [["web:1", "models:2"]] * 2
     assert run.announced[0].metadata is not None
     assert run.announced[0].metadata.uid == "u1"
+
+
+async def test_many_pods_that_come_together_hold_up_nobody() -> None:
+    """Each takes up to a millisecond, and kube-scheduler and the API server wait for answers meanwhile."""
+    cluster = Cluster([*[event("ADDED")] * 50, None])
+    async with running(cluster) as run:
+        run.pods.look()
+        seen = [0]
+        while seen[-1] < 50:
+            await asyncio.sleep(0)
+            seen.append(len(run.announced))
+    assert max(after - before for before, after in itertools.pairwise(seen)) == 1
 
 
 async def test_pod_of_another_shape_hides_no_other() -> None:
