@@ -1,4 +1,8 @@
-"""Turns at what only so many may use at once: they go round robin over tenants, and over hosts for each tenant.
+"""Turns at what only so many may use at once: tenants and hosts take turns.
+
+The tenant goes first whose last turn is longest ago, where all that is longer ago than a second counts as a second: who
+asks seldom passes those who have work waiting all the time, and nobody is passed for longer than that. Its hosts go
+round robin.
 
 Work waits for its turns on behalf of everybody who wants it. Its `Interest` has the tenants of these callers and when
 the last of them asked; it is in a context variable, so that no function passes it on. Work that nobody has asked for
@@ -14,6 +18,7 @@ from contextvars import ContextVar
 
 from extender.budgets import OPERATOR, BudgetSpec, Shares, use_of
 from extender.errors import ExtenderError
+from extender.slowdown import Slowdown
 
 LAPSE_SECONDS = 60.0
 """Work that waits is dropped if nobody has asked for it again for so long. kube-scheduler asks every 10 s at least."""
@@ -21,6 +26,9 @@ LAPSE_SECONDS = 60.0
 
 REVOKE_SECONDS = 2.0
 """A turn that somebody holds beyond its share for so long is revoked when a tenant waits that has none of its own."""
+
+
+_RECENT_SECONDS = 1.0
 
 
 class TurnRevoked(ExtenderError):
@@ -156,11 +164,12 @@ class Turns:
         at_host: int | None = None,
         most_each_at_host: int | None = None,
         per_second: float = math.inf,
+        burst: int | None = None,
     ) -> None:
         """`clock` gives monotonic seconds. `at_host` and `most_each_at_host` are the total without a limit.
 
-        So many turns begin in a second, and after a time of quiet as many at once as there are. The operator's begin
-        whenever they may.
+        `per_second` turns begin in a second, a quarter of that while the event loop is busy, and `burst` after a time
+        of quiet, by default the total. The operator's begin whenever they may.
         """
         size = spec.total if total is None else total
         self._shares = Shares(size, max(1, spec.most_each * size // spec.total))
@@ -170,11 +179,14 @@ class Turns:
         self._clock = clock
         self._hosts: dict[str, Shares] = {}  # those where somebody holds or waits for a turn
         self._per_second = per_second
-        self._burst = float(size)
+        self._burst = float(size if burst is None else burst)
         self._left, self._left_at = self._burst, 0.0
         self._later: asyncio.TimerHandle | None = None
+        self._slowdown = Slowdown()
         self._held: dict[_HeldTurn, None] = {}  # the oldest first
         self._waiting: dict[str, dict[str, deque[_Ticket]]] = {}  # by tenant, then by host, in the order of turns
+        self._last: dict[str, float] = {}  # when tenants had a turn, of the last second
+        self._last_when_lined_up: dict[str, float] = {}  # the same of those that wait, by which they do
 
     @contextlib.asynccontextmanager
     async def turn(self, host: str = "") -> AsyncIterator[None]:
@@ -213,6 +225,8 @@ class Turns:
         """
         shares = self._shares_at(host)
         for tenant in interest.tenants:
+            if self._later and tenant != OPERATOR:
+                continue  # others wait until a turn may begin
             if self._shares.admits(tenant) and shares.admits(tenant) and self._may_begin(tenant):
                 self._want(tenant, host)
                 self._take(tenant, host)
@@ -244,7 +258,9 @@ class Turns:
     def enqueue(self, ticket: _Ticket, tenant: str) -> None:
         """Adds the ticket to the tenant's queue for its host, and grants what can be granted."""
         self._want(tenant, ticket.host)
-        self._waiting.setdefault(tenant, {}).setdefault(ticket.host, deque()).append(ticket)
+        if tenant not in self._waiting:
+            self._line_up(tenant)
+        self._waiting[tenant].setdefault(ticket.host, deque()).append(ticket)
         self._grant()
 
     def lose(self, ticket: _Ticket) -> None:
@@ -299,17 +315,20 @@ class Turns:
             return True
         loop = asyncio.get_running_loop()
         now = loop.time()
-        self._left = min(self._burst, self._left + (now - self._left_at) * self._per_second)
+        per_second = self._per_second / self._slowdown.divisor
+        self._left = min(self._burst, self._left + (now - self._left_at) * per_second)
         self._left_at = now
         if self._left >= 1:
             self._left -= 1
             return True
         if self._later is None:
-            self._later = loop.call_later((1 - self._left) / self._per_second, self._grant_later)
+            due = now + (1 - self._left) / per_second
+            self._later = loop.call_at(due, self._grant_later, due)
         return False
 
-    def _grant_later(self) -> None:
+    def _grant_later(self, due: float) -> None:
         self._later = None
+        self._slowdown.note(asyncio.get_running_loop().time() - due)
         self._grant()
 
     def _next(self) -> tuple[_Ticket | None, str]:
@@ -321,10 +340,20 @@ class Turns:
                         return queue[0], tenant
         return None, ""
 
+    def _line_up(self, tenant: str) -> None:
+        """Adds a tenant to those that wait, before those whose last turn is later. O(tenants that wait)."""
+        last = self._last.get(tenant, 0.0)
+        last = self._last_when_lined_up[tenant] = max(last, self._clock() - _RECENT_SECONDS)
+        later = [each for each in self._waiting if self._last_when_lined_up[each] > last]
+        self._waiting[tenant] = {}
+        for each in later:
+            self._waiting[each] = self._waiting.pop(each)
+
     def _move_to_end(self, tenant: str, host: str) -> None:
         hosts = self._waiting.pop(tenant, None)
         if hosts is not None:
             self._waiting[tenant] = hosts
+            self._last_when_lined_up[tenant] = self._clock()
             queue = hosts.pop(host, None)
             if queue is not None:
                 hosts[host] = queue
@@ -340,7 +369,7 @@ class Turns:
             if not queue:
                 del hosts[ticket.host]
                 if not hosts:
-                    del self._waiting[tenant]
+                    del self._waiting[tenant], self._last_when_lined_up[tenant]
             self._unwant(tenant, ticket.host)
 
     def _shares_at(self, host: str) -> Shares:
@@ -361,6 +390,11 @@ class Turns:
             del self._hosts[host]
 
     def _take(self, tenant: str, host: str) -> None:
+        now = self._clock()
+        self._last.pop(tenant, None)
+        self._last[tenant] = now
+        while self._last[first := next(iter(self._last))] < now - _RECENT_SECONDS:
+            del self._last[first]
         self._shares.take(tenant)
         self._hosts[host].take(tenant)
         self._use.in_use += 1

@@ -41,6 +41,7 @@ _LOOKUPS_EACH_AT_HOST = 12
 # Lookups that begin in a second. Each takes two milliseconds of processor time, so they take a third of a core,
 # whatever pods name and however quickly registries refuse it.
 _LOOKUPS_PER_SECOND = 150.0
+_LOOKUPS_BURST = 32  # after a time of quiet
 _LOOKUPS = declare_budget(
     "resolver.registry_hosts.lookups",
     unit="lookups that send requests",
@@ -245,6 +246,7 @@ class RegistryHosts:
             at_host=_LOOKUPS_AT_HOST,
             most_each_at_host=_LOOKUPS_EACH_AT_HOST,
             per_second=_LOOKUPS_PER_SECOND,
+            burst=_LOOKUPS_BURST,
         )
         self._hosts: _Breakers[str] = _Breakers(_HOSTS, size, clock, random)
         self._projects: _Breakers[str] = _Breakers(_PROJECTS, size, clock, random)

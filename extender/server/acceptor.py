@@ -19,7 +19,7 @@ from extender.server.callers import CallerConnection, Callers, Proof
 log = structlog.get_logger()
 
 # Connections accepted before other work of the event loop gets its turn; the others stay in the kernel's queue.
-_AT_ONCE = 32
+_AT_ONCE = 8
 # Whoever is accepted as the listener closes has this long for the handshake and the request that it has begun.
 _LAST_HANDSHAKES_SECONDS = 0.5
 _LAST_ACCEPTED = 1024  # as many as the kernel's queue has
@@ -92,7 +92,7 @@ class Acceptor:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES)
             self._loop.add_reader(listening, self._accept, listening)
         self._sweep()
-        self._begin_handshakes()
+        self._begin_handshakes(self._loop.time())
 
     def close(self) -> None:
         """Accepts those who are in the kernel's queue already, and nobody after them."""
@@ -186,11 +186,11 @@ class Acceptor:
                 _PAUSE_SECONDS, self._loop.add_reader, listening, self._accept, listening
             )
 
-    def _begin_handshakes(self) -> None:
-        self._callers.handshakes.begin_some()
-        self._timers[self._begin_handshakes] = self._loop.call_later(
-            _BETWEEN_HANDSHAKES_SECONDS, self._begin_handshakes
-        )
+    def _begin_handshakes(self, due: float) -> None:
+        now = self._loop.time()
+        self._callers.handshakes.begin_some(now - due)
+        due = now + _BETWEEN_HANDSHAKES_SECONDS
+        self._timers[self._begin_handshakes] = self._loop.call_at(due, self._begin_handshakes, due)
 
     def _sweep(self) -> None:
         self._callers.close_idle()

@@ -7,10 +7,12 @@ Callers that have shown who they are lately are not held up.
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
+from extender.slowdown import Slowdown
 from extender.tables import LruTable, declare_cache
 
-# Handshakes of one caller, and of all: so many at once after a time of quiet, and then so many a second. A second of
-# handshakes takes a tenth of a core. An API server that has just started begins with fewer, and is known then.
+# Handshakes of one caller, and of all: so many at once after a time of quiet, and then so many a second, or fewer while
+# the event loop is busy. A second of handshakes takes a tenth of a core. An API server that has just started begins
+# with fewer, and is known then.
 BURST, EACH_BURST = 128, 32
 PER_SECOND, EACH_PER_SECOND = 64.0, 32.0
 # For how long a caller is known.
@@ -44,6 +46,7 @@ class Handshakes:
         self._each: LruTable[str, _Allowance] = _ALLOWANCES.lru_table()
         self._known: LruTable[str, float] = _KNOWN.lru_table()
         self._waiting: dict[str, dict[Hashable, Callable[[], None]]] = {}  # by address, in the order of their turns
+        self._slowdown = Slowdown()
 
     def __bool__(self) -> bool:
         """Whether any waits."""
@@ -71,8 +74,9 @@ class Handshakes:
         for begin in self._waiting.pop(address, {}).values():
             begin()
 
-    def begin_some(self) -> None:
-        """Begins what may begin by now, one of each caller before a second of any."""
+    def begin_some(self, late_seconds: float = 0.0) -> None:
+        """Begins what may begin by now, one of each caller before a second of any. `late_seconds`: later than asked."""
+        self._slowdown.note(late_seconds)
         blocked: set[str] = set()
         while len(blocked) < len(self._waiting):
             for address in [each for each in self._waiting if each not in blocked]:
@@ -99,7 +103,8 @@ class Handshakes:
     def _spend(self, address: str) -> bool:
         now = self._clock()
         own = self._each.peek(address) or _Allowance(EACH_BURST, now)
-        left, left_each = self._all.now(now, PER_SECOND, BURST), own.now(now, EACH_PER_SECOND, EACH_BURST)
+        left = self._all.now(now, PER_SECOND / self._slowdown.divisor, BURST)
+        left_each = own.now(now, EACH_PER_SECOND, EACH_BURST)
         if left < 1 or left_each < 1:
             return False
         self._all = _Allowance(left - 1, now)

@@ -132,6 +132,21 @@ def test_turns_go_round_over_tenants() -> None:
     assert starts == {"a": [1, 2, 3, 4], "b": [1, 3], "c": [2]}
 
 
+def test_who_asks_seldom_goes_before_those_who_always_wait() -> None:
+    """It waits for the end of one job, and not for a round of five tenants."""
+    jobs = [Job(0.0, tenant, "", 0.1) for tenant in "abcde" for _ in range(10)]
+    simulation = simulate([*jobs, *(Job(0.55 + number, "honest", "", 0.1) for number in range(4))], total=1)
+    assert [round(simulation.waits[50 + number], 3) <= 0.1 for number in range(4)] == [True] * 4
+    assert max(simulation.waits[number] for number in range(50)) == pytest.approx(5.3)
+
+
+def test_nobody_is_passed_for_longer_than_a_second() -> None:
+    """Whoever makes tenants without end, each of which asks once, passes those who have asked for a second at most."""
+    jobs = [Job(0.0, "busy", "", 0.1), Job(0.05, "busy", "", 0.1)]
+    jobs += [Job(0.06 + number / 20, f"tenant-{number}", "", 0.1) for number in range(100)]
+    assert simulate(jobs, total=1).waits[1] <= 2.2
+
+
 def test_a_slow_place_holds_up_no_other() -> None:
     """Nothing is held while a job waits for its host."""
     jobs = [Job(0.0, "a", "slow.example", 10.0)] * 8 + [Job(1.0, "a", "quick.example", 0.1)]
@@ -309,3 +324,43 @@ async def test_turns_begin_at_a_pace_and_still_go_round() -> None:
     assert ended.index("b") <= first + 12  # and not after all 50
     await asyncio.gather(*greedy)
     assert time.monotonic() - started >= (51 - 16) / 100.0 - 0.01
+
+
+async def test_fewer_turns_than_there_are_begin_burst() -> None:
+    """A hundred that begin together hold up the event loop."""
+    turns = Turns(SPEC, time.monotonic, per_second=0.01, burst=3)
+    began: list[int] = []
+
+    async def work(number: int) -> str:
+        async with turns.turn():
+            began.append(number)
+        return ""
+
+    tasks = [in_context(work(number), "a") for number in range(10)]
+    await settle()
+    assert began == [0, 1, 2]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_turns_begin_more_slowly_while_the_event_loop_is_busy() -> None:
+    """Requests that memory can answer come first."""
+    turns = Turns(SPEC, time.monotonic, per_second=400.0)
+    began = 0
+
+    async def work() -> str:
+        nonlocal began
+        async with turns.turn():
+            began += 1
+        return ""
+
+    tasks = [in_context(work(), "a") for _ in range(500)]
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        time.sleep(0.01)
+        await asyncio.sleep(0)
+    assert 16 < began < 120
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -43,10 +43,8 @@ def finished(resolver: Resolver) -> Callable[[], Awaitable[None]]:
     """Waits until no lookup is in flight."""
 
     async def wait() -> None:
-        for _ in range(10_000):
-            if not resolver.counts()["in_flight"]:
-                return
-            await asyncio.sleep(0)
-        pytest.fail("lookups do not end")
+        async with asyncio.timeout(10):
+            while resolver.counts()["in_flight"]:
+                await asyncio.sleep(0)
 
     return wait

@@ -336,17 +336,17 @@ async def test_names_that_fail_once_evict_no_open_breaker(clock: Clock) -> None:
 async def test_failures_of_one_tenant_s_hosts_evict_nothing_of_another(clock: Clock) -> None:
     """Whoever owns a zone can name as many failing hosts as they like, each of which fails as often as they like."""
     host = RegistryHosts(clock, lambda: 0.0, size=8)
-    set_interest(Interest("team", 0.0))
+    set_interest(Interest("team", clock.now))
     await visit(host, "app", RegistryThrottled("x", 20.0))
     await visit(host, "quay.io/a/one:1", RegistryUnavailable("x"))
-    set_interest(Interest("flood", 0.0))
-    for number in range(50):
+    set_interest(Interest("flood", clock.now))
+    for number in range(12):
         for image in ("one", "two"):
             await visit(host, f"host-{number}.example/{image}:1", RegistryUnavailable("x"))
         await visit(host, f"throttled-{number}.example/app:1", RegistryThrottled("x", 20.0))
         await visit(host, f"once-{number}.example/app:1", RegistryUnavailable("x"))
     assert cause_of(host) is Cause.THROTTLED
-    set_interest(Interest("team", 0.0))
+    set_interest(Interest("team", clock.now))
     await visit(host, "quay.io/a/two:1", RegistryUnavailable("x"))
     assert cause_of(host, "quay.io/a/three:1") is Cause.UNAVAILABLE
 

@@ -23,10 +23,10 @@ class Scene:
             self._number += 1
             self.handshakes.add(address, self._number, lambda: self.begun.append(address))
 
-    def later(self, seconds: float) -> None:
+    def later(self, seconds: float, late_seconds: float = 0.0) -> None:
         """Time passes, as the acceptor lets it."""
         self.clock.advance(seconds)
-        self.handshakes.begin_some()
+        self.handshakes.begin_some(late_seconds)
 
 
 @pytest.fixture
@@ -51,6 +51,15 @@ def test_a_flood_of_many_addresses_is_held_back(scene: Scene) -> None:
     assert len(scene.begun) <= BURST
     scene.later(1.0)
     assert len(scene.begun) <= BURST + PER_SECOND
+
+
+def test_fewer_begin_while_the_event_loop_is_busy(scene: Scene) -> None:
+    """Requests that memory can answer come first."""
+    for number in range(250):
+        scene.add(f"10.6.6.{number}", 20)
+    for _ in range(100):
+        scene.later(0.05, late_seconds=0.01)
+    assert BURST < len(scene.begun) <= BURST + 5 * PER_SECOND / 4 + 10
 
 
 def test_a_newcomer_among_them_gets_its_turn(scene: Scene) -> None:
