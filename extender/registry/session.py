@@ -13,13 +13,24 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from extender import __version__
+from extender.budgets import declare_budget
 from extender.errors import ConfigError
 from extender.registry.addresses import AddressGuard, inner_refusal
 from extender.registry.names import NameResolver
 from extender.registry.transport import host_of, proxy_of, trace_waits
 from extender.tls_context import CurrentContext
+from extender.turns import Turns
 from extender.watched_files import FileSetting, WatchedFiles
 
+_CONNECTING_PER_SECOND = 100.0
+_CONNECTING = declare_budget(
+    "registry.session.connecting",
+    unit="connections that begin at once, others wait",
+    total=16,
+    most_each=16,
+    why=f"each takes 2 ms of processor time, mostly for TLS; {_CONNECTING_PER_SECOND:g} begin in a second, a fifth of "
+    "a core, wherever images are and redirects lead; tenants take turns",
+)
 _CONNECTIONS = 256  # over all hosts, so that images cannot exhaust the file descriptors; each host has its own limit
 
 
@@ -58,7 +69,7 @@ def open_session(*, guard: AddressGuard, trust: RegistryTrust | None = None) -> 
         timeout=aiohttp.ClientTimeout(total=None),
         headers={"User-Agent": f"multiarch-extender/{__version__}"},
         middlewares=[_checking(guard, proxies)],
-        trace_configs=[trace_waits()],
+        trace_configs=[trace_waits(Turns(_CONNECTING, time.monotonic, per_second=_CONNECTING_PER_SECOND))],
     )
 
 

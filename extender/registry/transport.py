@@ -26,6 +26,7 @@ from extender import metrics
 from extender.errors import NameUnresolved, RegistryNotAsked, RegistryThrottled, RegistryUnavailable
 from extender.registry.refusals import BODY_BYTES
 from extender.tables import declare_cache
+from extender.turns import Turns
 
 _CODES = ("2xx", "3xx", "401", "403", "404", "429", "4xx", "5xx", "error")
 _REQUESTS = metrics.counter(
@@ -207,8 +208,8 @@ def note_wait(why: str) -> None:
         wait.why = why
 
 
-def trace_waits() -> aiohttp.TraceConfig:
-    """Returns the hooks by which a session notes that a request waits for a free connection."""
+def trace_waits(connecting: Turns) -> aiohttp.TraceConfig:
+    """Returns the hooks by which a session notes that a request waits for a connection, and begins one in its turn."""
 
     async def begin(*_: object) -> None:
         note_wait(CONNECTION)
@@ -216,7 +217,13 @@ def trace_waits() -> aiohttp.TraceConfig:
     async def end(*_: object) -> None:
         note_wait("")
 
+    async def begin_connection(*_: object) -> None:
+        note_wait(CONNECTION)
+        async with connecting.turn():
+            note_wait("")
+
     hooks = aiohttp.TraceConfig()
+    hooks.on_connection_create_start.append(begin_connection)
     hooks.on_connection_queued_start.append(begin)
     hooks.on_connection_queued_end.append(end)
     return hooks
