@@ -2,8 +2,7 @@
 
 The interpreter's full collection goes through every object that can be part of a reference cycle, 0.2 to 0.5 µs each.
 In a service with thousands of connections and lookups that is a tenth of a second, every few seconds, and nearly always
-in vain: what ends here is freed by its reference counts. So what a collection of the oldest generation leaves is
-frozen, and each goes through new objects alone. Cycles that end later are left until the process has grown.
+in vain: what ends here is freed by its reference counts. So it is left until the process has grown.
 """
 
 import asyncio
@@ -13,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 _STATM = Path("/proc/self/statm")  # proc_pid_statm(5)
+_NEVER = 2**31 - 1
 # The interpreter counts objects made less objects ended, old ones too. So under load a collection of the middle
 # generation goes through many more than 250 times 3 new objects: 4 ms at most in the siege, and 20 ms with (700, 5).
-_THRESHOLDS = (250, 2, 2)
-_OLDEST = 2
+_YOUNG = (250, 2)
 _LOOK_SECONDS = 0.5
-_GROWTH_BYTES = 128 << 20  # what cycles may take at most; the shipped memory limit has room for it beside full caches
+_GROWTH_BYTES = 64 << 20  # what cycles may take at most; the shipped memory limit has room for twice as much
 
 
 def resident_bytes() -> int:
@@ -31,38 +30,22 @@ async def collect_seldom(
 ) -> None:
     """Collects everything only when the process has grown by `growth_bytes` since the last time.
 
-    Looks every `look_seconds` until cancelled; then the interpreter collects as before. New objects are collected all
-    the time. Returns at once where `measure` raises OSError.
+    Looks every `look_seconds` until cancelled; then the interpreter collects as before. Young objects are collected all
+    the time. What lives at the start is frozen. Returns at once where `measure` raises OSError.
     """
     try:
         most_bytes = measure() + growth_bytes
     except OSError:
         return
     thresholds = gc.get_threshold()
-    gc.callbacks.append(_freeze_what_is_left)
-    gc.set_threshold(*_THRESHOLDS)
     gc.freeze()
-    gc.collect()
+    gc.set_threshold(*_YOUNG, _NEVER)
     try:
         while True:
             await asyncio.sleep(look_seconds)
             if measure() > most_bytes:
-                _collect_everything()
+                gc.collect()
                 most_bytes = measure() + growth_bytes
     finally:
-        gc.callbacks.remove(_freeze_what_is_left)
         gc.set_threshold(*thresholds)
         gc.unfreeze()
-
-
-def _freeze_what_is_left(phase: str, collection: dict[str, int]) -> None:
-    """Takes part in collections, by `gc.callbacks`."""
-    if phase == "stop" and collection["generation"] == _OLDEST:
-        gc.freeze()
-
-
-def _collect_everything() -> None:
-    gc.unfreeze()
-    gc.collect()
-    # The interpreter puts off the next one until a quarter as many objects are new as this one went through: now none.
-    gc.collect()
