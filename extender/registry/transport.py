@@ -116,6 +116,7 @@ async def send(
         AddressRefused: the session's guard refuses the host.
         NameUnresolved: the host's name does not resolve.
         RegistryUnavailable: there is no complete response.
+        TurnLost: the request was dropped while it waited for its turn to connect.
     """
     host = host_of(url)
     try:

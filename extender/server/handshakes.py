@@ -75,7 +75,10 @@ class Handshakes:
             begin()
 
     def begin_some(self, late_seconds: float = 0.0) -> None:
-        """Begins what may begin by now, one of each caller before a second of any. `late_seconds`: later than asked."""
+        """Begins what may begin by now, one of each caller before a second of any.
+
+        `late_seconds` is how late the event loop makes this call.
+        """
         self._slowdown.note(late_seconds)
         blocked: set[str] = set()
         while len(blocked) < len(self._waiting):
