@@ -62,7 +62,7 @@ class HelmRelease:
             subprocess.run, command, capture_output=True, text=True, check=False, timeout=120
         )
         if done.returncode:
-            raise RuntimeError(done.stderr)
+            raise RuntimeError(done.stderr + done.stdout)  # the logs of `helm test` are in the latter
         return done.stdout
 
     async def install(self, values: Mapping[str, Any]) -> None:
