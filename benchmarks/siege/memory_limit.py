@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-LIMIT_BYTES = 512 << 20  # limits.memory of the shipped manifests
+SHIPPED_BYTES = 512 << 20  # limits.memory of the shipped manifests
 _ROOT = Path("/sys/fs/cgroup")
 _ENTER = ["sh", "-c", 'echo $$ > "$0" && exec "$@"']
 
@@ -40,9 +40,13 @@ class MemoryLimit(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def memory_limit() -> Iterator[MemoryLimit]:
+def memory_limit(limit_bytes: int = SHIPPED_BYTES) -> Iterator[MemoryLimit]:
     """Makes a control group with the limit; kills its processes at the end and removes it."""
-    limit = _version_2() or _version_1() or MemoryLimit("none, since no control group can be made: only RSS is judged")
+    limit = (
+        _version_2(limit_bytes)
+        or _version_1(limit_bytes)
+        or MemoryLimit("none, since no control group can be made: only RSS is judged")
+    )
     try:
         yield limit
     finally:
@@ -51,14 +55,15 @@ def memory_limit() -> Iterator[MemoryLimit]:
             _remove(limit.folder)
 
 
-def _version_2() -> MemoryLimit | None:
+def _version_2(limit_bytes: int) -> MemoryLimit | None:
     parent = _parent("0::", _ROOT)
-    return _made(parent, "memory.max", "cgroup v2 memory.max") if parent else None
+    return _made(parent, "memory.max", "cgroup v2 memory.max", limit_bytes) if parent else None
 
 
-def _version_1() -> MemoryLimit | None:
+def _version_1(limit_bytes: int) -> MemoryLimit | None:
     parent = _parent(":memory:", _ROOT / "memory")
-    return _made(parent, "memory.limit_in_bytes", "cgroup v1 memory.limit_in_bytes") if parent else None
+    file = "memory.limit_in_bytes"
+    return _made(parent, file, f"cgroup v1 {file}", limit_bytes) if parent else None
 
 
 def _parent(mark: str, root: Path) -> Path | None:
@@ -71,7 +76,7 @@ def _parent(mark: str, root: Path) -> Path | None:
     return None
 
 
-def _made(parent: Path, file: str, words: str) -> MemoryLimit | None:
+def _made(parent: Path, file: str, words: str, limit_bytes: int) -> MemoryLimit | None:
     folder = parent / f"siege-{secrets.token_hex(4)}"
     if not (parent / "cgroup.procs").exists():  # a folder that holds other hierarchies, and is none
         return None
@@ -81,11 +86,11 @@ def _made(parent: Path, file: str, words: str) -> MemoryLimit | None:
         return None
     try:
         with (folder / file).open("r+") as limit:
-            limit.write(str(LIMIT_BYTES))
+            limit.write(str(limit_bytes))
     except OSError:
         folder.rmdir()
         return None
-    return MemoryLimit(f"{words} = {LIMIT_BYTES >> 20} Mi", folder)
+    return MemoryLimit(f"{words} = {limit_bytes >> 20} Mi", folder)
 
 
 def _remove(folder: Path) -> None:
