@@ -2,10 +2,10 @@
 
 `LruTable` evicts the row used longest ago, `Table` the row put longest ago. `ShareTable` counts what its rows cost and
 evicts the rows of owners that hold more than their part. Each cache of the package is declared where it is made: its
-key, lifetime, bound and what invalidates it are beside the code and in one table in docs/caches.md. Two
-kinds of state are not caches and not declared. Views of nodes and namespaces hold everything that a watch last sent,
-and change with the cluster instead of expiring. A value that an object or a function without parameters computes once
-needs no bound.
+key, lifetime, bound and what invalidates it are beside the code and in one table in docs/caches.md. `shrinkable` has
+those that give up rows when memory is short. Two kinds of state are not caches and not declared. Views of nodes and
+namespaces hold everything that a watch last sent, and change with the cluster instead of expiring. A value that an
+object or a function without parameters computes once needs no bound.
 
 This module is pure: no clock, no task, no metric.
 """
@@ -13,12 +13,14 @@ This module is pure: no clock, no task, no metric.
 from collections import OrderedDict
 from collections.abc import Callable, ItemsView, Iterable
 from itertools import islice, takewhile
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 import msgspec
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T", bound="_Rows[Any, Any]")
 
 
 class _Rows(Generic[K, V]):
@@ -41,6 +43,13 @@ class _Rows(Generic[K, V]):
         some = rows.items() if keys is None else [(key, rows[key]) for key in keys if key in rows]
         for key in [key for key, value in some if is_void(key, value)]:
             self.remove(key)
+
+    def evict(self, rows: int) -> int:
+        """Removes so many rows, as if the table were too large; returns how many there were. O(rows removed)."""
+        gone = list(islice(self._rows, rows))
+        for key in gone:
+            self.remove(key)
+        return len(gone)
 
 
 class LruTable(_Rows[K, V]):
@@ -120,8 +129,7 @@ class ShareTable(LruTable[K, V]):
         self.remove(key)
         self._rows[key] = value
         self._count(key, value, 1)
-        if self._cost > self._size:
-            self._evict(key)
+        self._evict(key, self._size)
 
     def remove(self, key: K) -> None:
         """Removes the row; does nothing if there is none."""
@@ -138,22 +146,29 @@ class ShareTable(LruTable[K, V]):
         else:
             del self._held[owner]
 
-    def _holds_more_than_its_part(self, key: K) -> bool:
-        """While the table costs too much there is such an owner, since not all can hold less than the average."""
-        return self._held[self._owner_of(key, self._rows[key])] * len(self._held) > self._size
+    def evict(self, rows: int) -> int:
+        """Removes so many rows, as if the table were no larger than what is left; returns how many there were."""
+        before = len(self._rows)
+        while self._rows and before - len(self._rows) < rows:
+            self._evict(next(reversed(self._rows)), self._cost - 1)
+        return before - len(self._rows)
 
-    def _evict(self, newest: K) -> None:
-        """Removes rows until the rest costs little enough, which is the case at the latest without `newest`."""
+    def _holds_more_than_its_part(self, key: K, size: int) -> bool:
+        """While the table costs more than `size` there is such an owner: not all can hold less than the average."""
+        return self._held[self._owner_of(key, self._rows[key])] * len(self._held) > size
+
+    def _evict(self, newest: K, size: int) -> None:
+        """Removes rows until the rest costs `size` or less, which `put` has reached without `newest` at the latest."""
         passed = 0
-        while self._cost > self._size:
+        while self._cost > size:
             first = next(iter(self._rows))
-            if self._holds_more_than_its_part(first):
+            if self._holds_more_than_its_part(first, size):
                 self.remove(first)
             elif passed < _MOST_PASSED:
                 self._rows.move_to_end(first)
                 passed += 1
             else:
-                self.remove(newest if self._holds_more_than_its_part(newest) else first)
+                self.remove(newest if self._holds_more_than_its_part(newest, size) else first)
 
 
 class Table(_Rows[K, V]):
@@ -209,7 +224,8 @@ class CacheSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `name` begins with the module that declares it. `bound` is the number of rows in each object that has the cache, or
     a text that names the setting or program that bounds it. `at_most` is what all rows take if whoever can fill the
-    cache makes them as large as they get. Settings are written in backticks.
+    cache makes them as large as they get. Settings are written in backticks. `shrinks` says whether its rows are given
+    up when memory is short; what they hold can be had again.
     """
 
     name: str
@@ -218,6 +234,7 @@ class CacheSpec(msgspec.Struct, frozen=True, kw_only=True):
     bound: int | str
     at_most: str
     invalidated_by: str
+    shrinks: bool = False
 
     @property
     def rows(self) -> int:
@@ -228,20 +245,26 @@ class CacheSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def table(self, size: int | None = None) -> Table[K, V]:
         """Makes the cache as a `Table`. `size` is required if `bound` is a text."""
-        return Table(self.rows if size is None else size)
+        return self._made(Table(self.rows if size is None else size))
 
     def lru_table(self, size: int | None = None) -> LruTable[K, V]:
         """Makes the cache as an `LruTable`. `size` is required if `bound` is a text."""
-        return LruTable(self.rows if size is None else size)
+        return self._made(LruTable(self.rows if size is None else size))
 
     def share_table(
         self, size: int | None = None, *, owner_of: Callable[[K, V], str], cost_of: Callable[[K, V], int] = _one
     ) -> ShareTable[K, V]:
         """Makes the cache as a `ShareTable`, by default of rows that cost 1. `size` as for the other tables."""
-        return ShareTable(self.rows if size is None else size, owner_of=owner_of, cost_of=cost_of)
+        return self._made(ShareTable(self.rows if size is None else size, owner_of=owner_of, cost_of=cost_of))
+
+    def _made(self, table: T) -> T:
+        if self.shrinks:
+            _SHRINKABLE.add(table)
+        return table
 
 
 _DECLARED: dict[str, CacheSpec] = {}
+_SHRINKABLE: "WeakSet[_Rows[Any, Any]]" = WeakSet()
 
 
 def declare_cache(
@@ -252,9 +275,18 @@ def declare_cache(
     bound: int | str,
     at_most: str = "",
     invalidated_by: str = "nothing",
+    shrinks: bool = False,
 ) -> CacheSpec:
     """Declares a cache when its module is imported. Raises ValueError if the name already belongs to another cache."""
-    spec = CacheSpec(name=name, key=key, lifetime=lifetime, bound=bound, at_most=at_most, invalidated_by=invalidated_by)
+    spec = CacheSpec(
+        name=name,
+        key=key,
+        lifetime=lifetime,
+        bound=bound,
+        at_most=at_most,
+        invalidated_by=invalidated_by,
+        shrinks=shrinks,
+    )
     if _DECLARED.setdefault(name, spec) != spec:
         raise ValueError(f"there are two caches named {name}")
     return spec
@@ -263,3 +295,18 @@ def declare_cache(
 def caches() -> tuple[CacheSpec, ...]:
     """Returns the caches of all modules imported so far, by name."""
     return tuple(_DECLARED[name] for name in sorted(_DECLARED))
+
+
+class Shrinkable(Protocol):
+    """A cache whose rows can be worked out or asked for again."""
+
+    def __len__(self) -> int:
+        """How many rows it has."""
+
+    def evict(self, rows: int) -> int:
+        """Removes so many rows, as if the cache were too large; returns how many there were."""
+
+
+def shrinkable() -> tuple[Shrinkable, ...]:
+    """Returns the caches that are in use, of all objects, whose declaration says that they shrink."""
+    return tuple(_SHRINKABLE)

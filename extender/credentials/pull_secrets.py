@@ -58,6 +58,7 @@ _READINGS = declare_cache(
     bound=f"{_READING_BYTES >> 20} MiB",
     at_most="17 MB",
     invalidated_by=f"a denial, after {_JUST_READ_SECONDS:g} s",
+    shrinks=True,
 )
 # For sets of secrets: as a rule one per namespace and ServiceAccount, of 2.5 KB each.
 _CREDENTIAL_ID_BYTES = 16 << 20
@@ -67,6 +68,7 @@ _CREDENTIAL_IDS = declare_cache(
     bound=f"{_CREDENTIAL_ID_BYTES >> 20} MiB",
     at_most="17 MB",
     invalidated_by="the next reading",
+    shrinks=True,
 )
 # Of a row without logins: two objects by pattern, and its names.
 _EMPTY_BYTES = 1500

@@ -21,6 +21,7 @@ DECISIONS = declare_cache(
     lifetime=f"{FRESH_SECONDS:g} s",
     bound=512,
     at_most="32 MB",
+    shrinks=True,
 )
 
 

@@ -57,7 +57,9 @@ NODES = counters(
 )
 
 # About 1 KB each; a busy cluster creates pods of some hundred templates at a time.
-_DECISIONS = declare_cache("outlets.scheduler.decisions", key="images, facts, overrides", bound=4096, at_most="40 MB")
+_DECISIONS = declare_cache(
+    "outlets.scheduler.decisions", key="images, facts, overrides", bound=4096, at_most="40 MB", shrinks=True
+)
 NOT_IN_VIEW = "node {node} is not in view, and the API server could not be asked about it; to be tried again"
 
 

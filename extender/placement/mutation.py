@@ -37,7 +37,11 @@ from extender.tables import Table, declare_cache
 # Pods of one template get the same mutation, and most pods are one of many. An entry holds the parts of a pod that a
 # patch may change, mainly tolerations and affinity. Beyond this size it is not worth caching.
 _MUTATIONS = declare_cache(
-    "placement.mutation.mutations", key="pod fields, images, facts, overrides", bound=1024, at_most="30 MB"
+    "placement.mutation.mutations",
+    key="pod fields, images, facts, overrides",
+    bound=1024,
+    at_most="30 MB",
+    shrinks=True,
 )
 _REMEMBERED_BYTES = 8192
 

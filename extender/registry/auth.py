@@ -58,6 +58,7 @@ _TOKENS = declare_cache(
     bound=4096,
     at_most="25 MB",
     invalidated_by="a 401",
+    shrinks=True,
 )
 
 

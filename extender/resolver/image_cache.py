@@ -37,9 +37,14 @@ _NAMES = declare_cache(
     bound="`cache.size`",
     at_most="125 MB for 100,000",
     invalidated_by="a denial",
+    shrinks=True,
 )
 _CONTENTS = declare_cache(
-    "resolver.image_cache.contents", key="repository, digest", bound="`cache.size`", at_most="115 MB for 100,000"
+    "resolver.image_cache.contents",
+    key="repository, digest",
+    bound="`cache.size`",
+    at_most="115 MB for 100,000",
+    shrinks=True,
 )
 # A cluster has some dozens of platform sets. One that is evicted is merely no longer shared.
 _PLATFORM_SETS = declare_cache("resolver.image_cache.platform_sets", key="content", bound=4096, at_most="4 MB")

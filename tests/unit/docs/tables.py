@@ -46,11 +46,11 @@ def caches_table() -> str:
     """Every cache that the package declares as Markdown, by name."""
     rows = [
         f"| {spec.name} | {spec.key} | {spec.lifetime} | {_number(spec.bound)} | {spec.at_most} "
-        f"| {spec.invalidated_by} |"
+        f"| {spec.invalidated_by} | {'yes' if spec.shrinks else 'no'} |"
         for spec in declared_caches()
     ]
     return "\n".join(
-        ["| cache | key | lifetime | rows | at most | invalidated by |", "|---|---|---|---|---|---|", *rows, ""]
+        ["| cache | key | lifetime | rows | at most | invalidated by | shrinks |", f"|{'---|' * 7}", *rows, ""]
     )
 
 
