@@ -1,7 +1,8 @@
 """What tenants may make the process do or keep: budgets with a total and with a share for each tenant.
 
 Each budget is declared where it is spent. Its amounts and their derivation are beside the code, and in one table in
-docs/budgets.md. A budget that is spent refuses only those who hold more than their share of it.
+docs/budgets.md. A budget that is spent refuses only those who hold more than their share of it. While memory is short
+all budgets are smaller; see `Scarcity`.
 
 A tenant is the namespace of the pod that an authenticated caller asks about. All callers who are not authenticated are
 one tenant together.
@@ -67,6 +68,32 @@ def use_of(spec: BudgetSpec) -> Use:
     return _USES[spec.name]
 
 
+class Scarcity:
+    """Whether memory is short: then all budgets of the process are a quarter of what they are otherwise.
+
+    What is held already stays until it is given back, but nothing is taken before enough of it has been.
+    """
+
+    def __init__(self) -> None:
+        self.divisor = 1
+
+    @property
+    def is_on(self) -> bool:
+        """Whether budgets are smaller now."""
+        return self.divisor > 1
+
+    def set_on(self, is_on: bool) -> None:
+        """Makes budgets smaller, or as large as they are declared."""
+        self.divisor = 4 if is_on else 1
+
+    def scaled(self, amount: int) -> int:
+        """What is left of an amount now; at least 1."""
+        return max(1, amount // self.divisor)
+
+
+SCARCITY = Scarcity()
+
+
 class Shares:
     """How much of one amount each tenant holds, and whether it may hold more.
 
@@ -76,11 +103,16 @@ class Shares:
     """
 
     def __init__(self, total: int, most_each: int) -> None:
-        self.total = total
         self.held = 0
+        self._total = total
         self._most_each = most_each
         self._held_by: Counter[str] = Counter()
         self._wanted_by: Counter[str] = Counter()
+
+    @property
+    def total(self) -> int:
+        """How much there is now."""
+        return SCARCITY.scaled(self._total)
 
     @property
     def is_idle(self) -> bool:
@@ -104,7 +136,8 @@ class Shares:
     def share_of(self, tenant: str) -> int:
         """How much the tenant may hold while as many tenants as now hold or want some; at least 1."""
         tenants = len(self._wanted_by) + (tenant not in self._wanted_by)
-        return self._most_each if tenants == 1 else max(1, min(self._most_each, self.total // (tenants + 1)))
+        most_each = SCARCITY.scaled(self._most_each)
+        return most_each if tenants == 1 else max(1, min(most_each, self.total // (tenants + 1)))
 
     def held_by(self, tenant: str) -> int:
         """How much the tenant holds."""
@@ -184,7 +217,7 @@ gauge_of(
     "multiarch_budget_total",
     "How much of each budget there is, in the budget's unit.",
     "budget",
-    lambda: _figures(lambda spec: spec.total),
+    lambda: _figures(lambda spec: SCARCITY.scaled(spec.total)),
 )
 counter_of(
     "multiarch_budget_refusals",

@@ -188,6 +188,7 @@ class Acceptor:
 
     def _begin_handshakes(self, due: float) -> None:
         now = self._loop.time()
+        self._callers.close_some()
         self._callers.handshakes.begin_some(now - due)
         due = now + _BETWEEN_HANDSHAKES_SECONDS
         self._timers[self._begin_handshakes] = self._loop.call_at(due, self._begin_handshakes, due)

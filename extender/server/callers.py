@@ -7,6 +7,7 @@ are spent, who holds most of them loses the one of least use, and others lose no
 
 import enum
 import functools
+import heapq
 import ipaddress
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -14,7 +15,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from extender.budgets import BudgetSpec, Use, declare_budget, use_of
+from extender.budgets import SCARCITY, BudgetSpec, Use, declare_budget, use_of
 from extender.server.handshakes import Handshakes
 from extender.tables import declare_cache
 
@@ -26,6 +27,8 @@ OWN_IDLE_SECONDS = 1.0
 # After it a connection whose caller has not shown who it is, where callers can show it, is closed. Where they cannot,
 # it is closed for a new one if there is no other to close.
 STRANGER_IDLE_SECONDS = 60.0
+# Connections that are closed before other work gets its turn, 30 µs each.
+_CLOSED_AT_ONCE = 32
 _BETWEEN_LOG_LINES_SECONDS = 60.0
 
 CONNECTIONS = declare_budget(
@@ -191,9 +194,17 @@ class _Group:
         self.callers: dict[str, _Holder] = {}
         self.bodies = bodies
         self.bodies_use = use_of(bodies.budget)
-        self.body_total_bytes = bodies.budget.total
-        self.body_share_bytes = bodies.budget.most_each
         self.body_bytes = 0
+
+    @property
+    def body_total_bytes(self) -> int:
+        """What all of them may have here now."""
+        return SCARCITY.scaled(self.bodies.budget.total)
+
+    @property
+    def body_share_bytes(self) -> int:
+        """What each of them may have here now."""
+        return SCARCITY.scaled(self.bodies.budget.most_each)
 
     def find(self, address: str) -> _Holder:
         """The caller at an address, who is counted once it has a connection."""
@@ -223,7 +234,7 @@ class Callers:
         self.clock = clock
         self.proof = limits.proof
         self._name = name
-        self._total, self._share = limits.connections.total, limits.connections.most_each
+        self._connections = limits.connections
         self._use = use_of(limits.connections)
         self._strangers = _Group(limits.strangers_bodies or limits.bodies, is_proven=False)
         self._proven = _Group(limits.bodies, is_proven=True)
@@ -236,6 +247,14 @@ class Callers:
     def count(self) -> int:
         """The number of connections."""
         return self._count
+
+    @property
+    def _total(self) -> int:
+        return SCARCITY.scaled(self._connections.total)
+
+    @property
+    def _share(self) -> int:
+        return SCARCITY.scaled(self._connections.most_each)
 
     def admit(self, host: str) -> CallerConnection | None:
         """Counts a new connection from an address; None if it has to be closed.
@@ -300,6 +319,28 @@ class Callers:
             allowed = self._strangers.bodies.seconds if connection.body_bytes else 0.0
             if rank and rank[1] <= before - allowed:
                 self._end(connection)
+
+    def close_some(self) -> None:
+        """Closes some of the connections that are too many, if memory has become short: first those of strangers.
+
+        Only connections that idle are closed, those without a request ever before the others, and the longest idle
+        before those.
+        """
+        excess = min(self._count - self._total, _CLOSED_AT_ONCE)
+        for group in (self._strangers, self._proven):
+            if excess <= 0:
+                return
+            idle = [
+                (rank, number, connection)
+                for number, connection in enumerate(
+                    each for caller in group.callers.values() for each in caller.connections
+                )
+                if (rank := _rank(connection)) is not None
+            ]
+            for _, _, connection in heapq.nsmallest(excess, idle):
+                self._end(connection)
+                self._use.refusals += 1
+                excess -= 1
 
     def refuse_bodies_for(self, connection: CallerConnection) -> bool:
         """Refuses bodies until the others are within the limits. Returns whether that of `connection` is kept.

@@ -1,11 +1,13 @@
 """Budgets: totals, shares by tenant, refusals, and their metrics."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from extender.budgets import OPERATOR, Budget, Shares, budgets, declare_budget
+from extender.budgets import OPERATOR, SCARCITY, Budget, Shares, budgets, declare_budget
 from extender.metrics import REGISTRY
 
 SPEC = declare_budget("tests.budgets.lookups", unit="lookups", total=100, most_each=50, why="a test")
@@ -88,3 +90,37 @@ def test_whoever_comes_next_finds_a_share(total: int, greedy: list[int], newcome
         for _ in range(fair):
             assert shares.admits(tenant)
             shares.take(tenant)
+
+
+@pytest.fixture
+def scarcity() -> Iterator[None]:
+    """Memory is short."""
+    SCARCITY.set_on(True)
+    yield
+    SCARCITY.set_on(False)
+
+
+def test_while_memory_is_short_budgets_are_a_quarter() -> None:
+    """What is held stays, and nothing is taken before enough of it was given back; then all is as before."""
+    budget = Budget(SPEC)
+    assert budget.take("a", 40)
+    SCARCITY.set_on(True)
+    try:
+        assert not budget.take("a")
+        assert not budget.take("b")
+        budget.give_back("a", 40)
+        assert [budget.take("a") for _ in range(13)] == [True] * 12 + [False]
+        assert [budget.take("b") for _ in range(9)] == [True] * 8 + [False]
+        assert b'multiarch_budget_total{budget="tests.budgets.lookups"} 25.0' in generate_latest(REGISTRY)
+    finally:
+        SCARCITY.set_on(False)
+    assert budget.take("a", 20)
+    assert b'multiarch_budget_total{budget="tests.budgets.lookups"} 100.0' in generate_latest(REGISTRY)
+
+
+@pytest.mark.usefixtures("scarcity")
+def test_a_small_budget_is_never_nothing() -> None:
+    """Of two, one is left."""
+    budget = Budget(SPEC, total=2)
+    assert budget.take("a")
+    assert not budget.take("b")

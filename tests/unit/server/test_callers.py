@@ -1,12 +1,13 @@
 """Who gets a connection or room for a body, and who loses one for it."""
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
 import structlog
 
-from extender.budgets import declare_budget, use_of
+from extender.budgets import SCARCITY, declare_budget, use_of
 from extender.server.callers import (
     OWN_IDLE_SECONDS,
     STRANGER_IDLE_SECONDS,
@@ -240,6 +241,58 @@ def test_where_nobody_can_show_who_they_are_all_may_idle(world: World) -> None:
     world.now += 3600
     world.callers.close_idle()
     assert world.closed == []
+
+
+@pytest.fixture
+def scarcity() -> Iterator[None]:
+    """Whatever a test says of it, memory is not short afterwards."""
+    yield
+    SCARCITY.set_on(False)
+
+
+@pytest.mark.usefixtures("scarcity")
+def test_connections_that_are_too_many_when_memory_is_short_are_closed(token_world: World) -> None:
+    """First those of strangers without a request ever, and those that have idled longest; a quarter is left."""
+    api_server = [token_world.open("10.0.0.1") for _ in range(4)]
+    for each in api_server:
+        each.set_proven()
+    with_request = [token_world.open("10.0.0.2") for _ in range(2)]
+    answering = token_world.open("10.0.0.3")
+    token_world.peer(answering).idle_since = None
+    without = [token_world.open(f"10.0.0.{number}", has_request=False) for number in (4, 5)]
+    token_world.callers.close_some()
+    assert token_world.closed == []
+    SCARCITY.set_on(True)
+    token_world.callers.close_some()
+    assert token_world.closed == [*without, *with_request, *api_server[:2]]
+    assert token_world.callers.count == 3
+    token_world.callers.close_some()
+    assert token_world.callers.count == 3
+
+
+@pytest.mark.usefixtures("scarcity")
+def test_a_caller_that_comes_while_memory_is_short_finds_room(token_world: World) -> None:
+    """As soon as those that are too many have been closed."""
+    for number in range(12):
+        token_world.open(f"10.0.1.{number % 2}", has_request=False)
+    SCARCITY.set_on(True)
+    token_world.callers.close_some()
+    assert token_world.callers.count == 3
+    token_world.open("10.0.0.1").set_proven()
+    assert token_world.callers.count == 3
+    SCARCITY.set_on(False)
+    for number in range(9):
+        token_world.open(f"10.0.2.{number}")
+
+
+@pytest.mark.usefixtures("scarcity")
+def test_bodies_have_less_room_when_memory_is_short(world: World) -> None:
+    """A quarter of what a caller may hold otherwise."""
+    connection = world.open("10.0.0.1")
+    SCARCITY.set_on(True)
+    assert connection.hold(12)
+    assert not connection.hold(1)
+    assert world.peer(connection).refused == 1
 
 
 def test_caller_over_its_share_of_bytes_loses_its_own_slowest_body(world: World) -> None:
