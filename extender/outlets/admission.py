@@ -33,8 +33,8 @@ log = structlog.get_logger()
 _SKIPPED, _UNREADABLE, _CANARY = "skipped", "unreadable", "canary"
 ADMISSIONS = counter(
     "multiarch_admissions_total",
-    "Reviews by what became of the pod; unresolved: let through though an image was not known; skipped: no creation "
-    "of a pod; unreadable: not the Pod that we know; canary: a dry run that shows that we are reached.",
+    "Reviews by what became of the pod; unresolved: an image was not known; skipped: no creation of a pod; "
+    "unreadable: not the Pod that we know; canary: a dry run of ours.",
     "outcome",
     (*AdmissionOutcome, _SKIPPED, _UNREADABLE, _CANARY),
 )

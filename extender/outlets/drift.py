@@ -43,8 +43,8 @@ log = structlog.get_logger()
 _UNUSED, _UNCHECKED, _DROPPED = "unused", "unchecked", "dropped"
 DRIFT = counter(
     "multiarch_image_drift_total",
-    "Tags that moved to content with other platforms: lost, one that a running pod needs; gained, the last one that a "
-    "pod lacked; unused, no pod is concerned; unchecked, pods could not be listed; dropped, there were too many.",
+    "Tags that moved to content with other platforms: lost, one that a running pod needs; gained, the last that a pod "
+    "lacked; unused, by no pod; unchecked, pods could not be listed; dropped, there were too many.",
     "change",
     (*DriftChange, _UNUSED, _UNCHECKED, _DROPPED),
 )

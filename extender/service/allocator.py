@@ -1,4 +1,4 @@
-"""Makes glibc keep some freed memory for the large bodies and answers of requests (mallopt(3)), and return the rest."""
+"""What glibc does with freed memory: it keeps some for the large bodies and answers of requests (mallopt(3))."""
 
 import ctypes
 
@@ -35,3 +35,10 @@ def _grow_heap(libc: ctypes.CDLL) -> None:
     blocks = [libc.malloc(_KEPT_BYTES * 3 // 8) for _ in range(2)]
     for block in blocks:
         libc.free(block)
+
+
+def give_back_free_memory() -> None:
+    """Gives the system all pages of the heap that are free now (malloc_trim(3)). Does nothing without glibc."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)

@@ -28,9 +28,8 @@ LONGEST_START_SECONDS = 60.0
 
 CANARIES = counter(
     "multiarch_canaries_total",
-    "Pods created as dry runs to see whether the API server reaches the webhook. patched: it does; unpatched: the pod "
-    "came back without the webhook's mark; webhook_failed: a webhook of failurePolicy Fail did not answer; "
-    "refused: the API server refused the pod; unreachable: the API server did not answer.",
+    "Dry runs of pods that show whether the API server reaches the webhook. patched: it does; unpatched: it did not; "
+    "webhook_failed: a webhook of failurePolicy Fail did not answer; refused: the pod was; unreachable: no answer.",
     "result",
     tuple(ProbeOutcome),
 )

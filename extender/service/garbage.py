@@ -17,7 +17,8 @@ _NEVER = 2**31 - 1
 # generation goes through many more than 250 times 3 new objects: 4 ms at most in the siege, and 20 ms with (700, 5).
 _YOUNG = (250, 2)
 _LOOK_SECONDS = 0.5
-_GROWTH_BYTES = 64 << 20  # what cycles may take at most; the shipped memory limit has room for twice as much
+# What cycles may take at most. Before a container's memory is spent, `memory` collects them too.
+_GROWTH_BYTES = 128 << 20
 
 
 def resident_bytes() -> int:

@@ -21,6 +21,7 @@ from extender.service.drift import open_drift_watch
 from extender.service.garbage import collect_seldom
 from extender.service.gates import open_gates
 from extender.service.listeners import Listeners
+from extender.service.memory import stay_within_limit
 from extender.service.outlets import needs_pending_pods
 from extender.service.pod_starts import open_pod_starts
 from extender.service.resolving import open_pod_resolver
@@ -89,6 +90,7 @@ async def run_service(config: Config) -> None:
     """Serves until SIGTERM or SIGINT, then drains."""
     raise_descriptor_limit()
     async with (
+        in_background(stay_within_limit()),
         open_cluster_view(config) as cluster_view,
         with_managed_files(config, cluster_view.client) as config_with_files,
         open_service(config_with_files, cluster_view) as service,
