@@ -109,7 +109,11 @@ def set_interest(interest: Interest) -> None:
 
 
 class _Ticket:
-    """One piece of work in the queues of all its tenants. `granted_to` is the tenant whose turn it got."""
+    """One piece of work in the queues of all its tenants.
+
+    `granted_to` is the tenant whose turn it got. It is None when `done` ends for work that was dropped: an error there
+    would know the frame that waits for it, a circle for the garbage collector to find.
+    """
 
     __slots__ = ("done", "granted_to", "host", "interest", "turns")
 
@@ -117,7 +121,7 @@ class _Ticket:
         self.turns = turns
         self.interest = interest
         self.host = host
-        self.granted_to = ""
+        self.granted_to: str | None = None
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def add(self, tenant: str) -> None:
@@ -243,9 +247,8 @@ class Turns:
         try:
             while not ticket.done.done():
                 await asyncio.wait([ticket.done], timeout=self._revoke_for(ticket))
-            ticket.done.result()
         except BaseException:
-            if ticket.done.done() and not ticket.done.cancelled() and ticket.done.exception() is None:
+            if ticket.granted_to is not None:
                 self._give_back(ticket.granted_to, host)  # cancelled just as the turn came
             else:
                 self._leave(ticket)
@@ -253,6 +256,9 @@ class Turns:
             raise
         finally:
             interest._ticket = outer  # noqa: SLF001
+        if ticket.granted_to is None:
+            self._grant()
+            raise TurnLost("it was dropped while it waited for its turn")
         return ticket.granted_to
 
     def enqueue(self, ticket: _Ticket, tenant: str) -> None:
@@ -267,7 +273,7 @@ class Turns:
         """Drops the ticket from all queues; its work gets `TurnLost`."""
         if not ticket.done.done():
             self._use.refusals += 1
-            ticket.done.set_exception(TurnLost("it was dropped while it waited for its turn"))
+            ticket.done.set_result(None)
             self._leave(ticket)
 
     def _revoke_for(self, ticket: _Ticket) -> float | None:

@@ -149,6 +149,11 @@ async def _body(request: web.Request) -> bytes:
         raise RefusedCaller(413, f"the body has more than {_MOST_BODY_BYTES} bytes") from exc
     except TimeoutError as exc:
         raise RefusedCaller(408, f"the body has not arrived within {BODY_SECONDS:g} s") from exc
+    except ConnectionError as exc:
+        # The request keeps the error, whose frames know the request: the garbage collector would have to find the
+        # circle, and what has arrived of the body would stay until then.
+        exc.with_traceback(None)
+        raise RefusedCaller(400, "the connection ended before the body did") from None
 
 
 def _parameters(request: web.Request) -> Mapping[str, str]:

@@ -1,6 +1,7 @@
 """Turns: how many at once, whose is next, and what becomes of those that wait."""
 
 import asyncio
+import gc
 import heapq
 import math
 import time
@@ -241,6 +242,29 @@ async def hold(turns: Turns, host: str, end: asyncio.Event) -> str:
     except (TurnLost, TurnRevoked) as exc:
         return type(exc).__name__
     return "done"
+
+
+async def test_work_that_is_dropped_leaves_nothing_to_the_garbage_collector() -> None:
+    """Which may come hours later."""
+    turns = Turns(SPEC, time.monotonic, total=1)
+    end = asyncio.Event()
+    gc.collect()
+    before = sum(type(each) is Interest for each in gc.get_objects())
+    gc.disable()
+    try:
+        async with turns.turn():
+            interest = Interest("shop", time.monotonic())
+            context = Context()
+            context.run(set_interest, interest)
+            dropped = asyncio.create_task(hold(turns, "", end), context=context)
+            await settle()
+            assert interest.drop()
+            assert await dropped == "TurnLost"
+            del interest, context, dropped
+            await settle()
+        assert sum(type(each) is Interest for each in gc.get_objects()) == before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.usefixtures("soon")
