@@ -17,8 +17,8 @@ _NEVER = 2**31 - 1
 # generation goes through many more than 250 times 3 new objects: 4 ms at most in the siege, and 20 ms with (700, 5).
 _YOUNG = (250, 2)
 _LOOK_SECONDS = 0.5
-# What cycles may take at most. Before a container's memory is spent, `memory` collects them too.
-_GROWTH_BYTES = 128 << 20
+# What cycles may take at most, where there are any. Before a container's memory is spent, `memory` collects them too.
+_GROWTH_BYTES = 256 << 20
 
 
 def resident_bytes() -> int:
