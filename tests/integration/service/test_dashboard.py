@@ -16,6 +16,9 @@ from deploy.dashboards.panels import API_SERVER, ROWS, Panel
 from extender.cluster.counted_pods import COUNTED_LABEL
 from extender.cluster.pods import PODS
 from extender.placement.gate import GATE, GATED_LABEL
+from extender.service.background import in_background
+from extender.service.control_group import MemoryFigures
+from extender.service.memory import stay_within_limit
 from testbed.chart import CHART
 from testbed.debian_package import ProgramMissing
 from testbed.debian_prometheus import CHANGE_SECONDS, DebianPrometheus, find_prometheus, until, values
@@ -68,7 +71,7 @@ class LimitedRegistry(FaultyRegistry):
 
 @asynccontextmanager
 async def busy_service(folder: Path, api: ApiServer, *registries: str) -> AsyncIterator[Caller]:
-    """A service with every outlet, one of them by TLS, in a cluster with two nodes."""
+    """A service with every outlet, one of them by TLS, in a container with a limit and a cluster with two nodes."""
     for name, architecture in (("a", "amd64"), ("b", "arm64")):
         api.put("/api/v1/nodes", node(name, architecture))
     api.put("/api/v1/namespaces", namespace("shop"))
@@ -88,7 +91,10 @@ async def busy_service(folder: Path, api: ApiServer, *registries: str) -> AsyncI
         f"admission.canary_namespace={SPACE}",
         "admission.canary_seconds=0.5",
     )
-    async with service_in(api, folder, "127.0.0.1:0", *settings, registries=registries) as caller:
+    async with (
+        in_background(stay_within_limit(lambda: MemoryFigures(100 << 20, 512 << 20))),
+        service_in(api, folder, "127.0.0.1:0", *settings, registries=registries) as caller,
+    ):
         await until_ready(caller)
         yield caller
 
