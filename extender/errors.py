@@ -75,6 +75,10 @@ class RegistryFailed(RegistryUnavailable):
     """The host responded, so no time-out was spent, but not as a registry does: 5xx or a login page."""
 
 
+class RegistryUnreachable(RegistryUnavailable):
+    """No connection to the host came about: it refuses, does not answer, or its TLS is not trusted."""
+
+
 class RegistryNotAsked(RegistryUnavailable):
     """No request reached the host, and it is not to blame: no connection of ours was free in time."""
 
