@@ -36,9 +36,8 @@ from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.metrics import REGISTRY
 from extender.server.listener import open_listener
-from extender.service.background import in_background
 from extender.service.cluster_view import NoCluster
-from extender.service.process import open_service, settle_down
+from extender.service.process import open_service
 from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
 
@@ -124,10 +123,8 @@ async def serve_service(options: argparse.Namespace) -> None:
             async with open_service(config, cluster_view) as service:
                 await all_loaded(options.images)
                 gc.collect()
-                async with in_background(settle_down(cluster_view, service.is_loaded)):
-                    await asyncio.sleep(0)  # everything is loaded, so it settles at once
-                    _say(scheduler=service.scheduler_url, admission=service.admission_url, registry=registry.host)
-                    await asyncio.to_thread(sys.stdin.read)
+                _say(scheduler=service.scheduler_url, admission=service.admission_url, registry=registry.host)
+                await asyncio.to_thread(sys.stdin.read)
 
 
 def _settings(options: argparse.Namespace, registry: str, store: str) -> Mapping[str, object]:

@@ -310,20 +310,6 @@ LIMITS = Row(
             runbooks=("budget-spent",),
         ),
         Panel(
-            "Memory of the container",
-            "The share of its memory limit that the fullest replica uses, without what can be reclaimed.",
-            "From 70 % on caches shrink, so level there is well; from 85 % on budgets do.",
-            (
-                Query(
-                    'max(multiarch_container_memory_bytes{of="used"}'
-                    ' / ignoring (of) (multiarch_container_memory_bytes{of="limit"} > 0))',
-                    "used",
-                ),
-            ),
-            unit="percentunit",
-            runbooks=("memory-short",),
-        ),
-        Panel(
             "Images in memory",
             "Digests whose platforms are known, names whose lookup failed, and lookups under way, of one replica.",
             "Level is usual, since the least used ones make room.",

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 import structlog
@@ -11,17 +11,14 @@ import structlog
 from extender import __version__
 from extender.config.tree import Config
 from extender.metrics import gauge
-from extender.service.allocator import keep_freed_memory
 from extender.service.autoscalers import warn_of_autoscalers
 from extender.service.background import in_background
 from extender.service.canary import send_canaries
 from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.descriptors import raise_descriptor_limit
 from extender.service.drift import open_drift_watch
-from extender.service.garbage import collect_seldom
 from extender.service.gates import open_gates
 from extender.service.listeners import Listeners
-from extender.service.memory import stay_within_limit
 from extender.service.outlets import needs_pending_pods
 from extender.service.pod_starts import open_pod_starts
 from extender.service.resolving import open_pod_resolver
@@ -32,17 +29,11 @@ log = structlog.get_logger()
 
 BUILD_INFO = gauge("multiarch_build_info", "Always 1; the version is the label.", "version", (__version__,))
 
-SETTLE_SECONDS = 0.1
-
 
 class Service(msgspec.Struct, frozen=True):
-    """A running service. `urls` has the base URL of each listener by name, empty for one that is off.
-
-    `is_loaded` tells whether the load of the store's rows into memory has ended.
-    """
+    """A running service. `urls` has the base URL of each listener by name, empty for one that is off."""
 
     urls: Mapping[str, str]
-    is_loaded: Callable[[], bool]
 
     @property
     def scheduler_url(self) -> str:
@@ -81,7 +72,7 @@ async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterat
         try:
             urls = await listeners.open(pod_resolver, cluster_view)
             log.info("service.started", version=__version__, config=_shown(config))
-            yield Service(urls, pod_resolver.resolver.is_loaded)
+            yield Service(urls)
         finally:
             await listeners.close()
 
@@ -90,24 +81,13 @@ async def run_service(config: Config) -> None:
     """Serves until SIGTERM or SIGINT, then drains."""
     raise_descriptor_limit()
     async with (
-        in_background(stay_within_limit()),
         open_cluster_view(config) as cluster_view,
         with_managed_files(config, cluster_view.client) as config_with_files,
-        open_service(config_with_files, cluster_view) as service,
-        in_background(settle_down(cluster_view, service.is_loaded)),
+        open_service(config_with_files, cluster_view),
     ):
         await wait_for_stop()
         log.info("service.stopping", grace_seconds=config.shutdown.grace_seconds)
     log.info("service.stopped")
-
-
-async def settle_down(cluster_view: ClusterView, is_loaded: Callable[[], bool]) -> None:
-    """Waits until store and views are loaded; from then on keeps freed memory, and collects seldom until cancelled."""
-    ready = cluster_view.ready_checks().values()
-    while not (is_loaded() and all(check().ok for check in ready)):  # noqa: ASYNC110  # checks have no event
-        await asyncio.sleep(SETTLE_SECONDS)
-    keep_freed_memory()
-    await collect_seldom()
 
 
 async def wait_for_stop() -> None:

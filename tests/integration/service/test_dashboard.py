@@ -16,9 +16,6 @@ from deploy.dashboards.panels import API_SERVER, ROWS, Panel
 from extender.cluster.counted_pods import COUNTED_LABEL
 from extender.cluster.pods import PODS
 from extender.placement.gate import GATE, GATED_LABEL
-from extender.service.background import in_background
-from extender.service.control_group import MemoryFigures
-from extender.service.memory import stay_within_limit
 from testbed.chart import CHART
 from testbed.debian_package import ProgramMissing
 from testbed.debian_prometheus import CHANGE_SECONDS, DebianPrometheus, find_prometheus, until, values
@@ -92,7 +89,6 @@ async def busy_service(folder: Path, api: ApiServer, *registries: str) -> AsyncI
         "admission.canary_seconds=0.5",
     )
     async with (
-        in_background(stay_within_limit(lambda: MemoryFigures(100 << 20, 512 << 20))),
         service_in(api, folder, "127.0.0.1:0", *settings, registries=registries) as caller,
     ):
         await until_ready(caller)
