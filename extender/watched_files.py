@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class FileSetting(enum.StrEnum):
-    """The settings whose files report changes here. TLS files, path tokens and mirrors have reports of their own."""
+    """The settings whose files report changes here. TLS files and mirrors have reports of their own."""
 
     CLUSTER = "cluster"
     CA_FILES = "registry.ca_files"

@@ -132,7 +132,7 @@ class ExtenderRunner:
     @asynccontextmanager
     async def _webhook(self, variant: Variant) -> AsyncIterator[ExtenderProcess]:
         """Runs the service as a webhook, which the API server calls for pods inside the block."""
-        settings = [f"admission.node_affinity={variant.affinity}", "admission.network_policy=true"]
+        settings = [f"admission.node_affinity={variant.affinity}"]
         async with self._service(Mode.WEBHOOK, *settings, scheduler=False) as service:
             configuration = webhook_configuration(Mode.WEBHOOK, service.admission_url, service.authority)
             await self._api.apply(configuration)

@@ -164,8 +164,7 @@ def _notes(plan: Plan, provider: str) -> list[str]:
         "  looks for 420 feasible ones of 1,000 and for 500 of 5,000, and asks the extender about those alone",
         "algorithm: filtering and scoring of one pod, calls to the extender included; attempt: that and binding; both",
         "  from kube-scheduler's histograms, linear within a bucket (each twice as wide as the one before)",
-        "webhook: it acts at creation (created/s); when pods are scheduled nobody is asked, but the service runs,",
-        "  behind a network policy as far as it knows (admission.network_policy), so that it watches no pending pods",
+        "webhook: it acts at creation (created/s); when pods are scheduled nobody is asked, but the service runs",
         "created/s: 32 requests at a time from Python on the same cores, so the client is a limit too",
     ]
 

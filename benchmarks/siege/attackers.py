@@ -43,9 +43,9 @@ _UNREAD_SECONDS, _UNREAD_BYTES = 15.0, 4096  # longer than the service lets an a
 class Attackers:
     """Does one attack, and counts its requests by what became of them."""
 
-    def __init__(self, share: float, token: str) -> None:
+    def __init__(self, share: float) -> None:
         self.counts: Counter[str] = Counter()
-        self._share, self._token = share, token
+        self._share = share
         self._tls = any_certificate()
         self._under_way: set[asyncio.Task[None]] = set()
         self._readings: set[asyncio.Task[None]] = set()  # of what was observed, under way beside the others
@@ -71,7 +71,7 @@ class Attackers:
         """Sends reviews, and tells the watch of pending pods, which are others."""
         reviews = Caller(SERVICE, ADMISSION_PORT, source=API_SERVER, tls=self._tls)
         cluster = Caller(API_SERVER, API_PORT)
-        path, most = f"/admission/pods/{self._token}", max(int(REVIEWS * self._share), 5)
+        path, most = "/admission/pods", max(int(REVIEWS * self._share), 5)
         async for number in _paced(attack.pods_per_second * self._share):
             if len(self._under_way) < most:
                 self._start(self._ask(reviews, path, review_of(attack.pod(2 * number)), "reviews"))
@@ -81,7 +81,7 @@ class Attackers:
             self._start(self._ask(cluster, PODS, msgspec.json.encode(pending), "pending pods"))
 
     async def _forge(self) -> None:
-        """Sends reviews without a token from strangers' addresses."""
+        """Sends reviews from strangers' addresses."""
         callers = [Caller(SERVICE, ADMISSION_PORT, source=source, tls=self._tls) for source in STRANGERS]
         async for number in _paced(FORGED_PER_SECOND * self._share):
             if len(self._under_way) >= _FORGERS:
@@ -238,8 +238,8 @@ async def _paced(rate: float) -> AsyncIterator[int]:
         number += 1
 
 
-async def _run(name: str, share: float, token: str, path: Path) -> None:
-    attackers = Attackers(share, token)
+async def _run(name: str, share: float, path: Path) -> None:
+    attackers = Attackers(share)
     print("true", flush=True)
     attacking = asyncio.create_task(attackers.run(ATTACKS[name]))
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
@@ -253,11 +253,11 @@ async def _run(name: str, share: float, token: str, path: Path) -> None:
 
 def main() -> None:
     """Runs the attackers of one attack."""
-    name, core, share, token, path = sys.argv[1:]
+    name, core, share, path = sys.argv[1:]
     os.sched_setaffinity(0, {int(core)})
     os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     logging.getLogger("asyncio").disabled = True  # uvloop reports each TLS connection that is cut off
-    uvloop.run(_run(name, float(share), token, Path(path)))
+    uvloop.run(_run(name, float(share), Path(path)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The attacks, by name: what attackers send, at which rates, and from where.
 
-A tenant's attack comes as pods of five namespaces: reviews that the API server relays to the path with the token, and
-pending pods that the watch tells of. Strangers call from addresses of their own and have no path token; those that ask
+A tenant's attack comes as pods of five namespaces: reviews that the API server relays, and
+pending pods that the watch tells of. Strangers call from addresses of their own; those that ask
 for facts may be users of the cluster.
 """
 

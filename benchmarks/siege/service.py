@@ -1,13 +1,12 @@
 """The service of a siege: `multiarch-extender serve` with the shipped settings, under its memory limit, on one core.
 
-The settings are those of deploy/manifests/second-scheduler.yaml with a file of path tokens. Different are only the
+The settings are those of deploy/manifests/second-scheduler.yaml. Different are only the
 paths of files, the kubeconfig, an authority that is trusted for the registries of the siege, a credential-provider
 plugin, which hangs, for one of the attackers' zones, and the listener of facts, which is on.
 """
 
 import contextlib
 import os
-import secrets
 import subprocess
 import sys
 import threading
@@ -44,13 +43,12 @@ _PLUGIN = "hanging-plugin"
 
 
 class Grounds(NamedTuple):
-    """The files of a siege: the service's configuration, the registries' certificate and key, and the path token."""
+    """The files of a siege: the service's configuration, the registries' certificate and key."""
 
     folder: Path
     configuration: Path
     certificate: Path
     key: Path
-    token: str
 
     @property
     def registries_log(self) -> Path:
@@ -59,19 +57,16 @@ class Grounds(NamedTuple):
 
 
 def write_grounds(folder: Path) -> Grounds:
-    """Issues certificates and a token, and writes the configuration into `folder`."""
+    """Issues certificates, and writes the configuration into `folder`."""
     authority = trustme.CA(organization_name="multiarch-extender siege")
     authority.cert_pem.write_to_path(folder / "authority.pem")
     registries = _issue(authority, folder / "registries", *_registry_names())
     admission = _issue(authority, folder / "admission", "multiarch-scheduler.multiarch-extender.svc")
-    token = secrets.token_hex(32)
-    (folder / "tokens").write_text(f"{token}\n")
     (folder / "kubeconfig").write_text(_KUBECONFIG)
     settings = service_configuration(Mode.SECOND)
     settings["cluster"] = {"kubeconfig": str(folder / "kubeconfig")}
     settings["admission"] |= {
         "tls": {"certificate": str(admission[0]), "key": str(admission[1])},
-        "path_token_file": str(folder / "tokens"),
     }
     settings["facts"] = {
         "listen": f":{FACTS_PORT}",
@@ -83,7 +78,7 @@ def write_grounds(folder: Path) -> Grounds:
     }
     configuration = folder / "config.yaml"
     configuration.write_bytes(msgspec.yaml.encode(settings))
-    return Grounds(folder, configuration, *registries, token)
+    return Grounds(folder, configuration, *registries)
 
 
 def _registry_names() -> list[str]:

@@ -40,7 +40,7 @@ TOGETHER = "together"
 TOGETHER_SHARE = 2  # tenants' attacks together come as often as so many of them alone
 DIFFERENCES = (
     "Settings as shipped, but for the registries' authority (registry.ca_files), a plugin that hangs "
-    "(registry.credential_providers), a path token, the listener of facts, and the paths of files."
+    "(registry.credential_providers), the listener of facts, and the paths of files."
 )
 LATENESS = ("generator late p99 ms", "honest registries late p99 ms")
 FAULTS = "wrong or lost answers"
@@ -124,10 +124,10 @@ def _fight(assault: Assault, grounds: Grounds, conditions: Conditions, lengths: 
         child("benchmarks.siege.api_server", core, NODES),
         besieged_service(grounds, assault.name, conditions) as service,
     ):
-        with child("benchmarks.siege.tenants", core, PODS_PER_SECOND, grounds.token, tenants):
+        with child("benchmarks.siege.tenants", core, PODS_PER_SECOND, tenants):
             time.sleep(WARM_UP_SECONDS)
             quiet = _span(service, lengths.quiet_seconds)
-            with _attacking(assault, grounds, core, attackers):
+            with _attacking(assault, core, attackers):
                 attacked = _span(service, assault.seconds)
         megabytes, deaths = service.most_megabytes, service.deaths
     records = [record for path in (tenants, service.holds, grounds.registries_log) for record in read_records(path)]
@@ -169,12 +169,10 @@ def _span(service: BesiegedService, seconds: float) -> Span:
 
 
 @contextlib.contextmanager
-def _attacking(assault: Assault, grounds: Grounds, core: int, path: Path) -> Iterator[None]:
+def _attacking(assault: Assault, core: int, path: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name in assault.attacks:
-            stack.enter_context(
-                child("benchmarks.siege.attackers", name, core, assault.share_of(name), grounds.token, path)
-            )
+            stack.enter_context(child("benchmarks.siege.attackers", name, core, assault.share_of(name), path))
         yield
 
 

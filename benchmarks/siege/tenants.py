@@ -38,7 +38,7 @@ class Tenants:
     """Creates pods and follows each through its review and its filter calls."""
 
     def __init__(self, path: str, log: IO[bytes]) -> None:
-        """`path` is that of the webhook, with its token."""
+        """`path` is that of the webhook."""
         self._reviews = Caller(SERVICE, ADMISSION_PORT, source=API_SERVER, tls=any_certificate())
         self._filters = Caller("127.0.0.1", SCHEDULER_PORT)
         self._cluster = Caller(API_SERVER, API_PORT)
@@ -116,10 +116,10 @@ class Tenants:
         self._log.write(encode_record(record))
 
 
-async def _run(rate: float, token: str, path: Path) -> None:
+async def _run(rate: float, path: Path) -> None:
     ended = asyncio.Event()
     with path.open("ab", buffering=0) as log:
-        tenants = Tenants(f"/admission/pods/{token}", log)
+        tenants = Tenants("/admission/pods", log)
         beating = asyncio.create_task(note_delays(GENERATOR, tenants.write))
         print("true", flush=True)
         running = asyncio.create_task(tenants.run(rate, ended))
@@ -131,10 +131,10 @@ async def _run(rate: float, token: str, path: Path) -> None:
 
 def main() -> None:
     """Runs the tenants."""
-    core, rate, token, path = sys.argv[1:]
+    core, rate, path = sys.argv[1:]
     os.sched_setaffinity(0, {int(core)})
     go_first()
-    uvloop.run(_run(float(rate), token, Path(path)))
+    uvloop.run(_run(float(rate), Path(path)))
 
 
 if __name__ == "__main__":

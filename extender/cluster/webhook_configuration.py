@@ -1,10 +1,9 @@
-"""Writes into the webhook's own configuration whom the API server trusts and which path it calls.
+"""Writes into the webhook's own configuration whom the API server trusts.
 
 Needs the verbs get and patch on that MutatingWebhookConfiguration alone.
 """
 
 import base64
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -13,7 +12,6 @@ from extender.errors import ClusterError
 from extender.kubernetes.admissionregistration_v1 import (
     MutatingWebhook,
     MutatingWebhookConfiguration,
-    ServiceReference,
     WebhookClientConfig,
 )
 
@@ -29,10 +27,10 @@ class WebhookConfiguration:
         self._client = client
         self._path = f"{_COLLECTION}/{name}"
 
-    async def publish(self, bundle: bytes, path: str) -> bool:
-        """Makes each webhook trust `bundle` (PEM) and call `path`. Returns whether that changed anything.
+    async def publish(self, bundle: bytes) -> bool:
+        """Makes each webhook trust `bundle` (PEM). Returns whether that changed anything.
 
-        A webhook that is called by a URL keeps its host. Does nothing if there is no such configuration.
+        Does nothing if there is no such configuration.
 
         Raises:
             ClusterError: it could not be read or changed.
@@ -44,23 +42,17 @@ class WebhookConfiguration:
                 return False
             raise
         wanted = base64.b64encode(bundle).decode()
-        webhooks = [each for webhook in found.webhooks if (each := _changed(webhook, wanted, path)) != webhook]
+        webhooks = [
+            MutatingWebhook(webhook.name, WebhookClientConfig(ca_bundle=wanted))
+            for webhook in found.webhooks
+            if webhook.client_config.ca_bundle != wanted
+        ]
         if not webhooks:
             return False
         # The API server merges webhooks by name, so that those of other fields stay as they are.
         body = {"metadata": {"resourceVersion": found.metadata.resource_version}, "webhooks": webhooks}
         await self._client.send("PATCH", self._path, msgspec.json.encode(body), STRATEGIC_MERGE_PATCH)
         return True
-
-
-def _changed(webhook: MutatingWebhook, bundle: str, path: str) -> MutatingWebhook:
-    config = webhook.client_config
-    if config.url:
-        url = urlunsplit(urlsplit(config.url)._replace(path=path))
-        return MutatingWebhook(webhook.name, WebhookClientConfig(url=url, ca_bundle=bundle))
-    service = config.service or ServiceReference()
-    service = ServiceReference(service.name, service.namespace, path)
-    return MutatingWebhook(webhook.name, WebhookClientConfig(service=service, ca_bundle=bundle))
 
 
 def _decode(document: bytes) -> MutatingWebhookConfiguration:

@@ -165,7 +165,7 @@ def _listener_problems(config: Config) -> Iterator[str]:
 
 
 def is_self_managed(config: Config) -> bool:
-    """Whether the service looks after the webhook's certificate, authority and path tokens itself."""
+    """Whether the service looks after the webhook's certificate and authority itself."""
     return bool(config.admission.tls and config.admission.tls.self_managed)
 
 
@@ -174,7 +174,6 @@ def _self_managed_problems(config: Config) -> Iterator[str]:
     files = {
         "tls.certificate": tls.certificate if tls else "",
         "tls.key": tls.key if tls else "",
-        "path_token_file": admission.path_token_file,
     }
     for name, file in files.items():
         if file:

@@ -61,8 +61,8 @@ class TlsConfig(Section, frozen=True):
 
 class AdmissionTlsConfig(TlsConfig, frozen=True):
     self_managed: bool = False
-    """The service makes its certificate, authority and path tokens, and renews them: see `admission.self_managed`. Then
-    `certificate`, `key` and `admission.path_token_file` stay empty."""
+    """The service makes its certificate and its authority, and renews them: see `admission.self_managed`. Then
+    `certificate` and `key` stay empty."""
 
 
 Days = Annotated[float, msgspec.Meta(gt=0, le=36_500)]
@@ -78,18 +78,11 @@ class SelfManagedConfig(Section, frozen=True):
     names: tuple[str, ...] = ()
     """More DNS names and IP addresses for the certificate, for API servers that call a URL."""
     configurations: tuple[str, ...] = ("multiarch-webhook",)
-    """MutatingWebhookConfigurations that get `caBundle` and the path with the token; all of their webhooks are ours."""
-    job_configurations: tuple[str, ...] = ()
-    """MutatingWebhookConfigurations for Jobs, which get `caBundle`, and the path of Jobs with the token."""
-    scheduler_name_configurations: tuple[str, ...] = ()
-    """MutatingWebhookConfigurations that only name the scheduler, which get `caBundle`, and their path without a token:
-    the error of a call that fails shows it to a pod's creator."""
+    """MutatingWebhookConfigurations that get `caBundle`; all of their webhooks are ours."""
     certificate_days: Days = 90.0
     """Life of a certificate; the next one is made when two thirds of it are over."""
     authority_days: Days = 730.0
     """Life of an authority; the next one is trusted beside it before it signs anything."""
-    token_days: Days = 90.0
-    """How long the API server is told one path token; the next one is accepted before."""
 
 
 class SchedulerConfig(Section, frozen=True):
@@ -132,13 +125,6 @@ class AdmissionConfig(Section, frozen=True):
     self_managed: SelfManagedConfig = SelfManagedConfig()
     """What `tls.self_managed` makes, where and for whom. It needs rights on that Secret, on a Lease and on those
     configurations."""
-    network_policy: bool = False
-    """Only the API server can reach this listener, because a network policy or firewall sees to it. Then, or where
-    client certificates are required, a review may make us read the pull secrets its pod names."""
-    path_token_file: str = ""
-    """File of tokens, one a line, each of 32 or more characters of URL-safe base64; read again when it changes. Reviews
-    at `/admission/pods/<token>` are then the API server's, and may make us read pull secrets. `/admission/pods` answers
-    from memory, unless client certificates or `network_policy` prove who asks. Empty: off."""
     wait_seconds: Annotated[float, msgspec.Meta(ge=0, le=29)] = 1.5
     """Longest time one review waits for lookups; keep it below the webhook's timeoutSeconds."""
     tolerations: tuple[TolerationRule, ...] = (

@@ -7,19 +7,9 @@ from extender.kubernetes.meta_v1 import VersionedMeta
 from extender.kubernetes.wire import Wire
 
 
-class ServiceReference(Wire, frozen=True, omit_defaults=True):
-    """admissionregistration/v1 ServiceReference."""
-
-    name: str = ""
-    namespace: str = ""
-    path: str | None = None
-
-
 class WebhookClientConfig(Wire, frozen=True, omit_defaults=True):
-    """admissionregistration/v1 WebhookClientConfig: how the API server calls a webhook; `ca_bundle` is base64."""
+    """admissionregistration/v1 WebhookClientConfig: whom the API server trusts when it calls a webhook, base64."""
 
-    url: str | None = None
-    service: ServiceReference | None = None
     ca_bundle: str | None = None
 
 

@@ -90,17 +90,6 @@ class PodAdmission:
         answers = self._reviews.fresh(gathered.question)
         return None if answers is None else self._decide(gathered, answers)
 
-    def review_from_cache_nowait(self, body: bytes) -> Reply:
-        """What `review` answers without a lookup: an image that is not in the cache is not known.
-
-        Raises:
-            InvalidRequest: `body` is no AdmissionReview.
-        """
-        gathered = self._gather(body)
-        if isinstance(gathered, Reply):
-            return gathered
-        return self._decide(gathered, self._reviews.peek(gathered.question))
-
     @staticmethod
     def fallback(body: bytes, event_id: str) -> bytes:
         """A response that allows without a patch; the audit annotations have the event's id."""

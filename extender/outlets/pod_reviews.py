@@ -22,10 +22,9 @@ class PodReviews:
     """Gathers what is known of a pod in a review, and decides.
 
     Reviews of one webhook that wait at once are bounded by `waiting`; each waits `wait_seconds` at most.
-    `cluster_platforms` gives the platforms of the cluster's nodes, none if no cluster is watched. `may_read_secrets`:
-    only the API server can reach the webhook, so the pull secrets that a review's pod names may be read. Any other
-    caller could name another tenant's secrets, and gets what is public and what the operator's credentials open.
-    `can_gate` tells whether a gate controller provably lets go of pods at present; without one no pod is held.
+    Reviews are the API server's, so the pull secrets that a review's pod names may be read. `cluster_platforms` gives
+    the platforms of the cluster's nodes, none if no cluster is watched. `can_gate` tells whether a gate controller
+    provably lets go of pods at present; without one no pod is held.
     """
 
     def __init__(
@@ -36,7 +35,6 @@ class PodReviews:
         *,
         cluster_platforms: Callable[[], frozenset[Platform]],
         wait_seconds: float,
-        may_read_secrets: bool = False,
         can_gate: Callable[[], bool] = lambda: False,
     ) -> None:
         self._pod_resolver = pod_resolver
@@ -47,7 +45,6 @@ class PodReviews:
         self._waiting = Budget(waiting)
         self._cluster_platforms = cluster_platforms
         self._wait_seconds = wait_seconds
-        self._may_read_secrets = may_read_secrets
         self._can_gate = can_gate
 
     def gather(
@@ -62,15 +59,11 @@ class PodReviews:
         skipped = self._mutator.skip(pod, overrides)
         if skipped:
             return skipped
-        return self._pod_resolver.question(pod, namespace, overrides, may_read=self._may_read_secrets)
+        return self._pod_resolver.question(pod, namespace, overrides, may_read=True)
 
     def fresh(self, question: PodQuestion) -> list[Answer] | None:
         """One answer per image if the cache has all of them and each is fresh; else None."""
         return self._pod_resolver.fresh(question)
-
-    def peek(self, question: PodQuestion) -> list[Answer]:
-        """One answer per image from the cache, fresh or stale; None where it has none."""
-        return self._pod_resolver.peek(question)
 
     async def resolve(self, question: PodQuestion) -> list[Answer]:
         """One answer per image after the wait, or at once if too many reviews of the tenant wait already."""

@@ -42,7 +42,7 @@ class KeyPair(msgspec.Struct, frozen=True):
 def make_authority(name: str, now: datetime, lifetime: timedelta) -> KeyPair:
     """Returns a new authority with a P-256 key, which signs server certificates only."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject = _subject(name)
     builder = (
         _builder(subject, subject, key.public_key(), now, lifetime)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -59,7 +59,7 @@ def issue_certificate(authority: KeyPair, names: Sequence[str], now: datetime, l
     """
     issuer, issuer_key = _read(authority.certificate), _read_key(authority.key)
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    subject = _subject(names[0][:64])
     lifetime = min(lifetime, issuer.not_valid_after_utc - now)
     builder = (
         _builder(subject, issuer.subject, key.public_key(), now, lifetime)
@@ -84,6 +84,16 @@ def renew_at(certificate: bytes) -> datetime:
     """When two thirds of the certificate's life are over. Raises InvalidCertificate."""
     read = _read(certificate)
     return read.not_valid_before_utc + (read.not_valid_after_utc - read.not_valid_before_utc) * 2 / 3
+
+
+def issued_at(certificate: bytes) -> datetime:
+    """When the certificate was made here. Raises InvalidCertificate."""
+    return _read(certificate).not_valid_before_utc + _BEFORE
+
+
+def is_called(certificate: bytes, name: str) -> bool:
+    """Whether the certificate's subject has this common name. Raises InvalidCertificate."""
+    return _read(certificate).subject == _subject(name)
 
 
 def names_of(certificate: bytes) -> frozenset[str]:
@@ -118,6 +128,10 @@ def split_bundle(bundle: bytes) -> tuple[bytes, ...]:
         return tuple(map(_pem_of, x509.load_pem_x509_certificates(bundle)))
     except ValueError as exc:
         raise InvalidCertificate(f"the authorities are no PEM certificates: {exc}") from exc
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def _builder(

@@ -5,11 +5,9 @@ request metrics. `connection.py` sends answers that need no waiting.
 """
 
 import asyncio
-import functools
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextvars import ContextVar
 
 import msgspec
 import structlog
@@ -18,9 +16,8 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
-from extender.budgets import UNAUTHENTICATED
 from extender.errors import InvalidRequest
-from extender.metrics import counter, counters, histogram
+from extender.metrics import counters, histogram
 from extender.server.connection import DirectServer, connection_of
 
 log = structlog.get_logger()
@@ -40,13 +37,6 @@ SECONDS = histogram(
     NAMES,
     (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
-TOKENS = counter(
-    "multiarch_admission_tokens_total",
-    "Requests to a path that ends in a token, by whether the token is valid. Refused ones get a 404, and no lookup.",
-    "outcome",
-    ("accepted", "refused"),
-)
-
 # A connection must outlive kube-scheduler's idle pool (90 s), or the server closes it just as a POST is sent on it.
 KEEP_ALIVE_SECONDS = 3630.0
 
@@ -72,43 +62,6 @@ class Route(msgspec.Struct, frozen=True):
     answer_nowait: Callable[[bytes], Reply | None] = lambda _body: None
 
 
-class TokenRoutes(msgspec.Struct, frozen=True):
-    """Routes whose paths end in a token, by the path before it: `/admission/pods` is that of `/admission/pods/<token>`.
-
-    `accepts` tells whether a token is valid.
-    """
-
-    routes: Mapping[str, Route]
-    accepts: Callable[[str], bool]
-
-    def find(self, path: str) -> Route | None:
-        """The route of a path that ends in a valid token; None for any other path."""
-        before, _, token = path.rpartition("/")
-        route = self.routes.get(before)
-        return route if route and self.accepts(token) else None
-
-    def admit(self, path: str) -> Route | None:
-        """As `find`; counts the token if the path should end in one."""
-        route = self.find(path)
-        if path.rpartition("/")[0] in self.routes:
-            TOKENS["accepted" if route else "refused"].inc()
-        return route
-
-
-_CALLER: ContextVar[str] = ContextVar("_CALLER", default=UNAUTHENTICATED)
-
-
-def current_caller() -> str:
-    """The address whose request is being answered, as `callers.caller_address` has it; `?` outside of a request.
-
-    Answers that take no waiting have none.
-    """
-    return _CALLER.get()
-
-
-NO_TOKEN_ROUTES = TokenRoutes({}, lambda _token: False)
-
-
 class _Unreadable(Exception):
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -120,38 +73,29 @@ def route_server(
     *,
     body_limit_bytes: int,
     draining: Callable[[], bool],
-    token_routes: TokenRoutes = NO_TOKEN_ROUTES,
 ) -> DirectServer:
-    """A server for POST requests on the paths of `routes` and `token_routes`.
-
-    While `draining()`, each answer ends its connection. No answer quotes the path of a request, which may hold a token.
-    """
+    """A server for POST requests on the paths of `routes`. While `draining()`, each answer ends its connection."""
     loop = asyncio.get_running_loop()
 
     def answer_nowait(path: str, body: bytes) -> bytes | None:
-        route = routes.get(path) or token_routes.find(path)
+        route = routes.get(path)
         if route is None:
             return None
         started = time.perf_counter()
         reply = _reply_nowait(route, body)
         if reply is None:
             return None
-        if path not in routes:
-            TOKENS["accepted"].inc()
         loop.call_soon(_count, route.name, reply.outcome, time.perf_counter() - started)  # after the answer is sent
         return reply.body
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        route = routes.get(request.path) or token_routes.admit(request.path)
-        if _shows_caller(routes, token_routes, request.path):
-            connection_of(request).caller.set_proven()
+        route = routes.get(request.path)
         if route is None:
             response = _problem(404, f"there is no such path; there is {', '.join(routes)}")
         elif request.method != "POST":
             response = _problem(405, "this path takes POST")
             response.headers["Allow"] = "POST"
         else:
-            _CALLER.set(connection_of(request).caller.caller.address)
             response = await _answer(route, request, body_limit_bytes)
         return _ending(response, is_last=draining() or not request.content.is_eof())
 
@@ -167,7 +111,7 @@ def route_server(
     return DirectServer(
         handle,
         answer_nowait=answer_nowait,
-        shows_caller=functools.partial(_shows_caller, routes, token_routes),
+        shows_caller=lambda path: False if path in routes else None,
         body_limit_bytes=body_limit_bytes,
         closing=draining,
         request_factory=make_request,
@@ -180,13 +124,6 @@ def _ending(response: web.StreamResponse, *, is_last: bool) -> web.StreamRespons
     if is_last:
         response.force_close()
     return response
-
-
-def _shows_caller(routes: Mapping[str, Route], token_routes: TokenRoutes, path: str) -> bool | None:
-    """Whether a path shows that its caller is the one that was told it; None if there is no route."""
-    if path in routes:
-        return False
-    return True if token_routes.find(path) else None
 
 
 def _reply_nowait(route: Route, body: bytes) -> Reply | None:

@@ -16,16 +16,9 @@ MIB = 1024 * 1024
 SCHEDULER_BODY_BYTES = 5_000 * 25 * 1024
 # etcd refuses objects over 1.5 MiB by default. A review holds two of them (object and oldObject) and an envelope.
 ADMISSION_BODY_BYTES = 8 * MIB
-# A review of a creation has one object. Kubernetes limits all annotations together to 256 KiB, and everything else of a
-# pod that people write is smaller.
-STRANGERS_BODY_BYTES = MIB // 2
-
 # A body that has begun arrives within this, whatever its size: both callers are on a cluster's own network. The API
 # server waits for an answer for 30 s at most.
 BODY_SECONDS = 30.0
-# What a body of STRANGERS_BODY_BYTES takes at 1 Mbit/s.
-STRANGERS_BODY_SECONDS = 4.0
-
 # What a TLS connection takes once much has come at once, less what it takes in any case.
 BUFFERS_BYTES = 32 * 1024
 
@@ -64,15 +57,6 @@ ADMISSION_BODIES = declare_budget(
     most_each=24 * MIB,
     why="300 incomplete reviews of 40 KB from each of two API servers, with 32 KiB of buffers each",
 )
-STRANGERS_BODIES = declare_budget(
-    "service.limits.strangers_bodies",
-    unit="bytes of bodies of reviews that lack a token",
-    total=8 * MIB,
-    most_each=2 * MIB,
-    why="answered from memory as they arrive; three of the largest, 512 KiB, each with 32 KiB of buffers",
-)
-
-
 FACTS_CONNECTIONS = declare_budget(
     "service.limits.facts_connections",
     unit="connections to the listener of facts",
@@ -98,22 +82,8 @@ def scheduler_limits(config: Config) -> Limits:
 
 
 def admission_limits(config: Config) -> Limits:
-    """The limits of the webhook's listener.
-
-    Where neither a certificate nor a token tells the API server from others, all of them have its limits.
-    """
-    proof = Proof.NONE
-    strangers_bodies = None
-    if is_mutual(config.admission.tls):
-        proof = Proof.CERTIFICATE
-    elif config.admission.path_token_file and not config.admission.network_policy:
-        proof = Proof.TOKEN
-        strangers_bodies = BodyLimits(
-            budget=STRANGERS_BODIES,
-            request_bytes=STRANGERS_BODY_BYTES,
-            seconds=STRANGERS_BODY_SECONDS,
-            buffers_bytes=BUFFERS_BYTES,
-        )
+    """The limits of the webhook's listener."""
+    proof = Proof.CERTIFICATE if is_mutual(config.admission.tls) else Proof.NONE
     return Limits(
         connections=ADMISSION_CONNECTIONS,
         proof=proof,
@@ -123,7 +93,6 @@ def admission_limits(config: Config) -> Limits:
             seconds=BODY_SECONDS,
             buffers_bytes=BUFFERS_BYTES if config.admission.tls else 0,
         ),
-        strangers_bodies=strangers_bodies,
     )
 
 

@@ -10,8 +10,7 @@ from extender.config.tree import Config, FactsTlsConfig, TlsConfig
 from extender.outlets.pod_resolver import PodResolver
 from extender.server.listener import Listener, open_listener
 from extender.server.operations import CheckResult, health_app, metrics_app, operations_app
-from extender.server.path_tokens import PathTokens
-from extender.server.routes import NO_TOKEN_ROUTES, TokenRoutes, route_server
+from extender.server.routes import route_server
 from extender.server.tls import OptionalAuthority, TlsFiles
 from extender.service.background import FILE_CHECK_SECONDS
 from extender.service.cluster_view import ClusterView
@@ -23,19 +22,6 @@ OPERATIONS = "operations"
 METRICS = "metrics"
 FACTS = "facts"
 LINGERING_SECONDS = 1.0  # for the end of a body that was refused, so that its sender reads why
-
-
-def open_files(outlet: Outlet, config: Config) -> tuple[TlsFiles | None, PathTokens | None]:
-    """The certificates and the path tokens of an outlet's listener, each None where the settings name no files.
-
-    Raises:
-        ConfigError: a file cannot be used.
-    """
-    token_file = outlet.token_file(config)
-    return (
-        open_tls(outlet.name, outlet.tls(config)),
-        PathTokens(f"{outlet.name}.path_token_file", token_file) if token_file else None,
-    )
 
 
 def open_tls(name: str, tls: TlsConfig | None) -> TlsFiles | None:
@@ -70,7 +56,7 @@ class Listeners:
         """Opens the listeners. Returns the base URL of each by name; empty for one that is switched off.
 
         Raises:
-            ConfigError: an address cannot be bound, or a file of certificates or tokens cannot be used.
+            ConfigError: an address cannot be bound, or a file of certificates cannot be used.
         """
         urls = {outlet.name: await self._open_outlet(outlet, pod_resolver, cluster_view) for outlet in OUTLETS}
         urls[FACTS] = await self._open_facts(pod_resolver, cluster_view)
@@ -92,29 +78,20 @@ class Listeners:
         listen = outlet.listen(self._config)
         if not listen:
             return ""
-        files, tokens = open_files(outlet, self._config)
+        files = open_tls(outlet.name, outlet.tls(self._config))
         routes = outlet.routes(self._config, pod_resolver, cluster_view, self._observed_pods)
-        token_routes = (
-            TokenRoutes(
-                outlet.token_routes(self._config, pod_resolver, cluster_view, self._observed_pods), tokens.accepts
-            )
-            if tokens
-            else NO_TOKEN_ROUTES
-        )
         limits = outlet.limits(self._config)
         server = route_server(
             routes,
             body_limit_bytes=limits.bodies.request_bytes,
             draining=lambda: self._is_draining,
-            token_routes=token_routes,
         )
         runner = web.ServerRunner(server, shutdown_timeout=self._drain_seconds)
         context = files.context if files else None
         listener = await open_listener(outlet.name, runner, *parse_listen(listen), context, limits=limits)
         self._outlets.append(listener)
-        self._watchers += [
-            asyncio.create_task(watched.files.watch(FILE_CHECK_SECONDS)) for watched in (files, tokens) if watched
-        ]
+        if files:
+            self._watchers.append(asyncio.create_task(files.files.watch(FILE_CHECK_SECONDS)))
         return f"{'https' if files else 'http'}://{listener.address}"
 
     async def _open_facts(self, pod_resolver: PodResolver, cluster_view: ClusterView) -> str:

@@ -1,4 +1,4 @@
-"""The webhook's certificate, authority and path token, looked after by the service itself.
+"""The webhook's certificate and authority, looked after by the service itself.
 
 They are in a Secret that the replicas share. Their leader renews it and writes the webhook's configuration; each
 replica copies it into files, which its listener reads again when they change.
@@ -37,7 +37,6 @@ from extender.server.managed_identity import (
     to_secret_data,
 )
 from extender.service.background import in_background
-from extender.service.outlets import JOBS, REVIEWS, SCHEDULER_NAMES
 
 log = structlog.get_logger()
 
@@ -46,7 +45,7 @@ START_SECONDS = 60.0
 
 RENEWALS = counter(
     "multiarch_certificate_renewals_total",
-    "Changes that this replica made to the self-managed certificate, authority or token, and failures to do so.",
+    "Changes that this replica made to the self-managed certificate or authority, and failures to do so.",
     "outcome",
     ("renewed", "published", "failed"),
 )
@@ -57,28 +56,19 @@ class ManagedFiles(msgspec.Struct, frozen=True):
 
     certificate: str
     key: str
-    tokens: str
-
-
-class PublishedPath(msgspec.Struct, frozen=True):
-    """A webhook's configuration that is told the authority, and the path that it calls, to which a token may belong."""
-
-    configuration: WebhookConfiguration
-    path: str
-    has_token: bool = True
 
 
 class SelfManaged:
     """Follows the Secret, and renews it while this replica leads. `folder` is for its files alone.
 
-    `published` is who is told of it. `names` are the DNS names and IP addresses of the server. `wall_clock` gives
-    seconds since 1970.
+    `configurations` are told the authority. `names` are the DNS names and IP addresses of the server. `wall_clock`
+    gives seconds since 1970.
     """
 
     def __init__(
         self,
         secret: OwnSecret,
-        published: Sequence[PublishedPath],
+        configurations: Sequence[WebhookConfiguration],
         *,
         names: Sequence[str],
         lifetimes: IdentityLifetimes,
@@ -86,7 +76,7 @@ class SelfManaged:
         wall_clock: Callable[[], float],
     ) -> None:
         self._secret = secret
-        self._published = tuple(published)
+        self._configurations = tuple(configurations)
         self._names = tuple(names)
         self._lifetimes = lifetimes
         self._folder = folder
@@ -95,7 +85,7 @@ class SelfManaged:
         self._failure = "no replica has made them yet"
         self.is_there = asyncio.Event()
         current = folder / "current"
-        self.files = ManagedFiles(str(current / "tls.crt"), str(current / "tls.key"), str(current / "tokens"))
+        self.files = ManagedFiles(str(current / "tls.crt"), str(current / "tls.key"))
 
     @property
     def failure(self) -> str:
@@ -124,17 +114,16 @@ class SelfManaged:
         content = await self._secret.read()
         now = datetime.fromtimestamp(self._wall_clock(), UTC)
         identity = self._renewed(content, now)
-        if content.data != (data := to_secret_data(identity)):
+        data = to_secret_data(identity)
+        if not data.items() <= dict(content.data).items():
             content = await self._secret.write(data, content.version)
             RENEWALS["renewed"].inc()
-            log.info("certificates.renewed", authorities=len(identity.authorities), tokens=len(identity.tokens))
+            log.info("certificates.renewed", authorities=len(identity.authorities))
         self._copy(content)
-        token = identity.token_at(now)
-        for each in self._published:
-            path = f"{each.path}/{token}" if each.has_token else each.path
-            if await each.configuration.publish(identity.bundle, path):
+        for each in self._configurations:
+            if await each.publish(identity.bundle):
                 RENEWALS["published"].inc()
-                log.info("certificates.published", configuration=each.configuration.name)
+                log.info("certificates.published", configuration=each.name)
 
     def _renewed(self, content: SecretContent, now: datetime) -> ManagedIdentity:
         """What the Secret should have now. Raises InvalidCertificate for a Secret that is not ours to change."""
@@ -167,7 +156,6 @@ class SelfManaged:
         contents = {
             "tls.crt": identity.serving.certificate,
             "tls.key": identity.serving.key,
-            "tokens": "".join(f"{token}\n" for token in identity.tokens).encode(),
         }
         for name, content in contents.items():
             with os.fdopen(os.open(made / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -217,7 +205,7 @@ async def with_managed_files(config: Config, client: ClusterClient | None) -> As
                 ) from None
             files = managed.files
             managed_tls = msgspec.structs.replace(tls, certificate=files.certificate, key=files.key)
-            admission = msgspec.structs.replace(config.admission, tls=managed_tls, path_token_file=files.tokens)
+            admission = msgspec.structs.replace(config.admission, tls=managed_tls)
             yield msgspec.structs.replace(config, admission=admission)
 
 
@@ -225,24 +213,12 @@ def _open(config: SelfManagedConfig, client: ClusterClient, folder: Path) -> Sel
     service = f"{config.service}.{client.namespace}.svc"
     return SelfManaged(
         OwnSecret(client, client.namespace, config.secret),
-        _published(config, client),
+        [WebhookConfiguration(client, name) for name in config.configurations],
         names=(service, f"{service}.cluster.local", *config.names),
         lifetimes=IdentityLifetimes(
             authority=timedelta(days=config.authority_days),
             certificate=timedelta(days=config.certificate_days),
-            token=timedelta(days=config.token_days),
         ),
         folder=folder,
         wall_clock=time.time,
     )
-
-
-def _published(config: SelfManagedConfig, client: ClusterClient) -> list[PublishedPath]:
-    return [
-        *(PublishedPath(WebhookConfiguration(client, name), REVIEWS) for name in config.configurations),
-        *(PublishedPath(WebhookConfiguration(client, name), JOBS) for name in config.job_configurations),
-        *(
-            PublishedPath(WebhookConfiguration(client, name), SCHEDULER_NAMES, has_token=False)
-            for name in config.scheduler_name_configurations
-        ),
-    ]

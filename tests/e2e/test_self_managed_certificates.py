@@ -1,4 +1,4 @@
-"""The service looks after its certificate, authority and path token, and no review fails while they are replaced."""
+"""The service looks after its certificate and authority, and no review fails while they are replaced."""
 
 import asyncio
 import base64
@@ -54,7 +54,7 @@ async def start(world: World, *settings: str, replicas: int = 1) -> list[Extende
 
 
 async def call(world: World, service: ExtenderProcess) -> None:
-    """Makes the configuration call this replica; one that is there keeps its authority and the path."""
+    """Makes the configuration call this replica; one that is there keeps its authority."""
     configuration = webhook_configuration(Mode.WEBHOOK, service.admission_url, b"")
     [webhook] = configuration["webhooks"]
     webhook["failurePolicy"] = "Fail"
@@ -77,7 +77,7 @@ async def identity(world: World) -> dict[str, bytes]:
 
 
 async def until_reviewed(world: World, where: str) -> None:
-    """Returns when the API server has a pod reviewed, by the path with the token: an image is looked up for it."""
+    """Returns when the API server has a pod reviewed: an image is looked up for it."""
     async with asyncio.timeout(30):
         while True:
             with contextlib.suppress(ApiError):
@@ -95,18 +95,17 @@ async def test_from_nothing_to_reviews(world: World) -> None:
     await until_reviewed(world, where)
     seconds = time.monotonic() - started
     world.figure(f"self-managed certificates: from nothing to a review in {seconds:.1f} s")
-    assert (await client_config(world))["url"].rpartition("/")[2].encode() in (await identity(world))["tokens"]
+    assert (await client_config(world))["caBundle"] == base64.b64encode((await identity(world))["ca.crt"]).decode()
 
 
 @pytest.mark.slow
 async def test_everything_is_replaced_while_reviews_go_on(world: World) -> None:
-    """Lives of minutes: certificate, authority and token change several times, and each review is answered."""
+    """Lives of minutes: certificate and authority change several times, and each review is answered."""
     where = await world.namespace()
     [service] = await start(
         world,
         f"admission.self_managed.certificate_days={200 / DAY_SECONDS}",
         f"admission.self_managed.authority_days={200 / DAY_SECONDS}",
-        f"admission.self_managed.token_days={90 / DAY_SECONDS}",
     )
     await until_reviewed(world, where)
     before, ended, reviews = await identity(world), asyncio.Event(), 0
@@ -121,7 +120,7 @@ async def test_everything_is_replaced_while_reviews_go_on(world: World) -> None:
     callers = [asyncio.create_task(keep_asking()) for _ in range(CALLERS)]
     try:
         async with asyncio.timeout(180):
-            seen = dict.fromkeys(("tls.crt", "ca.key", "tokens"), 0)
+            seen = dict.fromkeys(("tls.crt", "ca.key"), 0)
             while min(seen.values()) == 0:
                 await asyncio.sleep(1)
                 assert not any(caller.done() for caller in callers)
@@ -135,7 +134,7 @@ async def test_everything_is_replaced_while_reviews_go_on(world: World) -> None:
 
 
 async def test_replicas_share_one_identity(world: World) -> None:
-    """One of two makes it. When the leader ends, the other goes on, and its reviews are the API server's too."""
+    """One of two makes it. When the leader ends, the other goes on."""
     where = await world.namespace()
     first, second = await start(world, replicas=2)
     await until_reviewed(world, where)

@@ -1,4 +1,4 @@
-"""Logins: Docker configurations, pull secrets of both types, answers of plugins, helpers and clouds; path tokens."""
+"""Logins: Docker configurations, pull secrets of both types, answers of plugins, helpers and clouds."""
 
 import base64
 import math
@@ -28,7 +28,6 @@ from extender.credentials.providers import CredentialsUnavailable, LoginProvider
 from extender.errors import ClusterError, ConfigError
 from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.credential_provider_v1 import PROTOCOL, CredentialProvider
-from extender.server.path_tokens import FEWEST_CHARACTERS, PathTokens
 from testbed.clock import Clock
 from tests.fuzz.target import CannedSession, Target, check_sentence, run
 
@@ -169,24 +168,6 @@ def cloud_tokens(data: bytes) -> None:
             run(_ask(open_cloud(cloud, CloudAccess(session, environment, Clock())), [repository]))
 
 
-def path_tokens(data: bytes) -> None:
-    """A file of tokens is accepted as a whole or not at all, and then accepts its own lines and nothing else."""
-    with tempfile.NamedTemporaryFile(prefix="fuzz-") as file:
-        file.write(data)
-        file.flush()
-        try:
-            tokens = PathTokens("admission.path_token_file", file.name)
-        except ConfigError as exc:
-            check_sentence(exc)
-            return
-        lines = [line.strip().decode() for line in data.splitlines() if line.strip()]
-        assert lines
-        assert all(len(line) >= FEWEST_CHARACTERS and tokens.accepts(line) for line in lines)
-        assert not tokens.accepts("")
-        assert not tokens.accepts(lines[0][:-1]) or lines[0][:-1] in lines
-        assert not tokens.files.reload_if_changed()
-
-
 TARGETS = (
     Target("docker_configs", docker_configs, _LOGIN_WORDS),
     Target("pull_secrets", pull_secrets, (*_LOGIN_WORDS, b'"type":', b'"kubernetes.io/dockercfg"', b'"data":{')),
@@ -216,6 +197,4 @@ TARGETS = (
             b'"authorizationToken":"', b"QVdTOnRva2Vu", b'"expiresAt":', b"1e308", b"1e400", b"-1", b'"\\ud800"',
         ),
     ),
-    Target("path_tokens", path_tokens, (b"\n", b"\r\n", b"\x0b", b"\x1c", b"=",
-        b"0123456789abcdef0123456789abcdef"), 1024),
 )  # fmt: skip

@@ -16,13 +16,13 @@ import trustme
 from aiohttp import web
 
 from extender.budgets import declare_budget, use_of
-from extender.server import acceptor, callers
+from extender.server import callers
 from extender.server.acceptor import PAUSES
 from extender.server.callers import BodyLimits, CallerConnection, Limits, Proof
 from extender.server.connection import Connection
 from extender.server.handshakes import EACH_BURST
 from extender.server.listener import Listener, open_listener
-from extender.server.routes import Reply, Route, TokenRoutes, route_server
+from extender.server.routes import Reply, Route, route_server
 from extender.server.tls import TlsFiles
 
 CONNECTIONS = declare_budget("tests.limits.connections", unit="connections", total=30, most_each=20, why="a test")
@@ -36,7 +36,6 @@ LIMITS = Limits(
     strangers_bodies=BodyLimits(budget=STRANGERS, request_bytes=5_000, seconds=4.0),
 )
 NO_PROOF = msgspec.structs.replace(LIMITS, proof=Proof.NONE, strangers_bodies=None)
-TOKEN = "t" * 40
 OURS, FLOOD, OTHER = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 # Heads as a usual client writes them, and as only aiohttp reads them.
 HEADS = {"usual": "", "unusual": "X-Unusual: yes\r\n"}
@@ -106,7 +105,7 @@ class Scene:
         self._client: ssl.SSLContext | None = None
 
     async def open(self, limits: Limits, *, tls: bool = False) -> None:
-        """Opens the listener: `/pods` for all and `/pods/<token>`."""
+        """Opens the listener: `/pods`."""
         context = None
         if tls:
             leaf = self._authority.issue_cert("localhost", "127.0.0.1")
@@ -120,7 +119,6 @@ class Scene:
             {"/pods": route},
             body_limit_bytes=50_000,
             draining=bool,
-            token_routes=TokenRoutes({"/pods": route}, lambda token: token == TOKEN),
         )
         runner = web.ServerRunner(server, shutdown_timeout=1)
         self.listener = await open_listener("admission", runner, "127.0.0.1", 0, context, limits=limits)
@@ -208,16 +206,6 @@ async def test_flood_of_idle_tls_connections_keeps_nobody_out(scene: Scene) -> N
     assert left == [False] * 5 + [True] * 25  # those of the caller with most, the longest idle first
 
 
-async def test_proven_connection_survives_a_flood_from_its_own_address(scene: Scene) -> None:
-    """The API server's connections are apart from those of whoever shares its address."""
-    await scene.open(LIMITS)
-    proven = await scene.connect(OURS)
-    assert (await proven.ask(path=f"/pods/{TOKEN}"))[0] == 200
-    await scene.flood(OURS, 100)
-    await scene.flood(FLOOD, 100)
-    assert (await proven.ask(path=f"/pods/{TOKEN}"))[0] == 200
-
-
 async def test_request_that_is_being_answered_is_not_cut_off(scene: Scene) -> None:
     """By no flood; its answer comes."""
     await scene.open(NO_PROOF)
@@ -278,34 +266,6 @@ async def test_slow_bodies_are_refused_to_who_sends_them(scene: Scene, head: str
     assert use_of(BODIES).in_use == 0
 
 
-@pytest.mark.parametrize("head", HEADS)
-async def test_body_behind_a_wrong_token_is_not_kept(scene: Scene, head: str) -> None:
-    """The answer comes before the body does, and the connection ends."""
-    await scene.open(LIMITS)
-    wrong = await scene.connect(FLOOD)
-    wrong.writer.write(head_of("/pods/wrong", 50_000, HEADS[head]) + b"x" * 1000)
-    assert (await wrong.read())[0] == 404
-    assert use_of(STRANGERS).in_use == 0
-    wrong.writer.write(b"x" * 40_000)
-    await until(lambda: True)
-    assert use_of(STRANGERS).in_use == 0
-    assert await wrong.ends() == b""
-
-
-@pytest.mark.parametrize("head", HEADS)
-async def test_strangers_have_smaller_bodies(scene: Scene, head: str) -> None:
-    """413 by what the head declares; who has a token sends larger ones, also as the first request."""
-    await scene.open(LIMITS)
-    stranger, api_server = await scene.connect(FLOOD), await scene.connect(FLOOD)
-    for connection, path, status in ((stranger, "/pods", 413), (api_server, f"/pods/{TOKEN}", 200)):
-        connection.writer.write(head_of(path, 5_001, HEADS[head]) + b"x" * 100)
-        await until(lambda: True)
-        connection.writer.write(b"x" * 4_901)
-        assert (await connection.read())[0] == status
-    assert await stranger.ends() == b""
-    assert (await api_server.ask(b"x" * 40_000, f"/pods/{TOKEN}", HEADS[head]))[0] == 200
-
-
 async def test_body_of_unknown_length_is_counted_as_it_comes(scene: Scene) -> None:
     """Chunks beyond the limit of a request are 413."""
     await scene.open(LIMITS)
@@ -318,21 +278,6 @@ async def test_body_of_unknown_length_is_counted_as_it_comes(scene: Scene) -> No
     assert await stranger.ends() == b""
 
 
-async def test_slow_body_of_a_stranger_has_less_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """408, and nothing is held any more; who has shown a token has time."""
-    monkeypatch.setattr("extender.server.connection.BODY_DEADLINE_SECONDS", 0.05)
-    little = BodyLimits(budget=STRANGERS, request_bytes=5_000, seconds=0.2)
-    await scene.open(msgspec.structs.replace(LIMITS, strangers_bodies=little))
-    stranger, api_server = await scene.connect(FLOOD), await scene.connect(FLOOD)
-    for connection, path in ((stranger, "/pods"), (api_server, f"/pods/{TOKEN}")):
-        connection.writer.write(head_of(path, 2000) + b"x" * 1000)
-    assert (await stranger.read())[0] == 408
-    assert await stranger.ends() == b""
-    assert use_of(STRANGERS).in_use == 0
-    api_server.writer.write(b"x" * 1000)
-    assert (await api_server.read())[0] == 200
-
-
 async def test_head_that_never_ends_holds_its_share_and_no_more(scene: Scene) -> None:
     """A hundred fields of 8 KB are bytes like those of a body."""
     await scene.open(LIMITS)
@@ -342,18 +287,6 @@ async def test_head_that_never_ends_holds_its_share_and_no_more(scene: Scene) ->
     assert await endless.ends() == b""
     assert use_of(STRANGERS).in_use == 0
     assert await other.is_open()
-
-
-async def test_strangers_may_idle_for_a_minute(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And who has shown a token for an hour, on the same listener."""
-    monkeypatch.setattr(callers, "STRANGER_IDLE_SECONDS", 0.05)
-    monkeypatch.setattr(acceptor, "_BETWEEN_SWEEPS_SECONDS", 0.01)
-    await scene.open(LIMITS)
-    stranger, api_server = await scene.connect(OURS), await scene.connect(OURS)
-    assert (await api_server.ask(path=f"/pods/{TOKEN}"))[0] == 200
-    assert await stranger.is_open()
-    assert await stranger.ends() == b""
-    assert (await api_server.ask(path=f"/pods/{TOKEN}"))[0] == 200
 
 
 async def test_connections_in_the_queue_are_answered_when_the_listener_closes(scene: Scene) -> None:

@@ -101,7 +101,7 @@ async def using(
 ) -> AsyncIterator[tuple[Caller, Callable[[], Any]]]:
     """The service, which knows the image, and a function that has its tag asked for again."""
     more = (*FRESH, *settings)
-    async with service_in(api, folder, "", "admission.network_policy=true", *more, registries=registries) as caller:
+    async with service_in(api, folder, "", *more, registries=registries) as caller:
         await until_ready(caller)
         asking = pod("asking", image=image)
         asking["spec"] |= spec

@@ -27,14 +27,12 @@ async def test_what_serve_could_open_is_right(tmp_path: Path) -> None:
     (tmp_path / "hosts").mkdir()
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "key").write_bytes(bytes(32))
-    (tmp_path / "tokens").write_text("x" * 40)
     authority = Authority(tmp_path)
     served = authority.issue("webhook")
     assert (
         await problems(
             "admission.listen=127.0.0.1:0",
             f"admission.tls={{certificate: {served.certificate}, key: {served.key}}}",
-            f"admission.path_token_file={tmp_path / 'tokens'}",
             f"registry.ca_files=[{authority.certificate}]",
             f"registry.docker_config={tmp_path / 'config.json'}",
             f"registry.hosts_directory={tmp_path / 'hosts'}",
@@ -60,8 +58,6 @@ async def test_what_serve_could_open_is_right(tmp_path: Path) -> None:
         (["scheduler.tls={{certificate: {}, key: /k}}"], "scheduler.tls.certificate"),
         (["scheduler.tls={{certificate: /dev/null, key: {}}}"], "scheduler.tls.key"),
         (["scheduler.tls={{certificate: /dev/null, key: /dev/null, client_ca: {}}}"], "scheduler.tls.client_ca"),
-        (["admission.listen=127.0.0.1:0", "admission.tls=null", "admission.path_token_file={}"],
-         "admission.path_token_file"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +16,6 @@ from extender.cluster.nodes import NODES
 from extender.cluster.pods import PODS
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
-from extender.errors import ConfigError
 from extender.outlets.pod_resolver import PodQuestion
 from extender.placement.annotations import Overrides
 from extender.placement.facts import PodImage
@@ -32,12 +30,11 @@ ALWAYS = {NODES.path, NAMESPACES.path}
 MODES = pytest.mark.parametrize(
     ("listen", "setting", "wants_pods"),
     [
-        ("127.0.0.1:0", "admission.network_policy=true", True),
-        ("", "admission.network_policy=true", False),
-        ("", "admission.network_policy=false", False),
+        ("127.0.0.1:0", "registry.pull_secrets=true", True),
+        ("", "registry.pull_secrets=true", False),
         ("", "registry.pull_secrets=false", False),
     ],
-    ids=["scheduler", "webhook only", "webhook that anyone may reach", "webhook without secrets"],
+    ids=["scheduler", "webhook only", "webhook without secrets"],
 )
 
 
@@ -221,84 +218,16 @@ async def test_known_images_are_answered_without_looking_at_pods(api: ApiServer,
 
 
 @pytest.mark.parametrize("listen", ["", "127.0.0.1:0"], ids=["webhook only", "scheduler"])
-@pytest.mark.parametrize("network_policy", ["true", "false"])
-async def test_a_private_image_is_known_to_reviews_of_the_api_server_alone(
-    api: ApiServer, tmp_path: Path, listen: str, network_policy: str
-) -> None:
-    """The review itself reads the pod's secret where the setting says so; any other borrows nothing that was read."""
+async def test_a_review_has_the_pull_secret_of_its_pod_read(api: ApiServer, tmp_path: Path, listen: str) -> None:
+    """Without a setting: private images are known at creation, whether or not a scheduler asks about them too."""
     async with GuardedRegistry("ann:secret") as registry:
         registry.add_index("app", "1", [AMD64, ARM64])
         write_pull_secret(api, registry.host)
         created = pod("web", image=f"{registry.host}/app:1")
         created["spec"]["imagePullSecrets"] = [{"name": "pull"}]
-        async with service_in(
-            api, tmp_path, listen, f"admission.network_policy={network_policy}", registries=[registry.host]
-        ) as caller:
-            await until_ready(caller)
-            api.put(PODS, created)
-            if listen:
-                await caller.review(created, namespace="default")
-                await until(lambda: registry.requests["GET manifests"])
-            answer = await caller.review(created, namespace="default")
-        assert bool(changes_of(answer)) == (network_policy == "true")
-    gets = [request for request in api.requests if request.kind == "get" and request.path != "/apis"]
-    assert bool(gets) == (bool(listen) or network_policy == "true")
-
-
-async def test_a_review_behind_a_token_is_the_api_servers(api: ApiServer, tmp_path: Path) -> None:
-    """It has the pod's secret read. A review without one is answered from memory, and borrows nothing."""
-    token = secrets.token_hex(32)
-    (tmp_path / "tokens").write_text(f"{token}\n")
-    async with GuardedRegistry("ann:secret") as private, EmbeddedRegistry() as public:
-        private.add_index("app", "1", [AMD64, ARM64])
-        public.add_index("app", "1", [AMD64, ARM64])
-        write_pull_secret(api, private.host)
-        created = pod("web", image=f"{private.host}/app:1")
-        created["spec"]["imagePullSecrets"] = [{"name": "pull"}]
-        of_public = pod("web", image=f"{public.host}/app:1")
-        setting = f"admission.path_token_file={tmp_path / 'tokens'}"
-        with structlog.testing.capture_logs() as logs:
-            async with service_in(api, tmp_path, "", setting, registries=[private.host, public.host]) as caller:
-                await until_ready(caller)
-                for each in (created, of_public):
-                    assert changes_of(await caller.review(each, namespace="default")) == []
-                assert not private.requests
-                assert not public.requests
-                assert asked_for(api) == ALWAYS
-                for each in (created, of_public):
-                    assert changes_of(await caller.review_at(f"/admission/pods/{token}", each, namespace="default"))
-                assert changes_of(await caller.review(created, namespace="default")) == []
-                assert changes_of(await caller.review(of_public, namespace="default"))
-                url = f"{caller.service.admission_url}/admission/pods/{secrets.token_hex(32)}"
-                async with caller.session.post(url, data=b"{}") as response:
-                    assert response.status == 404
-    assert PODS not in {request.path for request in api.requests}
-    assert setting.partition("=")[2] in str(logs)
-    assert token not in str(logs)
-
-
-async def test_a_token_is_one_of_several_proofs(api: ApiServer, tmp_path: Path) -> None:
-    """Where every caller is the API server by another proof, its reviews need no token."""
-    (tmp_path / "tokens").write_text(secrets.token_hex(32))
-    settings = [f"admission.path_token_file={tmp_path / 'tokens'}", "admission.network_policy=true"]
-    async with GuardedRegistry("ann:secret") as private:
-        private.add_index("app", "1", [AMD64, ARM64])
-        write_pull_secret(api, private.host)
-        created = pod("web", image=f"{private.host}/app:1")
-        created["spec"]["imagePullSecrets"] = [{"name": "pull"}]
-        async with service_in(api, tmp_path, "", *settings, registries=[private.host]) as caller:
+        async with service_in(api, tmp_path, listen, registries=[registry.host]) as caller:
             await until_ready(caller)
             assert changes_of(await caller.review(created, namespace="default"))
-
-
-async def test_a_file_of_tokens_that_cannot_be_used_keeps_the_service_from_starting(
-    api: ApiServer, tmp_path: Path
-) -> None:
-    """Else every review would be a stranger's."""
-    (tmp_path / "tokens").write_text("short")
-    with pytest.raises(ConfigError, match=r"admission\.path_token_file: .*/tokens, line 1: the token has 5 characters"):
-        async with service_in(api, tmp_path, "", f"admission.path_token_file={tmp_path / 'tokens'}"):
-            pass
 
 
 async def test_view_that_nothing_confirms_fails_readiness_until_it_is_confirmed(api: ApiServer, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """What the webhook shows and trusts is replaced in time, and nobody is cut off meanwhile."""
 
 import functools
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -35,7 +34,7 @@ from extender.server.managed_identity import (
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 NAMES = ("webhook.ns.svc", "webhook.ns.svc.cluster.local", "10.0.0.1")
 MINUTE = timedelta(minutes=1)
-SHORT = IdentityLifetimes(authority=120 * MINUTE, certificate=30 * MINUTE, token=20 * MINUTE)
+SHORT = IdentityLifetimes(authority=120 * MINUTE, certificate=30 * MINUTE)
 
 
 @functools.cache
@@ -56,13 +55,6 @@ def test_new_identity_is_trusted_by_its_bundle() -> None:
     assert names_of(identity.serving.certificate) == frozenset(NAMES)
     assert trusts(identity.bundle, identity.serving.certificate, NOW)
     assert not is_issued_by(identity.authorities[0], identity.serving.certificate)
-
-
-def test_tokens_may_stand_in_the_path_of_a_service() -> None:
-    """The API server takes a path of DNS names there: no capital letter, no underscore, no hyphen at an end."""
-    tokens = [new_identity(NAMES, SHORT, NOW).tokens[0] for _ in range(5)]
-    assert all(re.fullmatch(r"[a-z0-9]{64}", token) for token in tokens)
-    assert len(set(tokens)) == 5
 
 
 def test_nothing_changes_before_it_is_due() -> None:
@@ -97,11 +89,10 @@ def test_certificate_never_outlives_its_authority() -> None:
 
 
 class Seen(NamedTuple):
-    """What there is since a time: an identity, and the token in the webhook's configuration."""
+    """What there is since a time."""
 
     since: datetime
     identity: ManagedIdentity
-    token: str
 
 
 class Follower:
@@ -111,10 +102,10 @@ class Follower:
         self.lag = lag
         self._told: list[Seen] = []
 
-    def tell(self, identity: ManagedIdentity, token: str, now: datetime) -> None:
+    def tell(self, identity: ManagedIdentity, now: datetime) -> None:
         """What there is from now on."""
-        if not self._told or self._told[-1][1:] != (identity, token):
-            self._told.append(Seen(now, identity, token))
+        if not self._told or self._told[-1].identity != identity:
+            self._told.append(Seen(now, identity))
 
     def sees(self, now: datetime) -> Seen:
         """What it goes by now."""
@@ -123,14 +114,11 @@ class Follower:
 
 @settings(max_examples=4, deadline=None)
 @given(
-    lags=st.lists(st.integers(0, int(SETTLE.total_seconds()) // 2 - 1), min_size=4, max_size=4),
+    lags=st.lists(st.integers(0, int(SETTLE.total_seconds()) - 1), min_size=4, max_size=4),
     step=st.integers(3, 9),
 )
 def test_no_review_fails_while_everything_is_replaced(lags: Sequence[int], step: int) -> None:
-    """Whichever replica an API server calls, for three hours of short lives, if each learns changes in half of SETTLE.
-
-    A token of the webhook's configuration takes the same time on top of a replica's.
-    """
+    """Whichever replica an API server calls, for three hours of short lives, if each learns changes in SETTLE."""
     servers = [Follower(timedelta(seconds=lag)) for lag in lags[:2]]
     callers = [Follower(timedelta(seconds=lag)) for lag in lags[2:]]
     identity, now = new_identity(NAMES, SHORT, NOW), NOW
@@ -138,18 +126,16 @@ def test_no_review_fails_while_everything_is_replaced(lags: Sequence[int], step:
     while now < NOW + 180 * MINUTE:
         identity = renew(identity, NAMES, SHORT, now)
         for follower in (*servers, *callers):
-            follower.tell(identity, identity.token_at(now), now)
+            follower.tell(identity, now)
         for caller in callers:
             known = caller.sees(now)
             for server in servers:
                 shown = server.sees(now).identity
                 assert trusts(known.identity.bundle, shown.serving.certificate, now)
-                assert known.token in shown.tokens
-        seen |= {identity.authorities[0], identity.serving.certificate, identity.tokens[0]}
+        seen |= {identity.authorities[0], identity.serving.certificate}
         now += timedelta(seconds=step * 7)
-    assert len(seen) >= 2 + 8 + 6  # authorities, certificates and tokens that followed each other
+    assert len(seen) >= 2 + 8  # authorities and certificates that followed each other
     assert len(identity.authorities) <= 2
-    assert len(identity.tokens) <= 2
 
 
 def test_identity_survives_its_secret() -> None:
@@ -158,7 +144,7 @@ def test_identity_survives_its_secret() -> None:
     assert from_secret_data(to_secret_data(identity)) == identity
 
 
-@pytest.mark.parametrize("key", ["tls.crt", "tls.key", "ca.crt", "ca.key", "tokens", "changed-at"])
+@pytest.mark.parametrize("key", ["tls.crt", "tls.key", "ca.crt", "ca.key"])
 @pytest.mark.parametrize("content", [None, b"", b"\xff not PEM"])
 def test_damaged_secret_is_refused(key: str, content: bytes | None) -> None:
     """With words that say what is wrong and quote no key."""
@@ -188,10 +174,9 @@ def test_secret_of_others_is_told_from_ours() -> None:
     assert not is_ours({"tls.crt": data["tls.crt"], "tls.key": data["tls.key"], "ca.crt": data["ca.crt"]})
 
 
-def test_keys_and_tokens_are_in_no_text() -> None:
+def test_keys_are_in_no_text() -> None:
     """A log or a traceback could show it."""
     identity = new_identity(NAMES, SHORT, NOW)
     for text in (repr(identity), repr(identity.serving), str(KeyPair(b"c", b"secret"))):
         assert "PRIVATE" not in text
         assert "secret" not in text
-        assert identity.tokens[0] not in text

@@ -20,18 +20,12 @@ MEMORY_LIMIT_BYTES = 512 * limits.MIB  # of the manifests
     ("settings", "proof"),
     [
         ((), Proof.NONE),
-        (("admission.network_policy=true",), Proof.NONE),
-        (("admission.path_token_file=tokens",), Proof.TOKEN),
-        (("admission.path_token_file=tokens", "admission.network_policy=true"), Proof.NONE),
         (("admission.tls.client_ca=ca",), Proof.CERTIFICATE),
-        (("admission.path_token_file=tokens", "admission.tls.client_ca=ca"), Proof.CERTIFICATE),
     ],
 )
-def test_api_server_is_known_as_its_secrets_are(settings: tuple[str, ...], proof: Proof) -> None:
-    """Only where it is known by a token alone do others have limits of their own."""
-    found = limits.admission_limits(load_config(None, [*TLS, *settings]))
-    assert found.proof is proof
-    assert (found.strangers_bodies is not None) == (proof is Proof.TOKEN)
+def test_api_server_is_known_by_its_certificate_alone(settings: tuple[str, ...], proof: Proof) -> None:
+    """Where one is asked for."""
+    assert limits.admission_limits(load_config(None, [*TLS, *settings])).proof is proof
 
 
 @pytest.mark.parametrize(
@@ -53,12 +47,10 @@ def test_scheduler_is_known_by_its_address_or_certificate(settings: tuple[str, .
     assert limits.scheduler_limits(load_config(None, [*TLS, *settings])).proof is proof
 
 
-@pytest.mark.parametrize("strangers", [True, False])
-def test_webhook_at_its_limits_fits_into_its_memory(*, strangers: bool) -> None:
-    """All connections at their largest, and either of the budgets of bodies beside them."""
+def test_webhook_at_its_limits_fits_into_its_memory() -> None:
+    """All connections at their largest, and the bodies beside them."""
     connections = limits.ADMISSION_CONNECTIONS.total * CONNECTION_BYTES
-    bodies = limits.STRANGERS_BODIES.total if strangers else limits.ADMISSION_BODIES.total
-    assert PROCESS_BYTES + connections + bodies < 0.95 * MEMORY_LIMIT_BYTES
+    assert PROCESS_BYTES + connections + limits.ADMISSION_BODIES.total < 0.95 * MEMORY_LIMIT_BYTES
 
 
 def test_three_api_servers_fit_beside_each_other() -> None:
