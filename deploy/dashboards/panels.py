@@ -359,7 +359,6 @@ UPKEEP = Row(
                 Query(f'sum(increase({metric}{{outcome="refused"}}[1h]))', name)
                 for metric, name in (
                     ("multiarch_tls_reloads_total", "certificates"),
-                    ("multiarch_admission_token_reloads_total", "path tokens"),
                     ("multiarch_file_reloads_total", "credentials, keys, authorities"),
                     ("multiarch_mirrors_reloads_total", "mirrors"),
                 )

@@ -25,7 +25,6 @@ DAY = 86_400
 RELOADS = (
     "multiarch_file_reloads_total",
     "multiarch_tls_reloads_total",
-    "multiarch_admission_token_reloads_total",
     "multiarch_mirrors_reloads_total",
 )
 
