@@ -22,6 +22,7 @@ from extender.admission_policies.objects import SelectedNamespaces
 from extender.cli.policy_proof import Confirmation, confirm_policies, serves_mutating_policies
 from extender.cluster.client import open_cluster
 from extender.errors import ClusterError, ConfigError
+from extender.kubernetes.yaml_scalars import needs_quotes
 from extender.logs import configure_logs
 
 _COLUMNS = 118
@@ -107,11 +108,12 @@ async def _ask(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as such."""
+    """Writes texts of several lines as such, and quotes what kubectl would read as no text."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    style = "|" if "\n" in text else "'" if needs_quotes(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _represent_text)

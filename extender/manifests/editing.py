@@ -3,7 +3,7 @@
 Most patches add keys to maps and items to lists in block style. They are written as new lines between the lines that
 are there, which stay as they are to the byte. What lies in flow style, behind an alias or in a merged map is edited by
 ruamel.yaml instead, which keeps comments, order, quotes and anchors, and may indent anew. Either result is read again
-and compared with what the patch must give.
+and compared with what the patch must give. New texts are quoted where YAML 1.1, which kubectl reads, needs it.
 """
 
 import copy
@@ -18,8 +18,10 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.scalarstring import SingleQuotedScalarString
 
 from extender.kubernetes.pod_templates import Path
+from extender.kubernetes.yaml_scalars import needs_quotes
 from extender.manifests.stream import ManifestError
 from extender.placement.patch import Json, Operation
 
@@ -273,11 +275,24 @@ def _is_outside(line: str, bare: str, node: Node) -> bool:
 
 def _dump(value: object, text: str) -> str:
     made = io.StringIO()
-    _yaml(text).dump(value, made)
+    _yaml(text).dump(_quoted(value), made)
     lines = made.getvalue()
     if isinstance(value, list) and lines.startswith("  -"):  # a list at the top is indented too
         lines = "".join(line[2:] for line in lines.splitlines(keepends=True))
     return lines
+
+
+def _quoted(value: object) -> object:
+    """The value, whose texts are written with quotes where they need them."""
+    if isinstance(value, dict):
+        return {_quoted_text(key): _quoted(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_quoted(inner) for inner in value]
+    return _quoted_text(value) if isinstance(value, str) else value
+
+
+def _quoted_text(text: str) -> str:
+    return SingleQuotedScalarString(text) if needs_quotes(text) else text
 
 
 def _indented(text: str, column: int) -> str:
@@ -304,7 +319,9 @@ def _round_trip(text: str, steps: Sequence[Path], operations: Sequence[Operation
     document = yaml.load(text)
     uses = Counter(id(value) for value in _collections(document))
     for step, operation in zip(steps, operations, strict=True):
-        _apply_to(_own(document, step[:-1], uses), step[-1], operation)
+        quoted = Operation(operation.op, operation.path, _quoted(operation.value))
+        key = step[-1] if isinstance(step[-1], int) else _quoted_text(step[-1])
+        _apply_to(_own(document, step[:-1], uses), key, quoted)
     for value in _collections(document):
         if value.anchor.value:
             value.yaml_set_anchor(value.anchor.value, always_dump=True)

@@ -104,3 +104,10 @@ def test_the_account_that_is_held_is_the_webhooks() -> None:
     documents = yaml.safe_load_all((DEPLOY / "manifests" / "webhook.yaml").read_text())
     (account,) = (each["metadata"] for each in documents if each["kind"] == "ServiceAccount")
     assert (account["namespace"], account["name"]) == OWN_ACCOUNT
+
+
+@pytest.mark.parametrize("word", ["y", "N", "1e3", "0o7", "on", "2026-01-01"])
+def test_the_command_quotes_what_kubectl_would_read_as_no_text(word: str) -> None:
+    """A label's value that is a number or a boolean without its quotes ends `kubectl apply`."""
+    printed = to_yaml([PolicyFile(Name.GATE, "", [{"values": [word]}])])
+    assert printed.endswith(f"- '{word}'\n")

@@ -1,8 +1,10 @@
 """Edits of a document's text: what is written, and what stays to the byte."""
 
+import re
 import textwrap
 
 import pytest
+import yaml
 
 from extender.kubernetes.pod_templates import Path
 from extender.manifests.editing import edit_document, read_document
@@ -257,6 +259,39 @@ def test_a_merged_map_is_not_changed_for_others() -> None:
         "kept": 1,
     }
     assert "<<: *base" in made
+
+
+BARE_WORDS = ["yes", "No", "ON", "off", "true", "null", "~", "", "12:30", "1_000", "0777", "0x1f", "1e3", "0o7", "0b1"]
+BARE_WORDS += ["2026-01-01", ".inf", "=", "<<", "+1", "-1", "1.", "386", "y", "N"]
+
+
+class KubectlLoader(yaml.SafeLoader):
+    """YAML 1.1 and what kubectl's reader adds to it: `y` and `n` are booleans, `0o7` and `1e3` are numbers."""
+
+
+def _fail(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
+    pytest.fail(f"{node.value} stands without quotes")
+
+
+KubectlLoader.add_implicit_resolver("!bare", re.compile(r"(?:[yYnN]|0o[0-7]+|\d+e\d+)\Z"), list("yYnN0123456789"))
+KubectlLoader.add_constructor("!bare", _fail)
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["spec:\n  hostNetwork: true\n", "spec: {hostNetwork: true}\n", '{"spec": {"hostNetwork": true}}\n'],
+    ids=["in lines", "in flow style", "in JSON"],
+)
+@pytest.mark.parametrize("word", BARE_WORDS)
+def test_a_text_that_yaml_1_1_reads_as_no_text_is_quoted(word: str, before: str) -> None:
+    """Values and keys: kubectl refuses a toleration whose value is a boolean."""
+    toleration = {"key": "arch", "operator": "Equal", "value": word}
+    selector = Operation("add", "/spec/nodeSelector", {"zone": word})
+    key = Operation("add", f"/spec/nodeSelector/{(word or 'on').replace('~', '~0')}", word)
+    made = edit_document(before, [((), Operation("add", "/spec/tolerations", [toleration])), ((), selector), ((), key)])
+    assert yaml.load(made, KubectlLoader) == {  # a SafeLoader
+        "spec": {"hostNetwork": True, "tolerations": [toleration], "nodeSelector": {"zone": word, word or "on": word}}
+    }
 
 
 def test_windows_line_ends_stay() -> None:
