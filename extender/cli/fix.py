@@ -92,7 +92,9 @@ def _read(files: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The name and the text of each file, those of folders in the order of their names."""
     for name in files:
         if name == _STANDARD_INPUT:
-            yield name, _decoded(name, sys.stdin.buffer.read())
+            if not (raw := sys.stdin.buffer.read()):  # a chart that renders to nothing gives an empty line at least
+                raise ConfigError("-f -: standard input is empty; see whether the command before it failed")
+            yield name, _decoded(name, raw)
             continue
         for found in _files(Path(name)):
             try:

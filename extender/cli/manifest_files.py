@@ -10,6 +10,7 @@ import yaml
 
 from extender.errors import ConfigError
 from extender.kubernetes.pod_templates import KubernetesObject
+from extender.manifests.stream import ManifestError, check_syntax
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _MOST_VALUES = 1_000_000  # of one document: aliases of aliases could name more than memory holds
@@ -56,6 +57,7 @@ def _documents(file: str) -> Iterator[tuple[int, object]]:
         text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
         if file == "-" and not text:  # a chart that renders to nothing gives an empty line at least
             raise ConfigError("-f -: standard input is empty; see whether the command before it failed")
+        check_syntax(text)
         for document in yaml.load_all(text, _LOADER):
             yield number, _plain(document, [_MOST_VALUES], 0)
             number += 1
@@ -65,6 +67,8 @@ def _documents(file: str) -> Iterator[tuple[int, object]]:
         ) from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"-f {_shown(file)}: it is no text in UTF-8") from exc
+    except ManifestError as exc:
+        raise ConfigError(f"-f {_shown(file)}: it is no YAML of a manifest: {exc}") from exc
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         why = " ".join(str(exc).split())
         raise ConfigError(f"-f {_shown(file)}, document {number}: it is no YAML of a manifest: {why}") from exc

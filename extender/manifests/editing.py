@@ -22,11 +22,10 @@ from ruamel.yaml.scalarstring import SingleQuotedScalarString
 
 from extender.kubernetes.pod_templates import Path
 from extender.kubernetes.yaml_scalars import needs_quotes
-from extender.manifests.stream import ManifestError
+from extender.manifests.stream import DEEPEST, ManifestError
 from extender.placement.patch import Json, Operation
 
 _MOST_NODES = 1_000_000  # of one document: aliases of aliases could name more than memory holds
-_DEEPEST = 200
 _Loaded: TypeAlias = Any  # what ruamel.yaml makes of a document, or its plain value
 _NULLS = ("", "~", "null", "Null", "NULL")
 
@@ -92,7 +91,7 @@ def _plain_document(loaded: object, line: int) -> Json:
 
     def plain(value: object, depth: int) -> Json:
         left[0] -= 1
-        if left[0] < 0 or depth > _DEEPEST:
+        if left[0] < 0 or depth > DEEPEST:
             raise ManifestError(f"line {line} and after: its aliases make it too large or too deep")
         if isinstance(value, dict):
             return {str(key): plain(inner, depth + 1) for key, inner in value.items()}

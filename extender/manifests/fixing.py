@@ -6,7 +6,7 @@ import msgspec
 
 from extender.kubernetes.pod_templates import Path, PodTemplate, pod_templates
 from extender.manifests.editing import edit_document, read_document
-from extender.manifests.stream import DocumentText, ManifestError, split_documents
+from extender.manifests.stream import DocumentText, ManifestError, check_syntax, split_documents
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.patch import Json, Operation
 from extender.placement.template_changes import TemplateChange, TemplateMutator, TemplateQuestion
@@ -44,6 +44,7 @@ class ManifestStream:
 
     def __init__(self, text: str, mutator: TemplateMutator) -> None:
         self._mutator = mutator
+        check_syntax(text)
         self._documents: list[DocumentText] = list(split_documents(text))
         self._values: dict[int, Json] = {
             index: read_document(document.body, document.line)

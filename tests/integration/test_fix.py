@@ -225,12 +225,14 @@ async def test_a_functions_configuration_has_settings(fix: Fix) -> None:
     [
         (["-f", "/nonexistent.yaml"], "", "/nonexistent.yaml: No such file or directory"),
         (["-f", "-"], "kind: Pod\nspec: [", "-: line 2: "),
+        (["-f", "-", "--check"], "a: 1\n---\nb: [1", "-: line 3: "),
+        (["-f", "-", "--check"], "", "-f -: standard input is empty"),
         (["-f", "-", "--check", "--write"], "", "--check and --write exclude each other"),
         ([], "", "Missing option"),
     ],
 )
 async def test_wrong_use_exits_2(fix: Fix, arguments: list[str], stdin: str, says: str) -> None:
-    """One line that says what is wrong, nothing on standard output."""
+    """One line that says what is wrong, nothing on standard output. No template need be in what is cut off."""
     code, out, err = await fix(*arguments, stdin=stdin)
     assert (code, out) == (2, "")
     assert says in err
