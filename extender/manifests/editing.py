@@ -7,6 +7,7 @@ and compared with what the patch must give. New texts are quoted where YAML 1.1,
 """
 
 import copy
+import difflib
 import io
 import json
 import re
@@ -140,7 +141,22 @@ def _apply_to(parent: _Loaded, key: str | int, operation: Operation) -> None:
 
 
 def _with_line_ends_of(text: str, made: str) -> str:
-    return re.sub(r"(?<!\r)\n", "\r\n", made) if "\r\n" in text else made
+    """`made` whose old lines end as in `text`, and whose new lines end as the line before them does."""
+    before, after = text.split("\n"), made.replace("\r\n", "\n").split("\n")
+    ends = ["\r\n" if line.endswith("\r") else "\n" for line in before[:-1]]
+    if len(set(ends)) < 2:
+        return (ends[0] if ends else "\n").join(after)
+    bare = [line.removesuffix("\r") for line in before]
+    ends.append("")  # of the last
+    kept = [""] * len(after)
+    for _, old, old_end, new, new_end in difflib.SequenceMatcher(None, bare, after, autojunk=False).get_opcodes():
+        for index in range(min(old_end - old, new_end - new)):  # a line that stays, or is changed
+            kept[new + index] = ends[old + index]
+    end, lines = ends[0], []
+    for line, own in zip(after[:-1], kept[:-1], strict=True):
+        end = own or end
+        lines.append(line + end)
+    return "".join([*lines, after[-1]])
 
 
 def _edit_json(text: str, steps: Sequence[Path], operations: Sequence[Operation]) -> str:

@@ -302,6 +302,38 @@ def test_windows_line_ends_stay() -> None:
     assert made.count("\n") == made.count("\r\n") == 8
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "# one\r\nspec:\n  hostNetwork: true\n# two\r\n---x: 1\n",
+            (
+                "# one\r\nspec:\n  hostNetwork: true\n  tolerations:\n  - key: arch\n    operator: Equal\n"
+                "    value: 'true'\n# two\r\n---x: 1\n"
+            ),
+        ),
+        (
+            "# one\nspec:\r\n  hostNetwork: true\r\n# two\n",
+            (
+                "# one\nspec:\r\n  hostNetwork: true\r\n  tolerations:\r\n  - key: arch\r\n    operator: Equal\r\n"
+                "    value: 'true'\r\n# two\n"
+            ),
+        ),
+        (
+            "# one\r\nspec: {hostNetwork: true}\nother: |\r\n  a\n  b\r\n",
+            (
+                "# one\r\nspec: {hostNetwork: true, tolerations: [{key: arch, operator: Equal, value: 'true'}]}\n"
+                "other: |\r\n  a\n  b\r\n"
+            ),
+        ),
+    ],
+    ids=["after a newline alone", "after both characters", "in flow style"],
+)
+def test_in_a_text_with_both_line_ends_new_lines_end_as_those_before_them(before: str, after: str) -> None:
+    """And every other line keeps its own."""
+    assert edit_document(before, [((), ADD)]) == after
+
+
 def test_a_text_without_a_last_newline_is_edited() -> None:
     """The last line gets one, as another follows it."""
     assert edit_document("spec:\n  hostNetwork: true", [((), ADD)]).startswith("spec:\n  hostNetwork: true\n  toler")
