@@ -25,6 +25,7 @@ from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.images.platform import Platform
 from extender.kubernetes.audited_v1 import AuditedSpec
+from extender.kubernetes.pod_templates import namespace_annotations
 from extender.logs import configure_logs
 from extender.placement.facts import PodImage
 from extender.reports.audit import AuditInput, new_findings, new_problems, wanted_newer
@@ -207,12 +208,14 @@ async def _cluster(settings: Config, kubeconfig: str, context: str) -> AsyncIter
 
 def _read_files(paths: Sequence[str]) -> ClusterContents:
     collector, problems = WorkloadCollector(), list[str]()
-    for each in read_manifests(paths):
+    objects = list(read_manifests(paths))
+    for each in objects:
         try:
             collector.add(each.manifest, each.source)
         except UnreadableWorkload as exc:
             problems.append(f"{each.source}: {exc}")
-    return ClusterContents(collector.workloads(), [], {}, problems)
+    namespaces = namespace_annotations(each.manifest for each in objects)
+    return ClusterContents(collector.workloads(), [], namespaces, problems)
 
 
 def _read_images(path: str) -> ClusterContents:

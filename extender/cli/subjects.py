@@ -17,13 +17,13 @@ from extender.cluster.workloads import fetch_namespace_annotations, list_documen
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.images.platform import Platform
-from extender.kubernetes.pod_templates import KubernetesObject, node_of, pod_of
+from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pod_of
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
 from extender.outlets.explaining import PodExplainer
 from extender.placement.nodes import platform_of_node
 from extender.placement.patch import apply
 from extender.reports.explanation import Explanation, Subject, usual_nodes, with_nodes
-from extender.service.cluster_view import NoCluster, UnwatchedCluster
+from extender.service.cluster_view import UnwatchedCluster
 from extender.service.policies import admission_policy_of
 from extender.service.resolving import open_pod_resolver
 
@@ -61,7 +61,10 @@ class ExplainTarget(msgspec.Struct, frozen=True):
 
 
 class ClusterObject(msgspec.Struct, frozen=True):
-    """An object and the pod that it is or makes, both as JSON, and the node to which a pod is bound."""
+    """An object, the pod that it is or makes, as JSON, and the node to which a pod is bound.
+
+    `defaults` are the annotations of its namespace, if that is among the manifests too.
+    """
 
     kind: str
     name: str
@@ -69,6 +72,7 @@ class ClusterObject(msgspec.Struct, frozen=True):
     pod: KubernetesObject
     is_live: bool
     node_name: str
+    defaults: Mapping[str, str] | None = None
 
     @property
     def subject(self) -> Subject:
@@ -115,8 +119,12 @@ async def find_subjects(target: ExplainTarget, client: ClusterClient | None) -> 
         ClusterError: the object cannot be read from the cluster.
     """
     if target.manifests:
-        found = (_object_of(each.manifest, target, is_live=False) for each in read_manifests([target.manifests]))
-        return [each for each in found if each]
+        manifests = [each.manifest for each in read_manifests([target.manifests])]
+        namespaces = namespace_annotations(manifests)
+        found = (_object_of(each, target, is_live=False) for each in manifests)
+        return [
+            msgspec.structs.replace(each, defaults=namespaces.get(each.namespace)) for each in found if each is not None
+        ]
     if client is None:
         raise ClusterError("there is no cluster to read the object from")
     manifest = await fetch_object(client, target.kind or "pod", target.name, target.namespace)
@@ -140,8 +148,8 @@ async def explain_all(
         for namespace in dict.fromkeys(each.namespace for each in subjects):
             with contextlib.suppress(ClusterError):
                 annotations |= await fetch_namespace_annotations(client, namespace)
-    view = UnwatchedCluster(client, annotations) if client else NoCluster()
-    async with open_pod_resolver(settings, view) as pod_resolver:
+    annotations |= {each.namespace: each.defaults for each in subjects if each.defaults is not None}
+    async with open_pod_resolver(settings, UnwatchedCluster(client, annotations)) as pod_resolver:
         explainer = PodExplainer(pod_resolver, admission_policy_of(settings))
         return [await _explain(each, explainer, nodes, settings, client) for each in subjects]
 

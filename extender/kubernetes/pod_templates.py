@@ -4,7 +4,7 @@ Objects are plain JSON here, so that fields unknown to this package survive. `po
 at `spec.template`, for reports. `pod_templates` takes the kinds that Kubernetes itself has, for changes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -80,6 +80,17 @@ def pod_of(manifest: Mapping[str, Any]) -> KubernetesObject | None:
 def node_of(manifest: Mapping[str, Any]) -> str:
     """The node to which the object is bound; empty for anything but a bound pod."""
     return str(_object(manifest.get("spec")).get("nodeName") or "") if manifest.get("kind") == "Pod" else ""
+
+
+def namespace_annotations(documents: Iterable[object]) -> dict[str, dict[str, str]]:
+    """The annotations of each Namespace among the documents, by its name."""
+    found = {}
+    for document in documents:
+        if isinstance(document, Mapping) and document.get("kind") == "Namespace":
+            metadata = _object(document.get("metadata"))
+            annotations = _object(metadata.get("annotations"))
+            found[str(metadata.get("name"))] = {key: str(value) for key, value in annotations.items()}
+    return found
 
 
 def _templates(document: object, item: Path, *, may_be_list: bool) -> Iterator[PodTemplate]:

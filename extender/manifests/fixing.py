@@ -1,10 +1,10 @@
 """Fixes a stream of manifests: finds its pod templates, and writes what was decided about them into its text."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from extender.kubernetes.pod_templates import Path, PodTemplate, pod_templates
+from extender.kubernetes.pod_templates import Path, PodTemplate, namespace_annotations, pod_templates
 from extender.manifests.editing import edit_document, read_document
 from extender.manifests.stream import DocumentText, ManifestError, check_syntax, split_documents
 from extender.placement.facts import ImageFact, PodImage
@@ -51,7 +51,7 @@ class ManifestStream:
             for index, document in enumerate(self._documents)
             if document.may_have_templates
         }
-        self.templates = list(self._find(dict(_namespaces(self._values.values()))))
+        self.templates = list(self._find(namespace_annotations(self._values.values())))
 
     @property
     def resource_list(self) -> Json:
@@ -116,13 +116,3 @@ class ManifestStream:
             return edit_document(document.body, operations) if operations else document.body
         except ManifestError as exc:
             raise ManifestError(f"line {document.line} and after: {exc}") from exc
-
-
-def _namespaces(documents: Iterable[Json]) -> Iterator[tuple[str, dict[str, str]]]:
-    """The annotations of each Namespace among the documents."""
-    for document in documents:
-        if not isinstance(document, dict) or document.get("kind") != "Namespace":
-            continue
-        metadata = document.get("metadata")
-        if isinstance(metadata, dict) and isinstance(annotations := metadata.get("annotations"), dict):
-            yield str(metadata.get("name")), {key: str(value) for key, value in annotations.items()}

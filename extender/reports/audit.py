@@ -139,7 +139,7 @@ def audit(given: AuditInput) -> Audit:
         images=images,
         workloads=workloads,
         findings=sorted(
-            (*_image_findings(images), *_workload_findings(workloads), *auditor.torn(), *auditor.daemon_sets()),
+            (*auditor.image_findings(images), *_workload_findings(workloads), *auditor.torn(), *auditor.daemon_sets()),
             key=lambda each: (each.rule, each.subject, each.platform),
         ),
         problems=list(given.problems),
@@ -171,10 +171,13 @@ class _Auditor:
         for node in given.nodes:
             self._nodes.setdefault(platform_of_node(node, given.level_label), []).append(node)
         self._obstacles: dict[tuple[bytes, Platform], tuple[Obstacle, ...]] = {}
+        self._judged: dict[str, list[tuple[Workload, ImageFact]]] = {}  # uses of images by workloads that are judged
 
     def workload(self, workload: Workload, evidence: Sequence[ImageEvidence]) -> AuditedWorkload:
         facts = _facts(workload, evidence)
         skipped = self._why_skipped(workload)
+        for image, fact in () if skipped else facts:
+            self._judged.setdefault(image.reference, []).append((workload, fact))
         return AuditedWorkload(
             namespace=workload.key.namespace,
             kind=workload.key.kind,
@@ -197,7 +200,8 @@ class _Auditor:
         runtime_class = workload.spec.runtime_class_name
         if runtime_class and runtime_class in self._given.policy.ignore_runtime_classes:
             return f"its RuntimeClass {runtime_class} is in placement.ignore_runtime_classes"
-        overrides = read_overrides(workload.annotations, self._given.namespaces.get(workload.key.namespace))
+        namespace = self._given.namespaces.get(workload.key.namespace)
+        overrides = read_overrides(workload.annotations, namespace, self._given.policy.overrides)
         return f"the annotation {MODE} is ignore" if overrides.mode is Mode.IGNORE else ""
 
     def _platform(
@@ -295,8 +299,11 @@ class _Auditor:
     ) -> AuditedImage:
         fact = fact_of(image, evidence.answer, may_be_pending=False)
         platforms = fact.platforms if isinstance(fact, RunsOn) else frozenset[Platform]()
+        is_judged = any(isinstance(fact, RunsOn) for _, fact in self._judged.get(image.reference, ()))
         lacks = [
-            str(target) for target in self.targets if platforms and not runs_on(platforms, target, self._compatibility)
+            str(target)
+            for target in self.targets
+            if platforms and is_judged and not runs_on(platforms, target, self._compatibility)
         ]
         canonical = _canonical(image.reference)
         newer = (self._given.newer.get((image.reference, platform)) for platform in lacks)
@@ -341,6 +348,25 @@ class _Auditor:
                 )
             )
         return found
+
+    def image_findings(self, images: Sequence[AuditedImage]) -> Iterator[Finding]:
+        """What the images lack that judged workloads use, and which of these are unknown to one of them."""
+        for image in images:
+            uses = self._judged.get(image.reference, ())
+            name = image.canonical or image.reference
+            workloads = [workload for workload, fact in uses if isinstance(fact, RunsOn)]
+            for platform in image.lacks:
+                has, newer = ", ".join(image.platforms), {each.platform: each for each in image.newer}.get(platform)
+                text = f"image {image.reference} does not run on {platform}: it is built only for {has}"
+                if newer and newer.tag:
+                    text += f"; the first newer tag that does is {newer.tag}"
+                rule = FindingRule.IMAGE_LACKS_PLATFORM
+                yield _finding(rule, platform, image.reference, workloads, text, "error", name)
+            unknown = [(workload, fact) for workload, fact in uses if _is_unknown(fact)]
+            for fact in [fact for _, fact in unknown if isinstance(fact, Pending | Unknown)][:1]:
+                text = f"image {image.reference} is not known: {fact.detail}"
+                workloads = [workload for workload, _ in unknown]
+                yield _finding(FindingRule.IMAGE_UNKNOWN, "", image.reference, workloads, text, "warning", name)
 
     def torn(self) -> Iterator[Finding]:
         """The workloads whose images have no platform in common."""
@@ -463,27 +489,6 @@ def _summary(index: int, platform: str, workloads: Sequence[AuditedWorkload]) ->
     )
 
 
-def _image_findings(images: Sequence[AuditedImage]) -> Iterator[Finding]:
-    for image in images:
-        workloads = list(dict.fromkeys(use.workload for use in image.used_by))
-        for platform in image.lacks:
-            has, newer = ", ".join(image.platforms), {each.platform: each for each in image.newer}.get(platform)
-            text = f"image {image.reference} does not run on {platform}: it is built only for {has}"
-            if newer and newer.tag:
-                text += f"; the first newer tag that does is {newer.tag}"
-            yield Finding(
-                rule=FindingRule.IMAGE_LACKS_PLATFORM, level="error", platform=platform, subject=image.reference,
-                workloads=workloads, sources=[], message=text,
-                fingerprint=f"{FindingRule.IMAGE_LACKS_PLATFORM}:{platform}:{image.canonical or image.reference}",
-            )  # fmt: skip
-        if image.state == "unknown" and image.cause != Cause.NEVER_PULLED:
-            yield Finding(
-                rule=FindingRule.IMAGE_UNKNOWN, level="warning", platform="", subject=image.reference,
-                workloads=workloads, sources=[], message=f"image {image.reference} is not known: {image.detail}",
-                fingerprint=f"{FindingRule.IMAGE_UNKNOWN}::{image.canonical or image.reference}",
-            )  # fmt: skip
-
-
 def _workload_findings(workloads: Sequence[AuditedWorkload]) -> Iterator[Finding]:
     """What stands beside images: the rules of the workload itself."""
     for workload in workloads:
@@ -500,12 +505,24 @@ def _workload_findings(workloads: Sequence[AuditedWorkload]) -> Iterator[Finding
                     )  # fmt: skip
 
 
+def _is_unknown(fact: ImageFact) -> bool:
+    return isinstance(fact, Pending | Unknown) and fact.cause is not Cause.NEVER_PULLED
+
+
 def _finding(
-    rule: FindingRule, platform: str, subject: str, workloads: Sequence[Workload], message: str, level: str
+    rule: FindingRule,
+    platform: str,
+    subject: str,
+    workloads: Sequence[Workload],
+    message: str,
+    level: str,
+    name: str = "",
 ) -> Finding:
+    """The finding; `name` tells it from others of its rule and platform, instead of its subject."""
+    uses = dict.fromkeys((str(workload), workload.source) for workload in workloads)
     return Finding(
         rule=rule, level=level, platform=platform, subject=subject, message=message,
-        workloads=[str(workload) for workload in workloads],
-        sources=[workload.source for workload in workloads if workload.source],
-        fingerprint=f"{rule}:{platform}:{subject}",
+        workloads=[workload for workload, _ in uses],
+        sources=[source for _, source in uses if source],
+        fingerprint=f"{rule}:{platform}:{name or subject}",
     )  # fmt: skip

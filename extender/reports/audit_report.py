@@ -89,9 +89,9 @@ class AuditedUse(msgspec.Struct, frozen=True):
 class AuditedImage(msgspec.Struct, frozen=True, kw_only=True):
     """One image. `state` is known, anywhere or unknown; of an unknown one `cause` and `detail` tell why.
 
-    `lacks` has the targets on which it does not run. `blocks` weighs the workloads that it keeps from one of them, and
-    `unblocks` those that nothing else keeps from it: what a build of this image alone would set free. `owner` is own or
-    vendor.
+    `lacks` has the targets on which it does not run, if a workload uses it that is judged. `blocks` weighs the
+    workloads that it keeps from one of them, and `unblocks` those that nothing else keeps from it: what a build of this
+    image alone would set free. `owner` is own or vendor.
     """
 
     reference: str

@@ -136,15 +136,15 @@ class NoCluster:
 
 
 class UnwatchedCluster(NoCluster):
-    """A cluster that a command reads once: its pull secrets, and annotations of namespaces that the command fetched."""
+    """What a command reads once: a cluster's pull secrets, if it has one, and annotations of namespaces."""
 
-    def __init__(self, client: ClusterClient, annotations: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(self, client: ClusterClient | None, annotations: Mapping[str, Mapping[str, str]]) -> None:
         super().__init__()
-        self.secrets: SecretReader | None = ClusterSecrets(client)
+        self.secrets: SecretReader | None = ClusterSecrets(client) if client else None
         self._annotations = annotations
 
     def namespace_annotations(self, namespace: str) -> Mapping[str, str] | None:
-        """Those that were fetched; None where they could not be."""
+        """Those that were read; None where they could not be."""
         return self._annotations.get(namespace)
 
 

@@ -156,6 +156,25 @@ async def test_require_is_a_gate_and_baseline_lets_old_blockers_pass(
     assert f"not read: {charts}/stateful.yaml, document 2: StatefulSet wrong: " in err
 
 
+async def test_a_gate_passes_what_its_namespace_opts_out(debian_registry: DebianRegistry) -> None:
+    """As `fix` and `explain` do: the annotation of a Namespace among the manifests is the default of its workloads."""
+    host = debian_registry.host
+    debian_registry.push("shop/amd", "1.0", build_manifest(AMD))
+    annotations = "annotations: {multiarch-extender.io/mode: ignore}"
+    workload = (
+        "---\napiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: old}\n"
+        f"spec: {{containers: [{{name: web, image: '{host}/shop/amd:1.0'}}]}}\n"
+    )
+    namespace = "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: old, ANNOTATIONS}\n"
+    for text, code in ((workload, 1), (workload + namespace.replace("ANNOTATIONS", annotations), 0)):
+        gate = command(host, "-f", "-", "--require", ARM, "--no-newer")
+        assert (await run(gate, text))[0] == code
+        settings = command(host, "--set", "cluster.mode='none'")[4:]
+        explained = [sys.executable, "-m", "extender", "explain", "-f", "-", *settings, "-o", "json"]
+        [explanation] = json.loads((await run(explained, text))[1])
+        assert explanation["mode"] == ("enforce" if code else "ignore")
+
+
 async def test_manifests_come_from_standard_input_too(debian_registry: DebianRegistry, charts: Path) -> None:
     """As `helm template … | multiarch-extender audit -f -`; a chart that renders to nothing is no mistake."""
     text = (charts / "web.yaml").read_text()

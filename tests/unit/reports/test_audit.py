@@ -198,3 +198,29 @@ def test_what_is_ignored_is_listed_and_not_judged() -> None:
     )  # fmt: skip
     report = audit(given(deployment("a", "amd:1"), namespaces={"": {"multiarch-extender.io/mode": "ignore"}}))
     assert report.workloads[0].skipped == "the annotation multiarch-extender.io/mode is ignore"
+
+
+def test_a_gate_does_not_fail_for_images_that_only_ignored_workloads_use() -> None:
+    """Neither for what they lack nor for what is unknown; an image that a judged workload uses too counts for that."""
+    policy = Policy(ignore_runtime_classes=frozenset(("wasm",)))
+    ignored = (deployment("a", "amd:1", "gone:1", runtimeClassName="wasm"),)
+    report = audit(given(*ignored, policy=policy))
+    assert ([each.lacks for each in report.images], report.findings) == ([[], []], [])
+    assert wanted_newer(given(*ignored, policy=policy)) == []
+    report = audit(given(*ignored, deployment("b", "amd:1"), policy=policy))
+    assert [(each.subject, each.platform, each.workloads) for each in new_findings(report, None)] == [
+        ("amd:1", "linux/arm64", ["Deployment/b"])
+    ]
+
+
+def test_an_image_that_is_known_in_one_namespace_is_unknown_to_the_workloads_of_another() -> None:
+    """Their pull secrets differ; the finding names who does not know it."""
+    known, unknown = (
+        {**deployment("web", "amd:1"), "metadata": {"name": "web", "namespace": name}} for name in ("known", "unknown")
+    )
+    asked = given(known, unknown)
+    evidence = [asked.evidence[0], [ImageEvidence(ANSWERS["gone"])]]
+    report = audit(msgspec.structs.replace(asked, evidence=evidence))
+    assert [(each.rule.value, each.workloads) for each in report.findings] == [
+        ("image-lacks-platform", ["known/Deployment/web"]), ("image-unknown", ["unknown/Deployment/web"])
+    ]  # fmt: skip
