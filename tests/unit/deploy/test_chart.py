@@ -460,11 +460,21 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "b",
     ),
     (
-        "path-token",
+        "client-certificates",
         "webhook",
-        "{webhook.pathTokenSecret: t, certificates.source: certManager}",
-        lambda o: ("path" in webhook_of(o)["clientConfig"]["service"], settings_of(o)["admission"]["path_token_file"]),
-        (False, "/etc/multiarch-extender-tokens/tokens"),
+        "{webhook.clientCaSecret: c, certificates.source: certManager}",
+        lambda o: (
+            settings_of(o)["admission"]["tls"]["client_ca"],
+            next(each["secret"]["secretName"] for each in pod_of(o)["volumes"] if each["name"] == "client-ca"),
+        ),
+        ("/etc/multiarch-extender-client-ca/ca.crt", "c"),
+    ),
+    (
+        "client-certificates-and-a-certificate-of-its-own",
+        "webhook",
+        "webhook.clientCaSecret: c",
+        lambda o: settings_of(o)["admission"]["tls"],
+        {"self_managed": True, "client_ca": "/etc/multiarch-extender-client-ca/ca.crt"},
     ),
     (
         "cert-manager",
@@ -505,22 +515,36 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
     (
         "self-managed",
         "webhook",
-        "config: {admission: {self_managed: {token_days: 1}}}",
+        "config: {admission: {self_managed: {certificate_days: 1}}}",
         lambda o: settings_of(o)["admission"]["self_managed"],
         {
             "secret": "multiarch-extender-webhook-identity",
             "lease": "multiarch-extender-webhook-certificates",
             "service": "multiarch-extender-webhook",
             "configurations": ["multiarch-extender-webhook"],
-            "token_days": 1,
+            "certificate_days": 1,
         },
     ),
     (
-        "self-managed-leaves-trust-and-path-to-the-service",
+        "self-managed-leaves-trust-to-the-service",
         "webhook",
         "",
         lambda o: webhook_of(o)["clientConfig"],
-        {"service": {"name": "multiarch-extender-webhook", "namespace": "multiarch-extender", "port": 443}},
+        {
+            "service": {
+                "name": "multiarch-extender-webhook",
+                "namespace": "multiarch-extender",
+                "path": "/admission/pods",
+                "port": 443,
+            }
+        },
+    ),
+    (
+        "self-managed-and-no-pod-without-the-webhook",
+        "webhook",
+        "webhook.failurePolicy: Fail",
+        lambda o: (webhook_of(o)["failurePolicy"], settings_of(o)["admission"]["tls"]),
+        ("Fail", {"self_managed": True}),
     ),
     (
         "self-managed-of-a-url",
@@ -848,12 +872,19 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
             one(o, "MutatingWebhookConfiguration", "-jobs")["metadata"]["annotations"],
             one(o, "MutatingWebhookConfiguration", "-jobs")["webhooks"][0]["clientConfig"],
             one(o, "MutatingWebhookConfiguration", "-jobs")["webhooks"][0]["namespaceSelector"]["matchExpressions"],
-            settings_of(o)["admission"]["self_managed"]["job_configurations"],
+            settings_of(o)["admission"]["self_managed"]["configurations"],
             one(o, "ClusterRole", "-certificates")["rules"][0]["resourceNames"],
         ),
         (
             {"a": "b"},
-            {"service": {"name": "multiarch-extender-webhook", "namespace": "multiarch-extender", "port": 443}},
+            {
+                "service": {
+                    "name": "multiarch-extender-webhook",
+                    "namespace": "multiarch-extender",
+                    "path": "/admission/jobs",
+                    "port": 443,
+                }
+            },
             [
                 {
                     "key": "kubernetes.io/metadata.name",
@@ -861,7 +892,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
                     "values": ["kube-system", "kube-node-lease", "kube-public", "multiarch-extender", "team"],
                 }
             ],
-            ["multiarch-extender-webhook-jobs"],
+            ["multiarch-extender-webhook", "multiarch-extender-webhook-jobs"],
             ["multiarch-extender-webhook", "multiarch-extender-webhook-jobs"],
         ),
     ),
@@ -896,14 +927,14 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
             one(o, "MutatingWebhookConfiguration", "-names")["webhooks"][0]["namespaceSelector"]["matchExpressions"][0][
                 "values"
             ],
-            settings_of(o)["admission"]["self_managed"]["scheduler_name_configurations"],
+            settings_of(o)["admission"]["self_managed"]["configurations"],
             one(o, "ClusterRole", "-certificates")["rules"][0]["resourceNames"],
         ),
         (
             "Fail",
             "/admission/scheduler-names",
             ["ours"],
-            ["multiarch-extender-scheduler-names"],
+            ["multiarch-extender-scheduler", "multiarch-extender-scheduler-names"],
             ["multiarch-extender-scheduler", "multiarch-extender-scheduler-names"],
         ),
     ),
@@ -1200,8 +1231,8 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "ingress",
         "webhook",
         "{networkPolicy.ingress.enabled: true, networkPolicy.ingress.apiServer: [10.0.0.0/28]}",
-        lambda o: (settings_of(o)["admission"]["network_policy"], one(o, "NetworkPolicy")["spec"]["ingress"][0]),
-        (True, {"from": [{"ipBlock": {"cidr": "10.0.0.0/28"}}], "ports": [{"protocol": "TCP", "port": 10250}]}),
+        lambda o: one(o, "NetworkPolicy")["spec"]["ingress"][0],
+        {"from": [{"ipBlock": {"cidr": "10.0.0.0/28"}}], "ports": [{"protocol": "TCP", "port": 10250}]},
     ),
     (
         "ingress-of-metrics",
@@ -1453,11 +1484,22 @@ def test_every_mount_of_the_service_is_a_volume_of_the_pod(helm: Path) -> None:
     """All kinds of files at once; a name of one that the other lacks would keep the pod from being made."""
     text = """{store.kind: redis, store.redis.address: r, store.redis.passwordSecret: p, store.redis.caSecret: c,
         store.keySecret: k, registries.caConfigMap: m, registries.hosts: {'r:5000': ''},
-        registries.dockerConfigSecret: d, webhook.pathTokenSecret: t, certificates.source: existingSecret}"""
+        registries.dockerConfigSecret: d, webhook.clientCaSecret: t, certificates.source: existingSecret}"""
     objects = rendered(text)
     mounts = [each["name"] for each in container_of(objects)["volumeMounts"]]
     assert sorted(mounts) == sorted(each["name"] for each in pod_of(objects)["volumes"])
     assert len(set(mounts)) == 10
+
+
+@pytest.mark.parametrize("source", ["selfManaged", "certManager", "existingSecret"])
+def test_a_network_policy_takes_no_client_certificate_away(helm: Path, source: str) -> None:
+    """With both, a caller needs the address and the certificate: the settings are those without the policy."""
+    text = f"{{webhook.clientCaSecret: c, certificates.source: {source}}}"
+    policy = ", networkPolicy.ingress.enabled: true, networkPolicy.ingress.apiServer: [10.0.0.0/28]}"
+    behind = rendered(text.removesuffix("}") + policy)
+    assert settings_of(behind) == settings_of(rendered(text))
+    assert settings_of(behind)["admission"]["tls"]["client_ca"]
+    assert one(behind, "NetworkPolicy")
 
 
 def test_a_change_of_settings_makes_new_pods(helm: Path) -> None:
@@ -1682,35 +1724,15 @@ CONTRADICTIONS: list[tuple[str, str, str]] = [
     ),
     (
         "webhook",
-        "{webhook.pathTokenSecret: t, webhook.failurePolicy: Fail, certificates.source: certManager}",
-        "webhook.pathTokenSecret: with webhook.failurePolicy Fail an error shows",
-    ),
-    (
-        "webhook",
-        "{webhook.pathTokenSecret: t, webhook.url: 'https://a', certificates.source: certManager}",
-        "webhook.pathTokenSecret: with webhook.url",
-    ),
-    (
-        "webhook",
-        "webhook.failurePolicy: Fail",
-        "webhook.failurePolicy: with Fail an error shows the path, and with it the token",
-    ),
-    (
-        "webhook",
-        "webhook.pathTokenSecret: t",
-        "webhook.pathTokenSecret: with certificates.source selfManaged the service makes tokens of its own",
-    ),
-    (
-        "webhook",
         "config: {admission: {self_managed: {lease: a}}}",
         "config.admission.self_managed.lease (for modes.webhook): the chart decides it",
     ),
     (
         "webhook",
-        "{certificates.source: certManager, config: {admission: {self_managed: {token_days: 1}}}}",
+        "{certificates.source: certManager, config: {admission: {self_managed: {certificate_days: 1}}}}",
         "config.admission.self_managed (for modes.webhook): the chart decides it",
     ),
-    ("default", "webhook.pathTokenSecret: t", "webhook.pathTokenSecret: no webhook is on"),
+    ("default", "webhook.clientCaSecret: c", "webhook.clientCaSecret: no webhook is on"),
     ("all", "webhook.url: https://a", "webhook.url: two webhooks are on"),
     ("webhook", "webhook.url: http://a", 'webhook.url: "http://a" is not https://host'),
     ("webhook", "webhook.url: https://a/path", 'webhook.url: "https://a/path" is not https://host'),
@@ -1786,11 +1808,6 @@ CONTRADICTIONS: list[tuple[str, str, str]] = [
         "webhook.port: 8882 is that of facts",
     ),
     ("policy", "webhook.jobs.enabled: true", "webhook.jobs.enabled: modes.webhook is off"),
-    (
-        "webhook",
-        "config: {admission: {self_managed: {job_configurations: [a]}}}",
-        "config.admission.self_managed.job_configurations (for modes.webhook): the chart decides it. Use webhook.jobs",
-    ),
     (
         "second",
         "{modes.secondScheduler.webhook: false, modes.secondScheduler.outage.namedBy: webhook}",
@@ -1891,13 +1908,12 @@ def notes(helm: Path, *arguments: str) -> str:
 
 
 def test_the_notes_say_what_to_try_and_what_is_missing(helm: Path) -> None:
-    """The image of the values exists nowhere, and nothing proves who asks."""
-    said = notes(helm, "--set=certificates.source=certManager")
+    """The image of the values exists nowhere."""
+    said = notes(helm)
     assert "kubectl run try --image=debian:12 --dry-run=server -o yaml | grep -A 12 tolerations" in said
     assert "helm test multiarch-extender --namespace multiarch-extender" in said
     assert "multiarch-extender doctor" in notes(helm, "--set=doctor.test=false")
     assert "- An image: registry.example.com does not exist." in said
-    assert "networkPolicy.ingress or webhook.pathTokenSecret" in said
 
 
 def test_the_notes_name_the_secret_and_the_authority_that_are_yours_to_make(helm: Path) -> None:
@@ -1909,9 +1925,8 @@ def test_the_notes_name_the_secret_and_the_authority_that_are_yours_to_make(helm
 
 
 def test_the_notes_say_when_nothing_is_missing(helm: Path) -> None:
-    """An image, and a policy that proves who asks."""
-    policy = "networkPolicy.ingress.enabled=true,networkPolicy.ingress.apiServer={10.0.0.1/32}"
-    assert "Still missing: nothing that the chart knows of." in notes(helm, f"--set=image.registry=r,{policy}")
+    """An image is all it takes."""
+    assert "Still missing: nothing that the chart knows of." in notes(helm, "--set=image.registry=r")
 
 
 def test_manifests_keep_the_comments_of_their_templates() -> None:

@@ -95,21 +95,8 @@
 {{- if and $webhook.hostNetwork .values.modes.defaultScheduler.enabled -}}
 {{- include "multiarch.refuse" "webhook.hostNetwork: ports 8880 and 8881 of control-plane nodes are those of modes.defaultScheduler. Install the two as releases of their own, on nodes of their own, or leave hostNetwork out." -}}
 {{- end -}}
-{{- if and $webhook.pathTokenSecret (eq $webhook.failurePolicy "Fail") -}}
-{{- include "multiarch.refuse" "webhook.pathTokenSecret: with webhook.failurePolicy Fail an error shows the path, and with it the token, to who creates a pod. Keep Ignore, or prove the API server by networkPolicy.ingress." -}}
-{{- end -}}
-{{- $selfManaged := and .webhooks (eq .values.certificates.source "selfManaged") -}}
-{{- if and $selfManaged (eq $webhook.failurePolicy "Fail") -}}
-{{- include "multiarch.refuse" "webhook.failurePolicy: with Fail an error shows the path, and with it the token that certificates.source selfManaged puts there, to who creates a pod. Keep Ignore, or set certificates.source to certManager or existingSecret." -}}
-{{- end -}}
-{{- if and $selfManaged $webhook.pathTokenSecret -}}
-{{- include "multiarch.refuse" "webhook.pathTokenSecret: with certificates.source selfManaged the service makes tokens of its own. Leave the Secret out, or set certificates.source to certManager or existingSecret." -}}
-{{- end -}}
-{{- if and $webhook.pathTokenSecret $webhook.url -}}
-{{- include "multiarch.refuse" "webhook.pathTokenSecret: with webhook.url the API server needs the whole address in the configuration, and the chart would put it back without the token. Use one of the two." -}}
-{{- end -}}
-{{- if and $webhook.pathTokenSecret (not .webhooks) -}}
-{{- include "multiarch.refuse" "webhook.pathTokenSecret: no webhook is on. Set modes.webhook.enabled, or leave the Secret out." -}}
+{{- if and $webhook.clientCaSecret (not .webhooks) -}}
+{{- include "multiarch.refuse" "webhook.clientCaSecret: no webhook is on. Set modes.webhook.enabled, or leave the Secret out." -}}
 {{- end -}}
 {{- if and $webhook.jobs.enabled (not .values.modes.webhook.enabled) -}}
 {{- include "multiarch.refuse" "webhook.jobs.enabled: modes.webhook is off, whose pods answer about Jobs. Set modes.webhook.enabled, or leave it out." -}}
@@ -223,16 +210,13 @@
 
 {{- define "multiarch.decided" -}}
 admission.listen: Use webhook.port, and modes.*.enabled.
-admission.tls: Use certificates.source.
-admission.path_token_file: Use webhook.pathTokenSecret.
+admission.tls: Use certificates.source and webhook.clientCaSecret.
 admission.canary_namespace: The chart makes it, of the part's name; canary.enabled says whether.
 {{- if include "multiarch.is-self-managed" . }}
 admission.self_managed.secret: The chart makes it, of the part's name.
 admission.self_managed.lease: The chart makes it, of the part's name.
 admission.self_managed.service: The chart makes it, of the part's name.
 admission.self_managed.configurations: The chart makes it, of the part's name.
-admission.self_managed.job_configurations: Use webhook.jobs.
-admission.self_managed.scheduler_name_configurations: Use modes.secondScheduler.outage.
 admission.self_managed.names: Use webhook.url.
 {{- else }}
 admission.self_managed: Its certificate comes by certificates.source, which is not selfManaged, or it has no webhook.

@@ -108,27 +108,12 @@ spec:
 {{- end -}}
 {{- end }}
 
-{{/*
-The URL that the API server calls. The service puts a token behind the path, and an upgrade has to leave it there.
-Fields that this chart leaves out, caBundle and the path of a Service, are left alone by every upgrade.
-*/}}
-{{- define "multiarch.url" -}}
-{{- $url := print .part.root.Values.webhook.url .path -}}
-{{- if and .hasToken (eq .part.root.Values.certificates.source "selfManaged") -}}
-{{- $found := lookup "admissionregistration.k8s.io/v1" "MutatingWebhookConfiguration" "" .name -}}
-{{- range ($found | default dict).webhooks -}}
-{{- if hasPrefix (printf "%s/" $url) (.clientConfig.url | default "") -}}{{- $url = .clientConfig.url -}}{{- end -}}
-{{- end -}}
-{{- end -}}
-{{ $url }}
-{{- end }}
-
 {{/* What the service needs to look after its certificate: a Secret, a Lease, and rights on these alone. */}}
 {{- define "multiarch.identity" -}}
 {{- $name := include "multiarch.name" . -}}
 {{- $space := .root.Release.Namespace }}
 ---
-# Authority, certificate and path tokens. The service fills it; the chart makes it so that the service needs no right to
+# Authority and certificate. The service fills it; the chart makes it so that the service needs no right to
 # create Secrets, and so that it goes when the release does. `kubectl patch` of its data to null has all made anew.
 apiVersion: v1
 kind: Secret
@@ -182,7 +167,7 @@ subjects:
   name: {{ $name }}
   namespace: {{ $space }}
 ---
-# The authority and the token go into the webhook's configuration.
+# The authority goes into the webhook's configuration.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
@@ -281,10 +266,6 @@ spec:
 #   cert-manager.io/inject-ca-from: {{ $space }}/<name of the Certificate>
 # By hand: the authority's certificate, PEM in base64, as clientConfig.caBundle. Until then the API server cannot call
 # the service, and, by `failurePolicy: Ignore`, does without.
-#
-# How the service comes to trust the API server, so that reviews may have pull secrets read: with
-# admission.path_token_file, whoever applies this object makes its path /admission/pods/<token>. That is best done by
-# kubectl patch, with `path` left out here, so that no token is in this file.
 {{- end }}
 {{- if eq .mode "webhook" }}
 #
@@ -300,7 +281,7 @@ webhooks:
 - name: pods.{{ $name }}.multiarch-extender.io
   admissionReviewVersions: [v1]
   clientConfig:
-    {{- include "multiarch.configuration.client" (dict "part" . "name" $name "path" "/admission/pods" "hasToken" true) | trim | nindent 4 }}
+    {{- include "multiarch.configuration.client" (dict "part" . "path" "/admission/pods") | trim | nindent 4 }}
   rules:
   - apiGroups: [""]
     apiVersions: [v1]
@@ -400,28 +381,22 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/*
-How the API server calls a webhook: a dict of part, name, path and hasToken. The path with a token is left to who knows
-the token.
-*/}}
+{{/* How the API server calls a webhook: a dict of part and path. */}}
 {{- define "multiarch.configuration.client" -}}
 {{- $values := .part.root.Values -}}
-{{- $isTold := or $values.webhook.pathTokenSecret (eq $values.certificates.source "selfManaged") -}}
 {{- if $values.webhook.url }}
-url: {{ include "multiarch.url" . }}
+url: {{ print $values.webhook.url .path }}
 {{- else }}
 service:
   name: {{ include "multiarch.name" .part }}
   namespace: {{ .part.root.Release.Namespace }}
-  {{- if not (and .hasToken $isTold) }}
   path: {{ .path }}
-  {{- end }}
   port: 443
 {{- end }}
 {{- with $values.certificates.caBundle }}
 caBundle: {{ b64enc . }}
 {{- end }}
 {{- if eq $values.certificates.source "selfManaged" }}
-# The service writes caBundle{{ if .hasToken }}, and a path with a token; upgrades leave both as they are{{ else }}; upgrades leave it as it is{{ end }}.
+# The service writes caBundle; upgrades leave it as it is.
 {{- end }}
 {{- end }}

@@ -206,8 +206,11 @@ volumeMounts:
 {{- if and (include "multiarch.has-webhook" .) (ne $values.certificates.source "selfManaged") -}}
 {{- $secret := dict "secretName" (printf "%s-tls" (include "multiarch.name" .)) -}}
 {{- $mounts = append $mounts (dict "name" "certificate" "path" (print $etc "-tls") "secret" $secret) -}}
-{{- with $values.webhook.pathTokenSecret -}}
-{{- $mounts = append $mounts (dict "name" "tokens" "path" (print $etc "-tokens") "secret" (dict "secretName" .)) -}}
+{{- end -}}
+{{- if include "multiarch.has-webhook" . -}}
+{{- with $values.webhook.clientCaSecret -}}
+{{- $secret := dict "secretName" . "items" (list (dict "key" "ca.crt" "path" "ca.crt")) -}}
+{{- $mounts = append $mounts (dict "name" "client-ca" "path" (print $etc "-client-ca") "secret" $secret) -}}
 {{- end -}}
 {{- end -}}
 {{- if include "multiarch.has-facts" . -}}
@@ -256,7 +259,7 @@ volumeMounts:
   configMap:
     name: {{ include "multiarch.name" . }}
 {{- if include "multiarch.is-self-managed" . }}
-- name: identity  # copies of the certificate, its key and the tokens, in memory and on no disk
+- name: identity  # copies of the certificate and its key, in memory and on no disk
   emptyDir:
     medium: Memory
     sizeLimit: 4Mi
@@ -272,14 +275,6 @@ volumeMounts:
   configMap:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-{{- end }}
-{{- if and (include "multiarch.has-webhook" .) (eq .root.Values.certificates.source "existingSecret") (not .root.Values.webhook.pathTokenSecret) }}
-# For admission.path_token_file (docs/how-to/certificates.md, "A token in the path"), with a mount of it at
-# /etc/multiarch-extender-tokens, readOnly, in the service's container:
-# - name: tokens
-#   secret:
-#     secretName: {{ include "multiarch.name" . }}-tokens
-#     defaultMode: 0440
 {{- end }}
 {{- with .root.Values.extraVolumes }}
 {{ toYaml . }}

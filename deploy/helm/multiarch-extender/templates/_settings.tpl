@@ -34,14 +34,11 @@
 {{- $tls := dict "certificate" "/etc/multiarch-extender-tls/tls.crt" "key" "/etc/multiarch-extender-tls/tls.key" -}}
 {{- $_ := set $chart.admission "tls" $tls -}}
 {{- end -}}
-{{- if $values.networkPolicy.ingress.enabled -}}
-{{- $_ := set $chart.admission "network_policy" true -}}
+{{- if $values.webhook.clientCaSecret -}}
+{{- $_ := set $chart.admission.tls "client_ca" "/etc/multiarch-extender-client-ca/ca.crt" -}}
 {{- end -}}
 {{- if include "multiarch.has-canary" . -}}
 {{- $_ := set $chart.admission "canary_namespace" (include "multiarch.canary" .) -}}
-{{- end -}}
-{{- if $values.webhook.pathTokenSecret -}}
-{{- $_ := set $chart.admission "path_token_file" "/etc/multiarch-extender-tokens/tokens" -}}
 {{- end -}}
 {{- else -}}
 {{- $_ := set $chart.admission "listen" "" -}}
@@ -90,13 +87,7 @@
 {{- $name := include "multiarch.name" . -}}
 {{- $identity := dict "secret" (print $name "-identity") "lease" (print $name "-certificates") -}}
 {{- $_ := set $identity "service" $name -}}
-{{- $_ := set $identity "configurations" (list $name) -}}
-{{- if include "multiarch.has-jobs" . -}}
-{{- $_ := set $identity "job_configurations" (list (include "multiarch.jobs" .)) -}}
-{{- end -}}
-{{- if include "multiarch.has-scheduler-names" . -}}
-{{- $_ := set $identity "scheduler_name_configurations" (list (include "multiarch.scheduler-names" .)) -}}
-{{- end -}}
+{{- $_ := set $identity "configurations" (include "multiarch.configurations" . | fromYamlArray) -}}
 {{- with values (include "multiarch.host" . | fromYaml) -}}{{- $_ := set $identity "names" . -}}{{- end -}}
 {{ toYaml $identity }}
 {{- end }}
@@ -117,7 +108,6 @@ webhook:
   admission.scheduler_name: |
     Name a scheduler here and every pod the webhook sends goes to it that names no other: select the namespaces by a
     label first (namespaceSelector of the webhook), as the second scheduler does.
-  admission.network_policy: A network policy lets nobody but the API server reach the webhook.
   admission.canary_namespace: Where dry runs show that the API server reaches the webhook.
   {{- if .root.Values.modes.policy.enabled }}
   admission.unknown: A policy holds each new pod; the webhook lets it go at once where its images are known.
@@ -139,7 +129,6 @@ secondScheduler:
   admission.scheduler_name: |
     For every pod the webhook sends that names no other scheduler. Which pods these are is the webhook's
     namespaceSelector.
-  admission.network_policy: A network policy lets nobody but the API server reach the webhook.
   admission.canary_namespace: Where dry runs show that the API server reaches the webhook.
 defaultScheduler:
   scheduler.pending: |
