@@ -183,7 +183,8 @@ class FileWatcher:
 
     async def run(self, every_seconds: float) -> None:
         """Checks all files every `every_seconds` until cancelled; one that hangs holds up no other."""
-        await asyncio.gather(*(files.watch(every_seconds) for files in self._files))
+        endless = asyncio.Event().wait()  # where there is no file to check
+        await asyncio.gather(endless, *(files.watch(every_seconds) for files in self._files))
 
 
 def _stamp_of(stamp: Callable[[], Hashable]) -> Hashable:

@@ -1,11 +1,12 @@
 """Warns of an autoscaler that cannot see what images allow, since `admission.node_affinity` does not tell it."""
 
 import asyncio
+from collections.abc import Coroutine
 
 import structlog
 
 from extender.cluster.autoscalers import Autoscaler
-from extender.config.tree import Config
+from extender.config.tree import AdmissionConfig, Config
 from extender.metrics import gauge
 from extender.service.cluster_view import ClusterView
 
@@ -23,16 +24,19 @@ MISLED = gauge(
 log = structlog.get_logger()
 
 
-async def warn_of_autoscalers(config: Config, cluster_view: ClusterView) -> None:
-    """Reports each autoscaler once when it is seen, until cancelled; returns if required affinity is written.
+def autoscaler_warnings(config: Config, cluster_view: ClusterView) -> Coroutine[None, None, None] | None:
+    """The work that reports each autoscaler once when it is seen; None if required affinity is written.
 
     A service without a webhook writes none. It cannot tell whether another one's webhook does, so that is no warning.
     """
-    admission = config.admission
     for autoscaler in Autoscaler:
         MISLED[autoscaler].set(0)
-    if admission.listen and admission.node_affinity.required:
-        return
+    if config.admission.listen and config.admission.node_affinity.required:
+        return None
+    return _warn_of_autoscalers(config.admission, cluster_view)
+
+
+async def _warn_of_autoscalers(admission: AdmissionConfig, cluster_view: ClusterView) -> None:
     reported: set[Autoscaler] = set()
     while True:
         for autoscaler, sign in (await cluster_view.find_autoscalers()).items():

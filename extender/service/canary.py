@@ -8,7 +8,7 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 
 import structlog
 
@@ -41,16 +41,16 @@ LAST_CANARY = gauge(
 )
 
 
-async def send_canaries(config: Config, cluster_view: ClusterView) -> None:
-    """Sends canaries until cancelled. Returns without a cluster or a webhook, or if the settings say so."""
+def canaries(config: Config, cluster_view: ClusterView) -> Coroutine[None, None, None] | None:
+    """The work that sends canaries; None without a cluster or a webhook, or if the settings say so."""
     admission, client = config.admission, cluster_view.client
     for outcome in ProbeOutcome:
         LAST_CANARY[outcome].set(0)
     if client is None or not admission.listen or not admission.canary_seconds:
-        return
+        return None
     if not admission.canary_namespace:
         log.info("canary.disabled", why="admission.canary_namespace names no namespace")
-        return
+        return None
     canary = Canary(
         client,
         admission.canary_namespace,
@@ -59,7 +59,7 @@ async def send_canaries(config: Config, cluster_view: ClusterView) -> None:
         wall_clock=time.time,
         random=random.random,
     )
-    await canary.run()
+    return canary.run()
 
 
 class Canary:

@@ -39,9 +39,6 @@ class GateSwitch(Protocol):
     def ready_checks(self) -> Mapping[str, Check]:
         """The checks of `/readyz` by name."""
 
-    def live_checks(self) -> Mapping[str, Check]:
-        """The checks of `/livez` by name."""
-
 
 class ClusterView(Protocol):
     """The cluster as the outlets see it."""
@@ -85,9 +82,6 @@ class ClusterView(Protocol):
     def ready_checks(self) -> Mapping[str, Check]:
         """The checks of `/readyz` by name."""
 
-    def live_checks(self) -> Mapping[str, Check]:
-        """The checks of `/livez` by name: failures that only a restart can end."""
-
 
 class NoCluster:
     """A view without a cluster; `nodes`, where given, are kept current elsewhere."""
@@ -130,10 +124,6 @@ class NoCluster:
         """None."""
         return {}
 
-    def live_checks(self) -> Mapping[str, Check]:
-        """None."""
-        return {}
-
 
 class UnwatchedCluster(NoCluster):
     """What a command reads once: a cluster's pull secrets, if it has one, and annotations of namespaces."""
@@ -167,11 +157,6 @@ def _readiness(watch: ListWatch, view: _View, stale_seconds: float) -> CheckResu
     return CheckResult(detail=f"{age_seconds:.0f} s old")
 
 
-def _liveness(task: asyncio.Task[None]) -> CheckResult:
-    """Fails if a watch has ended, which only a defect of ours can cause."""
-    return CheckResult(ok=not task.done(), detail="ended" if task.done() else "")
-
-
 class WatchedCluster:
     """A view of a cluster, kept current while the context of `watching` lasts."""
 
@@ -188,7 +173,6 @@ class WatchedCluster:
         self._stale_seconds = stale_seconds
         self._gates: GateSwitch | None = None
         self._ready_checks: Mapping[str, Check] = {}
-        self._live_checks: Mapping[str, Check] = {}
 
     def namespace_annotations(self, namespace: str) -> Mapping[str, str]:
         """The namespace's annotations; empty for a namespace that has not been seen yet."""
@@ -202,24 +186,17 @@ class WatchedCluster:
     async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
         """Watches nodes and namespaces until the context is left, and pending pods after `look_at_pending_pods`."""
         views: list[tuple[Resource, _View]] = [(NODES, self.nodes), (NAMESPACES, self._namespaces)]
-        ready_checks: dict[str, Check] = {}
-        tasks: dict[str, asyncio.Task[None]] = {}
-        for resource, view in views:
-            watch = ListWatch(self.client, resource, view, clock=time.monotonic, random=random.random)
-            if view is self.nodes:
-                self.nodes.follow(watch)
-            ready_checks[resource.name] = functools.partial(_readiness, watch, view, self._stale_seconds)
-            tasks[resource.name] = asyncio.create_task(watch.run())
-        if on_pending_pod:
-            tasks["pods"] = asyncio.create_task(self._pending_pods.run(on_pending_pod))
-        self._ready_checks = ready_checks
-        self._live_checks = {f"watch-{name}": functools.partial(_liveness, task) for name, task in tasks.items()}
-        try:
+        self._ready_checks = ready_checks = dict[str, Check]()
+        async with contextlib.AsyncExitStack() as stack:
+            for resource, view in views:
+                watch = ListWatch(self.client, resource, view, clock=time.monotonic, random=random.random)
+                if view is self.nodes:
+                    self.nodes.follow(watch)
+                ready_checks[resource.name] = functools.partial(_readiness, watch, view, self._stale_seconds)
+                await stack.enter_async_context(in_background(watch.run(), f"watch-{resource.name}"))
+            if on_pending_pod:
+                await stack.enter_async_context(in_background(self._pending_pods.run(on_pending_pod), "watch-pods"))
             yield
-        finally:
-            for task in tasks.values():
-                task.cancel()
-            await asyncio.gather(*tasks.values(), return_exceptions=True)
 
     def look_at_pending_pods(self) -> None:
         """Starts a listing of pending pods and watches for a few seconds; returns at once."""
@@ -242,10 +219,6 @@ class WatchedCluster:
     def ready_checks(self) -> Mapping[str, Check]:
         """One check per view, and those of the gates."""
         return {**self._ready_checks, **(self._gates.ready_checks() if self._gates else {})}
-
-    def live_checks(self) -> Mapping[str, Check]:
-        """One check per watch, including that of pending pods if there is one, and those of the gates."""
-        return {**self._live_checks, **(self._gates.live_checks() if self._gates else {})}
 
 
 @contextlib.asynccontextmanager
@@ -279,7 +252,7 @@ async def open_watched_cluster(
             f"cluster.kubeconfig: {exc}; name a kubeconfig, or set cluster.mode=none to run without"
         ) from exc
     try:
-        async with in_background(client.watch(FILE_CHECK_SECONDS)):
+        async with in_background(client.watch(FILE_CHECK_SECONDS), "cluster-files"):
             yield WatchedCluster(
                 client,
                 level_label=level_label,

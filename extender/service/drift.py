@@ -24,7 +24,7 @@ async def open_drift_watch(config: Config, cluster_view: ClusterView, pod_resolv
         events = None
         if config.drift.events:
             events = PodEvents(client, instance=socket.gethostname(), clock=time.monotonic, wall_clock=time.time)
-            await stack.enter_async_context(in_background(events.run()))
+            await stack.enter_async_context(in_background(events.run(), "drift-events"))
         watch = DriftWatch(
             client,
             pod_resolver,
@@ -33,5 +33,5 @@ async def open_drift_watch(config: Config, cluster_view: ClusterView, pod_resolv
             check_seconds=config.drift.check_seconds,
             clock=time.monotonic,
         )
-        await stack.enter_async_context(in_background(watch.run()))
+        await stack.enter_async_context(in_background(watch.run(), "drift"))
         yield

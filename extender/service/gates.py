@@ -1,6 +1,5 @@
 """The gate controller as a part of the service: which replica runs it, and whether pods may be held at all."""
 
-import asyncio
 import contextlib
 import random
 import secrets
@@ -21,6 +20,7 @@ from extender.outlets.pod_resolver import PodResolver
 from extender.placement.gate import UnknownImages
 from extender.placement.release import ReleasePlanner
 from extender.server.operations import Check, CheckResult
+from extender.service.background import in_background
 from extender.service.cluster_view import ClusterView
 from extender.service.policies import admission_policy_of
 
@@ -43,7 +43,6 @@ class Gates:
         self._rights = rights
         self._clock = clock
         self._ready_at = clock() + START_SECONDS
-        self._tasks: list[asyncio.Task[None]] = []
 
     def can_gate(self) -> bool:
         """Whether somebody provably lifts gates. No request."""
@@ -53,33 +52,20 @@ class Gates:
         """`gates`: pods can be held, or could not within `START_SECONDS`."""
         return {"gates": self._readiness}
 
-    def live_checks(self) -> Mapping[str, Check]:
-        """`gates`: the election goes on, which only a defect of ours can end."""
-        return {"gates": self._liveness}
-
     @contextlib.asynccontextmanager
     async def running(self, controller: GateController) -> AsyncIterator[None]:
         """Takes part in the election, and runs the controller whenever this replica leads."""
-        self._tasks = [
-            asyncio.create_task(self._rights.run()),
-            asyncio.create_task(self._election.run(controller.run)),
-        ]
-        try:
+        async with (
+            in_background(self._rights.run(), "gate-rights"),
+            in_background(self._election.run(controller.run), "gates"),
+        ):
             yield
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _readiness(self) -> CheckResult:
         if self.can_gate():
             self._ready_at = 0.0
             return CheckResult(detail="leading" if self._election.is_leader else "standing by")
         return CheckResult(ok=self._clock() >= self._ready_at, detail="nobody is known to lift gates")
-
-    def _liveness(self) -> CheckResult:
-        ended = any(task.done() for task in self._tasks)
-        return CheckResult(ok=not ended, detail="ended" if ended else "")
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@ from extender.server.listener import Listener, open_listener
 from extender.server.operations import CheckResult, health_app, metrics_app, operations_app
 from extender.server.routes import route_server
 from extender.server.tls import OptionalAuthority, TlsFiles
-from extender.service.background import FILE_CHECK_SECONDS
+from extender.service.background import FILE_CHECK_SECONDS, check_background
 from extender.service.cluster_view import ClusterView
 from extender.service.facts import facts_app
 from extender.service.limits import facts_limits
@@ -112,7 +112,7 @@ class Listeners:
     async def _open_operations(self, cluster_view: ClusterView) -> str:
         if not self._config.operations.listen:
             return ""
-        live = {"ping": CheckResult, **cluster_view.live_checks()}
+        live = {"ping": CheckResult, "background": check_background}
         ready = {"shutdown": self._check_draining, **cluster_view.ready_checks()}
         app = health_app if self._config.operations.metrics_listen else operations_app
         return await self._open_plain(OPERATIONS, "operations.listen", app(live, ready), self._config.operations.listen)

@@ -11,9 +11,9 @@ import structlog
 from extender import __version__
 from extender.config.tree import Config
 from extender.metrics import gauge
-from extender.service.autoscalers import warn_of_autoscalers
+from extender.service.autoscalers import autoscaler_warnings
 from extender.service.background import in_background
-from extender.service.canary import send_canaries
+from extender.service.canary import canaries
 from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.descriptors import raise_descriptor_limit
 from extender.service.drift import open_drift_watch
@@ -62,8 +62,8 @@ async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterat
     async with (
         open_pod_resolver(config, cluster_view) as pod_resolver,
         cluster_view.watching(pod_resolver.warm if needs_pending_pods(config) else None),
-        in_background(warn_of_autoscalers(config, cluster_view)),
-        in_background(send_canaries(config, cluster_view)),
+        in_background(autoscaler_warnings(config, cluster_view), "autoscalers"),
+        in_background(canaries(config, cluster_view), "canaries"),
         open_gates(config, cluster_view, pod_resolver),
         open_drift_watch(config, cluster_view, pod_resolver),
         open_pod_starts(config, cluster_view),

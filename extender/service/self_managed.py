@@ -41,6 +41,8 @@ from extender.service.background import in_background
 log = structlog.get_logger()
 
 LOOK_SECONDS = 3.0
+# OSError: the files cannot be written for now. All of these are tried again at the next look.
+_PASSING = (ClusterError, InvalidCertificate, OSError)
 START_SECONDS = 60.0
 
 RENEWALS = counter(
@@ -97,7 +99,7 @@ class SelfManaged:
         while True:
             try:
                 self._copy(await self._secret.read())
-            except (ClusterError, InvalidCertificate) as exc:
+            except _PASSING as exc:
                 self._note_failure(exc)
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -106,7 +108,7 @@ class SelfManaged:
         while True:
             try:
                 await self._look_after()
-            except (ClusterError, InvalidCertificate) as exc:
+            except _PASSING as exc:
                 self._note_failure(exc)
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -153,20 +155,20 @@ class SelfManaged:
     def _write(self, identity: ManagedIdentity) -> None:
         """Writes all files into a new folder, and puts that in the place of the last one in one step."""
         made = Path(tempfile.mkdtemp(dir=self._folder))
-        contents = {
-            "tls.crt": identity.serving.certificate,
-            "tls.key": identity.serving.key,
-        }
-        for name, content in contents.items():
-            with os.fdopen(os.open(made / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(content)
         current, link = self._folder / "current", self._folder / "next"
         before = current.resolve() if current.exists() else None
-        link.unlink(missing_ok=True)
-        link.symlink_to(made.name)
-        link.replace(current)
+        try:
+            for name, content in (("tls.crt", identity.serving.certificate), ("tls.key", identity.serving.key)):
+                with os.fdopen(os.open(made / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                    file.write(content)
+            link.unlink(missing_ok=True)
+            link.symlink_to(made.name)
+            link.replace(current)
+        except OSError:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
         if before:
-            shutil.rmtree(before)
+            shutil.rmtree(before, ignore_errors=True)
 
     def _note_failure(self, exc: Exception) -> None:
         if str(exc) != self._failure:
@@ -196,7 +198,10 @@ async def with_managed_files(config: Config, client: ClusterClient | None) -> As
             clock=time.monotonic,
             wall_clock=time.time,
         )
-        async with in_background(managed.follow()), in_background(election.run(managed.lead)):
+        async with (
+            in_background(managed.follow(), "certificates"),
+            in_background(election.run(managed.lead), "certificates-leader"),
+        ):
             try:
                 await asyncio.wait_for(managed.is_there.wait(), START_SECONDS)
             except TimeoutError:

@@ -1,0 +1,76 @@
+"""What is told of a task that should run as long as the service, and ends by itself."""
+
+import asyncio
+
+import pytest
+import structlog
+
+from extender.service.background import ENDS, check_background, in_background
+
+
+async def end() -> None:
+    """Returns."""
+
+
+async def fail() -> None:
+    """Raises."""
+    raise OSError("no space left on device")
+
+
+async def fail_together() -> None:
+    """Raises in a group."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(fail())
+
+
+async def cancel() -> None:
+    """Ends as a task does that is cancelled from within."""
+    raise asyncio.CancelledError
+
+
+async def go_on() -> None:
+    """Never ends by itself."""
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("work", "how", "why"),
+    [
+        (end, "returned", "it returned"),
+        (fail, "raised", "OSError: no space left on device"),
+        (fail_together, "raised", "OSError: no space left on device"),
+        (cancel, "raised", "CancelledError"),
+    ],
+)
+async def test_work_that_ends_by_itself_is_told_of(work: type, how: str, why: str) -> None:
+    """By an event, a counter and liveness, which names it and the cause; others go on."""
+    before = ENDS[how].value
+    with structlog.testing.capture_logs() as logs:
+        async with in_background(go_on(), "others"), in_background(work(), "files"):
+            await asyncio.sleep(0.01)
+            assert (check_background().ok, check_background().detail) == (False, f"files: {why}")
+    assert [(each["event"], each["log_level"], each["task"], each["why"]) for each in logs] == [
+        ("background.ended", "error", "files", why)
+    ]
+    assert ENDS[how].value == before + 1
+
+
+async def test_work_that_is_ended_with_its_context_is_no_error() -> None:
+    """Nor is what has ended of a context that is left: another service of this process begins well."""
+    with structlog.testing.capture_logs() as logs:
+        async with in_background(go_on()):
+            await asyncio.sleep(0)
+            assert check_background().ok
+    assert logs == []
+    async with in_background(fail()):
+        await asyncio.sleep(0.01)
+        assert check_background().detail.startswith("fail: ")
+    assert check_background().ok
+
+
+async def test_no_work_runs_nothing() -> None:
+    """As where the settings switch it off."""
+    before = len(asyncio.all_tasks())
+    async with in_background(None, "canaries"):
+        assert len(asyncio.all_tasks()) == before
+        assert check_background().ok
