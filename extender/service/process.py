@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
 import structlog
@@ -78,24 +78,47 @@ async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterat
 
 
 async def run_service(config: Config) -> None:
-    """Serves until SIGTERM or SIGINT, then drains."""
+    """Serves until SIGTERM or SIGINT, then drains. Before all is open either signal ends the opening in order."""
+    opened, stop = asyncio.Event(), asyncio.Event()
+    serving = asyncio.create_task(_serve(config, opened, stop))
+
+    def end() -> None:
+        if not (stop.is_set() or opened.is_set()):
+            serving.cancel()
+        stop.set()
+
+    _on_stop(end)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+    log.info("service.stopped")
+
+
+async def _serve(config: Config, opened: asyncio.Event, stop: asyncio.Event) -> None:
     raise_descriptor_limit()
     async with (
         open_cluster_view(config) as cluster_view,
         with_managed_files(config, cluster_view.client) as config_with_files,
         open_service(config_with_files, cluster_view),
     ):
-        await wait_for_stop()
+        opened.set()
+        await stop.wait()
         log.info("service.stopping", grace_seconds=config.shutdown.grace_seconds)
-    log.info("service.stopped")
 
 
 async def wait_for_stop() -> None:
     """Returns when SIGTERM or SIGINT arrives; from this call on neither signal has another effect."""
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    _on_stop(stop.set)
     await stop.wait()
+
+
+def _on_stop(call: Callable[[], None]) -> None:
+    """Has `call` called for each SIGTERM and SIGINT, which have no other effect from then on."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, call)
 
 
 def _shown(config: Config) -> object:

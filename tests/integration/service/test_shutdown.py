@@ -1,12 +1,21 @@
 """How a service ends."""
 
 import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import aiohttp
+import pytest
+import structlog
 
 from extender.config.reading import load_config
 from extender.service.cluster_view import NoCluster
-from extender.service.process import open_service
+from extender.service.process import open_service, run_service
+from tests.integration.cluster.api_server import serve_api, write_kubeconfig
 
 SETTINGS = (
     "scheduler.listen=127.0.0.1:0",
@@ -45,3 +54,59 @@ async def test_service_that_lingers_answers_and_is_not_ready() -> None:
         async with session.post(f"{urls[1]}/scheduler/filter", data=b"no JSON") as response:
             assert (response.status, response.headers["Connection"]) == (400, "close")
     await asyncio.wait_for(serving, 30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_before_all_is_open_ends_the_process_well(tmp_path: Path, number: signal.Signals) -> None:
+    """It waits for a certificate here, as no API server answers: it stops in order, with exit code 0."""
+    async with serve_api() as api:
+        api.is_open.clear()
+        settings = (
+            *SETTINGS, "admission.listen=127.0.0.1:0", "admission.tls.self_managed=true", "cluster.mode=auto",
+            f"cluster.kubeconfig={write_kubeconfig(api, tmp_path)}",
+        )  # fmt: skip
+        options = [option for setting in settings for option in ("--set", setting)]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "extender", "serve", *options), stderr=subprocess.PIPE
+        )
+        try:
+            async with asyncio.timeout(30):
+                while not api.requests:
+                    await asyncio.sleep(0.05)
+                process.send_signal(number)
+                _, said = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    assert process.returncode == 0, said.decode()
+    assert [json.loads(line)["event"] for line in said.splitlines()][-1] == "service.stopped"
+
+
+async def test_a_signal_at_the_first_moment_is_not_lost() -> None:
+    """Before anything is open, and whatever opens first; a second signal does not disturb the end."""
+    config = load_config(None, [*SETTINGS, "cluster.mode=none"])
+    with structlog.testing.capture_logs() as logs:
+        serving = asyncio.create_task(run_service(config))
+        await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.wait_for(serving, 10)
+    assert "service.stopped" in [each["event"] for each in logs]
+
+
+async def test_background_work_that_ends_fails_liveness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its name and the cause, so that the kubelet starts the service again."""
+
+    async def end() -> None:
+        raise OSError("gone")
+
+    monkeypatch.setattr("extender.service.process.autoscaler_warnings", lambda *_: end())
+    config = load_config(None, [*SETTINGS, "shutdown.linger_seconds=0"])
+    async with (
+        open_service(config, NoCluster()) as service,
+        aiohttp.ClientSession() as session,
+        session.get(f"{service.operations_url}/livez") as response,
+    ):
+        assert response.status == 503
+        assert "[-]background failed: autoscalers: OSError: gone" in await response.text()
