@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from extender.certificates.authority import InvalidCertificate
 from extender.cli.installation_objects import (
     WEBHOOKS,
     InstalledWorkload,
@@ -50,7 +51,6 @@ from extender.reports.installation import (
     webhooks_of,
 )
 from extender.reports.running import references_of, report_running
-from extender.server.authority import InvalidCertificate
 from extender.service.cluster_view import UnwatchedCluster
 from extender.service.policies import policy_of
 from extender.service.resolving import open_pod_resolver

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
+from extender.certificates.authority import InvalidCertificate, expires_at, is_issued_by, names_of, split_bundle
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.workloads import list_documents
 from extender.config.reading import parse_config
@@ -24,7 +25,6 @@ from extender.placement.annotations import Choice
 from extender.placement.gate import GATE, UnknownImages
 from extender.placement.patch import look
 from extender.reports.installation import Certificate, InstalledPart, Label, PartSettings
-from extender.server.authority import InvalidCertificate, expires_at, is_issued_by, names_of, split_bundle
 
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _POLICY = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicy"

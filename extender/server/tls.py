@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import structlog
 
+from extender.certificates.authority import InvalidCertificate, expires_at
 from extender.errors import ConfigError
 from extender.metrics import counter, gauge_of
-from extender.server.authority import InvalidCertificate, expires_at
 from extender.watched_files import WatchedFiles
 
 log = structlog.get_logger()

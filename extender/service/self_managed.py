@@ -19,6 +19,14 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from extender.certificates.authority import InvalidCertificate
+from extender.certificates.managed_identity import (
+    ManagedIdentity,
+    from_secret_data,
+    is_ours,
+    to_secret_data,
+)
+from extender.certificates.renewal import IdentityLifetimes, new_identity, renew
 from extender.cluster.client import ClusterClient
 from extender.cluster.leader_election import LeaderElection
 from extender.cluster.own_secret import OwnSecret, SecretContent
@@ -26,16 +34,6 @@ from extender.cluster.webhook_configuration import WebhookConfiguration
 from extender.config.tree import Config, SelfManagedConfig
 from extender.errors import ClusterError, ConfigError
 from extender.metrics import counter
-from extender.server.authority import InvalidCertificate
-from extender.server.managed_identity import (
-    IdentityLifetimes,
-    ManagedIdentity,
-    from_secret_data,
-    is_ours,
-    new_identity,
-    renew,
-    to_secret_data,
-)
 from extender.service.background import in_background
 
 log = structlog.get_logger()

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from extender.certificates.renewal import IdentityLifetimes
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.own_secret import OwnSecret
 from extender.cluster.webhook_configuration import WebhookConfiguration
-from extender.server.managed_identity import IdentityLifetimes
 from extender.service import self_managed
 from extender.service.background import check_background, in_background
 from extender.service.self_managed import RENEWALS, SelfManaged

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.server.authority import (
+from extender.certificates.authority import (
     InvalidCertificate,
     KeyPair,
     expires_at,
@@ -20,16 +20,13 @@ from extender.server.authority import (
     names_of,
     split_bundle,
 )
-from extender.server.managed_identity import (
-    SETTLE,
-    IdentityLifetimes,
+from extender.certificates.managed_identity import (
     ManagedIdentity,
     from_secret_data,
     is_ours,
-    new_identity,
-    renew,
     to_secret_data,
 )
+from extender.certificates.renewal import SETTLE, IdentityLifetimes, new_identity, renew
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 NAMES = ("webhook.ns.svc", "webhook.ns.svc.cluster.local", "10.0.0.1")
