@@ -257,7 +257,7 @@ async def test_the_default_schedulers_part_uses_every_right_it_has_and_no_other(
 async def test_jobs_of_a_queue_are_given_what_their_pods_would_get(
     api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
-    """The service makes both webhooks trust it, and call their paths with the token; with no more rights than that."""
+    """The service has the API server trust both webhooks; with no more rights than that."""
     await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
     values = {"webhook": {"jobs": {"enabled": True}}, "canary": {"enabled": False}}
     async with (
@@ -297,7 +297,7 @@ async def _template(api: ApiClient, image: str, labels: dict[str, str]) -> Kuber
 async def test_the_scheduler_is_named_by_a_webhook_of_its_own(
     api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
-    """Without the other webhook of that part, and by a path without a token; no pod is created in an outage."""
+    """Without the other webhook of that part; no pod is created in an outage."""
     second = {"enabled": True, "outage": {"namedBy": "webhook"}}
     values = {"modes": {"webhook": {"enabled": False}, "secondScheduler": second}, "canary": {"enabled": False}}
     labelled = namespace("labelled")
