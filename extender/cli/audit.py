@@ -25,9 +25,10 @@ from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.images.platform import Platform
 from extender.kubernetes.audited_v1 import AuditedSpec
-from extender.kubernetes.pod_templates import namespace_annotations
+from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, unread_containers
 from extender.logs import configure_logs
 from extender.placement.facts import PodImage
+from extender.placement.patch import look
 from extender.reports.audit import AuditInput, new_findings, new_problems, wanted_newer
 from extender.reports.audit import audit as make_audit
 from extender.reports.audit_report import Audit
@@ -77,6 +78,10 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
     baseline: Annotated[
         str, typer.Option(metavar="FILE", help="An earlier -o json: exit 1 only for what it does not have.")
     ] = "",
+    allow_unread: Annotated[
+        bool,
+        typer.Option("--allow-unread", help="Exit 0 although something could not be read, or there was no workload."),
+    ] = False,
     own: Annotated[
         list[str] | None,
         typer.Option(metavar="PREFIX", help="Images under it, such as registry.example.com/team/, are your own."),
@@ -103,8 +108,8 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
 ) -> None:
     """Show which images, workloads and DaemonSets keep a cluster or manifests from an architecture.
 
-    Exit code 1 if it was interrupted or, with --require or --baseline, if something blocks, is unknown or was
-    not read.
+    Exit code 1 if it was interrupted or, with --require or --baseline, if something blocks, is unknown or was not read,
+    or if there is no workload.
 
     Example: helm template ./chart | multiarch-extender audit -f - --require linux/arm64
     """
@@ -145,12 +150,20 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
         print("interrupted: the report is partial; the next run goes on from the cache", file=sys.stderr)
         raise typer.Exit(1)
     if require or baseline:
-        unread = [f"not read: {problem}" for problem in new_problems(report, known)]
+        unread = [] if allow_unread else list(_unread(report, known))
         found = [*unread, *(finding.message for finding in new_findings(report, known))]
         for message in found:
             print(message, file=sys.stderr)
         if found:
             raise typer.Exit(1)
+
+
+def _unread(report: Audit, known: Audit | None) -> Iterator[str]:
+    """Why nobody knows what the gate did not see."""
+    for problem in new_problems(report, known):
+        yield f"not read: {problem}"
+    if not report.workloads:
+        yield "nothing was audited: there is no workload; --allow-unread lets that pass"
 
 
 async def _audit(settings: Config, part: AuditedPart, kubeconfig: str, context: str) -> Audit:
@@ -211,11 +224,18 @@ def _read_files(paths: Sequence[str]) -> ClusterContents:
     objects = list(read_manifests(paths))
     for each in objects:
         try:
-            collector.add(each.manifest, each.source)
+            if not collector.add(each.manifest, each.source) and (path := unread_containers(each.manifest)):
+                problems.append(
+                    f"{each.source}: {_named(each.manifest)} has containers at {path}, which is no pod template"
+                )
         except UnreadableWorkload as exc:
             problems.append(f"{each.source}: {exc}")
     namespaces = namespace_annotations(each.manifest for each in objects)
     return ClusterContents(collector.workloads(), [], namespaces, problems)
+
+
+def _named(manifest: KubernetesObject) -> str:
+    return f"{manifest['kind']} {look(manifest, ('metadata', 'name')) or 'without a name'}"
 
 
 def _read_images(path: str) -> ClusterContents:

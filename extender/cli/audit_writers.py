@@ -113,10 +113,13 @@ def write_table(report: Audit) -> str:
 def write_junit(report: Audit) -> str:
     """One test case for each workload and target: blocked fails, unknown is an error, and what is not judged skipped.
 
+    What could not be read is an error each.
+
     Schemas: Jenkins' junit-4.xsd and its successor junit-10.xsd (jenkinsci/xunit-plugin), which CI systems read.
     """
     cases = [_junit_case(workload, index) for workload in report.workloads for index in range(len(workload.platforms))]
     cases += [_junit_skipped(workload) for workload in report.workloads if workload.skipped]
+    cases += [_junit_unread(problem) for problem in report.problems]
     failures = sum("<failure" in case for case in cases)
     errors = sum("<error" in case for case in cases)
     skipped = sum("<skipped" in case for case in cases)
@@ -275,6 +278,11 @@ def _junit_case(workload: AuditedWorkload, index: int) -> str:
 def _junit_skipped(workload: AuditedWorkload) -> str:
     head = f'<testcase classname="{_xml(_name(workload))}" name="is not judged" time="0">'
     return f"{head}<skipped>{_xml(workload.skipped)}</skipped></testcase>"  # a text: older schemas know no attribute
+
+
+def _junit_unread(problem: str) -> str:
+    head = '<testcase classname="multiarch-extender audit" name="is read" time="0">'
+    return f'{head}<error type="not read" message="{_xml(problem)}"/></testcase>'
 
 
 def _sources(report: Audit) -> Mapping[str, list[str]]:

@@ -9,7 +9,7 @@ import msgspec
 import yaml
 
 from extender.errors import ConfigError
-from extender.kubernetes.pod_templates import KubernetesObject
+from extender.kubernetes.pod_templates import KubernetesObject, pod_of
 from extender.manifests.stream import ManifestError, check_syntax
 
 _SUFFIXES = (".yaml", ".yml", ".json")
@@ -28,7 +28,8 @@ class SourcedObject(msgspec.Struct, frozen=True):
 def read_manifests(paths: Sequence[str]) -> Iterator[SourcedObject]:
     """Every object in the files, those of Lists included. `-` is standard input; a folder gives its manifests, sorted.
 
-    Documents that are empty or no object of Kubernetes, such as a values file, give nothing.
+    Documents that are empty or no object of Kubernetes, such as a values file, give nothing; a pod that lacks its
+    version alone counts.
 
     Raises:
         ConfigError: a path cannot be read, or is not YAML; names the file and the document. Or nothing at all came from
@@ -97,7 +98,7 @@ def _objects_in(document: object) -> Iterator[KubernetesObject]:
     if document["kind"].endswith("List") and isinstance(items, list):
         for item in items:
             yield from _objects_in(item)
-    elif "apiVersion" in document:
+    elif "apiVersion" in document or pod_of(document) is not None:  # the API server would ask for the version
         yield document
 
 

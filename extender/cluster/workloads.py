@@ -109,23 +109,19 @@ async def fetch_account_secrets(client: Getter, namespace: str = "") -> Mapping[
 
 
 async def fetch_namespace_annotations(client: Getter, namespace: str = "") -> Mapping[str, Mapping[str, str]]:
-    """The annotations of the namespace, or of all; without those that may not be read.
+    """The annotations of the namespace, or of all.
 
     Raises:
-        ClusterError: the API server could not be reached, or its answer is malformed.
+        ClusterError: as `list_documents`.
     """
     path = "/api/v1/namespaces"
     found: dict[str, Mapping[str, str]] = {}
-    try:
-        if namespace:
-            metadata = _decode(_OBJECT, await client.get(f"{path}/{namespace}"), path).get("metadata") or {}
-            return {namespace: metadata.get("annotations") or {}}
-        async for document in list_documents(client, path):
-            metadata = _decode(_OBJECT, document, path).get("metadata") or {}
-            found[str(metadata.get("name"))] = metadata.get("annotations") or {}
-    except ClusterRefused as exc:
-        if exc.status not in (403, 404):
-            raise
+    if namespace:
+        metadata = _decode(_OBJECT, await client.get(f"{path}/{namespace}"), path).get("metadata") or {}
+        return {namespace: metadata.get("annotations") or {}}
+    async for document in list_documents(client, path):
+        metadata = _decode(_OBJECT, document, path).get("metadata") or {}
+        found[str(metadata.get("name"))] = metadata.get("annotations") or {}
     return found
 
 

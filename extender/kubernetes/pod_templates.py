@@ -77,6 +77,35 @@ def pod_of(manifest: Mapping[str, Any]) -> KubernetesObject | None:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {**made, "ownerReferences": [owner]}, "spec": dict(spec)}
 
 
+def unread_containers(manifest: Mapping[str, Any]) -> str:
+    """Where an object of a custom resource names containers that `pod_of` does not find; empty if it names none.
+
+    Such are JobSets, RayClusters and Workflows: a map there has `containers`, or an `image` beside what else a
+    container has.
+    """
+    group = str(manifest.get("apiVersion") or "").rpartition("/")[0]
+    if "." not in group or group.endswith(".k8s.io") or pod_of(manifest) is not None:
+        return ""
+    waiting: list[tuple[str, object]] = [("spec", manifest.get("spec"))]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, Mapping):
+            is_container = path.endswith(".container") or not _OF_CONTAINERS.isdisjoint(value)
+            if (isinstance(value.get("image"), str) and is_container) or _are_objects(value.get("containers")):
+                return path
+            waiting += [(f"{path}.{key}", inner) for key, inner in value.items()][::-1]
+        elif isinstance(value, list):
+            waiting += [(f"{path}[{index}]", inner) for index, inner in enumerate(value)][::-1]
+    return ""
+
+
+def _are_objects(value: object) -> bool:
+    return isinstance(value, list) and any(isinstance(each, Mapping) for each in value)
+
+
+_OF_CONTAINERS = frozenset(("args", "command", "env", "imagePullPolicy", "ports", "replicas", "resources", "script"))
+
+
 def node_of(manifest: Mapping[str, Any]) -> str:
     """The node to which the object is bound; empty for anything but a bound pod."""
     return str(_object(manifest.get("spec")).get("nodeName") or "") if manifest.get("kind") == "Pod" else ""

@@ -90,8 +90,11 @@ async def read_cluster(client: Getter, namespace: str = "") -> ClusterContents:
     accounts: Mapping[tuple[str, str], tuple[str, ...]] = {}
     with _noting(problems, "serviceaccounts"):
         accounts = await fetch_account_secrets(client, namespace)
+    namespaces: Mapping[str, Mapping[str, str]] = {}
+    with _noting(problems, "namespaces"):
+        namespaces = await fetch_namespace_annotations(client, namespace)
     workloads = [_with_account_secrets(workload, accounts) for workload in collector.workloads()]
-    return ClusterContents(workloads, nodes, await fetch_namespace_annotations(client, namespace), problems)
+    return ClusterContents(workloads, nodes, namespaces, problems)
 
 
 class ImageLookups:

@@ -176,7 +176,7 @@ async def test_a_gate_passes_what_its_namespace_opts_out(debian_registry: Debian
 
 
 async def test_manifests_come_from_standard_input_too(debian_registry: DebianRegistry, charts: Path) -> None:
-    """As `helm template … | multiarch-extender audit -f -`; a chart that renders to nothing is no mistake."""
+    """As `helm template … | multiarch-extender audit -f -`."""
     text = (charts / "web.yaml").read_text()
     code, out, err = await run(command(debian_registry.host, "-f", "-", "-o", "csv"), text)
     assert (code, err) == (0, "")
@@ -185,8 +185,46 @@ async def test_manifests_come_from_standard_input_too(debian_registry: DebianReg
         ("Deployment", AMD, "yes"), ("Deployment", ARM, "no"), ("Pod", AMD, "yes"), ("Pod", ARM, "no")
     }  # fmt: skip
     assert rows[0]["source"] == "standard input, document 2"
-    code, out, err = await run(command(debian_registry.host, "-f", "-", "-o", "json", "--require", ARM), "---\n")
-    assert (code, err, json.loads(out)["workloads"]) == (0, "", [])
+
+
+JOB_SET = """\
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {name: train}
+spec:
+  replicatedJobs:
+  - name: workers
+    template: {spec: {template: {spec: {containers: [{name: main, image: amd}]}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "complaints"),
+    [
+        ("---\n", ["nothing was audited: there is no workload; --allow-unread lets that pass"]),
+        (
+            JOB_SET,
+            [
+                ("not read: standard input, document 1: JobSet train has containers at "
+                "spec.replicatedJobs[0].template.spec.template.spec, which is no pod template"),
+                "nothing was audited: there is no workload; --allow-unread lets that pass",
+            ],
+        ),
+    ],
+    ids=["nothing", "an unknown kind"],
+)
+async def test_a_gate_fails_for_what_it_did_not_see(text: str, complaints: list[str]) -> None:
+    """And passes with `--allow-unread`; without a gate the report tells."""
+    for arguments, code, lines in (
+        (("--require", ARM), 1, complaints),
+        (("--require", ARM, "--allow-unread"), 0, []),
+        ((), 0, []),
+    ):
+        found, out, err = await run(command("127.0.0.1:1", "-f", "-", "-o", "json", *arguments), text)
+        assert (found, err.splitlines()) == (code, lines)
+        assert len(json.loads(out)["problems"]) == len(complaints) - 1
+    cases = ElementTree.fromstring((await run(command("127.0.0.1:1", "-f", "-", "-o", "junit"), text))[1])  # our own
+    assert len(cases.findall("testsuite/testcase/error[@type='not read']")) == len(complaints) - 1
 
 
 async def test_a_list_of_images_is_a_source(debian_registry: DebianRegistry, charts: Path) -> None:
