@@ -16,6 +16,7 @@ from extender.images.platform import (
     Platform,
     normalize_platform,
     parse_platform,
+    variants_of,
 )
 from extender.placement.annotations import Choice
 from extender.placement.gate import AfterGate, UnknownImages
@@ -114,6 +115,10 @@ def unheard_of(platform: Platform) -> str:
         if word and word not in known:
             near = difflib.get_close_matches(word, sorted(known), 1)
             return f"no node has the {kind} {word!r}" + (f"; is it {near[0]!r}?" if near else "")
+    variants = variants_of(platform.architecture)
+    if platform.variant and platform.variant not in variants:
+        has = f"; it has {', '.join(variants)}" if variants else ""
+        return f"no node has the variant {platform.variant!r} of {platform.architecture}{has}"
     return ""
 
 

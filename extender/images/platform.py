@@ -115,6 +115,11 @@ def normalize_platform(os: str, architecture: str, variant: str = "") -> Platfor
     return shared_platform(Platform(os, architecture, _VARIANTS.get(architecture, {}).get(variant, variant)))
 
 
+def variants_of(architecture: str) -> tuple[str, ...]:
+    """The variants that an architecture is known to have besides its baseline, as normalised here."""
+    return tuple(_RUNS.get(architecture, ()))
+
+
 def shared_platform(platform: Platform) -> Platform:
     """The one object for a usual platform; any other platform itself."""
     return _USUAL.get(platform, platform)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from extender.images.platform import normalize_platform
+from extender.images.platform import ARCHITECTURES, normalize_platform
 
 PREFIX = "multiarch-extender.io/"
 """The prefix of every annotation's key."""
@@ -91,15 +91,14 @@ class Annotation(msgspec.Struct, frozen=True, kw_only=True):
     parse: Callable[[str], object] | None = None
 
 
-_ARCHITECTURE = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
-
-
 def _parse_architecture(value: str) -> str:
-    if not _ARCHITECTURE.fullmatch(value):
+    found = NO_PREFERENCE if value == NO_PREFERENCE else normalize_platform("", value[:_MOST_CHARACTERS]).architecture
+    if found not in (*ARCHITECTURES, NO_PREFERENCE):
         raise ValueError(value)
-    return normalize_platform("", value).architecture
+    return found
 
 
+_MOST_CHARACTERS = 64  # of an architecture: no name is so long, and an annotation may have 256 KiB
 _SHARE = re.compile(r"(?:100(?:\.0{1,2})?|[0-9]{1,2}(?:\.[0-9]{1,2})?)%", re.ASCII)
 
 
@@ -133,7 +132,7 @@ ANNOTATIONS = (
     Annotation(
         key=PREFER,
         writers=_AUTHORS,
-        values=f"an architecture such as `arm64`, or `{NO_PREFERENCE}`",
+        values=f"an architecture that Go knows, such as `arm64`, or `{NO_PREFERENCE}`",
         meaning="boost this architecture by 10 instead, or none",
         field="prefer",
         parse=_parse_architecture,

@@ -205,8 +205,10 @@ spec:
         (
             JOB_SET,
             [
-                ("not read: standard input, document 1: JobSet train has containers at "
-                "spec.replicatedJobs[0].template.spec.template.spec, which is no pod template"),
+                (
+                    "not read: standard input, document 1: JobSet train has containers at "
+                    "spec.replicatedJobs[0].template.spec.template.spec, which is no pod template"
+                ),
                 "nothing was audited: there is no workload; --allow-unread lets that pass",
             ],
         ),
@@ -408,6 +410,7 @@ async def test_an_interrupted_audit_leaves_a_report_and_a_cache_from_which_the_n
         (["-A", "-f", "x.yaml"], "give only one of -n, -A, -f and --images"),
         (["-f", "/nowhere/x.yaml"], "-f /nowhere/x.yaml: No such file or directory; give a file or folder"),
         (["-f", "-", "--require", ARM], "-f -: standard input is empty; see whether the command before it failed"),
+        (["-f", "-", "--require", "linux/amd64/v46"], "no node has the variant 'v46' of amd64; it has v2, v3, v4"),
         (["--images", "-", "--require", ARM], "--images -: it is empty; see whether the command that wrote it failed"),
         (["-f", "-", "-o", "pdf"], "-o pdf is no format; give one of table, json"),
         (["-f", "-", "--require", "arm64"], "--require: 'arm64' is no platform"),

@@ -245,6 +245,15 @@ def test_setting_shows_its_default(path: str, expected: str) -> None:
             "admission.tolerations=[{operator: Exists, platforms: [linuks/arm64]}]",
             "admission.tolerations[0].platforms: 'linuks/arm64': no node has the operating system 'linuks'; is it",
         ),
+        (
+            "scheduler.assume=[linux/arm64/v46]",
+            "scheduler.assume: 'linux/arm64/v46': no node has the variant 'v46' of arm",
+        ),
+        (
+            "scheduler.assume=[linux/s390x/v2]",
+            "scheduler.assume: 'linux/s390x/v2': no node has the variant 'v2' of s390x",
+        ),
+        ("scheduler.assume=[linux/amd64/v3, linux/arm64/v9.2, linux/arm64/v8]", ""),
         ("scheduler.assume=[linux/zzzzz]", "scheduler.assume: 'linux/zzzzz': no node has the architecture 'zzzzz'"),
         ("placement.preference={aarch64: 1, x86_64: 2, riscv64: 3}", ""),
         ("scheduler.assume=[windows/amd64, linux/arm/v7, linux/armhf]", ""),

@@ -80,6 +80,9 @@ def test_the_pod_overrides_its_namespace_key_by_key(
         (PREFER, "linux/arm64"),
         (PREFER, "arm64,amd64"),
         (PREFER, "a" * 64),
+        (PREFER, "arm46"),
+        (PREFER, "true"),
+        (PREFER, "amd64" + " " * 262_000),
         (PREFER, "arm64\n"),
     ],
 )
