@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,8 +14,8 @@ from rich.table import Table
 
 from extender.cli.options import Assignments, ConfigFile
 from extender.cli.subjects import list_nodes, open_client
-from extender.cluster.client import ClusterClient
-from extender.cluster.workloads import POD, list_documents
+from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.cluster.workloads import POD, fetch_namespace_annotations, list_documents
 from extender.config.reading import read_config
 from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
@@ -33,6 +33,7 @@ from extender.reports.running import (
     RunningContainer,
     RunningReport,
     Symptom,
+    is_counted,
     references_of,
     report_running,
 )
@@ -89,8 +90,10 @@ async def _report(namespace: str, settings: Config) -> RunningReport:
     try:
         nodes = await list_nodes(client)
         pods = await _list_pods(client, namespace)
-        async with open_pod_resolver(settings, UnwatchedCluster(client, {})) as pod_resolver:
-            found = await look_up(pods, pod_resolver)
+        annotations = await _namespace_annotations(client, namespace)
+        async with open_pod_resolver(settings, UnwatchedCluster(client, annotations)) as pod_resolver:
+            counted = [pod for pod in pods if is_counted(pod, _overrides_of(pod, pod_resolver), pod_resolver.policy)]
+            found = await look_up(counted, pod_resolver)
         return report_running(found, nodes, policy_of(settings).compatibility, settings.placement.level_label)
     except ClusterError as exc:
         raise ConfigError(str(exc)) from exc
@@ -102,6 +105,19 @@ async def _list_pods(client: ClusterClient, namespace: str) -> list[ReportedPod]
     """The pods of the namespace, or of all if it is empty, that are bound to a node."""
     path = POD.path(namespace)
     return [pod async for raw in list_documents(client, path) if (pod := _POD.decode(raw)).spec.node_name]
+
+
+async def _namespace_annotations(client: ClusterClient, namespace: str) -> Mapping[str, Mapping[str, str]]:
+    """None where they may not be read."""
+    try:
+        return await fetch_namespace_annotations(client, namespace)
+    except ClusterRefused:
+        return {}
+
+
+def _overrides_of(pod: ReportedPod, pod_resolver: PodResolver) -> Overrides:
+    named = Pod(metadata=pod.metadata, spec=pod.spec)
+    return pod_resolver.overrides_of(named, pod.metadata.namespace or "", b"")
 
 
 async def look_up(pods: Sequence[ReportedPod], pod_resolver: PodResolver) -> list[PodImages]:

@@ -28,8 +28,8 @@ from extender.metrics import counter
 from extender.outlets.pod_events import PodEvents
 from extender.outlets.pod_resolver import PodQuestion, PodResolver
 from extender.outlets.request_nodes import NodeView
-from extender.placement.annotations import Mode
 from extender.placement.facts import ImageFact, PodImage, fact_of, facts_of, images_of
+from extender.placement.policy import is_ignored
 from extender.placement.reasons import platforms_text
 from extender.reports.drift import DriftChange, drift_text, gained_platforms, lost_platform
 from extender.resolver.image_cache import CachedImage, MovedTag
@@ -238,7 +238,9 @@ class DriftWatch:
             pod = _decode(_POD, document)
             namespace = pod.metadata.namespace or ""
             overrides = self._pod_resolver.overrides_of(pod, namespace, b"")
-            if overrides.mode is Mode.IGNORE or not self._is_wanted(pod, wanted):
+            if pod.spec is None or is_ignored(pod.spec, overrides, self._pod_resolver.policy):
+                continue
+            if not self._is_wanted(pod, wanted):
                 continue
             question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)
             key = (question.images, question.keyring.identity, namespace)

@@ -10,8 +10,8 @@ import msgspec
 
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, Platform, runs_on
-from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import NO_PREFERENCE, POD_KEYS, Annotations, Choice, Overrides, read_overrides
+from extender.kubernetes.core_v1 import Pod, PodSpec
+from extender.placement.annotations import NO_PREFERENCE, POD_KEYS, Annotations, Choice, Mode, Overrides, read_overrides
 from extender.placement.facts import ImageFact, Pending, RunsOn, Unknown
 from extender.placement.preferred_nodes import EVERY_NODE, NodeConditions
 from extender.placement.shares import point_of
@@ -62,6 +62,11 @@ def is_exempt(pod: Pod, policy: Policy) -> bool:
     return pod.spec is not None and (
         bool(pod.spec.node_name) or pod.spec.runtime_class_name in policy.ignore_runtime_classes
     )
+
+
+def is_ignored(spec: PodSpec, overrides: Overrides, policy: Policy) -> bool:
+    """Whether no report counts what becomes of the pod: by its mode, or by an ignored RuntimeClass."""
+    return overrides.mode is Mode.IGNORE or spec.runtime_class_name in policy.ignore_runtime_classes
 
 
 def template_key(pod: Pod) -> Hashable | None:

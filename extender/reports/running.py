@@ -28,8 +28,9 @@ from extender.kubernetes.reported_v1 import (
     ReportedPod,
 )
 from extender.placement.affinity import ARCHITECTURE, OPERATING_SYSTEM
-from extender.placement.annotations import PREFIX
+from extender.placement.annotations import PREFIX, Overrides
 from extender.placement.nodes import name_of_node, platform_of_node
+from extender.placement.policy import Policy, is_ignored
 from extender.placement.reasons import platforms_text
 
 SCHEMA = f"{PREFIX}running/v1"
@@ -138,6 +139,12 @@ def references_of(pod: ReportedPod) -> list[str]:
     """The images to look up for a pod: as it names them, and as the runtime reports them by digest."""
     found = dict.fromkeys(reference for use in _uses(pod) for reference in (use.container.image or "", _reported(use)))
     return [reference for reference in found if reference]
+
+
+def is_counted(pod: ReportedPod, overrides: Overrides, policy: Policy) -> bool:
+    """Whether the pod is bound to a node, has not finished, and is not ignored."""
+    is_finished = pod.status.phase in ("Succeeded", "Failed")
+    return bool(pod.spec.node_name) and not is_finished and not is_ignored(pod.spec, overrides, policy)
 
 
 def report_running(

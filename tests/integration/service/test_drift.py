@@ -124,8 +124,12 @@ async def test_a_platform_that_running_pods_need_is_missed(api: ApiServer, tmp_p
             api.put(PODS, owned(pod(name, image, on, "Running"), "ReplicaSet", "web-5d4f8c7b9f"))
         api.put(PODS, owned(pod("done", image, "arm", "Succeeded"), "Job", "done", "batch/v1"))
         api.put(PODS, owned(pod("other", f"{registry.host}/other:latest", "arm", "Running"), "StatefulSet", "other"))
+        ignored = owned(pod("wasm", image, "arm", "Running"), "StatefulSet", "wasm")
+        ignored["spec"]["runtimeClassName"] = "wasm"
+        api.put(PODS, ignored)
+        ignoring = "placement.ignore_runtime_classes=[wasm]"
         counted = Counted()
-        async with using(api, tmp_path, image, registries=(registry.host,)) as (_, ask):
+        async with using(api, tmp_path, image, ignoring, registries=(registry.host,)) as (_, ask):
             after = registry.add_index("web", "latest", [AMD64])
             with structlog.testing.capture_logs() as lines:
                 await ask()

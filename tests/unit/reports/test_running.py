@@ -10,12 +10,15 @@ from extender.images.content import Cause, Failure
 from extender.images.manifest import Image, Kind, PlatformEntry
 from extender.images.platform import Compatibility, parse_platform
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedPod
+from extender.placement.annotations import Mode, Overrides
+from extender.placement.policy import Policy
 from extender.reports.running import (
     Certainty,
     PodImages,
     RunningContainer,
     RunningReport,
     Symptom,
+    is_counted,
     references_of,
     report_running,
 )
@@ -247,3 +250,24 @@ def test_the_report_is_json() -> None:
     """And comes back whole."""
     report = told(pod("arm64", status("a")), {APP: manifest("a", AMD64)})
     assert msgspec.json.decode(msgspec.json.encode(report), type=RunningReport) == report
+
+
+@pytest.mark.parametrize(
+    ("spec", "phase", "mode", "counts"),
+    [
+        ({"nodeName": "amd64"}, "Running", Mode.ENFORCE, True),
+        ({"nodeName": "amd64"}, "Pending", Mode.OBSERVE, True),
+        ({"nodeName": "amd64"}, None, Mode.ENFORCE, True),
+        ({"nodeName": "amd64"}, "Succeeded", Mode.ENFORCE, False),
+        ({"nodeName": "amd64"}, "Failed", Mode.ENFORCE, False),
+        ({"nodeName": "amd64"}, "Running", Mode.IGNORE, False),
+        ({"nodeName": "amd64", "runtimeClassName": "wasm"}, "Running", Mode.ENFORCE, False),
+        ({"nodeName": "amd64", "runtimeClassName": "gvisor"}, "Running", Mode.ENFORCE, True),
+        ({}, "Pending", Mode.ENFORCE, False),
+    ],
+)
+def test_what_counts(spec: dict[str, str], phase: str | None, mode: Mode, counts: bool) -> None:
+    """A finished pod starts nowhere again, and what the operator or the author ignores is no fault."""
+    policy = Policy(ignore_runtime_classes=frozenset(("wasm",)))
+    found = msgspec.convert({"spec": spec, "status": {"phase": phase}}, ReportedPod)
+    assert is_counted(found, Overrides(mode=mode), policy) is counts

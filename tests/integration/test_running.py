@@ -1,0 +1,46 @@
+"""`running` as a user runs it, on an API server that has pods of each kind."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from extender.cluster.namespaces import NAMESPACES
+from extender.cluster.nodes import NODES
+from extender.cluster.pods import PODS
+from extender.demo.registry import EmbeddedRegistry
+from tests.integration.cluster.api_server import namespace, node, pod, serve_api, write_kubeconfig
+
+AMD64 = "linux/amd64"
+
+
+async def test_finished_and_ignored_pods_raise_no_alarm(tmp_path: Path) -> None:
+    """A Job that has ended, a RuntimeClass that the operator ignores, a pod and a namespace whose author opts out."""
+    async with EmbeddedRegistry() as registry, serve_api() as api:
+        registry.add_index("web", "1.0", [AMD64])
+        api.put(NODES.path, node("arm", "arm64"))
+        for each in (namespace("default"), namespace("old", mode="ignore")):
+            api.put(NAMESPACES.path, each)
+        made: dict[str, dict[str, Any]] = {
+            name: pod(name, f"{registry.host}/web:1.0", "arm", "Running")
+            for name in ("wrong", "wasm", "opted-out", "of-a-namespace")
+        }
+        made["done"] = pod("done", f"{registry.host}/web:1.0", "arm", "Succeeded")
+        made["wasm"]["spec"]["runtimeClassName"] = "wasm"
+        made["opted-out"]["metadata"]["annotations"] = {"multiarch-extender.io/mode": "ignore"}
+        made["of-a-namespace"]["metadata"]["namespace"] = "old"
+        for each in made.values():
+            api.put(PODS, each)
+        settings = (
+            f"registry.plain_http=['{registry.host}']", f"registry.allow=['{registry.host}']",
+            f"cluster.kubeconfig='{write_kubeconfig(api, tmp_path)}'", "placement.ignore_runtime_classes=[wasm]",
+        )  # fmt: skip
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "extender", "running", "-A", "-o", "json",
+            *(argument for each in settings for argument in ("--set", each)),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, err) == (1, b"")
+    assert [each["pod"] for each in json.loads(out)["containers"]] == ["wrong"]
