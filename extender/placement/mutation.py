@@ -183,8 +183,11 @@ class Mutator:
         overrides: Overrides,
         cluster: frozenset[Platform] = frozenset(),
     ) -> Mutation:
-        """The response of `mutate`, which is not kept, for a pod that is reported on and not created."""
-        return self._decide(read_creation(pod, images, facts, overrides, cluster))
+        """The response of `mutate`, which is not kept, for a pod that is reported on and not created.
+
+        It is held where the settings say so: that somebody lets pods go is not looked into.
+        """
+        return self._decide(read_creation(pod, images, facts, overrides, cluster, may_hold=True))
 
     def _decide(self, creation: Creation) -> Mutation:
         """Takes back what an earlier pass recorded and adds what applies now; the difference is the patch.

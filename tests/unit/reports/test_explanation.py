@@ -10,8 +10,10 @@ from extender.images.content import Answer, Cause, Content, Evidence, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
+from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import REASON, Mode, read_overrides
 from extender.placement.facts import facts_of, images_of
+from extender.placement.gate import GatePolicy, UnknownImages
 from extender.placement.mutation import Mutator
 from extender.placement.patch import apply
 from extender.placement.planning import AdmissionPolicy
@@ -103,6 +105,15 @@ def test_an_image_is_shown_with_its_users_and_its_evidence() -> None:
     assert (first.used_by, first.state, first.platforms) == (["container c0", "sidecar s"], "known", [AMD64])
     assert (first.credential, first.age_seconds, first.is_fresh) == ("anonymous", 3.1, True)
     assert (second.used_by, second.state, second.platforms) == (["volume v"], "anywhere", None)
+
+
+def test_a_pod_that_would_be_held_is_said_to_be_held() -> None:
+    """By the settings, of which the gate controller that lets it go is a part."""
+    admission = AdmissionPolicy(node_affinity=AffinityMode.REQUIRED, gate=GatePolicy(unknown=UnknownImages.GATE))
+    said = told(pod(), Failure(Cause.UNAVAILABLE, "its registry does not answer"), admission=admission, is_live=False)
+    assert said.webhook.outcome == "gated"
+    assert said.annotation.endswith("; the pod is held until it is known")
+    assert not said.webhook.warnings
 
 
 def test_an_unknown_image_is_no_answer() -> None:
