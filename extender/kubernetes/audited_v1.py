@@ -50,6 +50,7 @@ class AuditedSpec(PodSpec, frozen=True):
     resources: ResourceRequirements | None = None
     overhead: Quantities | None = None
     service_account_name: str | None = None
+    host_network: bool | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] | None = None

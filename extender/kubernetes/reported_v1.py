@@ -125,6 +125,7 @@ class NamedSpec(CreatedSpec, frozen=True):
     init_containers: tuple[NamedContainer, ...] | None = None
     ephemeral_containers: tuple[NamedContainer, ...] | None = None
     volumes: tuple[NamedVolume, ...] | None = None
+    host_network: bool | None = None
 
 
 class NamedPod(CreatedPod, frozen=True):

@@ -67,6 +67,23 @@ def demands_of(spec: CreatedSpec) -> NodeDemands:
     )
 
 
+_NODE = "node.kubernetes.io/"
+_GIVEN_TO_DAEMON_PODS = tuple(
+    Toleration(key=f"{_NODE}{name}", operator="Exists", effect=effect)
+    for name, effect in (
+        ("not-ready", "NoExecute"), ("unreachable", "NoExecute"), ("disk-pressure", "NoSchedule"),
+        ("memory-pressure", "NoSchedule"), ("pid-pressure", "NoSchedule"), ("unschedulable", "NoSchedule"),
+    )
+)  # fmt: skip
+_GIVEN_ON_HOST_NETWORK = Toleration(key=f"{_NODE}network-unavailable", operator="Exists", effect="NoSchedule")
+
+
+def as_daemon_pods(demands: NodeDemands, *, host_network: bool) -> NodeDemands:
+    """The demands of a DaemonSet's pods: its controller gives them tolerations (pkg/controller/daemon/util)."""
+    given = (*_GIVEN_TO_DAEMON_PODS, *([_GIVEN_ON_HOST_NETWORK] if host_network else ()))
+    return msgspec.structs.replace(demands, tolerations=(*demands.tolerations, *given))
+
+
 def obstacles(demands: NodeDemands, node: ReportedNode) -> tuple[Obstacle, ...]:
     """Why kube-scheduler refuses the node, in the order of its rules; empty if it does not."""
     labels = (node.metadata and node.metadata.labels) or {}

@@ -13,7 +13,7 @@ from extender.images.content import Answer, Cause
 from extender.images.platform import Platform, runs_on
 from extender.images.reference import parse_reference
 from extender.kubernetes.audited_v1 import AuditedNode
-from extender.kubernetes.core_v1 import NodeAffinity, NodeSelector, Taint
+from extender.kubernetes.core_v1 import NodeAffinity, NodeSelector
 from extender.placement.affinity import plan_required
 from extender.placement.annotations import MODE, Mode, read_overrides
 from extender.placement.facts import (
@@ -32,6 +32,8 @@ from extender.placement.node_match import (
     NodeDemands,
     Obstacle,
     Rule,
+    as_daemon_pods,
+    hard_taints,
     matches,
     obstacles,
     requirement_text,
@@ -67,15 +69,6 @@ _PUBLIC = frozenset(
      "mcr.microsoft.com", "registry.gitlab.com", "docker.elastic.co", "registry.access.redhat.com",
      "registry.redhat.io", "xpkg.upbound.io", "cgr.dev", "registry.suse.com", "lscr.io")
 )  # fmt: skip
-_GIVEN_TO_DAEMON_PODS = tuple(
-    Taint(f"node.kubernetes.io/{name}", None, effect)
-    for name, effect in (
-        ("not-ready", "NoExecute"), ("unreachable", "NoExecute"), ("disk-pressure", "NoSchedule"),
-        ("memory-pressure", "NoSchedule"), ("pid-pressure", "NoSchedule"), ("unschedulable", "NoSchedule"),
-        ("network-unavailable", "NoSchedule"),
-    )
-)  # fmt: skip
-"""Taints that the DaemonSet controller makes its pods tolerate (pkg/controller/daemon/util)."""
 
 
 class ImageEvidence(msgspec.Struct, frozen=True):
@@ -422,11 +415,12 @@ def _canonical(reference: str) -> str | None:
 def _demands(workload: Workload) -> NodeDemands:
     spec = workload.spec
     required = spec.affinity and spec.affinity.node_affinity and spec.affinity.node_affinity.required
-    return NodeDemands(
+    demands = NodeDemands(
         selector=spec.node_selector or {},
         terms=(required.node_selector_terms or ()) if required else None,
         tolerations=spec.tolerations or (),
     )
+    return as_daemon_pods(demands, host_network=spec.host_network is True) if workload.is_daemon_set else demands
 
 
 def _contradictions(target: Platform, demands: NodeDemands) -> Iterator[Obstacle]:
@@ -449,11 +443,9 @@ def _contradictions(target: Platform, demands: NodeDemands) -> Iterator[Obstacle
 
 
 def _untolerated(workload: Workload, node: AuditedNode) -> Iterator[str]:
-    given = {(taint.key, taint.effect) for taint in _GIVEN_TO_DAEMON_PODS}
-    for taint in (node.spec and node.spec.taints) or ():
-        if taint.effect not in ("NoSchedule", "NoExecute") or (taint.key, taint.effect) in given:
-            continue
-        if not any(tolerates(each, taint) for each in workload.spec.tolerations or ()):
+    given = _demands(workload).tolerations
+    for taint in hard_taints(node):
+        if not any(tolerates(each, taint) for each in given):
             yield taint_text(taint)
 
 

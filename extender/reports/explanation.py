@@ -16,7 +16,16 @@ from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
 from extender.placement.annotations import ADDED, MODE, PREFIX, REASON, Mode, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, Role, RunsOn, Unknown, facts_of
 from extender.placement.mutation import Mutation, Mutator
-from extender.placement.node_match import NodeDemands, Obstacle, Rule, demands_of, hard_taints, obstacles, taint_text
+from extender.placement.node_match import (
+    NodeDemands,
+    Obstacle,
+    Rule,
+    as_daemon_pods,
+    demands_of,
+    hard_taints,
+    obstacles,
+    taint_text,
+)
 from extender.placement.nodes import name_of_node, platform_of_node
 from extender.placement.patch import Operation
 from extender.placement.policy import Policy, is_exempt
@@ -208,6 +217,8 @@ def with_nodes(
     `spec` is that of the pod as kube-scheduler sees it. `is_assumed`: whether no cluster has these nodes.
     """
     demands = demands_of(spec)
+    if explanation.kind == "DaemonSet":
+        demands = as_daemon_pods(demands, host_network=spec.host_network is True)
     grouped: dict[tuple[str, tuple[Obstacle, ...], tuple[str, ...]], list[str]] = {}
     for node in nodes:
         platform = platform_of_node(node, level_label)

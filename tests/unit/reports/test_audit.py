@@ -130,6 +130,29 @@ def test_a_daemon_set_is_weighed_by_the_nodes_that_it_targets() -> None:
     assert "targets 1 nodes of linux/arm64" in next(each.message for each in report.findings if each.rule == told[0][0])
 
 
+@pytest.mark.parametrize(
+    ("taint", "spec", "answer"),
+    [
+        ("unschedulable", {}, "yes"),
+        ("memory-pressure", {}, "yes"),
+        ("network-unavailable", {"hostNetwork": True}, "yes"),
+        ("network-unavailable", {}, "no"),
+        ("out-of-service", {}, "no"),
+    ],
+)
+def test_what_its_controller_tolerates_keeps_no_daemon_set_from_a_node(
+    taint: str, spec: dict[str, Any], answer: str
+) -> None:
+    """Cordons and pressure are no findings, and nobody is to uncordon a node for it; a Deployment is kept away."""
+    blocked = node("arm64", "a", Taint(f"node.kubernetes.io/{taint}", None, "NoSchedule"))
+    if taint == "unschedulable":
+        blocked = msgspec.structs.replace(blocked, spec=ReportedNodeSpec(unschedulable=True))
+    daemon_set = deployment("agent", "multi:1", kind="DaemonSet", **spec)
+    report = audit(given(daemon_set, deployment("web", "multi:1"), nodes=[node("amd64"), blocked]))
+    assert answers(report) == {"agent": ["yes", answer], "web": ["yes", "no"]}
+    assert bool([each for each in report.findings if each.subject.startswith("DaemonSet/agent")]) is (answer == "no")
+
+
 def test_capacity_that_blocked_workloads_cannot_use_is_told_by_platform() -> None:
     """Sixteen cores of arm64, and one core's worth of workloads that cannot go there."""
     report = audit(given(deployment("a", "amd:1"), nodes=[node("amd64"), node("arm64", "a"), node("arm64", "b")]))

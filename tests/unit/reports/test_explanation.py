@@ -116,6 +116,17 @@ def test_a_pod_that_would_be_held_is_said_to_be_held() -> None:
     assert not said.webhook.warnings
 
 
+@pytest.mark.parametrize(("kind", "answer"), [("DaemonSet", NodeAnswer.YES), ("Deployment", NodeAnswer.NO)])
+def test_a_daemon_sets_pods_tolerate_a_cordon(kind: str, answer: NodeAnswer) -> None:
+    """Its controller has them do so; the template does not say it."""
+    cordoned = msgspec.convert({"metadata": {"name": "a"}, "spec": {"unschedulable": True}}, ReportedNode)
+    said = msgspec.structs.replace(told(pod(), built_for(AMD64)), kind=kind)
+    nodes = [msgspec.structs.replace(each, spec=cordoned.spec) for each in usual_nodes()]
+    found = with_nodes(said, NamedSpec(), nodes, "", is_assumed=False)
+    assert answers_of(found)[AMD64] is answer
+    assert any("uncordon" in remedy for remedy in found.remedies) is (kind == "Deployment")
+
+
 def test_an_unknown_image_is_no_answer() -> None:
     """Neither yes nor no; the cause and its cure are told."""
     said = told(pod(), Failure(Cause.DENIED, "its registry denies access"))
