@@ -132,7 +132,7 @@ def audit(given: AuditInput) -> Audit:
         images=images,
         workloads=workloads,
         findings=sorted(
-            (*auditor.image_findings(images), *_workload_findings(workloads), *auditor.torn(), *auditor.daemon_sets()),
+            (*auditor.image_findings(images), *auditor.obstructed(workloads), *auditor.torn(), *auditor.daemon_sets()),
             key=lambda each: (each.rule, each.subject, each.platform),
         ),
         problems=list(given.problems),
@@ -361,6 +361,14 @@ class _Auditor:
                 workloads = [workload for workload, _ in unknown]
                 yield _finding(FindingRule.IMAGE_UNKNOWN, "", image.reference, workloads, text, "warning", name)
 
+    def obstructed(self, workloads: Sequence[AuditedWorkload]) -> Iterator[Finding]:
+        """What a workload asks of nodes that keeps it from a platform on which its images run."""
+        for workload, audited in zip(self._given.workloads, workloads, strict=True):
+            for platform in audited.platforms:
+                for each in platform.blockers if platform.images is RunAnswer.YES else ():
+                    text, name = f"{workload} {each.text}", f"{_identity(workload)}:{each.subject}"
+                    yield _finding(each.rule, platform.platform, str(workload), [workload], text, "note", name)
+
     def torn(self) -> Iterator[Finding]:
         """The workloads whose images have no platform in common."""
         for workload, evidence in zip(self._given.workloads, self._given.evidence, strict=True):
@@ -368,7 +376,8 @@ class _Auditor:
             known = known_platforms(facts)
             if known and not common_platforms(facts, self._compatibility) and not self._why_skipped(workload):
                 text = f"{workload} can run nowhere: its images have no platform in common"
-                yield _finding(FindingRule.NO_COMMON_PLATFORM, "", str(workload), [workload], text, "error")
+                name = _identity(workload)
+                yield _finding(FindingRule.NO_COMMON_PLATFORM, "", str(workload), [workload], text, "error", name)
 
     def daemon_sets(self) -> Iterator[Finding]:
         """What keeps DaemonSets from nodes that they target: images, and taints that their pods do not tolerate."""
@@ -385,12 +394,12 @@ class _Auditor:
                 taints.update(_untolerated(workload, node))
             for platform, nodes in sorted(platforms.items()):
                 text = f"{workload} targets {nodes} nodes of {platform}, on which its images do not run"
-                yield _finding(
-                    FindingRule.DAEMON_SET_LACKS_PLATFORM, str(platform), str(workload), [workload], text, "error"
-                )
+                rule, name = FindingRule.DAEMON_SET_LACKS_PLATFORM, _identity(workload)
+                yield _finding(rule, str(platform), str(workload), [workload], text, "error", name)
             for taint, nodes in sorted(taints.items()):
                 text = f"{workload} targets {nodes} nodes with the taint {taint}, which it does not tolerate"
-                yield _finding(FindingRule.DAEMON_SET_TAINT, "", f"{workload} {taint}", [workload], text, "warning")
+                rule, name = FindingRule.DAEMON_SET_TAINT, f"{_identity(workload)} {taint}"
+                yield _finding(rule, "", f"{workload} {taint}", [workload], text, "warning", name)
 
 
 def _facts(workload: Workload, evidence: Sequence[ImageEvidence]) -> list[tuple[PodImage, ImageFact]]:
@@ -481,20 +490,9 @@ def _summary(index: int, platform: str, workloads: Sequence[AuditedWorkload]) ->
     )
 
 
-def _workload_findings(workloads: Sequence[AuditedWorkload]) -> Iterator[Finding]:
-    """What stands beside images: the rules of the workload itself."""
-    for workload in workloads:
-        name = f"{workload.namespace}/" * bool(workload.namespace) + f"{workload.kind}/{workload.name}"
-        for platform in workload.platforms:
-            for each in platform.blockers:
-                if each.rule in (FindingRule.IMAGE_LACKS_PLATFORM, FindingRule.IMAGE_UNKNOWN):
-                    continue
-                if platform.images is RunAnswer.YES:
-                    yield Finding(
-                        rule=each.rule, level="note", platform=platform.platform, subject=name, workloads=[name],
-                        sources=[workload.source] if workload.source else [], message=f"{name} {each.text}",
-                        fingerprint=f"{each.rule}:{platform.platform}:{name}:{each.subject}",
-                    )  # fmt: skip
+def _identity(workload: Workload) -> str:
+    """The workload's name in fingerprints, which no other workload has."""
+    return f"{workload}@{workload.namesake}" if workload.namesake else str(workload)
 
 
 def _is_unknown(fact: ImageFact) -> bool:

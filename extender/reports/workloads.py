@@ -3,6 +3,7 @@
 `WorkloadCollector` makes them of objects and pods in any order, from a cluster or from manifests.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeGuard
 
@@ -46,9 +47,11 @@ class ImageUse(msgspec.Struct, frozen=True, kw_only=True):
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """A workload: its uses of images, how many pods it wants, and what one of its pods requests.
 
-    `spec` tells where its pods may run. `managed_by` names the controller that owns the object itself, such as a custom
-    resource, and `source` the file and document it is from, empty for a cluster. `pods` is None for a DaemonSet that no
-    cluster runs: then one for each node that it targets.
+    `namesake` tells it from the first workload of its name, where manifests have several: it is empty for the first,
+    else the file, and the number among those of the name there. `spec` tells where its pods may run. `managed_by` names
+    the controller that owns the object itself, such as a custom resource, and `source` the file and document it is
+    from, empty for a cluster. `pods` is None for a DaemonSet that no cluster runs: then one for each node that it
+    targets.
     """
 
     key: WorkloadKey
@@ -60,6 +63,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: float = 0.0
     managed_by: str = ""
     source: str = ""
+    namesake: str = ""
 
     @property
     def is_daemon_set(self) -> bool:
@@ -190,8 +194,15 @@ class WorkloadCollector:
             top = self._top(key)
             if top not in found and each.pods != 0:
                 found[top] = msgspec.structs.replace(each, key=top, managed_by="")
-        namesakes = [each for each in self._namesakes.values() if self._top(each.key) == each.key]
-        return sorted((*found.values(), *namesakes), key=lambda each: each.key)
+        return sorted((*found.values(), *self._numbered_namesakes()), key=lambda each: each.key)
+
+    def _numbered_namesakes(self) -> Iterator[Workload]:
+        numbers = Counter[tuple[WorkloadKey, str]]()
+        for each in self._namesakes.values():
+            if self._top(each.key) == each.key:
+                file = each.source.rpartition(", document ")[0] or each.source
+                numbers[each.key, file] += 1
+                yield msgspec.structs.replace(each, namesake=f"{file}#{numbers[each.key, file]}")
 
     def _pods_of_tops(self) -> dict[WorkloadKey, _Pods]:
         joined: dict[WorkloadKey, _Pods] = {}

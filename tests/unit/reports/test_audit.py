@@ -18,6 +18,7 @@ from extender.reports.audit_report import Audit, NewerTag
 from extender.reports.workloads import WorkloadCollector
 
 AMD, ARM = parse_platform("linux/amd64"), parse_platform("linux/arm64")
+TAINT = Taint("pool", "arm", "NoSchedule")
 ANSWERS: dict[str, Answer] = {
     "amd": Content(Kind.MANIFEST, frozenset((AMD,)), states_platforms=False),
     "arm": Content(Kind.MANIFEST, frozenset((ARM,)), states_platforms=False),
@@ -151,6 +152,33 @@ def test_what_its_controller_tolerates_keeps_no_daemon_set_from_a_node(
     report = audit(given(daemon_set, deployment("web", "multi:1"), nodes=[node("amd64"), blocked]))
     assert answers(report) == {"agent": ["yes", answer], "web": ["yes", "no"]}
     assert bool([each for each in report.findings if each.subject.startswith("DaemonSet/agent")]) is (answer == "no")
+
+
+def test_no_two_objects_share_a_fingerprint() -> None:
+    """Objects of one name in two namespaces, files and documents: a baseline that has one does not pass the other."""
+    collector = WorkloadCollector()
+    pinned = {"nodeSelector": {"kubernetes.io/arch": "amd64"}}
+    sources = ["a.yaml, document 1", "a.yaml, document 2", "b.yaml, document 1"]
+    for namespace, source in [("", source) for source in sources] + [("shop", "c.yaml, document 1")]:
+        for kind in ("Deployment", "DaemonSet"):
+            manifest = deployment("web", "amd:1", "arm:1", "multi:1", kind=kind)
+            collector.add({**manifest, "metadata": {"name": "web", "namespace": namespace}}, source)
+            obstructed = deployment("pinned", "multi:1", kind=kind, **pinned)
+            collector.add({**obstructed, "metadata": {"name": "pinned", "namespace": namespace}}, source)
+    workloads = collector.workloads()
+    evidence = [[ImageEvidence(ANSWERS[image.reference[:-2]]) for image in each.images] for each in workloads]
+    nodes = [node("arm64", "a", TAINT)]
+    report = audit(AuditInput(workloads=workloads, evidence=evidence, policy=Policy(), nodes=nodes))
+    own = [each for each in report.findings if not each.rule.startswith("image-")]
+    fingerprints = [each.fingerprint for each in report.findings]
+    assert {each.rule.value for each in own} == {
+        "no-common-platform", "daemonset-lacks-platform", "daemonset-taint-not-tolerated", "selector-blocks",
+        "taint-not-tolerated",
+    }  # fmt: skip
+    assert len(own) == len({each.fingerprint for each in own}) > 16
+    assert len(set(fingerprints)) == len(fingerprints)
+    known = msgspec.structs.replace(report, findings=[each for each in report.findings if "@" not in each.fingerprint])
+    assert {each.sources[0] for each in new_findings(report, known)} == set(sources[1:])
 
 
 def test_capacity_that_blocked_workloads_cannot_use_is_told_by_platform() -> None:
