@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -28,7 +29,7 @@ _INFORMATION = "https://github.com/multiarch-extender/multiarch-extender/blob/ma
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _DOCUMENT = re.compile(r"(?P<file>.*), document (?P<number>\d+)")
-_MOST_ROWS = 20  # of a table in the terminal
+_MOST_LOCATIONS = 100  # of a finding in SARIF
 
 
 def write_json(report: Audit) -> str:
@@ -137,7 +138,6 @@ def write_sarif(report: Audit) -> str:
     Specification: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
     """
     rules = list(FindingRule)
-    sources = _sources(report)
     run = {
         "tool": {
             "driver": {
@@ -154,7 +154,7 @@ def write_sarif(report: Audit) -> str:
             "executionSuccessful": not report.is_partial,
             "toolExecutionNotifications": [{"level": "warning", "message": {"text": each}} for each in report.problems],
         }],
-        "results": [_sarif_result(finding, rules, sources) for finding in report.findings],
+        "results": [_sarif_result(finding, rules) for finding in report.findings],
     }  # fmt: skip
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
@@ -285,33 +285,24 @@ def _junit_unread(problem: str) -> str:
     return f'{head}<error type="not read" message="{_xml(problem)}"/></testcase>'
 
 
-def _sources(report: Audit) -> Mapping[str, list[str]]:
-    """The documents of the workloads of each name."""
-    found: dict[str, list[str]] = {}
-    for workload in report.workloads:
-        if workload.source:
-            found.setdefault(_name(workload), []).append(workload.source)
-    return found
-
-
-def _sarif_result(finding: Finding, rules: list[FindingRule], sources: Mapping[str, list[str]]) -> dict[str, Any]:
-    of_workloads = (source for name in finding.workloads for source in sources.get(name, ()))
-    named = dict.fromkeys((*finding.sources, *of_workloads))
-    locations = [_sarif_location(source) for source in named] or [
-        {"logicalLocations": [{"fullyQualifiedName": name, "kind": "resource"}]} for name in finding.workloads
-    ]
+def _sarif_result(finding: Finding, rules: list[FindingRule]) -> dict[str, Any]:
+    places = list(zip_longest(finding.workloads, finding.sources, fillvalue=""))
+    more = len(places) - _MOST_LOCATIONS
     return {
         "ruleId": finding.rule.value,
         "ruleIndex": rules.index(finding.rule),
         "level": finding.level,
-        "message": {"text": finding.message},
-        "locations": locations[:10],
+        "message": {"text": finding.message + (f" (and {more} more workloads)" if more > 0 else "")},
+        "locations": [_sarif_location(*place) for place in places[:_MOST_LOCATIONS]],
         "partialFingerprints": {"multiarchExtender/v1": finding.fingerprint},
     }
 
 
-def _sarif_location(source: str) -> dict[str, Any]:
+def _sarif_location(workload: str, source: str) -> dict[str, Any]:
+    logical = {"logicalLocations": [{"fullyQualifiedName": workload, "kind": "resource"}]}
+    if not source:
+        return logical
     found = _DOCUMENT.fullmatch(source)
     path = found["file"] if found else source
     uri = path.replace("%", "%25").replace(" ", "%20").replace("\\", "/")
-    return {"physicalLocation": {"artifactLocation": {"uri": uri}}, "message": {"text": source}}
+    return {"physicalLocation": {"artifactLocation": {"uri": uri}}, "message": {"text": source}, **logical}

@@ -166,6 +166,7 @@ class PlatformSummary(msgspec.Struct, frozen=True, kw_only=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is found. `fingerprint` stays the same as long as it is the same finding.
 
+    `workloads` are those that it concerns, and `sources` the document of each, where they are from manifests.
     `level` is error for a blocker, warning for what is unknown or for a DaemonSet's nodes, note for the rest.
     """
 

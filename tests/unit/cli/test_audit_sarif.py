@@ -1,0 +1,50 @@
+"""Where SARIF says that a finding is: the workload, and the document that it is from."""
+
+import json
+from typing import Any
+
+import pytest
+
+from extender.cli.audit_writers import write_sarif
+from extender.images.content import Content
+from extender.images.manifest import Kind
+from extender.images.platform import Platform
+from extender.placement.policy import Policy
+from extender.reports.audit import AuditInput, ImageEvidence, audit
+from extender.reports.workloads import WorkloadCollector
+
+
+def results(sources: list[str]) -> list[dict[str, Any]]:
+    """The results for a Deployment of each source, all of one image that is built only for amd64."""
+    collector = WorkloadCollector()
+    spec = {"containers": [{"name": "main", "image": "app:1"}]}
+    for number, source in enumerate(sources):
+        metadata = {"name": f"web-{number:03}", "namespace": "shop"}
+        collector.add({"kind": "Deployment", "metadata": metadata, "spec": {"template": {"spec": spec}}}, source)
+    workloads = collector.workloads()
+    content = Content(Kind.INDEX, frozenset({Platform("linux", "amd64")}), states_platforms=True)
+    evidence = [[ImageEvidence(content)] for _ in workloads]
+    found: list[dict[str, Any]] = json.loads(
+        write_sarif(audit(AuditInput(workloads=workloads, evidence=evidence, policy=Policy())))
+    )["runs"][0]["results"]
+    return found
+
+
+@pytest.mark.parametrize("source", ["standard input, document 3", "charts/web.yaml, document 3"])
+def test_the_workload_is_named_beside_its_document(source: str) -> None:
+    """Nothing else tells what is meant where many documents come from standard input."""
+    [result] = results([source])
+    [location] = result["locations"]
+    assert location["logicalLocations"] == [{"fullyQualifiedName": "shop/Deployment/web-000", "kind": "resource"}]
+    assert location["message"]["text"] == source
+    uri = source.partition(",")[0].replace(" ", "%20")
+    assert location["physicalLocation"]["artifactLocation"]["uri"] == uri
+
+
+@pytest.mark.parametrize(("number", "text"), [(100, "only for linux/amd64"), (103, "(and 3 more workloads)")])
+def test_a_hundred_places_are_named_and_the_others_counted(number: int, text: str) -> None:
+    """In the order of the workloads."""
+    [result] = results([f"web.yaml, document {at}" for at in range(number)])
+    named = [location["logicalLocations"][0]["fullyQualifiedName"] for location in result["locations"]]
+    assert named == [f"shop/Deployment/web-{at:03}" for at in range(100)]
+    assert result["message"]["text"].endswith(text)
