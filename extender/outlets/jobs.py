@@ -25,7 +25,7 @@ from extender.kubernetes.core_v1 import CreatedPod
 from extender.metrics import counter
 from extender.outlets.pod_resolver import PodQuestion
 from extender.outlets.pod_reviews import PodReviews
-from extender.placement.gate import GatePolicy, UnknownImages
+from extender.placement.gate import GatePolicy
 from extender.placement.mutation import AdmissionOutcome, Mutation
 from extender.placement.planning import AdmissionPolicy
 from extender.server.routes import Reply
@@ -71,11 +71,9 @@ def for_templates(admission: AdmissionPolicy) -> AdmissionPolicy:
     """The operator's settings as they hold for templates.
 
     No template gets a gate, which would hold each of its pods, or a scheduler's name. One with an image that is not
-    known is left as it is: its pods are decided about when they are created.
+    known is left as it is, and nothing is assumed: its pods are decided about when they are created.
     """
-    if admission.gate.unknown is UnknownImages.GATE:
-        admission = msgspec.structs.replace(admission, gate=GatePolicy())
-    return msgspec.structs.replace(admission, scheduler_name="")
+    return msgspec.structs.replace(admission, gate=GatePolicy(may_assume=False), scheduler_name="")
 
 
 class JobAdmission:

@@ -70,12 +70,12 @@ Unresolved = tuple[PodImage, Pending | Unknown]
 class GatePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's choices for images that are not known when a pod is created.
 
-    `may_assume`: whether the operator names platforms to assume, and has required affinity written.
+    `may_assume`: whether an assumption may be written, where the operator names platforms to assume.
     """
 
     unknown: UnknownImages = UnknownImages.PASS
     after: AfterGate = AfterGate.PASS
-    may_assume: bool = False
+    may_assume: bool = True
 
     def choose(self, fact: Pending | Unknown, overrides: Overrides, *, expired: bool = False) -> UnknownImages:
         """What to do about one image. Without anything to assume, `assume` passes.

@@ -79,7 +79,8 @@ class Planner:
         self._admission = admission
         self._intersections = PlatformIntersections(policy.compatibility, admission.tolerations)
         self._keys = frozenset(rule.key for rule in admission.tolerations)
-        self._gate = msgspec.structs.replace(gate, may_assume=bool(mode.required and policy.assume))
+        may_assume = gate.may_assume and mode.required and bool(policy.assume)
+        self._gate = msgspec.structs.replace(gate, may_assume=may_assume)
 
     def treat(self, creation: Creation, *, expired: bool = False) -> Treatment:
         """What is done about the pod's images that are not known; `expired`: it was held long enough."""

@@ -261,6 +261,20 @@ async def test_other_jobs_are_left_as_they_are(
     assert response["patch"] == []
 
 
+@pytest.mark.parametrize("annotations", [{}, {"multiarch-extender.io/unknown": "assume"}], ids=["setting", "author"])
+async def test_no_assumption_is_put_into_a_template(
+    start_service: StartService, images: EmbeddedRegistry, annotations: Json
+) -> None:
+    """A queue plans by the template for as long as the Job waits; pods are decided about when they are created."""
+    settings = [] if annotations else ["admission.unknown=assume"]
+    caller = await start_service(REQUIRED, "admission.wait_seconds=0.2", *settings, plain_http=images.host)
+    created = job(f"{images.host}/absent:1")
+    created["spec"]["template"]["metadata"]["annotations"] = annotations
+    assert (await reviewed_job(caller, created))[0]["patch"] == []
+    alone = {"apiVersion": "v1", "kind": "Pod", **created["spec"]["template"]}
+    assert (await caller.review(alone))["patch"] != []
+
+
 async def test_anything_but_a_job_is_allowed_as_it_is_at_the_path_of_jobs(
     start_service: StartService, images: EmbeddedRegistry
 ) -> None:
