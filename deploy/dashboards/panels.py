@@ -145,7 +145,7 @@ AT_WORK = Row(
         Panel(
             "Pods under observe, by what would have become of them",
             "What enforcing would do to the pods that are only observed (placement.mode or the annotation).",
-            "`multiarch-extender audit --observed` lists them by workload.",
+            "The API server's audit log names them: the annotation would-be.",
             (_rate("multiarch_observed_admissions_total", "outcome"),),
             unit="reqps",
         ),

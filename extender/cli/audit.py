@@ -16,7 +16,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from extender.cli.audit_writers import WRITERS
 from extender.cli.json_schema import schema_of
 from extender.cli.manifest_files import read_manifests
-from extender.cli.observed import ObservedSource, show_observed
 from extender.cli.options import Assignments, ConfigFile
 from extender.cli.platform_option import required_platforms
 from extender.cluster.client import ClusterClient, open_cluster
@@ -87,18 +86,6 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
         typer.Option(metavar="PREFIX", help="Images under it, such as registry.example.com/team/, are your own."),
     ] = None,
     newer: Annotated[bool, typer.Option(help="Look for newer tags of images that block.")] = True,
-    observed: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL", help="Show what a service has observed under mode observe. Repeat it for replicas."
-        ),
-    ] = None,
-    token_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Bearer token for --observed; default: that of the kubeconfig.")
-    ] = None,
-    ca_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="PEM file of the authority of the certificate for --observed.")
-    ] = None,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FORMAT", help=f"How to print: {', '.join(WRITERS)}.")
     ] = "table",
@@ -113,19 +100,6 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
 
     Example: helm template ./chart | multiarch-extender audit -f - --require linux/arm64
     """
-    if observed:
-        if manifests or images or require or baseline:
-            raise ConfigError("--observed tells of pods of a cluster; leave out -f, --images, --require and --baseline")
-        source = ObservedSource(
-            urls=observed,
-            namespace=namespace,
-            token_file=token_file,
-            ca_file=ca_file,
-            kubeconfig=kubeconfig,
-            context=context,
-        )
-        show_observed(source, output, lambda: read_config(file, assignments or ()), is_schema=schema)
-        return
     if schema:
         print(schema_of(Audit))
         return

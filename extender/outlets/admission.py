@@ -20,11 +20,10 @@ from extender.kubernetes.admission_v1 import (
 )
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.metrics import counter
-from extender.outlets.observations import ObservedPods
 from extender.outlets.pod_resolver import PodQuestion
 from extender.outlets.pod_reviews import PodReviews
 from extender.placement.canary import mark_canary
-from extender.placement.mutation import AdmissionOutcome, Mutation, ObservedOutcome
+from extender.placement.mutation import AdmissionOutcome, Mutation
 from extender.placement.reasons import shown_reference
 from extender.server.routes import Reply
 
@@ -37,6 +36,14 @@ ADMISSIONS = counter(
     "unreadable: not the Pod that we know; canary: a dry run of ours.",
     "outcome",
     (*AdmissionOutcome, _SKIPPED, _UNREADABLE, _CANARY),
+)
+
+_WOULD_BE = tuple(each for each in AdmissionOutcome if each not in ("observed", "ignored", "left_alone"))
+OBSERVED_ADMISSIONS = counter(
+    "multiarch_observed_admissions_total",
+    "Pods under observe that were created, by what would have become of them.",
+    "outcome",
+    _WOULD_BE,
 )
 
 WAITING = declare_budget(
@@ -64,15 +71,11 @@ class _PodCreation(msgspec.Struct, frozen=True):
 class PodAdmission:
     """Answers reviews of pods that are being created.
 
-    `observed_pods` collects what would have become of pods that are only observed. `installation` is the name by which
-    canaries are marked.
+    `installation` is the name by which canaries are marked.
     """
 
-    def __init__(
-        self, reviews: PodReviews, observed_pods: ObservedPods | None = None, *, installation: str = ""
-    ) -> None:
+    def __init__(self, reviews: PodReviews, *, installation: str = "") -> None:
         self._reviews = reviews
-        self._observed_pods = observed_pods
         self._installation = installation
 
     async def review(self, body: bytes) -> Reply:
@@ -127,14 +130,9 @@ class PodAdmission:
             return _unreadable(creation.review, exc)
         if mutation.unresolved:
             _log_unresolved(creation, mutation)
-        if mutation.observed:
-            self._observe(creation, mutation.observed)
+        if mutation.would_be and not creation.review.request.dry_run:
+            OBSERVED_ADMISSIONS[mutation.would_be].inc()
         return _reply(creation.review, mutation)
-
-    def _observe(self, creation: _PodCreation, would: ObservedOutcome) -> None:
-        request = creation.review.request
-        if self._observed_pods and not request.dry_run:
-            self._observed_pods.note_review(creation.pod, request.namespace or "default", would)
 
 
 def _reply(review: AdmissionReview, mutation: Mutation) -> Reply:

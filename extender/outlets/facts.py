@@ -22,12 +22,11 @@ from extender.kubernetes.externaldata_v1beta1 import API_VERSION, Item, Provider
 from extender.kubernetes.pod_templates import KubernetesObject, node_of, pod_of
 from extender.kubernetes.reported_v1 import NamedPod
 from extender.outlets.explaining import PodExplainer
-from extender.outlets.observations import ObservedPods
 from extender.outlets.pod_resolver import PodResolver
 from extender.placement.facts import Pending, PodImage, RunsOn, Unknown, fact_of
 from extender.reports.explanation import Subject
 from extender.resolver.image_cache import ImageQuery
-from extender.server.authenticated import ANSWER_SECONDS, RefusedCaller
+from extender.server.authenticated import RefusedCaller
 from extender.turns import Interest, TurnLost, Turns, set_interest
 
 T = TypeVar("T")
@@ -55,14 +54,6 @@ _QUESTIONS = declare_budget(
     most_each=64,
     why=f"one for each connection; {_PER_SECOND:g} begin in a second, since each takes 0.4 ms of processor time, even "
     "one that is refused, and 1,500 a second doubled the latency of reviews; addresses take turns",
-)
-_OBSERVED = declare_budget(
-    "outlets.facts.observed",
-    unit=f"workloads in answers about observed pods, by user, each for {ANSWER_SECONDS:g} s",
-    total=30_000,
-    most_each=10_000,
-    why="two answers about the most workloads, or five to different users; each takes 50 ms of processor time, and up "
-    f"to 17 MB for as long as the caller takes to read it, {ANSWER_SECONDS:g} s at most",
 )
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
 _POD = msgspec.json.Decoder(NamedPod)
@@ -97,7 +88,7 @@ _ASKED_IMAGES = msgspec.json.Decoder(AskedImages)
 
 
 class FactsOutlet:
-    """Answers `/explain`, `/facts` and `/observed`. `platforms` gives those of the cluster's nodes.
+    """Answers `/explain` and `/facts`. `platforms` gives those of the cluster's nodes.
 
     `wait_seconds` is how long a question about an image waits for its lookup.
     """
@@ -108,7 +99,6 @@ class FactsOutlet:
         pod_resolver: PodResolver,
         access: CallerAccess,
         *,
-        observed_pods: ObservedPods,
         platforms: Callable[[], frozenset[Platform]],
         wait_seconds: float,
         clock: Callable[[], float],
@@ -117,12 +107,11 @@ class FactsOutlet:
         self._explainer = explainer
         self._pod_resolver = pod_resolver
         self._access = access
-        self._observed_pods = observed_pods
         self._platforms = platforms
         self._wait_seconds = wait_seconds
         self._clock = clock
         self._questions = Turns(_QUESTIONS, clock, per_second=_PER_SECOND)
-        self._lookups, self._observed = Budget(_LOOKUPS), Budget(_OBSERVED)
+        self._lookups = Budget(_LOOKUPS)
 
     async def identify(self, token: str, address: str) -> UserInfo | None:
         """Whose the token is, when it is the turn of `address`; None if it is nobody's.
@@ -219,23 +208,6 @@ class FactsOutlet:
             async with _refusing_when_busy(), self._access.turn(user):
                 await resolver.resolve_all(images, keyring, self._wait_seconds)
         return [_facts(image.reference, resolver.evidence(image, keyring)) for image in images]
-
-    async def observed(self, user: UserInfo, query: Mapping[str, str]) -> bytes:
-        """What would have become of observed pods, in `namespace` or, without it, in every namespace.
-
-        Raises:
-            RefusedCaller: the caller may not get pods there, or too much is being told.
-            ClusterError: the cluster could not be asked.
-        """
-        if unknown := sorted(query.keys() - {"namespace"}):
-            raise RefusedCaller(400, f"there is no parameter {unknown[0][:40]!r}; there is namespace")
-        namespace = query.get("namespace", "")
-        await self._require(user, namespace, "")
-        async with _refusing_when_busy(), self._access.turn(user):
-            number = self._observed_pods.count(namespace)
-            refusal = f"{number} workloads are to be told of, and too many others are; try again"
-            with _part_of(self._observed, user, number, ANSWER_SECONDS, refusal):
-                return await self._observed_pods.encode(namespace)
 
     async def _require(self, user: UserInfo, namespace: str, name: str) -> None:
         if not await self._may(user, namespace, name):

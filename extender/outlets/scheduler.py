@@ -26,7 +26,6 @@ from extender.kubernetes.extender_v1 import (
 from extender.metrics import counters
 from extender.outlets.decision_cache import DecisionCache
 from extender.outlets.first_seen import FirstSeen
-from extender.outlets.observations import ObservedPods
 from extender.outlets.pod_resolver import PodQuestion, PodResolver
 from extender.outlets.precomputed_scores import PrecomputedScores
 from extender.outlets.request_nodes import NodesNotKnown, NodeView, RequestNodes
@@ -92,9 +91,7 @@ class SchedulerVerbs:
         level_label: str,
         clock: Callable[[], float],
         may_read_secrets: bool = False,
-        observed_pods: ObservedPods | None = None,
     ) -> None:
-        self._observed_pods = observed_pods
         self._pod_resolver = pod_resolver
         self._policy = pod_resolver.policy
         self._filters_by_preference = pod_resolver.policy.preference_by is PreferenceBy.FILTER
@@ -292,19 +289,9 @@ class SchedulerVerbs:
     def _filtered(self, args: ExtenderArgs, decision: Decision, decided: DecidedAnswer[ExtenderFilterResult]) -> Reply:
         """The reply with the answer. Counts the verdicts; records what a pod that is only observed would have got."""
         _count("filter", decided.verdicts)
-        if not decision.enforced:
-            self._observe(args.pod, decision, decided)
-        return _filter_reply(decided.answer)
-
-    def _observe(self, pod: Pod, decision: Decision, decided: DecidedAnswer[ExtenderFilterResult]) -> None:
-        uid = _uid(pod)
         if decided.decided is not decided.answer:
-            refused = sum(number for verdict, number in decided.verdicts.items() if verdict in REFUSED)
-            left_out = decided.verdicts.get(Verdict.LEFT_OUT, 0)
-            reason = decision.refusal or decided.decided.error
-            log.info("pod.observed", pod=uid, refused=refused, left_out=left_out, reason=reason)
-        if self._observed_pods:
-            self._observed_pods.note_filter(pod, uid, _namespace_of(pod), decision, decided.verdicts)
+            _log_observed(args.pod, decision, decided)
+        return _filter_reply(decided.answer)
 
     def _has_no_preference(self, raw_pod: bytes, decision: Decision) -> bool:
         """Whether the pod names what takes away the preference of the decision. A microsecond for a usual pod."""
@@ -325,6 +312,13 @@ class SchedulerVerbs:
         if isinstance(gathered, PodQuestion):
             gathered = self._decide(args.pod, gathered, self._pod_resolver.peek(gathered))
         return _scores(args, nodes, gathered)
+
+
+def _log_observed(pod: Pod, decision: Decision, decided: DecidedAnswer[ExtenderFilterResult]) -> None:
+    refused = sum(number for verdict, number in decided.verdicts.items() if verdict in REFUSED)
+    left_out = decided.verdicts.get(Verdict.LEFT_OUT, 0)
+    reason = decision.refusal or decided.decided.error
+    log.info("pod.observed", pod=_uid(pod), refused=refused, left_out=left_out, reason=reason)
 
 
 def _namespace_of(pod: Pod) -> str:

@@ -26,11 +26,11 @@ from extender.placement.additions import (
 )
 from extender.placement.annotations import REASON, Mode, Overrides
 from extender.placement.creation import Creation, narrow, read_creation
-from extender.placement.facts import Fit, ImageFact, PodImage, RunsOn, fit, known_platforms, may_be_kept
+from extender.placement.facts import Fit, ImageFact, PodImage, fit, known_platforms, may_be_kept
 from extender.placement.gate import ImpossiblePods, Unresolved, has_gate, hold, is_gated, let_go
 from extender.placement.patch import JsonObject, Operation, diff, look
 from extender.placement.planning import AdmissionPolicy, PlannedAdditions, Planner
-from extender.placement.policy import Policy, is_exempt, kept_to
+from extender.placement.policy import Policy, is_exempt
 from extender.placement.reasons import held_text, passed_text, shown_reference
 from extender.tables import Table, declare_cache
 
@@ -61,24 +61,11 @@ class AdmissionOutcome(enum.StrEnum):
     EXEMPT = "left_alone"
 
 
-class ObservedOutcome(msgspec.Struct, frozen=True):
-    """What would have become of a pod that is only observed.
-
-    `platforms` are those to which it would be kept, None if it runs anywhere or nothing is known of it. `is_nowhere`:
-    no node of the cluster runs its images.
-    """
-
-    outcome: AdmissionOutcome
-    platforms: tuple[str, ...] | None
-    reason: str
-    is_nowhere: bool = False
-
-
 class Mutation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The response for one pod; `patch` is a JSON Patch document, empty for no change.
 
     `reason` is what the pod's annotation says. `unresolved` has the images of a pod that was let through without them.
-    `observed` is None for a pod that is not merely observed.
+    `would_be` is what enforcing would have made of a pod that is only observed; None for others.
     """
 
     outcome: AdmissionOutcome
@@ -87,7 +74,7 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     unresolved: tuple[Unresolved, ...] = ()
     warnings: tuple[str, ...] = ()
     audit_annotations: Mapping[str, str] = {}
-    observed: ObservedOutcome | None = None
+    would_be: AdmissionOutcome | None = None
 
     @functools.cached_property
     def fields(self) -> bytes:
@@ -252,9 +239,9 @@ class Mutator:
             patch = []
         elif outcome is AdmissionOutcome.PATCHED and not patch:
             outcome = AdmissionOutcome.UNCHANGED
-        would = self._observe(creation, verdict, outcome) if observed else None
-        if would:
-            audit |= _would_be(would)
+        would_be = outcome if observed else None
+        if would_be:
+            audit |= _would_annotations(would_be, verdict.reason)
             outcome, patch = AdmissionOutcome.OBSERVED, _letting_go(creation)
         return Mutation(
             outcome=outcome,
@@ -263,14 +250,8 @@ class Mutator:
             unresolved=() if observed else verdict.unresolved,
             warnings=(*creation.overrides.problems, *verdict.planned.warnings, *self._nowhere(creation)),
             audit_annotations=audit,
-            observed=would,
+            would_be=would_be,
         )
-
-    def _observe(self, creation: Creation, verdict: "_Judgement", outcome: AdmissionOutcome) -> ObservedOutcome:
-        assumed = (RunsOn(self._policy.assume),) if verdict.assumed else ()
-        facts = (*creation.facts, *assumed)
-        platforms = kept_to(facts, self._policy.compatibility)
-        return ObservedOutcome(outcome, platforms, verdict.reason, self._is_nowhere(facts, creation.cluster))
 
     def _nowhere(self, creation: Creation) -> Iterator[str]:
         if self._is_nowhere(creation.facts, creation.cluster):
@@ -313,12 +294,12 @@ class _Judgement(msgspec.Struct, frozen=True):
 _WOULD = {AdmissionOutcome.GATED: "would-hold", AdmissionOutcome.DENIED: "would-deny"}
 
 
-def _would_be(would: ObservedOutcome) -> dict[str, str]:
+def _would_annotations(outcome: AdmissionOutcome, reason: str) -> dict[str, str]:
     """The audit annotations of a pod that is only observed; none if nothing would have become of it."""
-    if would.outcome is AdmissionOutcome.UNCHANGED:
+    if outcome is AdmissionOutcome.UNCHANGED:
         return {}
-    said = {_WOULD[would.outcome]: would.reason} if would.outcome in _WOULD else {}
-    return {"would-be": would.outcome.value, **said}
+    said = {_WOULD.get(outcome, "would-annotate"): reason} if reason else {}
+    return {"would-be": outcome.value, **said}
 
 
 def _letting_go(creation: Creation) -> list[Operation]:

@@ -140,16 +140,6 @@ def common_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -
     )
 
 
-def kept_to(facts: Sequence[ImageFact], compatibility: Compatibility) -> tuple[str, ...] | None:
-    """The platforms to which known images keep a pod, sorted, 32 at most; None if they keep it to none."""
-    if not any(isinstance(fact, RunsOn) for fact in facts):
-        return None
-    return tuple(map(str, sorted(common_platforms(facts, compatibility))[:_MOST_TOLD]))
-
-
-_MOST_TOLD = 32  # usual images have ten at most
-
-
 def is_multi_arch(facts: Sequence[ImageFact], compatibility: Compatibility) -> bool:
     """Whether all images are known and their common platforms have at least two architectures."""
     return len(common_architectures(facts, compatibility)) >= 2

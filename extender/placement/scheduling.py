@@ -34,7 +34,7 @@ from extender.placement.facts import (
     may_be_kept,
 )
 from extender.placement.nodes import UNSEEN, NodePlatforms
-from extender.placement.policy import Policy, PreferenceBy, choice_for, is_multi_arch, kept_to, preference_for
+from extender.placement.policy import Policy, PreferenceBy, choice_for, is_multi_arch, preference_for
 from extender.placement.reasons import Constraint, refusal_text, retry_text
 from extender.tables import declare_cache
 
@@ -154,12 +154,6 @@ class Decision:
     def refusal(self) -> str:
         """The reason given for every refused node."""
         return refusal_text(self.constraints)
-
-    @functools.cached_property
-    def platforms(self) -> tuple[str, ...] | None:
-        """The platforms to which the pod is kept, as `kept_to` has them, assumed ones included."""
-        facts = [RunsOn(constraint.platforms) for constraint in self.constraints]
-        return kept_to(facts, self.policy.compatibility)
 
     def verdict(self, platform: Platform | None) -> Verdict:
         """The verdict on nodes of `platform`, None for nodes that state none. Computed once per platform."""

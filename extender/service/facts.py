@@ -10,7 +10,6 @@ from extender.errors import ConfigError
 from extender.kubernetes.externaldata_v1beta1 import encode_system_error
 from extender.outlets.explaining import PodExplainer
 from extender.outlets.facts import GATEKEEPER, FactsOutlet
-from extender.outlets.observations import ObservedPods
 from extender.outlets.pod_resolver import PodResolver
 from extender.server.authenticated import Post, authenticated_app
 from extender.service.cluster_view import ClusterView
@@ -19,10 +18,8 @@ from extender.service.policies import admission_policy_of
 LOOKUP_SECONDS = 1.5  # of an image that memory does not have; the API server's callers have some seconds
 
 
-def facts_app(
-    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, observed_pods: ObservedPods
-) -> web.Application:
-    """An application with `/explain`, `/facts`, `/facts/gatekeeper` and `/observed`.
+def facts_app(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> web.Application:
+    """An application with `/explain`, `/facts` and `/facts/gatekeeper`.
 
     Raises:
         ConfigError: no cluster is watched that could tell who asks.
@@ -34,7 +31,6 @@ def facts_app(
         PodExplainer(pod_resolver, admission_policy_of(config)),
         pod_resolver,
         access,
-        observed_pods=observed_pods,
         platforms=cluster_view.platforms,
         wait_seconds=LOOKUP_SECONDS,
         clock=time.monotonic,
@@ -46,5 +42,5 @@ def facts_app(
             "facts", outlet.provide, certified=GATEKEEPER if is_certified else None, problem=encode_system_error
         ),
     }
-    answers = {"/explain": outlet.explain, "/facts": outlet.facts, "/observed": outlet.observed}
+    answers = {"/explain": outlet.explain, "/facts": outlet.facts}
     return authenticated_app(answers, outlet.identify, posts)

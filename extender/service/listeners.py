@@ -16,7 +16,7 @@ from extender.service.background import FILE_CHECK_SECONDS, check_background
 from extender.service.cluster_view import ClusterView
 from extender.service.facts import facts_app
 from extender.service.limits import facts_limits
-from extender.service.outlets import OUTLETS, Outlet, open_observed_pods
+from extender.service.outlets import OUTLETS, Outlet
 
 OPERATIONS = "operations"
 METRICS = "metrics"
@@ -41,7 +41,6 @@ class Listeners:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._observed_pods = open_observed_pods(config)
         self._is_draining = False
         self._outlets: list[Listener] = []
         self._operations: list[Listener] = []
@@ -79,7 +78,7 @@ class Listeners:
         if not listen:
             return ""
         files = open_tls(outlet.name, outlet.tls(self._config))
-        routes = outlet.routes(self._config, pod_resolver, cluster_view, self._observed_pods)
+        routes = outlet.routes(self._config, pod_resolver, cluster_view)
         limits = outlet.limits(self._config)
         server = route_server(
             routes,
@@ -98,7 +97,7 @@ class Listeners:
         config = self._config.facts
         if not config.listen:
             return ""
-        app = facts_app(self._config, pod_resolver, cluster_view, self._observed_pods)
+        app = facts_app(self._config, pod_resolver, cluster_view)
         files = open_tls(FACTS, config.tls)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, lingering_time=LINGERING_SECONDS)
         context = files.context if files else None

@@ -12,7 +12,6 @@ from extender.outlets.admission import WAITING as PODS_WAITING
 from extender.outlets.admission import PodAdmission
 from extender.outlets.jobs import WAITING as JOBS_WAITING
 from extender.outlets.jobs import JobAdmission, for_templates
-from extender.outlets.observations import ObservedPods
 from extender.outlets.pod_resolver import PodResolver
 from extender.outlets.pod_reviews import PodReviews
 from extender.outlets.scheduler import SchedulerVerbs
@@ -28,7 +27,7 @@ REVIEWS = "/admission/pods"
 JOBS = "/admission/jobs"
 SCHEDULER_NAMES = "/admission/scheduler-names"
 
-Routes = Callable[[Config, PodResolver, ClusterView, ObservedPods], Mapping[str, Route]]
+Routes = Callable[[Config, PodResolver, ClusterView], Mapping[str, Route]]
 
 
 class Outlet(msgspec.Struct, frozen=True):
@@ -41,9 +40,7 @@ class Outlet(msgspec.Struct, frozen=True):
     routes: Routes
 
 
-def scheduler_routes(
-    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, observed_pods: ObservedPods
-) -> Mapping[str, Route]:
+def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
     """The routes of the three scheduler verbs by path."""
     verbs = SchedulerVerbs(
         pod_resolver,
@@ -53,7 +50,6 @@ def scheduler_routes(
         nodes=cluster_view.nodes,
         may_read_secrets=is_loopback(config.scheduler.listen) or is_mutual(config.scheduler.tls),
         clock=time.monotonic,
-        observed_pods=observed_pods,
     )
     return {
         "/scheduler/filter": Route("filter", verbs.filter, verbs.fallback_filter, verbs.filter_nowait),
@@ -64,14 +60,11 @@ def scheduler_routes(
     }
 
 
-def admission_routes(
-    config: Config, pod_resolver: PodResolver, cluster_view: ClusterView, observed_pods: ObservedPods
-) -> Mapping[str, Route]:
+def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, Route]:
     """The routes of the webhooks by path."""
     settings = admission_policy_of(config)
     pods = PodAdmission(
         _reviews(config, pod_resolver, settings, PODS_WAITING, cluster_view),
-        observed_pods,
         installation=config.admission.canary_namespace,
     )
     jobs = JobAdmission(_reviews(config, pod_resolver, for_templates(settings), JOBS_WAITING, cluster_view))
@@ -98,12 +91,6 @@ def _reviews(
         wait_seconds=config.admission.wait_seconds,
         can_gate=cluster_view.can_gate,
     )
-
-
-def open_observed_pods(config: Config) -> ObservedPods:
-    """An empty collection of what is decided about observed pods, for all outlets of a process."""
-    restricts = config.admission.node_affinity.required or bool(config.scheduler.listen)
-    return ObservedPods(restricts=restricts, wall_clock=time.time)
 
 
 def needs_pending_pods(config: Config) -> bool:

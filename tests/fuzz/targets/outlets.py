@@ -139,7 +139,6 @@ class _Service:
             unused,
             self._pod_resolver,
             cast("Any", _Access()),
-            observed_pods=unused,
             platforms=frozenset,
             wait_seconds=0.0,
             clock=self.clock,

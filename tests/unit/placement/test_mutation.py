@@ -246,17 +246,17 @@ def test_observed_pod_is_not_changed_and_the_record_goes_to_the_audit_log() -> N
     assert observed.audit_annotations["verdict"] == "runs on linux/amd64, linux/arm64"
     assert observed.audit_annotations["would-add"] == enforced["metadata"]["annotations"][ADDED]
     assert observed.audit_annotations["would-be"] == "patched"
-    assert observed.observed is not None
-    assert observed.observed.platforms == ("linux/amd64", "linux/arm64")
+    assert observed.would_be is AdmissionOutcome.PATCHED
 
 
-def test_observed_pod_that_runs_nowhere_in_the_cluster_is_told() -> None:
-    """A pod that is not merely observed has nothing of it."""
-    cluster = ARM64.platforms
-    observed = mutate(pod(), AMD64, admission=settings("required"), namespace={MODE: "observe"}, cluster=cluster)
-    assert observed.observed is not None
-    assert (observed.observed.outcome, observed.observed.is_nowhere) == (AdmissionOutcome.PATCHED, True)
-    assert mutate(pod(), AMD64, admission=settings("required"), cluster=cluster).observed is None
+def test_audit_log_has_the_reason_that_an_observed_pod_would_be_given() -> None:
+    """It is the text of the annotation that enforcing writes. A pod that is not merely observed has no such entry."""
+    enforced = mutate(pod(), AMD64, admission=settings("required"))
+    observed = mutate(pod(), AMD64, admission=settings("required"), namespace={MODE: "observe"})
+    assert observed.audit_annotations["would-annotate"] == enforced.reason
+    assert enforced.reason in str(after(pod(), AMD64, admission=settings("required"))["metadata"]["annotations"])
+    assert "would-annotate" not in enforced.audit_annotations
+    assert enforced.would_be is None
 
 
 def test_observed_pod_that_would_get_nothing_says_nothing_of_it() -> None:
