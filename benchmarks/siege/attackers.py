@@ -8,36 +8,32 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 import ssl
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 
 import msgspec
 import uvloop
 
-from benchmarks.siege.api_server import AUDITOR, NOBODY, PODS
-from benchmarks.siege.attacks import ATTACKS, StrangersAttack, TenantsAttack, asked_images, forged_pod
+from benchmarks.siege.api_server import PODS
+from benchmarks.siege.attacks import ATTACKS, StrangersAttack, TenantsAttack, forged_pod
 from benchmarks.siege.callers import Caller, CallFailed, any_certificate, request_head
-from benchmarks.siege.network import ADMISSION_PORT, API_PORT, API_SERVER, FACTS_PORT, SERVICE, STRANGERS
+from benchmarks.siege.network import ADMISSION_PORT, API_PORT, API_SERVER, SERVICE, STRANGERS
 from benchmarks.siege.pods import review_of
 from benchmarks.siege.records import AttackRecord, encode_record
 
 FORGED_PER_SECOND = 1000.0
-FACTS_PER_SECOND, MUCH_PER_SECOND = 1000.0, 100.0
 SLOW_CONNECTIONS, SLOW_BODY_BYTES, SLOW_PIECE_BYTES = 500, 8 << 20, 256 << 10
 IDLE_CONNECTIONS = 4000  # of which half never end their handshake
-UNREAD_CONNECTIONS = 32  # whose answers are not read
 REVIEWS = 100  # under way at once, of which a busy API server allows 200 in all
 TIMEOUT_SECONDS = 3.0
 _NICE = 15
 _FORGERS = 32
 _OPENED_PER_SECOND = 500.0
 _AGAIN_SECONDS = 0.5
-_UNREAD_SECONDS, _UNREAD_BYTES = 15.0, 4096  # longer than the service lets an answer lie, and what is read of it
 
 
 class Attackers:
@@ -48,7 +44,6 @@ class Attackers:
         self._share = share
         self._tls = any_certificate()
         self._under_way: set[asyncio.Task[None]] = set()
-        self._readings: set[asyncio.Task[None]] = set()  # of what was observed, under way beside the others
 
     async def run(self, attack: TenantsAttack | StrangersAttack) -> None:
         """Attacks until cancelled."""
@@ -56,16 +51,8 @@ class Attackers:
             "forge": self._forge,
             "send_slowly": self._send_slowly,
             "idle": self._idle,
-            "invent_tokens": self._invent_tokens,
-            "ask_without_rights": self._ask_without_rights,
-            "ask_much": self._ask_much,
-            "read_observed": self._read_observed,
-            "read_observed_without_rights": self._read_observed_without_rights,
         }
-        works = [programs[attack.program]()] if attack.program else []
-        if isinstance(attack, TenantsAttack):
-            works.append(self._besiege(attack))
-        await asyncio.gather(*works)
+        await (self._besiege(attack) if isinstance(attack, TenantsAttack) else programs[attack.program]())
 
     async def _besiege(self, attack: TenantsAttack) -> None:
         """Sends reviews, and tells the watch of pending pods, which are others."""
@@ -90,69 +77,6 @@ class Attackers:
                 continue
             caller = callers[number % len(callers)]
             self._start(self._ask(caller, "/admission/pods", review_of(forged_pod(number)), "reviews"))
-
-    async def _invent_tokens(self) -> None:
-        await self._ask_for_facts(FACTS_PER_SECOND, lambda number: f"invented-{number}")
-
-    async def _ask_without_rights(self) -> None:
-        await self._ask_for_facts(FACTS_PER_SECOND, lambda _number: NOBODY)
-
-    async def _ask_much(self) -> None:
-        await self._ask_for_facts(MUCH_PER_SECOND, lambda _number: AUDITOR)
-
-    async def _read_observed_without_rights(self) -> None:
-        await self._read_all_observed(FACTS_PER_SECOND, NOBODY)
-
-    async def _read_observed(self) -> None:
-        """Reads what was observed of all namespaces, over some connections never to its end."""
-        unread = (self._keep_unread(STRANGERS[number % len(STRANGERS)]) for number in range(UNREAD_CONNECTIONS))
-        await asyncio.gather(self._read_all_observed(MUCH_PER_SECOND, AUDITOR), *unread)
-
-    async def _read_all_observed(self, per_second: float, token: str) -> None:
-        callers = [Caller(SERVICE, FACTS_PORT, source=source, tls=self._tls) for source in STRANGERS]
-        async for number in _paced(per_second * self._share):
-            if len(self._readings) >= _FORGERS:
-                self.counts["readings not sent, too many under way"] += 1
-                await asyncio.sleep(0)
-                continue
-            caller = callers[number % len(callers)]
-            self._start(self._ask(caller, "/observed", b"", "readings", token, method="GET"), self._readings)
-
-    async def _keep_unread(self, source: str) -> None:
-        """Asks for all that was observed, again and again, and reads nothing of it."""
-        while True:
-            with contextlib.suppress(OSError):
-                await self._leave_unread(source)
-            await asyncio.sleep(_AGAIN_SECONDS)
-
-    async def _leave_unread(self, source: str) -> None:
-        """Asks once, and then does nothing for longer than the service waits."""
-        with socket.socket() as end:
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD_BYTES)
-            end.setblocking(False)
-            end.bind((source, 0))
-            await asyncio.get_running_loop().sock_connect(end, (SERVICE, FACTS_PORT))
-            _, writer = await asyncio.open_connection(
-                sock=end, ssl=self._tls, server_hostname="", ssl_shutdown_timeout=1, limit=_UNREAD_BYTES
-            )
-            try:
-                writer.write(request_head("/observed", 0, AUDITOR, method="GET"))
-                self.counts["answers left unread"] += 1
-                await asyncio.sleep(_UNREAD_SECONDS)
-            finally:
-                writer.transport.abort()
-
-    async def _ask_for_facts(self, per_second: float, token_of: Callable[[int], str]) -> None:
-        """Asks about new images from strangers' addresses, with that token for each question."""
-        callers = [Caller(SERVICE, FACTS_PORT, source=source, tls=self._tls) for source in STRANGERS]
-        async for number in _paced(per_second * self._share):
-            if len(self._under_way) >= _FORGERS:
-                self.counts["questions not sent, too many under way"] += 1
-                await asyncio.sleep(0)
-                continue
-            body = msgspec.json.encode({"images": asked_images(number)})
-            caller = callers[number % len(callers)]
-            self._start(self._ask(caller, "/facts", body, "questions", token_of(number)))
 
     async def _send_slowly(self) -> None:
         """Keeps connections on which large bodies arrive in pieces and never end."""
@@ -207,22 +131,18 @@ class Attackers:
         finally:
             writer.transport.abort()
 
-    async def _ask(
-        self, caller: Caller, path: str, body: bytes, what: str, token: str = "", *, method: str = "POST"
-    ) -> None:
+    async def _ask(self, caller: Caller, path: str, body: bytes, what: str) -> None:
         try:
-            await caller.ask(path, body, TIMEOUT_SECONDS, token, method=method)
+            await caller.ask(path, body, TIMEOUT_SECONDS)
         except CallFailed as exc:
             self.counts[f"{what}: {exc}"] += 1
         else:
             self.counts[f"{what} answered"] += 1
 
-    def _start(self, work: Coroutine[object, object, None], among: set[asyncio.Task[None]] | None = None) -> None:
-        """Starts the work, and keeps it among those under way or among others."""
-        tasks = self._under_way if among is None else among
+    def _start(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(work)
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
 
 async def _paced(rate: float) -> AsyncIterator[int]:

@@ -1,8 +1,7 @@
 """The attacks, by name: what attackers send, at which rates, and from where.
 
-A tenant's attack comes as pods of five namespaces: reviews that the API server relays, and
-pending pods that the watch tells of. Strangers call from addresses of their own; those that ask
-for facts may be users of the cluster.
+A tenant's attack comes as pods of five namespaces: reviews that the API server relays, and pending pods that the watch
+tells of. Strangers call from addresses of their own.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,29 +13,21 @@ from benchmarks.siege.api_server import LOGIN
 from benchmarks.siege.images import DENIED, SHARED
 from benchmarks.siege.network import attacking_host, honest_host
 from benchmarks.siege.pods import besieging_namespace, honest_namespace, new_pod
-from extender.placement.annotations import PREFIX
 
 PLUGIN_PATTERN = attacking_host("*", "plugin")
 """The images that the credential-provider plugin serves, which hangs."""
 SECRETS = 64
 HOSTS = 16
-IMAGES_ASKED = 64  # as many as a question may name
 
 
 class TenantsAttack(msgspec.Struct, frozen=True):
-    """Pods whose images are `image(0)`, `image(1)` …, so many in each, which name so many pull secrets.
-
-    `is_observed`: they are under `observe`, each of a workload of its own. `program` names what callers do in
-    attackers.py meanwhile.
-    """
+    """Pods whose images are `image(0)`, `image(1)` …, so many in each, which name so many pull secrets."""
 
     words: str
     image: Callable[[int], str]
     images_each: int = 10
     pods_per_second: float = 50.0
     secrets: int = 0
-    is_observed: bool = False
-    program: str = ""
 
     def pod(self, number: int) -> dict[str, Any]:
         """Returns the `number`-th pod."""
@@ -45,8 +36,6 @@ class TenantsAttack(msgspec.Struct, frozen=True):
         secrets = [f"large-{index}" for index in range(self.secrets)]
         pod = new_pod(besieging_namespace(number), number, [image], secrets)
         pod["spec"]["containers"] += [{"name": f"c{index}", "image": other} for index, other in enumerate(others)]
-        if self.is_observed:
-            pod["metadata"]["annotations"][f"{PREFIX}mode"] = "observe"
         return pod
 
 
@@ -61,12 +50,6 @@ def forged_pod(number: int) -> dict[str, Any]:
     """Returns a pod of another tenant's namespace, which names that tenant's secret and a new image."""
     image = f"{honest_host(number)}/forged/app-{number}:1"
     return new_pod(honest_namespace(number), number, [image], [LOGIN])
-
-
-def asked_images(number: int) -> list[str]:
-    """Returns the images of the `number`-th question about facts, all of them new and there."""
-    first = number * IMAGES_ASKED
-    return [f"{attacking_host(f'r{index % HOSTS}', 'any')}/f-{index}:1" for index in range(first, first + IMAGES_ASKED)]
 
 
 def _hosts(kind: str, path: str) -> Callable[[int], str]:
@@ -84,11 +67,6 @@ def _project(kind: str) -> Callable[[int], str]:
     return lambda number: f"{honest_host(number)}/project-{kind}/app-{number}:1"
 
 
-def _no_image(number: int) -> str:
-    """Returns what names no image, so that pods are answered without a lookup, as many as can be sent."""
-    return f"Observed/{number}"
-
-
 def _denied_tag(number: int) -> str:
     return f"{honest_host(number)}/{SHARED}:{DENIED}{number}"
 
@@ -97,13 +75,6 @@ ATTACKS: dict[str, TenantsAttack | StrangersAttack] = {
     "forged": StrangersAttack("forged reviews, 1,000/s", "forge"),
     "bodies": StrangersAttack("slow bodies, 500 connections", "send_slowly"),
     "idle": StrangersAttack("idle TLS connections, 4,000", "idle"),
-    "tokens": StrangersAttack("invented tokens for facts, 1,000/s", "invent_tokens"),
-    "rights": StrangersAttack("facts without rights, 1,000/s", "ask_without_rights"),
-    "facts": StrangersAttack("facts of 64 new images each, 100/s", "ask_much"),
-    "observed-rights": StrangersAttack("observed pods without rights, 1,000/s", "read_observed_without_rights"),
-    "observed": TenantsAttack(
-        "5,000 observed workloads, all read 100/s", _no_image, 1, 250.0, is_observed=True, program="read_observed"
-    ),
     "secrets": TenantsAttack("64 secrets of 10,000 entries", _hosts("any", "s"), 1, 10.0, secrets=SECRETS),
     "indexes": TenantsAttack("hostile indexes", _hosts("hostile", "i"), 20),
     "hang": TenantsAttack("registries that hang", _new_hosts("hang")),

@@ -10,7 +10,10 @@ import ssl
 import msgspec
 
 _IDLE = 25  # connections kept for later; the API server keeps as many for a webhook
-_HEAD = b"%b %b HTTP/1.1\r\nHost: service\r\nUser-Agent: siege\r\nContent-Type: application/json\r\n"
+_HEAD = (
+    b"POST %b HTTP/1.1\r\nHost: service\r\nUser-Agent: siege\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n"
+)
 
 
 class CallFailed(RuntimeError):
@@ -37,10 +40,9 @@ def any_certificate() -> ssl.SSLContext:
     return context
 
 
-def request_head(path: str, body_bytes: int, token: str = "", *, method: str = "POST") -> bytes:
-    """Returns the head of a request with a body of so many bytes, and with a bearer token if one is given."""
-    shown = b"Authorization: Bearer %b\r\n" % token.encode() if token else b""
-    return _HEAD % (method.encode(), path.encode()) + shown + b"Content-Length: %d\r\n\r\n" % body_bytes
+def request_head(path: str, body_bytes: int) -> bytes:
+    """Returns the head of a POST with a body of so many bytes."""
+    return _HEAD % (path.encode(), body_bytes)
 
 
 class Caller:
@@ -52,13 +54,11 @@ class Caller:
         self._tls = tls
         self._idle: list[Stream] = []
 
-    async def ask(
-        self, path: str, body: bytes, timeout_seconds: float, token: str = "", *, method: str = "POST"
-    ) -> bytes:
+    async def ask(self, path: str, body: bytes, timeout_seconds: float) -> bytes:
         """Returns the body of the answer. Raises CallFailed."""
         try:
             async with asyncio.timeout(timeout_seconds):
-                return await self._ask(request_head(path, len(body), token, method=method) + body)
+                return await self._ask(request_head(path, len(body)) + body)
         except TimeoutError:
             raise CallFailed("timed out") from None
         except (OSError, asyncio.IncompleteReadError, ValueError) as exc:

@@ -18,7 +18,6 @@ API_SERVER = "10.0.0.1"
 API_PORT = 6443
 SERVICE = "10.0.0.10"
 ADMISSION_PORT, SCHEDULER_PORT, OPERATIONS_PORT = 10250, 8880, 8881  # of the shipped settings
-FACTS_PORT = 8882
 NAME_SERVER = "10.0.0.53"
 STRANGERS = tuple(f"10.0.66.{number}" for number in range(1, 9))
 """The addresses of callers that are not the API server."""

@@ -2,7 +2,7 @@
 
 The settings are those of deploy/manifests/second-scheduler.yaml. Different are only the
 paths of files, the kubeconfig, an authority that is trusted for the registries of the siege, a credential-provider
-plugin, which hangs, for one of the attackers' zones, and the listener of facts, which is on.
+plugin, which hangs, for one of the attackers' zones.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from benchmarks.cores import Cores, pinned
 from benchmarks.process_costs import cpu_seconds, memory
 from benchmarks.siege.attacks import PLUGIN_PATTERN
 from benchmarks.siege.memory_limit import MemoryLimit
-from benchmarks.siege.network import API_PORT, API_SERVER, ATTACKING_ZONE, FACTS_PORT, HONEST_ZONE, OPERATIONS_PORT
+from benchmarks.siege.network import API_PORT, API_SERVER, ATTACKING_ZONE, HONEST_ZONE, OPERATIONS_PORT
 from benchmarks.siege.watched_service import HOLDS
 from testbed.child import ServerFailed
 from testbed.shipped_files import Mode, service_configuration
@@ -66,10 +66,6 @@ def write_grounds(folder: Path) -> Grounds:
     settings = service_configuration(Mode.SECOND)
     settings["cluster"] = {"kubeconfig": str(folder / "kubeconfig")}
     settings["admission"] |= {
-        "tls": {"certificate": str(admission[0]), "key": str(admission[1])},
-    }
-    settings["facts"] = {
-        "listen": f":{FACTS_PORT}",
         "tls": {"certificate": str(admission[0]), "key": str(admission[1])},
     }
     settings["registry"] = {

@@ -40,7 +40,7 @@ TOGETHER = "together"
 TOGETHER_SHARE = 2  # tenants' attacks together come as often as so many of them alone
 DIFFERENCES = (
     "Settings as shipped, but for the registries' authority (registry.ca_files), a plugin that hangs "
-    "(registry.credential_providers), the listener of facts, and the paths of files."
+    "(registry.credential_providers), and the paths of files."
 )
 LATENESS = ("generator late p99 ms", "honest registries late p99 ms")
 FAULTS = "wrong or lost answers"

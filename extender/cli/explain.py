@@ -11,7 +11,6 @@ import yaml
 
 from extender.cli.explanation_text import print_explanations
 from extender.cli.options import Assignments, ConfigFile
-from extender.cli.service_client import ask_service, read_token
 from extender.cli.subjects import Explained, ExplainTarget, explain_all, find_subjects, open_client
 from extender.config.reading import read_config
 from extender.config.tree import Config
@@ -20,7 +19,7 @@ from extender.logs import configure_logs
 from extender.reports.explanation import NodeAnswer
 
 
-def explain(  # noqa: PLR0913, PLR0917 - its options
+def explain(
     target: Annotated[
         str | None,
         typer.Argument(metavar="[POD|KIND/NAME]", help="A pod, or a workload such as deploy/web. With -f: only these."),
@@ -30,17 +29,6 @@ def explain(  # noqa: PLR0913, PLR0917 - its options
     ] = "default",
     manifests: Annotated[
         str | None, typer.Option("--filename", "-f", metavar="FILE", help="Manifests to explain; - is standard input.")
-    ] = None,
-    service: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Ask the memory of a running service, instead of registries."),
-    ] = None,
-    token_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Bearer token for --service; default: that of the kubeconfig.")
-    ] = None,
-    ca_file: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="PEM file of the authority that issued the service's certificate."),
     ] = None,
     output: Annotated[Literal["table", "json", "yaml"], typer.Option("--output", "-o", help="How to print.")] = "table",
     file: ConfigFile = None,
@@ -56,13 +44,7 @@ def explain(  # noqa: PLR0913, PLR0917 - its options
     configure_logs("error", "console")
     if not (target or manifests):
         raise ConfigError("nothing to explain; give a pod, KIND/NAME or -f FILE")
-    if service and manifests:
-        raise ConfigError("--service explains a pod of the cluster; leave out -f")
-    wanted = ExplainTarget.parse(target, namespace, manifests)
-    if service:
-        found = asyncio.run(_from_service(wanted, service, read_token(token_file), ca_file, settings))
-    else:
-        found = asyncio.run(_by_lookups(wanted, settings))
+    found = asyncio.run(_by_lookups(ExplainTarget.parse(target, namespace, manifests), settings))
     if not found:
         raise ConfigError(f"-f {manifests}: no object with pods" + (f" is {target}" if target else ""))
     _print(found, output)
@@ -80,21 +62,6 @@ async def _by_lookups(target: ExplainTarget, settings: Config) -> Sequence[Expla
     finally:
         if client:
             await client.close()
-
-
-async def _from_service(
-    target: ExplainTarget, url: str, token: str, ca_file: str | None, settings: Config
-) -> Sequence[Explained]:
-    client = await open_client(settings, is_needed=True)
-    if client is None:
-        raise ConfigError("--service needs the cluster of the pod; set cluster.mode=auto")
-    try:
-        shown = token or await client.bearer_token()
-        return [await ask_service(target, url, shown, ca_file, client, settings)]
-    except ClusterError as exc:
-        raise ConfigError(str(exc)) from exc
-    finally:
-        await client.close()
 
 
 def _print(found: Sequence[Explained], output: str) -> None:

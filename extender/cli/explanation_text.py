@@ -37,7 +37,7 @@ def print_explanations(found: Sequence[Explained]) -> None:
 def _print_one(console: Console, explained: Explained) -> None:
     told = explained.explanation
     where = f", bound to {told.node_name}" if told.node_name else ""
-    console.print(f"[bold]{told.kind} {told.namespace}/{escape(told.name)}[/]{where} (by {told.source})")
+    console.print(f"[bold]{told.kind} {told.namespace}/{escape(told.name)}[/]{where}")
     for line in (told.skipped, *_notes(told), *told.problems):
         if line:
             console.print(f"[yellow]note[/] {escape(line)}")

@@ -18,7 +18,6 @@ from extender.cluster.workloads import list_documents
 from extender.config.reading import parse_config
 from extender.config.tree import Config
 from extender.errors import ConfigError
-from extender.kubernetes.authentication_v1 import UserInfo
 from extender.kubernetes.authorization_v1 import ObjectAttributes, SubjectAccessReview, encode_subject_access_review
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.placement.annotations import Choice
@@ -295,11 +294,11 @@ async def missing_rights(client: ClusterClient, workload: InstalledWorkload) -> 
         return []
     part = workload.part
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{part.namespace}", "system:authenticated")
-    user = UserInfo(username=f"system:serviceaccount:{part.namespace}:{workload.account}", groups=groups)
+    user = f"system:serviceaccount:{part.namespace}:{workload.account}"
     wanted = list(dict.fromkeys(rights_needed(workload.config)))
 
     async def is_allowed(right: ObjectAttributes) -> bool:
-        answer = await client.send("POST", _REVIEWS, encode_subject_access_review(user, right))
+        answer = await client.send("POST", _REVIEWS, encode_subject_access_review(user, groups, right))
         status = _REVIEW.decode(answer).status
         return status is not None and status.allowed
 

@@ -90,15 +90,6 @@ class ApiConnection:
         self._requests = 0
         self._is_retired = False
 
-    async def bearer_token(self) -> str:
-        """The token of this identity; empty if it shows itself otherwise, as by a client certificate.
-
-        Raises:
-            ClusterError: the credentials cannot be read.
-        """
-        scheme, _, token = (await self._authorization()).get("authorization", "").partition(" ")
-        return token if scheme.lower() == "bearer" else ""
-
     @asynccontextmanager
     async def request(
         self, call: ApiCall, accept: str, timeout: aiohttp.ClientTimeout

@@ -183,10 +183,6 @@ class ClusterClient:
                 self._refusal = None
                 report_loaded(FileSetting.CLUSTER)
 
-    async def bearer_token(self) -> str:
-        """The token by which the API server knows this client; empty if it goes by something else."""
-        return await (await self._usable_connection()).bearer_token()
-
     async def close(self) -> None:
         """Closes every connection, including those still in use."""
         await self._connection.close()

@@ -28,12 +28,6 @@ def problems_of(config: Config) -> Iterator[str]:
     yield from _listener_problems(config)
     yield from _platform_problems(config)
     yield from _provider_problems(config)
-    if config.facts.listen and config.cluster.mode == "none":
-        yield "facts.listen: callers are known by the cluster, and cluster.mode is none; set it to ''"
-    facts_tls = config.facts.tls
-    if facts_tls and facts_tls.client_ca and facts_tls.gatekeeper_ca:
-        why = "with client_ca every caller shows a certificate, so Gatekeeper's would be no sign of it"
-        yield f"facts.tls.gatekeeper_ca: {why}; give one of the two"
     yield from _gate_problems(config)
     yield from _canary_problems(config)
     if Choice.ASSUME in (config.scheduler.pending, config.scheduler.unknown) and not config.scheduler.assume:

@@ -163,23 +163,6 @@ class AdmissionConfig(Section, frozen=True):
     name is also what this installation's webhook marks such pods by. Empty: no pod is sent."""
 
 
-class FactsTlsConfig(TlsConfig, frozen=True):
-    gatekeeper_ca: str = ""
-    """PEM file of the authority of Gatekeeper's certificate. Whoever shows a certificate of it may ask
-    `/facts/gatekeeper` for what anybody may know of images; others need a token and no certificate. Empty: nobody."""
-
-
-class FactsConfig(Section, frozen=True):
-    listen: str = ""
-    """host:port of `/explain` and `/facts`, which tell callers with a token of the cluster what is known of a pod or an
-    image; empty: off. The service must then be allowed to create TokenReviews and SubjectAccessReviews and to get
-    pods."""
-    tls: FactsTlsConfig | None = None
-    """Certificate files; null is allowed on a loopback address only, since callers send tokens. `gatekeeper_ca` is the
-    PEM file of the authority of Gatekeeper's certificate, which may ask `/facts/gatekeeper` for what anybody may know
-    of images."""
-
-
 class PreferredNodesConfig(Section, frozen=True):
     labels: dict[str, str] = {}
     """Labels of the nodes to which a preference may pull; {}: any."""
@@ -299,7 +282,6 @@ class Config(Section, frozen=True):
     cluster: ClusterConfig = ClusterConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     admission: AdmissionConfig = AdmissionConfig()
-    facts: FactsConfig = FactsConfig()
     placement: PlacementConfig = msgspec.field(default_factory=PlacementConfig)
     drift: DriftConfig = DriftConfig()
     operations: OperationsConfig = OperationsConfig()

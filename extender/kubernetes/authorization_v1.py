@@ -1,11 +1,10 @@
-"""The fields of authorization.k8s.io/v1 by which a client learns its own rights, and those of its callers.
+"""The fields of authorization.k8s.io/v1 by which a client learns its own rights, and those of another account.
 
 Source: k8s.io/api/authorization/v1/types.go.
 """
 
 import msgspec
 
-from extender.kubernetes.authentication_v1 import UserInfo
 from extender.kubernetes.wire import Wire
 
 
@@ -46,13 +45,11 @@ class ObjectAttributes(ResourceAttributes, frozen=True):
 
 
 class SubjectAccessReviewSpec(Wire, frozen=True):
-    """authorization/v1 SubjectAccessReviewSpec, with the user's fields as in authentication/v1."""
+    """authorization/v1 SubjectAccessReviewSpec."""
 
     resource_attributes: ObjectAttributes
     user: str
-    uid: str = ""
-    groups: tuple[str, ...] | None = None
-    extra: dict[str, tuple[str, ...]] | None = None
+    groups: tuple[str, ...]
 
 
 class SubjectAccessReview(Wire, frozen=True):
@@ -72,7 +69,6 @@ def encode_access_review(attributes: ResourceAttributes) -> bytes:
     return _ENCODER.encode(SelfSubjectAccessReview(SelfSubjectAccessReviewSpec(attributes)))
 
 
-def encode_subject_access_review(user: UserInfo, attributes: ObjectAttributes) -> bytes:
-    """The request whether this user may do this."""
-    spec = SubjectAccessReviewSpec(attributes, user.username, user.uid, user.groups, user.extra)
-    return _ENCODER.encode(SubjectAccessReview(spec))
+def encode_subject_access_review(user: str, groups: tuple[str, ...], attributes: ObjectAttributes) -> bytes:
+    """The request whether a user of these groups may do this."""
+    return _ENCODER.encode(SubjectAccessReview(SubjectAccessReviewSpec(attributes, user, groups)))

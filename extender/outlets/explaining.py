@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from extender.images.platform import Platform
-from extender.outlets.pod_resolver import PodQuestion, PodResolver
+from extender.outlets.pod_resolver import PodResolver
 from extender.placement.mutation import Mutator
 from extender.placement.planning import AdmissionPolicy
 from extender.reports.explanation import Explanation, PodEvidence, Subject, explain
@@ -16,24 +16,14 @@ class PodExplainer:
         self._pod_resolver = pod_resolver
         self._mutator = Mutator(pod_resolver.policy, admission)
 
-    def from_memory(self, subject: Subject, platforms: Iterable[Platform]) -> Explanation:
-        """The explanation by what is in memory. Starts no lookup.
-
-        The cluster itself must have given the pod, whose pull secrets count.
-        """
-        return self._explain(subject, self._question(subject), platforms)
-
     async def look_up(self, subject: Subject, platforms: Iterable[Platform], wait_seconds: float) -> Explanation:
-        """The explanation after lookups of the pod's images, which may take up to `wait_seconds`."""
-        question = self._question(subject)
-        await self._pod_resolver.resolve(question, wait_seconds, revalidate=True)
-        return self._explain(subject, question, platforms)
+        """The explanation after lookups of the pod's images, which may take up to `wait_seconds`.
 
-    def _question(self, subject: Subject) -> PodQuestion:
+        Whoever asks has given the pod, or may read it: its pull secrets count.
+        """
         overrides = self._pod_resolver.overrides_of(subject.pod, subject.namespace, subject.raw_pod)
-        return self._pod_resolver.question(subject.pod, subject.namespace, overrides, may_read=True)
-
-    def _explain(self, subject: Subject, question: PodQuestion, platforms: Iterable[Platform]) -> Explanation:
+        question = self._pod_resolver.question(subject.pod, subject.namespace, overrides, may_read=True)
+        await self._pod_resolver.resolve(question, wait_seconds, revalidate=True)
         found = PodEvidence(
             images=question.images,
             evidence=self._pod_resolver.evidence(question),

@@ -131,7 +131,6 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     added: str
     webhook: ExplainedWebhook
     problems: list[str]
-    source: str = "own lookups"
     node_name: str = ""
     nodes: list[ExplainedNodes] = []
     remedies: list[str] = []

@@ -22,7 +22,7 @@ from extender.server.connection import DirectServer, connection_of
 
 log = structlog.get_logger()
 
-NAMES = ("filter", "prioritize", "preempt", "admission", "explain", "facts")
+NAMES = ("filter", "prioritize", "preempt", "admission")
 OUTCOMES = ("answered", "error", "bad_request", "failed")
 REQUESTS = counters(
     "multiarch_requests_total",

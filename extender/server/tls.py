@@ -6,7 +6,6 @@ a new context, and the listening context passes every new handshake to it.
 
 import ssl
 from pathlib import Path
-from typing import NamedTuple
 
 import structlog
 
@@ -32,29 +31,17 @@ gauge_of(
 )
 
 
-class OptionalAuthority(NamedTuple):
-    """The authority of certificates that callers may show, and its setting; an empty file names none."""
-
-    setting: str
-    file: str
-
-
 class TlsFiles:
     """A TLS context from a certificate, its key and the authority of client certificates (empty if none is required).
-
-    With `optional` in its place a caller may also come without a certificate.
 
     Raises:
         ConfigError: a file cannot be read, or the files do not fit together.
     """
 
-    def __init__(
-        self, name: str, certificate: str, key: str, client_ca: str, optional: OptionalAuthority | None = None
-    ) -> None:
+    def __init__(self, name: str, certificate: str, key: str, client_ca: str) -> None:
         self._name = name
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
-        self._optional = optional or OptionalAuthority("", "")
-        paths = tuple(filter(None, (certificate, key, client_ca, self._optional.file)))
+        paths = tuple(filter(None, (certificate, key, client_ca)))
         self._paths = paths
         self.files = WatchedFiles.of_contents(
             paths, self._load, loaded=self._report_loaded, refused=self._report_refused
@@ -68,7 +55,6 @@ class TlsFiles:
     def _check_readable(self) -> None:
         """Names the setting of a file that cannot be read; the TLS library would not say which one it is."""
         files = {"certificate": self._certificate, "key": self._key, "client_ca": self._client_ca}
-        files[self._optional.setting] = self._optional.file
         for setting, file in files.items():
             try:
                 if file:
@@ -90,9 +76,6 @@ class TlsFiles:
             if self._client_ca:
                 context.load_verify_locations(self._client_ca)
                 context.verify_mode = ssl.CERT_REQUIRED
-            elif self._optional.file:
-                context.load_verify_locations(self._optional.file)
-                context.verify_mode = ssl.CERT_OPTIONAL
         except (OSError, ssl.SSLError) as exc:
             raise ConfigError(
                 f"{self._name}.tls: {', '.join(self._paths)}: {exc.strerror or exc}; give readable PEM files that fit"

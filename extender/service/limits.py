@@ -57,19 +57,6 @@ ADMISSION_BODIES = declare_budget(
     most_each=24 * MIB,
     why="300 incomplete reviews of 40 KB from each of two API servers, with 32 KiB of buffers each",
 )
-FACTS_CONNECTIONS = declare_budget(
-    "service.limits.facts_connections",
-    unit="connections to the listener of facts",
-    total=64,
-    most_each=16,
-    why="people and policy engines, of which each address has a few; 31 to 145 KB each, 10 MB at most",
-)
-
-
-def facts_limits(config: Config) -> Limits:
-    """The limits of the listener of facts, of which each request has a body of 128 KiB at most."""
-    is_local = is_loopback(config.facts.listen)
-    return Limits(connections=FACTS_CONNECTIONS, proof=Proof.ADDRESS if is_local else Proof.NONE)
 
 
 def scheduler_limits(config: Config) -> Limits:

@@ -6,34 +6,28 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from extender.config.checks import parse_listen
-from extender.config.tree import Config, FactsTlsConfig, TlsConfig
+from extender.config.tree import Config
 from extender.outlets.pod_resolver import PodResolver
 from extender.server.listener import Listener, open_listener
 from extender.server.operations import CheckResult, health_app, metrics_app, operations_app
 from extender.server.routes import route_server
-from extender.server.tls import OptionalAuthority, TlsFiles
+from extender.server.tls import TlsFiles
 from extender.service.background import FILE_CHECK_SECONDS, check_background
 from extender.service.cluster_view import ClusterView
-from extender.service.facts import facts_app
-from extender.service.limits import facts_limits
 from extender.service.outlets import OUTLETS, Outlet
 
 OPERATIONS = "operations"
 METRICS = "metrics"
-FACTS = "facts"
-LINGERING_SECONDS = 1.0  # for the end of a body that was refused, so that its sender reads why
 
 
-def open_tls(name: str, tls: TlsConfig | None) -> TlsFiles | None:
-    """The certificates of the listener of that name; None where it goes without.
+def open_tls(outlet: Outlet, config: Config) -> TlsFiles | None:
+    """The certificates of an outlet's listener; None where it goes without.
 
     Raises:
         ConfigError: a file cannot be used.
     """
-    if tls is None:
-        return None
-    optional = OptionalAuthority("gatekeeper_ca", tls.gatekeeper_ca) if isinstance(tls, FactsTlsConfig) else None
-    return TlsFiles(name, tls.certificate, tls.key, tls.client_ca, optional)
+    tls = outlet.tls(config)
+    return TlsFiles(outlet.name, tls.certificate, tls.key, tls.client_ca) if tls else None
 
 
 class Listeners:
@@ -58,7 +52,6 @@ class Listeners:
             ConfigError: an address cannot be bound, or a file of certificates cannot be used.
         """
         urls = {outlet.name: await self._open_outlet(outlet, pod_resolver, cluster_view) for outlet in OUTLETS}
-        urls[FACTS] = await self._open_facts(pod_resolver, cluster_view)
         return {**urls, OPERATIONS: await self._open_operations(cluster_view), METRICS: await self._open_metrics()}
 
     async def close(self) -> None:
@@ -77,7 +70,7 @@ class Listeners:
         listen = outlet.listen(self._config)
         if not listen:
             return ""
-        files = open_tls(outlet.name, outlet.tls(self._config))
+        files = open_tls(outlet, self._config)
         routes = outlet.routes(self._config, pod_resolver, cluster_view)
         limits = outlet.limits(self._config)
         server = route_server(
@@ -88,21 +81,6 @@ class Listeners:
         runner = web.ServerRunner(server, shutdown_timeout=self._drain_seconds)
         context = files.context if files else None
         listener = await open_listener(outlet.name, runner, *parse_listen(listen), context, limits=limits)
-        self._outlets.append(listener)
-        if files:
-            self._watchers.append(asyncio.create_task(files.files.watch(FILE_CHECK_SECONDS)))
-        return f"{'https' if files else 'http'}://{listener.address}"
-
-    async def _open_facts(self, pod_resolver: PodResolver, cluster_view: ClusterView) -> str:
-        config = self._config.facts
-        if not config.listen:
-            return ""
-        app = facts_app(self._config, pod_resolver, cluster_view)
-        files = open_tls(FACTS, config.tls)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, lingering_time=LINGERING_SECONDS)
-        context = files.context if files else None
-        limits = facts_limits(self._config)
-        listener = await open_listener(FACTS, runner, *parse_listen(config.listen), context, limits=limits)
         self._outlets.append(listener)
         if files:
             self._watchers.append(asyncio.create_task(files.files.watch(FILE_CHECK_SECONDS)))

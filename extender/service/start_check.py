@@ -9,7 +9,7 @@ from extender.config.tree import Config
 from extender.credentials.kubelet_plugins import plugin_programs
 from extender.errors import ConfigError
 from extender.service.cluster_view import open_cluster_view
-from extender.service.listeners import FACTS, open_tls
+from extender.service.listeners import open_tls
 from extender.service.outlets import OUTLETS
 from extender.service.resolving import open_image_sources
 from extender.store.url import SQLITE, default_store_url
@@ -60,11 +60,6 @@ def _problems_of_listeners(config: Config) -> Iterator[str]:
     for outlet in OUTLETS:
         if outlet.listen(config):
             try:
-                open_tls(outlet.name, outlet.tls(config))
+                open_tls(outlet, config)
             except ConfigError as exc:
                 yield str(exc)
-    if config.facts.listen:
-        try:
-            open_tls(FACTS, config.facts.tls)
-        except ConfigError as exc:
-            yield str(exc)

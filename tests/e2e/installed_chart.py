@@ -116,7 +116,6 @@ class InstalledChart:
         self.folder, self.objects = folder, objects
         self._account, self._registry = account, registry
         self.ports: list[tuple[int, int, int]] = []
-        self.facts_port = 0
 
     @asynccontextmanager
     async def replicas(self, count: int) -> AsyncIterator[list[Process]]:
@@ -157,11 +156,6 @@ class InstalledChart:
         if "certificate" in own.get("tls", {}):
             settings["admission.tls.certificate"] = self.folder / "tls.crt"
             settings["admission.tls.key"] = self.folder / "tls.key"
-        if "facts" in yaml.safe_load(text):
-            self.facts_port = free_port()
-            settings["facts.listen"] = f"127.0.0.1:{self.facts_port}"
-            settings["facts.tls.certificate"] = self.folder / "facts.crt"
-            settings["facts.tls.key"] = self.folder / "facts.key"
         if yaml.safe_load(text)["scheduler"].get("listen", "default"):
             settings["scheduler.listen"] = f"127.0.0.1:{scheduler}"
         command = [sys.executable, "-m", "extender", "serve", "--config", str(config)]

@@ -7,14 +7,12 @@ import asyncio
 import base64
 import json
 import re
-import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-import trustme
 
 from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
@@ -59,7 +57,6 @@ EVERYTHING = {
     "certificates": {"source": "certManager"},
     "namespace": {"create": True},
     "store": {"kind": "redis", "redis": {"address": "redis", "passwordSecret": "p", "caSecret": "c"}, "keySecret": "k"},
-    "factsService": {"enabled": True, "gatekeeperSecret": "g"},
     "registries": {"caConfigMap": "m", "hosts": {"docker.io:443": ""}, "dockerConfigSecret": "d"},
 }
 POLICIES = {
@@ -139,8 +136,6 @@ async def test_every_object_of_a_preset_in_a_mode_is_accepted(
     files = [preset] if preset else []
     policies = {} if modes == MODES["default-scheduler"] else POLICIES
     everything: dict[str, Any] = {"modes": modes, **EVERYTHING, **policies}
-    if modes == MODES["default-scheduler"]:
-        del everything["factsService"]
     if modes.get("webhook", {}).get("enabled", True):
         everything["webhook"] = {"jobs": {"enabled": True}}
     if "secondScheduler" in modes:
@@ -330,40 +325,6 @@ async def _scheduler_name(api: ApiClient, where: str, host: str) -> str:
     except ApiError as exc:
         return str(exc)
     return str(found["spec"]["schedulerName"])
-
-
-async def test_facts_are_told_with_the_rights_that_they_take(
-    api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
-) -> None:
-    """Beside the policy's part, to a caller with a token: of an image, and of a pod."""
-    if "mutatingadmissionpolicies" not in await _served(api, "admissionregistration.k8s.io/v1"):
-        pytest.skip("Kubernetes serves MutatingAdmissionPolicy from 1.36 on")
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    certificate.private_key_pem.write_to_path(tmp_path / "facts.key")
-    certificate.cert_chain_pems[0].write_to_path(tmp_path / "facts.crt")
-    context = ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
-    values = {"modes": WITH_POLICY["policy"], "factsService": {"enabled": True, "tlsSecret": "facts"}}
-    async with (
-        recording(control_plane) as (recorder, server),
-        installed(api, control_plane, server, registry, tmp_path, values) as chart,
-        chart.replicas(1),
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session,
-    ):
-        await api.create(pod("p", f"{registry.host}/team/new:1"))
-        path = f"/api/v1/namespaces/{OURS}/serviceaccounts/{OURS}-policy/token"
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
-        token = (await api.request("POST", path, request))["status"]["token"]
-        headers = {"Authorization": f"Bearer {token}"}
-        found = {}
-        for query in (f"facts?image={registry.host}/team/new:1", "explain?namespace=default&pod=p"):
-            async with session.get(f"https://127.0.0.1:{chart.facts_port}/{query}", headers=headers) as answer:
-                found[query.partition("?")[0]] = await answer.json()
-                assert answer.status == 200, await answer.text()
-        assert found["facts"]["architectures"] == ["amd64", "arm64"]
-        assert recorder.refused == set()
-        facts = [each for each in chart.objects if each["metadata"]["name"].endswith("-facts")]
-        assert rights_of(facts) <= used_rights(recorder, chart.objects)
 
 
 async def test_the_policys_part_lets_pods_go_and_uses_every_right_it_has_and_no_other(

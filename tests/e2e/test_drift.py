@@ -7,10 +7,18 @@ import pytest
 
 from testbed.objects import KubernetesObject, pod
 from testbed.shipped_files import Mode, identity_manifests
-from tests.e2e.test_explain import allow, deployment
+from tests.e2e.test_explain import deployment
 from tests.e2e.world import World
 
 pytestmark = pytest.mark.e2e
+
+
+async def allow(world: World, name: str, rules: list[KubernetesObject], subject: KubernetesObject) -> None:
+    """Gives the account a ClusterRole of these rules."""
+    shared = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name}}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    await world.api.apply({**shared, "kind": "ClusterRole", "rules": rules})
+    await world.api.apply({**shared, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": [subject]})
 
 
 async def replica_set(world: World, name: str, where: str, image: str) -> KubernetesObject:
@@ -46,7 +54,7 @@ async def test_a_workload_whose_image_loses_its_platform_is_told_of_the_remedy(w
         {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get"]},
     ]
     subject = {"kind": "ServiceAccount", "name": own["name"], "namespace": own["namespace"]}
-    await allow(world, "multiarch-drift", rules, subject, "")
+    await allow(world, "multiarch-drift", rules, subject)
     where = await world.namespace()
     image = world.images.fresh("amd64", "arm64")
     repository, _, tag = image.removeprefix(f"{world.registry.host}/").partition(":")

@@ -378,7 +378,7 @@ async def test_explain_needs_no_cluster_for_manifests(registry: EmbeddedRegistry
     arguments = ("explain", "-f", str(file), *plain(registry), "--set", "cluster.mode=none")
     code, out, err = await run(*arguments)
     assert (code, err) == (0, "")
-    assert "Deployment shop/web (by own lookups)" in out
+    assert "Deployment shop/web\n" in out
     code, out, _ = await run(*arguments, "-o", "json")
     [told] = json.loads(out)
     assert {each["platform"]: each["answer"] for each in told["nodes"]} == {"linux/amd64": "yes", "linux/arm64": "yes"}
@@ -394,14 +394,7 @@ async def test_explain_needs_no_cluster_for_manifests(registry: EmbeddedRegistry
         (["explain", "web", "--set", "cluster.mode=none"], "give -f FILE"),
         (["explain", "configmap/web"], "'configmap' is no kind with pods that is known here"),
         (["explain", "-f", "absent.yaml"], "No such file or directory"),
-        (["explain", "-f", "x", "--service", "https://a"], "leave out -f"),
-        (["explain", "web", "--service", "https://a", "--token-file", "absent"], "--token-file absent"),
         (["running", "--set", "cluster.mode=none"], "cluster.mode: none leaves no cluster"),
-        (["serve", "--set", "facts.listen=0.0.0.0:1", "--set", "admission.listen=''"], "facts.tls: null is allowed on"),
-        (
-            ["serve", "--set", "facts.listen=127.0.0.1:1", "--set", "cluster.mode=none"],
-            "callers are known by the cluster",
-        ),
     ],
 )
 async def test_what_cannot_be_explained_says_what_would_be_right(arguments: list[str], said: str) -> None:

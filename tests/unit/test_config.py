@@ -149,11 +149,6 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
             ["shutdown.linger_seconds: 5 must be less than shutdown.grace_seconds (3)"],
             id="longer in lingering than in all",
         ),
-        pytest.param(
-            (*SERVED, "facts.tls={client_ca: /a.pem, gatekeeper_ca: /b.pem}"),
-            ["facts.tls.gatekeeper_ca", "give one of the two"],
-            id="two authorities",
-        ),
         pytest.param((*SERVED, "cache.stale_seconds=10"), ["cache.tag_seconds", "registry.always_seconds"], id="times"),
         pytest.param(
             (*SERVED, "admission.canary_namespace=a", "cluster.mode=none"),

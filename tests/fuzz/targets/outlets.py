@@ -1,12 +1,11 @@
 """What kube-scheduler, kube-apiserver and policy engines send, through the outlets, with images in memory."""
 
 import base64
-import contextlib
 import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -18,10 +17,8 @@ from extender.images.digest import digest_of
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference
-from extender.kubernetes.authentication_v1 import UserInfo
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.outlets.admission import WAITING, PodAdmission
-from extender.outlets.facts import GATEKEEPER, FactsOutlet
 from extender.outlets.jobs import WAITING as JOBS_WAITING
 from extender.outlets.jobs import JobAdmission, for_templates
 from extender.outlets.pod_resolver import PodResolver
@@ -34,7 +31,6 @@ from extender.placement.planning import AdmissionPolicy
 from extender.registry.image import FetchedManifest
 from extender.resolver.references import Target as ImageTarget
 from extender.resolver.resolver import Resolver
-from extender.server.authenticated import RefusedCaller
 from testbed.clock import Clock
 from tests.fuzz.target import Target, at_end, check_sentence, run, settle
 from tests.unit.placement import json_patch
@@ -73,17 +69,6 @@ class _View:
 
     async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
         return NodeLookup(absent=tuple(names))
-
-
-class _Access:
-    """Everybody may get all pods, and has a turn at once."""
-
-    async def may_get_pod(self, _user: UserInfo, _namespace: str, _name: str) -> bool:
-        return True
-
-    @contextlib.asynccontextmanager
-    async def turn(self, _user: UserInfo) -> AsyncIterator[None]:
-        yield
 
 
 class _Service:
@@ -132,18 +117,6 @@ class _Service:
             wait_seconds=0.0,
         )
 
-    def facts(self) -> FactsOutlet:
-        """A new outlet: its budget is that of a second, and inputs come faster."""
-        unused = cast("Any", None)
-        return FactsOutlet(
-            unused,
-            self._pod_resolver,
-            cast("Any", _Access()),
-            platforms=frozenset,
-            wait_seconds=0.0,
-            clock=self.clock,
-        )
-
 
 @functools.cache
 def _service() -> _Service:
@@ -180,38 +153,6 @@ def job_reviews(data: bytes) -> None:
             continue
         _check_review(data, body, _check_job_patch)
         _check_review(data, admission.fallback(data, "event"), _check_job_patch)
-
-
-def image_questions(data: bytes) -> None:
-    """The first byte says whether Gatekeeper asks or another caller; each image is answered, in order."""
-    service = _service()
-    service.clock.advance(60.0)
-    outlet, body = service.facts(), data[1:]
-    is_gatekeeper = data[:1] == b"g"
-    work = outlet.provide(GATEKEEPER, body) if is_gatekeeper else outlet.facts_of_many(UserInfo(username="me"), body)
-    try:
-        answer = msgspec.json.decode(run(_settled(work)))
-    except RefusedCaller as exc:
-        check_sentence(exc)
-        return
-    try:
-        document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return  # an unread part of it is no JSON
-    if is_gatekeeper:
-        items = answer["response"].get("items", [])
-        assert [each["key"] for each in items] == document.get("request", {}).get("keys", [])
-        assert all(("value" in each) != ("error" in each) for each in items)
-    else:
-        assert [each["image"] for each in answer["images"]] == document["images"]
-        assert {each["state"] for each in answer["images"]} <= {"known", "pending", "unknown"}
-
-
-async def _settled(work: Coroutine[Any, Any, bytes]) -> bytes:
-    """What the outlet answers; the lookups that it started end here."""
-    body = await work
-    await settle()
-    return body
 
 
 async def _review(admission: PodAdmission | JobAdmission, data: bytes) -> bytes:
@@ -383,14 +324,6 @@ TARGETS = (
         (
             *_POD_WORDS, b'"request":{', b'"uid":"', b'"operation":"CREATE"', b'"kind":{"group":"batch","kind":"Job"}',
             b'"object":{', b'"labels":{"kueue.x-k8s.io/queue-name":"all"}', b'"template":{',
-        ),
-    ),
-    Target(
-        "image_questions", image_questions,
-        (
-            b'p{"images":[', b'g{"apiVersion":"externaldata.gatekeeper.sh/v1beta1","kind":"ProviderRequest"',
-            b',"request":{"keys":[', b']}}', b'"namespace":"shop"', b'"app:1"', b'"app-arm64:1"', b'"chart:1"',
-            b'"\\ud800"', b"null", b"]", b",",
         ),
     ),
     Target(

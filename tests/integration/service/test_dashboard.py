@@ -16,6 +16,7 @@ from deploy.dashboards.panels import API_SERVER, ROWS, Panel
 from extender.cluster.counted_pods import COUNTED_LABEL
 from extender.cluster.pods import PODS
 from extender.placement.gate import GATE, GATED_LABEL
+from extender.server.tls import TlsFiles
 from testbed.chart import CHART
 from testbed.debian_package import ProgramMissing
 from testbed.debian_prometheus import CHANGE_SECONDS, DebianPrometheus, find_prometheus, until, values
@@ -68,7 +69,7 @@ class LimitedRegistry(FaultyRegistry):
 
 @asynccontextmanager
 async def busy_service(folder: Path, api: ApiServer, *registries: str) -> AsyncIterator[Caller]:
-    """A service with every outlet, one of them by TLS, in a container with a limit and a cluster with two nodes."""
+    """A service with every outlet, in a container with a limit and a cluster with two nodes."""
     for name, architecture in (("a", "amd64"), ("b", "arm64")):
         api.put("/api/v1/nodes", node(name, architecture))
     api.put("/api/v1/namespaces", namespace("shop"))
@@ -76,14 +77,12 @@ async def busy_service(folder: Path, api: ApiServer, *registries: str) -> AsyncI
     issued = trustme.CA().issue_cert("127.0.0.1")
     issued.cert_chain_pems[0].write_to_path(folder / "tls.crt")
     issued.private_key_pem.write_to_path(folder / "tls.key")
-    tls = f"{{certificate: {folder / 'tls.crt'}, key: {folder / 'tls.key'}}}"
+    TlsFiles("another", str(folder / "tls.crt"), str(folder / "tls.key"), "")  # its expiry is in a metric
     settings = (
         "admission.unknown=gate",
         "admission.node_affinity=required",
         "admission.wait_seconds=1",
         "placement.preference={arm64: 10}",
-        "facts.listen=127.0.0.1:0",
-        f"facts.tls={tls}",
         "placement.count_starts=true",
         f"admission.canary_namespace={SPACE}",
         "admission.canary_seconds=0.5",

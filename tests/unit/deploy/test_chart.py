@@ -955,70 +955,6 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         ({"multiarch-extender.io/scheduler": "ours"}, True, False),
     ),
     (
-        "facts",
-        "webhook",
-        "{factsService.enabled: true, factsService.tlsSecret: s, factsService.gatekeeperSecret: g}",
-        lambda o: (
-            settings_of(o)["facts"],
-            one(o, "Service", "-facts")["spec"]["ports"],
-            [each["containerPort"] for each in container_of(o)["ports"] if each["name"] == "facts"],
-            [each["secret"]["secretName"] for each in pod_of(o)["volumes"] if each["name"] in ("facts", "gatekeeper")],
-            {rule["resources"][0]: rule["verbs"] for rule in one(o, "ClusterRole", "-facts")["rules"]},
-        ),
-        (
-            {
-                "listen": ":8882",
-                "tls": {
-                    "certificate": "/etc/multiarch-extender-facts/tls.crt",
-                    "key": "/etc/multiarch-extender-facts/tls.key",
-                    "gatekeeper_ca": "/etc/multiarch-extender-gatekeeper/ca.crt",
-                },
-            },
-            [{"name": "facts", "port": 8882, "targetPort": "facts"}],
-            [8882],
-            ["s", "g"],
-            {"tokenreviews": ["create"], "subjectaccessreviews": ["create"], "pods": ["get"]},
-        ),
-    ),
-    (
-        "facts-certificate",
-        "policy",
-        "{factsService.enabled: true, certificates.source: certManager}",
-        lambda o: (
-            one(o, "Certificate", "-facts")["spec"]["dnsNames"],
-            one(o, "Certificate", "-facts")["spec"]["secretName"],
-            one(o, "Certificate", "-facts")["spec"]["issuerRef"],
-            pod_of(o)["volumes"][-1]["secret"]["secretName"],
-        ),
-        (
-            ["multiarch-extender-facts.multiarch-extender.svc"],
-            "multiarch-extender-facts-tls",
-            {"name": "multiarch-extender-authority"},
-            "multiarch-extender-facts-tls",
-        ),
-    ),
-    (
-        "facts-of-one-part",
-        "all-but-webhook",
-        "{factsService.enabled: true, factsService.tlsSecret: s}",
-        lambda o: (
-            one(o, "Service", "-facts")["spec"]["selector"]["app.kubernetes.io/component"],
-            [each["metadata"]["name"] for each in o if "facts" in each.get("data", {}).get("config.yaml", "")],
-        ),
-        ("policy", ["multiarch-extender-policy"]),
-    ),
-    (
-        "facts-ingress",
-        "policy",
-        (
-            "{factsService.enabled: true, factsService.tlsSecret: s, networkPolicy.ingress.enabled: true, "
-            "networkPolicy.ingress.facts: [{podSelector: {}}]}"
-        ),
-        lambda o: one(o, "NetworkPolicy")["spec"]["ingress"][0],
-        {"ports": [{"protocol": "TCP", "port": 8882}], "from": [{"podSelector": {}}]},
-    ),
-    ("no-facts", "webhook", "", lambda o: "facts" in settings_of(o), False),
-    (
         "policy-alone",
         "policy",
         "",
@@ -1634,9 +1570,8 @@ REFUSED: list[tuple[str, str]] = [
         "modes.secondScheduler.outage.namedBy: both",
         r"/modes/secondScheduler/outage/namedBy': value must be one of 'nothing', 'webhook', 'policy'",
     ),
-    ("factsService: true", r"/factsService': got boolean, want object"),
     ("webhook.jobs: true", r"/webhook/jobs': got boolean, want object"),
-    ("networkPolicy.ingress.facts: [a]", r"/networkPolicy/ingress/facts/0': got string, want object"),
+    ("networkPolicy.ingress.operations: [a]", r"/networkPolicy/ingress/operations/0': got string, want object"),
     ("uninstall.seconds: 5", r"/uninstall/seconds': minimum: got 5, want 10"),
     ("rbac.ownAccountPolicy: 1", r"/rbac/ownAccountPolicy': got number, want boolean"),
     ("modes.webhok.enabled: true", r"/modes': additional properties 'webhok' not allowed"),
@@ -1791,22 +1726,6 @@ CONTRADICTIONS: list[tuple[str, str, str]] = [
         "config.cache.url (for modes.webhook): the chart decides it. Use store.kind",
     ),
     ("webhook", "config: {cluster: {mode: none}}", "config.cluster.mode (for modes.webhook): the chart decides it"),
-    ("webhook", "config: {facts: {listen: ':1'}}", "config.facts.listen (for modes.webhook): the chart decides it"),
-    (
-        "webhook",
-        "factsService.enabled: true",
-        "factsService.tlsSecret: callers send tokens, so name a Secret with tls.crt and tls.key",
-    ),
-    (
-        "default",
-        "{factsService.enabled: true, factsService.tlsSecret: s}",
-        "factsService.enabled: the pods of modes.defaultScheduler",
-    ),
-    (
-        "webhook",
-        "{factsService.enabled: true, factsService.tlsSecret: s, webhook.port: 8882}",
-        "webhook.port: 8882 is that of facts",
-    ),
     ("policy", "webhook.jobs.enabled: true", "webhook.jobs.enabled: modes.webhook is off"),
     (
         "second",

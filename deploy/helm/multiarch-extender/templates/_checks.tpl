@@ -19,7 +19,6 @@
 {{- include "multiarch.checks.network" . -}}
 {{- include "multiarch.checks.certificates" .Values.certificates -}}
 {{- include "multiarch.checks.store" .Values.store -}}
-{{- include "multiarch.checks.facts" . -}}
 {{- $names := dict -}}
 {{- range $mode := include "multiarch.modes" . | fromYamlArray -}}
 {{- $part := merge (dict "root" $ "values" (get $modes $mode)) (include (printf "multiarch.part.%s" $mode) $ | fromYaml) -}}
@@ -135,20 +134,6 @@
 {{- end -}}
 {{- end }}
 
-{{- define "multiarch.checks.facts" -}}
-{{- $facts := .Values.factsService -}}
-{{- $modes := .Values.modes -}}
-{{- if and $facts.enabled (not (or $modes.webhook.enabled $modes.policy.enabled $modes.secondScheduler.enabled)) -}}
-{{- include "multiarch.refuse" "factsService.enabled: the pods of modes.defaultScheduler are on the host's network and tell no facts. Add modes.webhook." -}}
-{{- end -}}
-{{- if and $facts.enabled (not $facts.tlsSecret) (ne .Values.certificates.source "certManager") -}}
-{{- include "multiarch.refuse" (printf "factsService.tlsSecret: callers send tokens, so name a Secret with tls.crt and tls.key for %s.%s.svc, or set certificates.source to certManager. The authority that the service makes itself is made known to the API server alone." (include "multiarch.facts" .) .Release.Namespace) -}}
-{{- end -}}
-{{- if and $facts.enabled (eq (int .Values.webhook.port) 8882) -}}
-{{- include "multiarch.refuse" "webhook.port: 8882 is that of facts. Choose another one, such as 10250." -}}
-{{- end -}}
-{{- end }}
-
 {{- define "multiarch.checks.store" -}}
 {{- if and (eq .kind "redis") (not .redis.address) -}}
 {{- include "multiarch.refuse" "store.redis.address: with store.kind redis say where it is, such as redis.example.com:6379." -}}
@@ -229,8 +214,6 @@ operations.metrics_listen: Monitors of the chart ask port 8881.
 cluster.mode: It is the cluster that the chart is installed in.
 cluster.kubeconfig: It is the cluster that the chart is installed in.
 cluster.context: It is the cluster that the chart is installed in.
-facts.listen: Use factsService.enabled.
-facts.tls: Use factsService.tlsSecret.
 cache.url: Use store.kind.
 cache.key_file: Use store.keySecret.
 registry.ca_files: Use registries.caConfigMap.

@@ -114,23 +114,6 @@ app.kubernetes.io/component: {{ .component }}
 {{- if or $modes.webhook.enabled (and $modes.secondScheduler.enabled $modes.secondScheduler.webhook) }}true{{ end }}
 {{- end }}
 
-{{/* Whether a part tells facts: the first of those that can; empty if not. */}}
-{{- define "multiarch.has-facts" -}}
-{{- $modes := .root.Values.modes -}}
-{{- $chosen := ternary "webhook" (ternary "policy" "secondScheduler" $modes.policy.enabled) $modes.webhook.enabled -}}
-{{- if and .root.Values.factsService.enabled (eq .mode $chosen) }}true{{ end }}
-{{- end }}
-
-{{/* The name of the Service for facts. */}}
-{{- define "multiarch.facts" -}}
-{{ include "multiarch.fullname" . }}-facts
-{{- end }}
-
-{{/* The Secret with the certificate for facts. */}}
-{{- define "multiarch.facts.secret" -}}
-{{ .Values.factsService.tlsSecret | default (printf "%s-tls" (include "multiarch.facts" .)) }}
-{{- end }}
-
 {{/* Whether the API server holds pods by a policy, and a part lets them go; empty if not. */}}
 {{- define "multiarch.has-policy" -}}
 {{- $beside := and (eq .mode "webhook") .root.Values.modes.policy.enabled -}}

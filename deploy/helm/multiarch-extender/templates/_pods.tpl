@@ -145,13 +145,6 @@ ports:
   hostPort: {{ $values.webhook.port }}
   {{- end }}
 {{- end }}
-{{- if include "multiarch.has-facts" . }}
-- name: facts
-  containerPort: 8882
-  {{- if and $values.webhook.hostNetwork (include "multiarch.has-webhook" .) }}
-  hostPort: 8882
-  {{- end }}
-{{- end }}
 - name: operations
   containerPort: 8881
   {{- if and $values.webhook.hostNetwork (include "multiarch.has-webhook" .) }}
@@ -211,14 +204,6 @@ volumeMounts:
 {{- with $values.webhook.clientCaSecret -}}
 {{- $secret := dict "secretName" . "items" (list (dict "key" "ca.crt" "path" "ca.crt")) -}}
 {{- $mounts = append $mounts (dict "name" "client-ca" "path" (print $etc "-client-ca") "secret" $secret) -}}
-{{- end -}}
-{{- end -}}
-{{- if include "multiarch.has-facts" . -}}
-{{- $secret := dict "secretName" (include "multiarch.facts.secret" .root) -}}
-{{- $mounts = append $mounts (dict "name" "facts" "path" (print $etc "-facts") "secret" $secret) -}}
-{{- with $values.factsService.gatekeeperSecret -}}
-{{- $secret := dict "secretName" . "items" (list (dict "key" "ca.crt" "path" "ca.crt")) -}}
-{{- $mounts = append $mounts (dict "name" "gatekeeper" "path" (print $etc "-gatekeeper") "secret" $secret) -}}
 {{- end -}}
 {{- end -}}
 {{- if eq $values.store.kind "redis" -}}

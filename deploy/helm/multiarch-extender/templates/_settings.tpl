@@ -49,13 +49,6 @@
 {{- if include "multiarch.has-gates" . -}}
 {{- $_ := set $chart.admission "gate" (dict "lease" (include "multiarch.gates.lease" .)) -}}
 {{- end -}}
-{{- if include "multiarch.has-facts" . -}}
-{{- $tls := dict "certificate" "/etc/multiarch-extender-facts/tls.crt" "key" "/etc/multiarch-extender-facts/tls.key" -}}
-{{- if $values.factsService.gatekeeperSecret -}}
-{{- $_ := set $tls "gatekeeper_ca" "/etc/multiarch-extender-gatekeeper/ca.crt" -}}
-{{- end -}}
-{{- $_ := set $chart "facts" (dict "listen" ":8882" "tls" $tls) -}}
-{{- end -}}
 {{- $cache := dict -}}
 {{- if eq $values.store.kind "memory" -}}
 {{- $_ := set $cache "url" "memory:" -}}
