@@ -75,7 +75,7 @@ format: setup ## Rewrite the code in the house format
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 .PHONY: lint
-lint: setup ## Format, lint, strict types, import contracts, words
+lint: setup ## Format, lint, strict types, import contracts, names of classes
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
