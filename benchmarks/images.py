@@ -25,6 +25,7 @@ from extender.registry.client import RegistryClient
 from extender.registry.session import open_session
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
+from extender.service.client_source import ClientSource
 
 QUESTION = "What does it take to get to know images: one that many want at the same time, and many at once?"
 DELAY_SECONDS = 0.05
@@ -129,7 +130,12 @@ async def open_resolver(registry: FarRegistry) -> AsyncIterator[Resolver]:
             guard=guard,
         )
         resolver = Resolver(
-            client, size=100_000, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=time.monotonic
+            ClientSource(client),
+            size=100_000,
+            tag_seconds=900,
+            always_seconds=60,
+            stale_seconds=86_400,
+            clock=time.monotonic,
         )
         yield resolver
         await resolver.close()

@@ -31,6 +31,7 @@ from extender.registry.session import open_session
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
+from extender.service.client_source import ClientSource
 from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
 from testbed.clock import Clock
@@ -92,9 +93,15 @@ class Keys:
         """False: the credentials never change."""
         return False
 
-    async def load(self, _reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+    def is_unread(self, _reference: ImageReference) -> bool:
+        """False: they need no reading."""
+        return False
+
+    async def load(
+        self, _reference: ImageReference, *, refresh: bool = False, tenant: str = ""
+    ) -> tuple[Credential, ...]:
         """Returns the same credentials every time."""
-        del refresh
+        del refresh, tenant
         return self._credentials
 
 
@@ -124,7 +131,7 @@ class Simulation:
                 kept, clock=self.clock, wall_clock=self.clock, limits=PersistenceLimits(read_seconds=10.0)
             )
             resolver = Resolver(
-                await self._client(),
+                ClientSource(await self._client()),
                 size=_SIZE,
                 tag_seconds=900,
                 always_seconds=60,

@@ -15,7 +15,8 @@ from extender.credential_sources import SOURCES, Source
 from extender.credentials.logins import Login, Logins
 from extender.images.reference import ImageReference
 from extender.metrics import counters
-from extender.turns import TurnLost
+from extender.slots import OPERATOR
+from extender.tenant_turns import NoTurn
 
 log = structlog.get_logger()
 
@@ -53,7 +54,8 @@ class Keyring(Protocol):
     """A source of credentials: pull secrets, a Docker configuration, a program, or a cloud's identity.
 
     `load` obtains the credentials for a lookup. Between lookups only ids are needed, which take no I/O and no password.
-    No method raises for a source that fails: it returns no credentials, and logs and counts the failure.
+    No method raises for a source that fails: `load` leaves its credentials out, logs and counts the failure, and
+    `is_unread` says so.
     """
 
     @property
@@ -73,13 +75,19 @@ class Keyring(Protocol):
         This is so if they were never loaded, or not lately.
         """
 
-    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+    def is_unread(self, reference: ImageReference) -> bool:
+        """Whether this image's credentials may lack some, because the last reading of a source failed. No I/O."""
+
+    async def load(
+        self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
+    ) -> tuple[Credential, ...]:
         """Returns the credentials to try for this image, most specific first, `ANONYMOUS` last.
 
-        `refresh`: the previous credentials were denied, so those that may have changed are obtained again.
+        `refresh`: the previous credentials were denied, so those that may have changed are obtained again. `tenant` is
+        the one whose turns at a source are used.
 
         Raises:
-            TurnLost: the lookup waited for its turn at a source, and nobody wants it any more.
+            NoTurn: no turn at a source has come in time.
         """
 
 
@@ -126,9 +134,15 @@ class DockerConfigKeyring:
         """False: there is nothing else to load."""
         return False
 
-    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+    def is_unread(self, _reference: ImageReference) -> bool:
+        """False: the file has been read."""
+        return False
+
+    async def load(
+        self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
+    ) -> tuple[Credential, ...]:
         """As `credentials_for`."""
-        del refresh
+        del refresh, tenant
         return self.credentials_for(reference)
 
 
@@ -162,16 +176,22 @@ class JoinedKeyring:
         """Whether a part is due."""
         return any(part.is_due(reference) for part in self._parts)
 
+    def is_unread(self, reference: ImageReference) -> bool:
+        """Whether a part is unread."""
+        return any(part.is_unread(reference) for part in self._parts)
+
     @property
     def sources(self) -> tuple[Keyring, ...]:
         """The parts, and in place of a part that is joined itself its own, in order."""
         return tuple(source for part in self._parts for source in sources_of(part))
 
-    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+    async def load(
+        self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
+    ) -> tuple[Credential, ...]:
         """Returns the parts' credentials without duplicates. A part that raises is left out, logged and counted."""
-        found = [
-            credential for part in self._parts for credential in await load_source(part, reference, refresh=refresh)
-        ]
+        found: list[Credential] = []
+        for part in self._parts:
+            found += await load_source(part, reference, refresh=refresh, tenant=tenant or self.tenant)
         return with_anonymous(found)
 
 
@@ -198,15 +218,17 @@ def label_of(keyring: Keyring, reference: ImageReference, credential_id: Credent
     return ""
 
 
-async def load_source(source: Keyring, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+async def load_source(
+    source: Keyring, reference: ImageReference, *, refresh: bool = False, tenant: str
+) -> tuple[Credential, ...]:
     """Returns the source's credentials, or none if it crashes, which is logged and counted.
 
     Raises:
-        TurnLost: as `Keyring.load`.
+        NoTurn: as `Keyring.load`.
     """
     try:
-        return await source.load(reference, refresh=refresh)
-    except TurnLost:
+        return await source.load(reference, refresh=refresh, tenant=tenant)
+    except NoTurn:
         raise
     except Exception as exc:  # noqa: BLE001 - a defect of ours in one source must not cost the others' credentials
         CREDENTIALS[Source.KEYRING]["error"].inc()

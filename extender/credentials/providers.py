@@ -5,37 +5,33 @@ Decides how long an answer is cached and which images share it. Each provider im
 
 import hashlib
 from collections.abc import Callable, Hashable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 import structlog
+from async_lru import alru_cache
 
-from extender.budgets import OPERATOR, declare_budget
 from extender.credential_sources import Cloud, Source
 from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, credential_id_of
 from extender.credentials.logins import ByPattern, Login, Logins, cost_bytes
 from extender.errors import ExtenderError
 from extender.images.reference import ImageReference
 from extender.kubernetes.credential_provider_v1 import CacheKeyType
-from extender.shared_calls import SharedCalls
-from extender.tables import ShareTable, declare_cache
-from extender.turns import Turns, current_interest
+from extender.slots import OPERATOR
+from extender.tables import LruTable, ShareTable, declare_cache
+from extender.tenant_turns import TenantTurns
 
 log = structlog.get_logger()
 
-_RETRY_SECONDS = 10.0  # after a failure, or as long as the failure took if that was longer
+# After a failure, or as long as the failure took: a provider that hangs is not asked all the time. At most as long as
+# a corrected one may take to be used.
+_RETRY_SECONDS, _MOST_RETRY_SECONDS = 10.0, 30.0
 _SETTLED_SECONDS = 30.0  # least time before an image that stays unresolved makes `is_due` true again
 _LEAST_KEPT_SECONDS = 1.0  # one lookup may need them twice
-_AT_ONCE = 8
-_AT_REGISTRY = 4
-_REQUESTS = declare_budget(
-    "credentials.providers.requests",
-    unit="requests to one provider",
-    total=_AT_ONCE,
-    most_each=_AT_ONCE // 2,
-    why=f"a program takes some 50 MB, and one that hangs a minute; {_AT_REGISTRY} for one registry, of which one "
-    f"tenant alone has {_AT_REGISTRY // 2}",
-)
+# Requests to one provider at a time, those of one tenant, and those for one registry: a program takes some 50 MB, and
+# one that hangs a minute.
+_AT_ONCE, _EACH, _AT_REGISTRY = 8, 4, 4
+_JOINED = 64  # requests that can be joined, more than are in flight
 _ANSWER_BYTES = 16 << 20  # of each provider; an answer with one password of 2 KB takes some 5 KB
 _EMPTY_BYTES = 1500  # of an answer without a login
 _ANSWERS = declare_cache(
@@ -49,7 +45,7 @@ _ANSWERS = declare_cache(
 _FAILURES = declare_cache(
     "credentials.providers.failures",
     key="registry",
-    lifetime=f"{_RETRY_SECONDS:g} s or more",
+    lifetime=f"{_RETRY_SECONDS:g} s to {_MOST_RETRY_SECONDS:g} s",
     bound=1024,
     at_most="1 MB",
     invalidated_by="an answer",
@@ -107,11 +103,6 @@ class _Held(msgspec.Struct):
     cost_bytes: int = 0
 
 
-class _Failed(NamedTuple):
-    tenant: str
-    retry_at: float
-
-
 _NO_ANSWER = _Held(ByPattern(()), Logins(()), 0.0, 0.0)
 
 
@@ -128,9 +119,9 @@ class ProviderKeyring:
         self._held: ShareTable[tuple[CacheKeyType, str], _Held] = _ANSWERS.share_table(
             _ANSWER_BYTES, owner_of=lambda _, held: held.tenant, cost_of=lambda _, held: held.cost_bytes
         )
-        self._failed: ShareTable[str, _Failed] = _FAILURES.share_table(owner_of=lambda _, failed: failed.tenant)
-        turns = Turns(_REQUESTS, clock, at_host=_AT_REGISTRY, most_each_at_host=_AT_REGISTRY // 2)
-        self._calls: SharedCalls[str, _Held] = SharedCalls(turns)
+        self._failed: LruTable[str, float] = _FAILURES.lru_table()  # when each registry may be asked for again
+        self._turns = TenantTurns(total=_AT_ONCE, each=_EACH, at_host=_AT_REGISTRY)
+        self._obtain = alru_cache(maxsize=_JOINED, ttl=0, key=lambda key, *_: key)(self._obtain_once)
         self._is_by_image = False  # whether the last answer was for its image only
 
     @property
@@ -153,17 +144,23 @@ class ProviderKeyring:
         is_due = self._clock() >= held.due_at if held else self._provider.serves(reference.repository)
         return is_due and not self._has_just_failed(reference.domain)
 
-    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+    def is_unread(self, reference: ImageReference) -> bool:
+        """Whether the provider, which serves the image, has just failed for its registry."""
+        return self._provider.serves(reference.repository) and self._has_just_failed(reference.domain)
+
+    async def load(
+        self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
+    ) -> tuple[Credential, ...]:
         """Returns the matching credentials. Ignores `refresh`: tenants cause denials, so only expiry renews them.
 
         Raises:
-            TurnLost: the request was dropped from the queue.
+            NoTurn: no turn of the tenant has come in time.
         """
         del refresh
         repository = reference.repository
         if not self._provider.serves(repository):
             return ()
-        held = self._current(reference) or await self._share(reference)
+        held = self._current(reference) or await self._share(reference, tenant)
         return tuple(
             Credential(login.username, login.password, self._credential_id_of(login))
             for login in held.logins.matching(repository)
@@ -177,23 +174,20 @@ class ProviderKeyring:
         return _NO_ANSWER if self._has_just_failed(reference.domain) else None
 
     def _has_just_failed(self, domain: str) -> bool:
-        failed = self._failed.peek(domain)
-        return failed is not None and self._clock() < failed.retry_at
+        retry_at = self._failed.peek(domain)
+        return retry_at is not None and self._clock() < retry_at
 
-    async def _share(self, reference: ImageReference) -> _Held:
-        """Returns the answer of a request that all share who want it.
+    async def _share(self, reference: ImageReference, tenant: str) -> _Held:
+        """Returns the answer of a request that all share who want it and have a turn.
 
         That is one request per registry, whose answer may be for all its images, and one per image if it is not.
         """
-        if not self._is_by_image:
-            await self._join(reference.domain, reference)
-            held = self._current(reference)
-            if held:
-                return held
-        return await self._join(reference.repository, reference)
-
-    async def _join(self, key: str, reference: ImageReference) -> _Held:
-        return await self._calls.join(key, lambda: self._obtain(reference), host=reference.domain)
+        async with self._turns.turn(tenant, reference.domain):
+            held = self._current(reference)  # that has come meanwhile
+            if held is None and not self._is_by_image:
+                await self._obtain(reference.domain, reference, tenant)
+                held = self._current(reference)
+            return held or await self._obtain(reference.repository, reference, tenant)
 
     def _find(self, repository: str) -> _Held | None:
         """Returns the most specific cached answer for the repository, in the kubelet's order."""
@@ -204,11 +198,8 @@ class ProviderKeyring:
                 return held
         return None
 
-    async def _obtain(self, reference: ImageReference) -> _Held:
-        """Asks the provider, unless an answer has come while this waited for its turn."""
-        current = self._current(reference)
-        if current:
-            return current
+    async def _obtain_once(self, _key: str, reference: ImageReference, tenant: str) -> _Held:
+        """Asks the provider. `alru_cache` wraps this method, so that all share the request who give the same key."""
         counts = CREDENTIALS[self._provider.source]
         started = self._clock()
         try:
@@ -221,7 +212,7 @@ class ProviderKeyring:
         now = self._clock()
         fresh_until = now + max(given.keep_seconds, _LEAST_KEPT_SECONDS)
         credential_ids = ByPattern((login.pattern, self._credential_id_of(login)) for login in given.logins)
-        tenant = OPERATOR if given.cache_key_type is CacheKeyType.GLOBAL else current_interest().first
+        tenant = OPERATOR if given.cache_key_type is CacheKeyType.GLOBAL else tenant
         held = _Held(
             credential_ids, Logins(given.logins), fresh_until, max(fresh_until, now + _SETTLED_SECONDS),
             tenant, _EMPTY_BYTES + cost_bytes(given.logins),
@@ -232,12 +223,11 @@ class ProviderKeyring:
         return held
 
     def _hold_failure(self, reference: ImageReference, seconds: float) -> _Held:
-        """Remembers that the provider fails for the registry, for `seconds` at least: as long as that took.
+        """Remembers that the provider fails for the registry, for `seconds`: as long as that took.
 
         The last answer loses its passwords. Its credential ids stay.
         """
-        retry_at = self._clock() + max(_RETRY_SECONDS, seconds)
-        self._failed.put(reference.domain, _Failed(current_interest().first, retry_at))
+        self._failed.put(reference.domain, self._clock() + min(max(_RETRY_SECONDS, seconds), _MOST_RETRY_SECONDS))
         before = self._find(reference.repository)
         if before:
             before.logins = Logins(())

@@ -12,16 +12,16 @@ from sys import getsizeof
 
 import msgspec
 import structlog
+from async_lru import alru_cache
 
-from extender.budgets import declare_budget
 from extender.credential_sources import Source
 from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, Keyring, SecretReader, credentials_of
 from extender.credentials.logins import ByPattern, InvalidLogins, Login, Logins, cost_bytes, matching_all
 from extender.errors import ClusterError
 from extender.images.reference import ImageReference
-from extender.shared_calls import SharedCalls
+from extender.slots import OPERATOR
 from extender.tables import ShareTable, declare_cache
-from extender.turns import Turns
+from extender.tenant_turns import TenantTurns
 
 log = structlog.get_logger()
 
@@ -40,14 +40,10 @@ MOST_LOGIN_BYTES = 4 << 20
 # Names and passwords for one image, which a lookup holds while it asks the registry. Real ones have 4 KB at most.
 _MOST_TRIED_BYTES = 256 << 10
 
-_LOADS = declare_budget(
-    "credentials.pull_secrets.loads",
-    unit="pods' pull secrets being read",
-    total=16,
-    most_each=4,
-    why=f"each reads one secret at a time, which limits the load on the API server, and holds {MOST_LOGIN_BYTES >> 20} "
-    "MiB of logins and a secret's 5 MiB at most",
-)
+# Pods whose secrets are read at a time, and those of one namespace. Each reads one secret after the other, which limits
+# the load on the API server, and holds 4 MiB of logins and a secret's 5 MiB at most.
+_AT_ONCE, _EACH = 16, 4
+_JOINED = 64  # readings that can be joined, more than are in flight
 
 # The readings of secrets, with their passwords. One of a single login takes 2.5 KB, and the largest 1.4 MB.
 _READING_BYTES = 16 << 20
@@ -80,13 +76,17 @@ _NO_IDS = ByPattern[CredentialId](())
 
 
 class _Reading(msgspec.Struct, frozen=True):
-    """The reading of a secret. `logins` is None if the read failed; `problem` says why a pull secret is malformed."""
+    """The reading of a secret; `problem` says why a pull secret is malformed.
+
+    If the read failed, `is_unread`, and the rest is of the reading before, or of a secret without logins.
+    """
 
     read_at: float
-    logins: Logins | None = _NO_LOGINS
+    logins: Logins = _NO_LOGINS
     credential_ids: ByPattern[CredentialId] = _NO_IDS
     cost_bytes: int = 0
     problem: str = ""
+    is_unread: bool = False
 
 
 class _Remembered(msgspec.Struct):
@@ -95,6 +95,7 @@ class _Remembered(msgspec.Struct):
     due_at: float
     problem: str
     left_out: int
+    is_unread: bool
 
 
 class PullSecrets:
@@ -115,8 +116,8 @@ class PullSecrets:
             owner_of=lambda secrets, _: secrets[0],
             cost_of=lambda secrets, row: _EMPTY_BYTES + sum(map(getsizeof, secrets[1])) + row.id_bytes,
         )
-        self._reading: dict[_SecretName, asyncio.Task[_Reading]] = {}
-        self._loads: SharedCalls[tuple[_SecretSet, float], Sequence[_Reading]] = SharedCalls(Turns(_LOADS, clock))
+        self._turns = TenantTurns(total=_AT_ONCE, each=_EACH, at_host=_AT_ONCE)
+        self._read = alru_cache(maxsize=_JOINED, ttl=0)(self._read_once)
         self._sweep_at: asyncio.TimerHandle | None = None
 
     def keyring(self, namespace: str, names: Sequence[str]) -> Keyring:
@@ -147,23 +148,23 @@ class PullSecrets:
         remembered = self._remembered.peek((namespace, names))
         return remembered is None or self._clock() >= remembered.due_at
 
+    def is_unread(self, namespace: str, names: tuple[str, ...]) -> bool:
+        """Whether one of the secrets could not be read the last time."""
+        remembered = self._remembered.peek((namespace, names))
+        return remembered is not None and remembered.is_unread
+
     async def load(self, namespace: str, names: tuple[str, ...], repository: str, *, refresh: bool) -> list[Login]:
         """Returns the matching logins of all the secrets, in the order in which the kubelet tries them.
 
         Raises:
-            TurnLost: the load was dropped from the queue.
+            NoTurn: no turn of the namespace has come in time.
         """
         most_seconds = _JUST_READ_SECONDS if refresh else KEEP_SECONDS
         secrets = (namespace, names)
-        pod = _PodReadings(len(names))
-        for name in names:
-            if pod.is_full:
-                break
-            kept = self._recent((namespace, name), most_seconds)
-            if kept is None:
-                load = self._loads.join((secrets, most_seconds), lambda: self._read_all(secrets, most_seconds))
-                return _matching(await load, repository)
-            pod.add(kept)
+        pod = self._kept_for(secrets, most_seconds)
+        if pod is None:
+            async with self._turns.turn(namespace):
+                pod = await self._read_all(secrets, most_seconds)
         self._remember(secrets, pod)
         return _matching(pod.used, repository)
 
@@ -175,8 +176,20 @@ class PullSecrets:
         kept = self._kept.peek(secret)
         return kept if kept and self._age_seconds(kept) < most_seconds else None
 
-    async def _read_all(self, secrets: _SecretSet, most_seconds: float) -> Sequence[_Reading]:
-        """Returns the readings that are used, after reading the secrets that need it, one after the other."""
+    def _kept_for(self, secrets: _SecretSet, most_seconds: float) -> "_PodReadings | None":
+        """Returns what is used of the secrets; None if one must be read."""
+        pod = _PodReadings(len(secrets[1]))
+        for name in secrets[1]:
+            if pod.is_full:
+                break
+            kept = self._recent((secrets[0], name), most_seconds)
+            if kept is None:
+                return None
+            pod.add(kept)
+        return pod
+
+    async def _read_all(self, secrets: _SecretSet, most_seconds: float) -> "_PodReadings":
+        """Returns what is used of the secrets, after reading those that need it, one after the other."""
         pod = _PodReadings(len(secrets[1]))
         for name in secrets[1]:
             if pod.is_full:  # reading more would cost 5 ms each, for nothing
@@ -184,21 +197,10 @@ class PullSecrets:
             secret = (secrets[0], name)
             pod.add(self._recent(secret, most_seconds) or await self._read(secret))
             await asyncio.sleep(0)
-        self._remember(secrets, pod)
-        return pod.used
+        return pod
 
-    async def _read(self, secret: _SecretName) -> _Reading:
-        """Returns a new reading, which concurrent loads share.
-
-        Loads are tasks of their own. They are cancelled only all together, and cancelling one cancels the reading.
-        """
-        task = self._reading.get(secret)
-        if task is None:
-            task = self._reading[secret] = asyncio.create_task(self._ask(secret, self._kept.peek(secret)))
-            task.add_done_callback(lambda _: self._reading.pop(secret, None))
-        return await task
-
-    async def _ask(self, secret: _SecretName, before: _Reading | None) -> _Reading:
+    async def _read_once(self, secret: _SecretName) -> _Reading:
+        """Returns a new reading, which all share that want it: `alru_cache` wraps this method."""
         try:
             logins = await self._reader.read_logins(*secret)
             await asyncio.sleep(0)  # decoding has taken 4 ms and the rest takes 2 ms for the largest secret
@@ -209,8 +211,8 @@ class PullSecrets:
         except ClusterError as exc:
             CREDENTIALS[Source.SECRET]["error"].inc()
             log.warning("secret.unread", namespace=secret[0], secret=secret[1], why=str(exc))
-            retried_soon = self._clock() - KEEP_SECONDS + _JUST_READ_SECONDS
-            return msgspec.structs.replace(before, read_at=retried_soon) if before else _Reading(retried_soon, None)
+            before = self._recent(secret, KEEP_SECONDS) or _Reading(self._clock() - KEEP_SECONDS + _JUST_READ_SECONDS)
+            reading = msgspec.structs.replace(before, is_unread=True)
         self._keep(secret, reading)
         return reading
 
@@ -246,7 +248,9 @@ class PullSecrets:
         if before and pod.is_unread:
             credential_ids, id_bytes = before.credential_ids, before.id_bytes
         due_at = (self._clock() if pod.oldest_at is None else pod.oldest_at) + KEEP_SECONDS
-        self._remembered.put(secrets, _Remembered(credential_ids, id_bytes, due_at, pod.problem, pod.left_out))
+        self._remembered.put(
+            secrets, _Remembered(credential_ids, id_bytes, due_at, pod.problem, pod.left_out, pod.is_unread)
+        )
 
     def _age_seconds(self, reading: _Reading) -> float:
         return self._clock() - reading.read_at
@@ -283,7 +287,7 @@ class _PodReadings:
         self._logins += len(reading.credential_ids)
         self._bytes += reading.cost_bytes
         self.problem = self.problem or reading.problem
-        self.is_unread = self.is_unread or reading.logins is None
+        self.is_unread = self.is_unread or reading.is_unread
         self.oldest_at = reading.read_at if self.oldest_at is None else min(self.oldest_at, reading.read_at)
         if self.problem:
             self.used.clear()
@@ -293,7 +297,7 @@ class _PodReadings:
 
 def _matching(readings: Sequence[_Reading], repository: str) -> list[Login]:
     """Returns the logins for the repository: the first ones, whose names and passwords take 256 KiB together."""
-    found = matching_all([reading.logins for reading in readings if reading.logins is not None], repository)
+    found = matching_all([reading.logins for reading in readings], repository)
     together = accumulate(getsizeof(login.username) + getsizeof(login.password) for login in found)
     return list(found[: sum(used <= _MOST_TRIED_BYTES for used in together)])
 
@@ -321,6 +325,12 @@ class _PodSecrets:
     def is_due(self, _reference: ImageReference) -> bool:
         return self._secrets.is_due(self._namespace, self._names)
 
-    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+    def is_unread(self, _reference: ImageReference) -> bool:
+        return self._secrets.is_unread(self._namespace, self._names)
+
+    async def load(
+        self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
+    ) -> tuple[Credential, ...]:
+        del tenant  # the secrets are of the pod's namespace
         found = await self._secrets.load(self._namespace, self._names, reference.repository, refresh=refresh)
         return self._secrets.credentials_of(found)

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 
 from extender.credentials.keyring import Credential, CredentialId, Keyring, sources_of
 from extender.images.reference import ImageReference
+from extender.slots import OPERATOR
 from extender.watched_files import WatchedFiles
 
 
@@ -36,8 +37,14 @@ class WatchedKeyring:
         """Whether the present keyring is due."""
         return self.files.value.is_due(reference)
 
-    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+    def is_unread(self, reference: ImageReference) -> bool:
+        """Whether the present keyring is unread. Files that cannot be read again leave the keyring as it was."""
+        return self.files.value.is_unread(reference)
+
+    async def load(
+        self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
+    ) -> tuple[Credential, ...]:
         """Returns what the present keyring returns; with `refresh`, after reading files that have changed."""
         if refresh:
             await self.files.refresh()
-        return await self.files.value.load(reference, refresh=refresh)
+        return await self.files.value.load(reference, refresh=refresh, tenant=tenant)

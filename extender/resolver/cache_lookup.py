@@ -9,7 +9,7 @@ import msgspec
 
 from extender.credentials.keyring import CredentialId, Keyring
 from extender.images.content import Answer, Failure
-from extender.resolver.failures import NEXT_CREDENTIAL, Failures, summary
+from extender.resolver.failures import NEXT_CREDENTIAL, Failures, judged, summary
 from extender.resolver.image_cache import ImageCache, ImageQuery
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
@@ -55,18 +55,18 @@ class CacheLookup:
             if self._cache.is_fresh(known, query, target, credential_id, now):
                 return CacheState(known.content, "hit")
             if now - known.confirmed_at < self._cache.lifetimes.stale_seconds:
-                return CacheState(known.content, "stale", None if self._expected(target, credential_id) else target)
+                return CacheState(
+                    known.content, "stale", None if self._expected(target, credential_id, keyring) else target
+                )
         failure = self._current_failure(target, keyring, credential_ids)
         if not failure and not keyring.is_due(target.reference) and not self._persistence.may_know(credential_ids):
             # Only the registry could answer.
-            failure = summary(self._expected(target, credential_id) for credential_id in credential_ids)
+            failure = summary(self._expected(target, each, keyring) for each in credential_ids)
+        failure = judged(failure, is_unread=keyring.is_unread(target.reference))
         return CacheState(failure, "negative") if failure else CacheState(None, "", target)
 
-    def _expected(self, target: Target, credential_id: CredentialId) -> Failure | None:
-        """The failure that a lookup with this credential would end in now without a request; None if it would ask."""
-        return self._failures.current(target, credential_id) or self._registry_lookup.host_failure(
-            target, credential_id
-        )
+    def _expected(self, target: Target, credential_id: CredentialId, keyring: Keyring) -> Failure | None:
+        return self._registry_lookup.expected_failure(target, credential_id, keyring.tenant)
 
     def _current_failure(
         self, target: Target, keyring: Keyring, credential_ids: Sequence[CredentialId]

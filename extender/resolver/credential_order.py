@@ -28,7 +28,7 @@ class CredentialOrder:
         """Yields some credentials at a time, each once. Loads a source only when its credentials are wanted.
 
         Raises:
-            TurnLost: as `Keyring.load`.
+            NoTurn: as `Keyring.load`.
         """
         positions = range(len(self._sources))
         steps: list[Callable[[], Awaitable[tuple[Credential, ...]]]] = [
@@ -52,7 +52,7 @@ class CredentialOrder:
 
     async def _logins_of(self, position: int) -> tuple[Credential, ...]:
         if position not in self._loaded:
-            found = await load_source(self._sources[position], self._reference)
+            found = await load_source(self._sources[position], self._reference, tenant=self._keyring.tenant)
             self._loaded[position] = tuple(credential for credential in found if credential != ANONYMOUS)
         return self._loaded[position]
 

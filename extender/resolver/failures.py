@@ -4,6 +4,7 @@ A failure says nothing about the image itself, so it never replaces known conten
 """
 
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import msgspec
 
@@ -26,6 +27,8 @@ from extender.images.digest import PackedDigest
 from extender.resolver.references import Target
 from extender.tables import ShareTable, declare_cache, text_cost
 
+T = TypeVar("T")
+
 # Constant sentences, so that no address reaches the pod's author, and of a registry's texts only why it refuses.
 _SENTENCES = {
     Cause.MISSING: "its registry has no such image",
@@ -42,6 +45,7 @@ ENDED = Failure(Cause.LOOKING_UP, "its lookup was ended before it came to anythi
 DENIED = Failure(Cause.DENIED, _SENTENCES[Cause.DENIED])
 THROTTLED = Failure(Cause.THROTTLED, _SENTENCES[Cause.THROTTLED])
 UNAVAILABLE = Failure(Cause.UNAVAILABLE, _SENTENCES[Cause.UNAVAILABLE])
+UNREAD = Failure(Cause.UNAVAILABLE, "a pull secret or provider that may have credentials for it cannot be read now")
 _CAUSES: dict[type[BaseException], Cause] = {
     ManifestNotFound: Cause.MISSING,
     RegistryDenied: Cause.DENIED,
@@ -181,3 +185,8 @@ def summary(failures: Iterable[Failure | None]) -> Failure | None:
         if _TELLING.index(failure.cause) > _TELLING.index(result.cause):
             result = failure
     return result
+
+
+def judged(outcome: T, *, is_unread: bool) -> T | Failure:
+    """The outcome for all credentials, which is `UNREAD` if the keyring may lack one that works."""
+    return UNREAD if is_unread and isinstance(outcome, Failure) and outcome.cause in NEXT_CREDENTIAL else outcome

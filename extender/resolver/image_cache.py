@@ -22,9 +22,10 @@ from extender.tables import LruTable, ShareTable, declare_cache
 LOOKUPS = counter(
     "multiarch_lookups_total",
     "Images asked for, by what answered: memory (hit, stale, negative), a lookup already under way (shared), or one of "
-    "their own, which ended in content (fetched) or not (error). Refreshing in the background counts as a lookup too.",
+    "their own, which ended in content (fetched) or not (error), or had no turn as its tenant has too many (refused). "
+    "Refreshing in the background counts as a lookup too.",
     "result",
-    ("hit", "stale", "shared", "fetched", "negative", "error"),
+    ("hit", "stale", "shared", "fetched", "negative", "error", "refused"),
 )
 
 # A denial makes no row stale that was confirmed so lately. Otherwise, whoever makes one tag of a repository deny access

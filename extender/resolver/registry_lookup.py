@@ -6,90 +6,86 @@ how long callers wait for it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import structlog
 from async_lru import alru_cache
 
 from extender.credentials.keyring import Credential, CredentialId
 from extender.errors import InvalidManifest, ManifestNotFound, RegistryDenied, RegistryError, UnsupportedManifest
-from extender.images.content import Content, Failure
+from extender.images.content import Failure, content_of
 from extender.images.digest import pack_digest
 from extender.images.manifest import Image
 from extender.images.reference import ImageReference
-from extender.registry.image import FetchedManifest, ManifestClient, describe_image
-from extender.resolver.failures import DENIED, ENDED, NEXT_CREDENTIAL, Failures, summary
+from extender.resolver.failures import DENIED, NEXT_CREDENTIAL, Failures, summary
+from extender.resolver.host_breakers import BreakerOpen, HostBreakers
 from extender.resolver.image_cache import CachedImage, ImageCache
+from extender.resolver.image_source import ImageSource
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
-from extender.resolver.registry_hosts import BreakerOpen, RegistryHosts
-from extender.tables import declare_cache
-from extender.turns import Interest, TurnLost, current_interest
+from extender.tenant_turns import TenantTurns
 
 T = TypeVar("T", CachedImage, Image)
+Ask = Callable[[Target, Credential, str], Awaitable[T]]
 
 log = structlog.get_logger()
 
-# Fetches kept, four times as many as can be in flight. The oldest is dropped whether or not it has ended: one that is
-# still in flight after 1,024 later ones may be repeated, but it completes.
-_FETCHES = declare_cache(
-    "resolver.registry_lookup.fetches",
-    key="repository, digest, credential id",
-    bound=1024,
-    at_most="8 MB",
-    invalidated_by="the end of its lookup, if large",
-)
-# Platforms and skipped parts of an image that stays after the lookup that fetched it. A part takes 800 bytes at most
-# (a sha512 digest, three words of 32 characters or a reason of 150), so 1,024 images take less than 8 MB. A larger
-# image takes up to 100 KB and is dropped with its lookup. Its content stays in the image cache; only a later
-# `describe` fetches it again.
-_MOST_KEPT_PARTS = 8
-
-
-class _Try(NamedTuple):
-    """A request in flight, for a `CachedImage` or an `Image` as its key says, and who wants it."""
-
-    task: "asyncio.Task[Any]"
-    interest: Interest
+# Lookups that ask registries at a time, those of one tenant, and those at one host: so that a host that hangs, or a
+# tenant that names many of them, holds up only so many.
+_AT_ONCE, _EACH, _AT_HOST = 256, 64, 16
+# Requests that can be joined, more than are in flight.
+_JOINED = 1024
+# How much longer than its source a lookup waits, so that the source says what it was that took so long.
+_GRACE_SECONDS = 1.0
 
 
 class RegistryLookup:
-    """Looks images up in registries; writes what it learns into the cache, and errors into the failures."""
+    """Looks images up in registries; writes what it learns into the cache, and errors into the failures.
+
+    A request waits for a turn of its tenant. Whoever has a turn and wants the same as another request shares it.
+    """
 
     def __init__(
         self,
-        client: ManifestClient,
+        source: ImageSource,
         cache: ImageCache,
         persistence: Persistence,
         failures: Failures,
         *,
         clock: Callable[[], float],
         random: Callable[[], float],
-        head_first: bool = True,
+        head_first: bool,
+        lookup_seconds: float,
     ) -> None:
-        self._client = client
+        """`lookup_seconds` is how long the requests for one credential may take together."""
+        self._source = source
         self._head_first = head_first
         self._cache = cache
         self._persistence = persistence
         self._failures = failures
         self._clock = clock
         self._random = random
-        self._hosts = RegistryHosts(clock, random)
-        self._trying: dict[Hashable, _Try] = {}
-        self._fetch = alru_cache(maxsize=_FETCHES.rows, key=_fetch_key)(self._fetch_image)
-        self._large: set[Hashable] = set()  # the keys of large images whose lookups have not ended
+        self._lookup_seconds = lookup_seconds
+        self._breakers = HostBreakers(clock, random)
+        self._turns = TenantTurns(total=_AT_ONCE, each=_EACH, at_host=_AT_HOST)
+        self._try = alru_cache(maxsize=_JOINED, ttl=0, key=_key_of_try)(self._try_once)
+        self._describe = alru_cache(maxsize=_JOINED, ttl=0, key=_key_of_description)(self._describe_once)
 
-    def host_failure(self, target: Target, credential_id: CredentialId) -> Failure | None:
-        """Why a breaker refuses lookups of the target with this credential now; None if they are admitted."""
-        return self._hosts.failure(target, credential_id)
+    def expected_failure(self, target: Target, credential_id: CredentialId, tenant: str) -> Failure | None:
+        """The failure that a lookup with this credential would end in now without a request; None if it would ask."""
+        return self._failures.current(target, credential_id) or self._breakers.failure(target, credential_id, tenant)
 
-    async def find(self, target: Target, credentials: tuple[Credential, ...]) -> CachedImage | Failure:
-        """The target's digest and content, with the first credential that works. Every error becomes a `Failure`."""
-        return await self._look_up(target, credentials, self._ask)
+    async def find(self, target: Target, credentials: Sequence[Credential], tenant: str) -> CachedImage | Failure:
+        """The target's digest and content, with the first credential that works. Every error becomes a `Failure`.
 
-    async def describe(self, target: Target, credentials: tuple[Credential, ...]) -> Image | Failure:
-        """As `find`, with all details of the image; fetches them again where the cache has only the content."""
-        return await self._look_up(target, credentials, self._ask_details)
+        Raises:
+            NoTurn: no turn of the tenant has come in time.
+        """
+        return await self._look_up(target, credentials, tenant, self._ask)
+
+    async def describe(self, target: Target, credentials: Sequence[Credential], tenant: str) -> Image | Failure:
+        """As `find`, with all details of the image, which are asked for each time."""
+        return await self._look_up(target, credentials, tenant, self._ask_details)
 
     def forget_failure(self, target: Target, before: Sequence[Credential], after: Sequence[Credential]) -> None:
         """Removes failures of credentials whose password has changed under the same id."""
@@ -98,110 +94,104 @@ class RegistryLookup:
             if credential.id in credential_ids and credential not in before:
                 self._failures.forget(target, credential.id)
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called, so that no fetch can start."""
-        return bool(self._fetch.cache_parameters()["closed"])
-
-    async def close(self) -> None:
-        """Ends all fetches and prevents new ones."""
-        await self._fetch.cache_close()
-
     async def _look_up(
-        self, target: Target, credentials: tuple[Credential, ...], ask: Callable[[Target, Credential], Awaitable[T]]
+        self, target: Target, credentials: Sequence[Credential], tenant: str, ask: Ask[T]
     ) -> T | Failure:
         """Tries the credentials in order, but first those for which the cache has the target: they most likely work."""
         failures = []
-        for credential in sorted(credentials, key=lambda item: not self._is_known(target, item)):
-            outcome = await self._share(target, credential, ask)
+        for credential in sorted(credentials, key=lambda item: self._cache.find(target, item.id) is None):
+            outcome = await self._take_turn(target, credential, tenant, ask)
             if not isinstance(outcome, Failure) or outcome.cause not in NEXT_CREDENTIAL:
                 return outcome
             failures.append(outcome)
         return summary(failures) or DENIED
 
-    def _is_known(self, target: Target, credential: Credential) -> bool:
-        return self._cache.find(target, credential.id) is not None
+    async def _take_turn(self, target: Target, credential: Credential, tenant: str, ask: Ask[T]) -> T | Failure:
+        """Waits for a turn, and asks unless another lookup has answered meanwhile."""
+        started = self._clock()
+        expected = self.expected_failure(target, credential.id, tenant)
+        if expected:
+            return expected
+        async with self._turns.turn(tenant, target.reference.domain):
+            known = self._cache.find(target, credential.id)
+            if known and known.confirmed_at >= started and ask == self._ask:
+                return known
+            outcome: T | Failure = await self._try(target, credential, tenant, ask)
+            return outcome
 
-    async def _share(
-        self, target: Target, credential: Credential, ask: Callable[[Target, Credential], Awaitable[T]]
-    ) -> T | Failure:
-        """Waits for the one try in flight per target and credential, or starts it.
+    async def _try_once(self, target: Target, credential: Credential, tenant: str, ask: Ask[T]) -> T | Failure:
+        """The outcome of one try, which all share that have a turn for it: `alru_cache` wraps this method.
 
-        Several keyrings may hold the same credential: every keyring holds `ANONYMOUS`. Callers are tasks of a
-        `SingleFlight`, which only `close` cancels, and then all of them. The try therefore needs no `asyncio.shield`.
+        Several keyrings may hold the same credential: every keyring holds `ANONYMOUS`. The failure is recorded here,
+        and so counts once.
         """
-        key = (target.repository, target.name, credential.id, ask)
-        trying = self._trying.get(key)
-        if trying is None:
-            task = asyncio.create_task(self._try(target, credential, ask))
-            trying = self._trying[key] = _Try(task, current_interest())
-            task.add_done_callback(lambda _: self._trying.pop(key, None))
-        else:
-            trying.interest.join(current_interest())
-        outcome: T | Failure = await trying.task
-        return outcome
-
-    async def _try(
-        self, target: Target, credential: Credential, ask: Callable[[Target, Credential], Awaitable[T]]
-    ) -> T | Failure:
         current = self._failures.current(target, credential.id)
         if current:
             return current
         try:
-            async with self._hosts.visit(target, credential.id):
-                outcome = await ask(target, credential)
+            with self._breakers.visit(target, credential.id, tenant):
+                async with asyncio.timeout(self._lookup_seconds + _GRACE_SECONDS):
+                    outcome = await ask(target, credential, tenant)
         except BreakerOpen as exc:
             return exc.failure
-        except TurnLost:
-            return ENDED
-        except (RegistryError, InvalidManifest, UnsupportedManifest) as exc:
-            return self._fail(target, credential, exc)
+        except (RegistryError, InvalidManifest, UnsupportedManifest, TimeoutError) as exc:
+            return self._fail(target, credential, exc, tenant)
         except Exception as exc:  # noqa: BLE001 - an unexpected error must become a Failure too
-            return self._crash(target, credential, exc)
+            return self._crash(target, credential, exc, tenant)
         self._failures.forget(target, credential.id)
-        self._drop_large(target.reference.with_digest(outcome.digest), credential)
         return outcome
 
-    def _fail(self, target: Target, credential: Credential, error: Exception) -> Failure:
+    def _fail(self, target: Target, credential: Credential, error: Exception, tenant: str) -> Failure:
         if isinstance(error, RegistryDenied):
             self._cache.revoke(target, credential.id, self._clock())
-        failure = self._failures.remember(target, credential.id, error, current_interest().first)
+        failure = self._failures.remember(target, credential.id, error, tenant)
         log.info("lookup.failed", image=str(target.reference), cause=failure.cause.value, credential_id=credential.id)
         return failure
 
-    def _crash(self, target: Target, credential: Credential, error: Exception) -> Failure:
+    def _crash(self, target: Target, credential: Credential, error: Exception, tenant: str) -> Failure:
         """Logs a defect of ours with an id; the pod's author is shown that the registry is unavailable."""
         crash = f"{int(self._random() * 2**32):08x}"
         log.error("lookup.crashed", id=crash, image=str(target.reference), exc_info=error)
-        return self._failures.remember(target, credential.id, error, current_interest().first)
+        return self._failures.remember(target, credential.id, error, tenant)
 
-    async def _ask(self, target: Target, credential: Credential) -> CachedImage:
+    async def _ask(self, target: Target, credential: Credential, tenant: str) -> CachedImage:
         """The target's digest and content as this credential sees them, by a HEAD, a GET, or both.
 
         A digest whose content is not known is fetched without a HEAD. Otherwise the HEAD comes first: it is free where
         GETs are counted (Docker Hub), and it proves this credential's access to content that another one fetched.
         Unless `head_first`, a name that was never known takes one GET, in half the time.
         """
-        reference = target.reference
+        reference, ends = target.reference, asyncio.get_running_loop().time() + self._lookup_seconds
         await self._recall_content(target.repository, reference.digest)
-        if reference.digest and not self._is_remembered(target, credential):
-            return await self._confirm(target, credential, reference.digest, None)
-        if not self._head_first and not self._is_known(target, credential):
-            manifest = await self._client.fetch_manifest(reference, credential)
-            return await self._confirm(target, credential, manifest.digest, manifest)
-        stated = await self._client.head_manifest(reference, credential)
+        if not self._takes_head(target, credential):
+            return await self._learn(target, reference, credential, tenant, ends)
+        stated = await self._source.state_digest(reference, credential, tenant=tenant, seconds=_left(ends))
         if stated is None:
-            manifest = await self._client.fetch_manifest(reference, credential)
-            return await self._confirm(target, credential, manifest.digest, manifest)
+            return await self._learn(target, reference, credential, tenant, ends)
+        at = self._clock()
         await self._recall_content(target.repository, stated)
+        known = self._cache.confirm(target, credential.id, stated, at, tenant)
+        if known:
+            return known
         try:
-            return await self._confirm(target, credential, stated, None)
+            return await self._learn(target, reference.with_digest(stated), credential, tenant, ends)
         except (ManifestNotFound, InvalidManifest):
             # The tag has just moved, or the header is wrong (some registries do that): the bytes behind the tag decide.
-            manifest = await self._client.fetch_manifest(reference, credential)
-            if manifest.digest == stated:
+            if reference.digest:
                 raise
-            return await self._confirm(target, credential, manifest.digest, manifest)
+            return await self._learn(target, reference, credential, tenant, ends)
+
+    async def _ask_details(self, target: Target, credential: Credential, tenant: str) -> Image:
+        ends = asyncio.get_running_loop().time() + self._lookup_seconds
+        at = self._clock()
+        image = await self._describe(target.reference, credential, tenant, ends)
+        self._cache.learn(target, credential.id, image.digest, content_of(image), at, tenant)
+        return image
+
+    def _takes_head(self, target: Target, credential: Credential) -> bool:
+        if target.reference.digest and self._cache.shown(target.repository, target.reference.digest) is None:
+            return False
+        return self._head_first or self._cache.find(target, credential.id) is not None
 
     async def _recall_content(self, repository: str, digest: str) -> None:
         """Loads the digest's content from the store, which saves the GET but proves no credential's access."""
@@ -210,61 +200,40 @@ class RegistryLookup:
             if content:
                 self._cache.load_content(repository, pack_digest(digest), content)
 
-    async def _ask_details(self, target: Target, credential: Credential) -> Image:
-        known = await self._ask(target, credential)
-        return await self._fetch(target.reference.with_digest(known.digest), credential, None)
-
-    def _is_remembered(self, target: Target, credential: Credential) -> bool:
-        """Whether `_confirm` could answer for the target's digest without a request, which would prove no access."""
-        reference = target.reference
-        return self._cache.shown(target.repository, reference.digest) is not None or self._fetch.cache_contains(
-            reference, credential, None
-        )
-
-    async def _confirm(
-        self, target: Target, credential: Credential, digest: str, manifest: FetchedManifest | None
+    async def _learn(
+        self, target: Target, reference: ImageReference, credential: Credential, tenant: str, ends: float
     ) -> CachedImage:
-        """Records that the target is `digest` for this credential; fetches it if its content is not known yet.
+        """Has the reference described, and records that the target is this image for this credential.
 
-        That the tag has this digest is as old as the answer that said so, however long the fetch takes.
+        The row is as old as the question, however long the answer takes.
         """
-        owner, now = current_interest().first, self._clock()
-        known = self._cache.confirm(target, credential.id, digest, now, owner)
-        if known is None:
-            image = await self._fetch(target.reference.with_digest(digest), credential, manifest)
-            known = self._cache.learn(target, credential.id, digest, _content_of(image), now, owner)
-        return known
+        at = self._clock()
+        image = await self._describe(reference, credential, tenant, ends)
+        return self._cache.learn(target, credential.id, image.digest, content_of(image), at, tenant)
 
-    async def _fetch_image(
-        self, reference: ImageReference, credential: Credential, manifest: FetchedManifest | None
+    async def _describe_once(
+        self, reference: ImageReference, credential: Credential, tenant: str, ends: float
     ) -> Image:
-        """Everything about the reference's digest; `manifest` saves the GET where it was already fetched.
+        """The image's description, which all names share that mean the same digest: `alru_cache` wraps this method.
 
-        `alru_cache` wraps this method: concurrent callers share one fetch, and the last images are kept. Errors are
-        raised and therefore not kept. Cancelling the last caller cancels the fetch. Callers are therefore lookups in
-        tasks of their own, which a request's deadline does not cancel.
-
-        The key is (repository, digest, credential id). Bytes from one repository prove nothing about another, and one
-        credential must not get what another was given. `manifest` is not part of the key.
+        The key is (repository, digest or tag, credential id). Bytes from one repository prove nothing about another,
+        and one credential must not get what another was given.
         """
-        if manifest is None:
-            manifest = await self._client.fetch_manifest(reference, credential)
-        image = await describe_image(self._client, reference, manifest, credential)
-        if len(image.entries) + len(image.skipped) > _MOST_KEPT_PARTS:
-            self._large.add(_fetch_key(reference, credential, manifest))
-        return image
-
-    def _drop_large(self, reference: ImageReference, credential: Credential) -> None:
-        """Removes the reference's image from the kept fetches if it is large."""
-        key = _fetch_key(reference, credential, None)
-        if key in self._large:
-            self._large.remove(key)
-            self._fetch.cache_invalidate(reference, credential, None)
+        return await self._source.describe(reference, credential, tenant=tenant, seconds=_left(ends))
 
 
-def _fetch_key(reference: ImageReference, credential: Credential, manifest: FetchedManifest | None) -> Hashable:  # noqa: ARG001
-    return reference.repository, reference.digest, credential.id
+def _left(ends: float) -> float:
+    return max(0.0, ends - asyncio.get_running_loop().time())
 
 
-def _content_of(image: Image) -> Content:
-    return Content(image.kind, frozenset(entry.platform for entry in image.entries), image.states_platforms)
+def _key_of_try(target: Target, credential: Credential, tenant: str, ask: Hashable) -> Hashable:  # noqa: ARG001
+    return target.repository, target.name, credential.id, ask
+
+
+def _key_of_description(
+    reference: ImageReference,
+    credential: Credential,
+    tenant: str,  # noqa: ARG001 - the key is the same for all
+    ends: float,  # noqa: ARG001
+) -> Hashable:
+    return reference.repository, reference.digest or reference.tag, credential.id

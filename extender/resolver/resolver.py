@@ -6,30 +6,30 @@
 
 import asyncio
 import contextlib
+import contextvars
 import random as stdlib_random
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from prometheus_client import Histogram
 
-from extender.budgets import Budget, declare_budget
 from extender.credentials.keyring import Credential, CredentialId, Keyring, label_of
 from extender.images.content import Answer, Content, Evidence, Failure
 from extender.images.digest import PackedDigest
 from extender.images.manifest import Image
 from extender.metrics import REGISTRY, gauge
-from extender.registry.image import ManifestClient
 from extender.resolver.cache_lookup import CacheLookup, CacheState
 from extender.resolver.credential_order import CredentialOrder
-from extender.resolver.failures import DENIED, ENDED, FEWEST_FAILURES, NEXT_CREDENTIAL, Failures, summary
+from extender.resolver.failures import DENIED, ENDED, FEWEST_FAILURES, NEXT_CREDENTIAL, Failures, judged, summary
 from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, ImageQuery, Lifetimes
+from extender.resolver.image_source import ImageSource
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
 from extender.resolver.registry_lookup import RegistryLookup
-from extender.resolver.single_flight import SingleFlight
-from extender.turns import TurnLost
+from extender.slots import Slots
+from extender.tenant_turns import NoTurn
 
 R = TypeVar("R", CachedImage, Image)
 
@@ -48,17 +48,11 @@ IMAGES = gauge(
     ("known", "failed", "in_flight"),
 )
 
-_CALLS = declare_budget(
-    "resolver.resolver.lookups",
-    unit="lookups in flight, most of them queueing",
-    total=2_000,
-    most_each=100,
-    why="100 objects each, through which the garbage collector goes; twelve of a tenant are at one host at a time, and "
-    "an image beyond that stays pending until the next request for it starts its lookup",
-)
+# Lookups under way, and those of one tenant: as many as may ask registries at a time, and a hundred that load their
+# credentials or wait for a turn. An image beyond that stays pending until the next request for it. 10 KB each.
+_MOST_LOOKUPS, _MOST_LOOKUPS_EACH = 2_000, 164
 
-
-_CallKey = tuple[str, PackedDigest, Hashable]  # repository, tag or digest, the keyring's identity
+_Key = tuple[str, str, PackedDigest, Hashable, str]  # what is wanted, repository, tag or digest, keyring, tenant
 
 
 class Resolver:
@@ -77,7 +71,7 @@ class Resolver:
 
     def __init__(  # noqa: PLR0913 - settings and parts, each by its name
         self,
-        client: ManifestClient,
+        source: ImageSource,
         *,
         size: int,
         tag_seconds: float,
@@ -86,29 +80,33 @@ class Resolver:
         clock: Callable[[], float],
         random: Callable[[], float] = stdlib_random.random,
         persistence: Persistence | None = None,
-        most_calls: int = _CALLS.total,
         head_first: bool = True,
+        lookup_seconds: float = 20.0,
     ) -> None:
-        """`head_first`: a HEAD comes before the GET of a name that was never known, as its content often is."""
+        """`head_first`: a HEAD comes before the GET of a name that was never known, as its content often is.
+
+        `lookup_seconds` bounds the requests of a lookup for one credential.
+        """
         self._clock = clock
         self._persistence = persistence or Persistence(None, clock=clock)
         lifetimes = Lifetimes(tag_seconds=tag_seconds, always_seconds=always_seconds, stale_seconds=stale_seconds)
         self.cache = ImageCache(size, lifetimes, clock, self._persistence)
         self._failures = Failures(max(size // 10, FEWEST_FAILURES), clock, random)
         self._registry_lookup = RegistryLookup(
-            client, self.cache, self._persistence, self._failures, clock=clock, random=random, head_first=head_first
-        )
-        self._cache_lookup = CacheLookup(
+            source,
             self.cache,
-            self._failures,
-            self._registry_lookup,
             self._persistence,
-            clock,
+            self._failures,
+            clock=clock,
+            random=random,
+            head_first=head_first,
+            lookup_seconds=lookup_seconds,
         )
+        self._cache_lookup = CacheLookup(self.cache, self._failures, self._registry_lookup, self._persistence, clock)
         self._loading: asyncio.Task[None] | None = None
-        budget = Budget(_CALLS, total=most_calls)
-        self._finding: SingleFlight[_CallKey, CachedImage | Failure] = SingleFlight(budget, clock)
-        self._describing: SingleFlight[_CallKey, Image | Failure] = SingleFlight(budget, clock)
+        self._lookups: dict[_Key, asyncio.Task[Any]] = {}
+        self._slots = Slots(_MOST_LOOKUPS, _MOST_LOOKUPS_EACH)
+        self.is_closed = False
         for state, child in IMAGES.items():
             child.set_function(partial(self._count, state))
 
@@ -206,13 +204,13 @@ class Resolver:
         if isinstance(target, Failure):
             LOOKUPS["negative"].inc()
             return target
-        call = self._describing.join(
-            _call_key(target, keyring),
+        call = self._join(
+            "details",
+            target,
+            keyring,
             lambda: self._look_up(partial(self._try_in_order, self._registry_lookup.describe, target, keyring)),
-            tenant=keyring.tenant,
         )
         if call is None:
-            LOOKUPS["error"].inc()
             return ENDED
         await asyncio.wait([call])
         return ENDED if call.cancelled() else call.result()
@@ -220,11 +218,6 @@ class Resolver:
     def counts(self) -> Mapping[str, int]:
         """How many digests are `known`, how many names' last lookup `failed`, and how many lookups are `in_flight`."""
         return {state: self._count(state) for state in IMAGES}
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the resolver is closed, so that no lookup can start."""
-        return self._registry_lookup.is_closed
 
     async def flush(self) -> None:
         """Writes the rows that wait for the store. Rows that the store does not accept now keep waiting."""
@@ -235,9 +228,11 @@ class Resolver:
         if self._loading:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
-        await self._finding.close()
-        await self._describing.close()
-        await self._registry_lookup.close()
+        self.is_closed = True
+        lookups = list(self._lookups.values())
+        for lookup in lookups:
+            lookup.cancel()
+        await asyncio.gather(*lookups, return_exceptions=True)
         await self._persistence.close()
         for child in IMAGES.values():
             child.set_function(float)
@@ -249,7 +244,7 @@ class Resolver:
             case "failed":
                 return len(self._failures)
             case _:
-                return len(self._finding) + len(self._describing)
+                return len(self._lookups)
 
     def _start_call(
         self, query: ImageQuery, state: CacheState, keyring: Keyring
@@ -258,15 +253,40 @@ class Resolver:
         target = state.due
         if target is None:
             return None
-        key = _call_key(target, keyring)
-        if state.answer is None and self._finding.is_under_way(key):
-            LOOKUPS["shared"].inc()
-        call = self._finding.join(
-            key, lambda: self._look_up(partial(self._find, query, target, keyring)), tenant=keyring.tenant
+        lookup = partial(self._find, query, target, keyring)
+        return self._join(
+            "answer", target, keyring, lambda: self._look_up(lookup), counts_as_shared=state.answer is None
         )
-        if call is None:
-            LOOKUPS["error"].inc()
-        return call
+
+    def _join(
+        self,
+        wanted: str,
+        target: Target,
+        keyring: Keyring,
+        start: Callable[[], Coroutine[Any, Any, R | Failure]],
+        *,
+        counts_as_shared: bool = False,
+    ) -> "asyncio.Task[R | Failure] | None":
+        """The lookup under way that gives the same, or a new one; None if its tenant may have no further one.
+
+        It is a task of its own, so that no caller's deadline or end cancels it. It works for all that wait for it, and
+        so in nobody's context. Wait for it with `asyncio.wait`.
+        """
+        key, tenant = (wanted, target.repository, target.name, keyring.identity, keyring.tenant), keyring.tenant
+        lookup = self._lookups.get(key)
+        if lookup:
+            LOOKUPS["shared"].inc(counts_as_shared)
+            return lookup
+        if self.is_closed or not self._slots.take(tenant):
+            LOOKUPS["refused"].inc()
+            return None
+        lookup = self._lookups[key] = asyncio.get_running_loop().create_task(start(), context=contextvars.Context())
+        lookup.add_done_callback(partial(self._end, key))
+        return lookup
+
+    def _end(self, key: _Key, _lookup: "asyncio.Task[Any]") -> None:
+        del self._lookups[key]
+        self._slots.give_back(key[-1])
 
     def _start_confirmation(
         self, query: ImageQuery, keyring: Keyring, age_seconds: float
@@ -279,10 +299,11 @@ class Resolver:
         known = next((row for row in rows if row), None)
         if known is None or self._clock() - known.confirmed_at <= age_seconds:
             return None
-        return self._finding.join(
-            _call_key(target, keyring),
+        return self._join(
+            "answer",
+            target,
+            keyring,
             lambda: self._look_up(partial(self._try_in_order, self._registry_lookup.find, target, keyring)),
-            tenant=keyring.tenant,
         )
 
     async def _look_up(self, work: Callable[[], Awaitable[R | Failure]]) -> R | Failure:
@@ -290,8 +311,9 @@ class Resolver:
         started = self._clock()
         try:
             outcome = await work()
-        except TurnLost:
-            outcome = ENDED
+        except NoTurn:
+            LOOKUPS["refused"].inc()
+            return ENDED
         DURATION.observe(self._clock() - started)
         LOOKUPS["error" if isinstance(outcome, Failure) else "fetched"].inc()
         return outcome
@@ -308,9 +330,9 @@ class Resolver:
             recalled.update(unread)
             return await self._recall(query, target, credential_ids, unread)
 
-        async def ask(target: Target, credentials: tuple[Credential, ...]) -> CachedImage | Failure:
+        async def ask(target: Target, credentials: Sequence[Credential], tenant: str) -> CachedImage | Failure:
             found = await recall([credential.id for credential in credentials])
-            return found or await self._registry_lookup.find(target, credentials)
+            return found or await self._registry_lookup.find(target, credentials, tenant)
 
         found = await recall(keyring.credential_ids_for(target.reference))
         return found or await self._try_in_order(ask, target, keyring)
@@ -329,30 +351,33 @@ class Resolver:
 
     async def _try_in_order(
         self,
-        ask: Callable[[Target, tuple[Credential, ...]], Awaitable[R | Failure]],
+        ask: Callable[[Target, Sequence[Credential], str], Awaitable[R | Failure]],
         target: Target,
         keyring: Keyring,
     ) -> R | Failure:
         """The outcome of `ask` for the first credentials that work; when all are denied, for those that have changed.
 
+        That all at hand are denied tells nothing if others could not be read.
+
         Raises:
-            TurnLost: the lookup waited for its turn at a source of credentials, and nobody wants it any more.
+            NoTurn: no turn, at the registry or at a source of credentials, has come in time.
         """
         tried: list[Credential] = []
         failures: list[Failure] = []
         order = CredentialOrder(keyring, target.reference, lambda each: self.cache.find(target, each) is not None)
         async with contextlib.aclosing(order.batches()) as batches:
             async for credentials in batches:
-                outcome = await ask(target, credentials)
+                outcome = await ask(target, credentials, keyring.tenant)
                 if not isinstance(outcome, Failure) or outcome.cause not in NEXT_CREDENTIAL:
                     return outcome
                 tried += credentials
                 failures.append(outcome)
-        renewed = await keyring.load(target.reference, refresh=True)
-        if set(renewed) == set(tried):
-            return summary(failures) or DENIED
-        self._registry_lookup.forget_failure(target, tried, renewed)
-        return await ask(target, renewed)
+        outcome = summary(failures) or DENIED
+        renewed = await keyring.load(target.reference, refresh=True, tenant=keyring.tenant)
+        if set(renewed) != set(tried):
+            self._registry_lookup.forget_failure(target, tried, renewed)
+            outcome = await ask(target, renewed, keyring.tenant)
+        return judged(outcome, is_unread=keyring.is_unread(target.reference))
 
     def _finish(
         self, query: ImageQuery, state: CacheState, call: asyncio.Task[CachedImage | Failure] | None, keyring: Keyring
@@ -377,7 +402,3 @@ def _tally(state: CacheState) -> None:
     """Counts an answer from the cache. A lookup counts itself, since several callers may share it."""
     if state.answer is not None:
         LOOKUPS[state.result].inc()
-
-
-def _call_key(target: Target, keyring: Keyring) -> _CallKey:
-    return target.repository, target.name, keyring.identity

@@ -19,6 +19,7 @@ from extender.registry.session import RegistryTrust, open_session
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Resolver
 from extender.service.background import FILE_CHECK_SECONDS, in_background
+from extender.service.client_source import ClientSource
 from extender.service.cluster_view import ClusterView
 from extender.service.keys import random_keys, watch_keys
 from extender.service.policies import policy_of
@@ -118,13 +119,14 @@ async def open_pod_resolver_of(
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(in_background(sources.watcher.run(FILE_CHECK_SECONDS)))
         resolver = Resolver(
-            sources.client,
+            ClientSource(sources.client),
             size=cache.size,
             tag_seconds=cache.tag_seconds,
             always_seconds=config.registry.always_seconds,
             stale_seconds=cache.stale_seconds,
             clock=time.monotonic,
             head_first=head_first,
+            lookup_seconds=2 * config.registry.timeout_seconds,
             persistence=Persistence(sources.store, persist_private=bool(cache.key_file), clock=time.monotonic),
         )
         stack.push_async_callback(resolver.close)

@@ -14,7 +14,7 @@ from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import InvalidRequest, ManifestNotFound
 from extender.images.content import Content
 from extender.images.digest import digest_of
-from extender.images.manifest import Kind
+from extender.images.manifest import Image, Kind
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
@@ -28,7 +28,6 @@ from extender.placement.affinity import PLATFORM_LABELS
 from extender.placement.annotations import PREFIX
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.placement.planning import AdmissionPolicy
-from extender.registry.image import FetchedManifest
 from extender.resolver.references import Target as ImageTarget
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
@@ -50,14 +49,15 @@ _WARNING_CHARACTERS = 256
 class _EmptyRegistry:
     """Has no image, and answers at once."""
 
-    async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
+    async def state_digest(
+        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
+    ) -> str | None:
         raise ManifestNotFound("no such image")
 
-    async def fetch_manifest(self, reference: ImageReference, credential: Credential) -> FetchedManifest:
+    async def describe(
+        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
+    ) -> Image:
         raise ManifestNotFound("no such image")
-
-    async def fetch_blob(self, reference: ImageReference, digest: str, credential: Credential) -> bytes:
-        raise ManifestNotFound("no such blob")
 
 
 class _View:

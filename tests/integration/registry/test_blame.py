@@ -18,6 +18,7 @@ from extender.images.content import Answer, Cause, Content, Failure
 from extender.registry.transport import deadline, send, trace_waits
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
+from extender.service.client_source import ClientSource
 from extender.turns import Interest, Turns, set_interest
 from testbed.clock import Clock
 from tests.integration.registry.conftest import MakeClient
@@ -41,7 +42,7 @@ async def registry() -> AsyncIterator[GuardedRegistry]:
 async def resolver(registry: GuardedRegistry, make_client: MakeClient, clock: Clock) -> AsyncIterator[Resolver]:
     """A resolver over a real client."""
     opened = Resolver(
-        make_client(registry.host),
+        ClientSource(make_client(registry.host)),
         size=100,
         tag_seconds=900,
         always_seconds=60,

@@ -26,6 +26,7 @@ from extender.registry.image import describe_image
 from extender.registry.mirrors import HostsDirectory
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
+from extender.service.client_source import ClientSource
 from testbed.clock import Clock
 from testbed.debian_registry import DebianRegistry
 from tests.integration.conftest import StartRegistry
@@ -500,7 +501,7 @@ async def resolve(clock: Clock) -> AsyncIterator[Callable[[RegistryClient], Reso
 
         def make(client: RegistryClient) -> Resolver:
             resolver = Resolver(
-                client,
+                ClientSource(client),
                 size=100,
                 tag_seconds=900,
                 always_seconds=60,

@@ -43,6 +43,7 @@ from extender.registry.client import RegistryClient
 from extender.registry.session import open_session
 from extender.resolver.image_cache import LOOKUPS, ImageQuery
 from extender.resolver.resolver import Resolver
+from extender.service.client_source import ClientSource
 from extender.service.policies import policy_of
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api
@@ -193,7 +194,13 @@ async def open_resolver(stack: AsyncExitStack, plain_http: str, clock: Clock) ->
         plain_http=frozenset({plain_http}),
     )
     resolver = Resolver(
-        client, size=1000, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock, random=lambda: 0.0
+        ClientSource(client),
+        size=1000,
+        tag_seconds=900,
+        always_seconds=60,
+        stale_seconds=86_400,
+        clock=clock,
+        random=lambda: 0.0,
     )
     stack.push_async_callback(resolver.close)
     return resolver

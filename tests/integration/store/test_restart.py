@@ -30,7 +30,9 @@ class Matching(Keys):
     def credential_ids_for(self, reference: ImageReference) -> tuple[CredentialId, ...]:
         return tuple(credential.id for credential in self._matching(reference))
 
-    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+    async def load(
+        self, reference: ImageReference, *, refresh: bool = False, tenant: str = ""
+    ) -> tuple[Credential, ...]:
         return self._matching(reference)
 
     def _matching(self, reference: ImageReference) -> tuple[Credential, ...]:

@@ -3,9 +3,7 @@
 import asyncio
 import json
 import tracemalloc
-from collections.abc import Callable, Coroutine, Sized
-from contextvars import Context
-from typing import Any, TypeVar
+from collections.abc import Callable, Sized
 
 import pytest
 from rich.pretty import pretty_repr
@@ -17,10 +15,7 @@ from extender.credentials.pull_secrets import KEEP_SECONDS, MOST_LOGINS, MOST_NA
 from extender.errors import ClusterError
 from extender.images.reference import parse_reference
 from extender.metrics import REGISTRY
-from extender.turns import Interest, set_interest
 from testbed.clock import Clock
-
-T = TypeVar("T")
 
 KEY = b"k" * 32
 APP = parse_reference("quay.io/team/app:1")
@@ -49,13 +44,6 @@ class Cluster:
         return found
 
 
-def run_for(tenant: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """The work in a task on behalf of this tenant."""
-    context = Context()
-    context.run(set_interest, Interest(tenant, 1000.0))
-    return asyncio.get_running_loop().create_task(work, context=context)
-
-
 async def settle() -> None:
     """Lets every task run until it waits."""
     for _ in range(10):
@@ -78,8 +66,11 @@ def clock() -> Clock:
 async def fire_timers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Calls what is to be called later, now; what that wants to be called later waits for the next time."""
     loop, timers = asyncio.get_running_loop(), list[Callable[[], None]]()
+    really_call_later = loop.call_later
 
-    def call_later(seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+    def call_later(seconds: float, callback: Callable[..., None], *args: object) -> asyncio.TimerHandle:
+        if not seconds:
+            return really_call_later(seconds, callback, *args)
         timers.append(callback)
         return asyncio.TimerHandle(loop.time() + seconds, callback, (), loop)
 
@@ -285,9 +276,31 @@ async def test_an_api_server_that_fails_takes_nothing_away(
     assert [line["event"] for line in lines] == ["secret.unread"]
     assert counted("error") == before + 1
     assert ring.credential_ids_for(APP) == credential_ids
+    assert ring.is_unread(APP)
     assert not ring.is_due(APP)
+    assert await names_for(ring) == [""]
+    assert len(cluster.reads) == 2
     clock.advance(5)
     assert ring.is_due(APP)
+    cluster.write("pull", ("quay.io", "ann", "x"))
+    assert await names_for(ring) == ["ann", ""]
+    assert not ring.is_unread(APP)
+
+
+async def test_a_login_that_was_just_read_serves_while_it_cannot_be_read_again(
+    secrets: PullSecrets, cluster: Cluster, clock: Clock
+) -> None:
+    """Until the half minute is over; and the keyring says that it may lack another."""
+    ring = keyring(secrets, "pull")
+    cluster.write("pull", ("quay.io", "ann", "x"))
+    await ring.load(APP)
+    clock.advance(6)
+    cluster.secrets["shop", "pull"] = ClusterError("HTTP 500")
+    assert await names_for(ring, refresh=True) == ["ann", ""]
+    assert ring.is_unread(APP)
+    clock.advance(KEEP_SECONDS - 6)
+    assert ring.is_due(APP)
+    assert await names_for(ring) == [""]
 
 
 async def test_passwords_are_dropped_when_they_are_too_old_to_be_used(
@@ -307,13 +320,13 @@ async def test_reads_that_hang_for_one_namespace_leave_turns_for_others(secrets:
     """A hundred pods of it name other secrets each; a pod of another namespace waits for none of them."""
     cluster.write("pull", ("quay.io", "ann", "x"), namespace="bank")
     cluster.open.clear()
-    hanging = [run_for("shop", keyring(secrets, f"pull-{number}").load(APP)) for number in range(100)]
+    hanging = [asyncio.create_task(keyring(secrets, f"pull-{number}").load(APP)) for number in range(100)]
     await settle()
     assert len(cluster.reads) == 4
     cluster.open, hang = asyncio.Event(), cluster.open
     cluster.open.set()
     async with asyncio.timeout(5):
-        found = await run_for("bank", keyring(secrets, "pull", namespace="bank").load(APP))
+        found = await keyring(secrets, "pull", namespace="bank").load(APP)
     assert [credential.username for credential in found] == ["ann", ""]
     hang.set()
     await asyncio.gather(*hanging)
@@ -324,12 +337,12 @@ async def test_a_secret_that_hangs_holds_up_no_pod_whose_secrets_are_at_hand(
 ) -> None:
     """What was read a moment ago is used without waiting for a turn."""
     cluster.write("pull", ("quay.io", "ann", "x"))
-    await run_for("shop", keyring(secrets, "pull").load(APP))
+    await keyring(secrets, "pull").load(APP)
     cluster.open.clear()
-    hanging = [run_for("shop", keyring(secrets, "pull", f"pull-{number}").load(APP)) for number in range(100)]
+    hanging = [asyncio.create_task(keyring(secrets, "pull", f"pull-{number}").load(APP)) for number in range(100)]
     await settle()
     async with asyncio.timeout(5):
-        assert len(await run_for("shop", keyring(secrets, "pull").load(APP))) == 2
+        assert len(await keyring(secrets, "pull").load(APP)) == 2
     cluster.open.set()
     await asyncio.gather(*hanging)
 
@@ -366,7 +379,7 @@ async def test_a_namespace_of_large_secrets_takes_little_memory(clock: Clock) ->
     tracemalloc.start()
     try:
         await keyring(secrets, *names).load(APP)
-        await asyncio.gather(*(run_for("shop", keyring(secrets, name).load(APP)) for name in names[:16]))
+        await asyncio.gather(*(keyring(secrets, name).load(APP) for name in names[:16]))
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -1,7 +1,6 @@
 """A registry and a keyring controlled by a test: every request is recorded, and can be held or refused."""
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
@@ -10,11 +9,11 @@ from extender.credentials.keyring import Credential, CredentialId
 from extender.errors import ManifestNotFound, RegistryDenied
 from extender.images.content import Content
 from extender.images.digest import digest_of
-from extender.images.manifest import Kind
+from extender.images.manifest import Image, Kind, PlatformEntry
 from extender.images.media_type import OCI_INDEX
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference
-from extender.registry.image import FetchedManifest
+from extender.slots import OPERATOR
 
 TENANT = Credential("tenant", "secret", CredentialId("tenant"))
 OTHER = Credential("other", "secret", CredentialId("other"))
@@ -39,12 +38,20 @@ class Keys:
     def is_due(self, reference: ImageReference) -> bool:
         return False
 
-    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+    def is_unread(self, reference: ImageReference) -> bool:
+        return False
+
+    async def load(
+        self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
+    ) -> tuple[Credential, ...]:
         return self.credentials
 
 
 class FakeRegistry:
-    """A `ManifestClient` for all hosts. A repository that is not in `readers` is public."""
+    """An `ImageSource` for all hosts, with a HEAD for `state_digest` and a GET for `describe`.
+
+    A repository that is not in `readers` is public.
+    """
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, str]] = []  # method, reference, credential id
@@ -59,32 +66,20 @@ class FakeRegistry:
         self.open.set()
         self.visited = asyncio.Event()
         self._tags: dict[str, str] = {}
-        self._manifests: dict[str, FetchedManifest] = {}
+        self._images: dict[str, Image] = {}
 
     def push(self, reference: str, *platforms: str) -> str:
         """Adds an index for these platforms under this name (`host/path:tag`) and returns its digest."""
-        descriptors = [
-            {
-                "mediaType": "application/vnd.oci.image.manifest.v1+json",
-                "digest": digest_of(platform.encode()),
-                "size": 500,
-                "platform": {
-                    "os": parse_platform(platform).os,
-                    "architecture": parse_platform(platform).architecture,
-                },
-            }
-            for platform in platforms
-        ]
-        return self.push_body(
-            reference, json.dumps({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": descriptors})
-        )
-
-    def push_body(self, reference: str, body: str) -> str:
-        """Adds these bytes as an index under this name and returns their digest."""
-        digest = digest_of(body.encode())
-        repository = reference.rpartition(":")[0]
+        entries = tuple(PlatformEntry(parse_platform(each), digest_of(each.encode()), 500) for each in platforms)
+        digest = digest_of("\n".join(platforms).encode())
         self._tags[reference] = digest
-        self._manifests[f"{repository}@{digest}"] = FetchedManifest(digest, OCI_INDEX, body.encode())
+        self._images[f"{reference.rpartition(':')[0]}@{digest}"] = Image(
+            digest=digest,
+            media_type=OCI_INDEX,
+            kind=Kind.INDEX if entries else Kind.ARTIFACT,
+            entries=entries,
+            states_platforms=bool(entries),
+        )
         return digest
 
     def remove(self, reference: str) -> None:
@@ -102,18 +97,19 @@ class FakeRegistry:
         """Returns how many requests there were, by method."""
         return Counter(method for method, _, _ in self.requests)
 
-    async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
+    async def state_digest(
+        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
+    ) -> str | None:
         await self._admit("HEAD", reference, credential)
         if not self.knows_head:
             return None
         return self.stated.get(str(reference)) or self._find(reference).digest
 
-    async def fetch_manifest(self, reference: ImageReference, credential: Credential) -> FetchedManifest:
+    async def describe(
+        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
+    ) -> Image:
         await self._admit("GET", reference, credential)
         return self._find(reference)
-
-    async def fetch_blob(self, reference: ImageReference, digest: str, credential: Credential) -> bytes:
-        raise NotImplementedError("the indexes here state every platform")
 
     async def _admit(self, method: str, reference: ImageReference, credential: Credential) -> None:
         self.requests.append((method, str(reference), credential.id))
@@ -128,10 +124,10 @@ class FakeRegistry:
         if credential.id not in self.readers.get(reference.repository, {credential.id}):
             raise ManifestNotFound("no such repository") if self.hides else RegistryDenied("no access")
 
-    def _find(self, reference: ImageReference) -> FetchedManifest:
+    def _find(self, reference: ImageReference) -> Image:
         digest = reference.digest or self._tags.get(str(reference), "")
         try:
-            return self._manifests[f"{reference.repository}@{digest}"]
+            return self._images[f"{reference.repository}@{digest}"]
         except KeyError:
             raise ManifestNotFound("no such manifest") from None
 

@@ -1,7 +1,6 @@
 """What a lookup asks a registry, and how often."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -10,7 +9,6 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.errors import InvalidManifest, ManifestNotFound
 from extender.images.content import Cause, Failure
 from extender.images.digest import digest_of
-from extender.images.media_type import OCI_INDEX
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
@@ -117,21 +115,6 @@ async def test_where_the_stated_digest_leads_nowhere_the_tag_decides(
     assert registry.requests[1:] == [
         ("GET", f"ghcr.io/team/app@{wrong}", "anonymous"),
         ("GET", APP, "anonymous"),
-    ]
-
-
-async def test_an_image_with_a_part_missing_is_not_read_twice(resolver: Resolver, registry: FakeRegistry) -> None:
-    """When the tag's bytes are those of the digest that failed, they would fail for the same reason."""
-    child = digest_of(b"a manifest that was deleted")
-    entry = {"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": child, "size": 500}
-    digest = registry.push_body(APP, json.dumps({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry]}))
-    failure = await resolve(resolver, APP)
-    assert isinstance(failure, Failure)
-    assert failure.cause is Cause.MISSING
-    assert [reference for method, reference, _ in registry.requests if method == "GET"] == [
-        f"ghcr.io/team/app@{digest}",
-        f"ghcr.io/team/app@{child}",
-        APP,
     ]
 
 

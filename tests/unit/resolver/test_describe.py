@@ -16,33 +16,14 @@ PUBLIC = Keys(ANONYMOUS)
 
 
 async def test_an_image_is_described_by_the_lookup_that_finds_it(resolver: Resolver, registry: FakeRegistry) -> None:
-    """One HEAD and one GET bring all details, and the service knows the image afterwards."""
+    """One GET brings all details, and the service knows the image afterwards."""
     digest = registry.push(APP, "linux/amd64", "linux/arm64")
     image = await resolver.describe(APP, PUBLIC)
     assert isinstance(image, Image)
     assert (image.digest, image.media_type, image.kind) == (digest, OCI_INDEX, Kind.INDEX)
     assert [str(entry.platform) for entry in image.entries] == ["linux/amd64", "linux/arm64"]
     assert resolver.peek(ImageQuery(APP), PUBLIC) == index_of("linux/amd64", "linux/arm64")
-    assert registry.methods() == {"HEAD": 1, "GET": 1}
-
-
-async def test_details_of_a_known_image_cost_a_head(resolver: Resolver, registry: FakeRegistry) -> None:
-    """The fetch that made it known is still remembered whole."""
-    registry.push(APP, "linux/arm64")
-    await resolver.resolve_all([ImageQuery(APP)], PUBLIC, 60)
-    assert isinstance(await resolver.describe(APP, PUBLIC), Image)
-    assert registry.methods() == {"HEAD": 2, "GET": 1}
-
-
-async def test_details_of_what_was_fetched_by_tag_are_remembered_by_digest(
-    resolver: Resolver, registry: FakeRegistry
-) -> None:
-    """However the bytes came, the fetch of their digest has been made."""
-    registry.knows_head = False
-    registry.push(APP, "linux/arm64")
-    await resolver.resolve_all([ImageQuery(APP)], PUBLIC, 60)
-    assert isinstance(await resolver.describe(APP, PUBLIC), Image)
-    assert registry.count("GET") == registry.count("GET", APP) == 2
+    assert registry.methods() == {"GET": 1}
 
 
 async def test_details_that_another_scope_fetched_are_fetched_again(resolver: Resolver, registry: FakeRegistry) -> None:
@@ -68,7 +49,7 @@ async def test_what_cannot_be_described_is_a_failure(resolver: Resolver, registr
         failure = await resolver.describe(APP, PUBLIC)
         assert isinstance(failure, Failure)
         assert failure.cause is Cause.MISSING
-    assert registry.methods() == {"HEAD": 1}
+    assert registry.methods() == {"GET": 1}
     invalid = await resolver.describe("Not An Image", PUBLIC)
     assert isinstance(invalid, Failure)
     assert invalid.cause is Cause.INVALID_REFERENCE
@@ -87,7 +68,7 @@ async def test_a_description_is_shared_and_outlives_whoever_asked_first(
     first, second = await asyncio.gather(*callers[1:])
     assert isinstance(first, Image)
     assert first == second
-    assert registry.methods() == {"HEAD": 1, "GET": 1}
+    assert registry.methods() == {"GET": 1}
 
 
 async def test_a_description_is_never_stale(resolver: Resolver, registry: FakeRegistry, clock: Clock) -> None:
@@ -99,15 +80,3 @@ async def test_a_description_is_never_stale(resolver: Resolver, registry: FakeRe
     image = await resolver.describe(APP, PUBLIC)
     assert isinstance(image, Image)
     assert image.digest == digest
-
-
-async def test_details_of_a_large_image_are_kept_for_one_lookup(resolver: Resolver, registry: FakeRegistry) -> None:
-    """One GET describes it, and its content stays known; the next description needs another GET."""
-    registry.push(APP, *(f"linux/fake{number}" for number in range(64)))
-    for gets in (1, 2):
-        image = await resolver.describe(APP, PUBLIC)
-        assert isinstance(image, Image)
-        assert len(image.entries) == 64
-        assert registry.count("GET") == gets
-    await resolver.resolve_all([ImageQuery(APP, always=True)], PUBLIC, 60, revalidate=True)
-    assert registry.count("GET") == 2

@@ -7,9 +7,11 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.errors import (
     InvalidManifest,
     ManifestNotFound,
+    RegistryFailed,
     RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
+    RegistryUnreachable,
     UnsupportedManifest,
 )
 from extender.images.content import Answer, Cause, Failure
@@ -151,14 +153,23 @@ async def test_stale_content_of_a_resting_host_serves_without_a_wait(
     assert registry.requests == []
 
 
-async def test_a_dead_host_is_found_out_by_two_images(resolver: Resolver, registry: FakeRegistry) -> None:
+async def test_a_dead_host_is_found_out_by_a_few_images(resolver: Resolver, registry: FakeRegistry) -> None:
     """A hundred images of it cost no more than the requests already under way."""
-    registry.fault = lambda method, reference: RegistryUnavailable("x")
+    registry.fault = lambda method, reference: RegistryUnreachable("x")
     lookups = [ImageQuery(f"ghcr.io/team/app-{number}:1") for number in range(100)]
     answers = await resolver.resolve_all(lookups, PUBLIC, 60)
     assert [cause_of(answer) for answer in answers] == [Cause.UNAVAILABLE] * 100
-    assert len(registry.requests) <= 17
+    assert len(registry.requests) <= 18
     assert cause_of(await ask(resolver, "ghcr.io/team/yet-another:1")) is Cause.UNAVAILABLE
+
+
+async def test_a_host_that_answers_5xx_is_asked_for_each_name(resolver: Resolver, registry: FakeRegistry) -> None:
+    """Whoever makes up names that fail keeps nobody from the others."""
+    registry.push("ghcr.io/team/other:1", "linux/arm64")
+    registry.fault = lambda method, reference: RegistryFailed("x") if "made-up" in reference.path else None
+    for number in range(20):
+        assert cause_of(await ask(resolver, f"ghcr.io/team/made-up-{number}:1")) is Cause.UNAVAILABLE
+    assert await ask(resolver, "ghcr.io/team/other:1") == index_of("linux/arm64")
 
 
 async def test_an_image_that_fails_alone_leaves_its_host_open(resolver: Resolver, registry: FakeRegistry) -> None:

@@ -11,7 +11,8 @@ from extender.images.content import Answer, Cause, Failure
 from extender.images.reference import ImageReference
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
-from extender.turns import TurnLost
+from extender.slots import OPERATOR
+from extender.tenant_turns import NoTurn
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
 
@@ -32,6 +33,7 @@ class Loaded(Keys):
         super().__init__(ANONYMOUS, tenant=name)
         self.elsewhere = elsewhere
         self.due = True
+        self.unread = False
         self.loads: list[bool] = []
         self.open = asyncio.Event()
         self.open.set()
@@ -43,7 +45,12 @@ class Loaded(Keys):
     def is_due(self, reference: ImageReference) -> bool:
         return self.due
 
-    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+    def is_unread(self, reference: ImageReference) -> bool:
+        return self.unread
+
+    async def load(
+        self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
+    ) -> tuple[Credential, ...]:
         self.loads.append(refresh)
         await self.open.wait()
         if self.due or refresh:
@@ -248,8 +255,10 @@ async def test_a_turn_that_is_lost_at_a_source_says_nothing_about_the_image(
     """Nothing is remembered: the next request starts another lookup."""
 
     class Lost(Loaded):
-        async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
-            raise TurnLost("it was dropped")
+        async def load(
+            self, reference: ImageReference, *, refresh: bool = False, tenant: str = OPERATOR
+        ) -> tuple[Credential, ...]:
+            raise NoTurn("it was dropped")
 
     keys = JoinedKeyring([Lost("shop")], tenant="shop")
     assert cause_of(await ask(resolver, keys)) is Cause.LOOKING_UP
@@ -275,9 +284,9 @@ async def test_one_tenant_s_lookups_leave_room_for_the_others(
     greedy, modest = Keys(ANONYMOUS, tenant="greedy"), Keys(ANONYMOUS, tenant="modest")
     for number in range(1000):
         resolver.start(ImageQuery(f"ghcr.io/team/app-{number}:1"), greedy)
-    assert resolver.counts()["in_flight"] == 100
+    assert resolver.counts()["in_flight"] == 164
     resolver.start(ImageQuery("ghcr.io/other/app:1"), modest)
-    assert resolver.counts()["in_flight"] == 101
+    assert resolver.counts()["in_flight"] == 165
     registry.open.set()
     await finished()
     resolver.start(ImageQuery("ghcr.io/team/app-999:1"), greedy)

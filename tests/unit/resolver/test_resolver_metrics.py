@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS
+from extender.images.content import Failure
 from extender.metrics import REGISTRY
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
@@ -15,7 +16,7 @@ from tests.unit.resolver.fake_registry import FakeRegistry, Keys
 APP = "ghcr.io/team/app:1"
 LOOKUP = ImageQuery(APP)
 PUBLIC = Keys(ANONYMOUS)
-RESULTS = ("hit", "stale", "shared", "fetched", "negative", "error")
+RESULTS = ("hit", "stale", "shared", "fetched", "negative", "error", "refused")
 
 
 def lookups() -> dict[str, float]:
@@ -100,26 +101,21 @@ async def test_images_are_counted_by_state_when_they_are_asked_for(resolver: Res
     assert images() == {"known": 0, "failed": 0, "in_flight": 0}
 
 
-async def test_lookups_beyond_the_bound_stay_pending_and_count_as_errors(
-    registry: FakeRegistry,
-    clock: Clock,
-    counted: Callable[[], dict[str, float]],
+async def test_lookups_beyond_the_bound_stay_pending_and_count_as_refused(
+    resolver: Resolver, registry: FakeRegistry, counted: Callable[[], dict[str, float]]
 ) -> None:
     """They are looked up when they are asked for again and there is room."""
-    resolver = Resolver(
-        registry, size=10, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock, most_calls=2
-    )
-    images = [f"ghcr.io/team/app:{number}" for number in range(3)]
+    images = [ImageQuery(f"ghcr.io/team/app:{number}") for number in range(165)]
     for image in images:
-        registry.push(image, "linux/arm64")
+        registry.push(image.reference, "linux/arm64")
+    shop = Keys(ANONYMOUS, tenant="shop")
     registry.open.clear()
-    assert await resolver.resolve_all([ImageQuery(image) for image in images], PUBLIC, 0) == [None, None, None]
-    assert resolver.counts()["in_flight"] == 2
-    assert counted() == {"error": 1}
+    assert await resolver.resolve_all(images, shop, 0) == [None] * 165
+    assert resolver.counts()["in_flight"] == 164
+    assert counted() == {"refused": 1}
     registry.open.set()
-    assert None not in await resolver.resolve_all([ImageQuery(image) for image in images[:2]], PUBLIC, 60)
-    assert None not in await resolver.resolve_all([ImageQuery(image) for image in images], PUBLIC, 60)
+    assert None not in await resolver.resolve_all(images[:164], shop, 60)
+    assert None not in await resolver.resolve_all(images, shop, 60)
     await resolver.close()
-    before = counted()["error"]
-    await resolver.describe(images[0], PUBLIC)
-    assert counted()["error"] == before + 1
+    assert isinstance(await resolver.describe(images[0].reference, shop), Failure)
+    assert counted()["refused"] == 2

@@ -1,7 +1,5 @@
 """A tenant that fills the resolver's tables does so at its own cost."""
 
-import math
-
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS, CredentialId
@@ -17,12 +15,6 @@ from tests.unit.resolver.fake_registry import FakeRegistry, Keys, index_of
 SIZE = 1_000  # of the fixture's tables, and of the failures too
 BATCH = 100
 A = CredentialId("a")
-
-
-@pytest.fixture(autouse=True)
-def _at_any_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of lookups would take ten seconds."""
-    monkeypatch.setattr("extender.resolver.registry_hosts._LOOKUPS_PER_SECOND", math.inf)
 
 
 async def resolve(resolver: Resolver, tenant: str, references: list[str]) -> None:

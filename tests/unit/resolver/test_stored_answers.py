@@ -81,7 +81,9 @@ async def learned(resolver: Resolver, keys: Keys = PUBLIC, lookup: ImageQuery = 
 class Hanging(Keys):
     """A source whose credentials are known by their ids, and never load."""
 
-    async def load(self, reference: ImageReference, *, refresh: bool = False) -> tuple[Credential, ...]:
+    async def load(
+        self, reference: ImageReference, *, refresh: bool = False, tenant: str = ""
+    ) -> tuple[Credential, ...]:
         await asyncio.Event().wait()
         return ()
 
