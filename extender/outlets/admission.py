@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
-from extender.budgets import declare_budget
 from extender.images.content import Answer
 from extender.kubernetes.admission_v1 import (
     AdmissionReview,
@@ -44,15 +43,6 @@ OBSERVED_ADMISSIONS = counter(
     "Pods under observe that were created, by what would have become of them.",
     "outcome",
     _WOULD_BE,
-)
-
-WAITING = declare_budget(
-    "outlets.admission.waiting",
-    unit="reviews that wait for lookups",
-    total=1_000,
-    most_each=250,
-    why="each holds a connection of the API server, which has some 600 requests that change something under way; "
-    "a review beyond that is answered from memory, while its lookups go on",
 )
 
 # RecursionError: the parts of a pod that a mutation compares may be nested too deep, though the review could be read.

@@ -22,13 +22,6 @@ class FairQueue(Generic[T]):
         self._items.setdefault(tenant, deque()).append(item)
         self._has_items.set()
 
-    def drop_last(self, tenant: str) -> None:
-        """Removes the item that the tenant, which has some, put last."""
-        items = self._items[tenant]
-        items.pop()
-        if not items:
-            del self._items[tenant]
-
     async def get(self) -> T:
         """Waits for an item, and removes and returns the first one of the tenant whose turn it is."""
         while not self._items:

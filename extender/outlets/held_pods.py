@@ -9,19 +9,15 @@ from datetime import datetime
 
 import msgspec
 
-from extender.budgets import Budget, declare_budget
 from extender.cluster.gated_pods import decode_stored_pod, is_held
 from extender.kubernetes.core_v1 import PodReference, StoredPod
+from extender.slots import Slots
 
 NEW_SECONDS = 30.0  # a pod that is older than its limit when first seen is still looked up for so long
 
-_DOCUMENTS = declare_budget(
-    "outlets.held_pods.documents",
-    unit="bytes of held pods",
-    total=64 << 20,
-    most_each=32 << 20,
-    why="20,000 usual pods of 3 KB; a pod beyond that is read again when its turn comes",
-)
+# Of the documents that are kept, and of those of one namespace: 20,000 usual pods of 3 KB. A pod beyond that is read
+# again when its turn comes.
+_DOCUMENT_BYTES, _DOCUMENT_BYTES_EACH = 64 << 20, 32 << 20
 
 
 class HeldPod:
@@ -82,7 +78,7 @@ class HeldPods:
         self._limit_seconds = limit_seconds
         self._clock = clock
         self._wall_clock = wall_clock
-        self._documents = Budget(_DOCUMENTS)
+        self._documents = Slots(_DOCUMENT_BYTES, _DOCUMENT_BYTES_EACH)
         self._pods: dict[str, HeldPod] = {}
         self._is_synced = False
 

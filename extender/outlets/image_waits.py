@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Hashable
 
 import structlog
 
-from extender.budgets import Budget, declare_budget
 from extender.images.content import Answer, Content
 from extender.outlets.held_pods import HeldPod
 from extender.outlets.pod_resolver import PodQuestion, PodResolver
+from extender.slots import Slots
 
 log = structlog.get_logger()
 
@@ -22,14 +22,9 @@ _CONFIRMED_SECONDS = 1.0  # a pod that was held for longer goes by tags that wer
 _CONFIRMATION_SECONDS = 5.0  # for these; then by what is known
 _SETTLE_SECONDS = 0.05  # in which the pods whose images have become known are let go, as a rule
 
-_WAITS = declare_budget(
-    "outlets.image_waits.waits",
-    unit="sets of images that held pods wait for",
-    total=2_000,
-    most_each=500,
-    why="as many as lookups in flight, a task each; pods of one template share one, and one that waits for no lookup "
-    "is judged again every few seconds",
-)
+# Sets of images that held pods wait for, a task each, and those of one namespace. Pods of one template share one. A pod
+# that waits for no lookup is judged again every few seconds.
+_WAITS, _WAITS_EACH = 2_000, 500
 
 
 class _ImageWait:
@@ -63,7 +58,7 @@ class ImageWaits:
         self._on_answers = on_answers
         self._clock = clock
         self._sleep = sleep
-        self._budget = Budget(_WAITS)
+        self._slots = Slots(_WAITS, _WAITS_EACH)
         self._waits: dict[Hashable, _ImageWait] = {}
         self._wait_of: dict[HeldPod, _ImageWait] = {}
 
@@ -85,7 +80,7 @@ class ImageWaits:
         key = (question.images, question.keyring.identity, pod.namespace)
         wait = self._waits.get(key)
         if wait is None:
-            if not self._budget.take(pod.namespace):
+            if not self._slots.take(pod.namespace):
                 return False
             wait = self._waits[key] = _ImageWait(key, question, pod.namespace)
             # A task that is cancelled before its first step runs nothing of its coroutine, no `finally` either.
@@ -110,7 +105,7 @@ class ImageWaits:
 
     def _end(self, wait: _ImageWait, _task: asyncio.Task[None]) -> None:
         """Forgets a wait whose task has ended, and has pods that still wait judged again."""
-        self._budget.give_back(wait.tenant)
+        self._slots.give_back(wait.tenant)
         del self._waits[wait.key]
         for pod in list(wait.members):
             self.leave(pod)

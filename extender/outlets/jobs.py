@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
-from extender.budgets import declare_budget
 from extender.images.content import Answer
 from extender.kubernetes.admission_v1 import (
     AdmissionReview,
@@ -42,14 +41,6 @@ JOBS = counter(
     "creation of a Job with a queue's label; unreadable: not the Job that we know.",
     "outcome",
     (*(outcome for outcome in AdmissionOutcome if outcome is not AdmissionOutcome.GATED), _SKIPPED, _UNREADABLE),
-)
-
-WAITING = declare_budget(
-    "outlets.jobs.waiting",
-    unit="reviews of Jobs that wait for lookups",
-    total=200,
-    most_each=50,
-    why="each holds a connection of the API server; a review beyond that is answered from memory",
 )
 
 _TEMPLATE = "/spec/template"

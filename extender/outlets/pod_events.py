@@ -14,12 +14,12 @@ from typing import Literal
 import msgspec
 import structlog
 
-from extender.budgets import Budget, declare_budget
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import EventMeta, EventSource, PodEvent, PodReference
 from extender.metrics import counter
 from extender.outlets.fair_queue import FairQueue
+from extender.slots import Slots
 from extender.tables import LruTable, declare_cache
 
 log = structlog.get_logger()
@@ -38,13 +38,8 @@ EVENTS = counter(
     "outcome",
     ("sent", "dropped", "refused", "known"),
 )
-_WAITING = declare_budget(
-    "outlets.pod_events.waiting",
-    unit="events that wait to be sent",
-    total=1_000,
-    most_each=250,
-    why=f"1 KB each; {1 / _PAUSE_SECONDS:g} are sent in a second, of each namespace in its turn",
-)
+# Events that wait to be sent, and those of one namespace, of 1 KB each.
+_WAITING, _WAITING_EACH = 1_000, 250
 _RATES = declare_cache(
     "outlets.pod_events.rates",
     key="namespace",
@@ -79,7 +74,7 @@ class PodEvents:
         self._sleep = sleep
         self._rates: LruTable[str, _Rate] = _RATES.lru_table()
         self._waiting: FairQueue[PodEvent] = FairQueue()
-        self._budget = Budget(_WAITING)
+        self._slots = Slots(_WAITING, _WAITING_EACH)
 
     def tell(
         self,
@@ -92,13 +87,9 @@ class PodEvents:
     ) -> None:
         """Queues an event, or drops it if the namespace has too many.
 
-        If too many wait, one of a namespace with more of them makes room. Of events about one object with the same text
-        in `once`, the API server takes one, whichever replica sends it.
+        Of events about one object with the same text in `once`, the API server takes one, whichever replica sends it.
         """
-        may_tell = self._may_tell(pod.namespace)
-        if may_tell and not self._budget.admits(pod.namespace):
-            self._make_room(pod.namespace)
-        if not may_tell or not self._budget.take(pod.namespace):
+        if not self._may_tell(pod.namespace) or not self._slots.take(pod.namespace):
             EVENTS["dropped"].inc()
             return
         self._waiting.put(pod.namespace, self._event(pod, reason, capped(text), kind, once))
@@ -107,16 +98,9 @@ class PodEvents:
         """Sends what is queued until cancelled; an event that the API server does not take is dropped."""
         while True:
             event = await self._waiting.get()
-            self._budget.give_back(event.metadata.namespace)
+            self._slots.give_back(event.metadata.namespace)
             await self._send(event)
             await self._sleep(_PAUSE_SECONDS)
-
-    def _make_room(self, namespace: str) -> None:
-        largest = self._budget.largest_holder()
-        if self._budget.held_by(namespace) + 1 < self._budget.held_by(largest):
-            self._waiting.drop_last(largest)
-            self._budget.give_back(largest)
-            EVENTS["dropped"].inc()
 
     async def _send(self, event: PodEvent) -> None:
         path = f"/api/v1/namespaces/{event.metadata.namespace}/events"

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from extender.budgets import UNAUTHENTICATED
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.pull_secrets import PullSecrets
 from extender.images.content import Answer, Cause, Content, Evidence, Failure
@@ -17,6 +16,7 @@ from extender.placement.facts import PodImage, images_of
 from extender.placement.policy import Policy, is_exempt, overrides_of
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
+from extender.slots import UNAUTHENTICATED
 
 
 class PodQuestion(msgspec.Struct, frozen=True):

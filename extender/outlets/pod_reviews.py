@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from extender.budgets import Budget, BudgetSpec
 from extender.images.content import Answer
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import CreatedPod
@@ -16,12 +15,18 @@ from extender.placement.facts import facts_of, is_unresolved
 from extender.placement.gate import UnknownImages
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.planning import AdmissionPolicy
+from extender.slots import Slots
+
+# Reviews of one webhook that wait for lookups, and those of one tenant. Each holds a connection of the API server,
+# which has some 600 requests that change something under way. One beyond that is answered from memory, while its
+# lookups go on.
+_WAITING, _WAITING_EACH = 1_000, 250
 
 
 class PodReviews:
     """Gathers what is known of a pod in a review, and decides.
 
-    Reviews of one webhook that wait at once are bounded by `waiting`; each waits `wait_seconds` at most.
+    A review waits `wait_seconds` at most.
     Reviews are the API server's, so the pull secrets that a review's pod names may be read. `cluster_platforms` gives
     the platforms of the cluster's nodes, none if no cluster is watched. `can_gate` tells whether a gate controller
     provably lets go of pods at present; without one no pod is held.
@@ -31,7 +36,6 @@ class PodReviews:
         self,
         pod_resolver: PodResolver,
         admission: AdmissionPolicy,
-        waiting: BudgetSpec,
         *,
         cluster_platforms: Callable[[], frozenset[Platform]],
         wait_seconds: float,
@@ -42,7 +46,7 @@ class PodReviews:
         self._confirms = admission.node_affinity.required
         self._prefers = admission.node_affinity.preferred
         self._holds = admission.gate.unknown is UnknownImages.GATE
-        self._waiting = Budget(waiting)
+        self._waiting = Slots(_WAITING, _WAITING_EACH)
         self._cluster_platforms = cluster_platforms
         self._wait_seconds = wait_seconds
         self._can_gate = can_gate

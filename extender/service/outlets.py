@@ -5,12 +5,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from extender.budgets import BudgetSpec
 from extender.config.checks import is_loopback
 from extender.config.tree import Config, TlsConfig
-from extender.outlets.admission import WAITING as PODS_WAITING
 from extender.outlets.admission import PodAdmission
-from extender.outlets.jobs import WAITING as JOBS_WAITING
 from extender.outlets.jobs import JobAdmission, for_templates
 from extender.outlets.pod_resolver import PodResolver
 from extender.outlets.pod_reviews import PodReviews
@@ -64,10 +61,10 @@ def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
     """The routes of the webhooks by path."""
     settings = admission_policy_of(config)
     pods = PodAdmission(
-        _reviews(config, pod_resolver, settings, PODS_WAITING, cluster_view),
+        _reviews(config, pod_resolver, settings, cluster_view),
         installation=config.admission.canary_namespace,
     )
-    jobs = JobAdmission(_reviews(config, pod_resolver, for_templates(settings), JOBS_WAITING, cluster_view))
+    jobs = JobAdmission(_reviews(config, pod_resolver, for_templates(settings), cluster_view))
     naming = SchedulerNaming(pod_resolver, config.admission.scheduler_name)
     return {
         REVIEWS: Route("admission", pods.review, pods.fallback, pods.review_nowait),
@@ -80,13 +77,11 @@ def _reviews(
     config: Config,
     pod_resolver: PodResolver,
     settings: AdmissionPolicy,
-    waiting: BudgetSpec,
     cluster_view: ClusterView,
 ) -> PodReviews:
     return PodReviews(
         pod_resolver,
         settings,
-        waiting,
         cluster_platforms=cluster_view.platforms,
         wait_seconds=config.admission.wait_seconds,
         can_gate=cluster_view.can_gate,

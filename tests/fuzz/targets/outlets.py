@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from extender.budgets import BudgetSpec
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import InvalidRequest, ManifestNotFound
 from extender.images.content import Content
@@ -18,8 +17,7 @@ from extender.images.manifest import Image, Kind
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
-from extender.outlets.admission import WAITING, PodAdmission
-from extender.outlets.jobs import WAITING as JOBS_WAITING
+from extender.outlets.admission import PodAdmission
 from extender.outlets.jobs import JobAdmission, for_templates
 from extender.outlets.pod_resolver import PodResolver
 from extender.outlets.pod_reviews import PodReviews
@@ -105,14 +103,13 @@ class _Service:
         ]
         self._pod_resolver = pod_resolver
         admissions = settings("both", "multiarch"), settings("none")
-        self.admissions = [PodAdmission(self._reviews(each, WAITING)) for each in admissions]
-        self.jobs = [JobAdmission(self._reviews(for_templates(each), JOBS_WAITING)) for each in admissions]
+        self.admissions = [PodAdmission(self._reviews(each)) for each in admissions]
+        self.jobs = [JobAdmission(self._reviews(for_templates(each))) for each in admissions]
 
-    def _reviews(self, admission: AdmissionPolicy, waiting: BudgetSpec) -> PodReviews:
+    def _reviews(self, admission: AdmissionPolicy) -> PodReviews:
         return PodReviews(
             self._pod_resolver,
             admission,
-            waiting,
             cluster_platforms=lambda: frozenset(map(parse_platform, _NODES.values())),
             wait_seconds=0.0,
         )

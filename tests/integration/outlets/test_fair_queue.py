@@ -16,23 +16,6 @@ async def test_tenants_take_turns_and_each_keeps_its_order() -> None:
     assert len(queue) == 0
 
 
-async def test_last_item_of_a_tenant_can_be_dropped() -> None:
-    """Whoever waits for an item goes on waiting, if it was the only one."""
-    queue = FairQueue[str]()
-    for number in range(3):
-        queue.put("loud", f"loud-{number}")
-    queue.drop_last("loud")
-    assert [await queue.get() for _ in range(2)] == ["loud-0", "loud-1"]
-    waiting = asyncio.create_task(queue.get())
-    await asyncio.sleep(0)
-    queue.put("loud", "dropped")
-    queue.drop_last("loud")
-    await asyncio.sleep(0.01)
-    assert not waiting.done()
-    queue.put("quiet", "quiet-0")
-    assert await asyncio.wait_for(waiting, 5) == "quiet-0"
-
-
 async def test_waiting_worker_gets_what_comes() -> None:
     """A worker that was cancelled while it waited takes nothing with it."""
     queue = FairQueue[int]()

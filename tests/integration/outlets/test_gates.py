@@ -473,8 +473,8 @@ async def test_namespace_that_waits_for_too_many_images_is_judged_again(
 ) -> None:
     """Its pods beyond its share look nothing up meanwhile, and go when others of it have gone."""
     names = [f"pod-{number}" for number in range(4)]
-    async with controlled(cluster, tmp_path) as controller:
-        monkeypatch.setattr(controller._waits._budget._shares, "_most_each", 1)  # noqa: SLF001
+    monkeypatch.setattr("extender.outlets.image_waits._WAITS_EACH", 1)
+    async with controlled(cluster, tmp_path):
         for number, name in enumerate(names):
             cluster.create(name, f"late-{number}:1")
         await cluster.is_told("WaitingForImagePlatforms")
@@ -489,8 +489,8 @@ async def test_documents_beyond_the_budget_are_read_again(
 ) -> None:
     """A namespace of huge pods takes no memory beyond its share; its pods are let go all the same."""
     names = [f"huge-{number}" for number in range(5)]
-    async with controlled(cluster, tmp_path) as controller:
-        monkeypatch.setattr(controller._pods._documents._shares, "_most_each", 40_000)  # noqa: SLF001
+    monkeypatch.setattr("extender.outlets.held_pods._DOCUMENT_BYTES_EACH", 40_000)
+    async with controlled(cluster, tmp_path):
         for name in names:
             cluster.create(name, "app:1", annotations={"example.com/long": "x" * 30_000})
         await cluster.is_released(*names)

@@ -18,7 +18,6 @@ import structlog
 import yaml
 from aiohttp import web
 
-from extender.budgets import UNAUTHENTICATED
 from extender.cluster.client import open_cluster
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.tree import Config
@@ -30,7 +29,7 @@ from extender.demo.registry import EmbeddedRegistry
 from extender.images.content import Answer, Content, Failure
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
-from extender.outlets.admission import WAITING, PodAdmission
+from extender.outlets.admission import PodAdmission
 from extender.outlets.pod_resolver import PodQuestion, PodResolver
 from extender.outlets.pod_reviews import PodReviews
 from extender.outlets.scheduler import SchedulerVerbs
@@ -45,6 +44,7 @@ from extender.resolver.image_cache import LOOKUPS, ImageQuery
 from extender.resolver.resolver import Resolver
 from extender.service.client_source import ClientSource
 from extender.service.policies import policy_of
+from extender.slots import UNAUTHENTICATED
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api
 from tests.integration.service.caller import NODES, review_of, with_nodes
@@ -382,7 +382,6 @@ async def test_review_has_the_secret_of_its_pod_read(world: World) -> None:
     reviews = PodReviews(
         world.pod_resolver,
         AdmissionPolicy(tolerations=Config().admission.tolerations),
-        WAITING,
         cluster_platforms=frozenset,
         wait_seconds=10,
     )
@@ -416,7 +415,6 @@ async def test_reviews_of_one_tenant_that_wait_leave_room_for_others(world: Worl
     reviews = PodReviews(
         msgspec.structs.replace(world.pod_resolver, resolver=resolver),
         AdmissionPolicy(tolerations=Config().admission.tolerations),
-        WAITING,
         cluster_platforms=frozenset,
         wait_seconds=10,
     )
