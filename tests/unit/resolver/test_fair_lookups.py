@@ -1,0 +1,164 @@
+"""Honest tenants' images, while others' names and registries do what they can, in simulated time."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+
+from extender.credentials.keyring import ANONYMOUS, Credential
+from extender.errors import (
+    InvalidManifest,
+    ManifestNotFound,
+    NameUnresolved,
+    RegistryDenied,
+    RegistryFailed,
+    RegistryRefusedImage,
+    RegistryThrottled,
+    RegistryUnavailable,
+    RegistryUnreachable,
+    UnsupportedManifest,
+)
+from extender.images.digest import digest_of
+from extender.images.manifest import Image, Kind, PlatformEntry
+from extender.images.media_type import OCI_INDEX
+from extender.images.platform import parse_platform
+from extender.images.reference import ImageReference
+from extender.resolver.image_cache import ImageQuery
+from extender.resolver.resolver import Resolver
+from testbed.simulated_time import run_simulated
+from tests.unit.resolver.fake_registry import Keys, index_of
+
+SHARED = "shared.example.com"
+ANSWER_SECONDS = 0.1
+Outcome = Callable[[], Exception]
+
+# What a tenant's names can make a registry do that it shares with others, and what its own can do besides.
+ELSEWHERE: tuple[Outcome, ...] = (
+    lambda: ManifestNotFound("x"),
+    lambda: RegistryDenied("x"),
+    lambda: RegistryRefusedImage("x", 412),
+    lambda: RegistryFailed("5xx"),
+    lambda: RegistryUnavailable("a slow body"),
+    lambda: InvalidManifest("x"),
+    lambda: UnsupportedManifest("x"),
+)
+OWN: tuple[Outcome, ...] = (
+    *ELSEWHERE,
+    lambda: RegistryThrottled("x", 60.0),
+    lambda: RegistryUnreachable("x"),
+    lambda: NameUnresolved("x"),
+)
+
+
+class Registries:
+    """An `ImageSource`. Names with `good` are described soon; others fail, soon or when the caller's time is over."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.ended_at_shared = 0
+        self.begun_after: dict[str, int] = {}  # how many requests had ended at the shared host
+        self._chance = chance
+
+    async def state_digest(
+        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
+    ) -> str | None:
+        raise AssertionError("a name that was never known takes no HEAD here")
+
+    async def describe(
+        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
+    ) -> Image:
+        self.begun_after[str(reference)] = self.ended_at_shared
+        try:
+            if "good" in reference.path:
+                await asyncio.sleep(ANSWER_SECONDS)
+                return _IMAGE
+            await asyncio.sleep(self._chance.choice([0.0, ANSWER_SECONDS, seconds]))
+            fail = self._chance.choice(ELSEWHERE if reference.domain == SHARED else OWN)
+            raise fail()
+        finally:
+            self.ended_at_shared += reference.domain == SHARED
+
+
+_IMAGE = Image(
+    digest=digest_of(b"x"),
+    media_type=OCI_INDEX,
+    kind=Kind.INDEX,
+    entries=(PlatformEntry(parse_platform("linux/arm64"), digest_of(b"y"), 500),),
+    states_platforms=True,
+)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_others_do_an_image_at_a_host_that_answers_is_known_within_a_turn_of_each(seed: int) -> None:
+    """Tenants fill the same host and hosts of their own with names that fail and hang, again and again."""
+    chance = random.Random(seed)
+    attackers = chance.choice([1, 3, 10, 20])
+
+    async def attack(resolver: Resolver, tenant: str) -> None:
+        keys = Keys(ANONYMOUS, tenant=tenant)
+        for number in range(10_000):
+            host = chance.choice([SHARED, f"{tenant}-{number % 50}.example.com"])
+            name = number if chance.random() < 0.9 else chance.randrange(10)
+            resolver.start(ImageQuery(f"{host}/{tenant}/bad-{name}:1"), keys)
+            if not number % 200:
+                await asyncio.sleep(chance.random() * 3)
+
+    async def ask_honestly(resolver: Resolver, registries: Registries) -> None:
+        keys = Keys(ANONYMOUS, tenant="honest")
+        for number in range(12):
+            await asyncio.sleep(chance.random() * 3)
+            image = f"{SHARED}/honest/good-{number}:1"
+            asked_after = registries.ended_at_shared
+            (answer,) = await resolver.resolve_all([ImageQuery(image)], keys, 1e9)
+            assert answer == index_of("linux/arm64")
+            assert registries.begun_after[image] - asked_after <= attackers + 2
+
+    async def run() -> None:
+        registries, clock = Registries(chance), asyncio.get_running_loop().time
+        resolver = Resolver(
+            registries,
+            size=100_000,
+            tag_seconds=900,
+            always_seconds=60,
+            stale_seconds=86_400,
+            clock=clock,
+            random=chance.random,
+            head_first=False,
+        )
+        attacks = [asyncio.create_task(attack(resolver, f"mallory-{number}")) for number in range(attackers)]
+        await ask_honestly(resolver, registries)
+        for each in attacks:
+            each.cancel()
+        await asyncio.gather(*attacks, return_exceptions=True)
+        await resolver.close()
+
+    run_simulated(run())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_answer_of_one_name_keeps_another_from_being_asked_for(seed: int) -> None:
+    """Whoever it is that names them, and in whatever order they fail: each is asked for at once."""
+    chance = random.Random(seed)
+
+    async def run() -> None:
+        registries, clock = Registries(chance), asyncio.get_running_loop().time
+        resolver = Resolver(
+            registries,
+            size=1000,
+            tag_seconds=900,
+            always_seconds=60,
+            stale_seconds=86_400,
+            clock=clock,
+            head_first=False,
+        )
+        for number in range(100):
+            keys = Keys(ANONYMOUS, tenant=chance.choice(["shop", "bank"]))
+            image = f"{SHARED}/team-{number % 7}/bad-{number}:1"
+            await resolver.resolve_all([ImageQuery(image)], keys, 1e9)
+            assert image in registries.begun_after
+        keys = Keys(ANONYMOUS, tenant="shop")
+        (answer,) = await resolver.resolve_all([ImageQuery(f"{SHARED}/team-1/good:1")], keys, 1e9)
+        assert answer == index_of("linux/arm64")
+        await resolver.close()
+
+    run_simulated(run())
