@@ -258,6 +258,17 @@ async def test_corrected_secret_is_used_within_half_a_minute(world: World) -> No
     assert await world.verdict("a", "pull") == ARM64
 
 
+async def test_secret_that_cannot_be_read_makes_its_images_unavailable(world: World) -> None:
+    """Instead of denied, after which the pod would pass; it is read again soon. What is public is known."""
+    world.write_secret("a", "ann", "a-secret")
+    world.api.refusals += [("get", Refusal(500, "etcd is away"))] * 10
+    assert await world.verdict("a", "pull") == "unavailable"
+    assert await world.verdict("a", "pull", image="public/app:1") == ARM64
+    world.api.refusals.clear()
+    world.clock.advance(5)
+    assert await world.verdict("a", "pull") == ARM64
+
+
 async def test_revoked_right_ends_with_the_next_proof(world: World) -> None:
     """For the tenant whose right it was; the other keeps its own."""
     world.registry.rights["team/app"] = {"ann", "cleo"}

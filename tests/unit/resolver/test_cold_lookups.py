@@ -12,6 +12,7 @@ from extender.images.digest import digest_of
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
+from testbed.simulated_time import run_simulated
 from tests.unit.resolver.fake_registry import CALLER, OTHER, TENANT, FakeRegistry, Keys, index_of
 
 APP = "ghcr.io/team/app:1"
@@ -275,6 +276,30 @@ async def test_many_hosts_at_once_are_each_asked_once(resolver: Resolver, regist
     answers = await resolver.resolve_all([ImageQuery(image) for image in images], PUBLIC, 60)
     assert answers == [index_of("linux/arm64")] * 900
     assert registry.methods() == {"HEAD": 900, "GET": 900}
+
+
+def test_a_lookup_ends_although_its_source_does_not() -> None:
+    """So its turn is free for another, and the image is unavailable."""
+
+    async def run() -> None:
+        registry = FakeRegistry()
+        registry.open.clear()
+        resolver = Resolver(
+            registry,
+            size=10,
+            tag_seconds=900,
+            always_seconds=60,
+            stale_seconds=86_400,
+            clock=asyncio.get_running_loop().time,
+            lookup_seconds=20,
+        )
+        answer = await resolve(resolver, APP)
+        assert isinstance(answer, Failure)
+        assert answer.cause is Cause.UNAVAILABLE
+        assert asyncio.get_running_loop().time() == pytest.approx(21)
+        await resolver.close()
+
+    run_simulated(run())
 
 
 async def test_closing_ends_lookups_under_way_and_memory_answers_on(resolver: Resolver, registry: FakeRegistry) -> None:

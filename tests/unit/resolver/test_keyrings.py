@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, JoinedKeyring, Keyring
+from extender.errors import InvalidManifest, RegistryThrottled
 from extender.images.content import Answer, Cause, Failure
 from extender.images.reference import ImageReference
 from extender.resolver.image_cache import ImageQuery
@@ -265,6 +266,45 @@ async def test_a_turn_that_is_lost_at_a_source_says_nothing_about_the_image(
     assert registry.requests == []
     assert resolver.peek(LOOKUP, keys) is None
     assert resolver.counts()["failed"] == 0
+
+
+async def test_denied_to_a_keyring_that_could_not_be_read_is_unavailable(
+    resolver: Resolver, registry: FakeRegistry
+) -> None:
+    """The secret that opens it may be the one: so the pod waits, instead of passing as unknown."""
+    keys = Loaded("shop")
+    keys.unread = True
+    for answer in (await ask(resolver, keys), resolver.peek(LOOKUP, keys)):
+        assert cause_of(answer) is Cause.UNAVAILABLE
+        assert isinstance(answer, Failure)
+        assert "cannot be read" in answer.detail
+    registry.requests.clear()
+    keys.due = True
+    assert resolver.peek(LOOKUP, keys) is None
+    assert cause_of(await ask(resolver, keys)) is Cause.UNAVAILABLE
+    assert registry.requests == []
+    keys.due, keys.unread, keys.elsewhere = True, False, (TENANT,)
+    assert await ask(resolver, keys) == CONTENT
+
+
+async def test_what_a_keyring_that_could_not_be_read_opens_is_known(resolver: Resolver, registry: FakeRegistry) -> None:
+    """A public image needs no secret, and one that is known already is not doubted."""
+    registry.readers.clear()
+    keys = Loaded("shop")
+    keys.unread = True
+    assert await ask(resolver, keys) == CONTENT
+    assert resolver.peek(LOOKUP, keys) == CONTENT
+
+
+@pytest.mark.parametrize("error", [RegistryThrottled("x", 5.0), InvalidManifest("x")], ids=["throttled", "invalid"])
+async def test_what_another_credential_would_not_change_is_what_it_is(
+    resolver: Resolver, registry: FakeRegistry, error: Exception
+) -> None:
+    """Whether or not the keyring could be read."""
+    registry.fault = lambda method, reference: error
+    keys = Loaded("shop")
+    keys.unread = True
+    assert cause_of(await ask(resolver, keys)) in (Cause.THROTTLED, Cause.INVALID)
 
 
 async def test_inspect_loads_too(resolver: Resolver) -> None:
