@@ -31,7 +31,6 @@ _LEAST_KEPT_SECONDS = 1.0  # one lookup may need them twice
 # Requests to one provider at a time, those of one tenant, and those for one registry: a program takes some 50 MB, and
 # one that hangs a minute.
 _AT_ONCE, _EACH, _AT_REGISTRY = 8, 4, 4
-_JOINED = 64  # requests that can be joined, more than are in flight
 _ANSWER_BYTES = 16 << 20  # of each provider; an answer with one password of 2 KB takes some 5 KB
 _EMPTY_BYTES = 1500  # of an answer without a login
 _ANSWERS = declare_cache(
@@ -121,7 +120,7 @@ class ProviderKeyring:
         )
         self._failed: LruTable[str, float] = _FAILURES.lru_table()  # when each registry may be asked for again
         self._turns = TenantTurns(total=_AT_ONCE, each=_EACH, at_host=_AT_REGISTRY)
-        self._obtain = alru_cache(maxsize=_JOINED, ttl=0, key=lambda key, *_: key)(self._obtain_once)
+        self._obtain = alru_cache(maxsize=None, ttl=0, key=lambda key, *_: key)(self._obtain_once)
         self._is_by_image = False  # whether the last answer was for its image only
 
     @property

@@ -43,7 +43,6 @@ _MOST_TRIED_BYTES = 256 << 10
 # Pods whose secrets are read at a time, and those of one namespace. Each reads one secret after the other, which limits
 # the load on the API server, and holds 4 MiB of logins and a secret's 5 MiB at most.
 _AT_ONCE, _EACH = 16, 4
-_JOINED = 64  # readings that can be joined, more than are in flight
 
 # The readings of secrets, with their passwords. One of a single login takes 2.5 KB, and the largest 1.4 MB.
 _READING_BYTES = 16 << 20
@@ -117,7 +116,7 @@ class PullSecrets:
             cost_of=lambda secrets, row: _EMPTY_BYTES + sum(map(getsizeof, secrets[1])) + row.id_bytes,
         )
         self._turns = TenantTurns(total=_AT_ONCE, each=_EACH, at_host=_AT_ONCE)
-        self._read = alru_cache(maxsize=_JOINED, ttl=0)(self._read_once)
+        self._read = alru_cache(maxsize=None, ttl=0)(self._read_once)
         self._sweep_at: asyncio.TimerHandle | None = None
 
     def keyring(self, namespace: str, names: Sequence[str]) -> Keyring:

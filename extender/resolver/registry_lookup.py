@@ -33,8 +33,6 @@ log = structlog.get_logger()
 # Lookups that ask registries at a time, those of one tenant, and those at one host: so that a host that hangs, or a
 # tenant that names many of them, holds up only so many.
 _AT_ONCE, _EACH, _AT_HOST = 256, 64, 16
-# Requests that can be joined, more than are in flight.
-_JOINED = 1024
 # How much longer than its source a lookup waits, so that the source says what it was that took so long.
 _GRACE_SECONDS = 1.0
 
@@ -42,7 +40,8 @@ _GRACE_SECONDS = 1.0
 class RegistryLookup:
     """Looks images up in registries; writes what it learns into the cache, and errors into the failures.
 
-    A request waits for a turn of its tenant. Whoever has a turn and wants the same as another request shares it.
+    A request waits for a turn of its tenant. Whoever has a turn and wants the same as another request shares it, so
+    there are no more of them than turns.
     """
 
     def __init__(
@@ -68,8 +67,8 @@ class RegistryLookup:
         self._lookup_seconds = lookup_seconds
         self._breakers = HostBreakers(clock, random)
         self._turns = TenantTurns(total=_AT_ONCE, each=_EACH, at_host=_AT_HOST)
-        self._try = alru_cache(maxsize=_JOINED, ttl=0, key=_key_of_try)(self._try_once)
-        self._describe = alru_cache(maxsize=_JOINED, ttl=0, key=_key_of_description)(self._describe_once)
+        self._try = alru_cache(maxsize=None, ttl=0, key=_key_of_try)(self._try_once)
+        self._describe = alru_cache(maxsize=None, ttl=0, key=_key_of_description)(self._describe_once)
 
     def expected_failure(self, target: Target, credential_id: CredentialId, tenant: str) -> Failure | None:
         """The failure that a lookup with this credential would end in now without a request; None if it would ask."""

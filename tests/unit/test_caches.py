@@ -120,6 +120,7 @@ def test_declarations_are_named_after_their_file() -> None:
         ("X = declare_cache('x')\nrows = X.share_table(size, owner_of=owner)", []),
         ("X = declare_cache('x')\n@functools.lru_cache(X.rows)\ndef read(text): ...", []),
         ("X = declare_cache('x')\nfetch = alru_cache(maxsize=X.rows, key=key)(ask)", []),
+        ("fetch = alru_cache(maxsize=None, ttl=0)(ask)", []),
         ("X = declare_cache('x')\nclass Names(Table[str, int]): ...\nnames = Names(min(size, X.rows))", []),
         ("@functools.cache\ndef settings(): ...", []),
         ("rows: Table[int, int] = other", []),
@@ -151,8 +152,8 @@ def undeclared(tree: ast.Module) -> list[str]:
 
 
 def _asks(call: ast.Call, declared: set[str]) -> bool:
-    """Whether an argument is, or is worked out from, the `rows` of a declaration."""
-    return any(
+    """Whether an argument is, or is worked out from, the `rows` of a declaration; or calls are shared and not kept."""
+    return any(ast.unparse(keyword) == "ttl=0" for keyword in call.keywords) or any(
         isinstance(node, ast.Attribute) and node.attr == "rows" and _name(node.value) in declared
         for argument in [*call.args, *(keyword.value for keyword in call.keywords)]
         for node in ast.walk(argument)
