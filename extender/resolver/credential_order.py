@@ -24,8 +24,8 @@ class CredentialOrder:
         self._sources = sources_of(keyring)
         self._loaded: dict[int, tuple[Credential, ...]] = {}
 
-    async def batches(self) -> AsyncGenerator[tuple[Credential, ...]]:
-        """Yields some credentials at a time, each once. Loads a source only when its credentials are wanted.
+    async def credentials(self) -> AsyncGenerator[Credential]:
+        """Yields each credential once. Loads a source only when its credentials are wanted.
 
         Raises:
             NoTurn: as `Keyring.load`.
@@ -39,10 +39,10 @@ class CredentialOrder:
         ]
         yielded: set[Credential] = set()
         for step in steps:
-            found = tuple(credential for credential in await step() if credential not in yielded)
-            if found:
-                yielded.update(found)
-                yield found
+            for credential in await step():
+                if credential not in yielded:
+                    yielded.add(credential)
+                    yield credential
 
     async def _known_of(self, position: int) -> tuple[Credential, ...]:
         credential_ids = self._sources[position].credential_ids_for(self._reference)

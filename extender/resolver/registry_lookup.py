@@ -1,7 +1,6 @@
-"""One lookup: from a reference and credentials to the image's content, in as few registry requests as possible.
+"""From a reference and one credential to the image's content, in as few registry requests as possible.
 
-This file has the order of the requests and what each of them proves. `resolver.py` decides when a lookup starts and
-how long callers wait for it.
+This file has the order of the requests and what each of them proves.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ from extender.images.content import Failure, content_of
 from extender.images.digest import pack_digest
 from extender.images.manifest import Image
 from extender.images.reference import ImageReference
-from extender.resolver.failures import DENIED, NEXT_CREDENTIAL, Failures, summary
+from extender.resolver.failures import Failures
 from extender.resolver.host_breakers import BreakerOpen, HostBreakers
 from extender.resolver.image_cache import CachedImage, ImageCache
 from extender.resolver.image_source import ImageSource
@@ -74,17 +73,17 @@ class RegistryLookup:
         """The failure that a lookup with this credential would end in now without a request; None if it would ask."""
         return self._failures.current(target, credential_id) or self._breakers.failure(target, credential_id, tenant)
 
-    async def find(self, target: Target, credentials: Sequence[Credential], tenant: str) -> CachedImage | Failure:
-        """The target's digest and content, with the first credential that works. Every error becomes a `Failure`.
+    async def find(self, target: Target, credential: Credential, tenant: str) -> CachedImage | Failure:
+        """The target's digest and content as the credential sees them. Every error becomes a `Failure`.
 
         Raises:
             NoTurn: no turn of the tenant has come in time.
         """
-        return await self._look_up(target, credentials, tenant, self._ask)
+        return await self._take_turn(target, credential, tenant, self._ask)
 
-    async def describe(self, target: Target, credentials: Sequence[Credential], tenant: str) -> Image | Failure:
+    async def describe(self, target: Target, credential: Credential, tenant: str) -> Image | Failure:
         """As `find`, with all details of the image, which are asked for each time."""
-        return await self._look_up(target, credentials, tenant, self._ask_details)
+        return await self._take_turn(target, credential, tenant, self._ask_details)
 
     def forget_failure(self, target: Target, before: Sequence[Credential], after: Sequence[Credential]) -> None:
         """Removes failures of credentials whose password has changed under the same id."""
@@ -92,18 +91,6 @@ class RegistryLookup:
         for credential in after:
             if credential.id in credential_ids and credential not in before:
                 self._failures.forget(target, credential.id)
-
-    async def _look_up(
-        self, target: Target, credentials: Sequence[Credential], tenant: str, ask: Ask[T]
-    ) -> T | Failure:
-        """Tries the credentials in order, but first those for which the cache has the target: they most likely work."""
-        failures = []
-        for credential in sorted(credentials, key=lambda item: self._cache.find(target, item.id) is None):
-            outcome = await self._take_turn(target, credential, tenant, ask)
-            if not isinstance(outcome, Failure) or outcome.cause not in NEXT_CREDENTIAL:
-                return outcome
-            failures.append(outcome)
-        return summary(failures) or DENIED
 
     async def _take_turn(self, target: Target, credential: Credential, tenant: str, ask: Ask[T]) -> T | Failure:
         """Waits for a turn, and asks unless another lookup has answered meanwhile."""

@@ -1,11 +1,10 @@
 """Resolves image references: from the cache without waiting, or by lookups that concurrent callers share.
 
 `image_cache.py` decides which credential gets which answer. `cache_lookup.py` decides when a lookup is due.
-`registry_lookup.py` sends a lookup's requests.
+`keyring_lookup.py` is one lookup; this file has those that are under way.
 """
 
 import asyncio
-import contextlib
 import contextvars
 import random as stdlib_random
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
@@ -15,16 +14,16 @@ from typing import Any, TypeVar
 import structlog
 from prometheus_client import Histogram
 
-from extender.credentials.keyring import Credential, CredentialId, Keyring, label_of
+from extender.credentials.keyring import Keyring, label_of
 from extender.images.content import Answer, Content, Evidence, Failure
 from extender.images.digest import PackedDigest
 from extender.images.manifest import Image
 from extender.metrics import REGISTRY, gauge
 from extender.resolver.cache_lookup import CacheLookup, CacheState
-from extender.resolver.credential_order import CredentialOrder
-from extender.resolver.failures import DENIED, ENDED, FEWEST_FAILURES, NEXT_CREDENTIAL, Failures, judged, summary
+from extender.resolver.failures import ENDED, FEWEST_FAILURES, Failures
 from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, ImageQuery, Lifetimes
 from extender.resolver.image_source import ImageSource
+from extender.resolver.keyring_lookup import KeyringLookup
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
 from extender.resolver.registry_lookup import RegistryLookup
@@ -92,7 +91,7 @@ class Resolver:
         lifetimes = Lifetimes(tag_seconds=tag_seconds, always_seconds=always_seconds, stale_seconds=stale_seconds)
         self.cache = ImageCache(size, lifetimes, clock, self._persistence)
         self._failures = Failures(max(size // 10, FEWEST_FAILURES), clock, random)
-        self._registry_lookup = RegistryLookup(
+        registry_lookup = RegistryLookup(
             source,
             self.cache,
             self._persistence,
@@ -102,7 +101,8 @@ class Resolver:
             head_first=head_first,
             lookup_seconds=lookup_seconds,
         )
-        self._cache_lookup = CacheLookup(self.cache, self._failures, self._registry_lookup, self._persistence, clock)
+        self._cache_lookup = CacheLookup(self.cache, self._failures, registry_lookup, self._persistence, clock)
+        self._keyring_lookup = KeyringLookup(self.cache, self._persistence, registry_lookup, clock)
         self._loading: asyncio.Task[None] | None = None
         self._lookups: dict[_Key, asyncio.Task[Any]] = {}
         self._slots = Slots(_MOST_LOOKUPS, _MOST_LOOKUPS_EACH)
@@ -208,7 +208,7 @@ class Resolver:
             "details",
             target,
             keyring,
-            lambda: self._look_up(partial(self._try_in_order, self._registry_lookup.describe, target, keyring)),
+            lambda: self._measured(self._keyring_lookup.describe(target, keyring)),
         )
         if call is None:
             return ENDED
@@ -253,9 +253,10 @@ class Resolver:
         target = state.due
         if target is None:
             return None
-        lookup = partial(self._find, query, target, keyring)
+        if state.answer is None and self._key("answer", target, keyring) in self._lookups:
+            LOOKUPS["shared"].inc()
         return self._join(
-            "answer", target, keyring, lambda: self._look_up(lookup), counts_as_shared=state.answer is None
+            "answer", target, keyring, lambda: self._measured(self._keyring_lookup.find(query, target, keyring))
         )
 
     def _join(
@@ -264,25 +265,26 @@ class Resolver:
         target: Target,
         keyring: Keyring,
         start: Callable[[], Coroutine[Any, Any, R | Failure]],
-        *,
-        counts_as_shared: bool = False,
     ) -> "asyncio.Task[R | Failure] | None":
         """The lookup under way that gives the same, or a new one; None if its tenant may have no further one.
 
         It is a task of its own, so that no caller's deadline or end cancels it. It works for all that wait for it, and
         so in nobody's context. Wait for it with `asyncio.wait`.
         """
-        key, tenant = (wanted, target.repository, target.name, keyring.identity, keyring.tenant), keyring.tenant
+        key = self._key(wanted, target, keyring)
         lookup = self._lookups.get(key)
         if lookup:
-            LOOKUPS["shared"].inc(counts_as_shared)
             return lookup
-        if self.is_closed or not self._slots.take(tenant):
+        if self.is_closed or not self._slots.take(keyring.tenant):
             LOOKUPS["refused"].inc()
             return None
         lookup = self._lookups[key] = asyncio.get_running_loop().create_task(start(), context=contextvars.Context())
         lookup.add_done_callback(partial(self._end, key))
         return lookup
+
+    @staticmethod
+    def _key(wanted: str, target: Target, keyring: Keyring) -> _Key:
+        return wanted, target.repository, target.name, keyring.identity, keyring.tenant
 
     def _end(self, key: _Key, _lookup: "asyncio.Task[Any]") -> None:
         del self._lookups[key]
@@ -303,81 +305,20 @@ class Resolver:
             "answer",
             target,
             keyring,
-            lambda: self._look_up(partial(self._try_in_order, self._registry_lookup.find, target, keyring)),
+            lambda: self._measured(self._keyring_lookup.confirm(target, keyring)),
         )
 
-    async def _look_up(self, work: Callable[[], Awaitable[R | Failure]]) -> R | Failure:
-        """Runs one lookup, and measures and counts it."""
+    async def _measured(self, work: Awaitable[R | Failure]) -> R | Failure:
+        """The outcome of one lookup, which is measured and counted."""
         started = self._clock()
         try:
-            outcome = await work()
+            outcome = await work
         except NoTurn:
             LOOKUPS["refused"].inc()
             return ENDED
         DURATION.observe(self._clock() - started)
         LOOKUPS["error" if isinstance(outcome, Failure) else "fetched"].inc()
         return outcome
-
-    async def _find(self, query: ImageQuery, target: Target, keyring: Keyring) -> CachedImage | Failure:
-        """What the cache or the store has as fresh for the keyring's credentials; else what a registry lookup gives.
-
-        Loads no credentials if the ids known so far suffice.
-        """
-        recalled: set[CredentialId] = set()
-
-        async def recall(credential_ids: Sequence[CredentialId]) -> CachedImage | None:
-            unread = [credential_id for credential_id in credential_ids if credential_id not in recalled]
-            recalled.update(unread)
-            return await self._recall(query, target, credential_ids, unread)
-
-        async def ask(target: Target, credentials: Sequence[Credential], tenant: str) -> CachedImage | Failure:
-            found = await recall([credential.id for credential in credentials])
-            return found or await self._registry_lookup.find(target, credentials, tenant)
-
-        found = await recall(keyring.credential_ids_for(target.reference))
-        return found or await self._try_in_order(ask, target, keyring)
-
-    async def _recall(
-        self, query: ImageQuery, target: Target, credential_ids: Sequence[CredentialId], unread: Sequence[CredentialId]
-    ) -> CachedImage | None:
-        """What the cache has as fresh for these credentials, after reading the store's rows for those `unread`."""
-        for key, known in await self._persistence.find(target, unread):
-            self.cache.load(key, known)
-        for credential_id in credential_ids:
-            found = self.cache.find(target, credential_id)
-            if found and self.cache.is_fresh(found, query, target, credential_id, self._clock()):
-                return found
-        return None
-
-    async def _try_in_order(
-        self,
-        ask: Callable[[Target, Sequence[Credential], str], Awaitable[R | Failure]],
-        target: Target,
-        keyring: Keyring,
-    ) -> R | Failure:
-        """The outcome of `ask` for the first credentials that work; when all are denied, for those that have changed.
-
-        That all at hand are denied tells nothing if others could not be read.
-
-        Raises:
-            NoTurn: no turn, at the registry or at a source of credentials, has come in time.
-        """
-        tried: list[Credential] = []
-        failures: list[Failure] = []
-        order = CredentialOrder(keyring, target.reference, lambda each: self.cache.find(target, each) is not None)
-        async with contextlib.aclosing(order.batches()) as batches:
-            async for credentials in batches:
-                outcome = await ask(target, credentials, keyring.tenant)
-                if not isinstance(outcome, Failure) or outcome.cause not in NEXT_CREDENTIAL:
-                    return outcome
-                tried += credentials
-                failures.append(outcome)
-        outcome = summary(failures) or DENIED
-        renewed = await keyring.load(target.reference, refresh=True, tenant=keyring.tenant)
-        if set(renewed) != set(tried):
-            self._registry_lookup.forget_failure(target, tried, renewed)
-            outcome = await ask(target, renewed, keyring.tenant)
-        return judged(outcome, is_unread=keyring.is_unread(target.reference))
 
     def _finish(
         self, query: ImageQuery, state: CacheState, call: asyncio.Task[CachedImage | Failure] | None, keyring: Keyring
