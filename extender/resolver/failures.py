@@ -88,7 +88,7 @@ _FAILURES = declare_cache(
 )
 
 
-class _Row(msgspec.Struct, frozen=True):
+class _Row(msgspec.Struct, frozen=True, gc=False):
     failure: Failure
     until: float
     in_a_row: int
