@@ -1,40 +1,137 @@
 """Opens a listening address, and closes it without losing a request."""
 
 import asyncio
+import errno
 import socket
 import ssl
-from typing import cast
+from contextlib import suppress
 
 import structlog
 from aiohttp import web
 
 from extender.errors import ConfigError
-from extender.server.acceptor import Acceptor, Connect
-from extender.server.callers import CallerConnection, Callers, Limits
-from extender.server.connection import DirectServer, PlainPeer
+from extender.server.connection import Connection, count_answers
+from extender.server.fast_lane import FastConnection, FastServer
+from extender.server.limits import REFUSALS, Connections, Limits
 
 log = structlog.get_logger()
 
 BACKLOG = 1024
-# After it a peer that has not ended its TLS handshake is dropped. Callers are on the cluster's own network.
-HANDSHAKE_SECONDS = 10.0
+# The kernel doubles it, and hands over so much at once at most. The buffers of uvloop and OpenSSL stay as large as what
+# once came at once: a TLS connection takes up to 145 KB, instead of 350 KB. The price is the time of large reviews: on
+# loopback 0.2 ms more for one of 60 KB, 5 ms for 300 KB.
+_TLS_RECEIVED_BYTES = 32 * 1024
+# For whoever is accepted as the listener closes: the handshake and the request that it has sent.
+_LAST_HANDSHAKES_SECONDS = 0.5
+# The kernel could not accept a connection, for example since the process has no file descriptor left.
+_PAUSE_SECONDS = 0.5
+_BETWEEN_LOOKS_SECONDS = 1.0
 
 
 class Listener:
-    """A bound address whose requests `runner` answers.
+    """Listening sockets whose requests `runner` answers.
 
-    `name` is for logs; `address` is the bound host and port, with the real port if port 0 was requested.
+    `name` is for logs; `address` is the bound host and port, with the real port if port 0 was requested. asyncio's own
+    servers cannot refuse a connection before its TLS handshake, which takes more memory than most connections.
     """
 
-    def __init__(self, name: str, runner: web.BaseRunner, address: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        runner: web.BaseRunner,
+        sockets: list[socket.socket],
+        tls: ssl.SSLContext | None,
+        connections: Connections,
+    ) -> None:
+        """Accepts connections from now on. `runner` has been set up."""
         self.name = name
-        self.address = address
+        host, port = sockets[0].getsockname()[:2]
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._runner = runner
+        self._tls = tls
+        self.connections = connections
+        self._sockets = sockets
+        self._opening: set[asyncio.Task[None]] = set()
+        assert runner.server is not None, "the runner is set up"  # noqa: S101
+        self._server = runner.server
+        count_answers(self._server)
+        for listening in sockets:
+            listening.setblocking(False)
+            if tls:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _TLS_RECEIVED_BYTES)
+        works = [self._end_late(), *(self._accept(listening) for listening in sockets)]
+        self._tasks = [asyncio.create_task(work) for work in works]
 
     async def close(self) -> None:
         """Stops accepting, waits for requests in flight (up to the runner's shutdown timeout), then closes."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for listening in self._sockets:
+            self._accept_last(listening)
+            listening.close()
+        if self._opening:
+            _, late = await asyncio.wait(self._opening, timeout=_LAST_HANDSHAKES_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
         await self._runner.cleanup()
         log.info("listener.closed", listener=self.name, address=self.address)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        """Accepts connections, one at each turn of the event loop."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listening)
+            except OSError as exc:
+                REFUSALS["descriptors" if exc.errno in (errno.EMFILE, errno.ENFILE) else "connections"].inc()
+                log.warning("listener.paused", listener=self.name, error=exc.strerror or str(exc))
+                await asyncio.sleep(_PAUSE_SECONDS)
+            else:
+                self._begin(accepted)
+                await asyncio.sleep(0)
+
+    def _accept_last(self, listening: socket.socket) -> None:
+        """Accepts those who are in the kernel's queue already."""
+        with suppress(OSError):  # there are no more
+            for _ in range(BACKLOG):
+                accepted, _ = listening.accept()
+                accepted.setblocking(False)
+                self._begin(accepted)
+
+    def _begin(self, accepted: socket.socket) -> None:
+        if not self.connections.has_room():
+            accepted.close()
+            return
+        server, connections = self._server, self.connections
+        connection = (
+            FastConnection(server, connections) if isinstance(server, FastServer) else Connection(server, connections)
+        )
+        connection.handshake = task = asyncio.create_task(self._open(accepted, connection))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self, accepted: socket.socket, connection: Connection) -> None:
+        """Makes the connection's transport, and ends the handshake."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(lambda: connection, accepted, ssl=self._tls)
+        except BaseException as exc:
+            # No event loop tells it of a handshake that failed. aiohttp's protocol and its parser know each other, and
+            # so do asyncio's future and the frames of the error: the garbage collector would have to find the circles.
+            connection.connection_lost(None)
+            accepted.close()
+            exc.__traceback__ = None
+            if not isinstance(exc, OSError):  # as is ssl.SSLError
+                raise
+        finally:
+            connection.handshake = None
+
+    async def _end_late(self) -> None:
+        while True:
+            await asyncio.sleep(_BETWEEN_LOOKS_SECONDS)
+            self.connections.end_late()
 
 
 async def open_listener(
@@ -51,74 +148,21 @@ async def open_listener(
 
     `setting` is the path of the setting that errors name; empty: `listen` of the section `name`.
 
-    An empty host is every address of the machine, of IPv4 and of IPv6 as far as it has them. `limits` say how many
-    connections, and with a `DirectServer` how many bytes of bodies, its callers may have.
+    An empty host is every address of the machine, of IPv4 and of IPv6 as far as it has them.
 
     Raises:
         ConfigError: the address cannot be bound.
     """
     await runner.setup()
     try:
-        await _Site(runner, host, port, tls, Callers(name, limits, asyncio.get_running_loop().time)).start()
+        sockets = await _bind(host, port) if host else [_bind_every_address(port)]
     except OSError as exc:
         await runner.cleanup()
         where = setting or f"{name}.listen"
         raise ConfigError(f"{where}: cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
-    bound_host, bound_port = runner.addresses[0][:2]
-    address = f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}"
-    log.info("listener.opened", listener=name, address=address, tls=tls is not None)
-    return Listener(name, runner, address)
-
-
-class _Site(web.BaseSite):
-    """A bound address whose connections are counted by caller, which aiohttp's own sites cannot do."""
-
-    def __init__(
-        self, runner: web.BaseRunner, host: str, port: int, tls: ssl.SSLContext | None, callers: Callers
-    ) -> None:
-        super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
-        self._host, self._port = host, port
-        self._callers = callers
-        self._acceptor: Acceptor | None = None
-
-    @property
-    def name(self) -> str:
-        """The address as it was requested."""
-        return f"{self._host}:{self._port}"
-
-    async def start(self) -> None:
-        """Binds the address and accepts connections.
-
-        Raises:
-            OSError: the address cannot be bound.
-        """
-        await super().start()
-        sockets = await _bind(self._host, self._port) if self._host else [_bind_every_address(self._port)]
-        self._acceptor = Acceptor(
-            sockets, self._callers, self._connect(), tls=self._ssl_context, handshake_seconds=HANDSHAKE_SECONDS
-        )
-        self._server = cast("asyncio.AbstractServer", self._acceptor)  # of which aiohttp uses `sockets` and `close`
-        self._acceptor.start()
-
-    async def stop(self) -> None:
-        """Accepts nobody any more."""
-        if self._acceptor:
-            self._acceptor.close()
-            await self._acceptor.wait_closed()
-        await super().stop()
-
-    def _connect(self) -> Connect:
-        """What makes the protocol objects of connections."""
-        server = cast("web.Server", self._runner.server)  # BaseSite has checked that there is one
-        if isinstance(server, DirectServer):
-            return server.connect
-
-        def connect(connection: CallerConnection) -> asyncio.BaseProtocol:
-            protocol = server()
-            connection.peer = PlainPeer(protocol, connection.accepted_at)
-            return protocol
-
-        return connect
+    listener = Listener(name, runner, sockets, tls, Connections(limits, asyncio.get_running_loop().time))
+    log.info("listener.opened", listener=name, address=listener.address, tls=tls is not None)
+    return listener
 
 
 async def _bind(host: str, port: int) -> list[socket.socket]:

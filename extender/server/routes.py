@@ -1,7 +1,7 @@
 """Routes of the hot paths: which function answers each path, and what applies to all of them.
 
 This file has the body limit, the check of the method, the answers to a bad body and to a defect of ours, and the
-request metrics. `connection.py` sends answers that need no waiting.
+request metrics. `fast_lane.py` sends answers that need no waiting.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from extender.errors import InvalidRequest
 from extender.metrics import counters, histogram
-from extender.server.connection import DirectServer, connection_of
+from extender.server.fast_lane import FastServer
 
 log = structlog.get_logger()
 
@@ -37,8 +37,6 @@ SECONDS = histogram(
     NAMES,
     (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
-# A connection must outlive kube-scheduler's idle pool (90 s), or the server closes it just as a POST is sent on it.
-KEEP_ALIVE_SECONDS = 3630.0
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -73,7 +71,7 @@ def route_server(
     *,
     body_limit_bytes: int,
     draining: Callable[[], bool],
-) -> DirectServer:
+) -> FastServer:
     """A server for POST requests on the paths of `routes`. While `draining()`, each answer ends its connection."""
     loop = asyncio.get_running_loop()
 
@@ -85,7 +83,7 @@ def route_server(
         reply = _reply_nowait(route, body)
         if reply is None:
             return None
-        loop.call_soon(_count, route.name, reply.outcome, time.perf_counter() - started)  # after the answer is sent
+        _count(route.name, reply.outcome, time.perf_counter() - started)
         return reply.body
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
@@ -97,7 +95,9 @@ def route_server(
             response.headers["Allow"] = "POST"
         else:
             response = await _answer(route, request, body_limit_bytes)
-        return _ending(response, is_last=draining() or not request.content.is_eof())
+        if draining() or not request.content.is_eof():
+            response.force_close()
+        return response
 
     def make_request(
         message: RawRequestMessage,
@@ -108,22 +108,13 @@ def route_server(
     ) -> web.BaseRequest:
         return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=body_limit_bytes)
 
-    return DirectServer(
+    return FastServer(
         handle,
         answer_nowait=answer_nowait,
-        shows_caller=lambda path: False if path in routes else None,
         body_limit_bytes=body_limit_bytes,
         closing=draining,
         request_factory=make_request,
-        keep_alive_seconds=KEEP_ALIVE_SECONDS,
     )
-
-
-def _ending(response: web.StreamResponse, *, is_last: bool) -> web.StreamResponse:
-    """The answer, after which the connection ends if it is the last."""
-    if is_last:
-        response.force_close()
-    return response
 
 
 def _reply_nowait(route: Route, body: bytes) -> Reply | None:
@@ -145,8 +136,6 @@ async def _answer(route: Route, request: web.BaseRequest, body_limit_bytes: int)
         status = exc.status if isinstance(exc, _Unreadable) else 400
         log.warning("request.rejected", endpoint=route.name, status=status, why=str(exc))
         response, outcome = _problem(status, str(exc)), "bad_request"
-        if status == 503:
-            response.headers["Retry-After"] = "1"
     except Exception as exc:  # noqa: BLE001  # it is logged there
         reply = _failed(route, body, exc)
         response, outcome = _json(200, reply.body), reply.outcome
@@ -168,33 +157,19 @@ def _failed(route: Route, body: bytes, exc: Exception) -> Reply:
     return Reply(route.fallback(body, event_id), "failed")
 
 
-async def _read_body(request: web.BaseRequest, most_bytes: int) -> bytes:
-    """The body, once it is whole; `most_bytes` is what any caller may send."""
-    connection = connection_of(request)
-    limits = connection.caller.body_limits
-    limit_bytes = left_bytes = min(most_bytes, limits.request_bytes)
-    if (request.content_length or 0) > limit_bytes:
-        raise _too_large(limit_bytes)
+async def _read_body(request: web.BaseRequest, limit_bytes: int) -> bytes:
+    """The body, once it is whole."""
+    left_bytes = limit_bytes - (request.content_length or 0)
     pieces: list[bytes] = []
     try:
-        async with asyncio.timeout(0 if connection.is_refused else limits.seconds) as connection.body_deadline:
-            while piece := await request.content.readany():
-                pieces.append(piece)
-                left_bytes -= len(piece)
-                if left_bytes < 0:
-                    raise _too_large(limit_bytes)
-    except TimeoutError as exc:
-        if connection.is_refused:
-            raise _Unreadable(503, "the bodies of other requests take all the room that there is") from exc
-        raise _Unreadable(408, f"the body did not arrive within {limits.seconds:g} s") from exc
+        while left_bytes >= 0 and (piece := await request.content.readany()):
+            pieces.append(piece)
+            left_bytes -= 0 if request.content_length else len(piece)
     except (web.RequestPayloadError, ConnectionError) as exc:
         raise _Unreadable(400, "the body is not what its headers say, or ended early") from exc
-    connection.begin_answer()
+    if left_bytes < 0:
+        raise _Unreadable(413, f"the body is larger than {limit_bytes} bytes")
     return b"".join(pieces)
-
-
-def _too_large(limit_bytes: int) -> _Unreadable:
-    return _Unreadable(413, f"the body is larger than {limit_bytes} bytes")
 
 
 def _problem(status: int, why: str) -> web.Response:

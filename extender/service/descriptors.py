@@ -1,10 +1,10 @@
-"""Lets the process have as many file descriptors as it may: connections of callers, and ours to registries."""
+"""Lets the process have as many file descriptors as it may: connections of callers, and its own."""
 
 import contextlib
 import resource
 
-# More than all budgets of connections together, and few enough for what still closes each of them in a child process.
-_MOST = 16_384
+# Twice what all listeners accept, and few enough for what still closes each of them in a child process.
+_MOST = 4_096
 
 
 def raise_descriptor_limit() -> None:

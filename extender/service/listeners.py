@@ -72,15 +72,10 @@ class Listeners:
             return ""
         files = open_tls(outlet, self._config)
         routes = outlet.routes(self._config, pod_resolver, cluster_view)
-        limits = outlet.limits(self._config)
-        server = route_server(
-            routes,
-            body_limit_bytes=limits.bodies.request_bytes,
-            draining=lambda: self._is_draining,
-        )
+        server = route_server(routes, body_limit_bytes=outlet.limits.body_bytes, draining=lambda: self._is_draining)
         runner = web.ServerRunner(server, shutdown_timeout=self._drain_seconds)
         context = files.context if files else None
-        listener = await open_listener(outlet.name, runner, *parse_listen(listen), context, limits=limits)
+        listener = await open_listener(outlet.name, runner, *parse_listen(listen), context, limits=outlet.limits)
         self._outlets.append(listener)
         if files:
             self._watchers.append(asyncio.create_task(files.files.watch(FILE_CHECK_SECONDS)))

@@ -14,10 +14,9 @@ from extender.outlets.pod_reviews import PodReviews
 from extender.outlets.scheduler import SchedulerVerbs
 from extender.outlets.scheduler_names import SchedulerNaming
 from extender.placement.planning import AdmissionPolicy
-from extender.server.callers import Limits
+from extender.server.limits import ADMISSION, SCHEDULER, Limits
 from extender.server.routes import Route
 from extender.service.cluster_view import ClusterView
-from extender.service.limits import admission_limits, is_mutual, scheduler_limits
 from extender.service.policies import admission_policy_of
 
 REVIEWS = "/admission/pods"
@@ -33,7 +32,7 @@ class Outlet(msgspec.Struct, frozen=True):
     name: str
     listen: Callable[[Config], str]
     tls: Callable[[Config], TlsConfig | None]
-    limits: Callable[[Config], Limits]
+    limits: Limits
     routes: Routes
 
 
@@ -45,7 +44,8 @@ def scheduler_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
         pending_limit_seconds=config.scheduler.pending_limit_seconds,
         level_label=config.placement.level_label,
         nodes=cluster_view.nodes,
-        may_read_secrets=is_loopback(config.scheduler.listen) or is_mutual(config.scheduler.tls),
+        may_read_secrets=is_loopback(config.scheduler.listen)
+        or bool(config.scheduler.tls and config.scheduler.tls.client_ca),
         clock=time.monotonic,
     )
     return {
@@ -96,11 +96,11 @@ def needs_pending_pods(config: Config) -> bool:
 OUTLETS = (
     Outlet(
         "scheduler", lambda config: config.scheduler.listen, lambda config: config.scheduler.tls,
-        scheduler_limits, scheduler_routes,
+        SCHEDULER, scheduler_routes,
     ),
     Outlet(
         "admission", lambda config: config.admission.listen, lambda config: config.admission.tls,
-        admission_limits, admission_routes,
+        ADMISSION, admission_routes,
     ),
 )  # fmt: skip
 """Every outlet that answers requests; each has a listener of its own."""

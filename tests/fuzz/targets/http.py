@@ -9,17 +9,15 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from extender.budgets import declare_budget
 from extender.errors import InvalidRequest
-from extender.server.callers import BodyLimits, Callers, Limits
-from extender.server.connection import Connection, DirectServer
+from extender.server.connection import count_answers
+from extender.server.fast_lane import FastConnection, FastServer
+from extender.server.limits import Connections, Limits
 from extender.server.routes import Reply, Route, route_server
 from tests.fuzz.target import Target, at_end, run, settle
 
 PATH = "/scheduler/filter"
 LIMIT_BYTES = 300
-_BODIES = declare_budget("tests.fuzz.bodies", unit="bytes", total=1 << 20, most_each=1 << 20, why="never spent here")
-_LIMITS = Limits(bodies=BodyLimits(budget=_BODIES, request_bytes=LIMIT_BYTES, seconds=30.0))
 SETTLED = 1  # the lowest bit of the first byte; those above the second give the length of pieces
 
 
@@ -60,7 +58,7 @@ class _Wire(asyncio.Transport):
 class _Exchange:
     """One side, for one connection at a time: the requests that reached the handler, and what was written."""
 
-    def __init__(self, make: Callable[[DirectServer], Connection], *, is_direct: bool) -> None:
+    def __init__(self, make: Callable[[FastServer], FastConnection], *, is_direct: bool) -> None:
         """`make` makes a connection. Call this on a running loop."""
         self.seen: list[bytes] = []
         self.wire = _Wire()
@@ -68,6 +66,7 @@ class _Exchange:
         self._is_direct = is_direct
         route = Route("filter", self._answer, lambda _body, _event_id: b"{}", self._answer_nowait)
         self._server = route_server({PATH: route}, body_limit_bytes=LIMIT_BYTES, draining=lambda: False)
+        count_answers(self._server)
 
     async def _answer(self, body: bytes) -> Reply:
         return self._reply(body)
@@ -84,7 +83,7 @@ class _Exchange:
         return Reply(b'"%d"' % len(body))
 
     async def play(self, pieces: list[bytes], flags: int) -> None:
-        """Sends the pieces over a new connection, waits until a body counts as late, and hangs up."""
+        """Sends the pieces over a new connection, and hangs up. What was counted of its requests is given back."""
         self.seen, self.wire = [], _Wire()
         connection = self._make(self._server)
         connection.connection_made(self.wire)
@@ -95,20 +94,16 @@ class _Exchange:
             if flags & SETTLED:
                 await settle(6)
         await settle(12)
-        if self._is_direct and not self.wire.is_closed:
-            connection.give_up()
-            await settle(12)
         connection.connection_lost(None)
         await settle(6)
+        assert connection.connections.pending_bytes == 0
 
 
-def _connect(server: DirectServer) -> Connection:
-    caller = Callers("fuzz", _LIMITS, asyncio.get_running_loop().time).admit("127.0.0.1")
-    assert caller is not None
-    return server.connect(caller)
+def _connect(server: FastServer) -> FastConnection:
+    return FastConnection(server, Connections(Limits(), asyncio.get_running_loop().time))
 
 
-def _connect_aiohttp(server: DirectServer) -> Connection:
+def _connect_aiohttp(server: FastServer) -> FastConnection:
     """A connection that leaves each byte to aiohttp."""
     connection = _connect(server)
     connection._is_aiohttps = True  # noqa: SLF001

@@ -16,9 +16,10 @@ from aiohttp import web
 
 from extender.errors import InvalidRequest
 from extender.metrics import REGISTRY
-from extender.server import connection
+from extender.server.connection import KEEP_ALIVE_SECONDS
+from extender.server.fast_lane import FastConnection, FastServer
 from extender.server.listener import Listener, open_listener
-from extender.server.routes import KEEP_ALIVE_SECONDS, Reply, Route, route_server
+from extender.server.routes import Reply, Route, route_server
 
 LIMIT_BYTES = 1000
 PATH = "/scheduler/filter"
@@ -70,7 +71,7 @@ def draining() -> list[bool]:
 
 
 @pytest.fixture
-async def server(letters: Letters, draining: list[bool]) -> connection.DirectServer:
+async def server(letters: Letters, draining: list[bool]) -> FastServer:
     """Answers under /scheduler/filter."""
     endpoint = Route("filter", letters.answer, lambda _body, event_id: b'{"id":"%b"}' % event_id.encode())
     endpoints = {PATH: Route(endpoint.name, endpoint.answer, endpoint.fallback, letters.answer_nowait)}
@@ -78,7 +79,7 @@ async def server(letters: Letters, draining: list[bool]) -> connection.DirectSer
 
 
 @pytest.fixture
-async def listener(server: connection.DirectServer) -> AsyncIterator[Listener]:
+async def listener(server: FastServer) -> AsyncIterator[Listener]:
     """A port of the server."""
     opened = await open_listener("scheduler", web.ServerRunner(server, shutdown_timeout=1), "127.0.0.1", 0)
     yield opened
@@ -250,19 +251,6 @@ async def test_what_the_callers_write_is_usual(peer: Peer, letters: Letters, fie
 
 
 @direct
-async def test_an_aiohttp_that_cannot_be_gone_round_answers_everything(
-    listener: Listener, letters: Letters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Slower, but rightly."""
-    monkeypatch.setattr(connection, "FITS", False)
-    peer = await connect(listener)
-    assert (await peer.ask(1))[2] == b'"x"'
-    assert (await peer.ask("wait2"))[2] == b'"xx"'
-    assert (letters.answered_nowait, letters.later) == (0, 2)
-    await peer.close()
-
-
-@direct
 async def test_what_has_to_wait_is_aiohttps_and_the_next_request_is_not(peer: Peer, letters: Letters) -> None:
     """kube-scheduler keeps its connections, and a cold image must not make a slow one of one."""
     for _ in range(10):
@@ -323,64 +311,6 @@ async def test_a_head_of_many_fields_takes_no_time(peer: Peer) -> None:
 
 
 @direct
-async def test_a_late_body_is_aiohttps_to_wait_for(
-    peer: Peer, letters: Letters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its end still finds an answer, and nothing is kept for whoever never goes on."""
-    monkeypatch.setattr(connection, "BODY_DEADLINE_SECONDS", 0.01)
-    request = request_of("12")
-    peer.writer.write(request[:-1])
-    await peer.writer.drain()
-    await asyncio.sleep(0.05)
-    peer.writer.write(request[-1:])
-    assert (await peer.read())[2] == b'"%b"' % (b"x" * 12)
-    assert (letters.answered_nowait, letters.later) == (0, 1)
-
-
-@pytest.mark.parametrize("start", ["", "POST ", f"POST {PATH} HTTP/1.1\r\nHost: x\r\n"], ids=["none", "word", "line"])
-async def test_connection_without_a_request_is_dropped(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch, start: str
-) -> None:
-    """Who connects and sends no whole head loses the connection after some seconds, the next one as well."""
-    monkeypatch.setattr(connection, "FIRST_REQUEST_SECONDS", 0.02)
-    for _ in range(2):
-        peer = await connect(listener)
-        peer.writer.write(start.encode())
-        with suppress(ConnectionError):
-            assert await asyncio.wait_for(peer.reader.read(), 5) == b""
-        await peer.abort()
-
-
-async def test_connection_that_has_asked_may_idle(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The deadline is that of the first request; a pool of a client keeps its connections for an hour."""
-    monkeypatch.setattr(connection, "FIRST_REQUEST_SECONDS", 0.02)
-    peer, silent = await connect(listener), await connect(listener)
-    await peer.ask(1)
-    with suppress(ConnectionError):
-        assert await asyncio.wait_for(silent.reader.read(), 5) == b""
-    assert (await peer.ask(2))[2] == b'"xx"'
-    await peer.close()
-    await silent.abort()
-
-
-@direct
-async def test_connection_whose_first_body_is_late_is_not_dropped_for_it(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The head has arrived; the body has a deadline of its own."""
-    monkeypatch.setattr(connection, "FIRST_REQUEST_SECONDS", 0.02)
-    peer, silent = await connect(listener), await connect(listener)
-    request = request_of("12")
-    peer.writer.write(request[:-1])
-    with suppress(ConnectionError):
-        assert await asyncio.wait_for(silent.reader.read(), 5) == b""
-    peer.writer.write(request[-1:])
-    assert (await peer.read())[2] == b'"%b"' % (b"x" * 12)
-    await peer.close()
-    await silent.abort()
-
-
-@direct
 async def test_who_does_not_read_is_not_answered_at_once(peer: Peer, letters: Letters) -> None:
     """aiohttp waits until its answer is taken, so that answers do not pile up here."""
     for _ in range(5):
@@ -405,16 +335,13 @@ async def test_our_mistake_is_answered_with_the_least_harm(peer: Peer, letters: 
 
 
 @direct
-async def test_a_busy_connection_does_not_grow_old(peer: Peer, server: connection.DirectServer) -> None:
+async def test_a_busy_connection_does_not_grow_old(peer: Peer, server: FastServer) -> None:
     """It is closed when nobody has asked for long, as aiohttp does it, not when it was opened long ago."""
     await peer.ask(1)
     (protocol,) = server.connections
-    assert isinstance(protocol, connection.Connection)
-    before = protocol.keep_alive_until
+    assert isinstance(protocol, FastConnection)
+    assert protocol.idle_since is not None
+    before = protocol.idle_since
     await peer.ask(1)
-    assert before < protocol.keep_alive_until <= asyncio.get_running_loop().time() + KEEP_ALIVE_SECONDS
-
-
-def test_this_aiohttp_is_one_that_can_be_gone_round() -> None:
-    """Otherwise it answers everything itself, which is right but slow."""
-    assert connection.FITS
+    assert before < protocol.idle_since <= (True, asyncio.get_running_loop().time())
+    assert protocol.keepalive_timeout == KEEP_ALIVE_SECONDS

@@ -1,4 +1,4 @@
-"""What callers may have of a listener, with real sockets: callers are addresses of 127.0.0.0/8."""
+"""What callers may have of a listener, with real sockets."""
 
 import asyncio
 import contextlib
@@ -10,35 +10,22 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-import msgspec
 import pytest
 import trustme
 from aiohttp import web
 
-from extender.budgets import declare_budget, use_of
-from extender.server import callers
-from extender.server.acceptor import PAUSES
-from extender.server.callers import BodyLimits, CallerConnection, Limits, Proof
+from extender.server import limits as limits_module
 from extender.server.connection import Connection
-from extender.server.handshakes import EACH_BURST
+from extender.server.fast_lane import FastConnection
+from extender.server.limits import REFUSALS, Limits
 from extender.server.listener import Listener, open_listener
 from extender.server.routes import Reply, Route, route_server
 from extender.server.tls import TlsFiles
 
-CONNECTIONS = declare_budget("tests.limits.connections", unit="connections", total=30, most_each=20, why="a test")
-BODIES = declare_budget("tests.limits.bodies", unit="bytes", total=200_000, most_each=100_000, why="a test")
-STRANGERS = declare_budget("tests.limits.strangers", unit="bytes", total=20_000, most_each=10_000, why="a test")
-FEW_CONNECTIONS = declare_budget("tests.limits.few", unit="connections", total=4, most_each=3, why="a test")
-LIMITS = Limits(
-    connections=CONNECTIONS,
-    proof=Proof.TOKEN,
-    bodies=BodyLimits(budget=BODIES, request_bytes=50_000, seconds=30.0),
-    strangers_bodies=BodyLimits(budget=STRANGERS, request_bytes=5_000, seconds=4.0),
-)
-NO_PROOF = msgspec.structs.replace(LIMITS, proof=Proof.NONE, strangers_bodies=None)
-OURS, FLOOD, OTHER = "127.0.0.1", "127.0.0.2", "127.0.0.3"
+LIMITS = Limits(connections=30, body_bytes=50_000, pending_bytes=100_000)
 # Heads as a usual client writes them, and as only aiohttp reads them.
 HEADS = {"usual": "", "unusual": "X-Unusual: yes\r\n"}
+GET = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 async def answer(body: bytes) -> Reply:
@@ -53,13 +40,13 @@ def answer_nowait(body: bytes) -> Reply | None:
     return None if body.startswith(b"wait") else Reply(b"%d" % len(body))
 
 
-def head_of(path: str, length: int, extra: str = "") -> bytes:
+def head_of(length: int, extra: str = "") -> bytes:
     """The head of a request."""
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\n{extra}Content-Length: {length}\r\n\r\n".encode()
+    return f"POST /pods HTTP/1.1\r\nHost: x\r\n{extra}Content-Length: {length}\r\n\r\n".encode()
 
 
 class RawConnection:
-    """A connection from an address of one's choice."""
+    """A client's connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -70,9 +57,9 @@ class RawConnection:
         length = int(head.lower().partition("content-length: ")[2].split()[0])
         return int(head.split()[1]), head, await self.reader.readexactly(length)
 
-    async def ask(self, body: bytes = b"x", path: str = "/pods", extra: str = "") -> tuple[int, str, bytes]:
+    async def ask(self, body: bytes = b"x", extra: str = "") -> tuple[int, str, bytes]:
         """The answer to a request."""
-        self.writer.write(head_of(path, len(body), extra) + body)
+        self.writer.write(head_of(len(body), extra) + body)
         return await self.read()
 
     async def abort(self) -> None:
@@ -104,8 +91,8 @@ class Scene:
         self.listener: Listener
         self._client: ssl.SSLContext | None = None
 
-    async def open(self, limits: Limits, *, tls: bool = False) -> None:
-        """Opens the listener: `/pods`."""
+    async def open(self, limits: Limits = LIMITS, *, tls: bool = False) -> None:
+        """Opens a listener with `/pods`."""
         context = None
         if tls:
             leaf = self._authority.issue_cert("localhost", "127.0.0.1")
@@ -115,19 +102,21 @@ class Scene:
             self._client = ssl.create_default_context()
             self._authority.configure_trust(self._client)
         route = Route("admission", answer, lambda _body, _id: b"", answer_nowait)
-        server = route_server(
-            {"/pods": route},
-            body_limit_bytes=50_000,
-            draining=bool,
-        )
+        server = route_server({"/pods": route}, body_limit_bytes=limits.body_bytes, draining=bool)
         runner = web.ServerRunner(server, shutdown_timeout=1)
         self.listener = await open_listener("admission", runner, "127.0.0.1", 0, context, limits=limits)
         self._stack.push_async_callback(self.listener.close)
 
-    async def open_plain(self, app: web.Application, limits: Limits) -> None:
-        """Opens the listener for an application of aiohttp's own."""
+    async def open_plain(self) -> None:
+        """Opens a listener for an application of aiohttp's own, as that of operations is."""
+
+        async def livez(_request: web.Request) -> web.Response:
+            return web.Response(text="ok")
+
+        app = web.Application()
+        app.router.add_get("/livez", livez)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-        self.listener = await open_listener("facts", runner, "127.0.0.1", 0, limits=limits)
+        self.listener = await open_listener("operations", runner, "127.0.0.1", 0, limits=LIMITS)
         self._stack.push_async_callback(self.listener.close)
 
     @property
@@ -135,123 +124,132 @@ class Scene:
         """The listener's."""
         return int(self.listener.address.rpartition(":")[2])
 
-    async def connect(self, host: str, *, plain: bool = False) -> RawConnection:
-        """A connection from `host`, with TLS where the listener has it unless `plain`."""
+    @property
+    def pending_bytes(self) -> int:
+        """The bytes of requests without an answer."""
+        return self.listener.connections.pending_bytes
+
+    async def connect(self, *, plain: bool = False) -> RawConnection:
+        """A connection, with TLS where the listener has it unless `plain`."""
         context = None if plain else self._client
         name = "localhost" if context else None
-        made = await asyncio.open_connection(
-            "127.0.0.1", self.port, local_addr=(host, 0), ssl=context, server_hostname=name
+        connection = RawConnection(
+            *await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname=name)
         )
-        connection = RawConnection(*made)
         self._stack.push_async_callback(connection.abort)
         return connection
 
-    async def flood(self, host: str, count: int, *, plain: bool = False) -> list[RawConnection]:
-        """Connections from `host`, and a turn of the event loop to accept them."""
-        made = [await self.connect(host, plain=plain) for _ in range(count)]
-        await until(lambda: True)
+    async def flood(self, count: int, *, plain: bool = False) -> list[RawConnection]:
+        """Connections, and turns of the event loop to accept them."""
+        made = [await self.connect(plain=plain) for _ in range(count)]
+        await some_turns()
         return made
+
+
+async def some_turns() -> None:
+    """Lets the event loop do what has arrived."""
+    for _ in range(10):
+        await asyncio.sleep(0.001)
 
 
 async def until(holds: Callable[[], bool]) -> None:
     """Returns once it holds."""
     async with asyncio.timeout(10):
-        for _ in range(10):
-            await asyncio.sleep(0.001)
         while not holds():
             await asyncio.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)
-def _figures_begin_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are sums over objects, which tests leave behind."""
+def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("extender.server.connection.LINGER_SECONDS", 0.2)
-    for spec in (CONNECTIONS, BODIES, STRANGERS):
-        use_of(spec).in_use = use_of(spec).refusals = 0
+    monkeypatch.setattr("extender.server.listener._BETWEEN_LOOKS_SECONDS", 0.02)
+    monkeypatch.setattr(limits_module, "IDLE_SECONDS", 0.1)
 
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    """A listener to be opened."""
+    """A listener to be opened; when its connections have ended, it counts nothing more."""
     async with AsyncExitStack() as stack:
-        yield Scene(stack, tmp_path)
-    await until(lambda: use_of(CONNECTIONS).in_use == use_of(BODIES).in_use == use_of(STRANGERS).in_use == 0)
+        made = Scene(stack, tmp_path)
+        yield made
+    assert made.pending_bytes == 0
+    assert not made.listener.connections.count
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
-async def test_flood_of_silent_connections_keeps_nobody_out(scene: Scene, *, tls: bool) -> None:
-    """With TLS they begin no handshake. Theirs are closed, and others answer at once."""
-    await scene.open(LIMITS, tls=tls)
-    first = await scene.connect(OURS)
-    assert await first.is_open()
-    await scene.flood(FLOOD, 100, plain=True)
-    await scene.flood(OTHER, 100, plain=True)
-    assert use_of(CONNECTIONS).in_use == CONNECTIONS.total
-    for _ in range(5):
-        assert await (await scene.connect(OURS)).is_open()
-    assert await first.is_open()
-    assert use_of(CONNECTIONS).in_use == CONNECTIONS.total
-    assert use_of(CONNECTIONS).refusals >= 170
+@pytest.fixture(params=["hot path", "operations"])
+async def any_scene(scene: Scene, request: pytest.FixtureRequest) -> Scene:
+    """Each kind of listener."""
+    await (scene.open() if request.param == "hot path" else scene.open_plain())
+    return scene
 
 
-async def test_flood_of_idle_tls_connections_keeps_nobody_out(scene: Scene) -> None:
-    """Connections that have asked once are idle ones as well."""
-    await scene.open(NO_PROOF, tls=True)
-    flood = [await scene.connect(FLOOD) for _ in range(20)] + [await scene.connect(OTHER) for _ in range(10)]
-    for each in flood:
-        assert await each.is_open()
-    ours = [await scene.connect(OURS) for _ in range(5)]
-    assert [await each.is_open() for each in ours] == [True] * 5
-    left = [await each.is_open() for each in flood]
-    assert left == [False] * 5 + [True] * 25  # those of the caller with most, the longest idle first
-
-
-async def test_request_that_is_being_answered_is_not_cut_off(scene: Scene) -> None:
-    """By no flood; its answer comes."""
-    await scene.open(NO_PROOF)
-    waiting = [await scene.connect(OURS) for _ in range(15)]
-    for each in waiting:
-        each.writer.write(head_of("/pods", 4) + b"wait")
-    await until(lambda: use_of(BODIES).in_use > 15 * 4)
-    await scene.flood(FLOOD, 30)
-    await scene.flood(OTHER, 30)
-    assert [(await each.read())[0] for each in waiting] == [200] * 15
-    assert use_of(BODIES).in_use == 0
-
-
-async def test_connection_in_use_outlives_idle_ones_where_aiohttp_answers(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("start", [b"", b"PO", GET[:-2]], ids=["nothing", "word", "line"])
+async def test_connection_without_a_whole_head_is_ended(
+    any_scene: Scene, monkeypatch: pytest.MonkeyPatch, start: bytes
 ) -> None:
-    """At the listeners of facts and of operations, whose callers keep connections: the one used most is the oldest."""
-    monkeypatch.setattr(callers, "OWN_IDLE_SECONDS", 0.05)
+    """After some seconds, on any listener, the next one as well."""
+    monkeypatch.setattr(limits_module, "HEAD_SECONDS", 0.1)
+    before = REFUSALS["time"].value
+    for _ in range(2):
+        half = await any_scene.connect()
+        half.writer.write(start)
+        assert await half.ends() == b""
+    assert REFUSALS["time"].value == before + 2
 
-    async def reply(_request: web.Request) -> web.Response:
-        return web.Response(text="1")
 
-    app = web.Application()
-    app.router.add_post("/pods", reply)
-    await scene.open_plain(app, msgspec.structs.replace(NO_PROOF, connections=FEW_CONNECTIONS))
-    used, idle, silent = [await scene.connect(OURS) for _ in range(3)]
-    for each in (used, idle):
-        assert (await each.ask())[0] == 200
-    await asyncio.sleep(0.1)
-    assert (await used.ask())[0] == 200
-    for closed in (silent, idle):
-        assert (await (await scene.connect(OURS)).ask())[0] == 200
-        assert await closed.ends() == b""
-    assert (await used.ask())[0] == 200
+@pytest.mark.parametrize("together", [True, False])
+async def test_half_a_head_behind_a_request_is_not_kept_either(
+    any_scene: Scene, monkeypatch: pytest.MonkeyPatch, *, together: bool
+) -> None:
+    """A request is answered; who then begins another one and does not go on is like who never asked."""
+    monkeypatch.setattr(limits_module, "HEAD_SECONDS", 0.1)
+    idle, half = await any_scene.connect(), await any_scene.connect()
+    for connection in (idle, half):
+        connection.writer.write(GET + (GET[:-2] if together and connection is half else b""))
+        await connection.read()
+    if not together:
+        half.writer.write(GET[:-2])
+    assert await half.ends() == b""
+    idle.writer.write(GET)
+    assert (await idle.read())[0] in (200, 404)
 
 
 @pytest.mark.parametrize("head", HEADS)
-async def test_slow_bodies_are_refused_to_who_sends_them(scene: Scene, head: str) -> None:
-    """With 503 for the one that has taken longest; what they hold stays within their share."""
-    await scene.open(NO_PROOF)
-    other = await scene.connect(OURS)
-    slow = [await scene.connect(FLOOD) for _ in range(5)]
+async def test_connection_that_has_asked_may_idle(scene: Scene, monkeypatch: pytest.MonkeyPatch, head: str) -> None:
+    """The pool of a client keeps its connections for long."""
+    monkeypatch.setattr(limits_module, "HEAD_SECONDS", 0.1)
+    await scene.open()
+    idle, waiting, silent = await scene.connect(), await scene.connect(), await scene.connect()
+    assert (await idle.ask(extra=HEADS[head]))[0] == 200
+    assert (await waiting.ask(b"wait", extra=HEADS[head]))[0] == 200  # for longer than a head may take
+    assert await silent.ends() == b""
+    assert await idle.is_open()
+    assert await waiting.is_open()
+
+
+@pytest.mark.parametrize("head", HEADS)
+async def test_late_body_is_answered_with_408(scene: Scene, monkeypatch: pytest.MonkeyPatch, head: str) -> None:
+    """And what arrived of it is not kept."""
+    monkeypatch.setattr(limits_module, "BODY_SECONDS", 0.1)
+    await scene.open()
+    late = await scene.connect()
+    late.writer.write(head_of(50, HEADS[head]) + b"x" * 49)
+    status, said, _ = await late.read()
+    assert status == 408
+    assert "Connection: close\r\n" in said
+    assert scene.pending_bytes == 0
+    assert await late.ends() == b""
+
+
+@pytest.mark.parametrize("head", HEADS)
+async def test_slow_bodies_are_refused_when_they_take_too_much(scene: Scene, head: str) -> None:
+    """With 503, those first that have taken longest; all others are answered."""
+    await scene.open()
+    slow = [await scene.connect() for _ in range(5)]
     for each in slow:
-        each.writer.write(head_of("/pods", 50_000, HEADS[head]) + b"x" * 40_000)
-        await until(lambda: True)
-    assert BODIES.most_each * 3 / 4 < use_of(BODIES).in_use <= BODIES.most_each
+        each.writer.write(head_of(50_000, HEADS[head]) + b"x" * 40_000)
+        await some_turns()
+    assert LIMITS.pending_bytes * 3 / 4 < scene.pending_bytes <= LIMITS.pending_bytes
     for each in slow[:3]:
         status, said, _ = await each.read()
         assert status == 503
@@ -259,44 +257,111 @@ async def test_slow_bodies_are_refused_to_who_sends_them(scene: Scene, head: str
         assert "Connection: close\r\n" in said
         each.writer.write(b"x" * 10_000)  # is dropped
         assert await each.ends() == b""
-    assert (await other.ask(b"x" * 50_000))[0] == 200
+    assert (await (await scene.connect()).ask(b"x" * 10_000))[0] == 200
     for each in slow[3:]:
         each.writer.write(b"x" * 10_000)
         assert (await each.read())[0] == 200
-    assert use_of(BODIES).in_use == 0
+    assert scene.pending_bytes == 0
 
 
-async def test_body_of_unknown_length_is_counted_as_it_comes(scene: Scene) -> None:
+@pytest.mark.parametrize("head", HEADS)
+async def test_requests_that_wait_for_their_answers_take_room_and_are_answered(scene: Scene, head: str) -> None:
+    """The request is refused that there is no room for."""
+    await scene.open()
+    asking = [await scene.connect() for _ in range(3)]
+    for each in asking:
+        each.writer.write(head_of(45_000, HEADS[head]) + b"wait" + b"x" * 44_996)
+        await until(lambda: scene.pending_bytes > 0)
+        await some_turns()
+    assert [(await each.read())[0] for each in asking] == [200, 200, 503]
+    assert scene.pending_bytes == 0
+
+
+@pytest.mark.parametrize("head", HEADS)
+async def test_body_over_the_limit_is_refused_by_its_length(scene: Scene, head: str) -> None:
+    """413 before it arrives; what still arrives is not kept."""
+    await scene.open()
+    large = await scene.connect()
+    large.writer.write(head_of(50_001, HEADS[head]) + b"x" * 1000)
+    assert (await large.read())[0] == 413
+    large.writer.write(b"x" * 40_000)
+    await some_turns()
+    assert scene.pending_bytes == 0
+    assert await large.ends() == b""
+
+
+async def test_body_of_unknown_length_is_measured_as_it_comes(scene: Scene) -> None:
     """Chunks beyond the limit of a request are 413."""
-    await scene.open(LIMITS)
-    stranger = await scene.connect(FLOOD)
-    stranger.writer.write(b"POST /pods HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-    for _ in range(6):
-        stranger.writer.write(b"3e8\r\n" + b"x" * 1000 + b"\r\n")
-        await until(lambda: True)
-    assert (await stranger.read())[0] == 413
-    assert await stranger.ends() == b""
+    await scene.open()
+    chunked = await scene.connect()
+    chunked.writer.write(b"POST /pods HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(51):
+        chunked.writer.write(b"3e8\r\n" + b"x" * 1000 + b"\r\n")
+        await asyncio.sleep(0)
+    assert (await chunked.read())[0] == 413
+    assert await chunked.ends() == b""
 
 
-async def test_head_that_never_ends_holds_its_share_and_no_more(scene: Scene) -> None:
-    """A hundred fields of 8 KB are bytes like those of a body."""
-    await scene.open(LIMITS)
-    other = await scene.connect(OURS)
-    endless = await scene.connect(FLOOD)
-    endless.writer.write(b"POST /pods HTTP/1.1\r\n" + b"".join(b"X-%d: %b\r\n" % (n, b"x" * 4000) for n in range(10)))
-    assert await endless.ends() == b""
-    assert use_of(STRANGERS).in_use == 0
-    assert await other.is_open()
+async def test_refusal_does_not_pass_for_the_answer_to_an_earlier_request(scene: Scene) -> None:
+    """Who sends a request before the answer to the last one is hung up on, and reads no answer out of turn."""
+    await scene.open()
+    impatient = await scene.connect()
+    impatient.writer.write(head_of(4) + b"wait")
+    await some_turns()
+    impatient.writer.write(head_of(50_000) + b"x" * 40_000)
+    await some_turns()
+    for _ in range(2):
+        (await scene.connect()).writer.write(head_of(50_000) + b"x" * 49_999)
+        await some_turns()
+    assert await impatient.ends() == b""
+
+
+async def test_full_listener_closes_new_connections(scene: Scene) -> None:
+    """While all that it has are new or in use."""
+    await scene.open()
+    held = await scene.flood(LIMITS.connections)
+    before = REFUSALS["connections"].value
+    assert await (await scene.connect()).ends() == b""
+    assert REFUSALS["connections"].value == before + 1
+    assert [await each.is_open() for each in held] == [True] * LIMITS.connections
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+async def test_silent_connections_give_way_before_those_that_have_asked(scene: Scene, *, tls: bool) -> None:
+    """In their TLS handshake or after it. A request that waits for its answer is not cut off."""
+    await scene.open(tls=tls)
+    idle, waiting = await scene.connect(), await scene.connect()
+    assert await idle.is_open()
+    silent = await scene.flood(LIMITS.connections - 2, plain=True)
+    waiting.writer.write(head_of(4) + b"wait")
+    await asyncio.sleep(0.15)
+    assert await (await scene.connect()).is_open()
+    assert await silent[0].ends() == b""
+    assert (await waiting.read())[0] == 200
+    assert await idle.is_open()
+
+
+async def test_longest_idle_connection_gives_way_to_a_new_one(scene: Scene) -> None:
+    """Also where aiohttp answers; those in use stay."""
+    await scene.open()
+    held = await scene.flood(LIMITS.connections)
+    for number, each in enumerate(held):
+        assert (await each.ask(extra=HEADS["unusual" if number % 2 else "usual"]))[0] == 200
+    await asyncio.sleep(0.15)
+    assert (await held[0].ask())[0] == 200
+    assert await (await scene.connect()).is_open()
+    assert await held[1].ends() == b""
+    assert await held[0].is_open()
 
 
 async def test_connections_in_the_queue_are_answered_when_the_listener_closes(scene: Scene) -> None:
     """Who has connected and sent its request before the end has its answer."""
-    await scene.open(NO_PROOF)
+    await scene.open()
     with contextlib.ExitStack() as stack:
         waiting = [stack.enter_context(socket.socket()) for _ in range(10)]
         for each in waiting:
             each.connect(("127.0.0.1", scene.port))  # the kernel accepts it; the event loop has no turn meanwhile
-            each.sendall(head_of("/pods", 4) + b"wait")
+            each.sendall(head_of(4) + b"wait")
         await scene.listener.close()
         for each in waiting:
             each.settimeout(5)
@@ -305,8 +370,8 @@ async def test_connections_in_the_queue_are_answered_when_the_listener_closes(sc
 
 async def test_handshake_under_way_does_not_hold_up_the_end(scene: Scene) -> None:
     """For more than a moment."""
-    await scene.open(NO_PROOF, tls=True)
-    silent = await scene.flood(FLOOD, 3, plain=True)
+    await scene.open(tls=True)
+    silent = await scene.flood(3, plain=True)
     async with asyncio.timeout(3):
         await scene.listener.close()
     assert [await each.ends() for each in silent] == [b""] * 3
@@ -314,55 +379,40 @@ async def test_handshake_under_way_does_not_hold_up_the_end(scene: Scene) -> Non
 
 async def test_listener_without_descriptors_waits_for_them(scene: Scene) -> None:
     """The connection stays in the kernel's queue, and is answered when there are descriptors again."""
-    await scene.open(NO_PROOF)
-    before = PAUSES["descriptors"].value
+    await scene.open()
+    before = REFUSALS["descriptors"].value
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.socket() as client:
         resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
         try:
             client.connect(("127.0.0.1", scene.port))
-            client.sendall(head_of("/pods", 1) + b"x")
-            await until(lambda: PAUSES["descriptors"].value > before)
+            client.sendall(head_of(1) + b"x")
+            await until(lambda: REFUSALS["descriptors"].value > before)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         client.setblocking(False)
         answered = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 100), 5)
     assert answered.startswith(b"HTTP/1.1 200 ")
-    assert PAUSES["descriptors"].value == before + 1
+    assert REFUSALS["descriptors"].value == before + 1
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
 async def test_connection_that_has_ended_leaves_nothing_to_the_garbage_collector(scene: Scene, *, tls: bool) -> None:
     """Its TLS buffers take 100 KB and more, and a full collection may be minutes away."""
-    await scene.open(NO_PROOF, tls=tls)
+    await scene.open(tls=tls)
     gc.collect()
     before = connections_in_memory()
     gc.disable()
     try:
         for _ in range(5):
-            connection = await scene.connect(FLOOD)
+            connection = await scene.connect()
             assert await connection.ask()
-            connection.writer.write(head_of("/pods", 20_000) + b"x" * 10_000)
-            await until(lambda: use_of(BODIES).in_use >= 10_000)
+            connection.writer.write(head_of(20_000) + b"x" * 10_000)
+            await until(lambda: scene.pending_bytes >= 10_000)
             await connection.abort()
-            await until(lambda: use_of(CONNECTIONS).in_use == 0)
+            await until(lambda: scene.listener.connections.count == 0)
+        await some_turns()
         assert connections_in_memory() == before
-    finally:
-        gc.enable()
-
-
-async def test_connection_without_a_handshake_leaves_nothing_to_the_garbage_collector(scene: Scene) -> None:
-    """A flood opens a thousand a second, and what they leave would make collections long."""
-    await scene.open(LIMITS, tls=True)
-    gc.collect()
-    before = connections_in_memory(CallerConnection)
-    gc.disable()
-    try:
-        await scene.flood(FLOOD, 200, plain=True)  # of which all but some are closed for others
-        await scene.flood(OTHER, 200, plain=True)
-        await until(lambda: use_of(CONNECTIONS).in_use < 200)
-        left = connections_in_memory(CallerConnection) - before - use_of(CONNECTIONS).in_use
-        assert left <= EACH_BURST  # those whose handshakes had begun
     finally:
         gc.enable()
 
@@ -372,23 +422,23 @@ async def test_handshake_that_fails_leaves_nothing_to_the_garbage_collector(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     """Whether the client goes, or does not go on in time."""
-    monkeypatch.setattr("extender.server.listener.HANDSHAKE_SECONDS", 0.2 if ends == "service" else 60)
-    await scene.open(LIMITS, tls=True)
+    monkeypatch.setattr(limits_module, "HEAD_SECONDS", 0.3 if ends == "service" else 60)
+    await scene.open(tls=True)
     gc.collect()
     before = connections_in_memory()
     gc.disable()
     try:
-        clients = await scene.flood(FLOOD, 5, plain=True)
+        clients = await scene.flood(5, plain=True)
         await until(lambda: connections_in_memory() == before + 5)
         if ends == "client":
             for client in clients:
                 await client.abort()
         await until(lambda: connections_in_memory() == before)
-        assert use_of(CONNECTIONS).in_use == 0
+        assert scene.listener.connections.count == 0
     finally:
         gc.enable()
 
 
-def connections_in_memory(kind: type = Connection) -> int:
+def connections_in_memory() -> int:
     """How many objects of connections there are."""
-    return sum(type(each) is kind for each in gc.get_objects())
+    return sum(type(each) in (Connection, FastConnection) for each in gc.get_objects())

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from extender.errors import ConfigError
 from extender.metrics import REGISTRY
-from extender.server import listener as listener_module
+from extender.server import limits
 from extender.server.listener import Listener, open_listener
 from extender.server.routes import Reply, Route, route_server
 from extender.server.tls import TlsFiles
@@ -180,7 +180,8 @@ async def test_peer_that_begins_no_handshake_is_dropped(
     files: Files, server: trustme.CA, opened: list[Listener], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that sends nothing costs a place for some seconds, not for a minute."""
-    monkeypatch.setattr(listener_module, "HANDSHAKE_SECONDS", 0.05)
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr("extender.server.listener._BETWEEN_LOOKS_SECONDS", 0.02)
     files.write_leaf(server)
     listening = await serve(files.open(client_ca=False))
     opened.append(listening)
