@@ -125,7 +125,6 @@ async def open_resolver(registry: FarRegistry) -> AsyncIterator[Resolver]:
             session,
             authenticator=Authenticator(session, timeout_seconds=10, clock=time.monotonic, wall_clock=time.time),
             timeout_seconds=10,
-            concurrency_per_host=PER_HOST,
             plain_http=frozenset(registry.hosts),
             guard=guard,
         )

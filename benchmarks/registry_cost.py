@@ -185,7 +185,6 @@ class Simulation:
             session,
             authenticator=authenticator,
             timeout_seconds=10,
-            concurrency_per_host=8,
             plain_http=frozenset((self.hub.host,)),
             guard=guard,
             clock=self.clock,

@@ -18,7 +18,6 @@ from yarl import URL
 
 from extender import metrics
 from extender.errors import AddressRefused, ConfigError
-from extender.tables import declare_cache
 
 log = structlog.get_logger()
 
@@ -189,10 +188,7 @@ def _addresses_inside(address: Address) -> tuple[IPv4Address, ...]:
     return tuple(inside for inside in found if inside is not None)
 
 
-_HOSTS = declare_cache("registry.addresses.hosts", key="host as written", bound=1024, at_most="17 MB")
-
-
-@functools.lru_cache(_HOSTS.rows)
+@functools.lru_cache(1024)
 def _canonical(host: str) -> str:
     """Returns one spelling per host: lower case, no final dot, addresses in canonical form, one name for Docker Hub."""
     name = unquote(host).lower().rstrip(".")

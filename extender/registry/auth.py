@@ -4,7 +4,6 @@ Implements the token protocol (distribution: docs/spec/auth/token.md) and caches
 sent only to the registry it was given for and to the token server that this registry names.
 """
 
-import asyncio
 import base64
 import re
 from collections.abc import Callable
@@ -29,8 +28,7 @@ from extender.registry.transport import (
     send,
     throttled,
 )
-from extender.tables import ShareTable, declare_cache
-from extender.turns import current_interest
+from extender.tables import LruTable
 
 _MAX_TOKEN_BYTES = 1024 * 1024  # as containers/image has it (internal/iolimits)
 _MIN_LIFE_SECONDS = 60.0  # the protocol's default; registries that state less do not hold to it
@@ -39,27 +37,10 @@ _RENEW_AFTER = 0.8  # of a token's life, so that no token expires on its way
 _TOKEN = re.compile(r"[\x21-\x7e]{1,16384}")
 
 
-# Enough for the repositories of most clusters. A header has 8 KB at most, of which only these parameters are kept. Rows
-# are counted by their texts, so that challenges take 7 MB at most and tokens 25 MB.
+# Enough for the repositories of most clusters. Of a challenge only these parameters are kept, in a header of 8 KB at
+# most, so that challenges take 8 MB and tokens 16 MB if hosts make all of them as long as they may be.
 _PARAMETERS = ("realm", "service", "scope")
-_ORDINARY_CHALLENGE_CHARACTERS = 512
-_ORDINARY_TOKEN_CHARACTERS = 4096
-_CHALLENGES = declare_cache(
-    "registry.auth.challenges",
-    key="origin, repository",
-    bound=4096,
-    at_most="7 MB",
-    invalidated_by="a failed token request",
-)
-_TOKENS = declare_cache(
-    "registry.auth.tokens",
-    key="realm, service, scope, credential id",
-    lifetime=f"{_RENEW_AFTER:.0%} of the token's",
-    bound=4096,
-    at_most="25 MB",
-    invalidated_by="a 401",
-    shrinks=True,
-)
+_MOST_CHALLENGES, _MOST_TOKENS = 1024, 1024
 
 
 class _TokenKey(NamedTuple):
@@ -72,29 +53,14 @@ class _TokenKey(NamedTuple):
 
 
 class _BearerToken(NamedTuple):
-    """A token, and the tenant whose lookup it was requested for."""
-
     text: str
     renew_at: float
-    owner: str
-
-
-class _KeptChallenge(NamedTuple):
-    """A challenge, and the tenant whose lookup met it."""
-
-    challenge: Challenge
-    owner: str
 
 
 class _TokenReply(msgspec.Struct):
     token: str | None = None
     access_token: str | None = None
     expires_in: float | None = None
-
-
-class _SharedFetch(msgspec.Struct):
-    task: asyncio.Task[str]
-    waiters: int = 0
 
 
 _DECODER = msgspec.json.Decoder(_TokenReply, strict=False)  # some servers send expires_in as a string
@@ -116,13 +82,8 @@ class Authenticator:
         self._timeout_seconds = timeout_seconds
         self._clock = clock
         self._wall_clock = wall_clock
-        self._challenges: ShareTable[tuple[URL, str], _KeptChallenge] = _CHALLENGES.share_table(
-            owner_of=lambda _, kept: kept.owner, cost_of=_challenge_cost
-        )
-        self._tokens: ShareTable[_TokenKey, _BearerToken] = _TOKENS.share_table(
-            owner_of=lambda _, token: token.owner, cost_of=_token_cost
-        )
-        self._calls: dict[_TokenKey, _SharedFetch] = {}
+        self._challenges: LruTable[tuple[URL, str], Challenge] = LruTable(_MOST_CHALLENGES)
+        self._tokens: LruTable[_TokenKey, _BearerToken] = LruTable(_MOST_TOKENS)
 
     async def authorization(
         self, url: URL, repository: str, credential: Credential, trust: Trust = SYSTEM_TRUST
@@ -135,11 +96,11 @@ class Authenticator:
             RegistryError: as `answer`.
         """
         key = (url.origin(), repository)
-        kept = self._challenges.peek(key)
-        if kept is None:
+        challenge = self._challenges.peek(key)
+        if challenge is None:
             return None
         try:
-            return await self._respond(kept.challenge, url, repository, credential, trust)
+            return await self._respond(challenge, url, repository, credential, trust)
         except RegistryError:
             self._challenges.remove(key)  # the next request then gets a new challenge: the token server may have moved
             raise
@@ -166,8 +127,7 @@ class Authenticator:
         if challenge.scheme == "bearer":
             self._forget(_token_key(challenge, response.url, repository, credential), sent)
         authorization = await self._respond(challenge, response.url, repository, credential, trust)
-        kept = _KeptChallenge(challenge, current_interest().first)
-        self._challenges.put((response.url.origin(), repository), kept)
+        self._challenges.put((response.url.origin(), repository), challenge)
         return authorization if authorization != sent else None
 
     def _forget(self, key: _TokenKey, sent: str | None) -> None:
@@ -184,24 +144,11 @@ class Authenticator:
         return _basic(credential) if credential != ANONYMOUS else None
 
     async def _token(self, key: _TokenKey, credential: Credential, trust: Trust) -> str:
-        """Returns the cached token, or a new one from a request that all waiters share.
-
-        The request is cancelled when the last waiter is.
-        """
+        """Returns the cached token, or a new one. Those who need one at the same time ask for one each."""
         token = self._tokens.peek(key)
         if token and self._clock() < token.renew_at:
             return token.text
-        call = self._calls.get(key)
-        if call is None:
-            call = self._calls[key] = _SharedFetch(asyncio.create_task(self._fetch_token(key, credential, trust)))
-        call.waiters += 1
-        try:
-            return await asyncio.shield(call.task)
-        finally:
-            call.waiters -= 1
-            if not call.waiters:
-                call.task.cancel()
-                del self._calls[key]
+        return await self._fetch_token(key, credential, trust)
 
     async def _fetch_token(self, key: _TokenKey, credential: Credential, trust: Trust) -> str:
         url = _token_url(key)
@@ -217,8 +164,7 @@ class Authenticator:
         if response.status != 200:
             raise self._refusal(response)
         text, life_seconds = _read_token(response)
-        renew_at = self._clock() + life_seconds * _RENEW_AFTER
-        self._tokens.put(key, _BearerToken(text, renew_at, current_interest().first))
+        self._tokens.put(key, _BearerToken(text, self._clock() + life_seconds * _RENEW_AFTER))
         return text
 
     def _refusal(self, response: Response) -> RegistryError:
@@ -246,16 +192,6 @@ def _choose(response: Response) -> Challenge | None:
     return Challenge(
         chosen.scheme, {name: chosen.parameters[name] for name in _PARAMETERS if name in chosen.parameters}
     )
-
-
-def _challenge_cost(key: tuple[URL, str], kept: _KeptChallenge) -> int:
-    characters = len(key[1]) + sum(map(len, kept.challenge.parameters.values()))
-    return 1 + characters // _ORDINARY_CHALLENGE_CHARACTERS
-
-
-def _token_cost(key: _TokenKey, token: _BearerToken) -> int:
-    characters = len(str(key.realm)) + len(key.service) + len(key.scope) + len(token.text)
-    return 1 + characters // _ORDINARY_TOKEN_CHARACTERS
 
 
 def _token_key(challenge: Challenge, url: URL, repository: str, credential: Credential) -> _TokenKey:

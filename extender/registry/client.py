@@ -60,7 +60,6 @@ class RegistryClient:
         *,
         authenticator: Authenticator,
         timeout_seconds: float,
-        concurrency_per_host: int,
         plain_http: frozenset[str],
         mirrors: HostsDirectory | None = None,
         mirror_credentials: MirrorCredentials = nobody,
@@ -71,12 +70,11 @@ class RegistryClient:
     ) -> None:
         """`timeout_seconds` bounds a whole exchange: challenge, token, redirects and body.
 
-        The time in which an exchange waits for others at the same host does not count. `plain_http` has the
-        `host[:port]` that are contacted without TLS, unless `mirrors` says otherwise. `mirror_credentials` returns the
-        operator's own credentials for a repository on a mirror, in the order to try them. An image's credentials are
-        for its registry and never go to a mirror. `guard` decides which registries and mirrors may be contacted
-        (None: all). `wall_clock` gives seconds since the epoch, for a Retry-After that is a date. `clock` gives
-        monotonic seconds and `random` numbers from 0 up to 1.
+        `plain_http` has the `host[:port]` that are contacted without TLS, unless `mirrors` says otherwise.
+        `mirror_credentials` returns the operator's own credentials for a repository on a mirror, in the order to try
+        them. An image's credentials are for its registry and never go to a mirror. `guard` decides which registries and
+        mirrors may be contacted (None: all). `wall_clock` gives seconds since the epoch, for a Retry-After that is a
+        date. `clock` gives monotonic seconds and `random` numbers from 0 up to 1.
         """
         self._exchange = Exchange(session, authenticator, timeout_seconds=timeout_seconds)
         self._plain_http = plain_http
@@ -87,7 +85,6 @@ class RegistryClient:
             self._endpoints_for,
             mirror_credentials=mirror_credentials,
             guard=guard,
-            concurrency=concurrency_per_host,
             breakers=EndpointBreakers(probe_seconds=timeout_seconds, clock=clock, random=random),
             clock=clock,
         )
@@ -114,15 +111,17 @@ class RegistryClient:
 
         return await self._failover.first_answer(_capability(reference), reference, credential, head)
 
-    async def fetch_manifest(self, reference: ImageReference, credential: Credential) -> FetchedManifest:
-        """Returns the manifest by digest, or by tag if the reference has no digest.
+    async def fetch_manifest(
+        self, reference: ImageReference, credential: Credential, tenant: str = ""
+    ) -> FetchedManifest:
+        """Returns the manifest by digest, or by tag if the reference has no digest. `tenant` needs it; empty: the operator.
 
         Its digest is the one asked for, or is computed from the body. The header is not trusted, since registries have
         sent wrong ones (google/go-containerregistry: pkg/v1/remote/descriptor.go).
         """
 
         async def fetch(endpoint: Endpoint, shown: Credential) -> FetchedManifest:
-            await self._spare_quota(endpoint, reference, shown)
+            await self._spare_quota(endpoint, reference, shown, tenant)
             response = await self._ask_manifest("GET", endpoint, reference, shown)
             body = self._body_of(response, endpoint, reference, reference.digest)
             media_type = media_type_of(response.headers.get("Content-Type", ""))
@@ -178,16 +177,17 @@ class RegistryClient:
             self._quotas.note(endpoint.name, endpoint.root.origin(), shown.id, response.headers)
         return response
 
-    async def _spare_quota(self, endpoint: Endpoint, reference: ImageReference, shown: Credential) -> None:
+    async def _spare_quota(self, endpoint: Endpoint, reference: ImageReference, shown: Credential, tenant: str) -> None:
         """Raises RegistryThrottled while the quota is low. Refreshes an old reading by a HEAD, which costs no quota.
 
         For a manifest by tag, the caller's own HEAD has just refreshed the reading.
         """
-        asker = (endpoint.root.origin(), shown.id)
-        if self._quotas.is_low(*asker) and self._quotas.is_old(*asker):
+        account = (endpoint.root.origin(), shown.id)
+        if self._quotas.is_spared(*account, tenant) and self._quotas.is_old(*account):
             await self._ask_manifest("HEAD", endpoint, reference, shown)
-        if self._quotas.is_low(*asker):
-            raise self._quotas.withheld(endpoint.name, *asker)
+        if self._quotas.is_spared(*account, tenant):
+            raise self._quotas.withheld(endpoint.name, *account)
+        self._quotas.count(*account, tenant)
 
     def _body_of(self, response: Response, endpoint: Endpoint, reference: ImageReference, digest: str) -> bytes:
         """Returns the body if it is complete and hashes to `digest`; an empty `digest` is not checked."""

@@ -1,103 +1,38 @@
-"""The circuit breakers of endpoints, for registries that have more than one endpoint.
+"""The circuit breakers of mirrors: which endpoint is not asked for a while, for images of which registry.
 
-Keeps a breaker for each endpoint that failed, by its root, and one for each credential that an endpoint throttles. The
-resolver has the breakers of a registry without mirrors, by the host that images name.
+A breaker belongs to an endpoint and the registry that it is asked for, since a registry that hangs makes a mirror hang
+for its own images alone. A 429 belongs to the credential beside. A registry without mirrors has no breaker here.
 """
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
 
+import msgspec
 import structlog
 
-from extender.circuit_breaker import Attempt, Backoff, CircuitBreaker
 from extender.credentials.keyring import CredentialId
 from extender.errors import RegistryThrottled, RegistryUnavailable
-from extender.tables import CacheSpec, ShareTable, declare_cache, text_cost
-from extender.turns import current_interest
-
-K = TypeVar("K", str, tuple[str, CredentialId])
+from extender.registry.endpoint import Endpoint
+from extender.tables import LruTable
 
 log = structlog.get_logger()
 
-_BACKOFF = Backoff(first_seconds=10.0, max_seconds=300.0)
-# With a mirror for all registries, every host that images name is an endpoint.
-_BREAKERS = declare_cache(
-    "registry.endpoint_breaker.breakers",
-    key="root of the endpoint",
-    bound=1024,
-    at_most="1 MB",
-    invalidated_by="an answer",
-)
-_THROTTLED = declare_cache(
-    "registry.endpoint_breaker.throttled",
-    key="root of the endpoint, credential id",
-    bound=1024,
-    at_most="1 MB",
-    invalidated_by="an answer to the credential",
-)
+_FIRST_SECONDS, _MOST_SECONDS, _MOST_DOUBLINGS = 10.0, 300.0, 10
+_MOST_BREAKERS = 1024  # with a mirror for all registries, every host that images name makes one
+
+Key = tuple[str, str, CredentialId | None]
 
 
-class EndpointAttempt(NamedTuple):
-    """One use of an endpoint with one credential: an attempt at the endpoint, and one with the credential."""
+class _Breaker(msgspec.Struct):
+    """Open until a time; then one attempt at a time is made, each of which opens it for as long as it may take."""
 
-    at_endpoint: Attempt
-    as_account: Attempt
-
-
-class _OpenBreaker(NamedTuple):
-    """A breaker, and the tenant whose lookup opened it."""
-
-    breaker: CircuitBreaker
-    owner: str
-
-
-def _root_of(key: str | tuple[str, CredentialId]) -> str:
-    return key if isinstance(key, str) else key[0]
-
-
-class _OpenBreakers(Generic[K]):
-    """The breakers of what failed, by key. Whatever has no row has not failed since its last answer.
-
-    A tenant evicts the breakers that its own lookups opened before those of others.
-    """
-
-    def __init__(self, spec: CacheSpec, size: int, new: Callable[[], CircuitBreaker]) -> None:
-        self._rows: ShareTable[K, _OpenBreaker] = spec.share_table(
-            size, owner_of=lambda _, row: row.owner, cost_of=lambda key, _: text_cost(_root_of(key))
-        )
-        self._new = new
-
-    def wait_seconds(self, key: K) -> float:
-        row = self._rows.peek(key)
-        return row.breaker.wait_seconds() if row else 0.0
-
-    def admit(self, key: K) -> Attempt | None:
-        row = self._rows.peek(key)
-        return row.breaker.admit() if row else None
-
-    def release(self, key: K, attempt: Attempt) -> None:
-        row = self._rows.peek(key)
-        if row:
-            row.breaker.release(attempt)
-
-    def record_success(self, key: K, attempt: Attempt) -> None:
-        row = self._rows.peek(key)
-        if row and row.breaker.record_success(attempt):
-            self._rows.remove(key)
-
-    def record_failure(self, key: K, attempt: Attempt, retry_after_seconds: float | None) -> float | None:
-        row = self._rows.peek(key) or _OpenBreaker(self._new(), current_interest().first)
-        seconds = row.breaker.record_failure(attempt, retry_after_seconds)
-        if seconds is not None:
-            self._rows.put(key, row)
-        return seconds
+    failures: int
+    opened_at: float
+    open_until: float
+    probe_began_at: float | None = None
 
 
 class EndpointBreakers:
-    """The breakers of endpoints that failed. Every other endpoint counts as one that has not failed.
-
-    A 429 opens the breaker of the credential at that endpoint, any other failure that of the endpoint.
-    """
+    """The breakers of endpoints that failed. Every other endpoint counts as one that has not failed."""
 
     def __init__(
         self,
@@ -105,61 +40,84 @@ class EndpointBreakers:
         probe_seconds: float,
         clock: Callable[[], float],
         random: Callable[[], float],
-        size: int = _BREAKERS.rows,
+        size: int = _MOST_BREAKERS,
     ) -> None:
-        """Keeps at most `size` breakers of each kind. `clock` gives monotonic seconds, `random` numbers up to 1."""
+        """Keeps at most `size` breakers. `clock` gives monotonic seconds, `random` numbers up to 1.
+
+        An attempt that has no outcome after `probe_seconds` keeps nobody else from trying.
+        """
+        self._probe_seconds = probe_seconds
         self._clock = clock
+        self._random = random
+        self._rows: LruTable[Key, _Breaker] = LruTable(size)
 
-        def new() -> CircuitBreaker:
-            return CircuitBreaker(_BACKOFF, clock=clock, random=random, probe_seconds=probe_seconds)
-
-        self._endpoints: _OpenBreakers[str] = _OpenBreakers(_BREAKERS, size, new)
-        self._accounts: _OpenBreakers[tuple[str, CredentialId]] = _OpenBreakers(_THROTTLED, size, new)
-
-    def admit(self, root: str, credential_id: CredentialId) -> EndpointAttempt:
-        """Returns an attempt at the endpoint with the credential. The caller records its outcome or releases it.
+    def admit(self, endpoint: Endpoint, credential_id: CredentialId) -> float:
+        """Returns when the attempt that the caller may make now began.
 
         Raises:
-            RegistryThrottled, RegistryUnavailable: a breaker refuses the attempt.
+            RegistryThrottled: the endpoint has told this credential to come back later.
+            RegistryUnavailable: the endpoint has failed lately for images of this registry.
         """
-        if self._endpoints.wait_seconds(root):
-            raise RegistryUnavailable(f"{root} has failed and is not asked for a while")
-        pause_seconds = self._accounts.wait_seconds((root, credential_id))
-        if pause_seconds:
-            raise RegistryThrottled(f"{root} has asked for a pause", pause_seconds)
-        forced = self.force(root, credential_id)
-        return EndpointAttempt(
-            self._endpoints.admit(root) or forced.at_endpoint,
-            self._accounts.admit((root, credential_id)) or forced.as_account,
-        )
+        now = self._clock()
+        rows = [(key, self._rows.peek(key)) for key in _keys(endpoint, credential_id)]
+        for key, row in rows:
+            if row and now < row.open_until:
+                words = f"{endpoint.name} has failed lately, and is asked again in {row.open_until - now:.0f} s"
+                raise RegistryThrottled(words, row.open_until - now) if key[2] else RegistryUnavailable(words)
+        for _, row in rows:
+            if row:
+                row.open_until, row.probe_began_at = now + self._probe_seconds, now
+        return now
 
-    def force(self, _root: str, _credential_id: CredentialId) -> EndpointAttempt:
-        """Returns an attempt that is made in any state of the breakers."""
-        return EndpointAttempt(Attempt(self._clock()), Attempt(self._clock()))
-
-    def release(self, root: str, credential_id: CredentialId, attempt: EndpointAttempt) -> None:
-        """Ends the attempt. Has an effect only if no outcome was recorded."""
-        self._endpoints.release(root, attempt.at_endpoint)
-        self._accounts.release((root, credential_id), attempt.as_account)
-
-    def record_success(self, root: str, credential_id: CredentialId, attempt: EndpointAttempt) -> None:
-        """Records that the endpoint has answered the credential."""
-        self._endpoints.record_success(root, attempt.at_endpoint)
-        self._accounts.record_success((root, credential_id), attempt.as_account)
+    def record_success(self, endpoint: Endpoint, credential_id: CredentialId, began_at: float) -> None:
+        """Records that the endpoint has answered, which closes what opened before the attempt began."""
+        for key in _keys(endpoint, credential_id):
+            self._close(key, began_at)
 
     def record_failure(
         self,
-        root: str,
+        endpoint: Endpoint,
         credential_id: CredentialId,
-        attempt: EndpointAttempt,
+        began_at: float,
         error: RegistryThrottled | RegistryUnavailable,
     ) -> None:
         """Records that the endpoint has failed the attempt. A 429 without a time backs off like any other failure."""
+        of_endpoint, of_account = _keys(endpoint, credential_id)
+        stated = None
+        key = of_endpoint
         if isinstance(error, RegistryThrottled):
-            self._endpoints.record_success(root, attempt.at_endpoint)
-            account, stated = (root, credential_id), error.retry_after_seconds
-            seconds = self._accounts.record_failure(account, attempt.as_account, stated)
-        else:
-            seconds = self._endpoints.record_failure(root, attempt.at_endpoint, None)
-        if seconds is not None:
-            log.info("mirror.rested", registry=root, seconds=round(seconds, 1), why=str(error))
+            self._close(of_endpoint, began_at)
+            key, stated = of_account, error.retry_after_seconds
+        row = self._rows.peek(key)
+        if row and began_at < row.opened_at and stated is None:
+            return  # one of several under way when it opened
+        failures = row.failures + 1 if row else 1
+        seconds = self._seconds(failures, stated)
+        now = self._clock()
+        self._rows.put(key, _Breaker(failures, now, now + seconds))
+        log.info("mirror.rested", registry=str(endpoint.root), of=endpoint.namespace, seconds=round(seconds, 1),
+                 why=str(error))  # fmt: skip
+
+    def release(self, endpoint: Endpoint, credential_id: CredentialId, began_at: float) -> None:
+        """Lets others try at once if the attempt was the one that others waited for, and ended without an outcome."""
+        for row in map(self._rows.peek, _keys(endpoint, credential_id)):
+            if row and row.probe_began_at == began_at:
+                row.open_until = self._clock()
+
+    def _close(self, key: Key, began_at: float) -> None:
+        row = self._rows.peek(key)
+        if row and began_at >= row.opened_at:
+            self._rows.remove(key)
+
+    def _seconds(self, failures: int, stated: float | None) -> float:
+        """The wait after so many failures in a row, a little shorter or, where one is stated, longer by chance."""
+        if stated is not None:
+            return stated * (1 + 0.1 * self._random())
+        doubled = _FIRST_SECONDS * 2.0 ** min(failures - 1, _MOST_DOUBLINGS)
+        return min(doubled, _MOST_SECONDS) * (1 - 0.2 * self._random())
+
+
+def _keys(endpoint: Endpoint, credential_id: CredentialId) -> tuple[Key, Key]:
+    """Returns the keys of the endpoint's breaker and of its credential's."""
+    root = str(endpoint.root)
+    return (root, endpoint.namespace, None), (root, endpoint.namespace, credential_id)

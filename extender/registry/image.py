@@ -1,14 +1,17 @@
-"""Describes an image from its manifest, and fetches the child manifests and configs that this needs.
+"""Answers about an image: the digest of its tag, and its description with the manifests and configs that this needs.
 
 Decides what is fetched and sets the limits on it; a `ManifestClient` does the fetching.
 """
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 import msgspec
 
 from extender.credentials.keyring import Credential
-from extender.errors import UnsupportedManifest
+from extender.errors import RegistryUnavailable, UnsupportedManifest
 from extender.images.config import read_config
 from extender.images.manifest import (
     Document,
@@ -51,8 +54,10 @@ class ManifestClient(Protocol):
         """Returns the digest that the registry states for the reference; None if the caller must fetch instead."""
         ...
 
-    async def fetch_manifest(self, reference: ImageReference, credential: Credential) -> FetchedManifest:
-        """Returns the manifest, by digest if the reference has one, else by tag.
+    async def fetch_manifest(
+        self, reference: ImageReference, credential: Credential, tenant: str = ""
+    ) -> FetchedManifest:
+        """Returns the manifest that the tenant needs (empty: the operator), by digest if the reference has one, else by tag.
 
         Raises:
             InvalidManifest: the bytes do not match the digest.
@@ -68,8 +73,47 @@ class ManifestClient(Protocol):
         ...
 
 
+class RegistryImages:
+    """What registries answer about images. A call ends within the `seconds` that its caller waits.
+
+    Raises RegistryError, InvalidManifest and UnsupportedManifest, and nothing else.
+    """
+
+    def __init__(self, client: ManifestClient) -> None:
+        self._client = client
+
+    async def state_digest(
+        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
+    ) -> str | None:
+        """Returns the digest that the registry states, unverified; None if the image must be described instead."""
+        del tenant  # a HEAD costs no quota
+        async with _within(seconds, reference):
+            return await self._client.head_manifest(reference, credential)
+
+    async def describe(
+        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
+    ) -> Image:
+        """Returns what the bytes behind the reference say, by its digest if it has one, else by its tag."""
+        async with _within(seconds, reference):
+            manifest = await self._client.fetch_manifest(reference, credential, tenant)
+            return await describe_image(self._client, reference, manifest, credential, tenant)
+
+
+@contextlib.asynccontextmanager
+async def _within(seconds: float, reference: ImageReference) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise RegistryUnavailable(f"{reference.domain} did not answer within {seconds:.3g} s") from None
+
+
 async def describe_image(
-    client: ManifestClient, reference: ImageReference, manifest: FetchedManifest, credential: Credential
+    client: ManifestClient,
+    reference: ImageReference,
+    manifest: FetchedManifest,
+    credential: Credential,
+    tenant: str = "",
 ) -> Image:
     """Returns the description of the image behind `manifest`; sends no request if an index states every platform.
 
@@ -82,7 +126,7 @@ async def describe_image(
             or `MAX_SKIPPED`.
         RegistryError: a manifest or config could not be fetched.
     """
-    survey = _Survey(client, reference, credential)
+    survey = _Survey(client, reference, credential, tenant)
     document = await survey.read(manifest, depth=0)
     kind = Kind.INDEX if isinstance(document, IndexDocument) else Kind.MANIFEST
     return Image(
@@ -98,7 +142,7 @@ async def describe_image(
 class _Survey:
     """What is known of one image so far, and how many requests may still be sent for it."""
 
-    def __init__(self, client: ManifestClient, reference: ImageReference, credential: Credential) -> None:
+    def __init__(self, client: ManifestClient, reference: ImageReference, credential: Credential, tenant: str) -> None:
         self.entries: dict[Platform, PlatformEntry] = {}
         self.states_platforms = False
         self._skipped: list[Skipped] = []
@@ -106,6 +150,7 @@ class _Survey:
         self._client = client
         self._reference = reference
         self._credential = credential
+        self._tenant = tenant
         self._requests_left = MAX_REQUESTS
         self._seen: set[str] = set()
 
@@ -140,7 +185,7 @@ class _Survey:
                 self._seen.add(child.digest)
                 self._spend()
                 manifest = await self._client.fetch_manifest(
-                    self._reference.with_digest(child.digest), self._credential
+                    self._reference.with_digest(child.digest), self._credential, self._tenant
                 )
                 await self.read(manifest, depth + 1)
 

@@ -1,15 +1,13 @@
 """Tries the endpoints of a registry in order, and chooses which error to raise if none has the image.
 
-Chooses the credentials that each endpoint receives, and limits concurrent requests per host. `client` sends the
-requests and interprets the responses.
+Chooses the credentials that each endpoint receives. `client` sends the requests and interprets the responses.
 """
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeGuard, TypeVar
 
-from extender.budgets import declare_budget
-from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
+from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import (
     AddressRefused,
     InvalidManifest,
@@ -27,8 +25,7 @@ from extender.images.reference import ImageReference
 from extender.metrics import counter
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
-from extender.registry.endpoint_breaker import EndpointAttempt, EndpointBreakers
-from extender.turns import REVOKE_SECONDS, TurnRevoked, Turns
+from extender.registry.endpoint_breaker import EndpointBreakers
 
 MIRRORS = counter(
     "multiarch_mirror_requests_total",
@@ -36,15 +33,6 @@ MIRRORS = counter(
     "and was not asked.",
     "outcome",
     ("answered", "missing", "failed", "resting"),
-)
-
-_REQUESTS = declare_budget(
-    "registry.mirror_failover.requests",
-    unit="requests under way",
-    total=256,
-    most_each=256,
-    why="one for each lookup that sends requests; at one host `registry.concurrency_per_host`, of which one tenant "
-    "alone gets three quarters",
 )
 
 T = TypeVar("T")
@@ -67,11 +55,10 @@ class MirrorFailover:
         *,
         mirror_credentials: MirrorCredentials,
         guard: AddressGuard | None,
-        concurrency: int,
         breakers: EndpointBreakers,
         clock: Callable[[], float],
     ) -> None:
-        """`endpoints_for` returns a domain's endpoints in order; `concurrency` limits concurrent requests per host.
+        """`endpoints_for` returns a domain's endpoints in order.
 
         `mirror_credentials`, `guard` and `clock` are those of `RegistryClient`.
         """
@@ -79,8 +66,7 @@ class MirrorFailover:
         self._mirror_credentials = mirror_credentials
         self._guard = guard
         self._breakers = breakers
-        most_each = max(1, concurrency * 3 // 4)  # of a tenant while no other wants the host
-        self._turns = Turns(_REQUESTS, clock, at_host=concurrency, most_each_at_host=most_each)
+        self._clock = clock
 
     async def first_answer(
         self, capability: Capability, reference: ImageReference, credential: Credential, ask: Ask[T]
@@ -100,48 +86,43 @@ class MirrorFailover:
         failures: list[Failure] = []
         for endpoint in endpoints:
             is_last_hope = endpoint is endpoints[-1] and not any(map(_has_answered, failures))
-            begin = self._breakers.force if is_last_hope else self._breakers.admit
+            recorded = self._recording(ask, in_any_case=is_last_hope)
             try:
-                return await self._visit(endpoint, reference, credential, self._recording(ask, begin))
+                return await self._visit(endpoint, reference, credential, recorded)
             except (RegistryError, InvalidManifest) as exc:
                 failures.append(exc)
         raise _verdict(failures) if failures else _nowhere(reference, capability)
 
     async def _visit(self, endpoint: Endpoint, reference: ImageReference, credential: Credential, ask: Ask[T]) -> T:
-        """Returns the endpoint's result for the first credential that it does not deny; waits for its host's limit."""
+        """Returns the endpoint's result for the first credential that it does not deny."""
         if self._guard:
             self._guard.check_registry(endpoint.root)
         credentials = await self._credentials_for(endpoint, reference, credential)
-        try:
-            async with self._turns.turn(endpoint.root.host_port_subcomponent or ""):
-                for shown in credentials[:-1]:
-                    with contextlib.suppress(RegistryDenied):
-                        return await ask(endpoint, shown)
-                return await ask(endpoint, credentials[-1])
-        except TurnRevoked as exc:
-            words = f"{endpoint.name} did not answer within {REVOKE_SECONDS:g} s, and others wait for it"
-            raise RegistryUnavailable(words) from exc
+        for shown in credentials[:-1]:
+            with contextlib.suppress(RegistryDenied):
+                return await ask(endpoint, shown)
+        return await ask(endpoint, credentials[-1])
 
-    def _recording(self, ask: Ask[T], begin: Callable[[str, CredentialId], EndpointAttempt]) -> Ask[T]:
-        """Returns `ask` with its outcome recorded in the endpoint's breaker; `begin` raises if the breaker refuses."""
+    def _recording(self, ask: Ask[T], *, in_any_case: bool) -> Ask[T]:
+        """Returns `ask` with its outcome recorded in the endpoint's breaker, which may refuse unless `in_any_case`."""
 
         async def ask_and_record(endpoint: Endpoint, shown: Credential) -> T:
             try:
-                attempt = begin(_key(endpoint), shown.id)
+                began_at = self._clock() if in_any_case else self._breakers.admit(endpoint, shown.id)
             except RegistryError:
                 _tally(endpoint, "resting")
                 raise
             try:
                 answer = await ask(endpoint, shown)
             except (RegistryError, InvalidManifest) as exc:
-                self._record(endpoint, shown, attempt, exc)
+                self._record(endpoint, shown, began_at, exc)
                 raise
             else:
-                self._breakers.record_success(_key(endpoint), shown.id, attempt)
+                self._breakers.record_success(endpoint, shown.id, began_at)
                 _tally(endpoint, "answered")
                 return answer
             finally:
-                self._breakers.release(_key(endpoint), shown.id, attempt)
+                self._breakers.release(endpoint, shown.id, began_at)
 
         return ask_and_record
 
@@ -154,11 +135,11 @@ class MirrorFailover:
         there = ImageReference(endpoint.name, endpoint.repository_of(reference.path), reference.tag, reference.digest)
         return await self._mirror_credentials(there) or (ANONYMOUS,)
 
-    def _record(self, endpoint: Endpoint, shown: Credential, attempt: EndpointAttempt, failure: Failure) -> None:
+    def _record(self, endpoint: Endpoint, shown: Credential, began_at: float, failure: Failure) -> None:
         if _has_answered(failure):
-            self._breakers.record_success(_key(endpoint), shown.id, attempt)
+            self._breakers.record_success(endpoint, shown.id, began_at)
         elif _counts(failure):
-            self._breakers.record_failure(_key(endpoint), shown.id, attempt, failure)
+            self._breakers.record_failure(endpoint, shown.id, began_at, failure)
         is_missing = isinstance(failure, (ManifestNotFound, RegistryDenied, RegistryRefusedImage))
         _tally(endpoint, "missing" if is_missing else "failed")
 
@@ -203,7 +184,3 @@ def _counts(failure: Failure) -> TypeGuard[RegistryThrottled | RegistryUnavailab
 def _tally(endpoint: Endpoint, outcome: str) -> None:
     if endpoint.namespace:
         MIRRORS[outcome].inc()
-
-
-def _key(endpoint: Endpoint) -> str:
-    return str(endpoint.root)

@@ -1,20 +1,22 @@
-"""The quotas of registries: how many requests each still allows, and when lookups leave the rest to the nodes.
+"""The quotas of registries: how many requests each still allows, and when lookups leave the rest to others.
 
-Reads the RateLimit headers (Docker Hub's `76;w=21600`, and plain numbers as in the IETF's drafts). Sends no request.
+A tenth is left to the nodes. Once half is used, a tenant that has used its share of the window leaves the rest to other
+tenants. Reads the RateLimit headers (Docker Hub's `76;w=21600`, and plain numbers as in the IETF's drafts). Sends no
+request.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
+import msgspec
 import structlog
 from yarl import URL
 
 from extender.credentials.keyring import CredentialId
 from extender.errors import RegistryThrottled
 from extender.metrics import counter, gauge
-from extender.tables import ShareTable, declare_cache, text_cost
-from extender.turns import current_interest
+from extender.tables import LruTable
 
 log = structlog.get_logger()
 
@@ -34,7 +36,7 @@ REMAINING = gauge(
 )
 WITHHELD = counter(
     "multiarch_registry_withheld_total",
-    "Manifests not asked for, so that the rest of the quota is there for nodes to pull with.",
+    "Manifests not asked for, so that the rest of the quota is there for nodes to pull with, or for other namespaces.",
     "registry",
     _NAMES,
 )
@@ -45,26 +47,28 @@ _WINDOW_SECONDS = 60.0  # if the registry states none
 _MOST_WAIT_SECONDS = 300.0
 _RESERVE = 0.1  # of the limit, for the nodes: ten of the hundred pulls that Docker Hub allows an address
 _OLD_SECONDS = 60.0
-_READINGS = declare_cache(
-    "registry.quota.readings",
-    key="origin, credential id",
-    lifetime="the quota's window",
-    bound=4096,
-    at_most="3 MB",
-    invalidated_by="the next answer",
-)
+_MOST_READINGS = 1024
+_MOST_TENANTS = 256  # of one reading; those beyond are not counted apart
 
 
-class _Reading(NamedTuple):
+class _Reading(msgspec.Struct):
+    """What a registry stated last, and how many requests each tenant has caused since `used_since`."""
+
     limit: int
     remaining: int
     window_seconds: float
     at: float
-    owner: str
+    used_since: float
+    used: Counter[str]
 
     @property
     def is_low(self) -> bool:
         return self.remaining <= self.limit * _RESERVE
+
+    def has_used_its_share(self, tenant: str) -> bool:
+        """Whether the tenant has used what each may, were there one tenant more, and half of all is used."""
+        share = self.limit * (1 - _RESERVE) / (len(self.used.keys() | {tenant}) + 1)
+        return self.remaining <= self.limit / 2 and self.used[tenant] >= share
 
 
 class Quotas:
@@ -74,9 +78,7 @@ class Quotas:
         """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
         self._clock = clock
         self._random = random
-        self._readings: ShareTable[tuple[URL, CredentialId], _Reading] = _READINGS.share_table(
-            owner_of=lambda _, reading: reading.owner, cost_of=lambda key, _: text_cost(key[0].raw_host or "")
-        )
+        self._readings: LruTable[tuple[URL, CredentialId], _Reading] = LruTable(_MOST_READINGS)
 
     def note(self, name: str, origin: URL, credential_id: CredentialId, headers: Mapping[str, str]) -> None:
         """Records the quota in a response's headers; without them there is no limit. `name` is the registry's name."""
@@ -85,16 +87,26 @@ class Quotas:
         if reading is None:
             self._readings.remove(key)
             return
+        if before and reading.at - before.used_since < reading.window_seconds:
+            reading.used_since, reading.used = before.used_since, before.used
         self._readings.put(key, reading)
         LIMIT[_label(name)].set(reading.limit)
         REMAINING[_label(name)].set(reading.remaining)
         if reading.is_low and not (before and before.is_low):
             log.warning("quota.ran_low", registry=name, limit=reading.limit, remaining=reading.remaining)
 
-    def is_low(self, origin: URL, credential_id: CredentialId) -> bool:
-        """Whether lookups leave the rest of the quota to the nodes. Ignores a reading older than its window."""
+    def count(self, origin: URL, credential_id: CredentialId, tenant: str) -> None:
+        """Counts a request for the tenant that costs quota."""
         reading = self._readings.peek((origin, credential_id))
-        return reading is not None and reading.is_low and self._age_seconds(reading) < reading.window_seconds
+        if reading and (tenant in reading.used or len(reading.used) < _MOST_TENANTS):
+            reading.used[tenant] += 1
+
+    def is_spared(self, origin: URL, credential_id: CredentialId, tenant: str) -> bool:
+        """Whether the tenant leaves the rest of the quota to others. Ignores a reading older than its window."""
+        reading = self._readings.peek((origin, credential_id))
+        if reading is None or self._age_seconds(reading) >= reading.window_seconds:
+            return False
+        return reading.is_low or reading.has_used_its_share(tenant)
 
     def is_old(self, origin: URL, credential_id: CredentialId) -> bool:
         """Whether a HEAD, which costs no quota, should refresh the last reading because of its age."""
@@ -107,7 +119,7 @@ class Quotas:
         reading = self._readings.peek((origin, credential_id))
         window_seconds = reading.window_seconds if reading else _WINDOW_SECONDS
         seconds = min(window_seconds, _MOST_WAIT_SECONDS) * (1 + 0.2 * self._random())
-        error = RegistryThrottled(f"{name} allows few more requests, and they are left to the nodes", seconds)
+        error = RegistryThrottled(f"{name} allows few more requests, which are left to others", seconds)
         error.host_is_well = True
         return error
 
@@ -125,7 +137,8 @@ class Quotas:
         stated = window[1] if window else headers.get("RateLimit-Reset", "")
         seconds = float(stated) if re.fullmatch(r"[0-9]{1,15}", stated) else _WINDOW_SECONDS
         limit_stated = int(most[1]) if most else 0
-        return _Reading(limit_stated, int(left[1]), max(seconds, 1.0), self._clock(), current_interest().first)
+        now = self._clock()
+        return _Reading(limit_stated, int(left[1]), max(seconds, 1.0), now, now, Counter())
 
     def _age_seconds(self, reading: _Reading) -> float:
         return self._clock() - reading.at

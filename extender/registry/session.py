@@ -3,35 +3,34 @@
 Sets TLS trust and connection limits. Other files send the requests and obtain the credentials.
 """
 
+import asyncio
+import functools
 import socket
 import ssl
-import time
 from collections.abc import Sequence
+from typing import Any
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
 from extender import __version__
-from extender.budgets import declare_budget
 from extender.errors import ConfigError
 from extender.registry.addresses import AddressGuard, inner_refusal
-from extender.registry.names import NameResolver
-from extender.registry.transport import host_of, proxy_of, trace_waits
+from extender.registry.capped_connection import CappedConnection
+from extender.registry.transport import host_of, proxy_of
 from extender.tls_context import CurrentContext
-from extender.turns import Turns
 from extender.watched_files import FileSetting, WatchedFiles
 
-_CONNECTING_PER_SECOND = 100.0
-_CONNECTING = declare_budget(
-    "registry.session.connecting",
-    unit="connections that begin at once, others wait",
-    total=16,
-    most_each=16,
-    why=f"each takes 2 ms of processor time, mostly for TLS; {_CONNECTING_PER_SECOND:g} begin in a second, a fifth of "
-    "a core, wherever images are and redirects lead; tenants take turns",
-)
-_CONNECTIONS = 256  # over all hosts, so that images cannot exhaust the file descriptors; each host has its own limit
+_CONNECTIONS = 256  # over all hosts, as many as lookups are under way at once
+_IDLE_SECONDS = 1.0  # a connection is kept for the next request of the same lookup, and takes 40 KB or more
+# Two attempts of the C library at a name server, if each takes two seconds as `fetcher` has it.
+_RESOLVE_SECONDS = 5.0
+_NAME_SECONDS = 10
+# Addresses of one name that are used, the first ones: a zone could name thousands.
+_MOST_ADDRESSES = 32
 
 
 class RegistryTrust:
@@ -59,22 +58,35 @@ def open_session(*, guard: AddressGuard, trust: RegistryTrust | None = None) -> 
     """
     proxies = frozenset(_address_of(proxy) for proxy in map(proxy_of, ("http", "https")) if proxy)
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
+        connector=_Connector(
             ssl=(trust or RegistryTrust()).context,
             limit=_CONNECTIONS,
-            resolver=_GuardedResolver(NameResolver(clock=time.monotonic), guard, proxies),
-            use_dns_cache=False,  # the resolver has one, and tells when a request waits for it
+            keepalive_timeout=_IDLE_SECONDS,
+            ttl_dns_cache=_NAME_SECONDS,
+            resolver=_GuardedResolver(ThreadedResolver(), guard, proxies),
         ),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None),
         headers={"User-Agent": f"multiarch-extender/{__version__}"},
         middlewares=[_checking(guard, proxies)],
-        trace_configs=[trace_waits(Turns(_CONNECTING, time.monotonic, per_second=_CONNECTING_PER_SECOND))],
     )
 
 
+class _Connector(aiohttp.TCPConnector):
+    """aiohttp's, with connections that limit what they receive."""
+
+    def __init__(self, **parameters: Any) -> None:  # noqa: ANN401 - aiohttp's own
+        super().__init__(**parameters)
+        connection: type[ResponseHandler] = CappedConnection
+        self._factory = functools.partial(connection, loop=self._loop)
+
+
 class _GuardedResolver(AbstractResolver):
-    """Resolves a name to the addresses that the guard allows. aiohttp connects to these without another lookup."""
+    """Resolves a name to the addresses that the guard allows. aiohttp connects to these without another lookup.
+
+    Names resolve by the C library, in a thread of the event loop: as in every other program of the machine, by its
+    hosts file, name service switch and search domains.
+    """
 
     def __init__(self, resolver: AbstractResolver, guard: AddressGuard, proxies: frozenset[tuple[str, int]]) -> None:
         self._resolver = resolver
@@ -84,7 +96,11 @@ class _GuardedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        found = await self._resolver.resolve(host, port, family)
+        try:
+            async with asyncio.timeout(_RESOLVE_SECONDS):
+                found = (await self._resolver.resolve(host, port, family))[:_MOST_ADDRESSES]
+        except TimeoutError:
+            raise socket.gaierror(socket.EAI_AGAIN, "the name has not resolved in time") from None
         return found if (host, port) in self._proxies else self._guard.keep_reachable(host, port, found)
 
     async def close(self) -> None:

@@ -1,17 +1,17 @@
 """HTTP requests to untrusted hosts: limits their size and time, counts them, and translates their errors.
 
-Errors of aiohttp, the TLS library and the resolver become `RegistryUnavailable` here. The message names the host but
-never the path, the query or anything that the host sent.
+Errors of aiohttp, the TLS library and the resolver become `RegistryUnavailable` or a subclass here, which says whether
+the host is to blame. The message names the host but never the path, the query or anything that the host sent.
 """
 
 import asyncio
 import contextlib
+import errno
 import functools
 import os
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextvars import ContextVar
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
@@ -23,10 +23,15 @@ from prometheus_client import Gauge
 from yarl import URL
 
 from extender import metrics
-from extender.errors import NameUnresolved, RegistryNotAsked, RegistryThrottled, RegistryUnavailable
+from extender.errors import (
+    NameUnresolved,
+    RegistryNotAsked,
+    RegistryThrottled,
+    RegistryUnavailable,
+    RegistryUnreachable,
+)
+from extender.registry.capped_connection import AnswerTooLong
 from extender.registry.refusals import BODY_BYTES
-from extender.tables import declare_cache
-from extender.turns import Turns
 
 _CODES = ("2xx", "3xx", "401", "403", "404", "429", "4xx", "5xx", "error")
 _REQUESTS = metrics.counter(
@@ -46,6 +51,7 @@ _TRANSIENT_4XX = frozenset({407, 408, 421, 425, 429})
 # Refusals that say all by their status, and are many.
 _WITHOUT_REASON = frozenset({401, 403, 404})
 _REASON_SECONDS = 1.0
+_CONNECT_SECONDS = 5.0  # for TCP and TLS each; a packet that is lost is sent again after one second and after three
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 3600.0
 _PROXY_VARIABLES = (
     "http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY",
@@ -55,31 +61,23 @@ _PROXY_VARIABLES = (
 _HOST = re.compile(r"[!-~]{1,253}", re.ASCII)
 _SECONDS = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 
-
-NAME, CONNECTION = "its name has not resolved", "no connection was free"
-
-
-class _Wait:
-    """What the exchange waits for before its host is asked; empty if it waits for the host or for nothing."""
-
-    why = ""
-
-
-_WAIT: ContextVar[_Wait | None] = ContextVar("_WAIT", default=None)
-
-# The first class that matches an exception gives the words after the host's name.
-_FAULTS: tuple[tuple[type[Exception], str], ...] = (
-    (aiohttp.ClientConnectorCertificateError, "shows a certificate that is not trusted"),
-    (aiohttp.ClientSSLError, "cannot be reached over TLS"),
-    (aiohttp.ClientConnectorDNSError, "has a name that does not resolve"),
-    (aiohttp.ClientProxyConnectionError, "cannot be reached, since the proxy does not accept connections"),
-    (aiohttp.ClientHttpProxyError, "cannot be reached through the proxy"),
-    (aiohttp.ClientConnectorError, "does not accept connections"),
-    (aiohttp.ClientResponseError, "sent something that is no HTTP answer"),
-    (TimeoutError, "did not answer in time"),
-    (ValueError, "is no address to connect to"),
-    (Exception, "broke off the connection"),
+# The first class that matches an exception gives the error and the words after the host's name.
+_FAULTS: tuple[tuple[type[Exception], type[RegistryUnavailable], str], ...] = (
+    (aiohttp.ClientConnectorCertificateError, RegistryUnreachable, "shows a certificate that is not trusted"),
+    (aiohttp.ClientSSLError, RegistryUnreachable, "cannot be reached over TLS"),
+    (aiohttp.ClientConnectorDNSError, NameUnresolved, "has a name that does not resolve"),
+    (aiohttp.ClientProxyConnectionError, RegistryNotAsked, "cannot be reached: the proxy does not accept connections"),
+    (aiohttp.ClientHttpProxyError, RegistryUnavailable, "cannot be reached through the proxy"),
+    (aiohttp.ClientConnectorError, RegistryUnreachable, "does not accept connections"),
+    (aiohttp.ConnectionTimeoutError, RegistryUnreachable, "does not accept connections in time"),
+    (AnswerTooLong, RegistryUnavailable, "sent more than an answer may have"),
+    (aiohttp.ClientResponseError, RegistryUnavailable, "sent something that is no HTTP answer"),
+    (TimeoutError, RegistryUnavailable, "did not answer in time"),
+    (ValueError, RegistryUnavailable, "is no address to connect to"),
+    (Exception, RegistryUnavailable, "broke off the connection"),
 )
+# What this process or its machine lacks, whatever the host.
+_OWN_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 
 
 class Response(NamedTuple):
@@ -110,13 +108,14 @@ async def send(
 
     A body of more than `limit_bytes` after decompression is dropped. Name and password in `url` are not sent. The proxy
     is the one that the environment names. `tls` is the TLS context for this request; True stands for the session's own.
-    `connect_seconds` limits the time to connect.
+    `connect_seconds` limits the time to connect; None: our own limit.
 
     Raises:
         AddressRefused: the session's guard refuses the host.
         NameUnresolved: the host's name does not resolve.
+        RegistryUnreachable: no connection came about.
+        RegistryNotAsked: no connection could be tried, for want of something of ours.
         RegistryUnavailable: there is no complete response.
-        TurnLost: the request was dropped while it waited for its turn to connect.
     """
     host = host_of(url)
     try:
@@ -127,7 +126,7 @@ async def send(
             allow_redirects=False,
             proxy=proxy_for(url),
             ssl=tls,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds or _CONNECT_SECONDS),
         ) as response:
             if response.status == 200:
                 body, truncated = await _read(response, limit_bytes)
@@ -135,9 +134,7 @@ async def send(
                 body, truncated = await _read_reason(response), False
     except (aiohttp.ClientError, OSError, ValueError) as exc:  # TimeoutError is an OSError, UnicodeError a ValueError
         _REQUESTS["error"].inc()
-        words = next(words for kind, words in _FAULTS if isinstance(exc, kind))
-        kind = NameUnresolved if isinstance(exc, aiohttp.ClientConnectorDNSError) else RegistryUnavailable
-        raise kind(f"{host} {words}") from exc
+        raise _fault(host, exc) from exc
     _REQUESTS[_code_of(response.status)].inc()
     return Response(url, response.status, response.headers, body, truncated)
 
@@ -179,55 +176,20 @@ def resolve_url(base: URL, location: str) -> URL:
 
 @contextlib.asynccontextmanager
 async def deadline(host: str, timeout_seconds: float) -> AsyncIterator[None]:
-    """Raises RegistryUnavailable if the context lasts longer than `timeout_seconds`.
-
-    It is RegistryNotAsked if the time ends while `note_wait` says that no host is to blame, be it for the token server
-    of this exchange.
-    """
-    wait = _WAIT.get()  # of the exchange that needs a token: its own deadline ends first
-    token = None
-    if wait is None:
-        token = _WAIT.set(wait := _Wait())
+    """Raises RegistryUnavailable if the context lasts longer than `timeout_seconds`."""
     try:
         async with asyncio.timeout(timeout_seconds):
             yield
     except TimeoutError as exc:
         _REQUESTS["error"].inc()
-        if wait.why:
-            kind = NameUnresolved if wait.why == NAME else RegistryNotAsked
-            raise kind(f"{host} was not asked within {timeout_seconds:g} s: {wait.why}") from exc
         raise RegistryUnavailable(f"{host} did not answer within {timeout_seconds:g} s") from exc
-    finally:
-        if token:
-            _WAIT.reset(token)
 
 
-def note_wait(why: str) -> None:
-    """Notes why the exchange in this context cannot ask its host yet; an empty text if it can."""
-    wait = _WAIT.get()
-    if wait:
-        wait.why = why
-
-
-def trace_waits(connecting: Turns) -> aiohttp.TraceConfig:
-    """Returns the hooks by which a session notes that a request waits for a connection, and begins one in its turn."""
-
-    async def begin(*_: object) -> None:
-        note_wait(CONNECTION)
-
-    async def end(*_: object) -> None:
-        note_wait("")
-
-    async def begin_connection(*_: object) -> None:
-        note_wait(CONNECTION)
-        async with connecting.turn():
-            note_wait("")
-
-    hooks = aiohttp.TraceConfig()
-    hooks.on_connection_create_start.append(begin_connection)
-    hooks.on_connection_queued_start.append(begin)
-    hooks.on_connection_queued_end.append(end)
-    return hooks
+def _fault(host: str, exc: Exception) -> RegistryUnavailable:
+    """Returns our error for one of aiohttp's, of the TLS library's or of the resolver's."""
+    if isinstance(exc, aiohttp.ClientOSError) and exc.errno in _OWN_SHORTAGES:
+        return RegistryNotAsked(f"{host} was not asked: {errno.errorcode[exc.errno]} here")
+    return next(kind(f"{host} {words}") for fault, kind, words in _FAULTS if isinstance(exc, fault))
 
 
 def is_about_request(status: int) -> bool:
@@ -272,10 +234,7 @@ def proxy_for(url: URL) -> URL | None:
     return _find_proxy(url.scheme, f"{url.raw_host}:{url.port}", tuple(map(os.environ.get, _PROXY_VARIABLES)))
 
 
-_PROXIES = declare_cache("registry.transport.proxies", key="scheme, host, proxy variables", bound=1024, at_most="12 MB")
-
-
-@functools.lru_cache(_PROXIES.rows)
+@functools.lru_cache(1024)
 def _find_proxy(scheme: str, host: str, environment: tuple[str | None, ...]) -> URL | None:
     """As `proxy_for`. Cached: urllib reads the whole environment, which takes as long as the rest of a request."""
     del environment  # part of the cache key only; urllib reads the variables itself

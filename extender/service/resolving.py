@@ -88,7 +88,6 @@ async def open_image_sources(config: Config) -> AsyncIterator[ImageSources]:
                 session, timeout_seconds=registry.timeout_seconds, clock=time.monotonic, wall_clock=time.time
             ),
             timeout_seconds=registry.timeout_seconds,
-            concurrency_per_host=registry.concurrency_per_host,
             plain_http=frozenset(registry.plain_http),
             mirrors=mirrors,
             mirror_credentials=keyring.load,  # the operator's alone, since a mirror's answers serve every pod

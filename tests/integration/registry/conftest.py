@@ -36,7 +36,6 @@ def make_client(session: aiohttp.ClientSession, clock: Clock) -> MakeClient:
     def make(
         *plain_http: str,
         timeout_seconds: float = 10.0,
-        concurrency_per_host: int = 8,
         over: aiohttp.ClientSession = session,
     ) -> RegistryClient:
         authenticator = Authenticator(
@@ -46,7 +45,6 @@ def make_client(session: aiohttp.ClientSession, clock: Clock) -> MakeClient:
             over,
             authenticator=authenticator,
             timeout_seconds=timeout_seconds,
-            concurrency_per_host=concurrency_per_host,
             plain_http=frozenset(plain_http),
             clock=clock,
             wall_clock=lambda: 1_700_000_000.0,

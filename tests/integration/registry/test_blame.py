@@ -2,30 +2,22 @@
 
 import asyncio
 import base64
-import time
 from collections.abc import AsyncIterator
 
-import aiohttp
 import pytest
 from aiohttp import web
-from yarl import URL
 
-from extender.budgets import declare_budget
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.demo.images import build_index
-from extender.errors import RegistryNotAsked, RegistryUnavailable
 from extender.images.content import Answer, Cause, Content, Failure
-from extender.registry.transport import deadline, send, trace_waits
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from extender.service.client_source import ClientSource
-from extender.turns import Interest, Turns, set_interest
 from testbed.clock import Clock
 from tests.integration.registry.conftest import MakeClient
-from tests.integration.registry.faulty import FaultyRegistry, GuardedRegistry
+from tests.integration.registry.faulty import GuardedRegistry
 from tests.unit.resolver.fake_registry import OTHER, TENANT, Keys
 
-TURNS = declare_budget("tests.blame.connecting", unit="connections", total=16, most_each=16, why="a test")
 IMAGE = build_index(["linux/amd64", "linux/arm64"])
 
 
@@ -150,51 +142,3 @@ async def test_throttled_login_leaves_the_registry_to_others(
     clock.advance(60)
     registry.token_fault = None
     assert isinstance(await answer_of(resolver, two, TENANT), Content)
-
-
-async def test_wait_for_the_turn_to_connect_blames_no_host() -> None:
-    """Connections begin at a pace, whoever they are to."""
-    turns = Turns(TURNS, time.monotonic, per_second=0.01, burst=1)
-    set_interest(Interest("shop", time.monotonic()))
-
-    async def answer(_request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(headers={"Connection": "close"})
-
-    async with FaultyRegistry(answer) as registry, aiohttp.ClientSession(trace_configs=[trace_waits(turns)]) as session:
-
-        async def ask() -> int:
-            async with deadline(registry.host, 0.1):
-                return (await send(session, "GET", URL(f"{registry.url}/v2/"), headers={}, limit_bytes=1)).status
-
-        assert await ask() == 200
-        with pytest.raises(RegistryNotAsked, match="no connection was free"):
-            await ask()
-
-
-async def test_wait_for_a_free_connection_blames_no_host() -> None:
-    """Of two requests for one connection the first waits for the host, and the second for the first."""
-    stop = asyncio.Event()
-
-    async def stall(request: web.BaseRequest) -> web.StreamResponse | None:
-        await stop.wait()
-        return None
-
-    connector = aiohttp.TCPConnector(limit=1)
-    hooks = trace_waits(Turns(TURNS, time.monotonic))
-    async with (
-        FaultyRegistry(stall) as slow,
-        aiohttp.ClientSession(connector=connector, trace_configs=[hooks]) as session,
-    ):
-
-        async def ask(seconds: float) -> None:
-            async with deadline(slow.host, seconds):
-                await send(session, "GET", URL(f"{slow.url}/v2/"), headers={}, limit_bytes=1)
-
-        first = asyncio.create_task(ask(0.3))
-        await asyncio.sleep(0)
-        with pytest.raises(RegistryNotAsked, match="no connection was free"):
-            await ask(0.05)
-        with pytest.raises(RegistryUnavailable) as caught:
-            await first
-        assert not isinstance(caught.value, RegistryNotAsked)
-        stop.set()

@@ -134,9 +134,7 @@ async def test_tls_needs_an_authority_that_is_trusted(
     registry.push("team/app", "1", build_index(BOTH), tls=trusting)
     async with open_session(trust=RegistryTrust([str(tmp_path / "ca.pem")]), guard=ON_LOOPBACK) as session:
         authenticator = Authenticator(session, timeout_seconds=10, clock=clock, wall_clock=clock)
-        client = RegistryClient(
-            session, authenticator=authenticator, timeout_seconds=10, concurrency_per_host=8, plain_http=frozenset()
-        )
+        client = RegistryClient(session, authenticator=authenticator, timeout_seconds=10, plain_http=frozenset())
         assert platforms_of(await look_at(client, f"{registry.host}/team/app:1")) == BOTH
     with pytest.raises(RegistryUnavailable, match="certificate that is not trusted"):
         await look_at(make_client(), f"{registry.host}/team/app:1")

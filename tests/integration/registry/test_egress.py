@@ -63,7 +63,6 @@ def client_over(session: aiohttp.ClientSession, guard: AddressGuard, *plain_http
         session,
         authenticator=authenticator,
         timeout_seconds=5,
-        concurrency_per_host=8,
         plain_http=frozenset(plain_http),
         guard=guard,
     )

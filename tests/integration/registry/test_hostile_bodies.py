@@ -253,7 +253,6 @@ async def learn(server: Server, timeout_seconds: float = 30.0) -> Image:
             session,
             authenticator=authenticator,
             timeout_seconds=timeout_seconds,
-            concurrency_per_host=8,
             plain_http=frozenset({server.host}),
             guard=guard,
         )

@@ -380,52 +380,6 @@ async def test_docker_list_is_never_mistaken_for_its_amd64_child(make_client: Ma
     ]
 
 
-async def test_requests_to_one_host_are_bounded(make_client: MakeClient) -> None:
-    """No more than `concurrency_per_host` are under way at a host; the others wait their turn."""
-    under_way, most = 0, 0
-    both_there = asyncio.Event()
-
-    async def count(request: web.BaseRequest) -> None:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
-        if under_way == 2:
-            both_there.set()
-        await both_there.wait()
-        await asyncio.sleep(0)
-        under_way -= 1
-
-    async with FaultyRegistry(count) as registry:
-        registry.add(APP, "1", INDEX)
-        client = make_client(registry.host, concurrency_per_host=2)
-        reference = parse_reference(f"{registry.host}/{APP}:1")
-        digests = await asyncio.gather(*(client.head_manifest(reference, ANONYMOUS) for _ in range(7)))
-    assert digests == [INDEX.digest] * 7
-    assert most == 2
-
-
-async def test_one_hosts_queue_does_not_hold_up_another(make_client: MakeClient) -> None:
-    """Each host has turns of its own, and a cancelled request gives its turn back."""
-    entered = asyncio.Event()
-
-    async def enter_and_stall(request: web.BaseRequest) -> web.StreamResponse:
-        entered.set()
-        return await stall(request)
-
-    async with FaultyRegistry(enter_and_stall) as slow, EmbeddedRegistry() as quick:
-        quick.add(APP, "1", INDEX)
-        client = make_client(slow.host, quick.host, concurrency_per_host=1)
-        waiting = asyncio.create_task(client.head_manifest(parse_reference(f"{slow.host}/{APP}:1"), ANONYMOUS))
-        await entered.wait()
-        assert await client.head_manifest(parse_reference(f"{quick.host}/{APP}:1"), ANONYMOUS) == INDEX.digest
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        slow.fault = sends(404)
-        with pytest.raises(ManifestNotFound):
-            await client.head_manifest(parse_reference(f"{slow.host}/{APP}:1"), ANONYMOUS)
-
-
 def counted(code: str) -> float:
     """How many requests ended with this code so far."""
     return REGISTRY.get_sample_value("multiarch_registry_requests_total", {"code": code}) or 0.0

@@ -27,7 +27,6 @@ async def client_of(host: str) -> AsyncIterator[RegistryClient]:
             session,
             authenticator=authenticator,
             timeout_seconds=5,
-            concurrency_per_host=8,
             plain_http=frozenset((host,)),
         )
 

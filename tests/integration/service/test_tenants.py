@@ -190,7 +190,6 @@ async def open_resolver(stack: AsyncExitStack, plain_http: str, clock: Clock) ->
         session,
         authenticator=Authenticator(session, timeout_seconds=10, clock=clock, wall_clock=clock),
         timeout_seconds=10,
-        concurrency_per_host=8,
         plain_http=frozenset({plain_http}),
     )
     resolver = Resolver(

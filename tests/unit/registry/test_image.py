@@ -40,7 +40,9 @@ class MemoryRegistry:
         """Not needed to describe an image."""
         raise AssertionError("a HEAD says nothing about platforms")
 
-    async def fetch_manifest(self, reference: ImageReference, credential: Credential) -> FetchedManifest:
+    async def fetch_manifest(
+        self, reference: ImageReference, credential: Credential, tenant: str = ""
+    ) -> FetchedManifest:
         """The manifest with the reference's digest."""
         assert (reference.repository, reference.tag, credential) == (APP.repository, "", ANONYMOUS)
         self.requests["manifests"] += 1

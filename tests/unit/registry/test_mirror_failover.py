@@ -35,7 +35,7 @@ DOWN, FAILED, BUSY = RegistryUnavailable("down"), RegistryFailed("500"), Registr
 class World:
     """Endpoints a, b (mirrors) and up, and what each says: an answer, or an error of this kind."""
 
-    def __init__(self, *, concurrency: int = 8, guard: AddressGuard | None = None) -> None:
+    def __init__(self, *, guard: AddressGuard | None = None) -> None:
         self.says: dict[str, str | Exception] = {}
         self.capabilities: dict[str, frozenset[Capability]] = {}
         self.requests: list[tuple[str, str]] = []
@@ -48,7 +48,6 @@ class World:
             self.endpoints_for,
             mirror_credentials=self.credentials_for,
             guard=guard,
-            concurrency=concurrency,
             breakers=EndpointBreakers(probe_seconds=5, clock=self.clock, random=lambda: 0.0),
             clock=self.clock,
         )
@@ -232,19 +231,6 @@ async def test_registry_is_asked_where_all_mirrors_have_failed() -> None:
             await world.look()
         assert not raised.value.host_is_well
     assert world.visited() == ["a", "up", "up", "up"]
-
-
-async def test_those_who_queue_for_a_mirror_do_not_wait_for_it_to_fail_them_each() -> None:
-    """The first failure sends all of them on."""
-    world = World(concurrency=1)
-    world.says = {"a": DOWN, "up": "answer"}
-    world.open.clear()
-    looking = [asyncio.create_task(world.look()) for _ in range(5)]
-    while not world.requests:
-        await asyncio.sleep(0)
-    world.open.set()
-    assert await asyncio.gather(*looking) == ["answer"] * 5
-    assert world.visited().count("a") == 1
 
 
 async def test_spared_registry_s_breaker_stays_closed() -> None:

@@ -1,21 +1,59 @@
-"""Whose quotas are remembered."""
+"""What is left of a registry's quota is for the nodes, and for those who have not had their share."""
 
+import pytest
 from yarl import URL
 
 from extender.credentials.keyring import ANONYMOUS
 from extender.registry.quota import Quotas
-from extender.turns import Interest, set_interest
 from testbed.clock import Clock
 
-LOW = {"RateLimit-Limit": "100;w=21600", "RateLimit-Remaining": "3;w=21600"}
+HUB = (URL("https://registry-1.docker.io"), ANONYMOUS.id)
+SECONDS = 21_600
 
 
-async def test_quotas_of_one_tenant_s_hosts_do_not_replace_another_s() -> None:
-    """A quota that is forgotten would be spent on lookups instead of being left to the nodes."""
-    quotas, hub = Quotas(clock=Clock(), random=lambda: 0.0), URL("https://registry-1.docker.io")
-    set_interest(Interest("team", 0.0))
-    quotas.note("docker.io", hub, ANONYMOUS.id, LOW)
-    set_interest(Interest("flood", 0.0))
-    for number in range(5000):
-        quotas.note("other", URL(f"https://host-{number}.example"), ANONYMOUS.id, LOW)
-    assert quotas.is_low(hub, ANONYMOUS.id)
+class Hub:
+    """Docker Hub, which allows a hundred requests in six hours, and the readings of what it says."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.quotas = Quotas(clock=self.clock, random=lambda: 0.0)
+        self.left = 100
+        self.state()
+
+    def state(self) -> None:
+        headers = {"RateLimit-Limit": f"100;w={SECONDS}", "RateLimit-Remaining": f"{self.left};w={SECONDS}"}
+        self.quotas.note("docker.io", *HUB, headers)
+
+    def ask(self, tenant: str, most: int = 1000) -> int:
+        """How many of the tenant's requests are sent, until one is not."""
+        for number in range(most):
+            if self.quotas.is_spared(*HUB, tenant):
+                return number
+            self.quotas.count(*HUB, tenant)
+            self.left -= 1
+            self.state()
+        return most
+
+
+def test_half_is_for_whoever_comes_first_and_the_rest_for_those_who_had_less() -> None:
+    """With one tenant, there might be another one; the last tenth is the nodes'."""
+    hub = Hub()
+    assert hub.ask("greedy") == 50
+    assert [hub.ask("shop"), hub.ask("team")] == [30, 10]
+    assert hub.left == 10
+    assert [hub.ask(tenant) for tenant in ("greedy", "shop", "team", "another")] == [0] * 4
+
+
+def test_lone_tenant_has_nine_tenths_of_half_and_more() -> None:
+    """Half is given without counting, so that a cluster of one tenant is not kept from most of its quota."""
+    hub = Hub()
+    assert hub.ask("only") == 50
+
+
+@pytest.mark.parametrize(("seconds", "sent"), [(SECONDS - 1, 0), (SECONDS, 1)])
+def test_window_that_has_passed_counts_for_nobody(seconds: float, sent: int) -> None:
+    """A new window begins with the next answer."""
+    hub = Hub()
+    hub.ask("greedy")
+    hub.clock.advance(seconds)
+    assert hub.ask("greedy", 1) == sent
