@@ -22,10 +22,10 @@ from extender.images.content import Content
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
+from extender.registry.image import RegistryImages
 from extender.registry.session import open_session
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
-from extender.service.client_source import ClientSource
 
 QUESTION = "What does it take to get to know images: one that many want at the same time, and many at once?"
 DELAY_SECONDS = 0.05
@@ -129,7 +129,7 @@ async def open_resolver(registry: FarRegistry) -> AsyncIterator[Resolver]:
             guard=guard,
         )
         resolver = Resolver(
-            ClientSource(client),
+            RegistryImages(client),
             size=100_000,
             tag_seconds=900,
             always_seconds=60,

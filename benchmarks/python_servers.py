@@ -28,6 +28,7 @@ from extender.cluster.nodes import WatchedNodes
 from extender.config.reading import load_config
 from extender.credentials.keyring import ANONYMOUS
 from extender.demo.registry import EmbeddedRegistry
+from extender.fetcher.sources import open_local_sources
 from extender.images.content import Content
 from extender.images.digest import digest_of, pack_digest
 from extender.images.manifest import Kind
@@ -120,7 +121,7 @@ async def serve_service(options: argparse.Namespace) -> None:
             settings = _settings(options, registry.host, f"sqlite:///{store}" if options.images else "memory:")
             config = load_config(None, [f"{path}={value}" for path, value in settings.items()])
             cluster_view = NoCluster(node_view(options.nodes))
-            async with open_service(config, cluster_view) as service:
+            async with open_service(config, cluster_view, open_local_sources) as service:
                 await all_loaded(options.images)
                 gc.collect()
                 _say(scheduler=service.scheduler_url, admission=service.admission_url, registry=registry.host)

@@ -27,11 +27,11 @@ from extender.logs import configure_logs
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
+from extender.registry.image import RegistryImages
 from extender.registry.session import open_session
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
-from extender.service.client_source import ClientSource
 from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
 from testbed.clock import Clock
@@ -131,7 +131,7 @@ class Simulation:
                 kept, clock=self.clock, wall_clock=self.clock, limits=PersistenceLimits(read_seconds=10.0)
             )
             resolver = Resolver(
-                ClientSource(await self._client()),
+                RegistryImages(await self._client()),
                 size=_SIZE,
                 tag_seconds=900,
                 always_seconds=60,

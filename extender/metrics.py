@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 REGISTRY = CollectorRegistry(auto_describe=True)
+_COUNTS: dict[str, Mapping[tuple[str, ...], "Count"]] = {}
 
 
 class Count:
@@ -67,6 +68,8 @@ class _Collector(Collector):
 def _register_counts(
     name: str, documentation: str, labels: Sequence[str], children: Mapping[tuple[str, ...], Count]
 ) -> None:
+    _COUNTS[name] = children
+
     def tell() -> Metric:
         family = CounterMetricFamily(name, documentation, labels=labels)
         for values, child in children.items():
@@ -81,6 +84,19 @@ def counter(name: str, documentation: str, label: str, values: tuple[str, ...]) 
     children = {value: Count() for value in values}
     _register_counts(name, documentation, [label], {(value,): child for value, child in children.items()})
     return children
+
+
+def sums() -> dict[tuple[str, ...], float]:
+    """Returns the sums of all `Count`s of this process, by the counter's name and the labels' values."""
+    return {(name, *values): child.value for name, children in _COUNTS.items() for values, child in children.items()}
+
+
+def add_sums(increments: Mapping[tuple[str, ...], float]) -> None:
+    """Adds what another process has counted. Ignores counters that this one does not have."""
+    for (name, *values), amount in increments.items():
+        child = _COUNTS.get(name, {}).get(tuple(values))
+        if child:
+            child.inc(amount)
 
 
 def counter_of(name: str, documentation: str, label: str, sums: Callable[[], Mapping[str, float]]) -> None:

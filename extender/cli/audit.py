@@ -22,6 +22,7 @@ from extender.cluster.client import ClusterClient, open_cluster
 from extender.config.reading import read_config
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
+from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
 from extender.kubernetes.audited_v1 import AuditedSpec
 from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, unread_containers
@@ -35,7 +36,7 @@ from extender.reports.workloads import ImageUse, UnreadableWorkload, Workload, W
 from extender.service.auditing import ClusterContents, ImageLookups, ReadCluster, read_cluster
 from extender.service.cluster_view import NoCluster
 from extender.service.policies import policy_of
-from extender.service.resolving import open_image_sources, open_pod_resolver_of
+from extender.service.resolving import fetcher_settings, open_pod_resolver_of
 
 _MOST_IMAGES = 100_000  # lines of a list
 
@@ -152,14 +153,14 @@ async def _audit(settings: Config, part: AuditedPart, kubeconfig: str, context: 
         else:
             contents = _read_images(part.images) if part.images else _read_files(part.manifests)
             cluster_view = NoCluster()
-        sources = await stack.enter_async_context(open_image_sources(settings))
+        sources = await stack.enter_async_context(open_local_sources(fetcher_settings(settings)))
         pod_resolver = await stack.enter_async_context(
             open_pod_resolver_of(sources, settings, cluster_view, head_first=False)
         )
         progress = stack.enter_context(_progress())
         task = progress.add_task("")
         lookups = ImageLookups(
-            pod_resolver, sources.client, lambda image: progress.update(task, advance=1, description=image)
+            pod_resolver, sources.registry.fetch_tags, lambda image: progress.update(task, advance=1, description=image)
         )
         stack.enter_context(_until_interrupted(lookups))
         progress.update(task, total=lookups.count(contents.workloads))

@@ -29,6 +29,7 @@ from extender.cluster.webhook_probe import ProbeOutcome, ProbeResult, probe_webh
 from extender.cluster.workloads import list_documents
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError, InvalidReference
+from extender.fetcher.sources import open_local_sources
 from extender.images.content import Cause, Failure
 from extender.images.reference import parse_reference
 from extender.kubernetes.pod_templates import KubernetesObject
@@ -331,7 +332,7 @@ class Examination:
                 CheckName.REGISTRIES, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may list pods"
             )
             return
-        async with open_pod_resolver(self._settings, UnwatchedCluster(client, {})) as pod_resolver:
+        async with open_pod_resolver(self._settings, UnwatchedCluster(client, {}), open_local_sources) as pod_resolver:
             found = await look_up([pod for _, pod in chosen.values()], pod_resolver)
         for (host, (image, _)), pod in zip(chosen.items(), found, strict=True):
             answer = pod.images.get(image)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from extender.config.tree import Config
+from extender.fetcher.sources import open_local_sources
 from extender.images.content import Content, Failure, content_of
 from extender.images.manifest import Image
 from extender.service.cluster_view import NoCluster
@@ -29,7 +30,7 @@ async def _look_up_all(references: Sequence[str], settings: Config) -> list[Imag
         TextColumn("Looking up"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
         console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
     )  # fmt: skip
-    async with open_pod_resolver(settings, NoCluster()) as pod_resolver:
+    async with open_pod_resolver(settings, NoCluster(), open_local_sources) as pod_resolver:
         with progress:
             task = progress.add_task("", total=len(references))
 

@@ -20,6 +20,7 @@ from extender.config.reading import read_config
 from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
 from extender.errors import ClusterError, ConfigError
+from extender.fetcher.sources import open_local_sources
 from extender.images.content import Failure
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
@@ -91,7 +92,9 @@ async def _report(namespace: str, settings: Config) -> RunningReport:
         nodes = await list_nodes(client)
         pods = await _list_pods(client, namespace)
         annotations = await _namespace_annotations(client, namespace)
-        async with open_pod_resolver(settings, UnwatchedCluster(client, annotations)) as pod_resolver:
+        async with open_pod_resolver(
+            settings, UnwatchedCluster(client, annotations), open_local_sources
+        ) as pod_resolver:
             counted = [pod for pod in pods if is_counted(pod, _overrides_of(pod, pod_resolver), pod_resolver.policy)]
             found = await look_up(counted, pod_resolver)
         return report_running(found, nodes, policy_of(settings).compatibility, settings.placement.level_label)

@@ -16,6 +16,7 @@ from extender.cluster.named_objects import (
 from extender.cluster.workloads import fetch_namespace_annotations, list_documents
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
+from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
 from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pod_of
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
@@ -149,7 +150,8 @@ async def explain_all(
             with contextlib.suppress(ClusterError):
                 annotations |= await fetch_namespace_annotations(client, namespace)
     annotations |= {each.namespace: each.defaults for each in subjects if each.defaults is not None}
-    async with open_pod_resolver(settings, UnwatchedCluster(client, annotations)) as pod_resolver:
+    view = UnwatchedCluster(client, annotations)
+    async with open_pod_resolver(settings, view, open_local_sources) as pod_resolver:
         explainer = PodExplainer(pod_resolver, admission_policy_of(settings))
         return [await _explain(each, explainer, nodes, settings, client) for each in subjects]
 

@@ -15,6 +15,7 @@ from extender.credential_sources import Source
 from extender.credentials.keyring import DockerConfigKeyring, JoinedKeyring, Keyring
 from extender.credentials.logins import InvalidLogins, Login, Logins, decode_docker_config
 from extender.credentials.programs import ProgramFailed, run_program
+from extender.credentials.provider_specs import AskedBy, HelpersSpec, asked_here
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderKeyring
 from extender.credentials.watched_keyring import WatchedKeyring
 from extender.errors import ConfigError
@@ -79,24 +80,27 @@ class CredentialHelpers:
         return ProvidedCredentials(_logins_in(answer, host, program), _KEEP_SECONDS)
 
 
-def load_docker_config(path: str, *, key: bytes, clock: Callable[[], float]) -> WatchedKeyring:
+def load_docker_config(
+    path: str, *, key: bytes, clock: Callable[[], float], asked_by: AskedBy = asked_here
+) -> WatchedKeyring:
     """Returns the keyring of the Docker configuration file at `path`, as `docker login` writes it.
 
-    Credentials of helpers come before those in `auths`.
+    Credentials of helpers come before those in `auths`. `asked_by` decides which process runs the helpers.
 
     Raises:
         ConfigError: the file cannot be read or is not a Docker configuration. The message names the path and the
             problem, and holds none of the file's secrets.
     """
-    file = _DockerConfigFile(path, key, clock)
+    file = _DockerConfigFile(path, key, clock, asked_by)
     return WatchedKeyring(WatchedFiles.of_setting(FileSetting.DOCKER_CONFIG, [path], file.load))
 
 
 class _DockerConfigFile:
     """Reads the file. What helpers have answered is kept as long as the file names the same helpers."""
 
-    def __init__(self, path: str, key: bytes, clock: Callable[[], float]) -> None:
+    def __init__(self, path: str, key: bytes, clock: Callable[[], float], asked_by: AskedBy) -> None:
         self._path = path
+        self._asked_by = asked_by
         self._key = key
         self._clock = clock
         self._named = _Helpers()
@@ -112,7 +116,8 @@ class _DockerConfigFile:
         except InvalidLogins as exc:
             raise ConfigError(f"registry.docker_config: {self._path}: {exc}") from exc
         if named != self._named:
-            provider = CredentialHelpers(named.cred_helpers, named.creds_store)
+            spec = HelpersSpec(named.cred_helpers, named.creds_store)
+            provider = self._asked_by(spec, CredentialHelpers(spec.helpers, spec.store))
             self._helpers = (
                 (ProviderKeyring(provider, key=self._key, clock=self._clock),) if named != _Helpers() else ()
             )

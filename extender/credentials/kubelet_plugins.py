@@ -13,6 +13,7 @@ from extender.credential_sources import Source
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.logins import Login, Pattern, parse_pattern
 from extender.credentials.programs import run_program
+from extender.credentials.provider_specs import AskedBy, PluginSpec, asked_here
 from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials, ProviderKeyring
 from extender.credentials.watched_keyring import WatchedKeyring
 from extender.durations import parse_seconds
@@ -76,16 +77,26 @@ class CredentialPlugin:
 
 
 def load_credential_plugins(
-    path: str, bin_dir: str, *, key: bytes, clock: Callable[[], float], timeout_seconds: float = TIMEOUT_SECONDS
+    path: str,
+    bin_dir: str,
+    *,
+    key: bytes,
+    clock: Callable[[], float],
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    asked_by: AskedBy = asked_here,
 ) -> WatchedKeyring:
     """Returns the keyring of the plugins in the file at `path`, in its order. The programs are in `bin_dir`.
+
+    `asked_by` decides which process runs them.
 
     Raises:
         ConfigError: the file cannot be read, or the kubelet would not start with it.
     """
 
     def keyring_of(plugin: CredentialProvider) -> Keyring:
-        return ProviderKeyring(CredentialPlugin(plugin, bin_dir, timeout_seconds=timeout_seconds), key=key, clock=clock)
+        spec = PluginSpec(plugin, bin_dir, timeout_seconds)
+        provider = asked_by(spec, CredentialPlugin(plugin, bin_dir, timeout_seconds=timeout_seconds))
+        return ProviderKeyring(provider, key=key, clock=clock)
 
     file = _PluginsFile(path, keyring_of)
     return WatchedKeyring(WatchedFiles.of_setting(FileSetting.CREDENTIAL_PROVIDERS, [path], file.load))

@@ -9,6 +9,7 @@ Drops standard error: it could contain anything, and many people read our log.
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -33,7 +34,8 @@ async def run_program(
 ) -> bytes:
     """Runs the program and returns its output.
 
-    Kills its process group at the end: when it has exited, when it times out, or when the caller is cancelled.
+    Kills its process group at the end: when it has exited, when it times out, or when the caller is cancelled. It stays
+    in our session, so that whoever ends us can end it too.
     `environment` is added to our own, as in the kubelet.
 
     Raises:
@@ -45,10 +47,11 @@ async def run_program(
         process = subprocess.Popen(  # noqa: ASYNC220, S603 - it takes a millisecond; the operator names the program
             [path, *arguments],
             bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env={**os.environ, **environment}, start_new_session=True,
+            env={**os.environ, **environment}, process_group=0,
         )  # fmt: skip
     except OSError as exc:
         raise CredentialsUnavailable(f"{name} cannot be started: {exc.strerror}") from None
+    _lift_data_limit(process.pid)
     try:
         async with asyncio.timeout(timeout_seconds):
             output = await _converse(process, question)
@@ -107,6 +110,13 @@ async def _wait(process: "subprocess.Popen[bytes]") -> int:
     while (status := process.poll()) is None:  # noqa: ASYNC110  # an exit is no event of the loop on all systems
         await asyncio.sleep(_LOOK_SECONDS)
     return status
+
+
+def _lift_data_limit(pid: int) -> None:
+    """Gives a program the memory that it would have without us, who may have less."""
+    with contextlib.suppress(AttributeError, OSError):  # only Linux has it
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.prlimit(pid, resource.RLIMIT_DATA, (hard, hard))
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:

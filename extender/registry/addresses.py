@@ -16,17 +16,10 @@ import structlog
 from aiohttp.abc import ResolveResult
 from yarl import URL
 
-from extender import metrics
 from extender.errors import AddressRefused, ConfigError
+from extender.registry_figures import REFUSED
 
 log = structlog.get_logger()
-
-_REFUSED = metrics.counter(
-    "multiarch_registry_refused_total",
-    "Requests not made to registries and token servers, by the rule that kept us from it.",
-    "rule",
-    ("allow", "deny", "address"),
-)
 
 Address = IPv4Address | IPv6Address
 
@@ -217,7 +210,7 @@ def inner_refusal(host: str) -> AddressRefused:
 
 
 def _refusal(rule: str, host: str, words: str) -> AddressRefused:
-    _REFUSED[rule].inc()
+    REFUSED[rule].inc()
     log.info("address.refused", registry=host, rule=rule)
     return AddressRefused(f"{host} {words}")
 

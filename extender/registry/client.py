@@ -114,7 +114,7 @@ class RegistryClient:
     async def fetch_manifest(
         self, reference: ImageReference, credential: Credential, tenant: str = ""
     ) -> FetchedManifest:
-        """Returns the manifest by digest, or by tag if the reference has no digest. `tenant` needs it; empty: the operator.
+        """Returns the manifest by digest, or by tag if the reference has none, for a tenant (empty: the operator).
 
         Its digest is the one asked for, or is computed from the body. The header is not trusted, since registries have
         sent wrong ones (google/go-containerregistry: pkg/v1/remote/descriptor.go).

@@ -57,7 +57,7 @@ class ManifestClient(Protocol):
     async def fetch_manifest(
         self, reference: ImageReference, credential: Credential, tenant: str = ""
     ) -> FetchedManifest:
-        """Returns the manifest that the tenant needs (empty: the operator), by digest if the reference has one, else by tag.
+        """Returns the manifest by digest if the reference has one, else by tag, for a tenant (empty: the operator).
 
         Raises:
             InvalidManifest: the bytes do not match the digest.

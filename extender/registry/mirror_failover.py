@@ -22,18 +22,10 @@ from extender.errors import (
     RegistryUnavailable,
 )
 from extender.images.reference import ImageReference
-from extender.metrics import counter
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
 from extender.registry.endpoint_breaker import EndpointBreakers
-
-MIRRORS = counter(
-    "multiarch_mirror_requests_total",
-    "Questions for a mirror, by what came of them; missing: it lacks it or denies it; resting: it has failed lately "
-    "and was not asked.",
-    "outcome",
-    ("answered", "missing", "failed", "resting"),
-)
+from extender.registry_figures import MIRRORS
 
 T = TypeVar("T")
 Ask = Callable[[Endpoint, Credential], Awaitable[T]]

@@ -11,19 +11,12 @@ from typing import NamedTuple
 import structlog
 
 from extender.errors import ConfigError
-from extender.metrics import counter
 from extender.registry.endpoint import Endpoint
 from extender.registry.hosts_toml import SETTING, HostsReader, MirrorHost, Stamp, stamp_of
+from extender.registry_figures import MIRROR_RELOADS
 from extender.watched_files import Reading, WatchedFiles
 
 log = structlog.get_logger()
-
-READS = counter(
-    "multiarch_mirrors_reloads_total",
-    "Changes of the files in registry.hosts_directory, by what became of them.",
-    "outcome",
-    ("loaded", "refused"),
-)
 
 _UPSTREAM_ONLY = (MirrorHost(),)
 
@@ -66,11 +59,11 @@ class HostsDirectory:
         return tuple(host.endpoint(domain, plain_http) for host in hosts)
 
     def _report_loaded(self, folders: _Folders) -> None:
-        READS["loaded"].inc()
+        MIRROR_RELOADS["loaded"].inc()
         log.info("mirrors.reloaded", registries=sorted(folders.hosts))
 
     def _report_refused(self, why: str) -> None:
-        READS["refused"].inc()
+        MIRROR_RELOADS["refused"].inc()
         log.warning("mirrors.refused", why=why)
 
     def _read(self) -> Reading[_Folders]:

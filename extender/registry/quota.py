@@ -15,31 +15,10 @@ from yarl import URL
 
 from extender.credentials.keyring import CredentialId
 from extender.errors import RegistryThrottled
-from extender.metrics import counter, gauge
+from extender.registry_figures import QUOTA_LIMIT, QUOTA_NAMES, QUOTA_REMAINING, WITHHELD
 from extender.tables import LruTable
 
 log = structlog.get_logger()
-
-# Docker Hub is the only registry known to state a quota. Others share a label, with the value stated last.
-_NAMES = ("docker.io", "other")
-LIMIT = gauge(
-    "multiarch_registry_quota_limit",
-    "Requests that the registry said it allows in its window, when it last said; 0: it has not said.",
-    "registry",
-    _NAMES,
-)
-REMAINING = gauge(
-    "multiarch_registry_quota_remaining",
-    "Requests that the registry said are left of them, when it last said; means nothing while the limit is 0.",
-    "registry",
-    _NAMES,
-)
-WITHHELD = counter(
-    "multiarch_registry_withheld_total",
-    "Manifests not asked for, so that the rest of the quota is there for nodes to pull with, or for other namespaces.",
-    "registry",
-    _NAMES,
-)
 
 _NUMBER = re.compile(r"\s*([0-9]{1,15})")
 _WINDOW = re.compile(r";\s*w\s*=\s*([0-9]{1,15})")
@@ -90,8 +69,8 @@ class Quotas:
         if before and reading.at - before.used_since < reading.window_seconds:
             reading.used_since, reading.used = before.used_since, before.used
         self._readings.put(key, reading)
-        LIMIT[_label(name)].set(reading.limit)
-        REMAINING[_label(name)].set(reading.remaining)
+        QUOTA_LIMIT[_label(name)].set(reading.limit)
+        QUOTA_REMAINING[_label(name)].set(reading.remaining)
         if reading.is_low and not (before and before.is_low):
             log.warning("quota.ran_low", registry=name, limit=reading.limit, remaining=reading.remaining)
 
@@ -145,4 +124,4 @@ class Quotas:
 
 
 def _label(name: str) -> str:
-    return name if name in _NAMES else "other"
+    return name if name in QUOTA_NAMES else "other"

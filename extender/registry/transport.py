@@ -19,10 +19,8 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from multidict import CIMultiDictProxy
-from prometheus_client import Gauge
 from yarl import URL
 
-from extender import metrics
 from extender.errors import (
     NameUnresolved,
     RegistryNotAsked,
@@ -32,16 +30,7 @@ from extender.errors import (
 )
 from extender.registry.capped_connection import AnswerTooLong
 from extender.registry.refusals import BODY_BYTES
-
-_CODES = ("2xx", "3xx", "401", "403", "404", "429", "4xx", "5xx", "error")
-_REQUESTS = metrics.counter(
-    "multiarch_registry_requests_total", "Requests to registries and token servers, by status code.", "code", _CODES
-)
-_THROTTLED = Gauge(
-    "multiarch_registry_throttled_seconds",
-    "Seconds until the registry that throttled us last may be asked again; 0 when none does.",
-    registry=metrics.REGISTRY,
-)
+from extender.registry_figures import CODES, REQUESTS, THROTTLED
 
 _CHUNK_BYTES = 65536
 _MAX_REDIRECTS = 5  # registry.k8s.io needs two; aiohttp's own limit is 10
@@ -133,9 +122,9 @@ async def send(
             else:
                 body, truncated = await _read_reason(response), False
     except (aiohttp.ClientError, OSError, ValueError) as exc:  # TimeoutError is an OSError, UnicodeError a ValueError
-        _REQUESTS["error"].inc()
+        REQUESTS["error"].inc()
         raise _fault(host, exc) from exc
-    _REQUESTS[_code_of(response.status)].inc()
+    REQUESTS[_code_of(response.status)].inc()
     return Response(url, response.status, response.headers, body, truncated)
 
 
@@ -181,7 +170,7 @@ async def deadline(host: str, timeout_seconds: float) -> AsyncIterator[None]:
         async with asyncio.timeout(timeout_seconds):
             yield
     except TimeoutError as exc:
-        _REQUESTS["error"].inc()
+        REQUESTS["error"].inc()
         raise RegistryUnavailable(f"{host} did not answer within {timeout_seconds:g} s") from exc
 
 
@@ -202,7 +191,7 @@ def throttled(answer: Response, wall_clock: Callable[[], float]) -> RegistryThro
     seconds = retry_after_seconds(answer.headers.get("Retry-After", ""), wall_clock())
     if seconds is not None:
         until = wall_clock() + seconds
-        _THROTTLED.set_function(lambda: max(0.0, until - wall_clock()))
+        THROTTLED.set_function(lambda: max(0.0, until - wall_clock()))
     return RegistryThrottled(f"{host_of(answer.url)} asks us to come back later (429)", seconds)
 
 
@@ -277,4 +266,4 @@ async def _read_reason(response: aiohttp.ClientResponse) -> bytes:
 
 def _code_of(status: int) -> str:
     exact, family = str(status), f"{status // 100}xx"
-    return exact if exact in _CODES else family if family in _CODES else "error"
+    return exact if exact in CODES else family if family in CODES else "error"

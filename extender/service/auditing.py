@@ -22,7 +22,7 @@ from extender.cluster.workloads import (
     list_nodes,
     list_objects,
 )
-from extender.credentials.keyring import JoinedKeyring, Keyring, sources_of
+from extender.credentials.keyring import Credential, JoinedKeyring, Keyring, sources_of
 from extender.errors import ExtenderError, InvalidReference, RegistryDenied, RegistryError
 from extender.images.content import Cause, Content, Failure
 from extender.images.platform import Compatibility, Platform, parse_platform, runs_on
@@ -33,7 +33,6 @@ from extender.kubernetes.core_v1 import LocalObjectReference, Pod, PodSpec
 from extender.kubernetes.meta_v1 import ObjectMeta
 from extender.outlets.pod_resolver import PodResolver
 from extender.placement.facts import PodImage
-from extender.registry.client import RegistryClient
 from extender.reports.audit import ImageEvidence
 from extender.reports.audit_report import NewerTag
 from extender.reports.workloads import UnreadableWorkload, Workload, WorkloadCollector
@@ -41,7 +40,7 @@ from extender.resolver.image_cache import ImageQuery
 from extender.service.cluster_view import NoCluster
 
 AT_ONCE = 64
-"""Lookups under way. Of these `registry.concurrency_per_host` are at one host; the others wait for their turns."""
+"""Lookups under way. Of these 16 are at one host; the others wait for their turns."""
 _WAIT_SECONDS = 120.0  # for one lookup: its turn at a host that 63 others want, and its requests
 _MOST_TAG_LOOKUPS = 12  # of one image: the newest tag, and a search among 2,000 others
 _INTERRUPTED = Failure(Cause.LOOKING_UP, "the audit was interrupted before it was looked up")
@@ -97,13 +96,16 @@ async def read_cluster(client: Getter, namespace: str = "") -> ClusterContents:
     return ClusterContents(workloads, nodes, namespaces, problems)
 
 
+FetchTags = Callable[[ImageReference, Credential], Awaitable[list[str]]]
+
+
 class ImageLookups:
     """Looks up the images of workloads side by side, until it is stopped."""
 
-    def __init__(self, pod_resolver: PodResolver, client: RegistryClient, on_done: Callable[[str], None]) -> None:
-        """`on_done` is called with an image's reference after its lookup."""
+    def __init__(self, pod_resolver: PodResolver, fetch_tags: FetchTags, on_done: Callable[[str], None]) -> None:
+        """`fetch_tags` returns the tags of a repository. `on_done` is called with each image looked up."""
         self._pod_resolver = pod_resolver
-        self._client = client
+        self._fetch_tags = fetch_tags
         self._on_done = on_done
         self._stopped = asyncio.Event()
         self._found: dict[tuple[object, ...], ImageEvidence] = {}
@@ -253,7 +255,7 @@ class ImageLookups:
         try:
             for credential in await keyring.load(reference):
                 with contextlib.suppress(RegistryDenied):
-                    return await self._client.fetch_tags(reference, credential)
+                    return await self._fetch_tags(reference, credential)
         except (RegistryError, ExtenderError) as exc:
             return Failure(Cause.UNAVAILABLE, str(exc))
         return failure

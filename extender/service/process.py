@@ -10,6 +10,7 @@ import structlog
 
 from extender import __version__
 from extender.config.tree import Config
+from extender.fetcher.client import open_fetcher
 from extender.metrics import gauge
 from extender.service.autoscalers import autoscaler_warnings
 from extender.service.background import in_background
@@ -21,7 +22,7 @@ from extender.service.gates import open_gates
 from extender.service.listeners import Listeners
 from extender.service.outlets import needs_pending_pods
 from extender.service.pod_starts import open_pod_starts
-from extender.service.resolving import open_pod_resolver
+from extender.service.resolving import OpenSources, fetcher_settings, open_pod_resolver_of
 from extender.service.self_managed import with_managed_files
 from extender.store.url import without_password
 
@@ -52,7 +53,7 @@ class Service(msgspec.Struct, frozen=True):
 
 
 @contextlib.asynccontextmanager
-async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterator[Service]:
+async def open_service(config: Config, cluster_view: ClusterView, open_sources: OpenSources) -> AsyncIterator[Service]:
     """The whole service, which answers until the context is left; leaving drains it within the grace period.
 
     Raises:
@@ -60,7 +61,8 @@ async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterat
     """
     BUILD_INFO[__version__].set(1)
     async with (
-        open_pod_resolver(config, cluster_view) as pod_resolver,
+        open_sources(fetcher_settings(config)) as sources,
+        open_pod_resolver_of(sources, config, cluster_view) as pod_resolver,
         cluster_view.watching(pod_resolver.warm if needs_pending_pods(config) else None),
         in_background(autoscaler_warnings(config, cluster_view), "autoscalers"),
         in_background(canaries(config, cluster_view), "canaries"),
@@ -71,6 +73,7 @@ async def open_service(config: Config, cluster_view: ClusterView) -> AsyncIterat
         listeners = Listeners(config)
         try:
             urls = await listeners.open(pod_resolver, cluster_view)
+            await sources.check()
             log.info("service.started", version=__version__, config=_shown(config))
             yield Service(urls)
         finally:
@@ -101,7 +104,7 @@ async def _serve(config: Config, opened: asyncio.Event, stop: asyncio.Event) -> 
     async with (
         open_cluster_view(config) as cluster_view,
         with_managed_files(config, cluster_view.client) as config_with_files,
-        open_service(config_with_files, cluster_view),
+        open_service(config_with_files, cluster_view, open_fetcher),
     ):
         opened.set()
         await stop.wait()

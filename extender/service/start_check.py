@@ -1,17 +1,19 @@
 """What would keep `serve` from starting: opens what it opens at its start, and closes it again."""
 
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from extender.config.tree import Config
 from extender.credentials.kubelet_plugins import plugin_programs
 from extender.errors import ConfigError
+from extender.fetcher.sources import open_local_sources
 from extender.service.cluster_view import open_cluster_view
 from extender.service.listeners import open_tls
 from extender.service.outlets import OUTLETS
-from extender.service.resolving import open_image_sources
+from extender.service.resolving import fetcher_settings, open_caches
 from extender.store.url import SQLITE, default_store_url
 
 
@@ -25,7 +27,7 @@ async def check_start(config: Config) -> list[str]:
         ConfigError: a file cannot be used, or there is no cluster; the message has a line for each.
     """
     problems = [*_problems_of_listeners(config)]
-    parts: tuple[AbstractAsyncContextManager[object], ...] = (open_image_sources(config), open_cluster_view(config))
+    parts: tuple[AbstractAsyncContextManager[object], ...] = (_open_sources(config), open_cluster_view(config))
     for part in parts:
         try:
             async with part:
@@ -35,6 +37,12 @@ async def check_start(config: Config) -> list[str]:
     if problems:
         raise ConfigError("\n".join(problems))
     return [*_missing_programs(config), *_unwritable_store(config)]
+
+
+@contextlib.asynccontextmanager
+async def _open_sources(config: Config) -> AsyncIterator[None]:
+    async with open_local_sources(fetcher_settings(config)) as sources, open_caches(config, sources):
+        yield
 
 
 def _missing_programs(config: Config) -> Iterator[str]:

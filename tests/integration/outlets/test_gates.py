@@ -15,6 +15,7 @@ from extender.cluster.leader_election import LeaderElection
 from extender.cluster.pods import PODS
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
+from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import GatedPod
 from extender.metrics import Count
@@ -182,7 +183,7 @@ async def controlled(
     async def sleep(seconds: float) -> None:
         await asyncio.sleep(seconds / SPEED)
 
-    async with open_pod_resolver(config, AnnotatedView(cluster.annotations)) as pod_resolver:
+    async with open_pod_resolver(config, AnnotatedView(cluster.annotations), open_local_sources) as pod_resolver:
         controller = GateController(
             client,
             pod_resolver,

@@ -10,9 +10,9 @@ from aiohttp import web
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.demo.images import build_index
 from extender.images.content import Answer, Cause, Content, Failure
+from extender.registry.image import RegistryImages
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
-from extender.service.client_source import ClientSource
 from testbed.clock import Clock
 from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import GuardedRegistry
@@ -34,7 +34,7 @@ async def registry() -> AsyncIterator[GuardedRegistry]:
 async def resolver(registry: GuardedRegistry, make_client: MakeClient, clock: Clock) -> AsyncIterator[Resolver]:
     """A resolver over a real client."""
     opened = Resolver(
-        ClientSource(make_client(registry.host)),
+        RegistryImages(make_client(registry.host)),
         size=100,
         tag_seconds=900,
         always_seconds=60,

@@ -22,11 +22,10 @@ from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
-from extender.registry.image import describe_image
+from extender.registry.image import RegistryImages, describe_image
 from extender.registry.mirrors import HostsDirectory
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
-from extender.service.client_source import ClientSource
 from testbed.clock import Clock
 from testbed.debian_registry import DebianRegistry
 from tests.integration.conftest import StartRegistry
@@ -500,7 +499,7 @@ async def resolve(clock: Clock) -> AsyncIterator[Callable[[RegistryClient], Reso
 
         def make(client: RegistryClient) -> Resolver:
             resolver = Resolver(
-                ClientSource(client),
+                RegistryImages(client),
                 size=100,
                 tag_seconds=900,
                 always_seconds=60,

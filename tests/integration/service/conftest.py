@@ -8,6 +8,7 @@ import pytest
 
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
+from extender.fetcher.sources import open_local_sources
 from extender.outlets.request_nodes import NodeView
 from extender.service.cluster_view import NoCluster
 from extender.service.process import open_service
@@ -45,7 +46,7 @@ async def running_service(*settings: str, plain_http: str = "", nodes: NodeView 
     config = load_config(None, [*_SETTINGS, *plain, *settings])
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
-        open_service(config, NoCluster(nodes)) as service,
+        open_service(config, NoCluster(nodes), open_local_sources) as service,
     ):
         yield Caller(session, service)
 

@@ -16,6 +16,7 @@ from extender.cluster.pods import PODS
 from extender.config.reading import load_config
 from extender.credentials.keyring import ANONYMOUS
 from extender.demo.registry import EmbeddedRegistry
+from extender.fetcher.sources import open_local_sources
 from extender.images.content import Content
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, parse_platform
@@ -272,7 +273,7 @@ async def test_a_tenant_that_moves_tags_all_the_time_fills_a_table_and_no_more(a
     one = frozenset({parse_platform(AMD64)})
     config = load_config(None, ["cache.url='memory:'", "admission.listen="])
     counted = Counted()
-    async with open_pod_resolver(config, NoCluster()) as pod_resolver:
+    async with open_pod_resolver(config, NoCluster(), open_local_sources) as pod_resolver:
         watch = DriftWatch(client, pod_resolver, nodes, events=None, check_seconds=0, clock=Clock())
         for _ in range(100):
             watch.note(moved("1", "shop", both, one))

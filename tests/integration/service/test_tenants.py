@@ -39,10 +39,10 @@ from extender.placement.planning import AdmissionPolicy
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.client import RegistryClient
+from extender.registry.image import RegistryImages
 from extender.registry.session import open_session
 from extender.resolver.image_cache import LOOKUPS, ImageQuery
 from extender.resolver.resolver import Resolver
-from extender.service.client_source import ClientSource
 from extender.service.policies import policy_of
 from extender.slots import UNAUTHENTICATED
 from testbed.clock import Clock
@@ -193,7 +193,7 @@ async def open_resolver(stack: AsyncExitStack, plain_http: str, clock: Clock) ->
         plain_http=frozenset({plain_http}),
     )
     resolver = Resolver(
-        ClientSource(client),
+        RegistryImages(client),
         size=1000,
         tag_seconds=900,
         always_seconds=60,

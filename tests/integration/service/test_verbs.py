@@ -11,6 +11,7 @@ from aiohttp import web
 from extender.cluster.nodes import WatchedNodes
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
+from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.outlets.scheduler import SchedulerVerbs
@@ -530,7 +531,7 @@ async def test_pending_ends(images: EmbeddedRegistry) -> None:
     clock = Clock(0.0)
     body = msgspec.json.encode(with_nodes(pod(f"{images.host}/missing:1")))
     other = msgspec.json.encode(with_nodes(pod(f"{images.host}/missing:1", uid="uid-2")))
-    async with open_pod_resolver(config, NoCluster()) as pod_resolver:
+    async with open_pod_resolver(config, NoCluster(), open_local_sources) as pod_resolver:
         verbs = SchedulerVerbs(
             pod_resolver,
             nodes=None,

@@ -16,6 +16,7 @@ from extender.cluster.nodes import NODES
 from extender.cluster.pods import PODS
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
+from extender.fetcher.sources import open_local_sources
 from extender.outlets.pod_resolver import PodQuestion
 from extender.placement.annotations import Overrides
 from extender.placement.facts import PodImage
@@ -67,7 +68,7 @@ async def service_in(
     async with (
         aiohttp.ClientSession() as session,
         open_cluster_view(config) as cluster_view,
-        open_service(config, cluster_view) as service,
+        open_service(config, cluster_view, open_local_sources) as service,
     ):
         yield Caller(session, service)
 
@@ -185,7 +186,7 @@ async def test_an_image_that_stays_unknown_has_nobody_looked_at_for_long(tmp_pat
         settings = ["admission.listen=", f"registry.plain_http={hosts}", f"registry.allow={hosts}"]
         config = load_config(None, [*settings, f"cache.url=sqlite:///{tmp_path}/images.sqlite"])
         registry.add_manifest("app", "1", AMD64)
-        async with open_pod_resolver(config, Watched()) as pod_resolver:
+        async with open_pod_resolver(config, Watched(), open_local_sources) as pod_resolver:
             for image, wait_seconds, looked in [
                 (f"{registry.host}/app:1", 5, 0),
                 (f"{registry.host}/app:1", 0, 0),

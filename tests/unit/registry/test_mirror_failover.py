@@ -22,7 +22,8 @@ from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
 from extender.registry.endpoint_breaker import EndpointBreakers
-from extender.registry.mirror_failover import MIRRORS, MirrorFailover
+from extender.registry.mirror_failover import MirrorFailover
+from extender.registry_figures import MIRRORS
 from testbed.clock import Clock
 
 APP = parse_reference("up.example/team/app:1")

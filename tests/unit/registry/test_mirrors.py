@@ -10,7 +10,8 @@ from yarl import URL
 
 from extender.errors import ConfigError, RegistryUnavailable
 from extender.registry.endpoint import Capability, Endpoint
-from extender.registry.mirrors import READS, HostsDirectory
+from extender.registry.mirrors import HostsDirectory
+from extender.registry_figures import MIRROR_RELOADS
 
 Write = Callable[[str, str], Path]
 HUB = "https://registry-1.docker.io/v2"
@@ -310,7 +311,7 @@ def test_changed_file_is_read_again(write: Write) -> None:
     """A new file, a changed one, and one taken away; nothing is read while nothing changes."""
     folder = write("quay.io", 'server = "https://one.example"')
     directory = HostsDirectory(str(folder))
-    before = READS["loaded"].value
+    before = MIRROR_RELOADS["loaded"].value
     assert not directory.files.reload_if_changed()
     write("quay.io", 'server = "https://another.example"')
     assert directory.files.reload_if_changed()
@@ -322,7 +323,7 @@ def test_changed_file_is_read_again(write: Write) -> None:
     assert directory.files.reload_if_changed()
     assert roots(directory.endpoints_for("quay.io")) == ["https://quay.io/v2"]
     assert not directory.files.reload_if_changed()
-    assert READS["loaded"].value == before + 3
+    assert MIRROR_RELOADS["loaded"].value == before + 3
 
 
 def test_authority_elsewhere_that_changes_is_read_again(write: Write, certificates: Path) -> None:
@@ -354,12 +355,12 @@ def test_file_that_breaks_keeps_what_was_read_before(write: Write, certificates:
     """A warning, no outage; the mended file counts at once, even if what was mended is elsewhere."""
     folder = write("quay.io", 'server = "https://one.example"')
     directory = HostsDirectory(str(folder))
-    before = READS["refused"].value
+    before = MIRROR_RELOADS["refused"].value
     write("quay.io", f'server = "https://two.example"\nca = "{certificates}/later.pem"')
     assert not directory.files.reload_if_changed()
     assert not directory.files.reload_if_changed()
     assert roots(directory.endpoints_for("quay.io")) == ["https://one.example/v2"]
-    assert READS["refused"].value == before + 1
+    assert MIRROR_RELOADS["refused"].value == before + 1
     AUTHORITY.cert_pem.write_to_path(str(certificates / "later.pem"))
     assert directory.files.reload_if_changed()
     assert roots(directory.endpoints_for("quay.io")) == ["https://two.example/v2"]

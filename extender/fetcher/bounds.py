@@ -1,0 +1,59 @@
+"""The bounds within which a fetcher is: of its memory, of its share of the processor, and of what it leaves behind.
+
+The kernel holds them where it can. Nothing here frees anything: over a bound the process ends, and another begins.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+import threading
+import time
+from pathlib import Path
+
+OVER_MEMORY = 70
+"""The exit status of a fetcher that became too large."""
+
+_WATCH_SECONDS = 0.05
+_NICE = 5
+_STACK_BYTES = 256 << 10  # of a thread; the kernel counts stacks whole in RLIMIT_DATA
+# Besides what is resident: stacks of threads, and what the allocator has mapped and not used.
+_MAPPED_BYTES = 192 << 20
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_OWN_MEMORY = Path("/proc/self/statm")
+
+
+def stay_within(most_bytes: int) -> None:
+    """Bounds this process from now on: it ends by itself when more than `most_bytes` are resident."""
+    threading.stack_size(_STACK_BYTES)
+    os.nice(_NICE)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    with contextlib.suppress(ValueError, OSError):  # a limit that is lower already
+        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes + _MAPPED_BYTES, hard))
+    threading.Thread(target=_watch, args=(most_bytes,), daemon=True).start()
+
+
+def resident_bytes() -> int:
+    """Returns how much memory of this process is resident; 0 where the system does not tell."""
+    try:
+        return int(_OWN_MEMORY.read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _watch(most_bytes: int) -> None:
+    while resident_bytes() <= most_bytes:
+        time.sleep(_WATCH_SECONDS)
+    os._exit(OVER_MEMORY)
+
+
+def kill_session(leader: int) -> None:
+    """Kills all processes of a session but the caller's own: a fetcher, and the programs that it has started.
+
+    Goes through all processes that the system shows. Until the leader is waited for, no other has its number.
+    """
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            if int(fields[3]) == leader and int(entry.name) != os.getpid():
+                os.kill(int(entry.name), signal.SIGKILL)

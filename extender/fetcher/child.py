@@ -1,0 +1,225 @@
+"""One fetcher as the service has it: the process, the questions that it has not answered, and when it is ended.
+
+It is ended when it does not answer a ping, when it says what no honest fetcher says, and when its socket ends. Then
+all that it was asked fails with `FetcherEnded`.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import NamedTuple
+
+import msgspec
+
+from extender.errors import ConfigError
+from extender.fetcher.bounds import OVER_MEMORY, kill_session
+from extender.fetcher.channel import Channel
+from extender.fetcher.messages import (
+    Describe,
+    Ping,
+    Pong,
+    ProtocolError,
+    Provide,
+    Question,
+    Ready,
+    Refused,
+    StateDigest,
+    ToQuestion,
+    answers,
+    decode_from_fetcher,
+)
+from extender.fetcher.settings import FetcherSettings
+from extender.metrics import add_sums, gauge
+from extender.registry_figures import set_gauges
+
+MAIN, SECOND = "main", "second"
+RESIDENT = gauge(
+    "multiarch_fetcher_resident_bytes",
+    "Memory of the processes that ask registries; 0 while there is none.",
+    "process",
+    (MAIN, SECOND),
+)
+
+_START_SECONDS = 20.0
+_PING_SECONDS, _PONG_SECONDS = 1.0, 4.0
+_REAP_SECONDS = 0.005
+# The C library waits this long for a name server, so that a zone that hangs holds a thread no longer than a lookup. One
+# arena keeps what threads free in reach of the others.
+_ENVIRONMENT = {"RES_OPTIONS": "timeout:2 attempts:2", "MALLOC_ARENA_MAX": "2"}
+
+
+class FetcherEnded(Exception):
+    """The fetcher has ended before it answered. `is_over`: because it became too large, by its own account."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.is_over = cause == "over"
+
+
+class _Pending(NamedTuple):
+    question: Question
+    answer: "asyncio.Future[ToQuestion]"
+
+
+class FetcherChild:
+    """A fetcher's process. `cause` is why it has ended, empty before that."""
+
+    def __init__(self, settings: FetcherSettings, name: str) -> None:
+        """`name` is MAIN or SECOND."""
+        self._settings = settings
+        self._name = name
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, _Pending] = {}
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pinging: asyncio.Task[None] | None = None
+        self._socket_ended = asyncio.Event()
+        self._finishing: asyncio.Task[None] | None = None
+        self.cause = ""
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        assert self._process is not None  # noqa: S101 - it has been started
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it can be asked nothing any more."""
+        return self._socket_ended.is_set() or self.cause != ""
+
+    async def start(self) -> None:
+        """Returns when questions can be asked.
+
+        Raises:
+            OSError: the program cannot be started.
+            ConfigError: its settings cannot be used.
+            FetcherEnded: it ended.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - it takes a millisecond; our own program
+                    [sys.executable, "-m", "extender.fetcher", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+                    env={**_ENVIRONMENT, **os.environ}, start_new_session=True,
+                )  # fmt: skip
+            except OSError:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        self._finishing = asyncio.create_task(self._finish(self._process))
+        self._channel = await Channel.over(ours, self._receive, self._note_end)
+        self._channel.send(self._settings)
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await asyncio.shield(self._ready)
+        except TimeoutError:
+            self.kill("silent")
+            raise FetcherEnded(self.cause) from None
+        self._pinging = asyncio.create_task(self._ping())
+
+    async def ask(self, question: StateDigest | Describe | Provide | Ping) -> ToQuestion:
+        """Returns the answer.
+
+        Raises:
+            FetcherEnded: there will be none.
+            ProtocolError: the question is too long to be sent.
+        """
+        if self._channel is None or self.has_ended:
+            raise FetcherEnded(self.cause)
+        number = next(self._numbers)
+        asked = msgspec.structs.replace(question, id=number)
+        answer: asyncio.Future[ToQuestion] = asyncio.get_running_loop().create_future()
+        self._channel.send(asked)
+        self._pending[number] = _Pending(asked, answer)  # until it is answered, whether or not somebody still waits
+        return await answer
+
+    async def wait_end(self) -> None:
+        """Returns when the process has ended, with all that it has started; `cause` then says why."""
+        if self._finishing:
+            await asyncio.shield(self._finishing)
+
+    async def end(self) -> None:
+        """Ends the process."""
+        self.kill("ended")
+        await self.wait_end()
+
+    def kill(self, cause: str) -> None:
+        """Ends the process now."""
+        self.cause = self.cause or cause
+        if self._process and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _receive(self, message: bytes) -> None:
+        answer = decode_from_fetcher(message)
+        if isinstance(answer, (Ready, Refused)):
+            self._conclude_start(answer)
+            return
+        pending = self._pending.pop(answer.id, None)
+        if pending is None or not answers(pending.question, answer):
+            raise ProtocolError("an answer to no question")
+        if isinstance(answer, Pong):
+            add_sums(answer.counted)
+            set_gauges(answer.gauges)
+            RESIDENT[self._name].set(answer.resident_bytes)
+        if not pending.answer.done():
+            pending.answer.set_result(answer)
+
+    def _conclude_start(self, answer: Ready | Refused) -> None:
+        if self._ready.done():
+            raise ProtocolError("a start that has been concluded")
+        if isinstance(answer, Ready):
+            self._ready.set_result(None)
+        else:
+            self.cause = "refused"
+            self._ready.set_exception(ConfigError(answer.why))
+
+    def _note_end(self) -> None:
+        if self._channel and self._channel.is_garbled:
+            self.cause = self.cause or "garbled"
+        if not self._ready.done():
+            self._ready.set_exception(FetcherEnded(self.cause))
+            self._ready.exception()  # which is no news if nobody waits
+        self._socket_ended.set()
+
+    async def _finish(self, process: "subprocess.Popen[bytes]") -> None:
+        """Waits for the end, has nothing of the process left, and fails what it was asked."""
+        await self._socket_ended.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await asyncio.to_thread(kill_session, process.pid)
+        while process.poll() is None:  # noqa: ASYNC110 - an exit is no event of the loop on all systems
+            await asyncio.sleep(_REAP_SECONDS)
+        self.cause = self.cause or ("over" if process.returncode == OVER_MEMORY else "ended")
+        if self._pinging:
+            self._pinging.cancel()
+            await asyncio.gather(self._pinging, return_exceptions=True)
+        RESIDENT[self._name].set(0)
+        pending, self._pending = self._pending, {}
+        for each in pending.values():
+            if not each.answer.done():
+                each.answer.set_exception(FetcherEnded(self.cause))
+
+    async def _ping(self) -> None:
+        """Asks once a second how the process is, and ends it if it does not say."""
+        while True:
+            asked = asyncio.ensure_future(self.ask(Ping()))
+            try:
+                await asyncio.wait([asked], timeout=_PONG_SECONDS)
+                if not asked.done():
+                    self.kill("silent")
+                    return
+                asked.result()
+            except FetcherEnded:
+                return
+            finally:
+                asked.cancel()
+            await asyncio.sleep(_PING_SECONDS)

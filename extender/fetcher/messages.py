@@ -1,0 +1,285 @@
+"""What the service and its fetcher say to each other, and what the service believes of it.
+
+Each message is msgpack behind its length. Whatever is malformed, too long, or larger than an honest answer is a
+`ProtocolError`. Opens nothing and sends nothing.
+"""
+
+import math
+import struct
+from collections.abc import Iterator
+
+import msgspec
+
+from extender.credentials.keyring import Credential
+from extender.credentials.provider_specs import ProviderSpec
+from extender.credentials.providers import CredentialsUnavailable, ProvidedCredentials
+from extender.errors import (
+    AddressRefused,
+    ExtenderError,
+    InvalidManifest,
+    ManifestNotFound,
+    NameUnresolved,
+    RegistryDenied,
+    RegistryError,
+    RegistryFailed,
+    RegistryNotAsked,
+    RegistryRefusedImage,
+    RegistryThrottled,
+    RegistryUnavailable,
+    RegistryUnreachable,
+    UnsupportedManifest,
+)
+from extender.fetcher.settings import FetcherSettings
+from extender.images.digest import is_digest
+from extender.images.manifest import Image, PlatformEntry
+from extender.images.platform import InvalidPlatform, platform_of
+from extender.images.reference import ImageReference
+
+MOST_BYTES = 2 << 20
+"""Of a message: twice what a credential provider's answer may have."""
+
+_LENGTH = struct.Struct(">I")
+# What `registry.image` keeps of an image, in the terms of `images.manifest`; here it is checked.
+_MOST_ENTRIES, _MOST_SKIPPED, _MOST_TYPE, _MOST_WHY = 64, 65, 255, 512
+_MOST_TEXT, _MOST_RETRY_SECONDS = 1024, 86_400.0
+
+
+class ProtocolError(Exception):
+    """A message that an honest fetcher does not send."""
+
+
+class StateDigest(msgspec.Struct, frozen=True, tag="state", kw_only=True):
+    """Which digest does the registry state for the reference?"""
+
+    id: int = 0
+    seconds: float = 0.0
+    tenant: str
+    reference: ImageReference
+    credential: Credential
+
+
+class Describe(msgspec.Struct, frozen=True, tag="describe", kw_only=True):
+    """What do the bytes behind the reference say?"""
+
+    id: int = 0
+    seconds: float = 0.0
+    tenant: str
+    reference: ImageReference
+    credential: Credential
+
+
+class Provide(msgspec.Struct, frozen=True, tag="provide", kw_only=True):
+    """Which logins has the provider for the repository?"""
+
+    id: int = 0
+    seconds: float = 0.0
+    provider: ProviderSpec
+    repository: str
+
+
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Are you well, and what have you counted since the last time?"""
+
+    id: int = 0
+
+
+Question = StateDigest | Describe | Provide | Ping
+ToFetcher = FetcherSettings | Question
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The settings can be used."""
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """The settings cannot be used: the text of a ConfigError."""
+
+    why: str
+
+
+class DigestStated(msgspec.Struct, frozen=True, tag="stated"):
+    """The answer to `StateDigest`; None: describe it instead."""
+
+    id: int
+    digest: str | None
+
+
+class Described(msgspec.Struct, frozen=True, tag="described"):
+    """The answer to `Describe`."""
+
+    id: int
+    image: Image
+
+
+class Provided(msgspec.Struct, frozen=True, tag="provided"):
+    """The answer to `Provide`."""
+
+    id: int
+    credentials: ProvidedCredentials
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The answer to any question but `Ping`: an error of the class `kind`, with what that class has."""
+
+    id: int
+    kind: str
+    text: str
+    host_is_well: bool = False
+    retry_after_seconds: float | None = None
+    status: int = 0
+    said: str = ""
+
+
+class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """The answer to `Ping`: what was counted since the last one, gauges, and the memory in use."""
+
+    id: int
+    counted: dict[tuple[str, ...], float]
+    gauges: dict[tuple[str, str], float]
+    resident_bytes: int
+
+
+ToQuestion = DigestStated | Described | Provided | Failed | Pong
+FromFetcher = Ready | Refused | ToQuestion
+
+_ANSWERS: dict[type[Question], tuple[type[ToQuestion], ...]] = {
+    StateDigest: (DigestStated, Failed),
+    Describe: (Described, Failed),
+    Provide: (Provided, Failed),
+    Ping: (Pong,),
+}
+_ERRORS: dict[str, type[ExtenderError]] = {
+    error.__name__: error
+    for error in (
+        AddressRefused, CredentialsUnavailable, InvalidManifest, ManifestNotFound, NameUnresolved, RegistryDenied,
+        RegistryFailed, RegistryNotAsked, RegistryRefusedImage, RegistryThrottled, RegistryUnavailable,
+        RegistryUnreachable, UnsupportedManifest,
+    )
+}  # fmt: skip
+
+_ENCODER = msgspec.msgpack.Encoder()
+_TO_FETCHER = msgspec.msgpack.Decoder(ToFetcher)
+_FROM_FETCHER = msgspec.msgpack.Decoder(FromFetcher)
+
+
+class Unframer:
+    """Takes the messages out of a stream of bytes."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yields the messages that are complete with `data`. Raises ProtocolError at one that is too long."""
+        self._received += data
+        while len(self._received) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._received)
+            if length > MOST_BYTES:
+                raise ProtocolError("a message is too long")
+            end = _LENGTH.size + length
+            if len(self._received) < end:
+                return
+            message = bytes(self._received[_LENGTH.size : end])
+            del self._received[:end]
+            yield message
+
+
+def frame(message: ToFetcher | FromFetcher) -> bytes:
+    """Returns the message as it is sent. Raises ProtocolError if it is too long."""
+    encoded = _ENCODER.encode(message)
+    if len(encoded) > MOST_BYTES:
+        raise ProtocolError("a message is too long")
+    return _LENGTH.pack(len(encoded)) + encoded
+
+
+def decode_to_fetcher(message: bytes) -> ToFetcher:
+    """Returns what the service says. Raises ProtocolError."""
+    try:
+        question: ToFetcher = _TO_FETCHER.decode(message)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise ProtocolError("a message cannot be read") from exc
+    return question
+
+
+def decode_from_fetcher(message: bytes) -> FromFetcher:
+    """Returns what the fetcher says, after checks that it is no more than an honest one says. Raises ProtocolError."""
+    try:
+        answer: FromFetcher = _FROM_FETCHER.decode(message)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise ProtocolError("a message cannot be read") from exc
+    match answer:
+        case DigestStated(digest=str(digest)):
+            _require(is_digest(digest))
+        case Described():
+            return Described(answer.id, _checked(answer.image))
+        case Failed():
+            error_of(answer)
+        case Pong():
+            _require(all(math.isfinite(value) and value >= 0 for value in answer.counted.values()))
+            _require(all(map(math.isfinite, answer.gauges.values())))
+    return answer
+
+
+def answers(question: Question, answer: ToQuestion) -> bool:
+    """Whether the answer is of a kind that the question may get."""
+    return isinstance(answer, _ANSWERS[type(question)])
+
+
+def failure_of(error: ExtenderError, question_id: int) -> Failed:
+    """Returns the error as a message: one that `error_of` makes the same error of."""
+    kind = type(error)
+    return Failed(
+        question_id,
+        kind.__name__ if kind.__name__ in _ERRORS else RegistryUnavailable.__name__,
+        str(error)[:_MOST_TEXT],
+        host_is_well=getattr(error, "host_is_well", False),
+        retry_after_seconds=getattr(error, "retry_after_seconds", None),
+        status=getattr(error, "status", 0),
+        said=getattr(error, "said", ""),
+    )
+
+
+def error_of(failed: Failed) -> ExtenderError:
+    """Returns the error that the fetcher has met. Raises ProtocolError if there is none like it."""
+    kind, wait = _ERRORS.get(failed.kind), failed.retry_after_seconds
+    _require(kind is not None and len(failed.text) <= _MOST_TEXT and len(failed.said) <= _MOST_TEXT)
+    _require(wait is None or 0 <= wait <= _MOST_RETRY_SECONDS)
+    error: ExtenderError
+    if kind is RegistryRefusedImage:
+        _require(400 <= failed.status < 500)
+        error = RegistryRefusedImage(failed.text, failed.status, failed.said)
+    elif kind is RegistryThrottled:
+        error = RegistryThrottled(failed.text, wait)
+    else:
+        assert kind is not None  # noqa: S101 - as required above
+        error = kind(failed.text)
+    if isinstance(error, RegistryError):
+        error.host_is_well = failed.host_is_well
+    return error
+
+
+def _checked(image: Image) -> Image:
+    """Returns the image with its platforms as `images.platform` makes them."""
+    _require(is_digest(image.digest) and len(image.media_type) <= _MOST_TYPE)
+    _require(len(image.entries) <= _MOST_ENTRIES and len(image.skipped) <= _MOST_SKIPPED)
+    _require(all(len(part.why) <= _MOST_WHY and part.digest in ("", *_valid(part.digest)) for part in image.skipped))
+    return msgspec.structs.replace(image, entries=tuple(map(_checked_entry, image.entries)))
+
+
+def _checked_entry(entry: PlatformEntry) -> PlatformEntry:
+    _require(is_digest(entry.digest) and 0 <= entry.size_bytes < 2**63)
+    stated = entry.platform
+    try:
+        platform = platform_of(stated.os, stated.architecture, stated.variant)
+    except InvalidPlatform as exc:
+        raise ProtocolError("a platform is none") from exc
+    _require(platform == stated)
+    return PlatformEntry(platform, entry.digest, entry.size_bytes)
+
+
+def _valid(digest: str) -> tuple[str, ...]:
+    return (digest,) if is_digest(digest) else ()
+
+
+def _require(holds: bool) -> None:
+    if not holds:
+        raise ProtocolError("a message says what no honest one says")

@@ -1,0 +1,155 @@
+"""The fetcher's process: answers the service's questions until the service ends, or one of the bounds is reached.
+
+It has asyncio's own event loop, since uvloop resolves names in four threads. It ends by `os._exit` always, so that a
+thread that waits for a name server holds nothing up.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn
+
+import structlog
+
+from extender.errors import ConfigError, ExtenderError, RegistryNotAsked, RegistryUnavailable
+from extender.fetcher.bounds import OVER_MEMORY, kill_session, resident_bytes, stay_within
+from extender.fetcher.channel import Channel
+from extender.fetcher.messages import (
+    Describe,
+    Described,
+    DigestStated,
+    Ping,
+    Pong,
+    ProtocolError,
+    Provide,
+    Provided,
+    Ready,
+    Refused,
+    StateDigest,
+    ToQuestion,
+    decode_to_fetcher,
+    failure_of,
+)
+from extender.fetcher.settings import FetcherSettings
+from extender.fetcher.sources import LocalSources, open_local_sources
+from extender.logs import configure_logs
+from extender.metrics import sums
+from extender.registry_figures import gauge_values
+
+log = structlog.get_logger()
+
+# One for each lookup that the service has under way; a name server that hangs holds a thread for four seconds.
+_THREADS = 320
+_MOST_QUESTIONS = 1024  # a service asks for a quarter of it
+
+
+def run(descriptor: int) -> NoReturn:
+    """Serves the other end of the socket `descriptor`, and ends the process."""
+    try:
+        asyncio.run(_serve(socket.socket(fileno=descriptor)))
+    except MemoryError:
+        os._exit(OVER_MEMORY)
+    finally:
+        _end(1)
+
+
+async def _serve(end: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(_THREADS))
+    loop.set_exception_handler(_end_without_memory)
+    async with contextlib.AsyncExitStack() as stack:
+        server = _Server(stack)
+        server.channel = await Channel.over(end, server.receive, lambda: _end(0))
+        await asyncio.Event().wait()
+
+
+def _end(status: int) -> NoReturn:
+    """Ends the process, and the programs that it has started."""
+    kill_session(os.getpid())
+    os._exit(status)
+
+
+def _end_without_memory(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+    if isinstance(context.get("exception"), MemoryError):
+        os._exit(OVER_MEMORY)
+    loop.default_exception_handler(dict(context))
+
+
+class _Server:
+    """Answers each question in a task of its own. The first message has the settings."""
+
+    channel: Channel
+
+    def __init__(self, stack: contextlib.AsyncExitStack) -> None:
+        """`stack` closes what is opened for the settings."""
+        self._stack = stack
+        self._sources: LocalSources | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._told: dict[tuple[str, ...], float] = {}
+
+    def receive(self, message: bytes) -> None:
+        """Begins to do what a message says. Raises ProtocolError."""
+        match decode_to_fetcher(message):
+            case Ping(id=number):
+                self.channel.send(self._pong(number))
+            case FetcherSettings() as settings:
+                self._begin(self._open(settings))
+            case question:
+                self._begin(self._answer(question))
+
+    def _begin(self, work: Any) -> None:  # noqa: ANN401 - a coroutine
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open(self, settings: FetcherSettings) -> None:
+        configure_logs(settings.log_level, settings.log_format)
+        if settings.resident_bytes:
+            stay_within(settings.resident_bytes)
+        try:
+            self._sources = await self._stack.enter_async_context(open_local_sources(settings))
+        except ConfigError as exc:
+            self.channel.send(Refused(str(exc)))
+            self.channel.close()
+        else:
+            self.channel.send(Ready())
+
+    async def _answer(self, question: StateDigest | Describe | Provide) -> None:
+        try:
+            answer = await self._find(question)
+            self.channel.send(answer)
+        except MemoryError:
+            os._exit(OVER_MEMORY)
+        except ExtenderError as exc:
+            self.channel.send(failure_of(exc, question.id))
+        except ProtocolError:
+            self.channel.send(failure_of(RegistryUnavailable("the answer is too long"), question.id))
+        except Exception:  # a defect of ours must not leave the question without an answer
+            log.exception("fetcher.crashed", question=type(question).__name__)
+            self.channel.send(failure_of(RegistryUnavailable("asking for it failed"), question.id))
+
+    async def _find(self, question: StateDigest | Describe | Provide) -> ToQuestion:
+        if self._sources is None or len(self._tasks) > _MOST_QUESTIONS:
+            raise RegistryNotAsked("the fetcher has too much to do")
+        match question:
+            case StateDigest(id=number, reference=reference, credential=credential):
+                digest = await self._sources.state_digest(
+                    reference, credential, tenant=question.tenant, seconds=question.seconds
+                )
+                return DigestStated(number, digest)
+            case Describe(id=number, reference=reference, credential=credential):
+                image = await self._sources.describe(
+                    reference, credential, tenant=question.tenant, seconds=question.seconds
+                )
+                return Described(number, image)
+            case Provide(id=number):
+                return Provided(number, await self._sources.provide(question.provider, question.repository))
+
+    def _pong(self, number: int) -> Pong:
+        """Returns the answer to a ping, with what was counted since the last one."""
+        before, self._told = self._told, sums()
+        counted = {key: value - before.get(key, 0.0) for key, value in self._told.items()}
+        return Pong(number, {key: value for key, value in counted.items() if value}, gauge_values(), resident_bytes())

@@ -1,0 +1,117 @@
+"""Opens what asks registries and credential providers: in the fetcher, and in the process of a command.
+
+The service has the same from `client`, and nothing of it in its own process.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator
+
+import aiohttp
+
+from extender.credentials.cloud_api import CloudAccess
+from extender.credentials.keyring import Credential
+from extender.credentials.operator_keyring import open_operator_keyring, provider_of
+from extender.credentials.provider_specs import ProviderSpec
+from extender.credentials.providers import LoginProvider, ProvidedCredentials
+from extender.fetcher.settings import FetcherSettings
+from extender.images.manifest import Image
+from extender.images.reference import ImageReference
+from extender.registry.addresses import AddressGuard
+from extender.registry.auth import Authenticator
+from extender.registry.client import RegistryClient
+from extender.registry.image import RegistryImages
+from extender.registry.mirror_failover import MirrorCredentials, nobody
+from extender.registry.mirrors import HostsDirectory
+from extender.registry.session import RegistryTrust, open_session
+from extender.watched_files import FileWatcher
+
+FILE_CHECK_SECONDS = 5.0
+"""How often files with authorities, mirrors and credentials are checked for changes."""
+
+
+class LocalSources:
+    """Asks registries and providers in this process. `registry` is the client, for what the service does not ask."""
+
+    def __init__(self, registry: RegistryClient, access: CloudAccess) -> None:
+        self.registry = registry
+        self._images = RegistryImages(registry)
+        self._access = access
+
+    async def state_digest(
+        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
+    ) -> str | None:
+        """As `ImageSource`."""
+        return await self._images.state_digest(reference, credential, tenant=tenant, seconds=seconds)
+
+    async def describe(
+        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
+    ) -> Image:
+        """As `ImageSource`."""
+        return await self._images.describe(reference, credential, tenant=tenant, seconds=seconds)
+
+    async def provide(self, spec: ProviderSpec, repository: str) -> ProvidedCredentials:
+        """Returns what the provider has for the repository. Raises CredentialsUnavailable."""
+        return await provider_of(spec, self._access).provide(repository)
+
+    def asked(self, _spec: ProviderSpec, provider: LoginProvider) -> LoginProvider:
+        """Returns the provider itself, which is asked here."""
+        return provider
+
+    async def check(self) -> None:
+        """Returns: settings that cannot be used have not been opened."""
+
+
+@contextlib.asynccontextmanager
+async def open_local_sources(settings: FetcherSettings) -> AsyncIterator[LocalSources]:
+    """Opens the files that the settings name, and watches them until the context is left; sends no request yet.
+
+    Raises:
+        ConfigError: a file or a value cannot be used.
+    """
+    watcher = FileWatcher()
+    guard = AddressGuard(allow=settings.allow, deny=settings.deny, private_addresses=settings.private_addresses)
+    trust = RegistryTrust(settings.ca_files)
+    if settings.ca_files:
+        watcher.add(trust.files)
+    mirrors = None
+    if settings.hosts_directory:
+        mirrors = HostsDirectory(settings.hosts_directory, ca_files=settings.ca_files)
+        watcher.add(mirrors.files)
+    async with contextlib.AsyncExitStack() as stack:
+        session = await stack.enter_async_context(open_session(trust=trust, guard=guard))
+        mirror_credentials: MirrorCredentials = nobody
+        if mirrors:  # the operator's alone, since a mirror's answers serve every pod
+            keyring = open_operator_keyring(
+                docker_config=settings.docker_config,
+                plugin_config=settings.plugin_config,
+                plugin_dir=settings.plugin_dir,
+                clouds=settings.clouds,
+                environment=os.environ,
+                key=secrets.token_bytes(32),  # its ids stay here
+                clock=time.monotonic,
+                wall_clock=time.time,
+                watcher=watcher,
+            )
+            mirror_credentials = (await stack.enter_async_context(keyring)).load
+        clouds = await stack.enter_async_context(aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()))
+        registry = RegistryClient(
+            session,
+            authenticator=Authenticator(
+                session, timeout_seconds=settings.timeout_seconds, clock=time.monotonic, wall_clock=time.time
+            ),
+            timeout_seconds=settings.timeout_seconds,
+            plain_http=frozenset(settings.plain_http),
+            mirrors=mirrors,
+            mirror_credentials=mirror_credentials,
+            guard=guard,
+        )
+        watching = asyncio.create_task(watcher.run(FILE_CHECK_SECONDS))
+        try:
+            yield LocalSources(registry, CloudAccess(clouds, os.environ, time.time))
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)

@@ -1,0 +1,82 @@
+"""The metrics about registries, which the fetcher counts and the service shows.
+
+They are declared here and not where they are counted: the service has them from its start, and imports none of that.
+"""
+
+from collections.abc import Mapping
+
+from prometheus_client import Gauge
+
+from extender.metrics import REGISTRY, counter, gauge
+
+CODES = ("2xx", "3xx", "401", "403", "404", "429", "4xx", "5xx", "error")
+# Docker Hub is the only registry known to state a quota. Others share a label, with the value stated last.
+QUOTA_NAMES = ("docker.io", "other")
+
+REQUESTS = counter(
+    "multiarch_registry_requests_total", "Requests to registries and token servers, by status code.", "code", CODES
+)
+THROTTLED = Gauge(
+    "multiarch_registry_throttled_seconds",
+    "Seconds until the registry that throttled us last may be asked again; 0 when none does.",
+    registry=REGISTRY,
+)
+REFUSED = counter(
+    "multiarch_registry_refused_total",
+    "Requests not made to registries and token servers, by the rule that kept us from it.",
+    "rule",
+    ("allow", "deny", "address"),
+)
+MIRRORS = counter(
+    "multiarch_mirror_requests_total",
+    "Questions for a mirror, by what came of them; missing: it lacks it or denies it; resting: it has failed lately "
+    "and was not asked.",
+    "outcome",
+    ("answered", "missing", "failed", "resting"),
+)
+MIRROR_RELOADS = counter(
+    "multiarch_mirrors_reloads_total",
+    "Changes of the files in registry.hosts_directory, by what became of them.",
+    "outcome",
+    ("loaded", "refused"),
+)
+QUOTA_LIMIT = gauge(
+    "multiarch_registry_quota_limit",
+    "Requests that the registry said it allows in its window, when it last said; 0: it has not said.",
+    "registry",
+    QUOTA_NAMES,
+)
+QUOTA_REMAINING = gauge(
+    "multiarch_registry_quota_remaining",
+    "Requests that the registry said are left of them, when it last said; means nothing while the limit is 0.",
+    "registry",
+    QUOTA_NAMES,
+)
+WITHHELD = counter(
+    "multiarch_registry_withheld_total",
+    "Manifests not asked for, so that the rest of the quota is there for nodes to pull with, or for other namespaces.",
+    "registry",
+    QUOTA_NAMES,
+)
+
+# By family and registry; the registry is empty where the family has no label.
+_GAUGES: Mapping[tuple[str, str], Gauge] = {
+    ("multiarch_registry_throttled_seconds", ""): THROTTLED,
+    **{("multiarch_registry_quota_limit", name): child for name, child in QUOTA_LIMIT.items()},
+    **{("multiarch_registry_quota_remaining", name): child for name, child in QUOTA_REMAINING.items()},
+}
+
+
+def gauge_values() -> dict[tuple[str, str], float]:
+    """Returns the values of the gauges here, by family and registry."""
+    return {
+        (family, name): REGISTRY.get_sample_value(family, {"registry": name} if name else {}) or 0.0
+        for family, name in _GAUGES
+    }
+
+
+def set_gauges(values: Mapping[tuple[str, str], float]) -> None:
+    """Sets the gauges to what `gauge_values` has returned in another process. Ignores names that are none of theirs."""
+    for key, value in values.items():
+        if key in _GAUGES:
+            _GAUGES[key].set(value)
