@@ -111,13 +111,6 @@ def counter_of(name: str, documentation: str, label: str, sums: Callable[[], Map
     _Collector(tell)
 
 
-def counter_by_labels(name: str, documentation: str, labels: Sequence[str]) -> dict[tuple[str, ...], Count]:
-    """The children of a counter by their labels' values, none at first. Whoever adds some bounds their number."""
-    children: dict[tuple[str, ...], Count] = {}
-    _register_counts(name, documentation, labels, children)
-    return children
-
-
 def gauge_of(name: str, documentation: str, label: str, amounts: Callable[[], Mapping[str, float]]) -> None:
     """A gauge with one label whose amounts, by the label's value, are asked for at each scrape."""
 

@@ -375,43 +375,6 @@ UPKEEP = Row(
     ),
 )
 
-MOVED = Row(
-    "Do moved pods do well? (placement.count_starts)",
-    tuple(
-        Panel(
-            f"{title}, last hour, by workload and architecture",
-            f"{meaning} Of pods with the label multiarch-extender.io/count-starts; empty without any.",
-            remedy,
-            (
-                Query(
-                    f"max by (workload, architecture) (increase({metric}[1h]))",
-                    "{{workload}} on {{architecture}}",
-                ),
-            ),
-        )
-        for title, metric, meaning, remedy in (
-            (
-                "Crash loops",
-                "multiarch_workload_crash_loops_total",
-                "Pods that began to wait for a restart since they keep failing.",
-                "More on one architecture only: lower the workload's annotation prefer-share.",
-            ),
-            (
-                "Restarts",
-                "multiarch_workload_restarts_total",
-                "Restarts of containers.",
-                "Compare the architectures of a workload; more on the new one is a reason to go back.",
-            ),
-            (
-                "Starts",
-                "multiarch_workload_starts_total",
-                "Pods that began to run.",
-                "It says how many pods the other two figures are about.",
-            ),
-        )
-    ),
-)
-
 API_SERVER = Row(
     "What does the API server say of the webhook?",
     (
@@ -463,4 +426,4 @@ API_SERVER = Row(
     ),
 )
 
-ROWS = (AT_WORK, SPEED, HELD, REGISTRIES, LIMITS, UPKEEP, MOVED, API_SERVER)
+ROWS = (AT_WORK, SPEED, HELD, REGISTRIES, LIMITS, UPKEEP, API_SERVER)

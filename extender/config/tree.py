@@ -190,9 +190,6 @@ class PlacementConfig(Section, frozen=True):
     """arm64 nodes also run 32-bit arm images: by the same runtimes in the same way, if the cores can."""
     level_label: str = ""
     """Node label whose value states the node's level, such as v3 or amd64-v3; without it nodes are baseline."""
-    count_starts: bool = False
-    """Count starts, restarts and crash loops by workload and architecture, of pods whose label `count-starts`, under
-    our prefix, is `true`. Off, since each replica then watches these pods, and needs rights to list and watch pods."""
 
 
 class DriftConfig(Section, frozen=True):

@@ -165,23 +165,3 @@ class OwnedPod(Pod, frozen=True):
     """core/v1 Pod with its owners."""
 
     metadata: OwnedMeta = OwnedMeta()
-
-
-class CountedMeta(ObjectMeta, frozen=True):
-    """metav1.ObjectMeta of a pod whose starts are counted."""
-
-    labels: dict[str, str] | None = None
-
-
-class CountedSpec(Wire, frozen=True):
-    """core/v1 PodSpec, of which only the node is read."""
-
-    node_name: str | None = None
-
-
-class CountedPod(Wire, frozen=True):
-    """core/v1 Pod with what tells how often it has started, where, and of which workload it is."""
-
-    metadata: CountedMeta = CountedMeta()
-    spec: CountedSpec = CountedSpec()
-    status: PodStatus = PodStatus()

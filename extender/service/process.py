@@ -21,7 +21,6 @@ from extender.service.drift import open_drift_watch
 from extender.service.gates import open_gates
 from extender.service.listeners import Listeners
 from extender.service.outlets import needs_pending_pods
-from extender.service.pod_starts import open_pod_starts
 from extender.service.resolving import OpenSources, fetcher_settings, open_pod_resolver_of
 from extender.service.self_managed import with_managed_files
 from extender.store.url import without_password
@@ -68,7 +67,6 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
         in_background(canaries(config, cluster_view), "canaries"),
         open_gates(config, cluster_view, pod_resolver),
         open_drift_watch(config, cluster_view, pod_resolver),
-        open_pod_starts(config, cluster_view),
     ):
         listeners = Listeners(config)
         try:

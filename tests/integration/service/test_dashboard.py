@@ -5,7 +5,6 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -13,7 +12,6 @@ import trustme
 from aiohttp import web
 
 from deploy.dashboards.panels import API_SERVER, ROWS, Panel
-from extender.cluster.counted_pods import COUNTED_LABEL
 from extender.cluster.pods import PODS
 from extender.placement.gate import GATE, GATED_LABEL
 from extender.server.tls import TlsFiles
@@ -83,7 +81,6 @@ async def busy_service(folder: Path, api: ApiServer, *registries: str) -> AsyncI
         "admission.node_affinity=required",
         "admission.wait_seconds=1",
         "placement.preference={arm64: 10}",
-        "placement.count_starts=true",
         f"admission.canary_namespace={SPACE}",
         "admission.canary_seconds=0.5",
     )
@@ -92,14 +89,6 @@ async def busy_service(folder: Path, api: ApiServer, *registries: str) -> AsyncI
     ):
         await until_ready(caller)
         yield caller
-
-
-def started(restarts: int) -> dict[str, Any]:
-    """A pod whose starts are counted, scheduled, and in a crash loop after so many restarts."""
-    states = [{"restartCount": restarts, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}] if restarts else []
-    counted = pod("a", name="web-0", labels={COUNTED_LABEL: "true"})
-    counted["spec"]["nodeName"] = "a"
-    return counted | {"status": {"phase": "Running" if restarts else "Pending", "containerStatuses": states}}
 
 
 async def work(caller: Caller, api: ApiServer, plain: FaultyRegistry, limited: LimitedRegistry) -> None:
@@ -156,10 +145,6 @@ async def test_each_query_returns_data(prometheus: Path, tmp_path: Path) -> None
         target = caller.service.operations_url.removeprefix("http://")
         with DebianPrometheus(prometheus, tmp_path, target, CHART / "files" / "rules.yaml") as server:
             await until(session, server, "count_over_time(multiarch_build_info[1m]) >= 2", found=True)
-            api.put(PODS, started(0))
-            series = 'multiarch_workload_starts_total{workload="shop/web-0"}'
-            await until(session, server, f"count_over_time({series}[1m]) >= 2", found=True)
-            api.put(PODS, started(3))
             await work(caller, api, plain, limited)
             wrong: list[str] = []
             try:

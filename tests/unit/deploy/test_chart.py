@@ -788,15 +788,6 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         {"pods": ["list"], "events": ["create"], "replicasets": ["get"], "jobs": ["get"]},
     ),
     (
-        "role-for-counted-starts",
-        "webhook",
-        "config: {placement: {count_starts: true}, drift: {check_seconds: 3600}}",
-        lambda o: {
-            name: verbs for name, verbs in verbs_of(o).items() if name not in ("nodes", "namespaces", "secrets")
-        },
-        {"pods": ["list", "watch"]},
-    ),
-    (
         "role-for-gates",
         "webhook",
         "config: {admission: {unknown: gate}}",

@@ -27,11 +27,7 @@ rules:
 - apiGroups: [""]
   resources: [nodes]  # platforms and taints
   verbs: [list, watch]
-{{- if dig "placement" "count_starts" false (include "multiarch.settings" . | fromYaml) }}
-- apiGroups: [""]
-  resources: [pods]  # those whose starts are counted{{ if or $drift.events $drift.check_seconds }}; list: those that use an image whose tag has moved{{ end }}
-  verbs: [list, watch]
-{{- else if or $drift.events $drift.check_seconds }}
+{{- if or $drift.events $drift.check_seconds }}
 - apiGroups: [""]
   resources: [pods]  # those that use an image whose tag has moved
   verbs: [list]
