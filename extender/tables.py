@@ -1,9 +1,8 @@
 """Mappings of bounded size, and the declarations of all caches.
 
 `LruTable` evicts the row used longest ago, `Table` the row put longest ago. `ShareTable` counts what its rows cost and
-evicts the rows of owners that hold more than their part. Each cache of the package is declared where it is made: its
-key, lifetime, bound and what invalidates it are beside the code and in one table in docs/caches.md. `shrinkable` has
-those that give up rows when memory is short. Two kinds of state are not caches and not declared. Views of nodes and
+evicts the rows of owners that hold more than their part. Each cache of the package is declared where it is made, with
+what it may take at most: a test adds that up. Two kinds of state are not caches and not declared. Views of nodes and
 namespaces hold everything that a watch last sent, and change with the cluster instead of expiring. A value that an
 object or a function without parameters computes once needs no bound.
 
@@ -13,14 +12,12 @@ This module is pure: no clock, no task, no metric.
 from collections import OrderedDict
 from collections.abc import Callable, ItemsView, Iterable
 from itertools import islice, takewhile
-from typing import Any, Generic, Protocol, TypeVar
-from weakref import WeakSet
+from typing import Generic, TypeVar
 
 import msgspec
 
 K = TypeVar("K")
 V = TypeVar("V")
-T = TypeVar("T", bound="_Rows[Any, Any]")
 
 
 class _Rows(Generic[K, V]):
@@ -43,13 +40,6 @@ class _Rows(Generic[K, V]):
         some = rows.items() if keys is None else [(key, rows[key]) for key in keys if key in rows]
         for key in [key for key, value in some if is_void(key, value)]:
             self.remove(key)
-
-    def evict(self, rows: int) -> int:
-        """Removes so many rows, as if the table were too large; returns how many there were. O(rows removed)."""
-        gone = list(islice(self._rows, rows))
-        for key in gone:
-            self.remove(key)
-        return len(gone)
 
 
 class LruTable(_Rows[K, V]):
@@ -146,13 +136,6 @@ class ShareTable(LruTable[K, V]):
         else:
             del self._held[owner]
 
-    def evict(self, rows: int) -> int:
-        """Removes so many rows, as if the table were no larger than what is left; returns how many there were."""
-        before = len(self._rows)
-        while self._rows and before - len(self._rows) < rows:
-            self._evict(next(reversed(self._rows)), self._cost - 1)
-        return before - len(self._rows)
-
     def _holds_more_than_its_part(self, key: K, size: int) -> bool:
         """While the table costs more than `size` there is such an owner: not all can hold less than the average."""
         return self._held[self._owner_of(key, self._rows[key])] * len(self._held) > size
@@ -220,73 +203,46 @@ def _one(_key: object, _value: object) -> int:
 
 
 class CacheSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The declaration of a cache, in words for people, from which the cache is made.
+    """The declaration of a cache, from which the cache is made.
 
-    `name` begins with the module that declares it. `bound` is the number of rows in each object that has the cache, or
-    a text that names the setting or program that bounds it. `at_most` is what all rows take if whoever can fill the
-    cache makes them as large as they get. Settings are written in backticks. `shrinks` says whether its rows are given
-    up when memory is short; what they hold can be had again.
+    `name` begins with the module that declares it, and `key` says by what its rows are found. `rows` is the bound of
+    each object that has the cache; None where a setting or a number of bytes is the bound, given as `size`. `most_mb`
+    is what all rows take, under the default settings, if whoever can fill the cache makes them as large as they get.
     """
 
     name: str
     key: str
-    lifetime: str
-    bound: int | str
-    at_most: str
-    invalidated_by: str
-    shrinks: bool = False
-
-    @property
-    def rows(self) -> int:
-        """The largest number of rows. Raises TypeError if `bound` is a text."""
-        if isinstance(self.bound, str):
-            raise TypeError(f"{self.name} is bounded by {self.bound}")
-        return self.bound
+    rows: int | None
+    most_mb: float
 
     def table(self, size: int | None = None) -> Table[K, V]:
-        """Makes the cache as a `Table`. `size` is required if `bound` is a text."""
-        return self._made(Table(self.rows if size is None else size))
+        """Makes the cache as a `Table`."""
+        return Table(self.bound(size))
 
     def lru_table(self, size: int | None = None) -> LruTable[K, V]:
-        """Makes the cache as an `LruTable`. `size` is required if `bound` is a text."""
-        return self._made(LruTable(self.rows if size is None else size))
+        """Makes the cache as an `LruTable`."""
+        return LruTable(self.bound(size))
 
     def share_table(
         self, size: int | None = None, *, owner_of: Callable[[K, V], str], cost_of: Callable[[K, V], int] = _one
     ) -> ShareTable[K, V]:
-        """Makes the cache as a `ShareTable`, by default of rows that cost 1. `size` as for the other tables."""
-        return self._made(ShareTable(self.rows if size is None else size, owner_of=owner_of, cost_of=cost_of))
+        """Makes the cache as a `ShareTable`, by default of rows that cost 1."""
+        return ShareTable(self.bound(size), owner_of=owner_of, cost_of=cost_of)
 
-    def _made(self, table: T) -> T:
-        if self.shrinks:
-            _SHRINKABLE.add(table)
-        return table
+    def bound(self, size: int | None = None) -> int:
+        """Returns `size`, or the declared bound without one. Raises TypeError if there is neither."""
+        rows = self.rows if size is None else size
+        if rows is None:
+            raise TypeError(f"{self.name} has no bound of its own: give it a size")
+        return rows
 
 
 _DECLARED: dict[str, CacheSpec] = {}
-_SHRINKABLE: "WeakSet[_Rows[Any, Any]]" = WeakSet()
 
 
-def declare_cache(
-    name: str,
-    *,
-    key: str,
-    lifetime: str = "unlimited",
-    bound: int | str,
-    at_most: str = "",
-    invalidated_by: str = "nothing",
-    shrinks: bool = False,
-) -> CacheSpec:
+def declare_cache(name: str, *, key: str, rows: int | None = None, most_mb: float) -> CacheSpec:
     """Declares a cache when its module is imported. Raises ValueError if the name already belongs to another cache."""
-    spec = CacheSpec(
-        name=name,
-        key=key,
-        lifetime=lifetime,
-        bound=bound,
-        at_most=at_most,
-        invalidated_by=invalidated_by,
-        shrinks=shrinks,
-    )
+    spec = CacheSpec(name=name, key=key, rows=rows, most_mb=most_mb)
     if _DECLARED.setdefault(name, spec) != spec:
         raise ValueError(f"there are two caches named {name}")
     return spec
@@ -295,18 +251,3 @@ def declare_cache(
 def caches() -> tuple[CacheSpec, ...]:
     """Returns the caches of all modules imported so far, by name."""
     return tuple(_DECLARED[name] for name in sorted(_DECLARED))
-
-
-class Shrinkable(Protocol):
-    """A cache whose rows can be worked out or asked for again."""
-
-    def __len__(self) -> int:
-        """How many rows it has."""
-
-    def evict(self, rows: int) -> int:
-        """Removes so many rows, as if the cache were too large; returns how many there were."""
-
-
-def shrinkable() -> tuple[Shrinkable, ...]:
-    """Returns the caches that are in use, of all objects, whose declaration says that they shrink."""
-    return tuple(_SHRINKABLE)

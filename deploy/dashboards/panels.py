@@ -290,26 +290,6 @@ LIMITS = Row(
     "Is there room?",
     (
         Panel(
-            "Budgets in use",
-            "The share of each budget that is in use, where any is: connections, bytes, lookups under way.",
-            "Near 100 %: somebody asks for more than there is; others keep their shares.",
-            (
-                Query(
-                    "max by (budget) (multiarch_budget_in_use / multiarch_budget_total) > 0",
-                    "{{budget}}",
-                ),
-            ),
-            unit="percentunit",
-            runbooks=("budget-spent",),
-        ),
-        Panel(
-            "Refused since a budget was spent",
-            "What was refused or dropped, by budget.",
-            "A few in a burst harm nobody. Lasting ones: docs/budgets.md says whose doing each is.",
-            (_rate("multiarch_budget_refusals_total", "budget"),),
-            runbooks=("budget-spent",),
-        ),
-        Panel(
             "Images in memory",
             "Digests whose platforms are known, names whose lookup failed, and lookups under way, of one replica.",
             "Level is usual, since the least used ones make room.",

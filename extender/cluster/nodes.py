@@ -43,14 +43,7 @@ _NODE = msgspec.json.Decoder(Node)
 log = structlog.get_logger()
 
 
-_MISSING = declare_cache(
-    "cluster.nodes.missing",
-    key="node name",
-    lifetime=f"{_MISSING_SECONDS:g} s",
-    bound=1024,
-    at_most="0.5 MB",
-    invalidated_by="the node's arrival",
-)
+_MISSING = declare_cache("cluster.nodes.missing", key="node name", rows=1024, most_mb=0.5)
 
 
 class Watch(Protocol):

@@ -42,13 +42,7 @@ _DECODERS = {
 
 
 _SECRET = msgspec.json.Decoder(Secret)
-_LEFT_OUT = declare_cache(
-    "cluster.secrets.left_out",
-    key="namespace, secret",
-    bound=1024,
-    at_most="1 MB",
-    invalidated_by="a reading of all entries",
-)
+_LEFT_OUT = declare_cache("cluster.secrets.left_out", key="namespace, secret", rows=1024, most_mb=1)
 
 
 class ClusterSecrets:

@@ -256,9 +256,9 @@ class CacheConfig(Section, frozen=True):
     private images run on survives restarts and is shared by replicas; without it only what is public does. It also keys
     a MAC on each row in Redis, without which whoever can write there decides what is believed. A new key takes a
     restart."""
-    size: Count = 100_000
+    size: Count = 50_000
     """Images kept in memory; the least recently used goes first, of namespaces that have more than their part. Images
-    of many unusual platforms and long names count several times: 100,000 take 70 MB, and 240 MB at worst."""
+    of many unusual platforms and long names count several times: 50,000 take 35 MB, and 120 MB at worst."""
     tag_seconds: Seconds = 900.0
     """How long a tag's digest is fresh; afterwards it is asked for again in the background by HEAD."""
     stale_seconds: Seconds = 86_400.0

@@ -245,7 +245,7 @@ def _decode_auth(pattern: str, auth: str) -> tuple[str, str]:
     return username, password
 
 
-_ADDRESSES = declare_cache("credentials.logins.addresses", key="repository", bound=1024, at_most="9 MB")
+_ADDRESSES = declare_cache("credentials.logins.addresses", key="repository", rows=1024, most_mb=9)
 
 
 @functools.lru_cache(_ADDRESSES.rows)

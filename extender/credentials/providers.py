@@ -33,22 +33,8 @@ _LEAST_KEPT_SECONDS = 1.0  # one lookup may need them twice
 _AT_ONCE, _EACH, _AT_REGISTRY = 8, 4, 4
 _ANSWER_BYTES = 16 << 20  # of each provider; an answer with one password of 2 KB takes some 5 KB
 _EMPTY_BYTES = 1500  # of an answer without a login
-_ANSWERS = declare_cache(
-    "credentials.providers.answers",
-    key="image, registry or neither",
-    lifetime="as the provider says",
-    bound=f"{_ANSWER_BYTES >> 20} MiB",
-    at_most="17 MB",
-    invalidated_by="a newer or failed answer",
-)
-_FAILURES = declare_cache(
-    "credentials.providers.failures",
-    key="registry",
-    lifetime=f"{_RETRY_SECONDS:g} s to {_MOST_RETRY_SECONDS:g} s",
-    bound=1024,
-    at_most="1 MB",
-    invalidated_by="an answer",
-)
+_ANSWERS = declare_cache("credentials.providers.answers", key="image, registry or neither", most_mb=17)
+_FAILURES = declare_cache("credentials.providers.failures", key="registry", rows=1024, most_mb=1)
 
 
 class CredentialsUnavailable(ExtenderError):

@@ -46,25 +46,10 @@ _AT_ONCE, _EACH = 16, 4
 
 # The readings of secrets, with their passwords. One of a single login takes 2.5 KB, and the largest 1.4 MB.
 _READING_BYTES = 16 << 20
-_READINGS = declare_cache(
-    "credentials.pull_secrets.readings",
-    key="namespace, secret",
-    lifetime=f"{KEEP_SECONDS:g} s",
-    bound=f"{_READING_BYTES >> 20} MiB",
-    at_most="17 MB",
-    invalidated_by=f"a denial, after {_JUST_READ_SECONDS:g} s",
-    shrinks=True,
-)
+_READINGS = declare_cache("credentials.pull_secrets.readings", key="namespace, secret", most_mb=17)
 # For sets of secrets: as a rule one per namespace and ServiceAccount, of 2.5 KB each.
 _CREDENTIAL_ID_BYTES = 16 << 20
-_CREDENTIAL_IDS = declare_cache(
-    "credentials.pull_secrets.credential_ids",
-    key="namespace, secrets",
-    bound=f"{_CREDENTIAL_ID_BYTES >> 20} MiB",
-    at_most="17 MB",
-    invalidated_by="the next reading",
-    shrinks=True,
-)
+_CREDENTIAL_IDS = declare_cache("credentials.pull_secrets.credential_ids", key="namespace, secrets", most_mb=17)
 # Of a row without logins: two objects by pattern, and its names.
 _EMPTY_BYTES = 1500
 

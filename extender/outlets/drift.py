@@ -48,13 +48,7 @@ DRIFT = counter(
     "change",
     (*DriftChange, _UNUSED, _UNCHECKED, _DROPPED),
 )
-_MOVED = declare_cache(
-    "outlets.drift.moved",
-    key="repository, tag, credential id",
-    lifetime="until pods have been listed",
-    bound=1_000,
-    at_most="5 MB",
-)
+_MOVED = declare_cache("outlets.drift.moved", key="repository, tag, credential id", rows=1000, most_mb=5)
 
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 SETTLE_SECONDS = 2.0  # for the tags that are refreshed at the same time, such as those of one release

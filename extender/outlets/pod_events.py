@@ -40,13 +40,7 @@ EVENTS = counter(
 )
 # Events that wait to be sent, and those of one namespace, of 1 KB each.
 _WAITING, _WAITING_EACH = 1_000, 250
-_RATES = declare_cache(
-    "outlets.pod_events.rates",
-    key="namespace",
-    bound=1024,
-    at_most="0.5 MB",
-    lifetime="until it is used",
-)
+_RATES = declare_cache("outlets.pod_events.rates", key="namespace", rows=1024, most_mb=0.5)
 
 
 class _Rate(msgspec.Struct):

@@ -62,10 +62,6 @@ class PodResolver(msgspec.Struct, frozen=True):
         """One answer per image if the cache has all of them and each is fresh; else None. Starts nothing."""
         return self.resolver.cache.fresh(_queries(question.images), question.keyring)
 
-    def count_hits(self, images: int) -> None:
-        """Counts cache hits for so many images, whose lookups in the cache a kept decision has saved."""
-        self.resolver.cache.count_hits(images)
-
     def peek(self, question: PodQuestion) -> list[Answer]:
         """One answer per image from the cache, fresh or stale; None where no lookup has ended yet. Starts nothing."""
         return self.resolver.peek_all(_queries(question.images), question.keyring)

@@ -5,7 +5,6 @@ Each verb gathers what is known of the pod, decides, and encodes. This file says
 """
 
 import asyncio
-import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -24,15 +23,13 @@ from extender.kubernetes.extender_v1 import (
     encode_priorities,
 )
 from extender.metrics import counters
-from extender.outlets.decision_cache import DecisionCache
 from extender.outlets.first_seen import FirstSeen
 from extender.outlets.pod_resolver import PodQuestion, PodResolver
-from extender.outlets.precomputed_scores import PrecomputedScores
 from extender.outlets.request_nodes import NodesNotKnown, NodeView, RequestNodes
 from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import PodImage, facts_of
 from extender.placement.nodes import NodePlatforms
-from extender.placement.policy import PreferenceBy, is_exempt, template_key
+from extender.placement.policy import is_exempt
 from extender.placement.scheduling import (
     REFUSED,
     DecidedAnswer,
@@ -56,9 +53,7 @@ NODES = counters(
 )
 
 # About 1 KB each; a busy cluster creates pods of some hundred templates at a time.
-_DECISIONS = declare_cache(
-    "outlets.scheduler.decisions", key="images, facts, overrides", bound=4096, at_most="40 MB", shrinks=True
-)
+_DECISIONS = declare_cache("outlets.scheduler.decisions", key="images, facts, overrides", rows=512, most_mb=5)
 NOT_IN_VIEW = "node {node} is not in view, and the API server could not be asked about it; to be tried again"
 
 
@@ -94,7 +89,6 @@ class SchedulerVerbs:
     ) -> None:
         self._pod_resolver = pod_resolver
         self._policy = pod_resolver.policy
-        self._filters_by_preference = pod_resolver.policy.preference_by is PreferenceBy.FILTER
         self._view = nodes
         self._nodes = RequestNodes(nodes, level_label, pod_resolver.policy.preferred_nodes)
         self._wait_seconds = wait_seconds
@@ -103,18 +97,16 @@ class SchedulerVerbs:
         self._first_seen = FirstSeen(clock)
         # The decision about known images depends only on the key, so pods of one template share it.
         self._decisions: Table[tuple[Sequence[PodImage], Sequence[Answer], Overrides], Decision] = _DECISIONS.table()
-        self._decision_cache = DecisionCache[Decision](clock)
-        self._precomputed_scores = PrecomputedScores[_Scores](clock)
 
     async def filter(self, body: bytes) -> Reply:
         """The ExtenderFilterResult for ExtenderArgs; waits for lookups that could change it. Raises InvalidRequest."""
         args = decode_args(body)
-        gathered = self._gather(args.pod, args.raw_pod, for_scores=self._filters_by_preference)
-        if gathered is None:
+        question = self._gather(args.pod, args.raw_pod)
+        if question is None:
             return _filter_reply(args.echo())
         try:
             nodes = self._nodes.of(args)
-            decision = await self._decide_in_time(args, nodes, gathered)
+            decision = await self._decide_in_time(args, nodes, question)
             decided = filter_nodes(args, nodes, decision)
             if Verdict.UNSTATED in decided.verdicts:
                 await self._find_missing(args, nodes, decision)
@@ -130,12 +122,13 @@ class SchedulerVerbs:
     def filter_nowait(self, body: bytes) -> Reply | None:
         """What `filter` answers, or None if it has to look something up first. Raises InvalidRequest."""
         args = decode_args(body)
-        gathered = self._gather(args.pod, args.raw_pod, for_scores=self._filters_by_preference)
-        if gathered is None:
+        question = self._gather(args.pod, args.raw_pod)
+        if question is None:
             return _filter_reply(args.echo())
-        decision = gathered if isinstance(gathered, Decision) else self._decide_fresh(args.pod, gathered)
-        if decision is None:
+        answers = self._pod_resolver.fresh(question)
+        if answers is None:
             return None
+        decision = self._decide(args.pod, question, answers)
         try:
             nodes = self._nodes.of(args)
         except NodesNotKnown as exc:
@@ -145,8 +138,6 @@ class SchedulerVerbs:
             return None
         if self._view and not self._view.is_current and self._is_rash(args, nodes, decision, decided):
             return None
-        if decision.preference and not decision.leaves_out and REFUSED.isdisjoint(decided.verdicts):
-            self._precomputed_scores.expect(body, functools.partial(self._score_as, args, nodes, decision))
         return self._filtered(args, decision, decided)
 
     async def prioritize(self, body: bytes) -> Reply:
@@ -155,7 +146,7 @@ class SchedulerVerbs:
 
     def prioritize_nowait(self, body: bytes) -> Reply:
         """What `prioritize` answers. Raises InvalidRequest."""
-        scores = self._precomputed_scores.take(body) or self._score(decode_args(body))
+        scores = self._score(decode_args(body))
         _count("prioritize", scores.verdicts)
         return Reply(scores.text)
 
@@ -165,16 +156,15 @@ class SchedulerVerbs:
         Starts lookups of images that are not known, without waiting for them.
         """
         args = decode_preemption_args(body)
-        gathered = self._gather(args.pod, b"", for_scores=False)
-        if gathered is None:
+        question = self._gather(args.pod, b"")
+        if question is None:
             return Reply(encode_preemption_result(args.echo()))
         try:
             nodes = self._nodes.known()
         except NodesNotKnown:
             return Reply(encode_preemption_result(ExtenderPreemptionResult({})), "error")
-        if isinstance(gathered, PodQuestion):
-            gathered = self._decide(args.pod, gathered, await self._pod_resolver.resolve(gathered, 0))
-        decided = preempt_nodes(args, nodes, gathered)
+        decision = self._decide(args.pod, question, await self._pod_resolver.resolve(question, 0))
+        decided = preempt_nodes(args, nodes, decision)
         _count("preempt", decided.verdicts)
         return Reply(encode_preemption_result(decided.answer))
 
@@ -193,16 +183,8 @@ class SchedulerVerbs:
         """An answer without candidates, so that no pod is evicted by mistake."""
         return encode_preemption_result(ExtenderPreemptionResult({}))
 
-    def _gather(self, pod: Pod, raw_pod: bytes, *, for_scores: bool) -> Decision | PodQuestion | None:
-        """The cached decision about the pod's template, else the pod's question; None if the pod is exempt.
-
-        Not `for_scores`, the decision may have a preference that this pod of the template has not, and `raw_pod` may be
-        empty.
-        """
-        decision = self._decision_cache.find(template_key(pod))
-        if decision and not (for_scores and self._has_no_preference(raw_pod, decision)):
-            self._pod_resolver.count_hits(decision.image_count)
-            return decision
+    def _gather(self, pod: Pod, raw_pod: bytes) -> PodQuestion | None:
+        """What is asked about the pod; None if it is exempt. `raw_pod` may be empty where no preference counts."""
         namespace = _namespace_of(pod)
         overrides = self._pod_resolver.overrides_of(pod, namespace, raw_pod)
         for problem in overrides.problems:
@@ -211,32 +193,13 @@ class SchedulerVerbs:
             return None
         return self._pod_resolver.question(pod, namespace, overrides, may_read=self._may_read_secrets)
 
-    def _decide_fresh(self, pod: Pod, question: PodQuestion) -> Decision | None:
-        """The decision from fresh answers, kept for the pod's template; None if one image has no fresh answer.
-
-        It is not kept if it is about this pod alone, or if the problems of its annotations are to be logged for each.
-        """
-        answers = self._pod_resolver.fresh(question)
-        if answers is None:
-            return None
-        decision = self._decide(pod, question, answers)
-        template = template_key(pod)
-        overrides = question.overrides
-        if template is not None and not overrides.problems and not overrides.is_own and decision.may_be_kept:
-            self._decision_cache.keep(template, decision)
-        return decision
-
-    async def _decide_in_time(
-        self, args: ExtenderArgs, nodes: NodePlatforms, gathered: Decision | PodQuestion
-    ) -> Decision:
+    async def _decide_in_time(self, args: ExtenderArgs, nodes: NodePlatforms, question: PodQuestion) -> Decision:
         """The decision from the cache, or after waiting for lookups if those could change the answer."""
-        if isinstance(gathered, Decision):
-            return gathered
-        answers = await self._pod_resolver.resolve(gathered, 0)
-        decision = self._decide(args.pod, gathered, answers)
+        answers = await self._pod_resolver.resolve(question, 0)
+        decision = self._decide(args.pod, question, answers)
         if None in answers and self._wait_seconds and is_unsettled(args, nodes, decision):
-            answers = await self._pod_resolver.resolve(gathered, self._wait_seconds)
-            decision = self._decide(args.pod, gathered, answers)
+            answers = await self._pod_resolver.resolve(question, self._wait_seconds)
+            decision = self._decide(args.pod, question, answers)
         return decision
 
     def _decide(self, pod: Pod, question: PodQuestion, answers: Sequence[Answer]) -> Decision:
@@ -293,25 +256,15 @@ class SchedulerVerbs:
             _log_observed(args.pod, decision, decided)
         return _filter_reply(decided.answer)
 
-    def _has_no_preference(self, raw_pod: bytes, decision: Decision) -> bool:
-        """Whether the pod names what takes away the preference of the decision. A microsecond for a usual pod."""
-        return bool(decision.preference) and self._policy.preferred_nodes.are_named_in(raw_pod)
-
-    def _score_as(self, args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -> _Scores:
-        """The scores by a decision about the pod's template, if it is one about this pod."""
-        return self._score(args) if self._has_no_preference(args.raw_pod, decision) else _scores(args, nodes, decision)
-
     def _score(self, args: ExtenderArgs) -> _Scores:
-        gathered = self._gather(args.pod, args.raw_pod, for_scores=True)
+        question = self._gather(args.pod, args.raw_pod)
         try:
             nodes = self._nodes.of(args)
         except NodesNotKnown:
             return _NO_SCORES
-        if gathered is None:
+        if question is None:
             return _NO_SCORES
-        if isinstance(gathered, PodQuestion):
-            gathered = self._decide(args.pod, gathered, self._pod_resolver.peek(gathered))
-        return _scores(args, nodes, gathered)
+        return _scores(args, nodes, self._decide(args.pod, question, self._pod_resolver.peek(question)))
 
 
 def _log_observed(pod: Pod, decision: Decision, decided: DecidedAnswer[ExtenderFilterResult]) -> None:

@@ -51,8 +51,7 @@ class Overrides(msgspec.Struct, frozen=True):
     `prefer` is a normalised architecture, `none`, or None if not set. `prefer_share` is the percentage of pods that
     have the preference; None for all of them, or once it is decided whether this pod is one of them. `unknown` is None
     if not set; then the operator's setting applies. `problems` has one short sentence for each value that was ignored.
-    `spread`: replicas are spread over architectures, and have no preference. `is_own`: they hold for this pod, and not
-    for all pods of its template.
+    `spread`: replicas are spread over architectures, and have no preference.
     """
 
     mode: Mode = Mode.ENFORCE
@@ -61,7 +60,6 @@ class Overrides(msgspec.Struct, frozen=True):
     spread: bool = False
     unknown: Choice | None = None
     problems: tuple[str, ...] = ()
-    is_own: bool = False
 
 
 class Writer(enum.StrEnum):

@@ -37,11 +37,7 @@ from extender.tables import Table, declare_cache
 # Pods of one template get the same mutation, and most pods are one of many. An entry holds the parts of a pod that a
 # patch may change, mainly tolerations and affinity. Beyond this size it is not worth caching.
 _MUTATIONS = declare_cache(
-    "placement.mutation.mutations",
-    key="pod fields, images, facts, overrides",
-    bound=1024,
-    at_most="30 MB",
-    shrinks=True,
+    "placement.mutation.mutations", key="pod fields, images, facts, overrides", rows=256, most_mb=8
 )
 _REMEMBERED_BYTES = 8192
 

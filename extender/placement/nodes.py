@@ -243,7 +243,7 @@ def platform_of_node(node: Node, level_label: str) -> Platform | None:
 
 # A label value has 63 characters. A kubelet may state more in its node's status, which no image's platform matches.
 _MOST_CHARACTERS = 3 * 63
-_STATED = declare_cache("placement.nodes.platforms", key="os, architecture, level", bound=1024, at_most="1 MB")
+_STATED = declare_cache("placement.nodes.platforms", key="os, architecture, level", rows=1024, most_mb=1)
 
 
 @lru_cache(_STATED.rows)

@@ -18,10 +18,7 @@ from extender.placement.tolerations import TolerationRule, parse_platforms
 from extender.tables import Table, declare_cache
 
 _INTERSECTIONS = declare_cache(
-    "placement.platform_intersections.intersections",
-    key="sets of platforms, platforms of nodes",
-    bound=256,
-    at_most="6 MB",
+    "placement.platform_intersections.intersections", key="sets of platforms, platforms of nodes", rows=256, most_mb=6
 )
 
 

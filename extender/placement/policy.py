@@ -4,7 +4,7 @@ Depends on no node and writes nothing. `scheduling` and `mutation` both use this
 """
 
 import enum
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -23,7 +23,6 @@ _WHOLE = 100.0
 _MIRROR = "kubernetes.io/config.mirror"  # on the API object that mirrors a static pod
 _SOURCE = "kubernetes.io/config.source"  # on a pod that a kubelet read from a file or URL instead of the API
 _STATIC_KEYS = frozenset({_MIRROR, _SOURCE})
-_DECIDING_KEYS = POD_KEYS | _STATIC_KEYS
 """Every annotation of a pod on which a decision depends."""
 
 
@@ -69,18 +68,6 @@ def is_ignored(spec: PodSpec, overrides: Overrides, policy: Policy) -> bool:
     return overrides.mode is Mode.IGNORE or spec.runtime_class_name in policy.ignore_runtime_classes
 
 
-def template_key(pod: Pod) -> Hashable | None:
-    """A key that is equal for pods of one template: their namespace and everything that we read of their spec.
-
-    Pods with equal keys get the same decision as long as images and namespaces do not change. None for a pod whose own
-    annotations influence the decision.
-    """
-    metadata = pod.metadata
-    if metadata is None or (metadata.annotations and not metadata.annotations.keys().isdisjoint(_DECIDING_KEYS)):
-        return None
-    return metadata.namespace, pod.spec
-
-
 def choice_for(fact: Pending | Unknown, policy: Policy, overrides: Overrides) -> Choice:
     """What to do about this unresolved image.
 
@@ -106,12 +93,12 @@ def overrides_of(
     if found.prefer == NO_PREFERENCE:
         return found
     if policy.preferred_nodes.are_named_in(raw_pod):
-        return msgspec.structs.replace(found, prefer=NO_PREFERENCE, prefer_share=None, is_own=True)
+        return msgspec.structs.replace(found, prefer=NO_PREFERENCE, prefer_share=None)
     if found.prefer_share is None:
         return found
     is_in = found.prefer_share > point_of(pod, namespace, draw) or found.prefer_share == _WHOLE
     prefer = found.prefer if is_in else NO_PREFERENCE
-    return msgspec.structs.replace(found, prefer=prefer, prefer_share=None, is_own=True)
+    return msgspec.structs.replace(found, prefer=prefer, prefer_share=None)
 
 
 def preference_for(policy: Policy, overrides: Overrides) -> Mapping[str, int]:

@@ -34,9 +34,7 @@ from extender.placement.reasons import held_text, passed_text
 from extender.tables import Table, declare_cache
 
 # Held pods come in the hundreds of one template, when an image is pushed or a registry answers again.
-_RELEASES = declare_cache(
-    "placement.release.releases", key="pod fields, images, facts, overrides", bound=256, at_most="8 MB", shrinks=True
-)
+_RELEASES = declare_cache("placement.release.releases", key="pod fields, images, facts, overrides", rows=256, most_mb=8)
 _REMEMBERED_BYTES = 8192
 
 

@@ -132,7 +132,6 @@ class Decision:
             for image, fact in zip(images, facts, strict=True)
             if isinstance(fact, Pending | Unknown)
         ]
-        self.image_count = len(images)
         self.enforced = overrides.mode is Mode.ENFORCE
         self.can_be_learned = any(fact.cause is not Cause.NEVER_PULLED for _, fact, _ in unresolved)
         self.retried = [(image, fact) for image, fact, choice in unresolved if choice is Choice.RETRY]
@@ -352,7 +351,7 @@ def _verdict_table(nodes: NodePlatforms, decision: Decision, *, unseen: Verdict)
     return numbers.ljust(256, bytes([_NUMBERS[unseen]]))
 
 
-_MASKS = declare_cache("placement.scheduling.masks", key="score", bound=256, at_most="0.1 MB")
+_MASKS = declare_cache("placement.scheduling.masks", key="score", rows=256, most_mb=0.1)
 
 
 @functools.lru_cache(_MASKS.rows)

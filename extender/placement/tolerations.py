@@ -48,7 +48,7 @@ class TolerationRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         )
 
 
-_RULES = declare_cache("placement.tolerations.platforms", key="texts of a rule", bound=256, at_most="0.5 MB")
+_RULES = declare_cache("placement.tolerations.platforms", key="texts of a rule", rows=256, most_mb=0.5)
 
 
 @functools.lru_cache(_RULES.rows)

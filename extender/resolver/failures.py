@@ -78,14 +78,7 @@ NEXT_CREDENTIAL = frozenset(_TELLING)
 
 
 FEWEST_FAILURES = 1_000
-_FAILURES = declare_cache(
-    "resolver.failures.failures",
-    key="repository, tag or digest, credential id",
-    lifetime=f"{_SOON_MISSING_SECONDS:g} s to {max(_LIFETIMES_SECONDS.values()):g} s",
-    bound=f"a tenth of `cache.size`, {FEWEST_FAILURES:,} at least",
-    at_most="6 MB for 10,000",
-    invalidated_by="a lookup that succeeds",
-)
+_FAILURES = declare_cache("resolver.failures.failures", key="repository, tag or digest, credential id", most_mb=3)
 
 
 class _Row(msgspec.Struct, frozen=True, gc=False):

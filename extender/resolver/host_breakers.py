@@ -37,20 +37,8 @@ _ANSWERED_LATELY_SECONDS = 10.0
 # For so long after the breaker's time, the probe is left to other tenants than the one that failed there last.
 _OTHERS_FIRST_SECONDS = 5.0
 
-_HOSTS = declare_cache(
-    "resolver.host_breakers.hosts",
-    key="registry host",
-    bound=4096,
-    at_most="6 MB",
-    invalidated_by="an answer of the host",
-)
-_ACCOUNTS = declare_cache(
-    "resolver.host_breakers.accounts",
-    key="registry host, credential id",
-    bound=4096,
-    at_most="4 MB",
-    invalidated_by="an answer to the credential",
-)
+_HOSTS = declare_cache("resolver.host_breakers.hosts", key="registry host", rows=1_024, most_mb=1.5)
+_ACCOUNTS = declare_cache("resolver.host_breakers.accounts", key="registry host, credential id", rows=1_024, most_mb=1)
 
 
 class BreakerOpen(RegistryError):

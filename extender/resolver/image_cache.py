@@ -31,24 +31,10 @@ LOOKUPS = counter(
 # A denial makes no row stale that was confirmed so lately. Otherwise, whoever makes one tag of a repository deny access
 # would have all its tags asked for again at each request.
 _JUST_CONFIRMED_SECONDS = 60.0
-_NAMES = declare_cache(
-    "resolver.image_cache.names",
-    key="repository, tag or digest, credential id",
-    lifetime="`cache.stale_seconds`",
-    bound="`cache.size`",
-    at_most="125 MB for 100,000",
-    invalidated_by="a denial",
-    shrinks=True,
-)
-_CONTENTS = declare_cache(
-    "resolver.image_cache.contents",
-    key="repository, digest",
-    bound="`cache.size`",
-    at_most="115 MB for 100,000",
-    shrinks=True,
-)
+_NAMES = declare_cache("resolver.image_cache.names", key="repository, tag or digest, credential id", most_mb=63)
+_CONTENTS = declare_cache("resolver.image_cache.contents", key="repository, digest", most_mb=58)
 # A cluster has some dozens of platform sets. One that is evicted is merely no longer shared.
-_PLATFORM_SETS = declare_cache("resolver.image_cache.platform_sets", key="content", bound=4096, at_most="4 MB")
+_PLATFORM_SETS = declare_cache("resolver.image_cache.platform_sets", key="content", rows=4096, most_mb=4)
 
 NameKey = tuple[str, PackedDigest, CredentialId]  # repository, tag or digest, credential
 
@@ -132,7 +118,7 @@ class ImageCache:
         self, size: int, lifetimes: Lifetimes, clock: Callable[[], float], write_log: WriteLog | None = None
     ) -> None:
         """`clock` gives monotonic seconds. `write_log` receives what registries confirm or deny, not loaded rows."""
-        self.references = References(min(size, TARGETS.rows))
+        self.references = References(min(size, TARGETS.bound()))
         self.lifetimes = lifetimes
         self._clock = clock
         self._write_log = write_log
@@ -186,13 +172,8 @@ class ImageCache:
             if not self.is_fresh(known, query, target, credential_id, now):
                 return None
             contents.append(known.content)
-        self.count_hits(len(contents))
+        LOOKUPS["hit"].inc(len(contents))
         return contents
-
-    @staticmethod
-    def count_hits(answers: int) -> None:
-        """Counts fresh answers as hits: when `fresh` gives them, and each time they are used for another pod."""
-        LOOKUPS["hit"].inc(answers)
 
     def is_fresh(
         self, known: CachedImage, query: ImageQuery, target: Target, credential_id: CredentialId, now: float

@@ -48,27 +48,18 @@ ROWS = counter(
 
 _WRITE_SECONDS = 10.0
 _DAMAGE_LOG_SECONDS = 60.0
-_MOST_WAITING = 10_000
+_MOST_WAITING = 2_500
 _WAITING_NAMES = declare_cache(
-    "resolver.persistence.names",
-    key="repository, tag or digest, credential id",
-    lifetime="until written",
-    bound=_MOST_WAITING,
-    at_most="40 MB",
-    invalidated_by="a denial",
+    "resolver.persistence.names", key="repository, tag or digest, credential id", rows=_MOST_WAITING, most_mb=10
 )
 _WAITING_DENIALS = declare_cache(
-    "resolver.persistence.denials",
-    key="repository, tag or digest, credential id",
-    lifetime="until written",
-    bound=_MOST_WAITING,
-    at_most="8 MB",
+    "resolver.persistence.denials", key="repository, tag or digest, credential id", rows=_MOST_WAITING, most_mb=2
 )
 _READS_AT_ONCE = 8
 # Rows loaded before the event loop may do something else: 3 ms of work for the largest rows, 1 ms for ordinary ones.
 _ROWS_AT_ONCE = 100
 # What a content may take in memory besides its row: as much as an ordinary one with seven unusual platforms. That is
-# less, when encoded, than what a store reads. 10,000 waiting rows take 40 MB at most.
+# less, when encoded, than what a store reads. 2,500 waiting rows take 10 MB at most.
 _MOST_CONTENT_BYTES = 3_072
 
 

@@ -19,9 +19,7 @@ from extender.tables import LruTable, declare_cache
 _MAX_KEPT_CHARACTERS = 1024
 
 
-TARGETS = declare_cache(
-    "resolver.references.targets", key="text of the reference", bound=8192, at_most="27 MB", shrinks=True
-)
+TARGETS = declare_cache("resolver.references.targets", key="text of the reference", rows=4_096, most_mb=14)
 
 
 class Target(msgspec.Struct, frozen=True, gc=False):

@@ -187,7 +187,7 @@ _CLOCK = _Clock()
 
 
 # The heads of one client differ only in Content-Length.
-_HEADS = declare_cache("server.fast_lane.heads", key="request head", bound=1024, at_most="6 MB")
+_HEADS = declare_cache("server.fast_lane.heads", key="request head", rows=256, most_mb=1.5)
 
 
 @functools.lru_cache(_HEADS.rows)

@@ -32,7 +32,6 @@ from extender.store.rows import (
     encode_content,
     encode_name,
 )
-from extender.tables import declare_cache
 from extender.tls_context import CurrentContext
 
 T = TypeVar("T")
@@ -67,16 +66,6 @@ class RedisServer(msgspec.Struct, frozen=True, kw_only=True):
         """The URL `redis://host:port/database`, without login."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'rediss' if self.tls else 'redis'}://{host}:{self.port}/{self.database}"
-
-
-declare_cache(
-    "store.redis.rows",
-    key="repository, tag or digest, credential id",
-    lifetime="a week, or `cache.stale_seconds` if longer",
-    bound="the server's `maxmemory`",
-    at_most="its `maxmemory`",
-    invalidated_by="a denial, a new schema, a new key",
-)
 
 
 class RedisStore:

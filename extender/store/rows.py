@@ -157,8 +157,8 @@ def decode_content(repository: str, packed: PackedDigest, record: bytes) -> Cont
 # An image with 64 platforms of three long words takes 6.6 KB here and 28 KB in memory. Larger contents than this are
 # not written, and not read if an earlier version has written them, so that no store fills memory when it is loaded.
 MOST_CONTENT_BYTES = 2048
-_ENCODED = declare_cache("store.rows.encoded_contents", key="content", bound=1024, at_most="4 MB")
-_DECODED = declare_cache("store.rows.decoded_contents", key="bytes", bound=1024, at_most="20 MB")
+_ENCODED = declare_cache("store.rows.encoded_contents", key="content", rows=1024, most_mb=4)
+_DECODED = declare_cache("store.rows.decoded_contents", key="bytes", rows=256, most_mb=5)
 
 
 @functools.lru_cache(_ENCODED.rows)

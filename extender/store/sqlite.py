@@ -29,7 +29,6 @@ from extender.store.rows import (
     encode_content,
     encode_name,
 )
-from extender.tables import declare_cache
 
 T = TypeVar("T")
 
@@ -59,15 +58,6 @@ _REASONS: dict[int, Reason] = {
     sqlite3.SQLITE_CONSTRAINT: "corrupt",
     sqlite3.SQLITE_MISMATCH: "corrupt",
 }
-
-
-declare_cache(
-    "store.sqlite.rows",
-    key="repository, tag or digest, credential id",
-    bound="`cache.size`",
-    at_most="400 MB of disk for 100,000",
-    invalidated_by="a denial, a new schema",
-)
 
 
 class SqliteStore:

@@ -161,7 +161,6 @@ STORIES = [
         (9, 20, 90),
     ),
     Story("MultiarchRegistryThrottles", {"multiarch_registry_throttled_seconds": "0x10 30x49 0x120"}, 40, (9, 20, 90)),
-    Story("MultiarchBudgetSpent", errors("multiarch_budget_refusals_total", 'budget="a"'), 40, (9, 15, 90)),
     Story("MultiarchViewStale", level('multiarch_watch_age_seconds{resource="nodes"}', 400), 30, (9, 12, 90)),
     *(
         Story("MultiarchFileRefused", unrefused() | errors(metric, 'outcome="refused"'), 30, (9, 150))

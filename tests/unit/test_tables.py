@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.images.digest import digest_of, pack_digest, unpack_digest
-from extender.tables import LruTable, ShareTable, Table, declare_cache, shrinkable
+from extender.tables import LruTable, ShareTable, Table
 
 KEYS = st.integers(0, 7)
 STEPS = st.lists(
@@ -219,47 +219,6 @@ def test_a_large_table_lets_go_of_several_rows_at_a_time(size: int, gone: int) -
     assert len(table) == size + 1 - gone
     assert table.peek(gone - 1) is None
     assert table.peek(gone) == gone
-
-
-@given(rows=st.integers(0, 9), evicted=st.integers(1, 12))
-def test_rows_are_evicted_in_the_order_in_which_a_full_table_would(rows: int, evicted: int) -> None:
-    """However few there are."""
-    table, lru_table = Table[int, int](100), LruTable[int, int](100)
-    share_table = ShareTable[int, int](100, owner_of=lambda *_: "a", cost_of=lambda *_: 3)
-    for each in (table, lru_table, share_table):
-        for number in range(rows):
-            each.put(number, number)
-        assert each.evict(evicted) == min(rows, evicted)
-        assert [key for key, _ in each.items()] == list(range(evicted, rows))
-    assert share_table.cost == 3 * len(share_table)
-
-
-@given(honest=st.integers(1, 20), hostile=st.integers(50, 200), cost=st.integers(1, 5), share=st.floats(0.1, 0.5))
-def test_who_holds_most_gives_up_rows_first(honest: int, hostile: int, cost: int, share: float) -> None:
-    """Whoever holds less than the average keeps all of them, although they were used longest ago."""
-    table: ShareTable[tuple[str, int], int] = ShareTable(1_000, owner_of=lambda key, _: key[0], cost_of=lambda *_: cost)
-    for number in range(honest):
-        table.put(("honest", number), number)
-    for number in range(hostile):
-        table.put(("hostile", number), number)
-    rows = int(share * hostile)
-    assert table.evict(rows) == rows
-    assert table.cost_held("hostile") == cost * (hostile - rows)
-    assert table.cost_held("honest") == cost * honest
-
-
-def test_caches_that_shrink_are_found_for_as_long_as_they_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all objects that have one; those that are not said to shrink are left alone."""
-    monkeypatch.setattr("extender.tables._DECLARED", {})
-    shrinks = declare_cache("tests.tables.shrinks", key="a", bound=5, shrinks=True)
-    stays = declare_cache("tests.tables.stays", key="a", bound=5)
-    kept: list[object] = [shrinks.table(), shrinks.lru_table(), shrinks.share_table(owner_of=lambda *_: "")]
-    other: Table[int, int] = stays.table()
-    assert all(any(each is one for one in shrinkable()) for each in kept)
-    assert not any(each is other for each in shrinkable())
-    before = len(shrinkable())
-    kept.clear()
-    assert len(shrinkable()) == before - 3
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,11 @@ import yaml
 
 import extender.cli.serve
 import extender.store.redis  # noqa: F401 -- imported late, where it is named
-from extender.budgets import budgets
 from extender.cli.config import settings_table
 from extender.metrics import REGISTRY
 from extender.placement.annotations import ANNOTATIONS, Writer
 from testbed.binaries import ACTIONLINT, CONTAINERD, ETCD, HELM, HELM_3, KARPENTER, KIND, KREW, KUBERNETES, GoModule
 from testbed.pythons import PROJECT, image_release, oldest_release
-from tests.unit.declared_caches import declared_caches
 from tests.unit.docs.pages import DOCS
 
 ABOUT_REGISTRIES = ("registry", "cache", "drift")
@@ -40,33 +38,6 @@ def metrics_table() -> str:
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
         rows.append(f"| `{name}` | {metric.type} | {', '.join(labels)} | {metric.documentation} |")
     return "\n".join(["| metric | type | labels | meaning |", "|---|---|---|---|", *rows, ""])
-
-
-def caches_table() -> str:
-    """Every cache that the package declares as Markdown, by name."""
-    rows = [
-        f"| {spec.name} | {spec.key} | {spec.lifetime} | {_number(spec.bound)} | {spec.at_most} "
-        f"| {spec.invalidated_by} | {'yes' if spec.shrinks else 'no'} |"
-        for spec in declared_caches()
-    ]
-    return "\n".join(
-        ["| cache | key | lifetime | rows | at most | invalidated by | shrinks |", f"|{'---|' * 7}", *rows, ""]
-    )
-
-
-def _number(bound: int | str) -> str:
-    return bound if isinstance(bound, str) else f"{bound:,}"
-
-
-def budgets_table() -> str:
-    """Every budget that the package declares as Markdown, by name."""
-    declared_caches()  # imports all modules
-    rows = [
-        f"| {spec.name} | {spec.total:,} {spec.unit} | {spec.most_each:,} | {spec.why} |"
-        for spec in budgets()
-        if not spec.name.startswith("tests.")
-    ]
-    return "\n".join(["| budget | total | one tenant alone | why |", "|---|---|---|---|", *rows, ""])
 
 
 def annotations_table() -> str:
@@ -123,8 +94,6 @@ TABLES: Mapping[tuple[str, str], Callable[[], str]] = {
     ("settings-of-placement.md", "settings"): settings_of_placement,
     ("settings-of-registries.md", "settings"): settings_of_registries,
     ("metrics.md", "metrics"): metrics_table,
-    ("caches.md", "caches"): caches_table,
-    ("budgets.md", "budgets"): budgets_table,
     ("annotations.md", "annotations"): annotations_table,
     ("support.md", "support"): support_table,
 }

@@ -6,7 +6,7 @@ import pytest
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, parse_platform
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import POD_KEYS, Choice, Overrides
+from extender.placement.annotations import Choice, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
 from extender.placement.policy import (
     Policy,
@@ -15,7 +15,6 @@ from extender.placement.policy import (
     is_exempt,
     is_multi_arch,
     preference_for,
-    template_key,
 )
 
 POLICY = Policy(preference={"arm64": 7}, ignore_runtime_classes=frozenset({"wasm"}))
@@ -43,49 +42,6 @@ def built_for(*platforms: str) -> RunsOn:
 def test_pods_that_are_none_of_our_business_are_left_alone(pod: bytes, expected: bool) -> None:
     """Bound, static and mirror pods and those of ignored RuntimeClasses; a DaemonSet's pod is like any other."""
     assert is_exempt(msgspec.json.decode(pod, type=Pod), POLICY) is expected
-
-
-ONE = (
-    b'{"metadata":{"name":"web-1","namespace":"shop","uid":"u1","annotations":{"example.com/ip":"10.0.0.1"}},"spec":{'
-    b'"containers":[{"name":"web","image":"web:1"}],"imagePullSecrets":[{"name":"pull"}],"runtimeClassName":"gvisor",'
-    b'"volumes":[{"name":"kube-api-access-x7q4z"},{"name":"models","image":{"reference":"models:2"}}]}}'
-)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "uniform"),
-    [
-        (b'"web-1"', b'"web-2"', True),
-        (b'"u1"', b'"u2"', True),
-        (b"10.0.0.1", b"10.0.0.2", True),
-        (b"x7q4z", b"p9f2k", True),
-        (b'"shop"', b'"bank"', False),
-        (b"web:1", b"web:2", False),
-        (b'"image":"web:1"', b'"image":"web:1","imagePullPolicy":"Always"', False),
-        (b'"containers"', b'"initContainers"', False),
-        (b"models:2", b"models:3", False),
-        (b'"pull"', b'"push"', False),
-        (b"gvisor", b"wasm", False),
-        (b'"volumes"', b'"nodeName":"n1","volumes"', False),
-    ],
-)
-def test_pods_of_one_kind_differ_in_nothing_that_is_read(before: bytes, after: bytes, uniform: bool) -> None:
-    """Names, identifiers and what is none of our business may differ; whatever may change a decision may not."""
-    assert before in ONE
-    one, other = (template_key(msgspec.json.decode(pod, type=Pod)) for pod in (ONE, ONE.replace(before, after, 1)))
-    assert one is not None
-    assert (one == other) is uniform
-    assert not uniform or hash(one) == hash(other)
-
-
-@pytest.mark.parametrize(
-    "annotation",
-    [*sorted(POD_KEYS), "kubernetes.io/config.mirror", "kubernetes.io/config.source"],
-)
-def test_a_pod_that_speaks_for_itself_is_of_no_kind(annotation: str) -> None:
-    """Whatever annotation it says it with; nor is one without metadata, of which the namespace is not known."""
-    assert template_key(msgspec.json.decode(ONE.replace(b"example.com/ip", annotation.encode()), type=Pod)) is None
-    assert template_key(Pod()) is None
 
 
 PENDING, UNKNOWN = Pending(Cause.THROTTLED, "…"), Unknown(Cause.THROTTLED, "…")

@@ -172,7 +172,7 @@ def test_a_pod_that_names_the_resource_has_no_preference(
     found = overrides_of(
         msgspec.json.decode(raw_pod, type=Pod), raw_pod, "shop", None, Policy(preferred_nodes=WITHOUT_GPU)
     )
-    expected = Overrides(prefer=NO_PREFERENCE, is_own=True) if is_exempt else Overrides(prefer=prefer)
+    expected = Overrides(prefer=NO_PREFERENCE) if is_exempt else Overrides(prefer=prefer)
     assert found == expected
 
 

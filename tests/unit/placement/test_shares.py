@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import NO_PREFERENCE, PREFER, PREFER_SHARE, read_overrides
-from extender.placement.policy import Policy, overrides_of, template_key
+from extender.placement.policy import Policy, overrides_of
 from extender.placement.shares import point_of
 
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -56,7 +56,7 @@ def chosen(make: Make, share: str, count: int = PODS, namespace: str = "shop") -
         made, draw = make(index)
         found[index] = overrides_of(made, b"{}", namespace, defaults, Policy(), draw=draw)
     assert {each.prefer for each in found.values()} <= {"arm64", NO_PREFERENCE}
-    assert all(each.is_own and each.prefer_share is None for each in found.values())
+    assert all(each.prefer_share is None for each in found.values())
     return {index for index, each in found.items() if each.prefer == "arm64"}
 
 
@@ -113,4 +113,3 @@ def test_the_pods_own_share_is_before_its_namespaces() -> None:
     assert overrides_of(own, b"{}", "shop", {PREFER_SHARE: "0%"}, Policy()).prefer is None
     none = overrides_of(own, b"{}", "shop", {PREFER: NO_PREFERENCE}, Policy())
     assert none.prefer == NO_PREFERENCE
-    assert template_key(own) is None
