@@ -16,7 +16,7 @@ from extender.credentials.logins import Login, Logins
 from extender.images.reference import ImageReference
 from extender.metrics import counters
 from extender.slots import OPERATOR
-from extender.tenant_turns import NoTurn
+from extender.turns import NoTurn
 
 log = structlog.get_logger()
 

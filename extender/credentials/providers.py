@@ -19,7 +19,7 @@ from extender.images.reference import ImageReference
 from extender.kubernetes.credential_provider_v1 import CacheKeyType
 from extender.slots import OPERATOR
 from extender.tables import LruTable, ShareTable, declare_cache
-from extender.tenant_turns import TenantTurns
+from extender.turns import Turns
 
 log = structlog.get_logger()
 
@@ -105,7 +105,7 @@ class ProviderKeyring:
             _ANSWER_BYTES, owner_of=lambda _, held: held.tenant, cost_of=lambda _, held: held.cost_bytes
         )
         self._failed: LruTable[str, float] = _FAILURES.lru_table()  # when each registry may be asked for again
-        self._turns = TenantTurns(total=_AT_ONCE, each=_EACH, at_host=_AT_REGISTRY)
+        self._turns = Turns(total=_AT_ONCE, each=_EACH, at_host=_AT_REGISTRY)
         self._obtain = alru_cache(maxsize=None, ttl=0, key=lambda key, *_: key)(self._obtain_once)
         self._is_by_image = False  # whether the last answer was for its image only
 

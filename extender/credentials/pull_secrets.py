@@ -21,7 +21,7 @@ from extender.errors import ClusterError
 from extender.images.reference import ImageReference
 from extender.slots import OPERATOR
 from extender.tables import ShareTable, declare_cache
-from extender.tenant_turns import TenantTurns
+from extender.turns import Turns
 
 log = structlog.get_logger()
 
@@ -100,7 +100,7 @@ class PullSecrets:
             owner_of=lambda secrets, _: secrets[0],
             cost_of=lambda secrets, row: _EMPTY_BYTES + sum(map(getsizeof, secrets[1])) + row.id_bytes,
         )
-        self._turns = TenantTurns(total=_AT_ONCE, each=_EACH, at_host=_AT_ONCE)
+        self._turns = Turns(total=_AT_ONCE, each=_EACH, at_host=_AT_ONCE)
         self._read = alru_cache(maxsize=None, ttl=0)(self._read_once)
         self._sweep_at: asyncio.TimerHandle | None = None
 

@@ -11,7 +11,7 @@ import msgspec
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.kubernetes.core_v1 import Pod, PodSpec
-from extender.placement.annotations import NO_PREFERENCE, POD_KEYS, Annotations, Choice, Mode, Overrides, read_overrides
+from extender.placement.annotations import NO_PREFERENCE, Annotations, Choice, Mode, Overrides, read_overrides
 from extender.placement.facts import ImageFact, Pending, RunsOn, Unknown
 from extender.placement.preferred_nodes import EVERY_NODE, NodeConditions
 from extender.placement.shares import point_of

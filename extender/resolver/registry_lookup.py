@@ -22,7 +22,7 @@ from extender.resolver.image_cache import CachedImage, ImageCache
 from extender.resolver.image_source import ImageSource
 from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
-from extender.tenant_turns import TenantTurns
+from extender.turns import Turns
 
 T = TypeVar("T", CachedImage, Image)
 Ask = Callable[[Target, Credential, str], Awaitable[T]]
@@ -65,7 +65,7 @@ class RegistryLookup:
         self._random = random
         self._lookup_seconds = lookup_seconds
         self._breakers = HostBreakers(clock, random)
-        self._turns = TenantTurns(total=_AT_ONCE, each=_EACH, at_host=_AT_HOST)
+        self._turns = Turns(total=_AT_ONCE, each=_EACH, at_host=_AT_HOST)
         self._try = alru_cache(maxsize=None, ttl=0, key=_key_of_try)(self._try_once)
         self._describe = alru_cache(maxsize=None, ttl=0, key=_key_of_description)(self._describe_once)
 

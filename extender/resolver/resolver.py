@@ -28,7 +28,7 @@ from extender.resolver.persistence import Persistence
 from extender.resolver.references import Target
 from extender.resolver.registry_lookup import RegistryLookup
 from extender.slots import Slots
-from extender.tenant_turns import NoTurn
+from extender.turns import NoTurn
 
 R = TypeVar("R", CachedImage, Image)
 

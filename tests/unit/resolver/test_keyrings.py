@@ -13,7 +13,7 @@ from extender.images.reference import ImageReference
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from extender.slots import OPERATOR
-from extender.tenant_turns import NoTurn
+from extender.turns import NoTurn
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.slots import OPERATOR
-from extender.tenant_turns import NoTurn, TenantTurns
+from extender.turns import NoTurn, Turns
 from testbed.simulated_time import run_simulated
 
 HOSTS = ["x", "y"]
@@ -18,7 +18,7 @@ TENANTS = ["a", "b", "c"]
 class Work:
     """A piece of work that waits for a turn, and holds it until `end`."""
 
-    def __init__(self, turns: TenantTurns, tenant: str, host: str = "", began: list["Work"] | None = None) -> None:
+    def __init__(self, turns: Turns, tenant: str, host: str = "", began: list["Work"] | None = None) -> None:
         self.tenant = tenant
         self.host = host
         self.has_begun = False
@@ -51,7 +51,7 @@ def test_turns_are_in_all_of_a_tenant_and_at_a_host() -> None:
     """A tenant has its limit although there is room, and a host although its tenants have room."""
 
     async def run() -> None:
-        turns = TenantTurns(total=256, each=64, at_host=16)
+        turns = Turns(total=256, each=64, at_host=16)
         alone = [Work(turns, "mallory", f"host-{number}") for number in range(100)]
         await settle()
         assert sum(work.has_begun for work in alone) == 64
@@ -70,7 +70,7 @@ def test_tenants_take_turns_and_so_do_their_hosts() -> None:
 
     async def run() -> None:
         began: list[Work] = []
-        turns = TenantTurns(total=1, each=1, at_host=1)
+        turns = Turns(total=1, each=1, at_host=1)
         first = Work(turns, "first", "z")
         await settle()
         for number in range(4):
@@ -92,7 +92,7 @@ def test_who_waits_for_a_minute_is_dropped() -> None:
     """Nothing of it is left in the queue; the operator waits on."""
 
     async def run() -> None:
-        turns = TenantTurns(total=1, each=1, at_host=1)
+        turns = Turns(total=1, each=1, at_host=1)
         holder = Work(turns, "shop")
         await settle()
         command = Work(turns, OPERATOR)
@@ -114,7 +114,7 @@ def test_work_that_is_cancelled_keeps_no_turn(is_granted: bool) -> None:
     """Whether it waits, or its turn comes at the same moment: the next one begins."""
 
     async def run() -> None:
-        turns = TenantTurns(total=1, each=1, at_host=1)
+        turns = Turns(total=1, each=1, at_host=1)
         holder, cancelled, following = Work(turns, "a"), Work(turns, "b"), Work(turns, "c")
         await settle()
         if is_granted:
@@ -149,7 +149,7 @@ def test_a_turn_passes_a_tenant_by_once_for_each_other_one(
     """Whatever they do, if the tenant has no other work. And nobody waits who holds no turn and could have one."""
 
     async def run() -> None:
-        turns = TenantTurns(total=6, each=4, at_host=4, wait_seconds=1e9)
+        turns = Turns(total=6, each=4, at_host=4, wait_seconds=1e9)
         running: list[Work] = []
         waiting: list[Work] = []
         for tenant, host, asks, ends in steps:

@@ -15,7 +15,7 @@ class NoTurn(ExtenderError):
     """The work had no turn within a minute and was dropped. That tells nothing about what it was to ask."""
 
 
-class TenantTurns:
+class Turns:
     """Up to `total` turns at a time, `each` of one tenant, and up to `at_host` at one host.
 
     A tenant that holds none, in all or at the host, finds a quarter of the turns there left to such tenants. Of those
