@@ -8,7 +8,7 @@ HTTP/1.1 (RFC 9112); its caller gives the answers.
 import functools
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from email.utils import formatdate
 
 from aiohttp import web
@@ -34,12 +34,14 @@ _HEAD = re.compile(
     rb"\r\n",
     re.IGNORECASE,
 )
+_UNUSUAL = ("", 0)
+_OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b%b\r\n"
 # A longer answer is passed to the transport beside its head instead of being copied behind it.
 _COPIED_BYTES = 16 * 1024
 
 
 class FastServer(web.Server):
-    """aiohttp's low-level server, whose connections ask `answer_nowait` first.
+    """aiohttp's low-level server, whose connections ask `answer_nowait` about requests at `paths` first.
 
     `closing` tells whether each answer ends its connection.
     """
@@ -48,12 +50,14 @@ class FastServer(web.Server):
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         *,
+        paths: Container[str],
         answer_nowait: AnswerNowait,
         body_limit_bytes: int,
         closing: Callable[[], bool],
         request_factory: Callable[..., web.BaseRequest],
     ) -> None:
         super().__init__(handler, request_factory=request_factory)
+        self.paths = paths
         self.answer_nowait = answer_nowait
         self.body_limit_bytes = body_limit_bytes
         self.closing = closing
@@ -85,24 +89,20 @@ class FastConnection(Connection):
             super().data_received(data)
             return
         start = data.find(HEAD_END, 0, _HEAD_BYTES) + len(HEAD_END)
-        read = _read_head(data[:start]) if start >= len(HEAD_END) else None
-        if read is None or read[1] > self._fast_server.body_limit_bytes or len(data) > start + read[1]:
+        path, length = _read_head(data[:start]) if start >= len(HEAD_END) else _UNUSUAL
+        server = self._fast_server
+        if path not in server.paths or length > server.body_limit_bytes or len(data) > start + length:
             self._is_aiohttps = True
             super().data_received(data)
-        elif len(data) < start + read[1]:
-            self._head = (read[0], start)
-            self._missing_bytes = start + read[1]
+        elif len(data) < start + length:
+            self._head = (path, start)
+            self._missing_bytes = start + length
             self.connections.await_body(self)
             self._add_piece(data)
         else:
             if not self.has_asked:
                 self.end_request()
-            self._answer(data, read[0], start)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Drops what was kept for later."""
-        self._collected()
-        super().connection_lost(exc)
+            self._answer(data, path, start)
 
     @property
     def awaits_body(self) -> bool:
@@ -145,11 +145,7 @@ class FastConnection(Connection):
             super().data_received(data)
             return
         closing = self._fast_server.closing()
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b%b\r\n" % (
-            len(text),
-            _CLOCK.line(),
-            b"Connection: close\r\n" if closing else b"",
-        )
+        head = _OK % (len(text), _CLOCK.line(), b"Connection: close\r\n" if closing else b"")
         if len(text) < _COPIED_BYTES:
             self.transport.write(head + text)
         else:
@@ -191,12 +187,12 @@ _HEADS = declare_cache("server.fast_lane.heads", key="request head", rows=256, m
 
 
 @functools.lru_cache(_HEADS.rows)
-def _read_head(head: bytes) -> tuple[str, int] | None:
-    """Path and body length of a request that can be answered here; None for any other."""
+def _read_head(head: bytes) -> tuple[str, int]:
+    """Path and body length of a request that can be answered here; `_UNUSUAL` for any other."""
     found = _HEAD.fullmatch(head)
     if not found:
-        return None
+        return _UNUSUAL
     names = [line.partition(b":")[0].lower() for line in head.split(b"\r\n")[1:-2]]
     if b"host" not in names or len(set(names)) < len(names):
-        return None
+        return _UNUSUAL
     return found["path"].partition(b"?")[0].decode(), int(found["length"])

@@ -76,9 +76,7 @@ def route_server(
     loop = asyncio.get_running_loop()
 
     def answer_nowait(path: str, body: bytes) -> bytes | None:
-        route = routes.get(path)
-        if route is None:
-            return None
+        route = routes[path]
         started = time.perf_counter()
         reply = _reply_nowait(route, body)
         if reply is None:
@@ -110,6 +108,7 @@ def route_server(
 
     return FastServer(
         handle,
+        paths=routes,
         answer_nowait=answer_nowait,
         body_limit_bytes=body_limit_bytes,
         closing=draining,

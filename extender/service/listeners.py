@@ -94,7 +94,7 @@ class Listeners:
         return await self._open_plain(METRICS, "operations.metrics_listen", metrics_app(), listen) if listen else ""
 
     async def _open_plain(self, name: str, setting: str, app: web.Application, listen: str) -> str:
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(app, shutdown_timeout=1.0)
         listener = await open_listener(name, runner, *parse_listen(listen), setting=setting)
         self._operations.append(listener)
         return f"http://{listener.address}"
