@@ -316,8 +316,9 @@ async def test_refusal_does_not_pass_for_the_answer_to_an_earlier_request(scene:
     assert await impatient.ends() == b""
 
 
-async def test_full_listener_closes_new_connections(scene: Scene) -> None:
+async def test_full_listener_closes_new_connections(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """While all that it has are new or in use."""
+    monkeypatch.setattr(limits_module, "IDLE_SECONDS", 60.0)
     await scene.open()
     held = await scene.flood(LIMITS.connections)
     before = REFUSALS["connections"].value

@@ -494,13 +494,13 @@ async def test_caller_that_hangs_up_does_not_end_the_lookup(start_service: Start
     assert gated.requests["GET manifests"] == 1
 
 
-async def test_five_hundred_requests_for_one_cold_image_cost_one_manifest(
+async def test_two_hundred_requests_for_one_cold_image_cost_one_manifest(
     start_service: StartService, images: EmbeddedRegistry
 ) -> None:
     """However slow the registry, a rollout is one lookup."""
     images.delay_seconds = 0.3
     caller = await start_service(plain_http=images.host)
-    results = await asyncio.gather(*(caller.filter(with_nodes(pod(f"{images.host}/amd:1"))) for _ in range(500)))
+    results = await asyncio.gather(*(caller.filter(with_nodes(pod(f"{images.host}/amd:1"))) for _ in range(200)))
     assert all(kept(result) == ["a", "c"] for result in results)
     assert images.requests == {"HEAD manifests": 1, "GET manifests": 1, "GET blobs": 1}
 
@@ -512,11 +512,13 @@ async def test_a_thousand_pods_over_a_hundred_images_cost_a_hundred_manifests(
     for number in range(100):
         images.add_index(f"app-{number}", "1", [AMD64, ARM64] if number % 2 else [AMD64])
     caller = await start_service(plain_http=images.host)
+    under_way = asyncio.Semaphore(200)
 
     async def one(number: int) -> list[str]:
         created = pod(f"{images.host}/app-{number % 100}:1", uid=f"uid-{number}")
-        await caller.review(created)
-        return kept(await caller.filter(with_nodes(created)))
+        async with under_way:
+            await caller.review(created)
+            return kept(await caller.filter(with_nodes(created)))
 
     results = await asyncio.gather(*(one(number) for number in range(1000)))
     assert [len(result) for result in results] == [4 if number % 2 else 2 for number in range(1000)]
