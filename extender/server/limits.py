@@ -150,15 +150,16 @@ class Connections:
                 self.await_head(connection)
 
     def _end_idle(self) -> bool:
-        """Ends the one that has idled longest, one without a request ever before others; False if there is none."""
+        """Ends the one that has idled longest, if that is long; one that has asked only if all others have."""
         now = self.clock()
         if now < self._none_idle_before:
             return False
-        idle = [(since, each) for each in self._open if (since := each.idle_since) and since[1] <= now - IDLE_SECONDS]
-        if not idle:
+        idle = ((since, each) for each in self._open if (since := each.idle_since))
+        found = min(idle, key=lambda each: each[0], default=None)
+        if found is None or found[0][1] > now - IDLE_SECONDS:
             self._none_idle_before = now + _LOOK_SECONDS
             return False
-        _, connection = min(idle, key=lambda found: found[0])
+        connection = found[1]
         REFUSALS["connections"].inc()
         self.remove(connection)
         connection.abort()

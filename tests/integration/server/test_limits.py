@@ -342,6 +342,16 @@ async def test_silent_connections_give_way_before_those_that_have_asked(scene: S
     assert await idle.is_open()
 
 
+async def test_connection_that_has_asked_outlives_silent_ones_that_are_new(scene: Scene) -> None:
+    """However long it has idled: there is no room until one of them has been silent for long enough."""
+    await scene.open()
+    idle = await scene.connect()
+    assert await idle.is_open()
+    await asyncio.sleep(0.15)
+    await scene.flood(2 * LIMITS.connections)
+    assert await idle.is_open()
+
+
 async def test_longest_idle_connection_gives_way_to_a_new_one(scene: Scene) -> None:
     """Also where aiohttp answers; those in use stay."""
     await scene.open()
