@@ -121,7 +121,7 @@ soak: setup ## Whether memory stays level under hours of load
 	@$(BIN)/python -m benchmarks soak
 
 .PHONY: siege
-siege: setup ## How honest tenants fare while others attack (half an hour; needs Linux and root, or user namespaces)
+siege: setup ## How honest tenants fare while others attack (ten minutes; needs Linux and root, or user namespaces)
 	@$(BIN)/python -m benchmarks.siege
 
 # Not with --quiet, which hides the warnings that --strict counts.

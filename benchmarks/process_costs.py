@@ -1,12 +1,15 @@
 """Reads from proc(5) what a process has used so far: processor time, memory, bytes read. Linux only."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_USER, _SYSTEM = 11, 12  # fields of /proc/PID/stat after the name, which may hold anything but ends with the last ")"
+# Fields of /proc/PID/stat after the name, which may hold anything but ends with the last ")".
+_PARENT, _USED, _OF_ENDED_CHILDREN = 1, slice(11, 13), slice(13, 15)
 _IDLE = (3, 4)  # positions of idle and iowait in the first line of /proc/stat
 _GUEST = 8  # guest and guest_nice, from this position on, are included in user and nice
 
@@ -20,8 +23,29 @@ class ResidentMemory(msgspec.Struct, frozen=True):
 
 def cpu_seconds(pid: int) -> float:
     """Returns the processor time of all its threads, in steps of 10 ms. Raises OSError if the process has ended."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS_PER_SECOND
+    return sum(map(int, _fields(pid)[_USED])) / _TICKS_PER_SECOND
+
+
+def ended_children_seconds(pid: int) -> float:
+    """Returns the processor time of its children that have ended. Raises OSError if the process has ended itself."""
+    return sum(map(int, _fields(pid)[_OF_ENDED_CHILDREN])) / _TICKS_PER_SECOND
+
+
+def waited_seconds(pid: int) -> float:
+    """Returns for how long its main thread was ready to run while others had the core. Raises OSError as above."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
+def children(pid: int) -> Iterator[int]:
+    """Yields the ids of its children, of their children, and so on."""
+    parents = dict[int, int]()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            parents[int(folder.name)] = int(_fields(int(folder.name))[_PARENT])
+    family = [pid]
+    for member in family:
+        family += (child for child, parent in parents.items() if parent == member)
+    yield from family[1:]
 
 
 def machine_seconds() -> float:
@@ -40,6 +64,10 @@ def memory(pid: int) -> ResidentMemory:
 def bytes_read(pid: int) -> int:
     """Returns how many bytes it has read from files and sockets. Raises OSError if the process has ended."""
     return _numbers(Path(f"/proc/{pid}/io"))["rchar"]
+
+
+def _fields(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _numbers(path: Path) -> dict[str, int]:

@@ -48,7 +48,7 @@ def quiet_cluster(*, core: int, nodes: int) -> Iterator[QuietCluster]:
         yield QuietCluster(kubeconfig)
 
 
-class _Collections:
+class Collections:
     """Answers lists and watches: of nodes all there are, of everything else nothing."""
 
     def __init__(self, nodes: int) -> None:
@@ -80,7 +80,7 @@ class _Collections:
 
 
 async def _serve(nodes: int) -> None:
-    collections = _Collections(nodes)
+    collections = Collections(nodes)
     runner = web.ServerRunner(web.Server(collections.answer, access_log=None), shutdown_timeout=1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

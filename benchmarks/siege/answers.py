@@ -84,25 +84,16 @@ def apply_patch(document: Mapping[str, Any], patch: Sequence[Mapping[str, Any]])
     """Returns the document after the operations of a JSON Patch, which are `add`, `replace` and `remove`."""
     result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document))
     for operation in patch:
-        *steps, last = (step.replace("~1", "/").replace("~0", "~") for step in operation["path"].split("/")[1:])
         target: Any = result
+        *steps, last = (step.replace("~1", "/").replace("~0", "~") for step in operation["path"].split("/")[1:])
         for step in steps:
             target = target[int(step)] if isinstance(target, list) else target[step]
-        if isinstance(target, list):
-            _change_list(target, last, operation)
-        elif operation["op"] == "remove":
-            del target[last]
-        else:
-            target[last] = operation["value"]
-    return result
-
-
-def _change_list(target: list[Any], last: str, operation: Mapping[str, Any]) -> None:
-    index = len(target) if last == "-" else int(last)
-    match operation["op"]:
-        case "add":
-            target.insert(index, operation["value"])
-        case "replace":
-            target[index] = operation["value"]
-        case _:
+        is_list = isinstance(target, list)
+        index: Any = (len(target) if last == "-" else int(last)) if is_list else last
+        if operation["op"] == "remove":
             del target[index]
+        elif operation["op"] == "add" and is_list:
+            target.insert(index, operation["value"])
+        else:
+            target[index] = operation["value"]
+    return result

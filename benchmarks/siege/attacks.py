@@ -1,100 +1,107 @@
-"""The attacks, by name: what attackers send, at which rates, and from where.
+"""The attacks, by name: what attackers send, and at which rates.
 
 A tenant's attack comes as pods of five namespaces: reviews that the API server relays, and pending pods that the watch
-tells of. Strangers call from addresses of their own.
+tells of. Strangers call the webhook from addresses of their own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
-from benchmarks.siege.api_server import LOGIN
+from benchmarks.siege.api_server import LOGIN_SECRET
+from benchmarks.siege.calls import new_pod
 from benchmarks.siege.images import DENIED, SHARED
-from benchmarks.siege.network import attacking_host, honest_host
-from benchmarks.siege.pods import besieging_namespace, honest_namespace, new_pod
+from benchmarks.siege.network import UPSTREAMS, attacking_host, honest_host
 
 PLUGIN_PATTERN = attacking_host("*", "plugin")
 """The images that the credential-provider plugin serves, which hangs."""
-SECRETS = 64
-HOSTS = 16
+HONEST_NAMESPACES = tuple(f"team-{number}" for number in range(10))
+_BESIEGERS, _SECRETS, _HOSTS = 5, 64, 16
+Images = Callable[[int], str]
 
 
-class TenantsAttack(msgspec.Struct, frozen=True):
-    """Pods whose images are `image(0)`, `image(1)` …, so many in each, which name so many pull secrets."""
+class Attack(msgspec.Struct, frozen=True):
+    """Pods whose images are `image(0)`, `image(1)` …, so many in each; or what strangers do: `program` is in attackers.
+
+    Each pod names `secrets` pull secrets of 10,000 entries.
+    """
 
     words: str
-    image: Callable[[int], str]
+    image: Images | None = None
     images_each: int = 10
     pods_per_second: float = 50.0
     secrets: int = 0
+    program: str = ""
 
     def pod(self, number: int) -> dict[str, Any]:
-        """Returns the `number`-th pod."""
-        first = number * self.images_each
-        image, *others = (self.image(index) for index in range(first, first + self.images_each))
-        secrets = [f"large-{index}" for index in range(self.secrets)]
-        pod = new_pod(besieging_namespace(number), number, [image], secrets)
-        pod["spec"]["containers"] += [{"name": f"c{index}", "image": other} for index, other in enumerate(others)]
-        return pod
+        """Returns the `number`-th pod of the attack."""
+        return new_pod(
+            f"besieger-{number % _BESIEGERS}",
+            number,
+            list(self._images(number)),
+            [f"large-{index}" for index in range(self.secrets)],
+        )
 
-
-class StrangersAttack(msgspec.Struct, frozen=True):
-    """An attack of callers that are not the API server; `program` names what they do in attackers.py."""
-
-    words: str
-    program: str
+    def _images(self, number: int) -> Iterator[str]:
+        assert self.image
+        for index in range(number * self.images_each, (number + 1) * self.images_each):
+            yield self.image(index)
 
 
 def forged_pod(number: int) -> dict[str, Any]:
     """Returns a pod of another tenant's namespace, which names that tenant's secret and a new image."""
     image = f"{honest_host(number)}/forged/app-{number}:1"
-    return new_pod(honest_namespace(number), number, [image], [LOGIN])
+    return new_pod(HONEST_NAMESPACES[number % len(HONEST_NAMESPACES)], number, [image], [LOGIN_SECRET])
 
 
-def _hosts(kind: str, path: str) -> Callable[[int], str]:
-    """Returns images at 16 hosts of an attacker, all of them new."""
-    return lambda number: f"{attacking_host(f'r{number % HOSTS}', kind)}/{path}-{number}:1"
+def _hosts(kind: str) -> Images:
+    """Returns images at 16 hosts of an attacker."""
+    return lambda number: f"{attacking_host(f'r{number % _HOSTS}', kind)}/app-{number}:1"
 
 
-def _new_hosts(kind: str) -> Callable[[int], str]:
-    """Returns images each at a host of its own, which no breaker has met."""
-    return lambda number: f"{attacking_host(f'r{number}', kind)}/app:1"
+def _new_hosts(*kinds: str) -> Images:
+    """Returns images each at a host of its own, of these kinds in turns."""
+    return lambda number: f"{attacking_host(f'r{number}', kinds[number % len(kinds)])}/app:1"
 
 
-def _project(kind: str) -> Callable[[int], str]:
-    """Returns images in a project of the honest registries, all of them new."""
-    return lambda number: f"{honest_host(number)}/project-{kind}/app-{number}:1"
+def _upstream(number: int) -> str:
+    return f"{UPSTREAMS[number % len(UPSTREAMS)]}/app-{number}:1"
 
 
-def _denied_tag(number: int) -> str:
-    return f"{honest_host(number)}/{SHARED}:{DENIED}{number}"
+def _made_up(number: int) -> str:
+    return f"{honest_host(number)}/made-up-{number}/app:1"
 
 
-ATTACKS: dict[str, TenantsAttack | StrangersAttack] = {
-    "forged": StrangersAttack("forged reviews, 1,000/s", "forge"),
-    "bodies": StrangersAttack("slow bodies, 500 connections", "send_slowly"),
-    "idle": StrangersAttack("idle TLS connections, 4,000", "idle"),
-    "secrets": TenantsAttack("64 secrets of 10,000 entries", _hosts("any", "s"), 1, 10.0, secrets=SECRETS),
-    "indexes": TenantsAttack("hostile indexes", _hosts("hostile", "i"), 20),
-    "hang": TenantsAttack("registries that hang", _new_hosts("hang")),
-    "hang-project": TenantsAttack("a project that hangs", _project("hang")),
-    "drip": TenantsAttack("registries that drip", _new_hosts("drip")),
-    "412": TenantsAttack("412 for one project", _project("412")),
-    "429": TenantsAttack("429 with ten hours", _new_hosts("429")),
-    "5xx": TenantsAttack("503 for one project", _project("503")),
-    "dns-silent": TenantsAttack("a DNS zone that is silent", _new_hosts("silent")),
-    "dns-late": TenantsAttack("a DNS zone that is slow", _new_hosts("late")),
-    "dns-failing": TenantsAttack("a DNS zone that fails", _new_hosts("failing")),
-    "plugin": TenantsAttack("a credential program that hangs", _new_hosts("plugin")),
-    "names": TenantsAttack("a million image names", _hosts("any", "m"), 50),
-    "circle": TenantsAttack("redirects in circles", _new_hosts("circle")),
-    "403": TenantsAttack("403 for tags beside honest ones", _denied_tag),
+def _refused(number: int) -> str:
+    """Returns an image that an honest registry refuses: of a project with 412 or 503, or a tag beside honest ones."""
+    paths = (f"project-412/app-{number}:1", f"project-503/app-{number}:1", f"{SHARED}:{DENIED}{number}")
+    return f"{honest_host(number)}/{paths[number % len(paths)]}"
+
+
+def _hanging(number: int) -> str:
+    """Returns an image at a host that hangs, or in a project that hangs at an honest one."""
+    return f"{honest_host(number)}/project-hang/app-{number}:1" if number % 2 else _new_hosts("hang")(number)
+
+
+ATTACKS = {
+    "103": Attack("registries that answer 103 without end", _new_hosts("103")),
+    "chunks": Attack("chunks of one byte, extensions without end", _new_hosts("chunks")),
+    "fat": Attack("20 hosts a pod, bodies of 900 KB", _new_hosts("fat"), 20),
+    "stop": Attack("bodies that stop a byte before 4 MiB", _new_hosts("stop")),
+    "mirror": Attack("upstreams that hang behind the mirror", _upstream),
+    "made-up": Attack("made-up names, 500 at honest hosts", _made_up),
+    "dns": Attack("zones that are silent, late, failing", _new_hosts("silent", "late", "failing")),
+    "names": Attack("a million image names", _hosts("any"), 50),
+    "hang": Attack("registries and projects that hang", _hanging),
+    "drip": Attack("registries that drip", _new_hosts("drip")),
+    "circle": Attack("redirects and tokens in circles", _new_hosts("circle")),
+    "429": Attack("429 with ten hours", _new_hosts("429")),
+    "refused": Attack("412, 503, 403 at honest hosts", _refused),
+    "plugin": Attack("a credential plugin that hangs", _new_hosts("plugin")),
+    "secrets": Attack("64 secrets of 10,000 entries", _hosts("any"), 1, 10.0, secrets=_SECRETS),
+    "indexes": Attack("hostile indexes", _hosts("hostile"), 20),
+    "forged": Attack("forged reviews, 1,000/s", program="forge"),
+    "bodies": Attack("slow bodies, 500 connections", program="send_slowly"),
+    "idle": Attack("idle TLS connections, 4,000", program="idle"),
 }
-
-
-def chosen(names: Sequence[str]) -> list[str]:
-    """Returns the names, or all of them if none is given. Raises ValueError for one that there is not."""
-    if unknown := [name for name in names if name not in ATTACKS]:
-        raise ValueError(f"{', '.join(unknown)}: there are {', '.join(ATTACKS)}")
-    return list(names or ATTACKS)

@@ -6,7 +6,7 @@ from zlib import crc32
 
 import msgspec
 
-from benchmarks.siege.network import honest_host
+from benchmarks.siege.network import MIRRORED, honest_host
 from extender.demo.images import Manifest, build_index
 from extender.images.media_type import OCI_INDEX
 
@@ -16,13 +16,16 @@ SHARED = "shared/base"
 """The repository on each honest registry that pods of every namespace use, by tags of their own."""
 DENIED = "denied-"
 """How the tags begin that a registry answers with 403."""
-_HOSTILE_PLATFORMS, _HOSTILE_CHARACTERS = 64, 256
+HOSTILE, FAT = "hostile", "fat"
+"""Kinds of registries: one has indexes of 64 platforms with long names, the other one index of 900 KB."""
+_HOSTILE_PLATFORMS, _HOSTILE_CHARACTERS, _FAT_BYTES = 64, 256, 900_000
 _KEPT = 100_000  # names whose manifests can be fetched by digest, the newest ones
+_MIRRORED_SHARE = 9  # one image in nine comes through the mirror
 
 
 def honest_image(namespace: int, number: int) -> str:
     """Returns a new image of an honest namespace: a repository of its own, or a new tag of the shared one."""
-    host = honest_host(number // 20)
+    host = honest_host(number // 20) if number % _MIRRORED_SHARE else MIRRORED
     if number // 10 % 2:
         return f"{host}/{SHARED}:v{number}"
     return f"{host}/team-{namespace}/app-{number}:1"
@@ -43,22 +46,23 @@ class Manifests:
     """Makes manifests from names, the same one for the same name, and finds them again by digest."""
 
     def __init__(self) -> None:
-        self._names: OrderedDict[str, tuple[str, str, bool]] = OrderedDict()
+        self._names: OrderedDict[str, tuple[str, str, str]] = OrderedDict()
 
-    def make(self, repository: str, tag: str, *, hostile: bool = False) -> Manifest:
-        """Returns the index of this name: a hostile one, or one for the platforms that `platforms_of` tells."""
-        manifest = Manifest(OCI_INDEX, (_hostile_body if hostile else _usual_body)(repository, tag))
-        self._names[manifest.digest] = (repository, tag, hostile)
+    def make(self, kind: str, repository: str, tag: str) -> Manifest:
+        """Returns the index of this name at a registry of that kind; it is for the platforms of `platforms_of`."""
+        if kind == FAT:
+            return _fat_index()
+        manifest = Manifest(OCI_INDEX, (_hostile_body if kind == HOSTILE else _usual_body)(repository, tag))
+        self._names[manifest.digest] = (kind, repository, tag)
         if len(self._names) > _KEPT:
             self._names.popitem(last=False)
         return manifest
 
-    def find(self, digest: str) -> Manifest | None:
+    def find(self, kind: str, digest: str) -> Manifest | None:
         """Returns the manifest of this digest if its name was among the last."""
-        if digest not in self._names:
-            return None
-        repository, tag, hostile = self._names[digest]
-        return self.make(repository, tag, hostile=hostile)
+        if kind == FAT:
+            return _fat_index()
+        return self.make(*self._names[digest]) if digest in self._names else None
 
 
 def _usual_body(repository: str, tag: str) -> bytes:
@@ -70,6 +74,11 @@ def _hostile_body(repository: str, tag: str) -> bytes:
     """Returns an index of 64 platforms, all but one with names of 256 characters that no other index has."""
     serial = f"{crc32(f'{repository}:{tag}'.encode()):08x}"
     return _hostile_index().replace(b"#serial#", serial.encode())
+
+
+@functools.cache
+def _fat_index() -> Manifest:
+    return Manifest(OCI_INDEX, _index_of((AMD64,))[:-1] + b',"annotations":{"x":"%b"}}' % (b"x" * _FAT_BYTES))
 
 
 @functools.cache

@@ -3,51 +3,53 @@
 import asyncio
 import socket
 import struct
-from typing import cast
+from typing import NamedTuple, cast
 
-import msgspec
-
-from benchmarks.siege.network import ATTACKING_REGISTRY, ATTACKING_ZONE, HONEST_REGISTRIES, HONEST_ZONE
+from benchmarks.siege.network import (
+    ATTACKING_REGISTRY,
+    ATTACKING_ZONE,
+    HONEST_REGISTRIES,
+    MIRROR,
+    MIRROR_ADDRESS,
+    honest_host,
+)
 
 LATE_SECONDS = 4.0  # the C library asks again after five
-SILENT, LATE, FAILING = "silent", "late", "failing"
-"""The zones below the attackers' whose names do not resolve as they should."""
-_NO_ERROR, _SERVER_FAILURE, _NO_NAME = 0, 2, 3
-_A = 1
-_TTL_SECONDS = 5
+_SERVER_FAILURE, _NO_NAME, _A, _TTL_SECONDS = 2, 3, 1, 5
 
 
-class Resolution(msgspec.Struct, frozen=True):
+class Resolution(NamedTuple):
     """What is answered about a name: an address or a code, after a while; `after_seconds` of None is never."""
 
     address: str = ""
-    code: int = _NO_ERROR
+    code: int = 0
     after_seconds: float | None = 0.0
+
+
+_ADDRESSES = {honest_host(number): address for number, address in enumerate(HONEST_REGISTRIES)} | {
+    MIRROR: MIRROR_ADDRESS
+}
+_ZONES = {
+    "silent": Resolution(after_seconds=None),
+    "failing": Resolution(code=_SERVER_FAILURE),
+    "late": Resolution(ATTACKING_REGISTRY, after_seconds=LATE_SECONDS),
+}
 
 
 def resolution_of(name: str) -> Resolution:
     """Returns what is answered about this name."""
-    label, _, zone = name.partition(".")
-    number = label.removeprefix("registry-")
-    if zone == HONEST_ZONE and number.isdigit() and 0 < int(number) <= len(HONEST_REGISTRIES):
-        return Resolution(HONEST_REGISTRIES[int(number) - 1])
+    if name in _ADDRESSES:
+        return Resolution(_ADDRESSES[name])
     if not name.endswith(f".{ATTACKING_ZONE}"):
         return Resolution(code=_NO_NAME)
-    match zone.removesuffix(f".{ATTACKING_ZONE}"):
-        case "silent":
-            return Resolution(after_seconds=None)
-        case "failing":
-            return Resolution(code=_SERVER_FAILURE)
-        case "late":
-            return Resolution(ATTACKING_REGISTRY, after_seconds=LATE_SECONDS)
-    return Resolution(ATTACKING_REGISTRY)
+    zone = name.partition(".")[2].removesuffix(f".{ATTACKING_ZONE}")
+    return _ZONES.get(zone, Resolution(ATTACKING_REGISTRY))
 
 
 class NameServer(asyncio.DatagramProtocol):
     """Answers queries (RFC 1035) for one name each. Names have IPv4 addresses only."""
 
-    def __init__(self) -> None:
-        self._transport: asyncio.DatagramTransport | None = None
+    _transport: asyncio.DatagramTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keeps the transport for the answers."""
@@ -57,10 +59,9 @@ class NameServer(asyncio.DatagramProtocol):
         """Answers one query, now, later or never."""
         name, kind, end = _read_question(data)
         found = resolution_of(name.lower())
-        if found.after_seconds is None or self._transport is None:
-            return
-        answer = _answer(data, end, found, kind)
-        asyncio.get_running_loop().call_later(found.after_seconds, self._transport.sendto, answer, addr)
+        if found.after_seconds is not None:
+            answer = _answer(data, end, found, kind)
+            asyncio.get_running_loop().call_later(found.after_seconds, self._transport.sendto, answer, addr)
 
 
 def _read_question(query: bytes) -> tuple[str, int, int]:

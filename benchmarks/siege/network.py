@@ -1,8 +1,7 @@
 """The siege's network: a namespace with addresses of its own, where names resolve by our own name server.
 
 `isolating` is the command that makes namespaces of network, mounts and processes, which end with their first process.
-Nothing outside of them changes: the addresses are on a loopback device of its own, and /etc/resolv.conf is a bind
-mount.
+Nothing outside of them changes.
 """
 
 import os
@@ -14,18 +13,19 @@ from pathlib import Path
 
 from testbed.processes import PARENT_DEATH
 
-API_SERVER = "10.0.0.1"
-API_PORT = 6443
+API_SERVER, API_PORT = "10.0.0.1", 6443
 SERVICE = "10.0.0.10"
 ADMISSION_PORT, SCHEDULER_PORT, OPERATIONS_PORT = 10250, 8880, 8881  # of the shipped settings
 NAME_SERVER = "10.0.0.53"
 STRANGERS = tuple(f"10.0.66.{number}" for number in range(1, 9))
 """The addresses of callers that are not the API server."""
 HONEST_REGISTRIES = tuple(f"10.1.0.{number}" for number in range(1, 9))
-ATTACKING_REGISTRY = "10.2.0.1"
+MIRROR_ADDRESS, ATTACKING_REGISTRY = "10.1.0.9", "10.2.0.1"
 HONEST_ZONE, ATTACKING_ZONE = "honest.test", "attack.test"
-
-_RESOLV_CONF = Path("/etc/resolv.conf")
+MIRRORED = f"mirrored.{HONEST_ZONE}"
+"""A registry whose name does not resolve, as on nodes without a way out: its images come through the mirror."""
+MIRROR = f"mirror.{HONEST_ZONE}"
+"""The mirror of `MIRRORED` and of the attackers' `UPSTREAMS`, which never answer it."""
 
 
 class NetworkMissing(RuntimeError):
@@ -57,7 +57,7 @@ def prepare_network(folder: Path) -> None:
     resolv_conf.write_text(f"nameserver {NAME_SERVER}\n")
     _run("ip", "link", "set", "lo", "up")
     _run("ip", "address", "add", f"{API_SERVER}/8", "dev", "lo")  # on this device a prefix is local as a whole
-    _run("mount", "--bind", str(resolv_conf), str(_RESOLV_CONF.resolve()))
+    _run("mount", "--bind", str(resolv_conf), str(Path("/etc/resolv.conf").resolve()))
 
 
 def honest_host(number: int) -> str:
@@ -68,6 +68,9 @@ def honest_host(number: int) -> str:
 def attacking_host(label: str, kind: str) -> str:
     """Returns the name of a registry of an attacker; its kind tells what it does."""
     return f"{label}.{kind}.{ATTACKING_ZONE}"
+
+
+UPSTREAMS = tuple(attacking_host(f"r{number}", "upstream") for number in range(16))
 
 
 def _run(*command: str) -> None:

@@ -1,141 +1,154 @@
 """The honest tenants: pods of ten namespaces with new images, which are reviewed and then filtered.
 
-`python -m benchmarks.siege.tenants CORE RATE TOKEN FILE` creates RATE pods a second from now on, each at its own time
-whatever became of those before, and writes records to FILE. It prints a line when it starts, and ends when standard
-input is closed and the last pods have got their answers.
+`python -m benchmarks.siege.tenants RATE FILE` creates RATE pods a second from now on, each at its own time
+whatever became of those before, and writes a line of JSON for each to FILE. It prints a line when it starts, and ends
+when standard input is closed and the last pods have got their answers.
 
 A pod is reviewed first, with a timeout of three seconds as in the shipped webhook. Then it is pending, and is filtered:
-one call at a time over all pods, as kube-scheduler asks, with its timeout of two seconds, and again after 1, 2 and 4 s
-if the answer was an error or none.
+one call at a time over all pods, as kube-scheduler asks, with its timeout of two seconds, and again after 1, 2, 4, 8
+and 10 s if the answer was an error or none.
 """
 
 import asyncio
-import os
+import contextlib
 import sys
 import time
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
+import aiohttp
 import msgspec
 import uvloop
 
 from benchmarks.siege.answers import Judgement, judge_filter, judge_review
-from benchmarks.siege.api_server import LOGIN, PODS
-from benchmarks.siege.callers import Caller, CallFailed, any_certificate
+from benchmarks.siege.api_server import LOGIN_SECRET
+from benchmarks.siege.attacks import HONEST_NAMESPACES
+from benchmarks.siege.calls import (
+    FILTER,
+    PENDING_PODS,
+    REVIEWS,
+    CallFailed,
+    call,
+    filter_of,
+    new_pod,
+    new_session,
+    review_of,
+)
 from benchmarks.siege.images import honest_image, platforms_of_image
-from benchmarks.siege.network import ADMISSION_PORT, API_PORT, API_SERVER, SCHEDULER_PORT, SERVICE
-from benchmarks.siege.pods import filter_of, honest_namespace, new_pod, review_of
-from benchmarks.siege.records import GENERATOR, PodRecord, Record, encode_record
-from benchmarks.siege.timers import go_first, note_delays
 
 REVIEW_SECONDS, FILTER_SECONDS = 3.0, 2.0  # webhook timeoutSeconds and extender httpTimeout, as shipped
-CALLS = 4
-FIRST_RETRY_SECONDS = 1.0  # kube-scheduler's podInitialBackoffSeconds
-LAST_SECONDS = 30.0  # more than all timeouts of a pod together
+RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0, 10.0, 10.0)  # kube-scheduler's podInitialBackoffSeconds up to podMaxBackoffSeconds
+MOST_SECONDS = 28.0  # from when a pod was due; the last ones are done before this program is killed
+
+
+class PodRecord(msgspec.Struct):
+    """An honest pod: when it was due, how late it was created, and what became of its review and its filter calls.
+
+    `filter_seconds` has each call, from when the pod was due in kube-scheduler's queue. `known_seconds` is the time
+    from the pod's creation to the right answer of a filter call, None if none came.
+    """
+
+    at: float
+    late_seconds: float
+    review_seconds: float
+    filter_seconds: list[float]
+    answers: list[str]  # of the review and of each call: a Judgement, or why there is none
+    known_seconds: float | None = None
+
+    @property
+    def wrong(self) -> int:
+        """The number of answers that were not right."""
+        return self.answers.count(Judgement.WRONG)
+
+    @property
+    def lost(self) -> list[str]:
+        """Why answers were lost, one entry each."""
+        return [answer for answer in self.answers if answer.startswith("lost")]
+
+
+_DECODER = msgspec.json.Decoder(PodRecord)
+
+
+def read_pods(path: Path) -> Iterator[PodRecord]:
+    """Yields the records of a file, without a last line that is not whole."""
+    for line in path.read_bytes().splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            yield _DECODER.decode(line)
 
 
 class Tenants:
     """Creates pods and follows each through its review and its filter calls."""
 
-    def __init__(self, path: str, log: IO[bytes]) -> None:
-        """`path` is that of the webhook."""
-        self._reviews = Caller(SERVICE, ADMISSION_PORT, source=API_SERVER, tls=any_certificate())
-        self._filters = Caller("127.0.0.1", SCHEDULER_PORT)
-        self._cluster = Caller(API_SERVER, API_PORT)
-        self._path, self._log = path, log
-        self._scheduler = asyncio.Lock()  # it has one call under way
-        self._pods: set[asyncio.Task[None]] = set()
+    def __init__(self, session: aiohttp.ClientSession, scheduler: aiohttp.ClientSession, log: IO[bytes]) -> None:
+        self._session, self._scheduler, self._log = session, scheduler, log
+        self._turn = asyncio.Lock()  # kube-scheduler has one call under way
 
     async def run(self, rate: float, ended: asyncio.Event) -> None:
         """Creates pods until `ended`, then waits for those under way."""
-        started, number = time.monotonic(), int(time.monotonic() * 1000) % 10_000_000 * 100
-        first = number
-        while not ended.is_set():
-            due = started + (number - first) / rate
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            task = asyncio.create_task(self._follow(number, due))
-            self._pods.add(task)
-            task.add_done_callback(self._pods.discard)
-            number += 1
-        if self._pods:
-            await asyncio.wait(self._pods, timeout=LAST_SECONDS)
+        started, first, count = time.monotonic(), int(time.monotonic() * 1000) % 10_000_000 * 100, 0
+        async with asyncio.TaskGroup() as pods:
+            while not ended.is_set():
+                due = started + count / rate
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                pods.create_task(self._follow(first + count, due))
+                count += 1
 
     async def _follow(self, number: int, due: float) -> None:
-        namespace = number % 10
+        late = time.monotonic() - due
+        namespace = number % len(HONEST_NAMESPACES)
         image = honest_image(namespace, number)
-        secrets = [LOGIN] if namespace % 2 else []
-        pod = new_pod(honest_namespace(namespace), number, [image], secrets)
+        pod = new_pod(HONEST_NAMESPACES[namespace], number, [image], [LOGIN_SECRET] if namespace % 2 else [])
         platforms = platforms_of_image(image)
-        seconds, judged = await self._review(pod, platforms, due)
-        await self._cluster.ask(PODS, msgspec.json.encode(pod), FILTER_SECONDS)
-        calls, settled = await self._schedule(pod, platforms)
-        self.write(
-            PodRecord(
-                at=due,
-                review_seconds=seconds,
-                review=judged,
-                filter_seconds=tuple(took for took, _ in calls),
-                filters=tuple(said for _, said in calls),
-                settled_seconds=settled,
-            )
+        review = await _judged(
+            call(self._session, REVIEWS, review_of(pod), REVIEW_SECONDS),
+            lambda answer: judge_review(answer, pod, platforms),
         )
+        record = PodRecord(due, late, time.monotonic() - due, [], [review])
+        await call(self._session, PENDING_PODS, msgspec.json.encode(pod), REVIEW_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, due + MOST_SECONDS - time.monotonic())):
+                await self._schedule(filter_of(pod), platforms, record)
+        if record.answers[-1] == Judgement.KNOWN and record.filter_seconds:
+            record.known_seconds = time.monotonic() - due
+        self._log.write(msgspec.json.encode(record) + b"\n")
 
-    async def _review(self, pod: dict[str, Any], platforms: tuple[str, ...], due: float) -> tuple[float | None, str]:
-        try:
-            answer = await self._reviews.ask(self._path, review_of(pod), REVIEW_SECONDS)
-        except CallFailed as exc:
-            return None, f"lost: review {exc}"
-        seconds = time.monotonic() - due
-        return seconds, judge_review(answer, pod, platforms)
-
-    async def _schedule(
-        self, pod: dict[str, Any], platforms: tuple[str, ...]
-    ) -> tuple[list[tuple[float, str]], float | None]:
-        """Returns each call's seconds and judgement, and the seconds until the image was known."""
-        body, calls, first = filter_of(pod), list[tuple[float, str]](), time.monotonic()
-        for call in range(CALLS):
-            due = time.monotonic()
-            async with self._scheduler:
-                said = await self._filter(body, platforms)
-            calls.append((time.monotonic() - due, said))
+    async def _schedule(self, body: bytes, platforms: Collection[str], record: PodRecord) -> None:
+        """Has the pod filtered until the image is known."""
+        for pause in RETRY_SECONDS:
+            began = time.monotonic()
+            try:
+                async with self._turn:
+                    said = await _judged(
+                        call(self._scheduler, FILTER, body, FILTER_SECONDS),
+                        lambda answer: judge_filter(answer, platforms),
+                    )
+            finally:
+                record.filter_seconds.append(time.monotonic() - began)
+            record.answers.append(said)
             if said in (Judgement.KNOWN, Judgement.WRONG):
-                return calls, time.monotonic() - first if said == Judgement.KNOWN else None
-            if call < CALLS - 1:
-                await asyncio.sleep(FIRST_RETRY_SECONDS * 2**call)
-        return calls, None
+                return
+            await asyncio.sleep(pause)
 
-    async def _filter(self, body: bytes, platforms: tuple[str, ...]) -> str:
-        try:
-            answer = await self._filters.ask("/scheduler/filter", body, FILTER_SECONDS)
-        except CallFailed as exc:
-            return f"lost: filter {exc}"
-        return judge_filter(answer, platforms)
 
-    def write(self, record: Record) -> None:
-        """Writes a record down."""
-        self._log.write(encode_record(record))
+async def _judged(call: Awaitable[bytes], judge: Callable[[bytes], Judgement]) -> str:
+    """Returns what the answer is worth, or why there is none."""
+    try:
+        return judge(await call)
+    except CallFailed as exc:
+        return f"lost: {exc}"
 
 
 async def _run(rate: float, path: Path) -> None:
     ended = asyncio.Event()
-    with path.open("ab", buffering=0) as log:
-        tenants = Tenants("/admission/pods", log)
-        beating = asyncio.create_task(note_delays(GENERATOR, tenants.write))
-        print("true", flush=True)
-        running = asyncio.create_task(tenants.run(rate, ended))
-        await asyncio.to_thread(sys.stdin.read)
-        ended.set()
-        await running
-        beating.cancel()
-
-
-def main() -> None:
-    """Runs the tenants."""
-    core, rate, path = sys.argv[1:]
-    os.sched_setaffinity(0, {int(core)})
-    go_first()
-    uvloop.run(_run(float(rate), Path(path)))
+    with path.open("wb", buffering=0) as log:
+        async with new_session() as session, new_session("127.0.0.1") as scheduler:
+            print("true", flush=True)
+            running = asyncio.create_task(Tenants(session, scheduler, log).run(rate, ended))
+            await asyncio.to_thread(sys.stdin.read)
+            ended.set()
+            await running
 
 
 if __name__ == "__main__":
-    main()
+    uvloop.run(_run(float(sys.argv[1]), Path(sys.argv[2])))

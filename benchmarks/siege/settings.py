@@ -1,0 +1,92 @@
+"""The files of a siege: the service's settings, certificates, a kubeconfig, mirrors, a credential plugin that hangs.
+
+The settings are those of deploy/manifests/second-scheduler.yaml. Different are only the paths of files, the kubeconfig,
+the authority of the registries, their mirror, and the plugin.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import trustme
+
+from benchmarks.siege.attacks import PLUGIN_PATTERN
+from benchmarks.siege.network import (
+    API_PORT,
+    API_SERVER,
+    ATTACKING_ZONE,
+    HONEST_ZONE,
+    MIRROR,
+    MIRRORED,
+    UPSTREAMS,
+)
+from benchmarks.siege.registries import KINDS
+from testbed.shipped_files import Mode, service_configuration
+
+_KUBECONFIG = f"""
+apiVersion: v1
+kind: Config
+current-context: siege
+contexts: [{{name: siege, context: {{cluster: siege, user: service}}}}]
+clusters: [{{name: siege, cluster: {{server: "http://{API_SERVER}:{API_PORT}"}}}}]
+users: [{{name: service, user: {{token: none}}}}]
+"""
+_PLUGIN = "hanging-plugin"
+_PLUGINS = {
+    "apiVersion": "kubelet.config.k8s.io/v1",
+    "kind": "CredentialProviderConfig",
+    "providers": [
+        {
+            "name": _PLUGIN,
+            "matchImages": [PLUGIN_PATTERN],
+            "defaultCacheDuration": "12h",
+            "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+        }
+    ],
+}
+
+
+class Files(NamedTuple):
+    """The service's configuration, and the registries' certificate and key, in one folder."""
+
+    folder: Path
+    configuration: Path
+    certificate: Path
+    key: Path
+
+
+def write_files(folder: Path) -> Files:
+    """Writes the files of a siege."""
+    authority = trustme.CA(organization_name="multiarch-extender siege")
+    authority.cert_pem.write_to_path(folder / "authority.pem")
+    kinds = (f"*.{kind}.{ATTACKING_ZONE}" for kind in sorted({*KINDS}))
+    registries = _issue(authority, folder / "registries", f"*.{HONEST_ZONE}", *kinds)
+    certificate, key = _issue(authority, folder / "admission", "multiarch-scheduler.multiarch-extender.svc")
+    (folder / "kubeconfig").write_text(_KUBECONFIG)
+    (folder / "plugins.yaml").write_bytes(msgspec.yaml.encode(_PLUGINS))
+    plugin = folder / _PLUGIN
+    plugin.write_text("#!/bin/sh\nexec sleep 3600\n")
+    plugin.chmod(0o755)
+    for registry in (MIRRORED, *UPSTREAMS):
+        hosts = folder / "certs.d" / registry / "hosts.toml"
+        hosts.parent.mkdir(parents=True)
+        hosts.write_text(f'server = "https://{registry}"\n[host."https://{MIRROR}"]\n')
+    settings = service_configuration(Mode.SECOND)
+    settings["cluster"] = {"kubeconfig": str(folder / "kubeconfig")}
+    settings["admission"]["tls"] = {"certificate": str(certificate), "key": str(key)}
+    settings["registry"] = {
+        "ca_files": [str(folder / "authority.pem")],
+        "credential_providers": {"config": str(folder / "plugins.yaml"), "bin_dir": str(folder)},
+        "hosts_directory": str(folder / "certs.d"),
+    }
+    configuration = folder / "config.yaml"
+    configuration.write_bytes(msgspec.yaml.encode(settings))
+    return Files(folder, configuration, *registries)
+
+
+def _issue(authority: trustme.CA, stem: Path, *names: str) -> tuple[Path, Path]:
+    issued = authority.issue_cert(*names)
+    certificate, key = stem.with_suffix(".crt"), stem.with_suffix(".key")
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    return certificate, key
