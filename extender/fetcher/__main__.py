@@ -2,7 +2,7 @@
 
 import sys
 
-from extender.fetcher.process import run
+from extender.fetcher.fetcher_process import run
 
 if __name__ == "__main__":
     run(int(sys.argv[1]))

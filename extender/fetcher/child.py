@@ -61,7 +61,7 @@ class FetcherEnded(Exception):
         self.is_over = cause == "over"
 
 
-class _Pending(NamedTuple):
+class _OpenQuestion(NamedTuple):
     question: Question
     answer: "asyncio.Future[ToQuestion]"
 
@@ -76,7 +76,7 @@ class FetcherChild:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._numbers = itertools.count(1)
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, _OpenQuestion] = {}
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pinging: asyncio.Task[None] | None = None
         self._socket_ended = asyncio.Event()
@@ -111,11 +111,16 @@ class FetcherChild:
                     env={**_ENVIRONMENT, **os.environ}, start_new_session=True,
                 )  # fmt: skip
             except OSError:
+                self.cause = "unstarted"
                 ours.close()
                 raise
         ours.setblocking(False)
         self._finishing = asyncio.create_task(self._finish(self._process))
-        self._channel = await Channel.over(ours, self._receive, self._note_end)
+        try:
+            self._channel = await Channel.over(ours, self._receive, self._note_end)
+        except BaseException:
+            ours.close()
+            raise
         self._channel.send(self._settings)
         try:
             async with asyncio.timeout(_START_SECONDS):
@@ -135,10 +140,10 @@ class FetcherChild:
         if self._channel is None or self.has_ended:
             raise FetcherEnded(self.cause)
         number = next(self._numbers)
-        asked = msgspec.structs.replace(question, id=number)
+        numbered = msgspec.structs.replace(question, id=number)
         answer: asyncio.Future[ToQuestion] = asyncio.get_running_loop().create_future()
-        self._channel.send(asked)
-        self._pending[number] = _Pending(asked, answer)  # until it is answered, whether or not somebody still waits
+        self._channel.send(numbered)
+        self._pending[number] = _OpenQuestion(numbered, answer)  # until it is answered, waited for or not
         return await answer
 
     async def wait_end(self) -> None:
@@ -157,6 +162,7 @@ class FetcherChild:
         if self._process and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+        self._socket_ended.set()
 
     def _receive(self, message: bytes) -> None:
         answer = decode_from_fetcher(message)
@@ -193,6 +199,8 @@ class FetcherChild:
     async def _finish(self, process: "subprocess.Popen[bytes]") -> None:
         """Waits for the end, has nothing of the process left, and fails what it was asked."""
         await self._socket_ended.wait()
+        if self._channel:
+            self._channel.close()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         await asyncio.to_thread(kill_session, process.pid)
@@ -211,15 +219,15 @@ class FetcherChild:
     async def _ping(self) -> None:
         """Asks once a second how the process is, and ends it if it does not say."""
         while True:
-            asked = asyncio.ensure_future(self.ask(Ping()))
+            pong = asyncio.ensure_future(self.ask(Ping()))
             try:
-                await asyncio.wait([asked], timeout=_PONG_SECONDS)
-                if not asked.done():
+                await asyncio.wait([pong], timeout=_PONG_SECONDS)
+                if not pong.done():
                     self.kill("silent")
                     return
-                asked.result()
+                pong.result()
             except FetcherEnded:
                 return
             finally:
-                asked.cancel()
+                pong.cancel()
             await asyncio.sleep(_PING_SECONDS)

@@ -118,7 +118,7 @@ class Provided(msgspec.Struct, frozen=True, tag="provided"):
     credentials: ProvidedCredentials
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class FailedAnswer(msgspec.Struct, frozen=True, tag="failed"):
     """The answer to any question but `Ping`: an error of the class `kind`, with what that class has."""
 
     id: int
@@ -139,13 +139,13 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
     resident_bytes: int
 
 
-ToQuestion = DigestStated | Described | Provided | Failed | Pong
+ToQuestion = DigestStated | Described | Provided | FailedAnswer | Pong
 FromFetcher = Ready | Refused | ToQuestion
 
 _ANSWERS: dict[type[Question], tuple[type[ToQuestion], ...]] = {
-    StateDigest: (DigestStated, Failed),
-    Describe: (Described, Failed),
-    Provide: (Provided, Failed),
+    StateDigest: (DigestStated, FailedAnswer),
+    Describe: (Described, FailedAnswer),
+    Provide: (Provided, FailedAnswer),
     Ping: (Pong,),
 }
 _ERRORS: dict[str, type[ExtenderError]] = {
@@ -211,7 +211,7 @@ def decode_from_fetcher(message: bytes) -> FromFetcher:
             _require(is_digest(digest))
         case Described():
             return Described(answer.id, _checked(answer.image))
-        case Failed():
+        case FailedAnswer():
             error_of(answer)
         case Pong():
             _require(all(math.isfinite(value) and value >= 0 for value in answer.counted.values()))
@@ -224,10 +224,10 @@ def answers(question: Question, answer: ToQuestion) -> bool:
     return isinstance(answer, _ANSWERS[type(question)])
 
 
-def failure_of(error: ExtenderError, question_id: int) -> Failed:
+def failure_of(error: ExtenderError, question_id: int) -> FailedAnswer:
     """Returns the error as a message: one that `error_of` makes the same error of."""
     kind = type(error)
-    return Failed(
+    return FailedAnswer(
         question_id,
         kind.__name__ if kind.__name__ in _ERRORS else RegistryUnavailable.__name__,
         str(error)[:_MOST_TEXT],
@@ -238,7 +238,7 @@ def failure_of(error: ExtenderError, question_id: int) -> Failed:
     )
 
 
-def error_of(failed: Failed) -> ExtenderError:
+def error_of(failed: FailedAnswer) -> ExtenderError:
     """Returns the error that the fetcher has met. Raises ProtocolError if there is none like it."""
     kind, wait = _ERRORS.get(failed.kind), failed.retry_after_seconds
     _require(kind is not None and len(failed.text) <= _MOST_TEXT and len(failed.said) <= _MOST_TEXT)

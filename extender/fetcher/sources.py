@@ -1,6 +1,6 @@
 """Opens what asks registries and credential providers: in the fetcher, and in the process of a command.
 
-The service has the same from `client`, and nothing of it in its own process.
+The service has the same from `fetcher_client`, and nothing of it in its own process.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class LocalSources:
         """Returns what the provider has for the repository. Raises CredentialsUnavailable."""
         return await provider_of(spec, self._access).provide(repository)
 
-    def asked(self, _spec: ProviderSpec, provider: LoginProvider) -> LoginProvider:
+    def provider_from_here(self, _spec: ProviderSpec, provider: LoginProvider) -> LoginProvider:
         """Returns the provider itself, which is asked here."""
         return provider
 

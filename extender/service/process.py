@@ -10,7 +10,7 @@ import structlog
 
 from extender import __version__
 from extender.config.tree import Config
-from extender.fetcher.client import open_fetcher
+from extender.fetcher.fetcher_client import open_fetcher
 from extender.metrics import gauge
 from extender.service.autoscalers import autoscaler_warnings
 from extender.service.background import in_background

@@ -32,7 +32,7 @@ LOAD_SECONDS = 0.5  # how long the start waits for the store's rows; the rest is
 class Sources(ImageSource, Protocol):
     """What asks registries and credential providers: a fetcher, or this process itself."""
 
-    def asked(self, spec: ProviderSpec, provider: LoginProvider) -> LoginProvider:
+    def provider_from_here(self, spec: ProviderSpec, provider: LoginProvider) -> LoginProvider:
         """Returns the provider as it is asked from here."""
 
     async def check(self) -> None:
@@ -101,7 +101,7 @@ async def open_caches(config: Config, sources: Sources) -> AsyncIterator[OpenedC
         clock=time.monotonic,
         wall_clock=time.time,
         watcher=watcher,
-        asked_by=sources.asked,
+        asked_by=sources.provider_from_here,
     ) as keyring:
         yield OpenedCaches(keyring, store, keys.credential_ids, watcher)
 

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.fuzz.target import Target
-from tests.fuzz.targets import cluster, credentials, http, images, outlets, registry
+from tests.fuzz.targets import cluster, credentials, fetcher, http, images, outlets, registry
 
 CORPUS = Path(__file__).parent / "corpus"
 """Inputs to begin with, in a folder per target."""
 
 TARGETS: Mapping[str, Target] = {
-    target.name: target for file in (images, registry, credentials, outlets, cluster, http) for target in file.TARGETS
+    target.name: target
+    for file in (images, registry, credentials, outlets, cluster, http, fetcher)
+    for target in file.TARGETS
 }
 
 

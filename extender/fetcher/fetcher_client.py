@@ -22,7 +22,7 @@ from extender.fetcher.messages import (
     Describe,
     Described,
     DigestStated,
-    Failed,
+    FailedAnswer,
     ProtocolError,
     Provide,
     Provided,
@@ -87,6 +87,7 @@ class FetcherClient:
         self._main: asyncio.Future[FetcherChild] = asyncio.get_running_loop().create_future()
         self._checked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._examining: asyncio.Task[None] | None = None
+        self._second: FetcherChild | None = None
         self._is_closed = False
 
     async def state_digest(
@@ -113,17 +114,17 @@ class FetcherClient:
         try:
             async with asyncio.timeout(_PROVIDE_SECONDS):
                 try:
-                    answer = await (await self._running()).ask(question)
+                    answer = await (await self.running()).ask(question)
                 except FetcherEnded:  # which no program of the operator's has caused
-                    answer = await (await self._running()).ask(question)
+                    answer = await (await self.running()).ask(question)
         except (TimeoutError, FetcherEnded, ProtocolError, RegistryNotAsked):
             raise CredentialsUnavailable("the process that asks for credentials ended or did not answer") from None
-        if isinstance(answer, Failed):
+        if isinstance(answer, FailedAnswer):
             raise error_of(answer)
         assert isinstance(answer, Provided)  # noqa: S101 - as `messages.answers` says
         return answer.credentials
 
-    def asked(self, spec: ProviderSpec, provider: LoginProvider) -> LoginProvider:
+    def provider_from_here(self, spec: ProviderSpec, provider: LoginProvider) -> LoginProvider:
         """Returns the provider as one that the fetcher asks."""
         return _RemoteProvider(self, spec, provider)
 
@@ -155,24 +156,25 @@ class FetcherClient:
         if self._examining:
             self._examining.cancel()
             await asyncio.gather(self._examining, return_exceptions=True)
+        if self._second:
+            await self._second.end()
 
     async def _run_one(self) -> str:
         """Runs a fetcher until it ends; returns the cause."""
         child = FetcherChild(msgspec.structs.replace(self._settings, resident_bytes=RESIDENT_BYTES), MAIN)
         try:
             await child.start()
-        except (OSError, ConfigError, FetcherEnded) as exc:
-            self._note_failed_start(exc)
-        else:
             self._note_checked(None)
             self._main.set_result(child)
-        try:
+            await child.wait_end()
+        except (OSError, ConfigError, FetcherEnded) as exc:
+            self._note_failed_start(exc)
             await child.wait_end()
         finally:
             if self._main.done():
                 self._main = asyncio.get_running_loop().create_future()
             await child.end()
-        return child.cause or "unstarted"
+        return child.cause
 
     def _note_failed_start(self, error: Exception) -> None:
         """Has nobody wait for a fetcher that could not start, and logs why."""
@@ -191,7 +193,7 @@ class FetcherClient:
             self._checked.set_exception(error)
             self._checked.exception()
 
-    async def _running(self) -> FetcherChild:
+    async def running(self) -> FetcherChild:
         """Returns the fetcher once there is one. Raises RegistryNotAsked if it cannot be started."""
         while not self._is_closed:
             main = await asyncio.shield(self._main)
@@ -213,14 +215,14 @@ class FetcherClient:
                 answer = await self._find(wanted)
         except TimeoutError:
             raise RegistryNotAsked(f"{question.reference.domain} was not asked within {seconds:.3g} s") from None
-        if isinstance(answer, Failed):
+        if isinstance(answer, FailedAnswer):
             raise error_of(answer)
         return answer
 
     async def _find(self, wanted: _Wanted) -> ToQuestion:
         image = wanted.question.reference
         if not self._suspects.is_suspect(image):
-            main = await self._running()
+            main = await self.running()
             try:
                 return await main.ask(wanted.now())
             except ProtocolError:
@@ -239,36 +241,36 @@ class FetcherClient:
 
     async def _examine(self) -> None:
         """Asks the suspects one by one until there are none."""
-        second: FetcherChild | None = None
-        try:
-            while (wanted := self._suspects.next()) is not None:
-                if wanted.answer.done():  # its caller has gone
-                    continue
-                try:
-                    second = await self._started_again(second)
-                except (OSError, ConfigError) as exc:
-                    _conclude(wanted, RegistryNotAsked(f"the image was not asked for: {type(exc).__name__}"))
-                except FetcherEnded:  # before it was asked anything
-                    self._suspects.put_back(wanted.question.tenant, wanted)
-                else:
-                    await self._examine_one(second, wanted)
-        finally:
-            if second:
-                await second.end()
+        while True:
+            wanted = self._suspects.next()
+            if wanted is None:
+                if self._second is None:
+                    return
+                await self._second.end()  # meanwhile there may be more
+                self._second = None
+                continue
+            if wanted.answer.done() or asyncio.get_running_loop().time() >= wanted.ends_at:
+                _conclude(wanted, RegistryNotAsked("other images were asked for first, each alone"))
+                continue
+            try:
+                second = await self._started_second()
+            except (OSError, ConfigError) as exc:
+                _conclude(wanted, RegistryNotAsked(f"the image was not asked for: {type(exc).__name__}"))
+            except FetcherEnded:  # before it was asked anything
+                self._suspects.put_back(wanted.question.tenant, wanted)
+            else:
+                await self._examine_one(second, wanted)
 
-    async def _started_again(self, second: FetcherChild | None) -> FetcherChild:
+    async def _started_second(self) -> FetcherChild:
         """Returns the second fetcher, or another if it has ended. Raises as `FetcherChild.start`."""
-        if second and not second.has_ended:
-            return second
-        if second:
-            await second.wait_end()
-        child = FetcherChild(msgspec.structs.replace(self._settings, resident_bytes=SECOND_RESIDENT_BYTES), SECOND)
-        try:
-            await child.start()
-        except BaseException:
-            await child.end()
-            raise
-        return child
+        if self._second and not self._second.has_ended:
+            return self._second
+        if self._second:
+            await self._second.end()
+        settings = msgspec.structs.replace(self._settings, resident_bytes=SECOND_RESIDENT_BYTES)
+        self._second = FetcherChild(settings, SECOND)
+        await self._second.start()
+        return self._second
 
     async def _examine_one(self, second: FetcherChild, wanted: _Wanted) -> None:
         image = wanted.question.reference
@@ -286,7 +288,7 @@ class FetcherClient:
             else:
                 self._suspects.put_back(wanted.question.tenant, wanted)
         else:
-            is_cleared = not (isinstance(answer, Failed) and answer.kind == RegistryUnavailable.__name__)
+            is_cleared = not (isinstance(answer, FailedAnswer) and answer.kind == RegistryUnavailable.__name__)
             SUSPECTS["cleared" if is_cleared else "unanswered"].inc()
             if is_cleared:
                 self._suspects.clear(image)

@@ -1,0 +1,308 @@
+"""A real fetcher between a service and registries on loopback: what kills it, what attacks it, and what that costs."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
+from extender.credentials.provider_specs import HelpersSpec
+from extender.credentials.providers import CredentialsUnavailable
+from extender.demo.images import build_index
+from extender.demo.registry import EmbeddedRegistry
+from extender.errors import ConfigError, ManifestNotFound, RegistryDenied, RegistryNotAsked, RegistryUnavailable
+from extender.fetcher import child as child_module
+from extender.fetcher import fetcher_client
+from extender.fetcher.fetcher_client import ENDS, SUSPECTS, FetcherClient, open_fetcher
+from extender.fetcher.settings import FetcherSettings
+from extender.images.reference import ImageReference, parse_reference
+from extender.registry_figures import REQUESTS
+from tests.integration.credentials.programs import Program
+
+IMAGE = build_index(["linux/amd64", "linux/arm64"])
+Talk = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+def settings_for(*hosts: str, **more: object) -> FetcherSettings:
+    """A fetcher's that may ask these hosts."""
+    values: dict[str, object] = {"timeout_seconds": 5.0, "plain_http": hosts, "allow": ("*", *hosts), **more}
+    return FetcherSettings(**values)  # type: ignore[arg-type]  # of the fields' own types
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[EmbeddedRegistry]:
+    """A registry with one image."""
+    async with EmbeddedRegistry() as opened:
+        opened.add("team/app", "1", IMAGE)
+        yield opened
+
+
+def app_at(registry: EmbeddedRegistry) -> ImageReference:
+    """The image of that registry."""
+    return parse_reference(f"{registry.host}/team/app:1")
+
+
+async def state(client: FetcherClient, image: ImageReference, *, seconds: float = 20) -> str | None:
+    """The digest that the image's registry states."""
+    return await client.state_digest(image, ANONYMOUS, tenant="team", seconds=seconds)
+
+
+async def pid_of(client: FetcherClient) -> int:
+    """The process that answers now."""
+    return (await client.running()).pid
+
+
+@contextlib.asynccontextmanager
+async def talking(talk: Talk) -> AsyncIterator[str]:
+    """A server that reads a request and then says what it likes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            await talk(writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server.close()
+        server.close_clients() if hasattr(server, "close_clients") else None
+
+
+async def endlessly(writer: asyncio.StreamWriter, head: bytes, piece: bytes) -> None:
+    """Writes until the other side has enough."""
+    writer.write(head)
+    while not writer.is_closing():
+        writer.write(piece)
+        await writer.drain()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.oci.image.index.v1+json\r\n"
+FLOODS = [
+    pytest.param(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1000, id="interim-answers"),
+    pytest.param(b"HTTP/1.1 200 OK\r\n", b"A: b\r\n" * 1000, id="headers"),
+    pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;", b"x" * 65536, id="chunk-extensions"),
+    pytest.param(
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1;aaaaaaaaaaaaaaaaaaaa\r\n{\r\n" * 1000, id="tiny-chunks"
+    ),
+    pytest.param(HEAD + b"\r\n", b"x" * 65536, id="body"),
+]
+
+
+async def test_images_are_described_as_in_process(registry: EmbeddedRegistry) -> None:
+    """Digest, description and failures come through, and what was counted is seen here."""
+    before = REQUESTS["2xx"].value
+    async with open_fetcher(settings_for(registry.host)) as client:
+        assert await state(client, app_at(registry)) == IMAGE.digest
+        image = await client.describe(app_at(registry), ANONYMOUS, tenant="team", seconds=20)
+        assert (image.digest, len(image.entries)) == (IMAGE.digest, 2)
+        with pytest.raises(ManifestNotFound):
+            await state(client, parse_reference(f"{registry.host}/team/app:typo"))
+        long = Credential("x" * 40_000, "", CredentialId("long"))
+        with pytest.raises(RegistryDenied, match="longer than"):
+            await client.state_digest(app_at(registry), long, tenant="team", seconds=20)
+        async with asyncio.timeout(10):
+            while REQUESTS["2xx"].value - before < 2:
+                await asyncio.sleep(0.05)
+    assert REQUESTS["2xx"].value - before == 2
+
+
+async def test_file_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
+    """As the service itself would have told it."""
+    async with open_fetcher(settings_for(ca_files=(str(tmp_path / "absent"),))) as client:
+        with pytest.raises(ConfigError, match=r"registry\.ca_files: .*absent holds no certificates"):
+            await client.check()
+        with pytest.raises(RegistryNotAsked):
+            await state(client, parse_reference("quay.io/team/app:1"), seconds=5)
+
+
+async def test_program_that_cannot_be_started_costs_answers_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service lives on, and tries again."""
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    before = ENDS["unstarted"].value
+    async with open_fetcher(settings_for()) as client:
+        with pytest.raises(RegistryNotAsked):
+            await state(client, parse_reference("quay.io/team/app:1"), seconds=5)
+        await client.check()
+    assert ENDS["unstarted"].value > before
+
+
+async def test_what_was_under_way_when_it_was_killed_is_answered(registry: EmbeddedRegistry) -> None:
+    """By a second fetcher, one after the other; a third answers what comes then."""
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    async def stall(writer: asyncio.StreamWriter) -> None:
+        entered.set()
+        await go_on.wait()
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    cleared = SUSPECTS["cleared"].value
+    async with talking(stall) as slow, open_fetcher(settings_for(registry.host, slow)) as client:
+        looking = [asyncio.create_task(state(client, parse_reference(f"{slow}/app:{tag}"))) for tag in range(3)]
+        await entered.wait()
+        first = await pid_of(client)
+        os.kill(first, signal.SIGKILL)
+        go_on.set()
+        assert await state(client, app_at(registry)) == IMAGE.digest
+        outcomes = await asyncio.gather(*looking, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [ManifestNotFound] * 3
+        assert SUSPECTS["cleared"].value - cleared >= 3
+        assert await pid_of(client) != first
+
+
+async def test_process_that_hangs_is_replaced(registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers no ping."""
+    monkeypatch.setattr(child_module, "_PONG_SECONDS", 0.3)
+    silent = ENDS["silent"].value
+    async with open_fetcher(settings_for(registry.host)) as client:
+        assert await state(client, app_at(registry)) == IMAGE.digest
+        os.kill(await pid_of(client), signal.SIGSTOP)
+        assert await state(client, app_at(registry)) == IMAGE.digest
+    assert ENDS["silent"].value - silent == 1
+
+
+@pytest.mark.parametrize(("head", "piece"), FLOODS)
+async def test_endless_answers_end_their_own_lookup(registry: EmbeddedRegistry, head: bytes, piece: bytes) -> None:
+    """Twelve of them at once, and nobody else waits."""
+    async with (
+        talking(lambda writer: endlessly(writer, head, piece)) as flood,
+        open_fetcher(settings_for(registry.host, flood)) as client,
+    ):
+        assert await state(client, app_at(registry)) == IMAGE.digest
+        first = await pid_of(client)
+        hostile = [
+            asyncio.create_task(
+                client.describe(parse_reference(f"{flood}/app:{tag}"), ANONYMOUS, tenant="mallory", seconds=20)
+            )
+            for tag in range(12)
+        ]
+        for _ in range(10):
+            assert await state(client, app_at(registry), seconds=5) == IMAGE.digest
+        outcomes = await asyncio.gather(*hostile, return_exceptions=True)
+        assert not [each for each in outcomes if not isinstance(each, Exception)]
+        assert await pid_of(client) == first
+
+
+async def test_what_makes_it_too_large_leaves_others_their_images(
+    registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bodies that stop one byte before the limit add up; alone each of them is harmless, and is given up."""
+    monkeypatch.setattr(fetcher_client, "RESIDENT_BYTES", 70 << 20)
+    monkeypatch.setattr(fetcher_client, "_ALONE_SECONDS", 1.0)
+    over = ENDS["over"].value
+    body = b"x" * ((4 << 20) - 1)
+    end = asyncio.Event()
+
+    async def stop_short(writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + b"Content-Length: 4194304\r\n\r\n" + body)
+        await writer.drain()
+        await end.wait()
+
+    async with talking(stop_short) as hostile, open_fetcher(settings_for(registry.host, hostile)) as client:
+        assert await state(client, app_at(registry)) == IMAGE.digest
+
+        async def describe(tag: int) -> None:
+            image = parse_reference(f"{hostile}/app:{tag}")
+            await client.describe(image, ANONYMOUS, tenant="mallory", seconds=8)
+
+        attack = [asyncio.create_task(describe(tag)) for tag in range(24)]
+        async with asyncio.timeout(15):
+            while ENDS["over"].value == over:
+                assert await state(client, app_at(registry), seconds=10) == IMAGE.digest
+        assert await state(client, app_at(registry), seconds=10) == IMAGE.digest
+        outcomes = await asyncio.gather(*attack, return_exceptions=True)
+        assert {type(each) for each in outcomes} <= {RegistryUnavailable, RegistryNotAsked}
+        end.set()
+
+
+async def test_want_of_descriptors_is_no_fault_of_the_host(registry: EmbeddedRegistry) -> None:
+    """The image is asked for again."""
+    async with open_fetcher(settings_for(registry.host)) as client:
+        assert await state(client, app_at(registry)) == IMAGE.digest
+        await asyncio.sleep(1.5)  # the connection is no longer kept
+        pid = await pid_of(client)
+        _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, hard))
+        with pytest.raises(RegistryNotAsked, match="EMFILE"):
+            await state(client, app_at(registry))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
+        assert await state(client, app_at(registry)) == IMAGE.digest
+
+
+async def test_helper_runs_there_and_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that hangs holds nothing up, and does not survive the process that has started it."""
+    note = tmp_path / "pid"
+    path = tmp_path / "docker-credential-test"
+    program = Program(path, 'print(\'{"ServerURL": "x", "Username": "ann", "Secret": "word"}\')')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    spec = HelpersSpec({}, "test")
+    async with open_fetcher(settings_for()) as client:
+        (login,) = (await client.provide(spec, "quay.io/team/app")).logins
+        assert (login.username, login.password) == ("ann", "word")
+        program.rewrite(f"open({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)")
+        asking = asyncio.create_task(client.provide(spec, "quay.io/team/app"))
+        for _ in range(2):  # it is asked once more
+            await _until(lambda: note.exists() and note.read_text() != "")
+            pid = int(note.read_text())
+            note.unlink()
+            os.kill(await pid_of(client), signal.SIGKILL)
+            await _until(lambda pid=pid: not _is_alive(pid))  # type: ignore[misc]  # mypy infers no lambda's default
+        with pytest.raises(CredentialsUnavailable):
+            await asking
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+async def test_fetcher_ends_with_its_service(registry: EmbeddedRegistry) -> None:
+    """However the service ends: its socket does."""
+    code = (
+        "import asyncio, os, sys\n"
+        "from extender.fetcher.fetcher_client import open_fetcher\n"
+        "from extender.fetcher.settings import FetcherSettings\n"
+        "async def main():\n"
+        "    async with open_fetcher(FetcherSettings(timeout_seconds=5)) as client:\n"
+        "        print((await client.running()).pid, flush=True)\n"
+        "        await asyncio.sleep(600)\n"
+        "asyncio.run(main())\n"
+    )
+    service = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=subprocess.PIPE)
+    assert service.stdout
+    pid = int(await asyncio.wait_for(service.stdout.readline(), 30))
+    service.kill()
+    await service.wait()
+    await _until(lambda: not _is_alive(pid))
+
+
+async def test_service_has_nothing_of_the_registries_room() -> None:
+    """What parses answers of registries is in the fetcher alone."""
+    code = "import sys, extender.service.process; print([n for n in sys.modules if n.startswith('extender.registry.')])"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=subprocess.PIPE)
+    output, _ = await process.communicate()
+    assert output.strip() == b"[]"
+
+
+async def test_answers_come_soon_after_a_start(registry: EmbeddedRegistry) -> None:
+    """Questions wait for the process, which takes a fraction of a second."""
+    began_at = time.monotonic()
+    async with open_fetcher(settings_for(registry.host)) as client:
+        assert await state(client, app_at(registry)) == IMAGE.digest
+    assert time.monotonic() - began_at < 10
