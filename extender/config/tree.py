@@ -253,9 +253,8 @@ class CacheConfig(Section, frozen=True):
     SQLite in `$STATE_DIRECTORY`, else in the user's cache folder."""
     key_file: str = ""
     """A file of at least 32 random bytes that keys the names under which credentials are remembered. With it what
-    private images run on survives restarts and is shared by replicas; without it only what is public does. It also keys
-    a MAC on each row in Redis, without which whoever can write there decides what is believed. A new key takes a
-    restart."""
+    private images run on survives restarts and is shared by replicas; without it only what is public does. A new key
+    takes a restart."""
     size: Count = 50_000
     """Images kept in memory; the least recently used goes first, of namespaces that have more than their part. Images
     of many unusual platforms and long names count several times: 50,000 take 35 MB, and 120 MB at worst."""

@@ -1,4 +1,4 @@
-"""The keys of one process, from `cache.key_file` or at random.
+"""The key of credential ids of one process, from `cache.key_file` or at random.
 
 A new key takes a restart: the ids of all credentials in memory would change with it.
 """
@@ -16,10 +16,9 @@ KEY_BYTES = 32
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """Keys of 32 bytes, none of which can be computed from another. `rows` is empty if no file is set."""
+    """A key of 32 bytes, which is never shown."""
 
     credential_ids: bytes
-    rows: bytes = b""
 
     def __repr__(self) -> str:
         """Shows nothing."""
@@ -47,8 +46,7 @@ def load_keys(file: str) -> Keys:
         raise ConfigError(f"cache.key_file: {file}: {exc.strerror}; give a file of random bytes") from exc
     if len(content) < KEY_BYTES:
         raise ConfigError(f"cache.key_file: {file} holds {len(content)} bytes; {KEY_BYTES} or more are needed")
-    rows = hashlib.blake2b(content, digest_size=KEY_BYTES, person=b"multiarch rows").digest()
-    return Keys(hashlib.sha256(content).digest(), rows)
+    return Keys(hashlib.sha256(content).digest())
 
 
 def watch_keys(file: str) -> WatchedFiles[Keys]:

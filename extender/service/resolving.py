@@ -90,7 +90,7 @@ async def open_caches(config: Config, sources: Sources) -> AsyncIterator[OpenedC
         watcher.add(key_files)
         keys = key_files.value
     url = cache.url or default_store_url(os.environ)
-    store = open_store(url, size=cache.size, stale_seconds=cache.stale_seconds, row_key=keys.rows, watcher=watcher)
+    store = open_store(url, size=cache.size, stale_seconds=cache.stale_seconds, watcher=watcher)
     async with open_operator_keyring(
         docker_config=registry.docker_config,
         plugin_config=registry.credential_providers.config,

@@ -1,8 +1,8 @@
 """The store on a server with Redis' protocol (Redis, Valkey and others), shared by replicas.
 
 Uses MGET, GET, and SET with EX, which every such server has. Does not support Redis Cluster. Rows expire some time
-after they were last written; the server's own setting `maxmemory` bounds their total size. With a key of ours, rows
-that others have written or changed are not used.
+after they were last written; the server's own setting `maxmemory` bounds their total size. Rows are believed as they
+are: who may write them is up to the server's users and TLS.
 """
 
 import ssl
@@ -19,7 +19,6 @@ from redis.exceptions import TimeoutError as RedisTimeout
 
 from extender.credentials.keyring import CredentialId
 from extender.images.digest import PackedDigest, unpack_digest
-from extender.store.row_mac import RowMac
 from extender.store.rows import (
     SCHEMA,
     Batch,
@@ -73,21 +72,17 @@ class RedisStore:
 
     A denial has a key too, and rows confirmed before it are ignored: a replica that still has such rows to write cannot
     restore them.
-
-    With a `row_key` each record has a MAC. A record without a valid one is damaged: a row is not used, and a denial
-    voids all rows of its credential in the repository.
     """
 
     is_shared = True
 
-    def __init__(self, server: Callable[[], RedisServer], *, keep_seconds: float, row_key: bytes = b"") -> None:
+    def __init__(self, server: Callable[[], RedisServer], *, keep_seconds: float) -> None:
         """Rows expire `keep_seconds` after they were last written, which is longer than they could be of use.
 
         `server` gives the server; its login and TLS context may change, and count for connections opened then.
         """
         self.location = server().address
-        self._mac = RowMac(row_key) if row_key else None
-        self._prefix = f"{server().prefix}{SCHEMA}:{f'{self._mac.name}:' if self._mac else ''}"
+        self._prefix = f"{server().prefix}{SCHEMA}:"
         self._keep_seconds = int(keep_seconds)
         self._client = Redis(connection_pool=_pool_of(server))
 
@@ -103,8 +98,7 @@ class RedisStore:
         """Sends one command."""
         names = [self._name_key(repository, name, credential_id) for credential_id in credential_ids]
         denials = [self._denial_key(repository, name, credential_id) for credential_id in credential_ids]
-        values = cast("list[bytes | None]", await _translated(self._client.mget([*names, *denials])))
-        records = [self._open(*each) for each in zip([*names, *denials], values, strict=True)]
+        records = cast("list[bytes | None]", await _translated(self._client.mget([*names, *denials])))
         rows: list[NameRow | None] = []
         for credential_id, record, denial in zip(credential_ids, records, records[len(names) :], strict=False):
             denied_at = _time(denial)
@@ -118,8 +112,7 @@ class RedisStore:
 
     async def find_content(self, repository: str, packed: PackedDigest) -> Sequence[ContentRow | None]:
         """Sends one command."""
-        key = self._content_key(repository, packed)
-        record = self._open(key, cast("bytes | None", await _translated(self._client.get(key))))
+        record = cast("bytes | None", await _translated(self._client.get(self._content_key(repository, packed))))
         return [] if record is None else [decode_content(repository, packed, record)]
 
     async def write(self, batch: Batch) -> None:
@@ -142,15 +135,8 @@ class RedisStore:
     async def _set(self, values: Mapping[str, bytes]) -> None:
         async with self._client.pipeline(transaction=False) as pipeline:
             for key, value in values.items():
-                sealed = self._mac.seal(key, value) if self._mac else value
-                pipeline.set(key, sealed, ex=self._keep_seconds)
+                pipeline.set(key, value, ex=self._keep_seconds)
             await pipeline.execute()
-
-    def _open(self, key: str, value: bytes | None) -> bytes | None:
-        """Returns the record in a value; None if there is none, and an empty, damaged record if the MAC is wrong."""
-        if value is None or self._mac is None:
-            return value
-        return self._mac.open(key, value) or b""
 
     def _name_key(self, repository: str, name: PackedDigest, credential_id: CredentialId) -> str:
         return f"{self._prefix}name:{credential_id}:{_image_of(repository, name)}"

@@ -38,13 +38,11 @@ def default_store_url(environment: Mapping[str, str]) -> str:
     return f"sqlite:///{cache.rstrip('/')}/multiarch-extender/{_FILE}" if cache else "memory:"
 
 
-def open_store(
-    url: str, *, size: int, stale_seconds: float, row_key: bytes = b"", watcher: FileWatcher
-) -> Store | None:
+def open_store(url: str, *, size: int, stale_seconds: float, watcher: FileWatcher) -> Store | None:
     """Returns the store at `url`; None for `memory:`. It connects on first use, so a server that is down is no error.
 
     `size` bounds a store of our own. In a shared store rows expire after a week, or after `stale_seconds` if longer.
-    With a `row_key` it uses only rows written with the same key. `watcher` gets the files that the URL names.
+    `watcher` gets the files that the URL names.
 
     Raises:
         ConfigError: the URL names no store, or a file that it names cannot be used. The message holds no password.
@@ -55,7 +53,7 @@ def open_store(
     if scheme == "sqlite":
         return SqliteStore(_path_of(url), size=size)
     if scheme in ("redis", "rediss"):
-        return _redis_store(url, max(_KEEP_SECONDS, stale_seconds), row_key, watcher)
+        return _redis_store(url, max(_KEEP_SECONDS, stale_seconds), watcher)
     raise ConfigError(f"cache.url: {_shown(url)} is no store; write {_FORMS}")
 
 
@@ -74,7 +72,7 @@ def _path_of(url: str) -> Path:
     return Path(path)
 
 
-def _redis_store(url: str, keep_seconds: float, row_key: bytes, watcher: FileWatcher) -> Store:
+def _redis_store(url: str, keep_seconds: float, watcher: FileWatcher) -> Store:
     # Imported late: most services do not need the client, whose import takes 40 ms and 6 MB.
     from extender.store.redis import RedisServer, RedisStore
 
@@ -104,7 +102,7 @@ def _redis_store(url: str, keep_seconds: float, row_key: bytes, watcher: FileWat
     files = WatchedFiles.of_setting(FileSetting.STORE, paths, load)
     if paths:
         watcher.add(files)
-    return RedisStore(lambda: files.value, keep_seconds=keep_seconds, row_key=row_key)
+    return RedisStore(lambda: files.value, keep_seconds=keep_seconds)
 
 
 def _password_of(path: str, password: str) -> str:

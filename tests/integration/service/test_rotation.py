@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from redis.asyncio import Redis
 
-from extender.demo.registry import EmbeddedRegistry
-from tests.integration.conftest import StartRedis
 from tests.integration.registry.faulty import FaultyRegistry, login_of
 from tests.integration.service.caller import AMD64, ARM64, Caller, kept, pod, with_nodes
-from tests.integration.service.conftest import StartService, running_service
+from tests.integration.service.conftest import StartService
 
 CHECK_SECONDS = "extender.service.resolving.FILE_CHECK_SECONDS"
 LOADED = 'multiarch_file_reloads_total{outcome="loaded",setting="registry.docker_config"}'
@@ -112,34 +109,6 @@ async def test_a_denial_reads_a_file_that_has_changed_at_once(
         before = registry.requests["HEAD manifests"] + registry.requests["GET manifests"]
         assert await answer(caller, f"{registry.host}/amd:1") == "ac"
         assert registry.requests["HEAD manifests"] + registry.requests["GET manifests"] > before
-
-
-async def test_rows_in_redis_are_used_under_the_same_key_only(
-    registry: EmbeddedRegistry, start_redis: StartRedis, tmp_path: Path
-) -> None:
-    """`cache.key_file` keys the rows; who overwrites them makes the next process ask the registry."""
-    registry.add_manifest("amd", "1", AMD64)
-    image, redis, key = f"{registry.host}/amd:1", start_redis(), tmp_path / "key"
-
-    async def requests_of_another_process() -> int:
-        settings = f"cache.url='redis://127.0.0.1:{redis.port}'", f"cache.key_file={key}"
-        registry.forget()
-        async with running_service(*settings, plain_http=registry.host) as caller:
-            assert await answer(caller, image) == "ac"
-        return registry.requests.total()
-
-    key.write_bytes(b"1" * 32)
-    assert await requests_of_another_process() > 0
-    assert await requests_of_another_process() == 0
-    key.write_bytes(b"2" * 32)
-    assert await requests_of_another_process() > 0
-    assert await requests_of_another_process() == 0
-    async with Redis(port=redis.port) as client:
-        for row in await client.keys("*"):
-            value = await client.get(row)
-            assert isinstance(value, bytes)
-            await client.set(row, value[16:])  # as it would be without a MAC
-    assert await requests_of_another_process() > 0
 
 
 async def test_a_new_key_is_said_to_take_a_restart(

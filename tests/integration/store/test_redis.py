@@ -9,15 +9,14 @@ from urllib.parse import quote
 import pytest
 import trustme
 from redis.asyncio import Redis
-from structlog.testing import capture_logs
 
 from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.images.content import Content
 from extender.images.digest import PackedDigest, digest_of, pack_digest
 from extender.resolver.image_cache import ImageQuery
-from extender.resolver.persistence import ROWS, Persistence, PersistenceLimits
+from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
-from extender.store.rows import Batch, ContentRow, NameRow, Store, StoreError, encode_content, encode_name
+from extender.store.rows import Batch, ContentRow, NameRow, Store, StoreError
 from extender.store.url import open_store
 from extender.watched_files import RELOADS, FileWatcher
 from testbed.clock import Clock
@@ -28,7 +27,6 @@ PUBLIC, TENANT = ANONYMOUS.id, CredentialId("tenant")
 NONE: dict[tuple[str, PackedDigest, CredentialId], float] = {}
 KEYS = Keys(ANONYMOUS)
 
-ROW_KEY = b"r" * 32
 
 Open = Callable[..., Store]
 StartRedis = Callable[..., DebianRedis]
@@ -56,8 +54,8 @@ async def open_url() -> AsyncIterator[Open]:
     """Stores by URL, closed at the end."""
     async with AsyncExitStack() as stack:
 
-        def open_it(url: str, row_key: bytes = b"", watcher: FileWatcher | None = None) -> Store:
-            store = open_store(url, size=10, stale_seconds=60, row_key=row_key, watcher=watcher or FileWatcher())
+        def open_it(url: str, watcher: FileWatcher | None = None) -> Store:
+            store = open_store(url, size=10, stale_seconds=60, watcher=watcher or FileWatcher())
             assert store is not None
             stack.push_async_callback(store.close)
             return store
@@ -162,113 +160,6 @@ async def test_what_somebody_else_put_there_is_no_row(store: Store, redis: Debia
         assert await find(store, row(1)) == [None]
 
 
-async def test_only_rows_written_with_the_key_are_used(open_url: Open, redis: DebianRedis) -> None:
-    """Whoever can write to the server moves, changes and forges rows to no effect."""
-    url = f"redis://127.0.0.1:{redis.port}"
-    store, forger = open_url(url, ROW_KEY), open_url(url)
-    await store.write(Batch([row(0), row(1), row(1, TENANT)], {("ghcr.io/team/other", "v1", PUBLIC): 1.0}))
-    other = open_url(url, ROW_KEY)
-    assert await find(other, row(0)) == [row(0)]
-    assert await find(other, row(1), PUBLIC, TENANT) == [row(1), row(1, TENANT)]
-    content = ContentRow(row(0).repository, row(0).packed, row(0).content)
-    assert await other.find_content(row(0).repository, row(0).packed) == [content]
-    forged = row(0, at=2e9)
-    await forger.write(Batch([forged], NONE))
-    assert await find(forger, forged) == [forged]
-    assert await find(other, row(0)) == [row(0)]  # without a key the rows are elsewhere
-    async with client_of(redis) as client:
-        plain = await client.get(await only_key(client, f"multiarch-extender:1:name:{PUBLIC}:*:v0"))
-        found = await client.keys("multiarch-extender:1:????????????????:*")
-        keys = [key.decode() for key in found if isinstance(key, bytes)]
-        assert len(keys) == 6
-        values = {key: await client.get(key) for key in keys}
-        first = next(key for key in keys if key.endswith(":v0"))
-        value = values[first]
-        assert isinstance(plain, bytes)
-        assert isinstance(value, bytes)
-        flipped = [value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :] for at in range(len(value))]
-        elsewhere = [moved for key, moved in values.items() if key != first and moved is not None]
-        for wrong in (plain, b"", value[:-1], value[16:], bytes(16) + value[16:], *flipped, *elsewhere):
-            await client.set(first, wrong)
-            assert await find(other, row(0)) == [None]
-        await client.set(first, value)
-        assert await find(other, row(0)) == [row(0)]
-        contents = [key for key in keys if ":content:" in key]
-        for key, moved in zip(contents, (values[key] for key in reversed(contents)), strict=True):
-            assert moved is not None
-            await client.set(key, moved)
-        assert await other.find_content(row(0).repository, row(0).packed) == [None]
-
-
-async def test_a_denial_without_the_key_voids_rows_until_they_are_written_anew(
-    open_url: Open, redis: DebianRedis
-) -> None:
-    """A forged one costs lookups. It cannot be a later one taken for an earlier one, which would restore rows."""
-    store = open_url(f"redis://127.0.0.1:{redis.port}", ROW_KEY)
-    await store.write(Batch([row(0, at=5.0)], {(row(0).repository, row(0).name, PUBLIC): 9.0}))
-    assert await find(store, row(0)) == []
-    async with client_of(redis) as client:
-        denial = await only_key(client, "*:denial:*")
-        for wrong in (b"1.0", b"whatever", b"", bytes(16) + b"1.0"):
-            await client.set(denial, wrong)
-            assert await find(store, row(0)) == [None]
-    await store.write(Batch([row(0, at=10.0)], {(row(0).repository, row(0).name, PUBLIC): 9.0}))
-    assert await find(store, row(0)) == [row(0, at=10.0)]
-
-
-async def test_rows_of_another_key_are_absent(open_url: Open, redis: DebianRedis) -> None:
-    """During a change of the key, and after it: replicas with different keys do not undo each other's rows."""
-    url = f"redis://127.0.0.1:{redis.port}"
-    old, new = open_url(url, ROW_KEY), open_url(url, b"n" * 32)
-    await old.write(Batch([row(0)], {(row(1).repository, row(1).name, TENANT): 1e9}))
-    assert await find(new, row(0)) == []
-    assert await new.find_content(row(0).repository, row(0).packed) == []
-    await new.write(Batch([row(0, at=2e9)], NONE))
-    assert await find(old, row(0)) == [row(0)]
-    assert await find(new, row(0)) == [row(0, at=2e9)]
-
-
-async def test_a_forged_row_decides_nothing(open_url: Open, redis: DebianRedis) -> None:
-    """The registry is asked instead; the row is counted and logged, but not for each lookup, and then right again."""
-    registry, clock = FakeRegistry(), Clock()
-    registry.push("ghcr.io/team/app:1", "linux/amd64")
-    url = f"redis://127.0.0.1:{redis.port}"
-
-    def resolver_over(store: Store) -> Resolver:
-        persistence = Persistence(
-            store, clock=clock, wall_clock=clock.ahead(1e9), limits=PersistenceLimits(read_seconds=30)
-        )
-        return Resolver(
-            registry, size=10_000, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock,
-            persistence=persistence,
-        )  # fmt: skip
-
-    async def answer(resolver: Resolver) -> object:
-        return (await resolver.resolve_all([ImageQuery("ghcr.io/team/app:1")], KEYS, 60))[0]
-
-    first = resolver_over(open_url(url, ROW_KEY))
-    assert await answer(first) == index_of("linux/amd64")
-    await first.flush()
-    lie = NameRow("ghcr.io/team/app", "1", PUBLIC, row(0).packed, index_of("linux/arm64"), 1e9 + clock())
-    async with client_of(redis) as client:
-        for kind, record in (("name", encode_name(lie)), ("content", encode_content(lie))):
-            await client.set(await only_key(client, f"*:{kind}:*"), record)
-    damaged = ROWS["damaged"].value
-    second = resolver_over(open_url(url, ROW_KEY))
-    registry.requests.clear()
-    with capture_logs() as lines:
-        assert await answer(second) == index_of("linux/amd64")
-    assert [request[0] for request in registry.requests] == ["HEAD", "GET"]
-    assert ROWS["damaged"].value == damaged + 2
-    assert [line["rows"] for line in lines if line["event"] == "store.damaged"] == [1]
-    await second.flush()
-    third = resolver_over(open_url(url, ROW_KEY))
-    registry.requests.clear()
-    assert await answer(third) == index_of("linux/amd64")
-    assert registry.requests == []
-    await asyncio.gather(first.close(), second.close(), third.close())
-
-
 async def test_a_new_password_is_for_new_connections(open_url: Open, start_redis: StartRedis, tmp_path: Path) -> None:
     """Connections that are open stay; a file in the middle of a change is no password."""
     redis = start_redis("--requirepass", "old")
@@ -298,8 +189,11 @@ async def test_a_new_password_is_for_new_connections(open_url: Open, start_redis
 
 
 async def test_who_has_the_password_is_let_in(open_url: Open, start_redis: StartRedis, tmp_path: Path) -> None:
-    """As a user or with the server's password, from the URL or from a file."""
-    redis = start_redis("--requirepass", "p@ss/word", "--user", "me", "on", ">se:cret", "~*", "+@all")
+    """As a user with the rights that the how-to gives, or with the server's password, from the URL or from a file."""
+    page = (Path(__file__).parents[3] / "docs/how-to/shared-store.md").read_text()
+    rights = page.partition("user multiarch on >PASSWORD ")[2].partition("\n")[0].split()
+    assert rights[0] == "~multiarch-extender:*"
+    redis = start_redis("--requirepass", "p@ss/word", "--user", "me", "on", ">se:cret", *rights)
     at = f"127.0.0.1:{redis.port}"
     (tmp_path / "password").write_text("se:cret\n")
     good = [
