@@ -1,7 +1,5 @@
 """Writes an audit in each of its formats. `WRITERS` is the table; a format is one function and one line in it."""
 
-import csv
-import io
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +8,6 @@ from itertools import zip_longest
 from typing import Any
 
 import msgspec
-import yaml
 
 from extender import __version__
 from extender.cli.audit_html import write_html
@@ -35,35 +32,6 @@ _MOST_LOCATIONS = 100  # of a finding in SARIF
 def write_json(report: Audit) -> str:
     """The whole report; `audit --schema` prints what it looks like."""
     return json.dumps(msgspec.to_builtins(report), indent=2) + "\n"
-
-
-def write_yaml(report: Audit) -> str:
-    """As JSON."""
-    return str(yaml.safe_dump(msgspec.to_builtins(report), sort_keys=False, width=120))
-
-
-def write_csv(report: Audit) -> str:
-    """One row for each workload and target, for spreadsheets."""
-    out = io.StringIO()
-    rows = csv.writer(out, lineterminator="\n")
-    rows.writerow(
-        ("namespace", "kind", "name", "platform", "answer", "images_answer", "pods", "cpu_cores", "memory_bytes",
-         "blocked_by", "source")
-    )  # fmt: skip
-    for workload in report.workloads:
-        for each in workload.platforms:
-            rows.writerow(
-                map(
-                    _cell,
-                    (
-                        workload.namespace, workload.kind, workload.name, each.platform, each.answer.value,
-                        each.images.value, workload.weight.pods, workload.weight.cpu_cores,
-                        workload.weight.memory_bytes, "; ".join(blocker.subject for blocker in each.blockers),
-                        workload.source,
-                    ),
-                )
-            )  # fmt: skip
-    return out.getvalue()
 
 
 def write_markdown(report: Audit) -> str:
@@ -162,8 +130,6 @@ def write_sarif(report: Audit) -> str:
 WRITERS: Mapping[str, Callable[[Audit], str]] = {
     "table": write_table,
     "json": write_json,
-    "yaml": write_yaml,
-    "csv": write_csv,
     "markdown": write_markdown,
     "html": write_html,
     "junit": write_junit,
@@ -230,11 +196,6 @@ def _bytes(number: float) -> str:
             return f"{number:.0f} {unit}"
         number /= 1024
     return f"{number:.1f} Gi"
-
-
-def _cell(value: object) -> object:
-    """A cell that no spreadsheet takes for a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 def _inline(text: object) -> str:
