@@ -51,6 +51,12 @@ class LocalObjectReference(Wire, frozen=True):
     name: str | None = None
 
 
+class PodOS(Wire, frozen=True):
+    """core/v1 PodOS: the operating system for which a pod's author says that it is."""
+
+    name: str = ""
+
+
 class PodSpec(Wire, frozen=True):
     """core/v1 PodSpec; hashable, and equal for pods of one template."""
 
@@ -61,6 +67,7 @@ class PodSpec(Wire, frozen=True):
     node_name: str | None = None
     runtime_class_name: str | None = None
     image_pull_secrets: tuple[LocalObjectReference, ...] | None = None
+    os: PodOS | None = None
 
 
 class Pod(Wire, frozen=True):

@@ -73,7 +73,9 @@ class Creation(msgspec.Struct, frozen=True):
     def constraints(self) -> list[Constraint]:
         """What the known images require, in pod order."""
         pairs = zip(self.images, self.facts, strict=True)
-        return [Constraint(image.reference, fact.platforms) for image, fact in pairs if isinstance(fact, RunsOn)]
+        return [
+            Constraint(image.reference, fact.platforms, os=fact.os) for image, fact in pairs if isinstance(fact, RunsOn)
+        ]
 
     @property
     def refusal(self) -> str:

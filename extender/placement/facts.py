@@ -15,9 +15,14 @@ from extender.kubernetes.core_v1 import Pod
 
 
 class RunsOn(msgspec.Struct, frozen=True, gc=False):
-    """The image is built for these platforms (at least one) and no others."""
+    """The image is built for these platforms (at least one) and no others.
+
+    `os`: the operating system for which the pod says it is, where the image has platforms of others too, or no other.
+    These are left out, so that there may be none.
+    """
 
     platforms: frozenset[Platform]
+    os: str = ""
 
 
 class Anywhere(msgspec.Struct, frozen=True, gc=False):
@@ -50,11 +55,15 @@ class Role(enum.StrEnum):
 
 
 class PodImage(msgspec.Struct, frozen=True, gc=False):
-    """An image as a pod names it. `pull_policy` is Always, IfNotPresent, Never or empty."""
+    """An image as a pod names it. `pull_policy` is Always, IfNotPresent, Never or empty.
+
+    `os` is the operating system for which the pod says that it is: a kubelet refuses it on any other. Mostly empty.
+    """
 
     reference: str
     role: Role = Role.CONTAINER
     pull_policy: str = ""
+    os: str = ""
 
 
 # About as much as forty containers of a few different images need. Decisions about more are made each time, so that the
@@ -105,13 +114,14 @@ def images_of(pod: Pod) -> tuple[PodImage, ...]:
     spec = pod.spec
     if spec is None:
         return ()
+    os = spec.os.name if spec.os else ""
     found = [
-        PodImage(item.image or "", Role.CONTAINER, item.image_pull_policy or "")
+        PodImage(item.image or "", Role.CONTAINER, item.image_pull_policy or "", os)
         for items in (spec.containers, spec.init_containers, spec.ephemeral_containers)
         for item in items or ()
     ]
     found += [
-        PodImage(volume.image.reference, Role.VOLUME, volume.image.pull_policy or "")
+        PodImage(volume.image.reference, Role.VOLUME, volume.image.pull_policy or "", os)
         for volume in spec.volumes or ()
         if volume.image and volume.image.reference
     ]
@@ -147,7 +157,20 @@ def _fact_of_content(image: PodImage, content: Content) -> ImageFact:
         return Anywhere()
     if not content.platforms:
         return Unknown(Cause.ARTIFACT, "it is an artifact, not an image that a container can run")
-    return RunsOn(content.platforms)
+    platforms = of_system(content.platforms, image.os)
+    return RunsOn(platforms, image.os if platforms is not content.platforms else "")
+
+
+def of_system(platforms: frozenset[Platform], os: str) -> frozenset[Platform]:
+    """Those of one operating system; the platforms themselves if they all are, or `os` is empty."""
+    if not os or all(platform.os == os for platform in platforms):
+        return platforms
+    return frozenset(platform for platform in platforms if platform.os == os)
+
+
+def system_of(images: Sequence[PodImage]) -> str:
+    """The operating system for which the pod with these images says that it is; empty if it says nothing."""
+    return images[0].os if images else ""
 
 
 def fit(facts: Sequence[ImageFact], platform: Platform, compatibility: Compatibility) -> Fit:

@@ -31,7 +31,7 @@ from extender.placement.facts import ImageFact, RunsOn, is_unresolved
 from extender.placement.gate import GatePolicy, ImpossiblePods, Treatment, treat
 from extender.placement.patch import Json, JsonObject, look
 from extender.placement.platform_intersections import PlatformIntersection, PlatformIntersections
-from extender.placement.policy import Policy, preference_for
+from extender.placement.policy import Policy, policy_for, preference_for
 from extender.placement.reasons import Constraint, refusal_text, shown_reference
 from extender.placement.spread import plan_spread
 from extender.placement.tolerations import TolerationRule, is_covered
@@ -79,12 +79,13 @@ class Planner:
         self._admission = admission
         self._intersections = PlatformIntersections(policy.compatibility, admission.tolerations)
         self._keys = frozenset(rule.key for rule in admission.tolerations)
-        may_assume = gate.may_assume and mode.required and bool(policy.assume)
-        self._gate = msgspec.structs.replace(gate, may_assume=may_assume)
+        self._gate = msgspec.structs.replace(gate, may_assume=gate.may_assume and mode.required)
 
     def treat(self, creation: Creation, *, expired: bool = False) -> Treatment:
         """What is done about the pod's images that are not known; `expired`: it was held long enough."""
-        return treat(creation.images, creation.facts, creation.overrides, self._gate, expired=expired)
+        may_assume = self._gate.may_assume and bool(policy_for(self._policy, creation.images).assume)
+        gate = self._gate if may_assume else msgspec.structs.replace(self._gate, may_assume=False)
+        return treat(creation.images, creation.facts, creation.overrides, gate, expired=expired)
 
     def plan(self, creation: Creation, document: JsonObject, treatment: Treatment) -> PlannedAdditions:
         """What a pod that is being created gets; `document` has its touched parts as its author wrote them."""
@@ -151,7 +152,8 @@ class Planner:
         written, impossible = self._admission.node_affinity.required, self._admission.impossible
         if not written and impossible is not ImpossiblePods.DENY:
             return _NOTHING_REQUIRED
-        assumed = [Constraint(image.reference, self._policy.assume, assumed=True) for image, _ in treatment.assumed]
+        assume = policy_for(self._policy, creation.images).assume
+        assumed = [Constraint(image.reference, assume, assumed=True) for image, _ in treatment.assumed]
         if not creation.constrained and not assumed:
             return _PlannedRequired(warnings=tuple(_nothing_known(creation)) if written else ())
         facts = (*creation.facts, *(RunsOn(constraint.platforms) for constraint in assumed))

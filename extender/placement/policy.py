@@ -12,7 +12,7 @@ from extender.images.content import Cause
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.kubernetes.core_v1 import Pod, PodSpec
 from extender.placement.annotations import NO_PREFERENCE, Annotations, Choice, Mode, Overrides, read_overrides
-from extender.placement.facts import ImageFact, Pending, RunsOn, Unknown
+from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown, of_system, system_of
 from extender.placement.preferred_nodes import EVERY_NODE, NodeConditions
 from extender.placement.shares import point_of
 
@@ -66,6 +66,12 @@ def is_exempt(pod: Pod, policy: Policy) -> bool:
 def is_ignored(spec: PodSpec, overrides: Overrides, policy: Policy) -> bool:
     """Whether no report counts what becomes of the pod: by its mode, or by an ignored RuntimeClass."""
     return overrides.mode is Mode.IGNORE or spec.runtime_class_name in policy.ignore_runtime_classes
+
+
+def policy_for(policy: Policy, images: Sequence[PodImage]) -> Policy:
+    """The policy that holds for a pod of these images: it assumes no platform of another operating system."""
+    assume = of_system(policy.assume, system_of(images))
+    return policy if assume is policy.assume else msgspec.structs.replace(policy, assume=assume)
 
 
 def choice_for(fact: Pending | Unknown, policy: Policy, overrides: Overrides) -> Choice:

@@ -22,12 +22,13 @@ _DETAIL_CHARACTERS = 160
 class Constraint(msgspec.Struct, frozen=True):
     """An image that refuses every node which runs none of `platforms`.
 
-    `assumed`: whether `platforms` are assumed by the operator's policy rather than known.
+    `assumed`: whether `platforms` are assumed by the operator's policy rather than known. `os` is as in `RunsOn`.
     """
 
     reference: str
     platforms: frozenset[Platform]
     assumed: bool = False
+    os: str = ""
 
 
 def blame(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
@@ -53,13 +54,17 @@ def refusal_text(constraints: Sequence[Constraint]) -> str:
     blamed = blame(constraints)
     if not blamed:
         return ""
-    first, platforms = blamed[0], platforms_text(blamed[0].platforms)
-    said = (
-        f"is not known yet and is taken to run only on {platforms} (operator's setting)"
-        if first.assumed
-        else f"is built only for {platforms}"
-    )
-    return f"{_image(first.reference)} {said}{_others({item.reference for item in blamed})}"
+    return f"{_image(blamed[0].reference)} {_said(blamed[0])}{_others({item.reference for item in blamed})}"
+
+
+def _said(constraint: Constraint) -> str:
+    platforms = platforms_text(constraint.platforms)
+    if constraint.assumed:
+        return f"is not known yet and is taken to run only on {platforms} (operator's setting)"
+    if not constraint.os:
+        return f"is built only for {platforms}"
+    asked = f"{_shorten(constraint.os, _PLATFORM_CHARACTERS)} (spec.os.name)"
+    return f"is built for {asked} only as {platforms}" if platforms else f"is not built for {asked}"
 
 
 def retry_text(unresolved: Sequence[tuple[PodImage, Pending | Unknown]]) -> str:

@@ -34,7 +34,7 @@ from extender.placement.facts import (
     may_be_kept,
 )
 from extender.placement.nodes import UNSEEN, NodePlatforms
-from extender.placement.policy import Policy, PreferenceBy, choice_for, is_multi_arch, preference_for
+from extender.placement.policy import Policy, PreferenceBy, choice_for, is_multi_arch, policy_for, preference_for
 from extender.placement.reasons import Constraint, refusal_text, retry_text
 from extender.tables import declare_cache
 
@@ -127,6 +127,7 @@ class Decision:
         self, images: Sequence[PodImage], facts: Sequence[ImageFact], policy: Policy, overrides: Overrides
     ) -> None:
         """`facts` has the fact of each of `images`, in the same order."""
+        policy = policy_for(policy, images)
         unresolved = [
             (image, fact, choice_for(fact, policy, overrides))
             for image, fact in zip(images, facts, strict=True)
@@ -326,7 +327,7 @@ def _constraints(
 ) -> Iterator[Constraint]:
     for image, fact in zip(images, facts, strict=True):
         if isinstance(fact, RunsOn):
-            yield Constraint(image.reference, fact.platforms)
+            yield Constraint(image.reference, fact.platforms, os=fact.os)
         elif image in assumed:
             yield Constraint(image.reference, assume, assumed=True)
 

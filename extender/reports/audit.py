@@ -204,6 +204,10 @@ class _Auditor:
         images = {Fit.YES: RunAnswer.YES, Fit.NO: RunAnswer.NO, Fit.UNRESOLVED: RunAnswer.UNKNOWN}[fits]
         blockers = [*self._image_blockers(target, facts)]
         in_the_way = [_blocker(obstacle, target) for obstacle in self._obstacles_on(target, workload)]
+        os = workload.spec.os.name if workload.spec.os else ""
+        if os and target.os != os:
+            text = f"on {target}: its spec.os.name is {os}"
+            in_the_way.insert(0, Blocker(FindingRule.SELECTOR_BLOCKS, f"spec.os.name={os}", text))
         blockers += in_the_way
         answer = RunAnswer.NO if in_the_way else images
         return WorkloadPlatform(str(target), answer, images, len(self._nodes.get(target, ())), blockers)

@@ -154,6 +154,14 @@ def test_what_its_controller_tolerates_keeps_no_daemon_set_from_a_node(
     assert bool([each for each in report.findings if each.subject.startswith("DaemonSet/agent")]) is (answer == "no")
 
 
+def test_a_pods_own_system_blocks_the_others() -> None:
+    """Its author asked for it, so it is a note and fails no gate."""
+    report = audit(given(deployment("a", "multi:1", os={"name": "windows"})))
+    assert answers(report) == {"a": ["no", "no"]}
+    assert [(each.rule.value, each.level) for each in report.findings] == [("selector-blocks", "note")] * 2
+    assert report.findings[0].message == "Deployment/a on linux/amd64: its spec.os.name is windows"
+
+
 def test_no_two_objects_share_a_fingerprint() -> None:
     """Objects of one name in two namespaces, files and documents: a baseline that has one does not pass the other."""
     collector = WorkloadCollector()
