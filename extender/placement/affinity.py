@@ -1,13 +1,14 @@
 """Plans the words that keep a pod on its images' platforms, given the nodeSelector and affinity that it already has.
 
-This file plans and `additions` writes. Node labels state operating system and architecture only, so the words are never
-narrower than the images' platforms. The scheduler verbs check variants. Words that keep a pod off no node are not
-written, as kube-scheduler evaluates each of them for each node: an entry of a nodeSelector in 25 to 50 ns, a term of
-affinity in 250 to 700 ns.
+This file plans and `additions` writes. Node labels state operating system and architecture, and a level where the
+operator has a label for it (`level_words`); so the words are never narrower than the images' platforms. The scheduler
+verbs check variants. Words that keep a pod off no node are not written, as kube-scheduler evaluates each of them for
+each node: an entry of a nodeSelector in 25 to 50 ns, a term of affinity in 250 to 700 ns.
 """
 
 import enum
 from collections.abc import Callable, Mapping, Sequence, Set
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +21,7 @@ from extender.kubernetes.core_v1 import (
 )
 from extender.placement.annotations import PREFIX
 from extender.placement.facts import ImageFact, RunsOn
+from extender.placement.level_words import NO_LEVELS, LevelWords
 
 ARCHITECTURE = "kubernetes.io/arch"
 OPERATING_SYSTEM = "kubernetes.io/os"
@@ -107,6 +109,7 @@ def plan_required(
     node_selector: Mapping[str, str],
     nodes: frozenset[Platform],
     cluster: frozenset[Platform] = frozenset(),
+    levels: LevelWords = NO_LEVELS,
 ) -> Plan:
     """What keeps a pod with this affinity and nodeSelector on `nodes`, in the fewest words.
 
@@ -115,13 +118,17 @@ def plan_required(
     cluster's nodes: the pod is kept off these, and off amd64 and arm64 on Linux, which may come. If it is empty, none
     is known, and the pod is kept off all others. If a single platform is left, the plan is a nodeSelector.
     """
-    others = _others(nodes, cluster)
-    plan = _plan(affinity, node_selector, nodes, others, _products)
+    wanted = _Wanted(nodes, _others(nodes, cluster), levels, _products)
+    plan = _plan(affinity, node_selector, wanted)
     if plan.impossible or not any(plan.additions):
         return plan
     selector = [NodeSelectorRequirement(key, "In", (value,)) for key, value in node_selector.items()]
-    found = _alternatives(selector, nodes, others, _products)
-    if found is None or len(found) != 1 or any(len(item.values or ()) != 1 for item in found[0]):
+    found = _alternatives(selector, wanted)
+    if (
+        found is None
+        or len(found) != 1
+        or not all(item.operator == "In" and len(item.values or ()) == 1 for item in found[0])
+    ):
         return plan
     entries = {item.key: value for item in found[0] for value in item.values or ()}
     return msgspec.structs.replace(plan, selector=entries, additions=((),) * len(plan.additions))
@@ -132,6 +139,7 @@ def plan_narrower(
     node_selector: Mapping[str, str],
     nodes: frozenset[Platform],
     cluster: frozenset[Platform] = frozenset(),
+    levels: LevelWords = NO_LEVELS,
 ) -> Plan:
     """As `plan_required`, for a stored pod, whose terms may get requirements but no term may be added beside them.
 
@@ -140,7 +148,8 @@ def plan_narrower(
     account does not let it change.
     """
     present = frozenset(Platform(platform.os, platform.architecture) for platform in cluster)
-    return _plan(affinity, node_selector, nodes, _others(nodes, cluster), lambda left: _one_product(left, present))
+    wanted = _Wanted(nodes, _others(nodes, cluster), levels, lambda groups: _one_product(groups, present))
+    return _plan(affinity, node_selector, wanted)
 
 
 def _others(nodes: frozenset[Platform], cluster: frozenset[Platform]) -> "_Others":
@@ -153,16 +162,10 @@ def _others(nodes: frozenset[Platform], cluster: frozenset[Platform]) -> "_Other
 _NO_NODE_ALONE: Alternatives = ((NO_NODE,),)
 
 
-def _plan(
-    affinity: NodeAffinity,
-    node_selector: Mapping[str, str],
-    nodes: frozenset[Platform],
-    others: "_Others",
-    products: "_Products",
-) -> Plan:
-    """The plan without a nodeSelector; `products` divides the nodes that an existing term allows."""
+def _plan(affinity: NodeAffinity, node_selector: Mapping[str, str], wanted: "_Wanted") -> Plan:
+    """The plan without a nodeSelector."""
     selector = [NodeSelectorRequirement(key, "In", (value,)) for key, value in node_selector.items()]
-    alone = _alternatives(selector, nodes, others, _products)
+    nodes, alone = wanted.nodes, _alternatives(selector, wanted._replace(products=_products))
     terms = (affinity.required and affinity.required.node_selector_terms) or ()
     if not terms:
         alternatives = _NO_NODE_ALONE if alone is None else alone
@@ -172,7 +175,7 @@ def _plan(
             impossible=alone is None,
         )
     found = [
-        _alternatives((*selector, *(term.match_expressions or ())), nodes, others, products)
+        _alternatives((*selector, *(term.match_expressions or ())), wanted)
         for term in terms
         if term.match_expressions or term.match_fields
     ]
@@ -206,24 +209,45 @@ def plan_preferred(
     )
 
 
-_Product = tuple[list[str], list[str]]
-_Products = Callable[[Sequence[Platform]], list[_Product]]
+class _Product(NamedTuple):
+    """Nodes of each of these operating systems × architectures, and what they must state of their level."""
+
+    systems: list[str]
+    architectures: list[str]
+    level: NodeSelectorRequirement | None = None
+
+
+_Groups = Mapping[NodeSelectorRequirement | None, list[Platform]]
+"""Nodes by what they must state of their level."""
 _Others = frozenset[Platform] | None
 """The platforms to keep a pod off; None for all that there can be."""
 
 
-def _alternatives(
-    present: Sequence[NodeSelectorRequirement], nodes: frozenset[Platform], others: _Others, products: _Products
-) -> Alternatives | None:
+class _Wanted(NamedTuple):
+    """The nodes to keep a pod on, those to keep it off, and how to divide those that an existing term allows."""
+
+    nodes: frozenset[Platform]
+    others: _Others
+    levels: LevelWords
+    products: Callable[[_Groups], list[_Product]]
+
+
+def _alternatives(present: Sequence[NodeSelectorRequirement], wanted: _Wanted) -> Alternatives | None:
     """What to AND to `present` so that it allows `nodes` and none of `others`, in the fewest requirements.
 
     Empty if it already does, None if it allows none of `nodes`.
     """
-    left = [node for node in nodes if _allows_node(present, node)]
-    if not left:
+    groups: dict[NodeSelectorRequirement | None, list[Platform]] = {}
+    for node in sorted(wanted.nodes):
+        if _allows_node(present, node):
+            groups.setdefault(wanted.levels.get(node), []).append(node)
+    if not groups:
         return None
+    others = wanted.others
+    if others is not None and len(groups) > 1:  # nodes of one level are others to those of another
+        others = others | wanted.nodes
     wrong = None if others is None else [node for node in others if _allows_node(present, node)]
-    found = tuple(_restriction(present, product, wrong) for product in products(left))
+    found = tuple(_restriction(present, product, wrong) for product in wanted.products(groups))
     return found if any(found) else ()
 
 
@@ -231,40 +255,48 @@ def _restriction(
     present: Sequence[NodeSelectorRequirement], product: _Product, wrong: Sequence[Platform] | None
 ) -> tuple[NodeSelectorRequirement, ...]:
     """What to AND to `present`, which allows the nodes in `wrong`, to keep these off the product; None: any other."""
-    systems, architectures = product
+    systems, architectures, level = product
     by_architecture = _missing(present, ARCHITECTURE, architectures)
     by_system = _missing(present, OPERATING_SYSTEM, systems)
+    by_level = () if level is None or level in present else (level,)
     if wrong is None:
-        return (*by_architecture, *by_system)
+        return (*by_architecture, *by_system, *by_level)
+    wrong = [node for node in wrong if node.os not in systems or node.architecture not in architectures]
     if not wrong:
-        return ()
+        return by_level
     if by_architecture and not any(node.architecture in architectures for node in wrong):
-        return by_architecture
+        return (*by_architecture, *by_level)
     if by_system and not any(node.os in systems for node in wrong):
-        return by_system
-    return (*by_architecture, *by_system)
+        return (*by_system, *by_level)
+    return (*by_architecture, *by_system, *by_level)
 
 
-def _products(nodes: Sequence[Platform]) -> list[_Product]:
-    """`nodes` as sorted products of operating systems × architectures: the fewest with disjoint operating systems."""
-    products: dict[tuple[str, ...], list[str]] = {}
-    for system, architectures in _by_system(nodes).items():
-        products.setdefault(tuple(sorted(architectures)), []).append(system)
-    return [(systems, list(architectures)) for architectures, systems in products.items()]
+def _products(groups: _Groups) -> list[_Product]:
+    """The nodes as sorted products of operating systems × architectures: the fewest with disjoint operating systems."""
+    found = []
+    for level, nodes in groups.items():
+        products: dict[tuple[str, ...], list[str]] = {}
+        for system, architectures in _by_system(nodes).items():
+            products.setdefault(tuple(sorted(architectures)), []).append(system)
+        found += [_Product(systems, list(architectures), level) for architectures, systems in products.items()]
+    return found
 
 
-def _one_product(nodes: Sequence[Platform], cluster: Set[Platform]) -> list[_Product]:
-    """One sorted product within `nodes`: one of the cluster's, else with Linux, and of those one of the largest."""
-    by_system = _by_system(nodes)
+def _one_product(groups: _Groups, cluster: Set[Platform]) -> list[_Product]:
+    """One sorted product within the nodes: one of the cluster's, else with Linux, and of those one of the largest."""
     candidates = [
-        ([system for system, others in by_system.items() if architectures <= others], sorted(architectures))
+        _Product(
+            [system for system, others in by_system.items() if architectures <= others], sorted(architectures), level
+        )
+        for level, nodes in groups.items()
+        for by_system in [_by_system(nodes)]
         for architectures in (*by_system.values(), *({node.architecture} for node in nodes))
     ]
 
-    def rank(product: _Product) -> tuple[bool, bool, int, _Product]:
-        systems, architectures = product
+    def rank(product: _Product) -> tuple[bool, bool, int, list[str], list[str]]:
+        systems, architectures, _ = product
         is_there = any(platform.os in systems and platform.architecture in architectures for platform in cluster)
-        return not is_there, "linux" not in systems, -len(systems) * len(architectures), product
+        return not is_there, "linux" not in systems, -len(systems) * len(architectures), systems, architectures
 
     return [min(candidates, key=rank)]
 

@@ -77,7 +77,7 @@ class Planner:
         gate = admission.gate
         self._policy = policy
         self._admission = admission
-        self._intersections = PlatformIntersections(policy.compatibility, admission.tolerations)
+        self._intersections = PlatformIntersections(policy.compatibility, admission.tolerations, policy.level_label)
         self._keys = frozenset(rule.key for rule in admission.tolerations)
         self._gate = msgspec.structs.replace(gate, may_assume=gate.may_assume and mode.required)
 
@@ -210,13 +210,13 @@ def _plan_created(
 ) -> Plan:
     if is_unrestricted(existing, selector):
         return in_common.plan
-    return plan_required(existing, selector, in_common.nodes, cluster)
+    return plan_required(existing, selector, in_common.nodes, cluster, in_common.levels)
 
 
 def _plan_stored(
     existing: NodeAffinity, selector: Mapping[str, str], in_common: PlatformIntersection, cluster: frozenset[Platform]
 ) -> Plan:
-    return plan_narrower(existing, selector, in_common.nodes, cluster)
+    return plan_narrower(existing, selector, in_common.nodes, cluster, in_common.levels)
 
 
 def _nothing_known(creation: Creation) -> Iterator[str]:

@@ -12,6 +12,7 @@ from extender.images.platform import Compatibility, Platform
 from extender.kubernetes.core_v1 import NodeAffinity
 from extender.placement.affinity import Plan, node_platforms, plan_required
 from extender.placement.facts import Fit, ImageFact, RunsOn, fit, may_be_kept
+from extender.placement.level_words import LevelWords, level_words
 from extender.placement.policy import common_platforms
 from extender.placement.reasons import platforms_text
 from extender.placement.tolerations import TolerationRule, parse_platforms
@@ -26,14 +27,16 @@ class PlatformIntersection(msgspec.Struct, frozen=True):
     """What follows from the platforms of the known images; all is empty where no image is known.
 
     `common` are the platforms named by the images on which all of them run, `architectures` theirs, and `text` is their
-    list for people. `nodes` are as in `affinity.node_platforms`, and `plan` is what keeps a pod to them that is being
-    created and whose author restricts no platform. `rules` are those on whose every platform all images run.
+    list for people. `nodes` are as in `affinity.node_platforms`, `levels` what they must state besides, and `plan` is
+    what keeps a pod to them that is being created and whose author restricts no platform. `rules` are those on whose
+    every platform all images run.
     """
 
     common: frozenset[Platform]
     architectures: frozenset[str]
     text: str
     nodes: frozenset[Platform]
+    levels: LevelWords
     plan: Plan
     rules: tuple[TolerationRule, ...]
 
@@ -44,8 +47,9 @@ _Key = tuple[frozenset[frozenset[Platform]], frozenset[Platform]]
 class PlatformIntersections:
     """Gives what the images of a pod have in common under the operator's settings."""
 
-    def __init__(self, compatibility: Compatibility, rules: Sequence[TolerationRule]) -> None:
+    def __init__(self, compatibility: Compatibility, rules: Sequence[TolerationRule], level_label: str = "") -> None:
         self._compatibility = compatibility
+        self._level_label = level_label
         self._rules = [(rule, parse_platforms(rule.platforms)) for rule in rules]
         self._remembered: Table[_Key, PlatformIntersection] = _INTERSECTIONS.table()
 
@@ -62,12 +66,15 @@ class PlatformIntersections:
     def _intersect(self, known: Sequence[RunsOn], cluster: frozenset[Platform]) -> PlatformIntersection:
         common = common_platforms(known, self._compatibility)
         nodes = node_platforms(known, self._compatibility)
+        levels = level_words([fact.platforms for fact in known], nodes, cluster, self._compatibility, self._level_label)
+        nodes = frozenset(node for node in nodes if node not in levels or levels[node].values)
         return PlatformIntersection(
             common,
             frozenset(platform.architecture for platform in common),
             platforms_text(common),
             nodes,
-            plan_required(NodeAffinity(), {}, nodes, cluster),
+            levels,
+            plan_required(NodeAffinity(), {}, nodes, cluster, levels),
             tuple(rule for rule, platforms in self._rules if known and platforms and self._all_run(known, platforms)),
         )
 

@@ -40,7 +40,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     such an image is assumed to run under `Choice.ASSUME`. An assumption can refuse a node, but never gives a pod a
     score, toleration or affinity. `preference` is a score of 0-10 by normalised architecture. By `PreferenceBy.FILTER`
     nodes of the highest score are the only ones that remain. `preferred_nodes` tells which nodes it is about.
-    `overrides` has the mode of pods that neither they themselves nor their namespaces give another.
+    `overrides` has the mode of pods that neither they themselves nor their namespaces give another. `level_label` is
+    the key of the label by which nodes state their level, as `nodes.platform_of_node` reads it.
     """
 
     pending: Choice = Choice.RETRY
@@ -52,6 +53,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     preferred_nodes: NodeConditions = EVERY_NODE
     ignore_runtime_classes: frozenset[str] = frozenset()
     overrides: Overrides = Overrides()
+    level_label: str = ""
 
 
 def is_exempt(pod: Pod, policy: Policy) -> bool:

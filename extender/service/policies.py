@@ -27,6 +27,7 @@ def policy_of(config: Config) -> Policy:
         preferred_nodes=preferred_nodes_of(config),
         ignore_runtime_classes=frozenset(placement.ignore_runtime_classes),
         overrides=Overrides(mode=Mode(placement.mode)),
+        level_label=placement.level_label,
     )
 
 
