@@ -102,9 +102,9 @@ def _attacking(module: str, *arguments: str) -> AbstractContextManager[Child]:
 def _make(plan: Plan, files: Files, groups: Sequence[Path], core: int) -> Phase:
     """Makes one phase on a fresh service. The attack goes on until the last pod of the honest load has its answer."""
     pods, counts, log = (files.folder / f"{plan.name}.{what}" for what in ("pods", "counts", "log"))
-    serve = [*_USUAL, sys.executable, "-m", "extender", "serve", f"--config={files.configuration}"]
+    serve = [sys.executable, "-m", "extender", "serve", f"--config={files.configuration}"]
     with (
-        BesiegedService(contained(serve, groups), log, core) as service,
+        BesiegedService([*_USUAL, *contained(serve, groups)], log, core) as service,
         contextlib.ExitStack() as attack,
         child("benchmarks.siege.tenants", PODS_PER_SECOND, pods),
     ):
