@@ -24,7 +24,7 @@ from testbed.processes import ProcessFailed
 
 USUAL = ("latency", "webhook", "growth", "images", "known_images", "audit", "memory", "startup")
 OF_A_CLUSTER = ("throughput", "readiness", "gates")
-MODULES = {name: f"benchmarks.{name}" for name in (*USUAL, "soak")} | {
+MODULES = {name: f"benchmarks.{name}" for name in (*USUAL, "journey", "soak")} | {
     name: f"benchmarks.cluster.{name}" for name in OF_A_CLUSTER
 }
 WIDTH = 160  # columns, when the output is a file

@@ -1,0 +1,140 @@
+"""Through how many files and functions of the package does a call go, in the service and in its fetcher?
+
+Warm and cold filter calls and warm reviews are traced in the real processes. Each is made several times, and what all
+of them cross is counted, without what else the service does meanwhile. A function counts once however often it is
+called; modules, lambdas and comprehensions do not count.
+"""
+
+import contextlib
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
+
+import msgspec
+
+from benchmarks import payloads
+from benchmarks.cores import cores
+from benchmarks.far_registry import far_registry
+from benchmarks.loopback import ask_once
+from benchmarks.observed_process import observed_process
+from benchmarks.quiet_cluster import quiet_cluster
+from benchmarks.report import Report, Table, this_machine
+
+QUESTION = "Through how many files and functions of the package does a call go?"
+TIMES, NODES, DELAY_SECONDS = 5, 100, 0.005
+WARM, COLD, REVIEW = "warm filter", "cold filter", "warm review"
+_SERVICE, _FETCHER = "service", "fetcher"
+# Python imports it before the program, in each process that finds it on its path. It writes down each call.
+_TRACER = """
+import os, sys, threading, time
+def trace(frame, event, _):
+    code = frame.f_code
+    if event == "call" and "/extender/" in code.co_filename and not code.co_name.startswith("<"):
+        file = code.co_filename.rpartition("/extender/")[2]
+        os.write(log, f"{time.monotonic()}\\t{file}\\t{code.co_qualname}\\n".encode())
+if {"extender", "extender.fetcher"} & set(sys.orig_argv):
+    who = "fetcher" if "extender.fetcher" in sys.orig_argv else "service"
+    path = os.path.join(os.path.dirname(__file__), f"{who}.{os.getpid()}")
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    threading.setprofile(trace)
+    sys.setprofile(trace)
+"""
+
+
+class Function(NamedTuple):
+    """A function of the package, and the process that it ran in."""
+
+    process: str
+    file: str
+    name: str
+
+
+class Traced(NamedTuple):
+    """When a call was made, and when its answer had come."""
+
+    began: float
+    ended: float
+
+
+def run(*, fewer: int = 1) -> Report:
+    """Returns the report. It takes some seconds."""
+    core, times = cores(), max(TIMES // fewer, 2)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        quiet_cluster(core=core.load, nodes=NODES) as cluster,
+        far_registry(core=core.load, delay_seconds=DELAY_SECONDS) as registry,
+    ):
+        (Path(folder) / "sitecustomize.py").write_text(_TRACER)
+        settings = {
+            "cluster.kubeconfig": cluster.kubeconfig,
+            "cache.url": "'memory:'",
+            "registry.plain_http": msgspec.json.encode(registry.hosts).decode(),
+            "registry.allow": msgspec.json.encode(registry.hosts).decode(),
+            "scheduler.wait_seconds": 10,
+        }
+        with (
+            patch.dict(os.environ, {"PYTHONPATH": folder}),
+            observed_process(core=core.server, settings=settings) as service,
+        ):
+            filtering = f"http://{service.addresses['scheduler']}/scheduler/filter"
+            reviewing = f"http://{service.addresses['admission']}/admission/pods"
+            images = [f"{host}/team/app:1" for host in registry.hosts[: times + 1]]
+            filters = [payloads.by_names((image,), NODES) for image in images]
+            # The first of each is not counted: it fills tables. Each image is at a host of its own.
+            calls = {
+                COLD: [_traced(filtering, body) for body in filters][1:],
+                WARM: [_traced(filtering, body) for body in filters][1:],
+                REVIEW: [_traced(reviewing, payloads.review((image,))) for image in images][1:],
+            }
+        log = list(_read_log(Path(folder)))
+    crossed = {name: _crossed(log, calls[name]) for name in (WARM, COLD, REVIEW)}
+    files = sorted(Counter((each.process, each.file) for each in crossed[COLD]).items())
+    return Report(
+        name="journey",
+        question=QUESTION,
+        tables=[
+            Table(
+                "What a call crosses",
+                ["call", "files", "functions", "files of the fetcher", "functions there"],
+                [_row(name, functions) for name, functions in crossed.items()],
+            ),
+            Table(
+                "Functions of a cold filter call",
+                ["file", "process", "functions"],
+                [[file, process, count] for (process, file), count in files],
+            ),
+        ],
+        notes=[f"What each of {times} calls crossed, from when it was sent until its answer had come."],
+        machine=this_machine(),
+    )
+
+
+def _traced(url: str, body: bytes) -> Traced:
+    began = time.monotonic()
+    ask_once(url, body)
+    return Traced(began, time.monotonic())
+
+
+def _read_log(folder: Path) -> Iterator[tuple[float, Function]]:
+    """Yields the calls of all processes, each with its time on the machine's monotonic clock."""
+    for path in (*folder.glob(f"{_SERVICE}.*"), *folder.glob(f"{_FETCHER}.*")):
+        for line in path.read_text().splitlines():
+            with contextlib.suppress(ValueError):  # the last line, of a process that was killed
+                at, file, name = line.split("\t")
+                yield float(at), Function(path.stem, file, name)
+
+
+def _crossed(log: Sequence[tuple[float, Function]], calls: Sequence[Traced]) -> set[Function]:
+    """Returns the functions that ran in every one of these calls."""
+    return set.intersection(*({each for at, each in log if call.began <= at <= call.ended} for call in calls))
+
+
+def _row(name: str, functions: set[Function]) -> list[str | int]:
+    there = [each for each in functions if each.process == _FETCHER]
+    files, files_there = ({each.file for each in some} for some in (functions, there))
+    return [name, len(files), len({each[1:] for each in functions}), len(files_there), len(there)]
