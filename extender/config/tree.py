@@ -218,8 +218,8 @@ class CredentialProvidersConfig(Section, frozen=True):
 class RegistryConfig(Section, frozen=True):
     timeout_seconds: Seconds = 10.0
     """Longest time one registry exchange may take, redirects and token included."""
-    concurrency_per_host: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
-    """Requests under way at once to one registry host."""
+    concurrency_per_host: Annotated[int, msgspec.Meta(ge=1, le=256)] = 16
+    """Lookups under way at once at one registry host; each has one request there at a time."""
     plain_http: tuple[str, ...] = ()
     """Registries (host or host:port, as images name them) that are spoken to without TLS."""
     allow: tuple[str, ...] = ("*",)

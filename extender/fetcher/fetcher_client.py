@@ -64,7 +64,7 @@ _DEATHS = 2
 _MOST_CREDENTIAL = 32 << 10  # characters; no server takes a header that long
 
 
-class _Wanted(msgspec.Struct):
+class _PendingQuestion(msgspec.Struct):
     """A question with all who may answer it: until when, and how often a fetcher has ended while it was alone."""
 
     question: StateDigest | Describe
@@ -83,7 +83,7 @@ class FetcherClient:
 
     def __init__(self, settings: FetcherSettings) -> None:
         self._settings = settings
-        self._suspects: Suspects[_Wanted] = Suspects(time.monotonic)
+        self._suspects: Suspects[_PendingQuestion] = Suspects(time.monotonic)
         self._main: asyncio.Future[FetcherChild] = asyncio.get_running_loop().create_future()
         self._checked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._examining: asyncio.Task[None] | None = None
@@ -209,7 +209,7 @@ class FetcherClient:
         if len(credential.username) + len(credential.password) > _MOST_CREDENTIAL:
             raise RegistryDenied("the credential is longer than a registry takes")
         loop = asyncio.get_running_loop()
-        wanted = _Wanted(question, loop.time() + seconds, loop.create_future())
+        wanted = _PendingQuestion(question, loop.time() + seconds, loop.create_future())
         try:
             async with asyncio.timeout(seconds + _LEEWAY_SECONDS):
                 answer = await self._find(wanted)
@@ -219,7 +219,7 @@ class FetcherClient:
             raise error_of(answer)
         return answer
 
-    async def _find(self, wanted: _Wanted) -> ToQuestion:
+    async def _find(self, wanted: _PendingQuestion) -> ToQuestion:
         image = wanted.question.reference
         if not self._suspects.is_suspect(image):
             main = await self.running()
@@ -231,7 +231,7 @@ class FetcherClient:
                 self._suspects.suspect(image)
         return await self._find_alone(wanted)
 
-    async def _find_alone(self, wanted: _Wanted) -> ToQuestion:
+    async def _find_alone(self, wanted: _PendingQuestion) -> ToQuestion:
         if self._is_closed:
             raise RegistryNotAsked("the service is stopping")
         self._suspects.add(wanted.question.tenant, wanted)
@@ -272,7 +272,7 @@ class FetcherClient:
         await self._second.start()
         return self._second
 
-    async def _examine_one(self, second: FetcherChild, wanted: _Wanted) -> None:
+    async def _examine_one(self, second: FetcherChild, wanted: _PendingQuestion) -> None:
         image = wanted.question.reference
         try:
             answer = await second.ask(wanted.now(_ALONE_SECONDS))
@@ -330,6 +330,6 @@ async def open_fetcher(settings: FetcherSettings) -> AsyncIterator[FetcherClient
         await asyncio.gather(running, return_exceptions=True)
 
 
-def _conclude(wanted: _Wanted, error: ExtenderError) -> None:
+def _conclude(wanted: _PendingQuestion, error: ExtenderError) -> None:
     if not wanted.answer.done():
         wanted.answer.set_exception(error)

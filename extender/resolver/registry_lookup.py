@@ -31,7 +31,7 @@ log = structlog.get_logger()
 
 # Lookups that ask registries at a time, those of one tenant, and those at one host: so that a host that hangs, or a
 # tenant that names many of them, holds up only so many.
-_AT_ONCE, _EACH, _AT_HOST = 256, 64, 16
+_AT_ONCE, _EACH = 256, 64
 # How much longer than its source a lookup waits, so that the source says what it was that took so long.
 _GRACE_SECONDS = 1.0
 
@@ -43,7 +43,7 @@ class RegistryLookup:
     there are no more of them than turns.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings and parts, each by its name
         self,
         source: ImageSource,
         cache: ImageCache,
@@ -54,8 +54,12 @@ class RegistryLookup:
         random: Callable[[], float],
         head_first: bool,
         lookup_seconds: float,
+        at_host: int,
     ) -> None:
-        """`lookup_seconds` is how long the requests for one credential may take together."""
+        """`lookup_seconds` is how long the requests for one credential may take together.
+
+        `at_host` is how many lookups are under way at one registry host at the same time.
+        """
         self._source = source
         self._head_first = head_first
         self._cache = cache
@@ -65,7 +69,7 @@ class RegistryLookup:
         self._random = random
         self._lookup_seconds = lookup_seconds
         self._breakers = HostBreakers(clock, random)
-        self._turns = Turns(total=_AT_ONCE, each=_EACH, at_host=_AT_HOST)
+        self._turns = Turns(total=_AT_ONCE, each=_EACH, at_host=at_host)
         self._try = alru_cache(maxsize=None, ttl=0, key=_key_of_try)(self._try_once)
         self._describe = alru_cache(maxsize=None, ttl=0, key=_key_of_description)(self._describe_once)
 

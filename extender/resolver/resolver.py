@@ -81,10 +81,11 @@ class Resolver:
         persistence: Persistence | None = None,
         head_first: bool = True,
         lookup_seconds: float = 20.0,
+        at_host: int = 16,
     ) -> None:
         """`head_first`: a HEAD comes before the GET of a name that was never known, as its content often is.
 
-        `lookup_seconds` bounds the requests of a lookup for one credential.
+        `lookup_seconds` bounds the requests of a lookup for one credential, `at_host` the lookups at one registry host.
         """
         self._clock = clock
         self._persistence = persistence or Persistence(None, clock=clock)
@@ -100,6 +101,7 @@ class Resolver:
             random=random,
             head_first=head_first,
             lookup_seconds=lookup_seconds,
+            at_host=at_host,
         )
         self._cache_lookup = CacheLookup(self.cache, self._failures, registry_lookup, self._persistence, clock)
         self._keyring_lookup = KeyringLookup(self.cache, self._persistence, registry_lookup, clock)

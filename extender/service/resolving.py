@@ -140,6 +140,7 @@ async def open_pod_resolver_of(
             clock=time.monotonic,
             head_first=head_first,
             lookup_seconds=2 * config.registry.timeout_seconds,
+            at_host=config.registry.concurrency_per_host,
             persistence=Persistence(opened.store, persist_private=bool(cache.key_file), clock=time.monotonic),
         )
         stack.push_async_callback(resolver.close)
