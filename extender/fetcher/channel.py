@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import cast
 
 from extender.fetcher.messages import FromFetcher, ProtocolError, ToFetcher, Unframer, frame
 
@@ -38,8 +39,7 @@ class Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - a stream's
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses of it
 
     def data_received(self, data: bytes) -> None:
         """Passes on what is complete."""
