@@ -462,7 +462,7 @@ async def test_scheduler_decides_by_the_pod_s_secrets(world: World, may_read: bo
 
 
 async def test_a_decision_is_the_namespace_s_own_and_ends_with_a_denial(world: World) -> None:
-    """Pods of one template get it from memory; the same pod elsewhere does not, nor one that comes after a denial is known."""
+    """Pods of one template get it from memory; the same pod elsewhere does not, nor does one after a denial."""
     world.write_secret("a", "ann", "a-secret")
     verbs = verbs_of(world, may_read=True)
 
