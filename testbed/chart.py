@@ -1,7 +1,7 @@
 """Renders the chart of `deploy/helm` by the program helm, and makes what is made from it.
 
-`python -m testbed.chart` writes `values.schema.json`, `deploy/manifests` and, from the package's code, the admission
-policies of the chart and of `deploy/policies`. Each file in `deploy/manifests` has a file of values in
+`python -m testbed.chart` writes `values.schema.json` and `deploy/manifests`, and copies the admission policies of the
+package into the chart and into `deploy/policies`. Each file in `deploy/manifests` has a file of values in
 `deploy/helm/manifests`, whose first comment is the head of the file.
 """
 
@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from extender.admission_policies.files import PolicyChoice, PolicyFile, policy_files
-from extender.cli.policies import to_yaml
+import extender
 from testbed.binaries import NEWEST, cache_folder
 from testbed.chart_schema import schema_of
 from testbed.objects import KubernetesObject
@@ -26,13 +25,11 @@ from testbed.objects import KubernetesObject
 HELM_FOLDER = Path(__file__).resolve().parents[1] / "deploy" / "helm"
 CHART = HELM_FOLDER / "multiarch-extender"
 MANIFESTS = HELM_FOLDER.parent / "manifests"
-POLICIES = HELM_FOLDER.parent / "policies"
-CHART_POLICIES = CHART / "files" / "policies.json"
+POLICIES = Path(extender.__file__).parent / "admission_policies"
+COPIES = (HELM_FOLDER.parent / "policies", CHART / "files" / "policies")
+"""Where the files of `POLICIES` are as well: for people who apply them, and for the chart, which fills them in."""
 NAME = "multiarch-extender"
 """The release and its namespace, where nothing else is asked for."""
-
-SCHEDULER = "multiarch-scheduler"
-"""The name of the second scheduler in `deploy/policies`, which the chart replaces by its own."""
 
 _SECONDS = 60.0
 _ONE_TEMPLATE = (
@@ -120,17 +117,6 @@ def values_schema() -> str:
     return f"{msgspec.json.format(msgspec.json.encode(schema_of((CHART / 'values.yaml').read_text()))).decode()}\n"
 
 
-def shipped_policies() -> list[PolicyFile]:
-    """Returns what `deploy/policies` has, for a cluster that can have all of it."""
-    return policy_files(PolicyChoice(scheduler=SCHEDULER), has_mutating=True)
-
-
-def chart_policies() -> str:
-    """Returns what the chart's `files/policies.json` should be: the spec of each policy, by its file's name."""
-    found = {file.name: file.objects[0]["spec"] for file in shipped_policies()}
-    return f"{msgspec.json.format(msgspec.json.encode(found)).decode()}\n"
-
-
 def _version_of(program: Path) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", program.parent.name.split("-")[1])]
 
@@ -153,9 +139,8 @@ def main() -> int:
     """Writes what is made from the chart; returns the exit code."""
     try:
         (CHART / "values.schema.json").write_text(values_schema())
-        CHART_POLICIES.write_text(chart_policies())
-        for file in shipped_policies():
-            (POLICIES / f"{file.name}.yaml").write_text(to_yaml([file]))
+        for folder in COPIES:
+            shutil.copytree(POLICIES, folder, dirs_exist_ok=True)
         for name in manifest_names():
             (MANIFESTS / f"{name}.yaml").write_text(manifest(name))
     except (HelmMissing, RenderingRefused) as exc:

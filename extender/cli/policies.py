@@ -2,30 +2,26 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
-from textwrap import wrap
 from typing import Annotated
 
 import typer
-import yaml
 
-from extender.admission_policies.files import (
+from extender.cli.policy_files import (
     FIRST_VERSION,
     OWN_ACCOUNT,
     PoliciesImpossible,
     PolicyChoice,
     PolicyFile,
+    SelectedNamespaces,
     Way,
     policy_files,
+    to_yaml,
 )
-from extender.admission_policies.objects import SelectedNamespaces
 from extender.cli.policy_proof import Confirmation, confirm_policies, serves_mutating_policies
 from extender.cluster.client import open_cluster
 from extender.errors import ClusterError, ConfigError
-from extender.kubernetes.yaml_scalars import needs_quotes
 from extender.logs import configure_logs
 
-_COLUMNS = 118
 _VERSION = re.compile(r"v?1\.([0-9]{1,3})(\.[0-9]+)?", re.ASCII)
 _LABEL = re.compile(r"([A-Za-z0-9./_-]{1,317})=([A-Za-z0-9._-]{0,63})", re.ASCII)
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
@@ -105,29 +101,6 @@ async def _ask(
         return files, await confirm_policies(cluster, choice, files) if is_proof else None
     finally:
         await cluster.close()
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as such, and quotes what kubectl would read as no text."""
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else "'" if needs_quotes(text) else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _represent_text)
-
-
-def to_yaml(files: Sequence[PolicyFile]) -> str:
-    """The files as one YAML text, each after its comment."""
-    return "---\n".join(_text(file) for file in files)
-
-
-def _text(file: PolicyFile) -> str:
-    lines = wrap(file.comment, _COLUMNS, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
-    objects = yaml.dump_all(file.objects, Dumper=_Dumper, sort_keys=False, width=_COLUMNS, allow_unicode=True)
-    return "\n".join([*lines, objects])
 
 
 def _version(text: str) -> tuple[int, int]:

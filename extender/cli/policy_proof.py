@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from extender.admission_policies.files import Name, PolicyChoice, PolicyFile
-from extender.admission_policies.objects import API_VERSION, SelectedNamespaces
-from extender.admission_policies.scheduler_name import LABEL
+from extender.cli.policy_files import SCHEDULER_LABEL, Name, PolicyChoice, PolicyFile, SelectedNamespaces
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.dry_run import create_dry, restricted_pod
 from extender.kubernetes.meta_v1 import ApiResourceList
@@ -19,6 +17,7 @@ from extender.placement.annotations import MODE, Mode
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.patch import Json, JsonObject, look
 
+API_VERSION = "admissionregistration.k8s.io/v1"
 _PATIENCE_SECONDS = 15.0  # a policy is at work about a second after it is written, per API server
 _PAUSE_SECONDS = 0.25
 _PLURALS = {
@@ -153,10 +152,12 @@ async def _confirm_scheduler(
     spaces: Sequence[tuple[str, dict[str, str]]],
     result: Confirmation,
 ) -> None:
-    wanted = SelectedNamespaces({**choice.namespaces.labels, LABEL: choice.scheduler}, choice.namespaces.excluded)
+    wanted = choice.labelled_namespaces
     space = next((name for name, labels in spaces if wanted.selects(name, labels)), None)
     if space is None:
-        result.problems.append(f"no namespace has the label {LABEL}: {choice.scheduler}, so no pod shows the name")
+        result.problems.append(
+            f"no namespace has the label {SCHEDULER_LABEL}: {choice.scheduler}, so no pod shows the name"
+        )
         return
     await _confirm_pod(
         cluster,

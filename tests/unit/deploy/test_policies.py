@@ -1,4 +1,4 @@
-"""The files in deploy/policies are what the command prints, and say the same as the manifests beside them."""
+"""The files of policies: the command prints them, the chart renders them, and they say what the code says."""
 
 from pathlib import Path
 from typing import Any
@@ -6,18 +6,33 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.admission_policies.files import OWN_ACCOUNT, Name, PolicyFile
-from extender.cli.policies import to_yaml
+from extender.cli.policy_files import (
+    OWN_ACCOUNT,
+    SHIPPED_SCHEDULER,
+    Name,
+    PoliciesImpossible,
+    PolicyChoice,
+    PolicyFile,
+    SelectedNamespaces,
+    Way,
+    policy_files,
+    to_yaml,
+)
 from extender.outlets.jobs import QUEUE_LABEL
+from extender.placement.annotations import MODE, REASON, Mode
+from extender.placement.gate import GATE, GATED, GATED_LABEL
+from extender.placement.patch import pointer
 from extender.service.outlets import JOBS
-from testbed.chart import CHART_POLICIES, HelmMissing, chart_policies, find_helm, objects_of, render, shipped_policies
+from testbed.chart import COPIES, POLICIES, HelmMissing, find_helm, objects_of, render
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
+ALONE = PolicyChoice(way=Way.ALONE)
+SHIPPED = PolicyChoice(scheduler=SHIPPED_SCHEDULER)
 
 
 def files() -> dict[Name, PolicyFile]:
     """The files with the shipped names, for a cluster that can have all of them."""
-    return {file.name: file for file in shipped_policies()}
+    return {file.name: file for file in policy_files(SHIPPED, has_mutating=True)}
 
 
 def webhook_of(mode: str) -> dict[str, Any]:
@@ -31,12 +46,84 @@ def webhook_of(mode: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", Name)
 def test_each_file_is_what_the_command_prints(name: Name) -> None:
     """Each is a part of `multiarch-extender policies --kubernetes 1.36 --scheduler-name multiarch-scheduler`."""
-    assert (DEPLOY / "policies" / f"{name}.yaml").read_text() == to_yaml([files()[name]])
+    assert (POLICIES / f"{name}.yaml").read_text() == to_yaml([files()[name]])
 
 
-def test_the_charts_policies_are_those_of_the_command() -> None:
+@pytest.mark.parametrize("folder", COPIES, ids=lambda folder: folder.parent.name)
+def test_copies_are_those_of_the_package(folder: Path) -> None:
     """`make manifests` writes them."""
-    assert CHART_POLICIES.read_text() == chart_policies()
+    assert {path.name for path in folder.iterdir()} == {f"{name}.yaml" for name in Name}
+    for path in folder.iterdir():
+        assert path.read_text() == (POLICIES / path.name).read_text()
+
+
+def test_the_policies_write_and_read_the_names_of_the_code() -> None:
+    """The gate, its label, the annotations, and the words of the mode."""
+    gate, account = (to_yaml([files()[name]]) for name in (Name.GATE, Name.OWN_ACCOUNT))
+    assert f"[{{'name': '{GATE}'}}]" in gate
+    assert f"path: '{pointer(['metadata', 'labels', GATED_LABEL])}', value: '{GATED}'" in gate
+    assert f"path: '{pointer(['metadata', 'annotations', REASON])}'" in gate
+    assert f"[?'{MODE}']" in gate
+    assert f"mode in {[each.value for each in Mode]}" in gate
+    assert f"variables.was.exists(gate, gate.name == '{GATE}')" in account
+
+
+@pytest.mark.parametrize(
+    ("choice", "has_mutating", "expected"),
+    [
+        (ALONE, True, [Name.OWN_ACCOUNT, Name.GATE]),
+        (PolicyChoice(), True, [Name.OWN_ACCOUNT, Name.GATE]),
+        (PolicyChoice(), False, [Name.OWN_ACCOUNT]),
+        (SHIPPED, True, [Name.OWN_ACCOUNT, Name.GATE, Name.SCHEDULER_NAME]),
+    ],
+)
+def test_a_cluster_gets_what_it_can_have(choice: PolicyChoice, has_mutating: bool, expected: list[Name]) -> None:
+    """The account is held first, then pods. Where the policy is not served, the webhook adds the gate itself."""
+    assert [file.name for file in policy_files(choice, has_mutating=has_mutating)] == expected
+
+
+@pytest.mark.parametrize(
+    ("choice", "saying"),
+    [
+        (ALONE, "--mode alone: it needs MutatingAdmissionPolicy, which Kubernetes serves from 1.36 on"),
+        (SHIPPED, "--scheduler-name: it needs MutatingAdmissionPolicy"),
+    ],
+)
+def test_what_an_older_cluster_cannot_have_is_an_error_that_says_why(choice: PolicyChoice, saying: str) -> None:
+    """Nothing is printed that would be refused, or would do half."""
+    with pytest.raises(PoliciesImpossible, match=saying):
+        policy_files(choice, has_mutating=False)
+
+
+def test_what_is_chosen_is_filled_in() -> None:
+    """In the expressions, the selectors and the comment, and nothing of what is shipped stays."""
+    accounts = [("one", "a"), ("two", "b")]
+    namespaces = SelectedNamespaces({"team": "shop"}, [name for name, _ in accounts])
+    choice = PolicyChoice(accounts=accounts, namespaces=namespaces, scheduler="mine")
+    printed = to_yaml(policy_files(choice, has_mutating=True))
+    assert "in ['system:serviceaccount:one:a', 'system:serviceaccount:two:b']" in printed
+    assert "value: 'mine'" in printed
+    assert "# Names the scheduler mine " in printed
+    assert printed.count("team: shop") == 2
+    assert SHIPPED_SCHEDULER not in printed
+    assert OWN_ACCOUNT[1] not in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "expected"),
+    [
+        ("team", {}, False),
+        ("team", {"hold": "no"}, False),
+        ("team", {"hold": "yes", "more": "x"}, True),
+        ("kube-system", {"hold": "yes"}, False),
+        ("multiarch-extender", {"hold": "yes"}, False),
+    ],
+)
+def test_selected_namespaces_have_the_labels_and_are_not_the_systems(
+    name: str, labels: dict[str, str], expected: bool
+) -> None:
+    """The proof looks for a namespace in the way in which the API server selects it."""
+    assert SelectedNamespaces({"hold": "yes"}).selects(name, labels) is expected
 
 
 def test_the_chart_renders_what_the_command_prints() -> None:
@@ -54,11 +141,6 @@ def test_the_chart_renders_what_the_command_prints() -> None:
             found = rendered[each["kind"], each["metadata"]["name"]]
             del found["metadata"]["labels"]
             assert found == each
-
-
-def test_there_are_no_other_files() -> None:
-    """A file without a policy in the code would be applied and never compared."""
-    assert {path.name for path in (DEPLOY / "policies").iterdir()} == {f"{name}.yaml" for name in Name}
 
 
 def test_pods_are_held_in_the_namespaces_of_the_webhook() -> None:
