@@ -1,11 +1,9 @@
-"""What the documentation tells a reader to type works, and its site builds."""
+"""What the documentation tells a reader to type works."""
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -64,64 +62,3 @@ def test_a_line_to_type_works(line: str) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout
-
-
-def test_a_line_that_nobody_can_run_fails() -> None:
-    """So that a new block is either run or marked as one that is not."""
-    with pytest.raises(pytest.fail.Exception, match="no test knows how to run 'kubectl get pods'"):
-        arguments_for("kubectl get pods")
-
-
-def test_there_are_lines_to_type() -> None:
-    """The first two commands of the README are among them."""
-    lines = [block.splitlines() for block in blocks(README.read_text(), "console")]
-    assert lines == [["make demo", "make test"]]
-
-
-def build(folder: Path) -> subprocess.CompletedProcess[str]:
-    """The site as `make docs` builds it, of the pages in the folder."""
-    recipe = recipe_of("docs").strip().removeprefix("@$(BIN)/").split()
-    return subprocess.run(
-        [sys.executable, "-m", *recipe], cwd=folder, check=False, capture_output=True, text=True, timeout=SECONDS
-    )
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A folder with the pages and the site's configuration."""
-    shutil.copy(PROJECT / "mkdocs.yml", tmp_path)
-    shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
-
-
-def test_the_site_builds_and_fetches_nothing(checkout: Path) -> None:
-    """No page of it loads a script, style, font or picture from another host."""
-    done = build(checkout)
-    assert done.returncode == 0, done.stderr
-    assert "WARNING" not in done.stderr
-    pages = list((checkout / "site").rglob("*.html"))
-    assert len(pages) > 20
-    for page in pages:
-        text = page.read_text()
-        assert "```" not in text
-        assert not re.search(r"<p><code>(?:sh|console|yaml|toml)\n", text), "MkDocs knows no fence within a list"
-        assert not re.findall(r"""<(?:script|img|link|iframe)[^>]*(?:src|href)=["'](?:https?:)?//""", text), page.name
-    assert not list((checkout / "site").rglob("*.py"))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    ["[gone](gone.md)", "[gone](settings.md#gone)", "[gone](#gone)", "![gone](pictures/gone.svg)"],
-    ids=["page", "anchor", "own-anchor", "picture"],
-)
-def test_a_link_that_leads_nowhere_fails_the_build(checkout: Path, wrong: str) -> None:
-    """Strict: pages, anchors and pictures."""
-    with (checkout / "docs" / "index.md").open("a") as index:
-        index.write(f"\n{wrong}\n")
-    assert build(checkout).returncode != 0
-
-
-def test_a_page_that_the_navigation_lacks_fails_the_build(checkout: Path) -> None:
-    """Nobody would find it."""
-    (checkout / "docs" / "lost.md").write_text("# Lost\n")
-    assert build(checkout).returncode != 0

@@ -1,7 +1,6 @@
 """Pictures show what their sources say, and need nothing from elsewhere."""
 
 import re
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -12,7 +11,7 @@ from docs.make_pictures.diagram import Arrow, Box, Diagram, Kind, svg_of
 from docs.make_pictures.diagrams import DIAGRAMS
 from docs.make_pictures.plots import read_plots, themed_svg_of
 from extender.demo.story import SCENES
-from tests.unit.docs.pages import ALL, DOCS, links, name_of
+from tests.unit.docs.pages import DOCS
 
 PICTURES = tuple(sorted((DOCS / "pictures").iterdir()))
 PLOTS = tuple(read_plots(DOCS / "figures"))
@@ -53,51 +52,3 @@ def test_the_recording_is_of_the_demo() -> None:
         assert scene.refusal in shown
     named = set(re.findall(r"127\.0\.0\.1:\d+/([a-z/]+):1\.0", shown))
     assert named == {scene.repository for scene in SCENES if scene.refusal or scene.error}
-
-
-@pytest.mark.parametrize("path", PICTURES, ids=name_of)
-def test_a_picture_needs_no_other_file(path: Path) -> None:
-    """No attribute and no style leads out of the file; the only addresses are the names of SVG's namespaces."""
-    text = path.read_text()
-    root = ElementTree.fromstring(text)
-    assert "<!DOCTYPE" not in text
-    assert set(re.findall(r'xmlns(?::\w+)?="([^"]*)"', text)) <= set(NAMESPACES)
-    said = [value for element in root.iter() for value in element.attrib.values()]
-    said += [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}style")]
-    assert [value for value in said if "//" in value or "@import" in value or "@font-face" in value] == []
-    assert set(re.findall(r"url\(([^)])", text)) <= {"#"}
-    assert root.findall(".//{http://www.w3.org/2000/svg}image") == []
-
-
-@pytest.mark.parametrize("diagram", DIAGRAMS, ids=lambda diagram: diagram.name)
-def test_a_diagram_has_colours_for_light_and_dark(diagram: Diagram) -> None:
-    """Every kind of box has both."""
-    light, _, dark = svg_of(diagram).partition("@media (prefers-color-scheme:dark)")
-    for kind in Kind:
-        assert f".{kind}{{fill:" in light
-        assert f".{kind}{{fill:" in dark
-
-
-def test_every_picture_is_shown_and_none_is_drawn_by_hand() -> None:
-    """Each file is of a diagram, of figures or the recording, and some page shows it."""
-    drawn = {*(diagram.name for diagram in DIAGRAMS), *(plot.name for plot in PLOTS), RECORDING}
-    shown = {Path(link).stem for path in ALL for link in links(path.read_text()) if link.endswith(".svg")}
-    assert {path.stem for path in PICTURES} == drawn == shown
-
-
-def test_texts_are_escaped() -> None:
-    """An ampersand is one in the picture."""
-    assert words_of(svg_of(DIAGRAM)).count("a & b") == 2
-
-
-def test_a_text_that_does_not_fit_is_refused() -> None:
-    """Instead of being drawn over the next box."""
-    wide = Diagram(name="wide", title="", boxes=[Box("a", 0, 0, ["far too long for one box of a column"])])
-    with pytest.raises(ValueError, match="a: a line is wider than its box"):
-        svg_of(wide)
-
-
-def test_an_arrow_ends_at_its_boxes() -> None:
-    """It starts at the right edge of one and ends at the left edge of the next."""
-    start, end = DIAGRAM.boxes
-    assert f'points="{start.right:g},31 {end.left:g},31"' in svg_of(DIAGRAM)
