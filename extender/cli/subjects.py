@@ -17,10 +17,10 @@ from extender.cluster.workloads import fetch_namespace_annotations, list_documen
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
-from extender.images.platform import Platform
 from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pod_of
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
 from extender.outlets.explaining import PodExplainer
+from extender.placement.cluster_nodes import ClusterNodes, odd_nodes_of
 from extender.placement.nodes import platform_of_node
 from extender.placement.patch import apply
 from extender.reports.explanation import Explanation, Subject, usual_nodes, with_nodes
@@ -192,7 +192,7 @@ async def _explain(
 ) -> Explained:
     if client and not (item.kind == "Pod" and item.is_live):
         item = await _with_pull_secrets(item, client)
-    found = await explainer.look_up(item.subject, _platforms_of(nodes, settings), LOOKUP_SECONDS)
+    found = await explainer.look_up(item.subject, _known(nodes, settings), LOOKUP_SECONDS)
     return Explained(on_nodes(found, item, nodes, settings), item.pod)
 
 
@@ -211,9 +211,11 @@ async def _with_pull_secrets(item: ClusterObject, client: ClusterClient) -> Clus
     return msgspec.structs.replace(item, pod=pod)
 
 
-def _platforms_of(nodes: Sequence[ReportedNode], settings: Config) -> frozenset[Platform]:
+def _known(nodes: Sequence[ReportedNode], settings: Config) -> ClusterNodes:
     level_label = settings.placement.level_label
-    return frozenset(platform for node in nodes if (platform := platform_of_node(node, level_label)))
+    platforms = (platform_of_node(node, level_label) for node in nodes)
+    odd = (odd_nodes_of(node, level_label) for node in nodes)
+    return ClusterNodes(frozenset(each for each in platforms if each), frozenset(each for each in odd if each))
 
 
 def _object_of(manifest: KubernetesObject, target: ExplainTarget, *, is_live: bool) -> ClusterObject | None:

@@ -6,6 +6,7 @@
 import asyncio
 import random as stdlib_random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from typing import Protocol
@@ -21,6 +22,7 @@ from extender.errors import ClusterError, ExtenderError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Node, NodeName
 from extender.metrics import gauge
+from extender.placement.cluster_nodes import OddNodes, odd_nodes_of
 from extender.placement.nodes import NodeLookup, NodePlatforms, platform_of_node
 from extender.placement.preferred_nodes import EVERY_NODE, NodeConditions
 from extender.tables import Table, declare_cache
@@ -40,6 +42,7 @@ _MISSING_SECONDS = 10.0  # how long a name that was not found is not retried
 _BACKOFF = Backoff(first_seconds=1.0, max_seconds=1.0)  # without lookups, since kube-scheduler waits for each
 
 _NODE = msgspec.json.Decoder(Node)
+_MOST_ODD = 64  # kinds of odd nodes: labels of a platform and a level have few values
 log = structlog.get_logger()
 
 
@@ -55,8 +58,8 @@ class Watch(Protocol):
 class WatchedNodes:
     """The platforms of the cluster's nodes. A `Handler` for the watch of `NODES`; only `find` does I/O.
 
-    `platforms` has an entry per node, None for one that states no platform. `synced` is false until all nodes have been
-    listed once. It then stays true, since an old view is better than none.
+    `platforms` has an entry per node, None for one that states no platform, `odd` the kinds of odd nodes. `synced` is
+    false until all nodes have been listed once. It then stays true, since an old view is better than none.
     """
 
     def __init__(
@@ -82,6 +85,9 @@ class WatchedNodes:
         self._watch: Watch | None = None
         self.synced = False
         self.platforms = NodePlatforms()
+        self._odd: dict[NodeName, OddNodes] = {}
+        self._odd_kinds = Counter[OddNodes]()
+        self.odd: frozenset[OddNodes] = frozenset()
         self.autoscalers = AutoscalerSigns()
         for architecture, child in _NODES.items():
             child.set_function(partial(self.count, architecture))
@@ -118,18 +124,32 @@ class WatchedNodes:
         name = NodeName(node.metadata.name)
         spared = self._preferred_nodes.spare(node)
         self.platforms.put(name, platform_of_node(node, self._level_label), spared=spared)
+        self._note_odd(name, odd_nodes_of(node, self._level_label))
         self._missing.remove(name)
         self.autoscalers.look_at(document)
 
     def delete(self, name: str) -> None:
         """Removes the node; does nothing if it is not in view."""
         self.platforms.drop(NodeName(name))
+        self._note_odd(NodeName(name), None)
 
     def keep_only(self, names: Set[str]) -> None:
         """Removes all nodes but these, which are all that were listed; the view is then synced."""
         for name in [name for name in self.platforms if name not in names]:
-            self.platforms.drop(name)
+            self.delete(name)
         self.synced = True
+
+    def _note_odd(self, name: NodeName, odd: OddNodes | None) -> None:
+        before = self._odd.pop(name, None)
+        if odd:
+            self._odd[name] = odd
+            self._odd_kinds[odd] += 1
+        if before:
+            self._odd_kinds[before] -= 1
+        present = frozenset(kind for kind, number in self._odd_kinds.items() if number) if odd != before else self.odd
+        if present != self.odd and len(present) <= _MOST_ODD:
+            self._odd_kinds = Counter({kind: self._odd_kinds[kind] for kind in present})
+            self.odd = present
 
     async def find(self, names: Iterable[NodeName], wait_seconds: float) -> NodeLookup:
         """Looks up those of `names` that are not in view, once each, and adds the nodes it finds to the view.

@@ -1,9 +1,7 @@
 """Explains pods by the same steps as the other outlets: overrides, images and answers, then the decision."""
 
-from collections.abc import Iterable
-
-from extender.images.platform import Platform
 from extender.outlets.pod_resolver import PodResolver
+from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.mutation import Mutator
 from extender.placement.planning import AdmissionPolicy
 from extender.reports.explanation import Explanation, PodEvidence, Subject, explain
@@ -16,7 +14,7 @@ class PodExplainer:
         self._pod_resolver = pod_resolver
         self._mutator = Mutator(pod_resolver.policy, admission)
 
-    async def look_up(self, subject: Subject, platforms: Iterable[Platform], wait_seconds: float) -> Explanation:
+    async def look_up(self, subject: Subject, nodes: ClusterNodes, wait_seconds: float) -> Explanation:
         """The explanation after lookups of the pod's images, which may take up to `wait_seconds`.
 
         Whoever asks has given the pod, or may read it: its pull secrets count.
@@ -29,4 +27,4 @@ class PodExplainer:
             evidence=self._pod_resolver.evidence(question),
             overrides=question.overrides,
         )
-        return explain(subject, found, self._pod_resolver.policy, self._mutator, platforms)
+        return explain(subject, found, self._pod_resolver.policy, self._mutator, nodes)

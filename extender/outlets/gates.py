@@ -26,7 +26,6 @@ from extender.cluster.gated_pods import (
 from extender.cluster.listwatch import AGE, ListWatch
 from extender.errors import ClusterError
 from extender.images.content import Answer
-from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import GatedPod
 from extender.metrics import counter, gauge, histogram
 from extender.outlets.fair_queue import FairQueue
@@ -35,6 +34,7 @@ from extender.outlets.image_waits import ImageWaits
 from extender.outlets.patch_pace import PatchPace
 from extender.outlets.pod_events import PodEvents
 from extender.outlets.pod_resolver import PodQuestion, PodResolver
+from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import facts_of
 from extender.placement.gate import encode_ungating
 from extender.placement.release import Release, ReleaseOutcome, ReleasePlanner
@@ -107,7 +107,7 @@ def _is_denied(refusal: ClusterRefused) -> bool:
 class GateController:
     """Lets gated pods go while `run` runs.
 
-    `cluster_platforms` gives the platforms of the cluster's nodes. `is_ready`: namespaces and nodes are in view, so
+    `cluster_nodes` gives the cluster's nodes. `is_ready`: namespaces and nodes are in view, so
     that nothing is decided without the annotations of a namespace. After `limit_seconds` a pod is let go in any case.
     """
 
@@ -118,7 +118,7 @@ class GateController:
         planner: ReleasePlanner,
         events: PodEvents,
         *,
-        cluster_platforms: Callable[[], frozenset[Platform]],
+        cluster_nodes: Callable[[], ClusterNodes],
         is_ready: Callable[[], bool],
         limit_seconds: float,
         clock: Callable[[], float],
@@ -130,7 +130,7 @@ class GateController:
         self._pod_resolver = pod_resolver
         self._planner = planner
         self._events = events
-        self._cluster_platforms = cluster_platforms
+        self._cluster_nodes = cluster_nodes
         self._is_ready = is_ready
         self._clock = clock
         self._random = random
@@ -250,7 +250,7 @@ class GateController:
             return
         facts = facts_of(question.images, answers, may_be_pending=not is_expired)
         release = self._planner.plan_release(
-            pod, question.images, facts, overrides, self._cluster_platforms(), expired=is_expired
+            pod, question.images, facts, overrides, self._cluster_nodes(), expired=is_expired
         )
         if release.outcome is ReleaseOutcome.HOLD:
             self._tell_held(held, release.reason)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from extender.images.content import Answer
-from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.outlets.pod_resolver import PodQuestion, PodResolver
+from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import facts_of, is_unresolved
 from extender.placement.gate import UnknownImages
 from extender.placement.mutation import Mutation, Mutator
@@ -27,8 +27,8 @@ class PodReviews:
     """Gathers what is known of a pod in a review, and decides.
 
     A review waits `wait_seconds` at most.
-    Reviews are the API server's, so the pull secrets that a review's pod names may be read. `cluster_platforms` gives
-    the platforms of the cluster's nodes, none if no cluster is watched. `can_gate` tells whether a gate controller
+    Reviews are the API server's, so the pull secrets that a review's pod names may be read. `cluster_nodes` gives
+    the cluster's nodes, none if no cluster is watched. `can_gate` tells whether a gate controller
     provably lets go of pods at present; without one no pod is held.
     """
 
@@ -37,7 +37,7 @@ class PodReviews:
         pod_resolver: PodResolver,
         admission: AdmissionPolicy,
         *,
-        cluster_platforms: Callable[[], frozenset[Platform]],
+        cluster_nodes: Callable[[], ClusterNodes],
         wait_seconds: float,
         can_gate: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -47,7 +47,7 @@ class PodReviews:
         self._prefers = admission.node_affinity.preferred
         self._holds = admission.gate.unknown is UnknownImages.GATE
         self._waiting = Slots(_WAITING, _WAITING_EACH)
-        self._cluster_platforms = cluster_platforms
+        self._cluster_nodes = cluster_nodes
         self._wait_seconds = wait_seconds
         self._can_gate = can_gate
 
@@ -86,5 +86,5 @@ class PodReviews:
         facts = facts_of(question.images, answers, may_be_pending=True)
         may_hold = self._holds and any(map(is_unresolved, facts)) and self._can_gate()
         return self._mutator.mutate(
-            pod, question.images, facts, question.overrides, self._cluster_platforms(), may_hold=may_hold
+            pod, question.images, facts, question.overrides, self._cluster_nodes(), may_hold=may_hold
         )

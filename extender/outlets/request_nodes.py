@@ -12,6 +12,7 @@ import structlog
 from extender.errors import ExtenderError
 from extender.kubernetes.core_v1 import NodeName, PodUid
 from extender.kubernetes.extender_v1 import ExtenderArgs
+from extender.placement.cluster_nodes import OddNodes
 from extender.placement.nodes import UNSEEN, NodeLookup, NodePlatforms, list_nodes
 from extender.placement.preferred_nodes import NodeConditions
 from extender.placement.scheduling import look_up
@@ -32,6 +33,10 @@ class NodeView(Protocol):
     @property
     def platforms(self) -> NodePlatforms:
         """The platform of each node in view."""
+
+    @property
+    def odd(self) -> frozenset[OddNodes]:
+        """The kinds of nodes whose labels do not state their platform."""
 
     @property
     def synced(self) -> bool:

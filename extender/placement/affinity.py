@@ -20,22 +20,14 @@ from extender.kubernetes.core_v1 import (
     PreferredSchedulingTerm,
 )
 from extender.placement.annotations import PREFIX
+from extender.placement.cluster_nodes import ARCHITECTURE, LABELS, OPERATING_SYSTEM, OddNodes
 from extender.placement.facts import ImageFact, RunsOn
 from extender.placement.level_words import NO_LEVELS, LevelWords
 
-ARCHITECTURE = "kubernetes.io/arch"
-OPERATING_SYSTEM = "kubernetes.io/os"
 NO_NODE = NodeSelectorRequirement(f"{PREFIX}no-common-platform", "Exists")
 """A requirement that no node satisfies, for pods that must wait since every node would be wrong."""
 
-# The node controller keeps the beta labels equal to these (KEP-793).
-_LABELS = {
-    ARCHITECTURE: ARCHITECTURE,
-    OPERATING_SYSTEM: OPERATING_SYSTEM,
-    "beta.kubernetes.io/arch": ARCHITECTURE,
-    "beta.kubernetes.io/os": OPERATING_SYSTEM,
-}
-PLATFORM_LABELS = _LABELS.keys()
+PLATFORM_LABELS = LABELS.keys()
 """The labels of nodes that tell their platform."""
 _HIGHEST_WEIGHT = 100
 _USUAL = frozenset({Platform("linux", "amd64"), Platform("linux", "arm64")})
@@ -64,6 +56,17 @@ Alternatives = tuple[tuple[NodeSelectorRequirement, ...], ...]
 """Lists of requirements to AND to a term; several lists make several ORed terms of it. Empty: no change."""
 
 
+class ToldByLabels(msgspec.Struct, frozen=True):
+    """What the labels of nodes tell besides: levels, and the odd nodes on which all known images run, and do not."""
+
+    levels: LevelWords = NO_LEVELS
+    right: tuple[OddNodes, ...] = ()
+    wrong: tuple[OddNodes, ...] = ()
+
+
+_NOTHING_TOLD = ToldByLabels()
+
+
 class Plan(msgspec.Struct, frozen=True):
     """The required affinity to write.
 
@@ -71,7 +74,8 @@ class Plan(msgspec.Struct, frozen=True):
     existing term; if there are no terms, at most one entry for new terms.
     `contradicted` counts the terms that allow none of the images' platforms. `selector_contradicts`: whether the
     nodeSelector allows none of them. `impossible`: whether no node that the pod's own selector and terms allow can be
-    right; then every term requires `NO_NODE`.
+    right; then every term requires `NO_NODE`. `misleads`: labels, which do not state the platform of every node, keep
+    the pod off one that is right for it, or do not keep it off one that is wrong.
     """
 
     selector: Mapping[str, str] = {}
@@ -79,6 +83,7 @@ class Plan(msgspec.Struct, frozen=True):
     contradicted: int = 0
     selector_contradicts: bool = False
     impossible: bool = False
+    misleads: bool = False
 
 
 def node_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -> frozenset[Platform]:
@@ -99,9 +104,7 @@ def node_platforms(facts: Sequence[ImageFact], compatibility: Compatibility) -> 
 
 def is_unrestricted(affinity: NodeAffinity, node_selector: Mapping[str, str]) -> bool:
     """Whether a pod's author has restricted no platform, so that a plan for it depends on `nodes` alone."""
-    return not (affinity.required and affinity.required.node_selector_terms) and _LABELS.keys().isdisjoint(
-        node_selector
-    )
+    return not (affinity.required and affinity.required.node_selector_terms) and LABELS.keys().isdisjoint(node_selector)
 
 
 def plan_required(
@@ -109,7 +112,7 @@ def plan_required(
     node_selector: Mapping[str, str],
     nodes: frozenset[Platform],
     cluster: frozenset[Platform] = frozenset(),
-    levels: LevelWords = NO_LEVELS,
+    told: ToldByLabels = _NOTHING_TOLD,
 ) -> Plan:
     """What keeps a pod with this affinity and nodeSelector on `nodes`, in the fewest words.
 
@@ -118,7 +121,7 @@ def plan_required(
     cluster's nodes: the pod is kept off these, and off amd64 and arm64 on Linux, which may come. If it is empty, none
     is known, and the pod is kept off all others. If a single platform is left, the plan is a nodeSelector.
     """
-    wanted = _Wanted(nodes, _others(nodes, cluster), levels, _products)
+    wanted = _Wanted(nodes, _others(nodes, cluster), told, _products)
     plan = _plan(affinity, node_selector, wanted)
     if plan.impossible or not any(plan.additions):
         return plan
@@ -139,7 +142,7 @@ def plan_narrower(
     node_selector: Mapping[str, str],
     nodes: frozenset[Platform],
     cluster: frozenset[Platform] = frozenset(),
-    levels: LevelWords = NO_LEVELS,
+    told: ToldByLabels = _NOTHING_TOLD,
 ) -> Plan:
     """As `plan_required`, for a stored pod, whose terms may get requirements but no term may be added beside them.
 
@@ -148,7 +151,7 @@ def plan_narrower(
     account does not let it change.
     """
     present = frozenset(Platform(platform.os, platform.architecture) for platform in cluster)
-    wanted = _Wanted(nodes, _others(nodes, cluster), levels, lambda groups: _one_product(groups, present))
+    wanted = _Wanted(nodes, _others(nodes, cluster), told, lambda groups: _one_product(groups, present))
     return _plan(affinity, node_selector, wanted)
 
 
@@ -173,18 +176,19 @@ def _plan(affinity: NodeAffinity, node_selector: Mapping[str, str], wanted: "_Wa
             additions=(alternatives,) if alternatives else (),
             selector_contradicts=bool(nodes) and alone is None,
             impossible=alone is None,
+            misleads=_misleads(selector, alone, wanted.told),
         )
-    found = [
-        _alternatives((*selector, *(term.match_expressions or ())), wanted)
-        for term in terms
-        if term.match_expressions or term.match_fields
+    present = [
+        (*selector, *(term.match_expressions or ())) for term in terms if term.match_expressions or term.match_fields
     ]
+    found = [_alternatives(requirements, wanted) for requirements in present]
     in_order = iter([_NO_NODE_ALONE if item is None else item for item in found])
     return Plan(
         additions=tuple(next(in_order) if term.match_expressions or term.match_fields else () for term in terms),
         contradicted=sum(item is None for item in found) if alone is not None else 0,
         selector_contradicts=bool(nodes) and alone is None,
         impossible=bool(found) and all(item is None for item in found),
+        misleads=any(_misleads(own, item, wanted.told) for own, item in zip(present, found, strict=True)),
     )
 
 
@@ -196,7 +200,7 @@ def plan_preferred(
     It is about nodes that have these `labels`. Empty if the pod's own preferred affinity names architectures already.
     """
     own = [item for term in affinity.preferred or () for item in term.preference.match_expressions or ()]
-    if any(_LABELS.get(item.key) == ARCHITECTURE for item in own):
+    if any(LABELS.get(item.key) == ARCHITECTURE for item in own):
         return ()
     others = tuple(NodeSelectorRequirement(key, "In", (value,)) for key, value in sorted(labels.items()))
     return tuple(
@@ -228,27 +232,69 @@ class _Wanted(NamedTuple):
 
     nodes: frozenset[Platform]
     others: _Others
-    levels: LevelWords
+    told: ToldByLabels
     products: Callable[[_Groups], list[_Product]]
 
 
 def _alternatives(present: Sequence[NodeSelectorRequirement], wanted: _Wanted) -> Alternatives | None:
     """What to AND to `present` so that it allows `nodes` and none of `others`, in the fewest requirements.
 
-    Empty if it already does, None if it allows none of `nodes`.
+    Empty if it already does, None if it allows none of `nodes`. Where the words that name platforms would keep the pod
+    off odd nodes that are right for it, they name the wrong ones instead, if that keeps it off these.
     """
     groups: dict[NodeSelectorRequirement | None, list[Platform]] = {}
     for node in sorted(wanted.nodes):
         if _allows_node(present, node):
-            groups.setdefault(wanted.levels.get(node), []).append(node)
-    if not groups:
+            groups.setdefault(wanted.told.levels.get(node), []).append(node)
+    right = [odd for odd in wanted.told.right if all(map(odd.meets, present))]
+    if not groups and not right:
         return None
     others = wanted.others
     if others is not None and len(groups) > 1:  # nodes of one level are others to those of another
         others = others | wanted.nodes
     wrong = None if others is None else [node for node in others if _allows_node(present, node)]
-    found = tuple(_restriction(present, product, wrong) for product in wanted.products(groups))
-    return found if any(found) else ()
+    found = tuple(_restriction(present, product, wrong) for product in wanted.products(groups)) if groups else None
+    if found is not None and all(_meets_any(odd, found) for odd in right):
+        return found if any(found) else ()
+    loose = None if wrong is None or any(groups) else _without(present, groups.get(None, []), right, wrong, wanted.told)
+    if loose is not None:
+        return (loose,) if loose else ()
+    return found
+
+
+def _without(
+    present: Sequence[NodeSelectorRequirement],
+    left: Sequence[Platform],
+    right: Sequence[OddNodes],
+    wrong: Sequence[Platform],
+    told: ToldByLabels,
+) -> tuple[NodeSelectorRequirement, ...] | None:
+    """What to AND to `present` to keep off `wrong` by name, which nodes without labels meet; None if it misleads."""
+    kept = [*left, *(odd.platform for odd in right if odd.platform)]
+    architectures, systems = {node.architecture for node in kept}, {node.os for node in kept}
+    unwanted = {
+        ARCHITECTURE: sorted({node.architecture for node in wrong} - architectures),
+        OPERATING_SYSTEM: sorted({node.os for node in wrong if node.architecture in architectures}),
+    }
+    if not systems.isdisjoint(unwanted[OPERATING_SYSTEM]):
+        return None
+    found = tuple(NodeSelectorRequirement(key, "NotIn", tuple(values)) for key, values in unwanted.items() if values)
+    admits_wrong = any(all(map(odd.meets, (*present, *found))) for odd in told.wrong)
+    return None if admits_wrong or not all(_meets_any(odd, (found,)) for odd in right) else found
+
+
+def _meets_any(odd: OddNodes, alternatives: Alternatives) -> bool:
+    return not any(alternatives) or any(all(map(odd.meets, requirements)) for requirements in alternatives)
+
+
+def _misleads(present: Sequence[NodeSelectorRequirement], found: Alternatives | None, told: ToldByLabels) -> bool:
+    """Whether labels keep a pod with these words off an odd node that is right, or not off one that is wrong."""
+    left_out = any(all(map(odd.meets, present)) and not _is_met(odd, found) for odd in told.right)
+    return left_out or any(all(map(odd.meets, present)) and _is_met(odd, found) for odd in told.wrong)
+
+
+def _is_met(odd: OddNodes, alternatives: Alternatives | None) -> bool:
+    return alternatives is not None and _meets_any(odd, alternatives)
 
 
 def _restriction(
@@ -313,7 +359,7 @@ def _missing(
     present: Sequence[NodeSelectorRequirement], label: str, values: Sequence[str]
 ) -> tuple[NodeSelectorRequirement, ...]:
     """The requirement that `label` is one of `values`; empty if `present` already allows no other value."""
-    listed = [item.values or () for item in present if _LABELS.get(item.key) == label and item.operator == "In"]
+    listed = [item.values or () for item in present if LABELS.get(item.key) == label and item.operator == "In"]
     allowed = {value for value in (listed[0] if listed else ()) if _allows(present, label, value)}
     return () if listed and allowed <= set(values) else (NodeSelectorRequirement(label, "In", tuple(values)),)
 
@@ -323,7 +369,7 @@ def _allows_node(present: Sequence[NodeSelectorRequirement], node: Platform) -> 
 
 
 def _allows(present: Sequence[NodeSelectorRequirement], label: str, value: str) -> bool:
-    return all(_admits(item, value) for item in present if _LABELS.get(item.key) == label)
+    return all(_admits(item, value) for item in present if LABELS.get(item.key) == label)
 
 
 def _admits(requirement: NodeSelectorRequirement, value: str) -> bool:

@@ -8,11 +8,11 @@ from typing import cast
 
 import msgspec
 
-from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, Toleration
 from extender.placement.additions import ADDED_PATH
 from extender.placement.affinity import PLATFORM_LABELS
 from extender.placement.annotations import SERVICE_KEYS, Overrides
+from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown, is_unresolved
 from extender.placement.gate import GATED_LABEL
 from extender.placement.patch import Json, JsonObject, look
@@ -47,7 +47,7 @@ class _Touched(msgspec.Struct, frozen=True):
 class Creation(msgspec.Struct, frozen=True):
     """Everything that a mutation depends on, besides the operator's settings. Equal creations get equal mutations.
 
-    `touched` is JSON. `facts` are those of `images`. `cluster` holds the platforms of the cluster's nodes. `may_hold`:
+    `touched` is JSON. `facts` are those of `images`. `cluster` has the cluster's nodes. `may_hold`:
     whether the pod may be held, since somebody will let it go. `replica_labels` select the pods of its workload if they
     are to be spread.
     """
@@ -56,7 +56,7 @@ class Creation(msgspec.Struct, frozen=True):
     images: tuple[PodImage, ...]
     facts: tuple[ImageFact, ...]
     overrides: Overrides
-    cluster: frozenset[Platform]
+    cluster: ClusterNodes
     may_hold: bool = False
     replica_labels: tuple[tuple[str, str], ...] = ()
 
@@ -103,7 +103,7 @@ def read_creation(
     images: Sequence[PodImage],
     facts: Sequence[ImageFact],
     overrides: Overrides,
-    cluster: frozenset[Platform],
+    cluster: ClusterNodes,
     *,
     may_hold: bool = False,
 ) -> Creation:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from extender.images.platform import Platform
 from extender.kubernetes.admission_v1 import encode_fields
 from extender.kubernetes.core_v1 import CreatedPod, Pod
 from extender.placement.additions import (
@@ -25,6 +24,7 @@ from extender.placement.additions import (
     write_record,
 )
 from extender.placement.annotations import REASON, Mode, Overrides
+from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.creation import Creation, narrow, read_creation
 from extender.placement.facts import Fit, ImageFact, PodImage, fit, known_platforms, may_be_kept
 from extender.placement.gate import ImpossiblePods, Unresolved, has_gate, hold, is_gated, let_go
@@ -117,7 +117,7 @@ class Mutator:
         audit = {"verdict": f"{outcome.replace('_', ' ')}, so the images were not looked up"}
         patch: list[Operation] = []
         if has_gate(pod):
-            creation = read_creation(pod, (), (), overrides, frozenset())
+            creation = read_creation(pod, (), (), overrides, NO_NODES)
             patch = _letting_go(creation)
         return Mutation(outcome=outcome, patch=_encode(patch), warnings=overrides.problems, audit_annotations=audit)
 
@@ -127,7 +127,7 @@ class Mutator:
         images: Sequence[PodImage],
         facts: Sequence[ImageFact],
         overrides: Overrides,
-        cluster: frozenset[Platform] = frozenset(),
+        cluster: ClusterNodes = NO_NODES,
         *,
         may_hold: bool = False,
     ) -> Mutation:
@@ -135,8 +135,8 @@ class Mutator:
 
         Required affinity comes from the known images, and from the operator's assumption about others where that is
         the setting. Tolerations and preferred affinity need all images to be known. A pod that is to wait for an image
-        gets the gate and nothing else, if it `may_hold`. `cluster` holds the platforms of the cluster's nodes, or is
-        empty if they are not watched; it is used for warnings only. Under `observe` the audit annotations `would-be`,
+        gets the gate and nothing else, if it `may_hold`. `cluster` has the cluster's nodes, none if
+        they are not watched; it is used for warnings only. Under `observe` the audit annotations `would-be`,
         `would-add`, `would-hold` and `would-deny` replace the patch.
         """
         creation = read_creation(pod, images, facts, overrides, cluster, may_hold=may_hold)
@@ -164,7 +164,7 @@ class Mutator:
         images: Sequence[PodImage],
         facts: Sequence[ImageFact],
         overrides: Overrides,
-        cluster: frozenset[Platform] = frozenset(),
+        cluster: ClusterNodes = NO_NODES,
     ) -> Mutation:
         """The response of `mutate`, which is not kept, for a pod that is reported on and not created.
 
@@ -253,10 +253,11 @@ class Mutator:
         if self._is_nowhere(creation.facts, creation.cluster):
             yield f"this pod can run on no node of this cluster: {creation.refusal}"
 
-    def _is_nowhere(self, facts: Sequence[ImageFact], cluster: frozenset[Platform]) -> bool:
-        if not cluster or not cluster.isdisjoint(self._planner.intersect(facts, cluster).common):
+    def _is_nowhere(self, facts: Sequence[ImageFact], cluster: ClusterNodes) -> bool:
+        platforms = cluster.platforms
+        if not platforms or not platforms.isdisjoint(self._planner.intersect(facts, cluster).common):
             return False  # on a common platform no image is known not to run
-        return all(fit(facts, node, self._policy.compatibility) is Fit.NO for node in cluster)
+        return all(fit(facts, platform, self._policy.compatibility) is Fit.NO for platform in platforms)
 
     def _verdict(self, creation: Creation) -> str:
         unresolved = creation.unresolved

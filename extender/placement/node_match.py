@@ -1,7 +1,7 @@
 """Whether a node meets what a pod itself asks of nodes: taints and tolerations, nodeSelector, required node affinity.
 
-These are kube-scheduler's own rules, as in k8s.io/component-helpers/scheduling/corev1. No decision of ours reads them:
-kube-scheduler applies them before it calls an extender. They serve reports, which tell what blocks a pod.
+These are kube-scheduler's own rules, as in k8s.io/component-helpers/scheduling/corev1, which applies them before it
+calls an extender. They serve reports, which tell what blocks a pod, and tell which words a node can meet.
 """
 
 import enum
@@ -125,8 +125,8 @@ def matches(term: NodeSelectorTerm, labels: Mapping[str, str], name: str) -> boo
     expressions, fields = term.match_expressions or (), term.match_fields or ()
     if not expressions and not fields:
         return False
-    return all(_is_met(each, labels.get(each.key)) for each in expressions) and all(
-        each.key == _NAME_FIELD and _is_met(each, name) for each in fields
+    return all(is_met(each, labels.get(each.key)) for each in expressions) and all(
+        each.key == _NAME_FIELD and is_met(each, name) for each in fields
     )
 
 
@@ -156,7 +156,7 @@ def _unmatched_terms(
         requirement_text(each)
         for term in terms
         for each in term.match_expressions or ()
-        if not _is_met(each, labels.get(each.key))
+        if not is_met(each, labels.get(each.key))
     )
     yield Obstacle(Rule.AFFINITY, "; or ".join(unmet) or "no term that any node can match")
 
@@ -167,7 +167,8 @@ def requirement_text(requirement: NodeSelectorRequirement) -> str:
     return f"{requirement.key} {requirement.operator}{values}"
 
 
-def _is_met(requirement: NodeSelectorRequirement, value: str | None) -> bool:
+def is_met(requirement: NodeSelectorRequirement, value: str | None) -> bool:
+    """Whether a node meets the requirement whose label has this value, None if it has no such label."""
     values = requirement.values or ()
     match requirement.operator:
         case "In":

@@ -8,7 +8,6 @@ from typing import cast
 
 import msgspec
 
-from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import (
     Affinity,
     NodeAffinity,
@@ -26,6 +25,7 @@ from extender.placement.affinity import (
     plan_preferred,
     plan_required,
 )
+from extender.placement.cluster_nodes import ARCHITECTURE, OPERATING_SYSTEM, ClusterNodes
 from extender.placement.creation import Creation
 from extender.placement.facts import ImageFact, RunsOn, is_unresolved
 from extender.placement.gate import GatePolicy, ImpossiblePods, Treatment, treat
@@ -98,8 +98,8 @@ class Planner:
         """What a pod that a gate holds gets, which the API server allows: no term more than the pod has."""
         return self._plan(creation, document, treatment, _plan_stored)
 
-    def intersect(self, facts: Sequence[ImageFact], cluster: frozenset[Platform]) -> PlatformIntersection:
-        """What the images with these facts have in common, in a cluster with nodes of these platforms."""
+    def intersect(self, facts: Sequence[ImageFact], cluster: ClusterNodes) -> PlatformIntersection:
+        """What the images with these facts have in common, in a cluster with these nodes."""
         return self._intersections.find(facts, cluster)
 
     def _plan(
@@ -166,6 +166,8 @@ class Planner:
             return _PlannedRequired({}, plan.additions if pends else (), warnings[0], warnings, impossible=True)
         if not written:
             return _NOTHING_REQUIRED
+        if plan.misleads:
+            refusal, warnings = f"{refusal}; {_MISLEADING}", (*warnings, _MISLEADING)
         restricts = bool(plan.selector) or any(plan.additions)
         return _PlannedRequired(plan.selector, plan.additions, refusal if restricts else "", warnings)
 
@@ -201,22 +203,26 @@ class _PlannedRequired(msgspec.Struct, frozen=True):
 
 
 _NOTHING_REQUIRED = _PlannedRequired()
-_PlanTerms = Callable[[NodeAffinity, Mapping[str, str], PlatformIntersection, frozenset[Platform]], Plan]
+_PlanTerms = Callable[[NodeAffinity, Mapping[str, str], PlatformIntersection, ClusterNodes], Plan]
+_MISLEADING = (
+    f"the labels {ARCHITECTURE} and {OPERATING_SYSTEM} of some nodes do not state their platform, and kube-scheduler "
+    "goes by them"
+)
 _NOTHING_IN_COMMON = "no platform is common to all images: {}"
 
 
 def _plan_created(
-    existing: NodeAffinity, selector: Mapping[str, str], in_common: PlatformIntersection, cluster: frozenset[Platform]
+    existing: NodeAffinity, selector: Mapping[str, str], in_common: PlatformIntersection, cluster: ClusterNodes
 ) -> Plan:
     if is_unrestricted(existing, selector):
         return in_common.plan
-    return plan_required(existing, selector, in_common.nodes, cluster, in_common.levels)
+    return plan_required(existing, selector, in_common.nodes, cluster.platforms, in_common.told)
 
 
 def _plan_stored(
-    existing: NodeAffinity, selector: Mapping[str, str], in_common: PlatformIntersection, cluster: frozenset[Platform]
+    existing: NodeAffinity, selector: Mapping[str, str], in_common: PlatformIntersection, cluster: ClusterNodes
 ) -> Plan:
-    return plan_narrower(existing, selector, in_common.nodes, cluster, in_common.levels)
+    return plan_narrower(existing, selector, in_common.nodes, cluster.platforms, in_common.told)
 
 
 def _nothing_known(creation: Creation) -> Iterator[str]:

@@ -10,9 +10,10 @@ import msgspec
 
 from extender.images.platform import Compatibility, Platform
 from extender.kubernetes.core_v1 import NodeAffinity
-from extender.placement.affinity import Plan, node_platforms, plan_required
+from extender.placement.affinity import Plan, ToldByLabels, node_platforms, plan_required
+from extender.placement.cluster_nodes import ClusterNodes, OddNodes
 from extender.placement.facts import Fit, ImageFact, RunsOn, fit, may_be_kept
-from extender.placement.level_words import LevelWords, level_words
+from extender.placement.level_words import level_words
 from extender.placement.policy import common_platforms
 from extender.placement.reasons import platforms_text
 from extender.placement.tolerations import TolerationRule, parse_platforms
@@ -27,7 +28,7 @@ class PlatformIntersection(msgspec.Struct, frozen=True):
     """What follows from the platforms of the known images; all is empty where no image is known.
 
     `common` are the platforms named by the images on which all of them run, `architectures` theirs, and `text` is their
-    list for people. `nodes` are as in `affinity.node_platforms`, `levels` what they must state besides, and `plan` is
+    list for people. `nodes` are as in `affinity.node_platforms`, `told` what labels tell besides, and `plan` is
     what keeps a pod to them that is being created and whose author restricts no platform. `rules` are those on whose
     every platform all images run.
     """
@@ -36,12 +37,12 @@ class PlatformIntersection(msgspec.Struct, frozen=True):
     architectures: frozenset[str]
     text: str
     nodes: frozenset[Platform]
-    levels: LevelWords
+    told: ToldByLabels
     plan: Plan
     rules: tuple[TolerationRule, ...]
 
 
-_Key = tuple[frozenset[frozenset[Platform]], frozenset[Platform]]
+_Key = tuple[frozenset[frozenset[Platform]], ClusterNodes]
 
 
 class PlatformIntersections:
@@ -53,7 +54,7 @@ class PlatformIntersections:
         self._rules = [(rule, parse_platforms(rule.platforms)) for rule in rules]
         self._remembered: Table[_Key, PlatformIntersection] = _INTERSECTIONS.table()
 
-    def find(self, facts: Sequence[ImageFact], cluster: frozenset[Platform]) -> PlatformIntersection:
+    def find(self, facts: Sequence[ImageFact], cluster: ClusterNodes) -> PlatformIntersection:
         """What the known images have in common, among those with these facts, in a cluster with such nodes."""
         known = frozenset([fact.platforms for fact in facts if isinstance(fact, RunsOn)])
         found = self._remembered.peek((known, cluster))
@@ -63,20 +64,29 @@ class PlatformIntersections:
                 self._remembered.put((known, cluster), found)
         return found
 
-    def _intersect(self, known: Sequence[RunsOn], cluster: frozenset[Platform]) -> PlatformIntersection:
+    def _intersect(self, known: Sequence[RunsOn], cluster: ClusterNodes) -> PlatformIntersection:
         common = common_platforms(known, self._compatibility)
         nodes = node_platforms(known, self._compatibility)
         levels = level_words([fact.platforms for fact in known], nodes, cluster, self._compatibility, self._level_label)
+        told = ToldByLabels(levels, *self._divide(known, cluster))
         nodes = frozenset(node for node in nodes if node not in levels or levels[node].values)
         return PlatformIntersection(
             common,
             frozenset(platform.architecture for platform in common),
             platforms_text(common),
             nodes,
-            levels,
-            plan_required(NodeAffinity(), {}, nodes, cluster, levels),
+            told,
+            plan_required(NodeAffinity(), {}, nodes, cluster.platforms, told),
             tuple(rule for rule, platforms in self._rules if known and platforms and self._all_run(known, platforms)),
         )
+
+    def _divide(self, known: Sequence[RunsOn], cluster: ClusterNodes) -> tuple[tuple[OddNodes, ...], ...]:
+        """The odd nodes on which all images run or which state nothing, as filter keeps these, and the others."""
+        right, wrong = list[OddNodes](), list[OddNodes]()
+        for odd in sorted(cluster.odd, key=str):
+            is_wrong = odd.platform is not None and fit(known, odd.platform, self._compatibility) is Fit.NO
+            (wrong if is_wrong else right).append(odd)
+        return tuple(right), tuple(wrong)
 
     def _all_run(self, known: Sequence[RunsOn], platforms: frozenset[Platform]) -> bool:
         return all(fit(known, platform, self._compatibility) is Fit.YES for platform in platforms)

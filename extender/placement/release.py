@@ -11,7 +11,6 @@ from typing import cast
 
 import msgspec
 
-from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import GatedPod
 from extender.placement.additions import (
     ADDED_PATH,
@@ -23,6 +22,7 @@ from extender.placement.additions import (
     write_record,
 )
 from extender.placement.annotations import ADDED, REASON, Mode, Overrides
+from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.creation import Creation, read_creation
 from extender.placement.facts import ImageFact, PodImage, known_platforms, may_be_kept
 from extender.placement.gate import GATE, GATED_LABEL, Treatment
@@ -100,7 +100,7 @@ class ReleasePlanner:
         images: Sequence[PodImage],
         facts: Sequence[ImageFact],
         overrides: Overrides,
-        cluster: frozenset[Platform] = frozenset(),
+        cluster: ClusterNodes = NO_NODES,
         *,
         expired: bool,
     ) -> Release:

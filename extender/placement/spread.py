@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from extender.kubernetes.core_v1 import CreatedPod, LabelSelector, TopologySpreadConstraint
-from extender.placement.affinity import ARCHITECTURE
+from extender.placement.cluster_nodes import ARCHITECTURE
 
 WEIGHED = "ScheduleAnyway"
 # kube-scheduler has constraints for hosts and zones on pods without any of their own, which they lose with the first.

@@ -5,7 +5,7 @@ kube-scheduler itself asks of nodes.
 """
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -14,6 +14,7 @@ from extender.images.platform import Platform, runs_on
 from extender.kubernetes.core_v1 import NodeMeta, NodeStatus, NodeSystemInfo
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
 from extender.placement.annotations import ADDED, MODE, PREFIX, REASON, Mode, Overrides
+from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, Role, RunsOn, Unknown, facts_of
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.node_match import (
@@ -162,15 +163,12 @@ class PodEvidence(msgspec.Struct, frozen=True, kw_only=True):
     overrides: Overrides
 
 
-def explain(
-    subject: Subject, found: PodEvidence, policy: Policy, mutator: Mutator, platforms: Iterable[Platform]
-) -> Explanation:
-    """The explanation without nodes; `platforms` are those of the cluster, to which the usual ones are added."""
+def explain(subject: Subject, found: PodEvidence, policy: Policy, mutator: Mutator, nodes: ClusterNodes) -> Explanation:
+    """The explanation without nodes; `nodes` are the cluster's, and the usual platforms are told of besides."""
     pod, images, overrides = subject.pod, found.images, found.overrides
     facts = facts_of(images, [each.answer for each in found.evidence], may_be_pending=True)
     decision = Decision(images, facts, policy, overrides)
-    chosen = frozenset(platforms)
-    mutation = mutator.skip(pod, overrides) or mutator.mutate_once(pod, images, facts, overrides, chosen)
+    mutation = mutator.skip(pod, overrides) or mutator.mutate_once(pod, images, facts, overrides, nodes)
     patch = msgspec.json.decode(mutation.patch or b"[]", type=list[Operation])
     annotations = (pod.metadata and pod.metadata.annotations) or {}
     return Explanation(
@@ -184,7 +182,7 @@ def explain(
             _image(image, fact, evidence, pod.spec)
             for image, fact, evidence in zip(images, facts, found.evidence, strict=True)
         ],
-        platforms=[_platform(each, decision, images, facts, policy) for each in sorted(chosen.union(_USUAL))],
+        platforms=[_platform(each, decision, images, facts, policy) for each in sorted(nodes.platforms.union(_USUAL))],
         refusal=decision.refusal,
         retry=retry_text(decision.retried),
         annotation=_reason(patch) or annotations.get(REASON, ""),

@@ -19,9 +19,9 @@ from extender.cluster.secrets import ClusterSecrets
 from extender.config.tree import ClusterConfig, Config
 from extender.credentials.keyring import SecretReader
 from extender.errors import ClusterError, ConfigError
-from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
 from extender.outlets.request_nodes import NodeView
+from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.preferred_nodes import NodeConditions
 from extender.server.operations import Check, CheckResult
 from extender.service.background import FILE_CHECK_SECONDS, in_background
@@ -58,8 +58,8 @@ class ClusterView(Protocol):
     def namespace_annotations(self, namespace: str, /) -> Mapping[str, str] | None:
         """The namespace's annotations; None where they are not known."""
 
-    def platforms(self) -> frozenset[Platform]:
-        """The platforms of the cluster's nodes; empty while they are not known."""
+    def known_nodes(self) -> ClusterNodes:
+        """What the cluster's nodes are; none while they are not known."""
 
     def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AbstractAsyncContextManager[None]:
         """Keeps the view current until the context is left; calls `on_pending_pod` for pods that wait for a node.
@@ -96,9 +96,9 @@ class NoCluster:
         del namespace
         return None
 
-    def platforms(self) -> frozenset[Platform]:
-        """The platforms of the given nodes."""
-        return _platforms_of(self.nodes)
+    def known_nodes(self) -> ClusterNodes:
+        """What the given nodes are."""
+        return _known(self.nodes)
 
     @contextlib.asynccontextmanager
     async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
@@ -178,9 +178,9 @@ class WatchedCluster:
         """The namespace's annotations; empty for a namespace that has not been seen yet."""
         return self._namespaces.annotations_of(namespace)
 
-    def platforms(self) -> frozenset[Platform]:
-        """The platforms of the nodes in view; empty until all nodes have been listed once."""
-        return _platforms_of(self.nodes)
+    def known_nodes(self) -> ClusterNodes:
+        """What the nodes in view are; none until all nodes have been listed once."""
+        return _known(self.nodes)
 
     @contextlib.asynccontextmanager
     async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
@@ -263,5 +263,5 @@ async def open_watched_cluster(
         await client.close()
 
 
-def _platforms_of(nodes: NodeView | None) -> frozenset[Platform]:
-    return nodes.platforms.distinct if nodes and nodes.synced else frozenset()
+def _known(nodes: NodeView | None) -> ClusterNodes:
+    return ClusterNodes(nodes.platforms.distinct, nodes.odd) if nodes and nodes.synced else NO_NODES

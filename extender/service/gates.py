@@ -103,7 +103,7 @@ def _controller(
         pod_resolver,
         ReleasePlanner(pod_resolver.policy, admission_policy_of(config)),
         PodEvents(client, instance=identity, clock=time.monotonic, wall_clock=time.time),
-        cluster_platforms=cluster_view.platforms,
+        cluster_nodes=cluster_view.known_nodes,
         is_ready=lambda: all(check().ok for check in views.values()),
         limit_seconds=config.admission.gate.limit_seconds,
         clock=time.monotonic,

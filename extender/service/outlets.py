@@ -82,7 +82,7 @@ def _reviews(
     return PodReviews(
         pod_resolver,
         settings,
-        cluster_platforms=cluster_view.platforms,
+        cluster_nodes=cluster_view.known_nodes,
         wait_seconds=config.admission.wait_seconds,
         can_gate=cluster_view.can_gate,
     )

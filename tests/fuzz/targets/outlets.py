@@ -24,6 +24,7 @@ from extender.outlets.pod_reviews import PodReviews
 from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.affinity import PLATFORM_LABELS
 from extender.placement.annotations import PREFIX
+from extender.placement.cluster_nodes import ClusterNodes, OddNodes
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.placement.planning import AdmissionPolicy
 from extender.resolver.references import Target as ImageTarget
@@ -63,6 +64,7 @@ class _View:
 
     def __init__(self) -> None:
         self.synced = self.is_current = True
+        self.odd = frozenset[OddNodes]()
         self.platforms = NodePlatforms({NodeName(name): parse_platform(platform) for name, platform in _NODES.items()})
 
     async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
@@ -110,7 +112,7 @@ class _Service:
         return PodReviews(
             self._pod_resolver,
             admission,
-            cluster_platforms=lambda: frozenset(map(parse_platform, _NODES.values())),
+            cluster_nodes=lambda: ClusterNodes(frozenset(map(parse_platform, _NODES.values()))),
             wait_seconds=0.0,
         )
 

@@ -14,6 +14,7 @@ from extender.cluster.nodes import NODES, WatchedNodes
 from extender.cluster.pods import PODS, PendingPods
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName, Pod
+from extender.placement.cluster_nodes import OddNodes
 from extender.placement.nodes import NodeLookup
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, namespace, node, pod, serve_api, write_kubeconfig
@@ -79,6 +80,26 @@ async def until(condition: Callable[[], object]) -> None:
 def node_view(client: ClusterClient) -> WatchedNodes:
     """A node view of that cluster."""
     return WatchedNodes(client, level_label="", clock=asyncio.get_running_loop().time)
+
+
+async def test_node_view_has_the_kinds_of_odd_nodes(api: ApiServer, client: ClusterClient) -> None:
+    """Those whose labels do not state their platform, as long as the cluster has one; two of a kind are one."""
+    beta = {"beta.kubernetes.io/arch": "amd64", "beta.kubernetes.io/os": "linux"}
+    kind = OddNodes(AMD64, tuple(sorted(beta.items())))
+    nodes = node_view(client)
+    for name in ("virtual-1", "virtual-2"):
+        made = node(name)
+        made["metadata"]["labels"] = beta
+        api.put(NODES.path, made)
+    async with watching(client, NODES, nodes):
+        await until(lambda: nodes.synced)
+        assert nodes.odd == {kind}
+        api.remove(NODES.path, "virtual-1")
+        await until(lambda: NodeName("virtual-1") not in nodes.platforms)
+        assert nodes.odd == {kind}
+        api.put(NODES.path, node("virtual-2"))
+        await until(lambda: not nodes.odd)
+        assert nodes.platforms[NodeName("virtual-2")] == AMD64
 
 
 async def test_node_view_follows_the_cluster(api: ApiServer, client: ClusterClient) -> None:

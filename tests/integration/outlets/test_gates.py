@@ -16,13 +16,13 @@ from extender.cluster.pods import PODS
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
-from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import GatedPod
 from extender.metrics import Count
 from extender.outlets.gates import REFUSALS, RELEASES, GateController
 from extender.outlets.pod_events import PodEvents
 from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import Overrides
+from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import GATE, GATED_LABEL, GatePolicy, UnknownImages
 from extender.placement.planning import AdmissionPolicy
@@ -51,7 +51,7 @@ class RecordingPlanner(ReleasePlanner):
         images: Sequence[PodImage],
         facts: Sequence[ImageFact],
         overrides: Overrides,
-        cluster: frozenset[Platform] = frozenset(),
+        cluster: ClusterNodes = NO_NODES,
         *,
         expired: bool,
     ) -> Release:
@@ -189,7 +189,7 @@ async def controlled(
             pod_resolver,
             cluster.planner,
             PodEvents(client, instance="test", clock=clock, wall_clock=lambda: 1.7e9, sleep=sleep),
-            cluster_platforms=frozenset,
+            cluster_nodes=ClusterNodes,
             is_ready=lambda: True,
             limit_seconds=limit_seconds,
             clock=clock,

@@ -14,6 +14,7 @@ from extender.kubernetes.core_v1 import NodeName
 from extender.outlets.pod_resolver import PodResolver
 from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.annotations import PREFER_SHARE
+from extender.placement.cluster_nodes import OddNodes
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.placement.policy import Policy, PreferenceBy
 from extender.resolver.resolver import Resolver
@@ -31,6 +32,7 @@ class View:
     """Two nodes."""
 
     platforms = NodePlatforms({NodeName("amd"): AMD64, NodeName("arm"): ARM64})
+    odd = frozenset[OddNodes]()
     synced = True
     is_current = True
 

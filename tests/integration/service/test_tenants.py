@@ -34,6 +34,7 @@ from extender.outlets.pod_resolver import PodQuestion, PodResolver
 from extender.outlets.pod_reviews import PodReviews
 from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.annotations import Overrides
+from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import images_of
 from extender.placement.planning import AdmissionPolicy
 from extender.registry.addresses import AddressGuard
@@ -392,7 +393,7 @@ async def test_review_has_the_secret_of_its_pod_read(world: World) -> None:
     reviews = PodReviews(
         world.pod_resolver,
         AdmissionPolicy(tolerations=Config().admission.tolerations),
-        cluster_platforms=frozenset,
+        cluster_nodes=ClusterNodes,
         wait_seconds=10,
     )
     admission = PodAdmission(reviews)
@@ -425,7 +426,7 @@ async def test_reviews_of_one_tenant_that_wait_leave_room_for_others(world: Worl
     reviews = PodReviews(
         msgspec.structs.replace(world.pod_resolver, resolver=resolver),
         AdmissionPolicy(tolerations=Config().admission.tolerations),
-        cluster_platforms=frozenset,
+        cluster_nodes=ClusterNodes,
         wait_seconds=10,
     )
     admission = PodAdmission(reviews)

@@ -15,6 +15,7 @@ from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.outlets.scheduler import SchedulerVerbs
+from extender.placement.cluster_nodes import OddNodes
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.service.cluster_view import NoCluster
 from extender.service.resolving import open_pod_resolver
@@ -55,6 +56,7 @@ class View:
         others: Mapping[str, Platform] | None = None,
     ) -> None:
         self._cut_off = cut_off
+        self.odd = frozenset[OddNodes]()
         self.synced = synced
         self.is_current = is_current
         self._all = {

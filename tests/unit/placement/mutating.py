@@ -10,6 +10,7 @@ from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import ADDED, read_overrides
+from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import ImageFact, PodImage, RunsOn, images_of
 from extender.placement.gate import AfterGate, GatePolicy, ImpossiblePods, UnknownImages
 from extender.placement.mutation import Mutation, Mutator
@@ -99,7 +100,7 @@ def mutate(
     images = tuple(zip(images_of(decoded), facts, strict=True))
     mutator = Mutator(policy, admission or settings())
     return mutator.skip(decoded, overrides) or mutator.mutate(
-        decoded, *unzip(images), overrides, cluster, may_hold=may_hold
+        decoded, *unzip(images), overrides, ClusterNodes(cluster), may_hold=may_hold
     )
 
 

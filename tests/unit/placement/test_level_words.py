@@ -10,6 +10,7 @@ from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
 from extender.kubernetes.reported_v1 import ReportedNode
 from extender.placement.annotations import Overrides
+from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import Fit, RunsOn, fit, images_of
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.node_match import demands_of, obstacles
@@ -28,7 +29,7 @@ def mutated(facts: Sequence[RunsOn], cluster: frozenset[Platform], policy: Polic
     document = pod(len(facts))
     created = msgspec.json.decode(msgspec.json.encode(document), type=CreatedPod)
     mutation = Mutator(policy, settings("required", rules=())).mutate_once(
-        created, images_of(created), facts, Overrides(), cluster
+        created, images_of(created), facts, Overrides(), ClusterNodes(cluster)
     )
     stored: Any = apply(document, mutation.patch)
     return stored["spec"], mutation

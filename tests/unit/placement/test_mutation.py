@@ -9,6 +9,7 @@ from extender.images.content import Cause
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import ADDED, MODE, PREFER, REASON, Overrides
+from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, Unknown, images_of
 from extender.placement.mutation import AdmissionOutcome, Mutator, untouched
 from extender.placement.tolerations import TolerationRule
@@ -382,16 +383,15 @@ LARGE = pod(nodeSelector={"large": "x" * 10_000})
 def test_same_pod_gets_the_same_answer_and_another_its_own() -> None:
     """Answers are remembered by all that they depend on, and by nothing else."""
     mutator = Mutator(POLICY, settings("both", "multiarch"))
-    nowhere = frozenset[Platform]()
     answers = []
     for document, fact, overrides, cluster in [
-        (pod(), MULTI, Overrides(), LINUX_ARM64),
-        (pod(tolerations=[ARM_TOLERATION]), MULTI, Overrides(), LINUX_ARM64),
-        (pod(nodeSelector={"kubernetes.io/arch": "s390x"}), MULTI, Overrides(), LINUX_ARM64),
-        (pod(), AMD64, Overrides(), LINUX_ARM64),
-        (pod(), AMD64, Overrides(), nowhere),
-        (pod(), MULTI, Overrides(prefer="amd64"), LINUX_ARM64),
-        (pod(metadata={"annotations": None}), MULTI, Overrides(), LINUX_ARM64),
+        (pod(), MULTI, Overrides(), ClusterNodes(LINUX_ARM64)),
+        (pod(tolerations=[ARM_TOLERATION]), MULTI, Overrides(), ClusterNodes(LINUX_ARM64)),
+        (pod(nodeSelector={"kubernetes.io/arch": "s390x"}), MULTI, Overrides(), ClusterNodes(LINUX_ARM64)),
+        (pod(), AMD64, Overrides(), ClusterNodes(LINUX_ARM64)),
+        (pod(), AMD64, Overrides(), NO_NODES),
+        (pod(), MULTI, Overrides(prefer="amd64"), ClusterNodes(LINUX_ARM64)),
+        (pod(metadata={"annotations": None}), MULTI, Overrides(), ClusterNodes(LINUX_ARM64)),
     ]:
         images = [(PodImage("app-0:1"), fact)]
         first, second = (mutator.mutate(created(document), *unzip(images), overrides, cluster) for _ in range(2))
@@ -436,7 +436,7 @@ def test_what_a_long_reference_leaves_in_answers_is_short(fact: ImageFact, lette
         container["image"] = reference
     images = [PodImage(reference) for reference in references]
     mutator = Mutator(POLICY, settings("both", "multiarch"))
-    mutation = mutator.mutate(created(document), images, [fact] * 20, Overrides(), LINUX_ARM64)
+    mutation = mutator.mutate(created(document), images, [fact] * 20, Overrides(), ClusterNodes(LINUX_ARM64))
     texts = [*mutation.warnings, *mutation.audit_annotations.values()]
     assert texts
     assert max(map(len, texts)) < 1_000

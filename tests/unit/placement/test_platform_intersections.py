@@ -14,6 +14,7 @@ from extender.kubernetes.core_v1 import (
     PreferredSchedulingTerm,
 )
 from extender.placement.affinity import is_unrestricted, node_platforms, plan_required
+from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
 from extender.placement.platform_intersections import PlatformIntersections
 from extender.placement.policy import common_platforms
@@ -37,7 +38,7 @@ OTHERS: st.SearchStrategy[ImageFact] = st.sampled_from(
 @given(st.lists(KNOWN | OTHERS, max_size=4))
 def test_they_have_in_common_what_the_known_images_say(facts: list[ImageFact]) -> None:
     """Images that are not known, or run anywhere, change nothing."""
-    in_common = PlatformIntersections(COMPATIBILITY, ()).find(facts, CLUSTER)
+    in_common = PlatformIntersections(COMPATIBILITY, ()).find(facts, ClusterNodes(CLUSTER))
     known = [fact for fact in facts if isinstance(fact, RunsOn)]
     assert in_common.common == common_platforms(known, COMPATIBILITY)
     assert in_common.architectures == {platform.architecture for platform in in_common.common}
@@ -59,19 +60,19 @@ def test_the_rules_on_whose_every_platform_the_images_run(
     facts: tuple[ImageFact, ...], rules: tuple[TolerationRule, ...]
 ) -> None:
     """A rule without platforms never applies, and none does where no image is known."""
-    assert PlatformIntersections(COMPATIBILITY, (ARM, BOTH, NEVER)).find(facts, frozenset()).rules == rules
+    assert PlatformIntersections(COMPATIBILITY, (ARM, BOTH, NEVER)).find(facts, NO_NODES).rules == rules
 
 
 def test_images_of_equal_platforms_are_compared_once() -> None:
     """Whatever their order and number, for the same nodes; a set of platforms that is too large is not kept."""
     intersections = PlatformIntersections(COMPATIBILITY, ())
     one, other = built_for("linux/amd64"), built_for("linux/amd64", "linux/arm64")
-    found = intersections.find([one, other], CLUSTER)
-    assert intersections.find([other, Anywhere(), one, other], CLUSTER) is found
-    assert intersections.find([one, other], frozenset()) is not found
-    assert intersections.find([one], CLUSTER) is not intersections.find([other], CLUSTER)
+    found = intersections.find([one, other], ClusterNodes(CLUSTER))
+    assert intersections.find([other, Anywhere(), one, other], ClusterNodes(CLUSTER)) is found
+    assert intersections.find([one, other], NO_NODES) is not found
+    assert intersections.find([one], ClusterNodes(CLUSTER)) is not intersections.find([other], ClusterNodes(CLUSTER))
     large = RunsOn(frozenset(parse_platform(f"linux/unusual-{number}") for number in range(100)))
-    assert intersections.find([large], CLUSTER) is not intersections.find([large], CLUSTER)
+    assert intersections.find([large], ClusterNodes(CLUSTER)) is not intersections.find([large], ClusterNodes(CLUSTER))
 
 
 ZONE = NodeSelectorTerm((NodeSelectorRequirement("zone", "In", ("a",)),))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.kubernetes.core_v1 import GatedPod
 from extender.placement.annotations import ADDED, REASON, Overrides
+from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import Anywhere, ImageFact, RunsOn, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, encode_ungating
 from extender.placement.release import ReleaseOutcome, ReleasePlanner
@@ -199,7 +200,7 @@ def test_patch_is_allowed_and_leaves_no_wrong_node(
     facts = (first, second)
     pod = msgspec.json.decode(msgspec.json.encode(stored), type=GatedPod)
     planner = ReleasePlanner(POLICY, admission)
-    found = planner.plan_release(pod, images_of(pod), facts, Overrides(), cluster, expired=expired)
+    found = planner.plan_release(pod, images_of(pod), facts, Overrides(), ClusterNodes(cluster), expired=expired)
     assert bool(found.patch) is (found.outcome is not ReleaseOutcome.HOLD)
     assert bool(found.held_for) is (found.outcome is ReleaseOutcome.HOLD)
     assert not (expired and found.outcome is ReleaseOutcome.HOLD)

@@ -12,6 +12,7 @@ from extender.images.platform import parse_platform
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
 from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import REASON, Mode, read_overrides
+from extender.placement.cluster_nodes import NO_NODES
 from extender.placement.facts import facts_of, images_of
 from extender.placement.gate import GatePolicy, UnknownImages
 from extender.placement.mutation import Mutator
@@ -67,7 +68,7 @@ def told(
     ]
     subject = Subject(kind="Pod", name="p", namespace="ns", pod=decoded)
     found = PodEvidence(images=images_of(decoded), evidence=evidence, overrides=overrides)
-    said = explain(subject, found, policy, Mutator(policy, admission or settings()), ())
+    said = explain(subject, found, policy, Mutator(policy, admission or settings()), NO_NODES)
     if not is_live:
         document = apply(document, said.webhook.patch)  # type: ignore[assignment]  # a pod stays an object
     spec = msgspec.json.decode(msgspec.json.encode(document["spec"]), type=NamedSpec)
