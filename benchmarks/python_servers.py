@@ -24,7 +24,7 @@ from aiohttp import web
 
 from benchmarks.payloads import architecture, node_name, resident_image
 from extender.cluster.client import ClusterRefused
-from extender.cluster.nodes import WatchedNodes
+from extender.cluster.node_view import WatchedNodes
 from extender.config.reading import load_config
 from extender.credentials.keyring import ANONYMOUS
 from extender.demo.registry import EmbeddedRegistry

@@ -26,8 +26,8 @@ from extender.images.reference import ImageReference
 from extender.logs import configure_logs
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
-from extender.registry.client import RegistryClient
 from extender.registry.image import RegistryImages
+from extender.registry.registry_client import RegistryClient
 from extender.registry.session import open_session
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence, PersistenceLimits

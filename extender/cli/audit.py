@@ -29,13 +29,13 @@ from extender.kubernetes.pod_templates import KubernetesObject, namespace_annota
 from extender.logs import configure_logs
 from extender.placement.facts import PodImage
 from extender.placement.patch import look
-from extender.reports.audit import AuditInput, new_findings, new_problems, wanted_newer
-from extender.reports.audit import audit as make_audit
+from extender.reports.audit_findings import AuditInput, new_findings, new_problems, wanted_newer
+from extender.reports.audit_findings import audit as make_audit
 from extender.reports.audit_report import Audit
-from extender.reports.workloads import ImageUse, UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
+from extender.reports.workload_reports import ImageUse, UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
 from extender.service.auditing import ClusterContents, ImageLookups, ReadCluster, read_cluster
 from extender.service.cluster_view import NoCluster
-from extender.service.policies import policy_of
+from extender.service.operator_policies import policy_of
 from extender.service.resolving import fetcher_settings, open_pod_resolver_of
 
 _MOST_IMAGES = 100_000  # lines of a list

@@ -26,7 +26,7 @@ from extender.cli.subjects import list_nodes, open_client
 from extender.cluster.autoscalers import AutoscalerSigns
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.webhook_probe import ProbeOutcome, ProbeResult, probe_webhook
-from extender.cluster.workloads import list_documents
+from extender.cluster.workload_lists import list_documents
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError, InvalidReference
 from extender.fetcher.sources import open_local_sources
@@ -51,9 +51,9 @@ from extender.reports.installation import (
     selected,
     webhooks_of,
 )
-from extender.reports.running import references_of, report_running
+from extender.reports.running_pods import references_of, report_running
 from extender.service.cluster_view import UnwatchedCluster
-from extender.service.policies import policy_of
+from extender.service.operator_policies import policy_of
 from extender.service.resolving import open_pod_resolver
 
 _PODS, _IMAGES = 2_000, 50

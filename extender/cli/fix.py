@@ -23,7 +23,7 @@ from extender.placement.affinity import AffinityMode
 from extender.placement.facts import ImageFact, PodImage, fact_of
 from extender.placement.patch import Json
 from extender.placement.template_changes import TemplateMutator
-from extender.service.policies import admission_policy_of, policy_of
+from extender.service.operator_policies import admission_policy_of, policy_of
 
 _STANDARD_INPUT = "-"
 _SUFFIXES = (".yaml", ".yml", ".json")

@@ -14,7 +14,7 @@ import yaml
 
 from extender.certificates.authority import InvalidCertificate, expires_at, is_issued_by, names_of, split_bundle
 from extender.cluster.client import ClusterClient, ClusterRefused
-from extender.cluster.workloads import list_documents
+from extender.cluster.workload_lists import list_documents
 from extender.config.reading import parse_config
 from extender.config.tree import Config
 from extender.errors import ConfigError

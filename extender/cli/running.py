@@ -15,7 +15,7 @@ from rich.table import Table
 from extender.cli.options import Assignments, ConfigFile
 from extender.cli.subjects import list_nodes, open_client
 from extender.cluster.client import ClusterClient, ClusterRefused
-from extender.cluster.workloads import POD, fetch_namespace_annotations, list_documents
+from extender.cluster.workload_lists import POD, fetch_namespace_annotations, list_documents
 from extender.config.reading import read_config
 from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
@@ -26,9 +26,8 @@ from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
 from extender.kubernetes.reported_v1 import ReportedPod
 from extender.logs import configure_logs
-from extender.outlets.pod_resolver import PodResolver
 from extender.placement.annotations import Overrides
-from extender.reports.running import (
+from extender.reports.running_pods import (
     Certainty,
     PodImages,
     RunningContainer,
@@ -38,8 +37,9 @@ from extender.reports.running import (
     references_of,
     report_running,
 )
+from extender.resolver.pod_resolver import PodResolver
 from extender.service.cluster_view import UnwatchedCluster
-from extender.service.policies import policy_of
+from extender.service.operator_policies import policy_of
 from extender.service.resolving import open_pod_resolver
 
 _AT_ONCE = 32  # lookups; the limit for each registry host is a setting

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from extender.cli.manifest_files import read_manifests
+from extender.cli.pod_explainer import PodExplainer
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.named_objects import (
     UnknownKind,
@@ -13,19 +14,18 @@ from extender.cluster.named_objects import (
     fetch_pull_secrets,
     kind_named,
 )
-from extender.cluster.workloads import fetch_namespace_annotations, list_documents
+from extender.cluster.workload_lists import fetch_namespace_annotations, list_documents
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
 from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pod_of
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
-from extender.outlets.explaining import PodExplainer
 from extender.placement.cluster_nodes import ClusterNodes, odd_nodes_of
 from extender.placement.nodes import platform_of_node
 from extender.placement.patch import apply
 from extender.reports.explanation import Explanation, Subject, usual_nodes, with_nodes
 from extender.service.cluster_view import UnwatchedCluster
-from extender.service.policies import admission_policy_of
+from extender.service.operator_policies import admission_policy_of
 from extender.service.resolving import open_pod_resolver
 
 LOOKUP_SECONDS = 60.0

@@ -5,7 +5,7 @@ import re
 import msgspec
 
 from extender.cluster.client import ClusterClient, ClusterRefused
-from extender.cluster.workloads import POD, WORKLOAD_KINDS, ListedKind
+from extender.cluster.workload_lists import POD, WORKLOAD_KINDS, ListedKind
 from extender.errors import ClusterError
 from extender.kubernetes.pod_templates import KubernetesObject
 

@@ -22,10 +22,10 @@ from extender.images.manifest import Image
 from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
-from extender.registry.client import RegistryClient
 from extender.registry.image import RegistryImages
 from extender.registry.mirror_failover import MirrorCredentials, nobody
 from extender.registry.mirrors import HostsDirectory
+from extender.registry.registry_client import RegistryClient
 from extender.registry.session import RegistryTrust, open_session
 from extender.watched_files import FileWatcher
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 import msgspec
 
 from extender.errors import InvalidManifest, UnsupportedManifest
-from extender.images import wire
-from extender.images.config import read_config
+from extender.images import manifest_wire as wire
 from extender.images.digest import is_digest, matches_digest
+from extender.images.image_config import read_config
 from extender.images.media_type import (
     ATTESTATION,
     IMAGE_CONFIGS,

@@ -12,7 +12,7 @@ import msgspec
 
 from extender.credentials.keyring import Credential
 from extender.errors import RegistryUnavailable, UnsupportedManifest
-from extender.images.config import read_config
+from extender.images.image_config import read_config
 from extender.images.manifest import (
     Document,
     Image,

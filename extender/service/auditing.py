@@ -13,7 +13,7 @@ import msgspec
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.listwatch import Getter
 from extender.cluster.secrets import ClusterSecrets
-from extender.cluster.workloads import (
+from extender.cluster.workload_lists import (
     POD,
     WORKLOAD_KINDS,
     fetch_account_secrets,
@@ -31,12 +31,12 @@ from extender.images.tags import newer_tags, parse_tag
 from extender.kubernetes.audited_v1 import AuditedNode
 from extender.kubernetes.core_v1 import LocalObjectReference, Pod, PodSpec
 from extender.kubernetes.meta_v1 import ObjectMeta
-from extender.outlets.pod_resolver import PodResolver
 from extender.placement.facts import PodImage
-from extender.reports.audit import ImageEvidence
+from extender.reports.audit_findings import ImageEvidence
 from extender.reports.audit_report import NewerTag
-from extender.reports.workloads import UnreadableWorkload, Workload, WorkloadCollector
+from extender.reports.workload_reports import UnreadableWorkload, Workload, WorkloadCollector
 from extender.resolver.image_cache import ImageQuery
+from extender.resolver.pod_resolver import PodResolver
 from extender.service.cluster_view import NoCluster
 
 AT_ONCE = 64

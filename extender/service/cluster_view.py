@@ -13,19 +13,19 @@ from extender.cluster.autoscalers import Autoscaler
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.listwatch import Handler, ListWatch, Resource
 from extender.cluster.namespaces import NAMESPACES, NamespaceView
-from extender.cluster.nodes import NODES, WatchedNodes
+from extender.cluster.node_view import NODES, WatchedNodes
 from extender.cluster.pods import PendingPods
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.tree import ClusterConfig, Config
 from extender.credentials.keyring import SecretReader
 from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.core_v1 import Pod
-from extender.outlets.request_nodes import NodeView
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.preferred_nodes import NodeConditions
+from extender.scheduler.request_nodes import NodeView
 from extender.server.operations import Check, CheckResult
 from extender.service.background import FILE_CHECK_SECONDS, in_background
-from extender.service.policies import preferred_nodes_of
+from extender.service.operator_policies import preferred_nodes_of
 
 _SYNC_PAUSE_SECONDS = 0.1
 

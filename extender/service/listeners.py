@@ -7,14 +7,14 @@ from aiohttp import web
 
 from extender.config.checks import parse_listen
 from extender.config.tree import Config
-from extender.outlets.pod_resolver import PodResolver
+from extender.resolver.pod_resolver import PodResolver
 from extender.server.listener import Listener, open_listener
 from extender.server.operations import CheckResult, health_app, metrics_app, operations_app
 from extender.server.routes import route_server
 from extender.server.tls import TlsFiles
 from extender.service.background import FILE_CHECK_SECONDS, check_background
 from extender.service.cluster_view import ClusterView
-from extender.service.outlets import OUTLETS, Outlet
+from extender.service.endpoints import OUTLETS, Outlet
 
 OPERATIONS = "operations"
 METRICS = "metrics"

@@ -12,15 +12,15 @@ from extender import __version__
 from extender.config.tree import Config
 from extender.fetcher.fetcher_client import open_fetcher
 from extender.metrics import gauge
-from extender.service.autoscalers import autoscaler_warnings
+from extender.service.autoscaler_warnings import autoscaler_warnings
 from extender.service.background import in_background
-from extender.service.canary import canaries
+from extender.service.canaries import canaries
 from extender.service.cluster_view import ClusterView, open_cluster_view
 from extender.service.descriptors import raise_descriptor_limit
-from extender.service.drift import open_drift_watch
-from extender.service.gates import open_gates
+from extender.service.drift_opening import open_drift_watch
+from extender.service.endpoints import needs_pending_pods
+from extender.service.gate_opening import open_gates
 from extender.service.listeners import Listeners
-from extender.service.outlets import needs_pending_pods
 from extender.service.resolving import OpenSources, fetcher_settings, open_pod_resolver_of
 from extender.service.self_managed import with_managed_files
 from extender.store.url import without_password

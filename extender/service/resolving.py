@@ -14,14 +14,14 @@ from extender.credentials.provider_specs import ProviderSpec
 from extender.credentials.providers import LoginProvider
 from extender.credentials.pull_secrets import PullSecrets
 from extender.fetcher.settings import FetcherSettings
-from extender.outlets.pod_resolver import PodResolver
 from extender.resolver.image_source import ImageSource
 from extender.resolver.persistence import Persistence
+from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
 from extender.service.background import FILE_CHECK_SECONDS, in_background
 from extender.service.cluster_view import ClusterView
 from extender.service.keys import random_keys, watch_keys
-from extender.service.policies import policy_of
+from extender.service.operator_policies import policy_of
 from extender.store.rows import Store
 from extender.store.url import default_store_url, open_store
 from extender.watched_files import FileWatcher

@@ -11,8 +11,8 @@ from extender.credentials.kubelet_plugins import plugin_programs
 from extender.errors import ConfigError
 from extender.fetcher.sources import open_local_sources
 from extender.service.cluster_view import open_cluster_view
+from extender.service.endpoints import OUTLETS
 from extender.service.listeners import open_tls
-from extender.service.outlets import OUTLETS
 from extender.service.resolving import fetcher_settings, open_caches
 from extender.store.url import SQLITE, default_store_url
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from extender.cluster.namespaces import NAMESPACES
-from extender.cluster.nodes import NODES
+from extender.cluster.node_view import NODES
 from extender.cluster.pods import PODS
 from extender.demo.registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import namespace, node, pod, serve_api, write_kubeconfig

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from extender.cluster.listwatch import Handler, ListWatch, Resource
 from extender.cluster.namespaces import NAMESPACES, NamespaceView
-from extender.cluster.nodes import NODES, WatchedNodes
+from extender.cluster.node_view import NODES, WatchedNodes
 from extender.credentials.keyring import CredentialId
 from extender.images.digest import digest_of, pack_digest
 from extender.kubernetes.core_v1 import NodeName

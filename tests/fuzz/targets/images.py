@@ -4,8 +4,8 @@ from contextlib import suppress
 
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import InvalidManifest, InvalidReference, UnsupportedManifest
-from extender.images.config import read_config
 from extender.images.digest import digest_of, is_digest, pack_digest, unpack_digest
+from extender.images.image_config import read_config
 from extender.images.manifest import (
     ArtifactDocument,
     Image,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from extender.cluster.client import ClusterRefused
-from extender.cluster.workloads import PAGE_OBJECTS, WORKLOAD_KINDS, list_documents, list_objects
+from extender.cluster.workload_lists import PAGE_OBJECTS, WORKLOAD_KINDS, list_documents, list_objects
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import LocalObjectReference
 from extender.service.auditing import read_cluster

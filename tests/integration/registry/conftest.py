@@ -7,7 +7,7 @@ import pytest
 
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
-from extender.registry.client import RegistryClient
+from extender.registry.registry_client import RegistryClient
 from extender.registry.session import open_session
 from testbed.clock import Clock
 

@@ -14,8 +14,8 @@ from extender.errors import ConfigError, ManifestNotFound, RegistryDenied, Regis
 from extender.images.manifest import Image, Kind
 from extender.images.reference import parse_reference
 from extender.registry.auth import Authenticator
-from extender.registry.client import RegistryClient
 from extender.registry.image import describe_image
+from extender.registry.registry_client import RegistryClient
 from extender.registry.session import RegistryTrust, open_session
 from testbed.clock import Clock
 from testbed.debian_registry import DebianRegistry

@@ -20,7 +20,7 @@ from extender.images.reference import parse_reference
 from extender.metrics import REGISTRY
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
-from extender.registry.client import RegistryClient
+from extender.registry.registry_client import RegistryClient
 from extender.registry.session import open_session
 from extender.resolver.failures import failure_of
 from tests.integration.registry.faulty import FaultyRegistry, GuardedRegistry

@@ -21,9 +21,9 @@ from extender.images.manifest import Image
 from extender.images.reference import parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
-from extender.registry.client import RegistryClient
 from extender.registry.exchange import MAX_DOCUMENT_BYTES
 from extender.registry.image import LISTED_SKIPPED, MAX_PLATFORMS, MAX_SKIPPED, describe_image
+from extender.registry.registry_client import RegistryClient
 from extender.registry.session import open_session
 from extender.resolver.failures import failure_of
 

@@ -21,9 +21,9 @@ from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
-from extender.registry.client import RegistryClient
 from extender.registry.image import RegistryImages, describe_image
 from extender.registry.mirrors import HostsDirectory
+from extender.registry.registry_client import RegistryClient
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock

@@ -14,7 +14,7 @@ from extender.demo.images import build_manifest
 from extender.errors import InvalidManifest, ManifestNotFound
 from extender.images.reference import parse_reference
 from extender.registry.auth import Authenticator
-from extender.registry.client import RegistryClient, next_page
+from extender.registry.registry_client import RegistryClient, next_page
 from testbed.debian_registry import DebianRegistry
 
 

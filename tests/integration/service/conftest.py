@@ -9,7 +9,7 @@ import pytest
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
-from extender.outlets.request_nodes import NodeView
+from extender.scheduler.request_nodes import NodeView
 from extender.service.cluster_view import NoCluster
 from extender.service.process import open_service
 from tests.integration.service.caller import Caller

@@ -15,7 +15,7 @@ from extender.config.reading import load_config
 from extender.metrics import REGISTRY
 from extender.placement.annotations import CANARY
 from extender.placement.canary import mark_canary
-from extender.service.canary import CANARIES, LONGEST_START_SECONDS, Canary, canaries
+from extender.service.canaries import CANARIES, LONGEST_START_SECONDS, Canary, canaries
 from extender.service.cluster_view import NoCluster
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig

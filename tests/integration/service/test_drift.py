@@ -11,18 +11,18 @@ import structlog
 
 from extender.cluster.client import open_cluster
 from extender.cluster.namespaces import NAMESPACES
-from extender.cluster.nodes import NODES, WatchedNodes
+from extender.cluster.node_view import NODES, WatchedNodes
 from extender.cluster.pods import PODS
 from extender.config.reading import load_config
 from extender.credentials.keyring import ANONYMOUS
 from extender.demo.registry import EmbeddedRegistry
+from extender.drift import drift_watch as drift
+from extender.drift.drift_watch import DRIFT, UNFINISHED, DriftWatch
 from extender.fetcher.sources import open_local_sources
 from extender.images.content import Content
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, parse_platform
 from extender.images.reference import parse_reference
-from extender.outlets import drift
-from extender.outlets.drift import DRIFT, UNFINISHED, DriftWatch
 from extender.resolver.image_cache import CachedImage, MovedTag
 from extender.resolver.references import Target
 from extender.service.cluster_view import NoCluster

@@ -18,6 +18,8 @@ import structlog
 import yaml
 from aiohttp import web
 
+from extender.admission.pod_admission import PodAdmission
+from extender.admission.pod_reviews import PodReviews
 from extender.cluster.client import open_cluster
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.tree import Config
@@ -29,22 +31,20 @@ from extender.demo.registry import EmbeddedRegistry
 from extender.images.content import Answer, Content, Failure
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
-from extender.outlets.admission import PodAdmission
-from extender.outlets.pod_resolver import PodQuestion, PodResolver
-from extender.outlets.pod_reviews import PodReviews
-from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.annotations import Overrides
 from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import images_of
 from extender.placement.planning import AdmissionPolicy
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
-from extender.registry.client import RegistryClient
 from extender.registry.image import RegistryImages
+from extender.registry.registry_client import RegistryClient
 from extender.registry.session import open_session
 from extender.resolver.image_cache import LOOKUPS, ImageQuery
+from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.resolver.resolver import Resolver
-from extender.service.policies import policy_of
+from extender.scheduler.verbs import SchedulerVerbs
+from extender.service.operator_policies import policy_of
 from extender.slots import UNAUTHENTICATED
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api

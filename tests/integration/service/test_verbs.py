@@ -8,15 +8,15 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from extender.cluster.nodes import WatchedNodes
+from extender.cluster.node_view import WatchedNodes
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
-from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.cluster_nodes import OddNodes
 from extender.placement.nodes import NodeLookup, NodePlatforms
+from extender.scheduler.verbs import SchedulerVerbs
 from extender.service.cluster_view import NoCluster
 from extender.service.resolving import open_pod_resolver
 from testbed.clock import Clock

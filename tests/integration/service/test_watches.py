@@ -12,14 +12,14 @@ import pytest
 import structlog
 
 from extender.cluster.namespaces import NAMESPACES
-from extender.cluster.nodes import NODES
+from extender.cluster.node_view import NODES
 from extender.cluster.pods import PODS
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
-from extender.outlets.pod_resolver import PodQuestion
 from extender.placement.annotations import Overrides
 from extender.placement.facts import PodImage
+from extender.resolver.pod_resolver import PodQuestion
 from extender.service.cluster_view import NoCluster, open_cluster_view
 from extender.service.process import open_service
 from extender.service.resolving import open_pod_resolver

@@ -6,9 +6,9 @@ from extender.images.platform import Platform
 from extender.kubernetes.audited_v1 import AuditedNode, AuditedNodeStatus
 from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo
 from extender.placement.policy import Policy
-from extender.reports.audit import AuditInput, ImageEvidence, audit
+from extender.reports.audit_findings import AuditInput, ImageEvidence, audit
 from extender.reports.audit_report import Audit, NewerTag
-from extender.reports.workloads import WorkloadCollector
+from extender.reports.workload_reports import WorkloadCollector
 
 AMD, ARM = Platform("linux", "amd64"), Platform("linux", "arm64")
 _KINDS = ("Deployment", "StatefulSet", "DaemonSet", "CronJob")

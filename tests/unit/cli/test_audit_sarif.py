@@ -10,8 +10,8 @@ from extender.images.content import Content
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
 from extender.placement.policy import Policy
-from extender.reports.audit import AuditInput, ImageEvidence, audit
-from extender.reports.workloads import WorkloadCollector
+from extender.reports.audit_findings import AuditInput, ImageEvidence, audit
+from extender.reports.workload_reports import WorkloadCollector
 
 
 def results(sources: list[str]) -> list[dict[str, Any]]:

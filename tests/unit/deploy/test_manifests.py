@@ -12,11 +12,11 @@ import yaml
 
 import extender
 from extender.cluster.namespaces import NAMESPACES
-from extender.cluster.nodes import NODES
+from extender.cluster.node_view import NODES
 from extender.config.checks import parse_listen
 from extender.config.reading import load_config
 from extender.config.tree import Config
-from extender.service.gates import WANTED
+from extender.service.gate_opening import WANTED
 from testbed.binaries import NEWEST
 
 Document = dict[str, Any]

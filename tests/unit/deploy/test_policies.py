@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from extender.admission.job_admission import QUEUE_LABEL
 from extender.cli.policy_files import (
     OWN_ACCOUNT,
     SHIPPED_SCHEDULER,
@@ -18,11 +19,10 @@ from extender.cli.policy_files import (
     policy_files,
     to_yaml,
 )
-from extender.outlets.jobs import QUEUE_LABEL
 from extender.placement.annotations import MODE, REASON, Mode
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.patch import pointer
-from extender.service.outlets import JOBS
+from extender.service.endpoints import JOBS
 from testbed.chart import COPIES, POLICIES, HelmMissing, find_helm, objects_of, render
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

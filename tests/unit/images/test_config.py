@@ -3,7 +3,7 @@
 import pytest
 
 from extender.errors import InvalidManifest
-from extender.images.config import read_config
+from extender.images.image_config import read_config
 from extender.images.platform import Platform, parse_platform
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.errors import InvalidManifest, UnsupportedManifest
-from extender.images import wire
+from extender.images import manifest_wire as wire
 from extender.images.digest import digest_of, is_digest
 from extender.images.manifest import ArtifactDocument, Document, IndexDocument, ManifestDocument, read_manifest
 from extender.images.media_type import DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST, SIGNED_SCHEMA1

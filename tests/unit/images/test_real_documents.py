@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from extender.images.config import read_config
 from extender.images.digest import digest_of, matches_digest
+from extender.images.image_config import read_config
 from extender.images.manifest import IndexDocument, ManifestDocument, read_manifest
 from extender.images.media_type import OCI_INDEX, OCI_MANIFEST
 from extender.images.platform import Platform, parse_platform

@@ -13,9 +13,9 @@ from extender.kubernetes.audited_v1 import AuditedNode, AuditedNodeStatus
 from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo, Taint
 from extender.kubernetes.reported_v1 import ReportedNodeSpec
 from extender.placement.policy import Policy
-from extender.reports.audit import AuditInput, ImageEvidence, audit, new_findings, new_problems, wanted_newer
+from extender.reports.audit_findings import AuditInput, ImageEvidence, audit, new_findings, new_problems, wanted_newer
 from extender.reports.audit_report import Audit, NewerTag
-from extender.reports.workloads import WorkloadCollector
+from extender.reports.workload_reports import WorkloadCollector
 
 AMD, ARM = parse_platform("linux/amd64"), parse_platform("linux/arm64")
 TAINT = Taint("pool", "arm", "NoSchedule")

@@ -2,10 +2,10 @@
 
 import pytest
 
+from extender.drift.moved_tags import DriftChange, drift_text, gained_platforms, lost_platform
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, parse_platform
 from extender.placement.facts import Anywhere, ImageFact, RunsOn, Unknown
-from extender.reports.drift import DriftChange, drift_text, gained_platforms, lost_platform
 
 AMD, ARM = parse_platform("linux/amd64"), parse_platform("linux/arm64")
 BOTH, ONLY_AMD, ONLY_ARM = RunsOn(frozenset({AMD, ARM})), RunsOn(frozenset({AMD})), RunsOn(frozenset({ARM}))

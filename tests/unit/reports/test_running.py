@@ -12,7 +12,7 @@ from extender.images.platform import Compatibility, parse_platform
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedPod
 from extender.placement.annotations import Mode, Overrides
 from extender.placement.policy import Policy
-from extender.reports.running import (
+from extender.reports.running_pods import (
     Certainty,
     PodImages,
     RunningContainer,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.reports.workloads import UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
+from extender.reports.workload_reports import UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
 
 _WORDS = st.sampled_from(
     ["name", "namespace", "image", "resources", "requests", "cpu", "volumes", "conditions", "type", "replicas",

@@ -1,6 +1,6 @@
 """How many patches are sent at once: what makes it fewer, and more again."""
 
-from extender.outlets.patch_pace import PatchPace
+from extender.gates.patch_pace import PatchPace
 
 
 def test_quick_patches_lead_to_all_there_may_be() -> None:

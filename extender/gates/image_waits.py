@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Hashable
 
 import structlog
 
+from extender.gates.held_pods import HeldPod
 from extender.images.content import Answer, Content
-from extender.outlets.held_pods import HeldPod
-from extender.outlets.pod_resolver import PodQuestion, PodResolver
+from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.slots import Slots
 
 log = structlog.get_logger()

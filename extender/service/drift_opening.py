@@ -5,10 +5,10 @@ import socket
 import time
 from collections.abc import AsyncIterator
 
+from extender.cluster.pod_events import PodEvents
 from extender.config.tree import Config
-from extender.outlets.drift import DriftWatch
-from extender.outlets.pod_events import PodEvents
-from extender.outlets.pod_resolver import PodResolver
+from extender.drift.drift_watch import DriftWatch
+from extender.resolver.pod_resolver import PodResolver
 from extender.service.background import in_background
 from extender.service.cluster_view import ClusterView
 

@@ -9,12 +9,12 @@ import msgspec
 
 from extender.images.content import Answer
 from extender.kubernetes.core_v1 import CreatedPod
-from extender.outlets.pod_resolver import PodQuestion, PodResolver
 from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import facts_of, is_unresolved
 from extender.placement.gate import UnknownImages
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.planning import AdmissionPolicy
+from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.slots import Slots
 
 # Reviews of one webhook that wait for lookups, and those of one tenant. Each holds a connection of the API server,

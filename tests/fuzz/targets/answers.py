@@ -9,6 +9,9 @@ from typing import Any
 
 import msgspec
 
+from extender.admission.job_admission import JobAdmission, for_templates
+from extender.admission.pod_admission import PodAdmission
+from extender.admission.pod_reviews import PodReviews
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import InvalidRequest, ManifestNotFound
 from extender.images.content import Content
@@ -17,18 +20,15 @@ from extender.images.manifest import Image, Kind
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
-from extender.outlets.admission import PodAdmission
-from extender.outlets.jobs import JobAdmission, for_templates
-from extender.outlets.pod_resolver import PodResolver
-from extender.outlets.pod_reviews import PodReviews
-from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.affinity import PLATFORM_LABELS
 from extender.placement.annotations import PREFIX
 from extender.placement.cluster_nodes import ClusterNodes, OddNodes
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.placement.planning import AdmissionPolicy
+from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.references import Target as ImageTarget
 from extender.resolver.resolver import Resolver
+from extender.scheduler.verbs import SchedulerVerbs
 from testbed.clock import Clock
 from tests.fuzz.target import Target, at_end, check_sentence, run, settle
 from tests.unit.placement import json_patch

@@ -4,9 +4,9 @@ Source: OCI image-spec config.md. Docker's `application/vnd.docker.container.ima
 """
 
 from extender.errors import InvalidManifest
+from extender.images.manifest_wire import CONFIG_DECODER
 from extender.images.platform import InvalidPlatform, Platform, platform_of
 from extender.images.untrusted import decode_json
-from extender.images.wire import CONFIG_DECODER
 
 _UNSTATED = frozenset({"", "unknown"})
 

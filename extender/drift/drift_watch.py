@@ -9,15 +9,17 @@ that are many times as long as a list takes. A pod counts only if its own creden
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 import structlog
 
 from extender.cluster.client import ClusterClient
+from extender.cluster.pod_events import PodEvents
 from extender.cluster.pods import PODS
-from extender.cluster.workloads import WORKLOAD_KINDS, list_documents
+from extender.cluster.workload_lists import WORKLOAD_KINDS, list_documents
 from extender.credentials.keyring import CredentialId
+from extender.drift.moved_tags import DriftChange, drift_text, gained_platforms, lost_platform
 from extender.errors import ClusterError
 from extender.images.content import Evidence
 from extender.images.digest import PackedDigest
@@ -25,14 +27,12 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName, PodReference
 from extender.kubernetes.reported_v1 import NamedOwner, OwnedObject, OwnedPod
 from extender.metrics import counter
-from extender.outlets.pod_events import PodEvents
-from extender.outlets.pod_resolver import PodQuestion, PodResolver
-from extender.outlets.request_nodes import NodeView
 from extender.placement.facts import ImageFact, PodImage, fact_of, facts_of, images_of
+from extender.placement.nodes import NodePlatforms
 from extender.placement.policy import is_ignored
 from extender.placement.reasons import platforms_text
-from extender.reports.drift import DriftChange, drift_text, gained_platforms, lost_platform
 from extender.resolver.image_cache import CachedImage, MovedTag
+from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.resolver.references import Target
 from extender.tables import ShareTable, declare_cache, text_cost
 
@@ -48,7 +48,7 @@ DRIFT = counter(
     "change",
     (*DriftChange, _UNUSED, _UNCHECKED, _DROPPED),
 )
-_MOVED = declare_cache("outlets.drift.moved", key="repository, tag, credential id", rows=1000, most_mb=5)
+_MOVED = declare_cache("drift.drift_watch.moved", key="repository, tag, credential id", rows=1000, most_mb=5)
 
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 SETTLE_SECONDS = 2.0  # for the tags that are refreshed at the same time, such as those of one release
@@ -104,6 +104,18 @@ class _Drift(msgspec.Struct):
         return str(self.target.reference)
 
 
+class KnownNodes(Protocol):
+    """The nodes of the cluster, as far as a watch has told."""
+
+    @property
+    def platforms(self) -> NodePlatforms:
+        """The platform of each node in view."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether all nodes have been listed once."""
+
+
 class DriftWatch:
     """Follows the cache while `run` runs.
 
@@ -116,7 +128,7 @@ class DriftWatch:
         self,
         client: ClusterClient,
         pod_resolver: PodResolver,
-        nodes: NodeView,
+        nodes: KnownNodes,
         *,
         events: PodEvents | None,
         check_seconds: float,

@@ -11,13 +11,13 @@ from extender.images.digest import digest_of
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
-from extender.outlets.pod_resolver import PodResolver
-from extender.outlets.scheduler import SchedulerVerbs
 from extender.placement.annotations import PREFER_SHARE
 from extender.placement.cluster_nodes import OddNodes
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.placement.policy import Policy, PreferenceBy
+from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
+from extender.scheduler.verbs import SchedulerVerbs
 
 IMAGE = "registry.example.com/team/app:1"
 AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")

@@ -46,7 +46,7 @@ _MOST_ODD = 64  # kinds of odd nodes: labels of a platform and a level have few 
 log = structlog.get_logger()
 
 
-_MISSING = declare_cache("cluster.nodes.missing", key="node name", rows=1024, most_mb=0.5)
+_MISSING = declare_cache("cluster.node_view.missing", key="node name", rows=1024, most_mb=0.5)
 
 
 class Watch(Protocol):

@@ -23,9 +23,6 @@ from extender.kubernetes.extender_v1 import (
     encode_priorities,
 )
 from extender.metrics import counters
-from extender.outlets.first_seen import FirstSeen
-from extender.outlets.pod_resolver import PodQuestion, PodResolver
-from extender.outlets.request_nodes import NodesNotKnown, NodeView, RequestNodes
 from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import PodImage, facts_of
 from extender.placement.nodes import NodePlatforms
@@ -40,6 +37,9 @@ from extender.placement.scheduling import (
     preempt_nodes,
     prioritize_nodes,
 )
+from extender.resolver.pod_resolver import PodQuestion, PodResolver
+from extender.scheduler.first_seen import FirstSeen
+from extender.scheduler.request_nodes import NodesNotKnown, NodeView, RequestNodes
 from extender.server.routes import Reply
 from extender.tables import Table, declare_cache
 
@@ -53,7 +53,7 @@ NODES = counters(
 )
 
 # About 1 KB each; a busy cluster creates pods of some hundred templates at a time.
-_DECISIONS = declare_cache("outlets.scheduler.decisions", key="images, facts, overrides", rows=512, most_mb=5)
+_DECISIONS = declare_cache("scheduler.verbs.decisions", key="images, facts, overrides", rows=512, most_mb=5)
 NOT_IN_VIEW = "node {node} is not in view, and the API server could not be asked about it; to be tried again"
 
 

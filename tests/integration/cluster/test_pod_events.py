@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from extender.cluster.client import open_cluster
+from extender.cluster.pod_events import EVENTS, TEXT_CHARACTERS, PodEvents
 from extender.kubernetes.core_v1 import PodReference
-from extender.outlets.pod_events import EVENTS, TEXT_CHARACTERS, PodEvents
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
 

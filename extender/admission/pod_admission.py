@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
+from extender.admission.pod_reviews import PodReviews
 from extender.images.content import Answer
 from extender.kubernetes.admission_v1 import (
     AdmissionReview,
@@ -19,11 +20,10 @@ from extender.kubernetes.admission_v1 import (
 )
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.metrics import counter
-from extender.outlets.pod_resolver import PodQuestion
-from extender.outlets.pod_reviews import PodReviews
 from extender.placement.canary import mark_canary
 from extender.placement.mutation import AdmissionOutcome, Mutation
 from extender.placement.reasons import shown_reference
+from extender.resolver.pod_resolver import PodQuestion
 from extender.server.routes import Reply
 
 log = structlog.get_logger()

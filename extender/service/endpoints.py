@@ -5,19 +5,19 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from extender.admission.job_admission import JobAdmission, for_templates
+from extender.admission.pod_admission import PodAdmission
+from extender.admission.pod_reviews import PodReviews
+from extender.admission.scheduler_names import SchedulerNaming
 from extender.config.checks import is_loopback
 from extender.config.tree import Config, TlsConfig
-from extender.outlets.admission import PodAdmission
-from extender.outlets.jobs import JobAdmission, for_templates
-from extender.outlets.pod_resolver import PodResolver
-from extender.outlets.pod_reviews import PodReviews
-from extender.outlets.scheduler import SchedulerVerbs
-from extender.outlets.scheduler_names import SchedulerNaming
 from extender.placement.planning import AdmissionPolicy
+from extender.resolver.pod_resolver import PodResolver
+from extender.scheduler.verbs import SchedulerVerbs
 from extender.server.limits import ADMISSION, SCHEDULER, Limits
 from extender.server.routes import Route
 from extender.service.cluster_view import ClusterView
-from extender.service.policies import admission_policy_of
+from extender.service.operator_policies import admission_policy_of
 
 REVIEWS = "/admission/pods"
 JOBS = "/admission/jobs"

@@ -8,7 +8,7 @@ from extender.kubernetes.core_v1 import PodUid
 from extender.tables import ShareTable, declare_cache, text_cost
 
 # A pod whose row is evicted only starts to wait again. The largest cluster Kubernetes is tested for has 150,000 pods.
-_TIMES = declare_cache("outlets.first_seen.times", key="pod uid", rows=20_000, most_mb=8)
+_TIMES = declare_cache("scheduler.first_seen.times", key="pod uid", rows=20_000, most_mb=8)
 
 
 class _Row(msgspec.Struct, frozen=True, gc=False):

@@ -12,14 +12,14 @@ import pytest
 from extender.cluster import leader_election
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.leader_election import LeaderElection
+from extender.cluster.pod_events import PodEvents
 from extender.cluster.pods import PODS
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
+from extender.gates.gate_controller import REFUSALS, RELEASES, GateController
 from extender.kubernetes.core_v1 import GatedPod
 from extender.metrics import Count
-from extender.outlets.gates import REFUSALS, RELEASES, GateController
-from extender.outlets.pod_events import PodEvents
 from extender.placement.affinity import AffinityMode
 from extender.placement.annotations import Overrides
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
@@ -29,7 +29,7 @@ from extender.placement.planning import AdmissionPolicy
 from extender.placement.policy import Policy
 from extender.placement.release import Release, ReleasePlanner
 from extender.service.cluster_view import NoCluster
-from extender.service.policies import policy_of
+from extender.service.operator_policies import policy_of
 from extender.service.resolving import open_pod_resolver
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
 
@@ -474,7 +474,7 @@ async def test_namespace_that_waits_for_too_many_images_is_judged_again(
 ) -> None:
     """Its pods beyond its share look nothing up meanwhile, and go when others of it have gone."""
     names = [f"pod-{number}" for number in range(4)]
-    monkeypatch.setattr("extender.outlets.image_waits._WAITS_EACH", 1)
+    monkeypatch.setattr("extender.gates.image_waits._WAITS_EACH", 1)
     async with controlled(cluster, tmp_path):
         for number, name in enumerate(names):
             cluster.create(name, f"late-{number}:1")
@@ -490,7 +490,7 @@ async def test_documents_beyond_the_budget_are_read_again(
 ) -> None:
     """A namespace of huge pods takes no memory beyond its share; its pods are let go all the same."""
     names = [f"huge-{number}" for number in range(5)]
-    monkeypatch.setattr("extender.outlets.held_pods._DOCUMENT_BYTES_EACH", 40_000)
+    monkeypatch.setattr("extender.gates.held_pods._DOCUMENT_BYTES_EACH", 40_000)
     async with controlled(cluster, tmp_path):
         for name in names:
             cluster.create(name, "app:1", annotations={"example.com/long": "x" * 30_000})

@@ -16,10 +16,10 @@ from extender.kubernetes.admission_v1 import (
     is_pod_creation,
 )
 from extender.kubernetes.core_v1 import CreatedPod
-from extender.outlets.pod_resolver import PodResolver
 from extender.placement.additions import DEFAULT_SCHEDULER
 from extender.placement.annotations import Mode
 from extender.placement.mutation import untouched
+from extender.resolver.pod_resolver import PodResolver
 from extender.server.routes import Reply
 
 log = structlog.get_logger()

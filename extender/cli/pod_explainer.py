@@ -1,10 +1,10 @@
 """Explains pods by the same steps as the other outlets: overrides, images and answers, then the decision."""
 
-from extender.outlets.pod_resolver import PodResolver
 from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.mutation import Mutator
 from extender.placement.planning import AdmissionPolicy
 from extender.reports.explanation import Explanation, PodEvidence, Subject, explain
+from extender.resolver.pod_resolver import PodResolver
 
 
 class PodExplainer:

@@ -12,17 +12,17 @@ import structlog
 from extender.cluster.client import ClusterClient
 from extender.cluster.leader_election import LeaderElection
 from extender.cluster.own_rights import OwnRights
+from extender.cluster.pod_events import PodEvents
 from extender.config.tree import Config
+from extender.gates.gate_controller import GateController
 from extender.kubernetes.authorization_v1 import ResourceAttributes
-from extender.outlets.gates import GateController
-from extender.outlets.pod_events import PodEvents
-from extender.outlets.pod_resolver import PodResolver
 from extender.placement.gate import UnknownImages
 from extender.placement.release import ReleasePlanner
+from extender.resolver.pod_resolver import PodResolver
 from extender.server.operations import Check, CheckResult
 from extender.service.background import in_background
 from extender.service.cluster_view import ClusterView
-from extender.service.policies import admission_policy_of
+from extender.service.operator_policies import admission_policy_of
 
 log = structlog.get_logger()
 

@@ -59,7 +59,7 @@ from extender.reports.audit_report import (
     WorkloadPlatform,
 )
 from extender.reports.quantities import parse_quantity
-from extender.reports.workloads import Workload
+from extender.reports.workload_reports import Workload
 
 USUAL = (Platform("linux", "amd64"), Platform("linux", "arm64"))
 _OWN, _VENDOR = "own", "vendor"

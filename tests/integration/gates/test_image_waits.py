@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import pytest
 
 from extender.credentials.keyring import JoinedKeyring, Keyring
+from extender.gates.held_pods import HeldPod
+from extender.gates.image_waits import ImageWaits
 from extender.images.content import Answer
 from extender.kubernetes.core_v1 import PodReference
-from extender.outlets.held_pods import HeldPod
-from extender.outlets.image_waits import ImageWaits
-from extender.outlets.pod_resolver import PodQuestion, PodResolver
 from extender.placement.annotations import Overrides
 from extender.placement.facts import PodImage
 from extender.placement.policy import Policy
 from extender.resolver.image_cache import ImageQuery
+from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.resolver.resolver import Resolver
 
 QUESTION = PodQuestion(Overrides(), (PodImage("registry.example.com/app:1"),), JoinedKeyring((), tenant="shop"))

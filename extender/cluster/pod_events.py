@@ -16,9 +16,9 @@ import structlog
 
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.errors import ClusterError
+from extender.fair_queue import FairQueue
 from extender.kubernetes.core_v1 import EventMeta, EventSource, PodEvent, PodReference
 from extender.metrics import counter
-from extender.outlets.fair_queue import FairQueue
 from extender.slots import Slots
 from extender.tables import LruTable, declare_cache
 
@@ -40,7 +40,7 @@ EVENTS = counter(
 )
 # Events that wait to be sent, and those of one namespace, of 1 KB each.
 _WAITING, _WAITING_EACH = 1_000, 250
-_RATES = declare_cache("outlets.pod_events.rates", key="namespace", rows=1024, most_mb=0.5)
+_RATES = declare_cache("cluster.pod_events.rates", key="namespace", rows=1024, most_mb=0.5)
 
 
 class _Rate(msgspec.Struct):

@@ -24,20 +24,20 @@ from extender.cluster.gated_pods import (
     read_pod,
 )
 from extender.cluster.listwatch import AGE, ListWatch
+from extender.cluster.pod_events import PodEvents
 from extender.errors import ClusterError
+from extender.fair_queue import FairQueue
+from extender.gates.held_pods import HeldPod, HeldPods
+from extender.gates.image_waits import ImageWaits
+from extender.gates.patch_pace import PatchPace
 from extender.images.content import Answer
 from extender.kubernetes.core_v1 import GatedPod
 from extender.metrics import counter, gauge, histogram
-from extender.outlets.fair_queue import FairQueue
-from extender.outlets.held_pods import HeldPod, HeldPods
-from extender.outlets.image_waits import ImageWaits
-from extender.outlets.patch_pace import PatchPace
-from extender.outlets.pod_events import PodEvents
-from extender.outlets.pod_resolver import PodQuestion, PodResolver
 from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import facts_of
 from extender.placement.gate import encode_ungating
 from extender.placement.release import Release, ReleaseOutcome, ReleasePlanner
+from extender.resolver.pod_resolver import PodQuestion, PodResolver
 
 log = structlog.get_logger()
 

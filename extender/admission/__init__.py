@@ -1,0 +1,1 @@
+"""What the API server asks when a pod, or a template of pods, is created."""

@@ -1,1 +1,0 @@
-"""The requests that the service answers: the scheduler verbs and the admission webhook."""
