@@ -48,9 +48,14 @@ RESIDENT = gauge(
 _START_SECONDS = 20.0
 _PING_SECONDS, _PONG_SECONDS = 1.0, 4.0
 _REAP_SECONDS = 0.005
-# The C library waits this long for a name server, so that a zone that hangs holds a thread no longer than a lookup. One
-# arena keeps what threads free in reach of the others.
-_ENVIRONMENT = {"RES_OPTIONS": "timeout:2 attempts:2", "MALLOC_ARENA_MAX": "2"}
+# The C library waits this long for a name server, so that a zone that hangs holds a thread no longer than a lookup. Its
+# allocator gives the memory of a body back to the kernel, and keeps what threads free in reach of the others.
+_ENVIRONMENT = {
+    "RES_OPTIONS": "timeout:2 attempts:2",
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "MALLOC_TRIM_THRESHOLD_": "1048576",
+}
 
 
 class FetcherEnded(Exception):

@@ -57,7 +57,7 @@ RESIDENT_BYTES, SECOND_RESIDENT_BYTES = 150 << 20, 100 << 20
 # A start after one that lived for a second follows at once, others after a wait.
 _WELL_SECONDS, _MOST_WAIT_SECONDS = 1.0, 10.0
 _CHECK_SECONDS = 10.0  # for which the start of the service waits to hear that the fetcher's files can be used
-_ALONE_SECONDS = 5.0  # of each suspect, since others wait
+_ALONE_SECONDS = 3.0  # of each suspect, since others wait
 _LEEWAY_SECONDS = 0.5  # in which a fetcher says that the time is over, before its caller does
 _PROVIDE_SECONDS = 65.0  # a program has a minute
 _DEATHS = 2

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from asyncio import sslproto
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
@@ -43,6 +44,7 @@ log = structlog.get_logger()
 
 # One for each lookup that the service has under way; a name server that hangs holds a thread for four seconds.
 _THREADS = 320
+_TLS_BYTES = 64 << 10  # that a connection's TLS reads at once, and keeps room for; asyncio has 256 KB
 _MOST_QUESTIONS = 1024  # a service asks for a quarter of it
 
 
@@ -60,6 +62,7 @@ async def _serve(end: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS))
     loop.set_exception_handler(_end_without_memory)
+    sslproto.SSLProtocol.max_size = _TLS_BYTES
     async with contextlib.AsyncExitStack() as stack:
         server = _Server(stack)
         server.channel = await Channel.over(end, server.receive, lambda: _end(0))

@@ -19,7 +19,7 @@ from yarl import URL
 from extender import __version__
 from extender.errors import ConfigError
 from extender.registry.addresses import AddressGuard, inner_refusal
-from extender.registry.capped_connection import CappedConnection
+from extender.registry.capped_connection import BodiesUnderWay, CappedConnection
 from extender.registry.transport import host_of, proxy_of
 from extender.tls_context import CurrentContext
 from extender.watched_files import FileSetting, WatchedFiles
@@ -77,8 +77,11 @@ class _Connector(aiohttp.TCPConnector):
 
     def __init__(self, **parameters: Any) -> None:  # noqa: ANN401 - aiohttp's own
         super().__init__(**parameters)
-        connection: type[ResponseHandler] = CappedConnection
-        self._factory = functools.partial(connection, loop=self._loop)
+        self._factory = functools.partial(_new_connection, self._loop, BodiesUnderWay())
+
+
+def _new_connection(loop: asyncio.AbstractEventLoop, bodies: BodiesUnderWay) -> ResponseHandler:
+    return CappedConnection(loop, bodies)
 
 
 class _GuardedResolver(AbstractResolver):

@@ -246,11 +246,14 @@ def host_of(url: URL) -> str:
 async def _read(response: aiohttp.ClientResponse, limit_bytes: int) -> tuple[bytes, bool]:
     """Returns the body and False, or nothing and True if it is longer than the limit. Ignores Content-Length."""
     body = bytearray()
-    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-        body += chunk
-        if len(body) > limit_bytes:
-            return b"", True
-    return bytes(body), False
+    try:
+        async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+            body += chunk
+            if len(body) > limit_bytes:
+                return b"", True
+        return bytes(body), False
+    finally:
+        body.clear()  # an error of aiohttp's knows this frame, in a circle that the garbage collector has to find
 
 
 async def _read_reason(response: aiohttp.ClientResponse) -> bytes:

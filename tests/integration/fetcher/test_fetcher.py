@@ -191,11 +191,36 @@ async def test_endless_answers_end_their_own_lookup(registry: EmbeddedRegistry, 
         assert await pid_of(client) == first
 
 
+async def test_bodies_that_stop_short_of_the_limit_give_way(registry: EmbeddedRegistry) -> None:
+    """Forty of them would be 160 MB: those that take longest are given up, and nothing ends."""
+    body = b"x" * ((4 << 20) - 1)
+    end = asyncio.Event()
+
+    async def stop_short(writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + b"Content-Length: 4194304\r\n\r\n" + body)
+        await writer.drain()
+        await end.wait()
+
+    async with talking(stop_short) as hostile, open_fetcher(settings_for(registry.host, hostile)) as client:
+        assert await state(client, app_at(registry)) == IMAGE.digest
+        first = await pid_of(client)
+        images = [parse_reference(f"{hostile}/app:{tag}") for tag in range(40)]
+        attack = [
+            asyncio.create_task(client.describe(image, ANONYMOUS, tenant="mallory", seconds=8)) for image in images
+        ]
+        for _ in range(20):
+            assert await state(client, app_at(registry), seconds=5) == IMAGE.digest
+        outcomes = await asyncio.gather(*attack, return_exceptions=True)
+        assert {type(each) for each in outcomes} == {RegistryUnavailable}
+        assert await pid_of(client) == first
+        end.set()
+
+
 async def test_what_makes_it_too_large_leaves_others_their_images(
     registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bodies that stop one byte before the limit add up; alone each of them is harmless, and is given up."""
-    monkeypatch.setattr(fetcher_client, "RESIDENT_BYTES", 70 << 20)
+    """Whatever it is; alone each of its images is harmless here, and is given up."""
+    monkeypatch.setattr(fetcher_client, "RESIDENT_BYTES", 62 << 20)
     monkeypatch.setattr(fetcher_client, "_ALONE_SECONDS", 1.0)
     over = ENDS["over"].value
     body = b"x" * ((4 << 20) - 1)
@@ -273,16 +298,16 @@ def _is_alive(pid: int) -> bool:
 
 
 async def test_fetcher_ends_with_its_service(registry: EmbeddedRegistry) -> None:
-    """However the service ends: its socket does."""
+    """However the service ends, whose event loop is uvloop's: its socket does."""
     code = (
-        "import asyncio, os, sys\n"
+        "import asyncio, uvloop\n"
         "from extender.fetcher.fetcher_client import open_fetcher\n"
         "from extender.fetcher.settings import FetcherSettings\n"
         "async def main():\n"
         "    async with open_fetcher(FetcherSettings(timeout_seconds=5)) as client:\n"
         "        print((await client.running()).pid, flush=True)\n"
         "        await asyncio.sleep(600)\n"
-        "asyncio.run(main())\n"
+        "uvloop.run(main())\n"
     )
     service = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=subprocess.PIPE)
     assert service.stdout
