@@ -169,6 +169,7 @@ def explain(subject: Subject, found: PodEvidence, policy: Policy, mutator: Mutat
     facts = facts_of(images, [each.answer for each in found.evidence], may_be_pending=True)
     decision = Decision(images, facts, policy, overrides)
     mutation = mutator.skip(pod, overrides) or mutator.mutate_once(pod, images, facts, overrides, nodes)
+    skipped = _why_skipped(pod, policy, overrides)
     patch = msgspec.json.decode(mutation.patch or b"[]", type=list[Operation])
     annotations = (pod.metadata and pod.metadata.annotations) or {}
     return Explanation(
@@ -177,12 +178,15 @@ def explain(subject: Subject, found: PodEvidence, policy: Policy, mutator: Mutat
         name=subject.name,
         namespace=subject.namespace,
         mode=overrides.mode,
-        skipped=_why_skipped(pod, policy, overrides),
+        skipped=skipped,
         images=[
             _image(image, fact, evidence, pod.spec)
             for image, fact, evidence in zip(images, facts, found.evidence, strict=True)
         ],
-        platforms=[_platform(each, decision, images, facts, policy) for each in sorted(nodes.platforms.union(_USUAL))],
+        platforms=[
+            _platform(each, decision, images, facts, policy) if not skipped else _allowed(each)
+            for each in sorted(nodes.platforms.union(_USUAL))
+        ],
         refusal=decision.refusal,
         retry=retry_text(decision.retried),
         annotation=_reason(patch) or annotations.get(REASON, ""),
@@ -348,6 +352,13 @@ def _platform(
             if isinstance(fact, RunsOn) and not runs_on(fact.platforms, platform, policy.compatibility)
         ],
         score=decision.score(platform),
+    )
+
+
+def _allowed(platform: Platform) -> ExplainedPlatform:
+    """What is decided about a pod of which nothing is looked up."""
+    return ExplainedPlatform(
+        platform=str(platform), answer=NodeAnswer.YES, verdict=Verdict.PASSED, words="", lacking=[], score=0
     )
 
 

@@ -214,6 +214,8 @@ def test_the_mode_is_told(mode: Mode) -> None:
     said = told(pod(metadata={"annotations": {"multiarch-extender.io/mode": mode.value}}), built_for(AMD64))
     assert said.mode is mode
     assert bool(said.skipped) == (mode is Mode.IGNORE)
+    arm64 = NodeAnswer.YES if mode is Mode.IGNORE else NodeAnswer.NO
+    assert answers_of(said) == {AMD64: NodeAnswer.YES, ARM64: arm64}
 
 
 def test_a_node_of_a_platform_that_nobody_decided_about_is_unknown() -> None:
