@@ -123,7 +123,7 @@ def plan_required(
     """
     wanted = _Wanted(nodes, _others(nodes, cluster), told, _products)
     plan = _plan(affinity, node_selector, wanted)
-    if plan.impossible or not any(plan.additions):
+    if plan.impossible or not any(plan.additions) or told.right:
         return plan
     selector = [NodeSelectorRequirement(key, "In", (value,)) for key, value in node_selector.items()]
     found = _alternatives(selector, wanted)
@@ -256,20 +256,18 @@ def _alternatives(present: Sequence[NodeSelectorRequirement], wanted: _Wanted) -
     found = tuple(_restriction(present, product, wrong) for product in wanted.products(groups)) if groups else None
     if found is not None and all(_meets_any(odd, found) for odd in right):
         return found if any(found) else ()
-    loose = None if wrong is None or any(groups) else _without(present, groups.get(None, []), right, wrong, wanted.told)
-    if loose is not None:
-        return (loose,) if loose else ()
-    return found
+    if wrong is None and not groups:
+        return ()  # no node that the cluster has states a platform
+    loose = None if wrong is None or any(groups) else _without(groups.get(None, []), right, wrong)
+    if loose is None or (groups and not _tells_apart(present, loose, right, wanted.told)):
+        return found
+    return (loose,) if loose else ()
 
 
 def _without(
-    present: Sequence[NodeSelectorRequirement],
-    left: Sequence[Platform],
-    right: Sequence[OddNodes],
-    wrong: Sequence[Platform],
-    told: ToldByLabels,
+    left: Sequence[Platform], right: Sequence[OddNodes], wrong: Sequence[Platform]
 ) -> tuple[NodeSelectorRequirement, ...] | None:
-    """What to AND to `present` to keep off `wrong` by name, which nodes without labels meet; None if it misleads."""
+    """What keeps a pod off `wrong` by name, which nodes without labels meet; None if it would keep off others too."""
     kept = [*left, *(odd.platform for odd in right if odd.platform)]
     architectures, systems = {node.architecture for node in kept}, {node.os for node in kept}
     unwanted = {
@@ -278,9 +276,18 @@ def _without(
     }
     if not systems.isdisjoint(unwanted[OPERATING_SYSTEM]):
         return None
-    found = tuple(NodeSelectorRequirement(key, "NotIn", tuple(values)) for key, values in unwanted.items() if values)
-    admits_wrong = any(all(map(odd.meets, (*present, *found))) for odd in told.wrong)
-    return None if admits_wrong or not all(_meets_any(odd, (found,)) for odd in right) else found
+    return tuple(NodeSelectorRequirement(key, "NotIn", tuple(values)) for key, values in unwanted.items() if values)
+
+
+def _tells_apart(
+    present: Sequence[NodeSelectorRequirement],
+    words: tuple[NodeSelectorRequirement, ...],
+    right: Sequence[OddNodes],
+    told: ToldByLabels,
+) -> bool:
+    """Whether all right odd nodes meet the words, and no wrong one that `present` allows does."""
+    admits_wrong = any(all(map(odd.meets, (*present, *words))) for odd in told.wrong)
+    return not admits_wrong and all(all(map(odd.meets, words)) for odd in right)
 
 
 def _meets_any(odd: OddNodes, alternatives: Alternatives) -> bool:

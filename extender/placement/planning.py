@@ -167,8 +167,8 @@ class Planner:
         if not written:
             return _NOTHING_REQUIRED
         if plan.misleads:
-            refusal, warnings = f"{refusal}; {_MISLEADING}", (*warnings, _MISLEADING)
-        restricts = bool(plan.selector) or any(plan.additions)
+            refusal, warnings = f"{refusal}; {MISLEADING}", (*warnings, MISLEADING)
+        restricts = bool(plan.selector) or any(plan.additions) or plan.misleads
         return _PlannedRequired(plan.selector, plan.additions, refusal if restricts else "", warnings)
 
     def _plan_spread(self, creation: Creation, document: JsonObject) -> tuple[TopologySpreadConstraint, ...]:
@@ -204,10 +204,11 @@ class _PlannedRequired(msgspec.Struct, frozen=True):
 
 _NOTHING_REQUIRED = _PlannedRequired()
 _PlanTerms = Callable[[NodeAffinity, Mapping[str, str], PlatformIntersection, ClusterNodes], Plan]
-_MISLEADING = (
+MISLEADING = (
     f"the labels {ARCHITECTURE} and {OPERATING_SYSTEM} of some nodes do not state their platform, and kube-scheduler "
     "goes by them"
 )
+"""What is said of a pod that no words keep on all nodes that run its images and off all others."""
 _NOTHING_IN_COMMON = "no platform is common to all images: {}"
 
 

@@ -68,7 +68,7 @@ class PlatformIntersections:
         common = common_platforms(known, self._compatibility)
         nodes = node_platforms(known, self._compatibility)
         levels = level_words([fact.platforms for fact in known], nodes, cluster, self._compatibility, self._level_label)
-        told = ToldByLabels(levels, *self._divide(known, cluster))
+        told = ToldByLabels(levels, *self._divide(known, cluster, are_torn=not nodes))
         nodes = frozenset(node for node in nodes if node not in levels or levels[node].values)
         return PlatformIntersection(
             common,
@@ -80,11 +80,16 @@ class PlatformIntersections:
             tuple(rule for rule, platforms in self._rules if known and platforms and self._all_run(known, platforms)),
         )
 
-    def _divide(self, known: Sequence[RunsOn], cluster: ClusterNodes) -> tuple[tuple[OddNodes, ...], ...]:
-        """The odd nodes on which all images run or which state nothing, as filter keeps these, and the others."""
+    def _divide(
+        self, known: Sequence[RunsOn], cluster: ClusterNodes, *, are_torn: bool
+    ) -> tuple[tuple[OddNodes, ...], ...]:
+        """The odd nodes on which all images run, and the others. Filter keeps those that state nothing.
+
+        `are_torn`: no node runs all images.
+        """
         right, wrong = list[OddNodes](), list[OddNodes]()
         for odd in sorted(cluster.odd, key=str):
-            is_wrong = odd.platform is not None and fit(known, odd.platform, self._compatibility) is Fit.NO
+            is_wrong = are_torn or (odd.platform and fit(known, odd.platform, self._compatibility) is Fit.NO)
             (wrong if is_wrong else right).append(odd)
         return tuple(right), tuple(wrong)
 
