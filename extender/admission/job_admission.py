@@ -62,9 +62,12 @@ def for_templates(admission: AdmissionPolicy) -> AdmissionPolicy:
     """The operator's settings as they hold for templates.
 
     No template gets a gate, which would hold each of its pods, or a scheduler's name. One with an image that is not
-    known is left as it is, and nothing is assumed: its pods are decided about when they are created.
+    known is left as it is, and nothing is assumed: its pods are decided about when they are created. They are told the
+    platforms of their images then, which the template's tags may have changed by that time.
     """
-    return msgspec.structs.replace(admission, gate=GatePolicy(may_assume=False), scheduler_name="")
+    return msgspec.structs.replace(
+        admission, gate=GatePolicy(may_assume=False), scheduler_name="", platforms_annotation=False
+    )
 
 
 class JobAdmission:

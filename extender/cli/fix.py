@@ -143,7 +143,7 @@ def _mode(settings: Config, chosen: AffinityMode | None) -> AffinityMode:
 
 def _fix_all(texts: Sequence[tuple[str, str]], settings: Config, mode: AffinityMode) -> list[_Fixed]:
     """Looks every image up once, then fixes each file. Raises ConfigError for a file that cannot be read or edited."""
-    admission = msgspec.structs.replace(admission_policy_of(settings), node_affinity=mode)
+    admission = msgspec.structs.replace(admission_policy_of(settings), node_affinity=mode, platforms_annotation=False)
     mutator = TemplateMutator(policy_of(settings), admission)
     streams = []
     for name, text in texts:

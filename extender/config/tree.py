@@ -153,6 +153,9 @@ class AdmissionConfig(Section, frozen=True):
     required affinity that no node satisfies, so that the pod waits with a reason, `pass` writes none, `deny` refuses
     the pod. `pend` needs required affinity; a pod that exists already waits under `deny` too."""
     gate: GateConfig = GateConfig()
+    platforms_annotation: bool = False
+    """Write into the annotation `platforms` of each pod what all its images have in common, for policies of other
+    engines. Off, since pods are patched for it that need nothing else."""
     scheduler_name: str = ""
     """Given to every pod received that has no schedulerName or `default-scheduler`; empty changes none."""
     canary_seconds: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] = 60.0

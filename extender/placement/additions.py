@@ -14,7 +14,7 @@ import msgspec
 
 from extender.kubernetes.core_v1 import PreferredSchedulingTerm, Toleration, TopologySpreadConstraint
 from extender.placement.affinity import NO_NODE, Alternatives
-from extender.placement.annotations import ADDED, REASON, SERVICE_KEYS
+from extender.placement.annotations import ADDED, PLATFORMS, REASON, SERVICE_KEYS
 from extender.placement.cluster_nodes import ARCHITECTURE, OPERATING_SYSTEM
 from extender.placement.patch import Json, JsonObject, look, pointer
 from extender.placement.spread import KEYS, WEIGHED
@@ -33,7 +33,7 @@ DEFAULT_SCHEDULER = "default-scheduler"
 _ANNOTATIONS = ("metadata", "annotations")
 ADDED_PATH = (*_ANNOTATIONS, ADDED)
 NOTE_PATHS = tuple((*_ANNOTATIONS, key) for key in SERVICE_KEYS if key != ADDED)
-"""The paths of the annotations that the service writes for people to read."""
+"""The paths of the annotations that the service writes for people and policies to read."""
 AFFINITY_PATH = ("spec", "affinity")
 TOLERATIONS_PATH = ("spec", "tolerations")
 SELECTOR_PATH = ("spec", "nodeSelector")
@@ -173,8 +173,8 @@ def add(
     )
 
 
-def annotate(document: JsonObject, additions: Additions, reason: str) -> Additions:
-    """Writes the record and, unless empty, the reason into `document`. Returns the record as written."""
+def annotate(document: JsonObject, additions: Additions, reason: str, platforms: str | None = None) -> Additions:
+    """Writes the record, the reason unless it is empty, and any platforms. Returns the record as written."""
     was = dict(additions.was)
     if document.get("metadata") is None:
         document["metadata"] = {}
@@ -182,6 +182,8 @@ def annotate(document: JsonObject, additions: Additions, reason: str) -> Additio
     additions = msgspec.structs.replace(additions, was=was)
     if reason:
         annotations[REASON] = reason
+    if platforms is not None:
+        annotations[PLATFORMS] = platforms
     annotations[ADDED] = write_record(additions)
     return additions
 

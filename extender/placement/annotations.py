@@ -22,6 +22,7 @@ PREFER_SHARE = f"{PREFIX}prefer-share"
 SPREAD = f"{PREFIX}spread"
 UNKNOWN = f"{PREFIX}unknown"
 REASON = f"{PREFIX}reason"
+PLATFORMS = f"{PREFIX}platforms"
 ADDED = f"{PREFIX}added"
 CANARY = f"{PREFIX}canary"
 
@@ -172,6 +173,13 @@ ANNOTATIONS = (
         writers=(Writer.SERVICE,),
         values="JSON",
         meaning="what was added to the pod, so that a later pass over changed images can take it back",
+    ),
+    Annotation(
+        key=PLATFORMS,
+        writers=(Writer.SERVICE,),
+        values="such as `linux/amd64,linux/arm64`",
+        meaning="with `admission.platforms_annotation`: the platforms that all images of the pod have in common, "
+        "sorted, for [policies](how-to/ask-from-a-policy.md); none while one image is not known",
     ),
     Annotation(
         key=CANARY,

@@ -197,10 +197,11 @@ class Mutator:
         """
         treatment = self._planner.treat(creation)
         planned = self._planner.plan(creation, document, treatment)
+        platforms = self._planner.annotated_platforms(creation)
         if planned.impossible:
             denied = self._admission.impossible is ImpossiblePods.DENY
             outcome = AdmissionOutcome.DENIED if denied else AdmissionOutcome.IMPOSSIBLE
-            return _Judgement(outcome, planned, planned.reason)
+            return _Judgement(outcome, planned, planned.reason, platforms=platforms)
         if treatment.held and (creation.may_hold or is_gated(document)):
             reason = held_text(treatment.held)
             return _Judgement(AdmissionOutcome.GATED, PlannedAdditions(), reason)
@@ -210,7 +211,7 @@ class Mutator:
             reason = "; ".join(filter(None, (passed_text(passed, why), planned.reason)))
             return _Judgement(AdmissionOutcome.UNRESOLVED, planned, reason, passed, assumed)
         outcome = AdmissionOutcome.ASSUMED if assumed else AdmissionOutcome.PATCHED
-        return _Judgement(outcome, planned, planned.reason, assumed=assumed)
+        return _Judgement(outcome, planned, planned.reason, assumed=assumed, platforms=platforms)
 
     def _add(self, document: JsonObject, verdict: "_Judgement") -> Additions:
         planned = verdict.planned
@@ -223,7 +224,9 @@ class Mutator:
             spread=planned.spread,
             scheduler_name=self._admission.scheduler_name,
         )
-        return annotate(document, added, verdict.reason) if verdict.reason or added != NOTHING else added
+        if not verdict.reason and verdict.platforms is None and added == NOTHING:
+            return added
+        return annotate(document, added, verdict.reason, verdict.platforms)
 
     def _answer(self, creation: Creation, patch: list[Operation], added: Additions, verdict: "_Judgement") -> Mutation:
         observed = creation.overrides.mode is Mode.OBSERVE
@@ -279,13 +282,14 @@ def _is_noted(before: JsonObject, after: JsonObject) -> bool:
 
 
 class _Judgement(msgspec.Struct, frozen=True):
-    """What becomes of a pod, what is added to it, and what its annotation says."""
+    """What becomes of a pod, what is added to it, and what its annotations say."""
 
     outcome: AdmissionOutcome
     planned: PlannedAdditions
     reason: str = ""
     unresolved: tuple[Unresolved, ...] = ()
     assumed: bool = False
+    platforms: str | None = None
 
 
 _WOULD = {AdmissionOutcome.GATED: "would-hold", AdmissionOutcome.DENIED: "would-deny"}

@@ -38,13 +38,17 @@ from extender.placement.tolerations import TolerationRule, is_covered
 
 
 class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's settings for pods that are being created; an empty `scheduler_name` changes no pod's."""
+    """The operator's settings for pods that are being created; an empty `scheduler_name` changes no pod's.
+
+    `platforms_annotation`: whether pods are told the platforms that their images have in common.
+    """
 
     tolerations: tuple[TolerationRule, ...] = ()
     node_affinity: AffinityMode = AffinityMode.NONE
     scheduler_name: str = ""
     gate: GatePolicy = GatePolicy()
     impossible: ImpossiblePods = ImpossiblePods.PEND
+    platforms_annotation: bool = False
 
     @property
     def reads_affinity(self) -> bool:
@@ -97,6 +101,17 @@ class Planner:
     def plan_stored(self, creation: Creation, document: JsonObject, treatment: Treatment) -> PlannedAdditions:
         """What a pod that a gate holds gets, which the API server allows: no term more than the pod has."""
         return self._plan(creation, document, treatment, _plan_stored)
+
+    def annotated_platforms(self, creation: Creation) -> str | None:
+        """The value of the annotation `platforms`; None where the pod gets none.
+
+        It gets none while an image is not known, or if none is known to need a platform. It is empty if the images have
+        no platform in common.
+        """
+        is_told = self._admission.platforms_annotation and creation.constrained and not creation.unresolved
+        if not is_told:
+            return None
+        return ",".join(map(str, sorted(self.intersect(creation.facts, creation.cluster).common)))
 
     def intersect(self, facts: Sequence[ImageFact], cluster: ClusterNodes) -> PlatformIntersection:
         """What the images with these facts have in common, in a cluster with these nodes."""

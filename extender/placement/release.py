@@ -21,7 +21,7 @@ from extender.placement.additions import (
     add,
     write_record,
 )
-from extender.placement.annotations import ADDED, REASON, Mode, Overrides
+from extender.placement.annotations import ADDED, PLATFORMS, REASON, Mode, Overrides
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.creation import Creation, read_creation
 from extender.placement.facts import ImageFact, PodImage, known_platforms, may_be_kept
@@ -135,7 +135,8 @@ class ReleasePlanner:
         reason = "; ".join(filter(None, (passed, planned.reason)))
         outcome = _outcome_of(treatment, planned)
         added = add(document, tolerations=planned.tolerations, required=planned.required, preferred=planned.preferred)
-        return _PlannedRelease(outcome, reason, (), _metadata(creation, added, reason), _spec(document, added))
+        metadata = _metadata(creation, added, reason, self._planner.annotated_platforms(creation))
+        return _PlannedRelease(outcome, reason, (), metadata, _spec(document, added))
 
 
 def _let_go_alone(pod: GatedPod) -> bytes:
@@ -150,12 +151,14 @@ def _outcome_of(treatment: Treatment, planned: PlannedAdditions) -> ReleaseOutco
     return ReleaseOutcome.ASSUMED if treatment.assumed else ReleaseOutcome.KNOWN
 
 
-def _metadata(creation: Creation, added: Additions, reason: str) -> bytes:
+def _metadata(creation: Creation, added: Additions, reason: str, platforms: str | None) -> bytes:
     """The annotations that say what was added and why; those of an earlier pass are replaced or taken off."""
     before = creation.document()
+    is_recorded = reason or platforms is not None or added != NOTHING
     annotations: JsonObject = {
         REASON: reason or None,
-        ADDED: write_record(msgspec.structs.replace(added, was={})) if reason or added != NOTHING else None,
+        PLATFORMS: platforms,
+        ADDED: write_record(msgspec.structs.replace(added, was={})) if is_recorded else None,
     }
     present = cast("JsonObject", look(before, ADDED_PATH[:-1]) or {})
     annotations = {key: value for key, value in annotations.items() if value is not None or key in present}

@@ -46,4 +46,5 @@ def admission_policy_of(config: Config) -> AdmissionPolicy:
         scheduler_name=admission.scheduler_name,
         gate=GatePolicy(unknown=admission.unknown, after=admission.gate.then),
         impossible=admission.impossible,
+        platforms_annotation=admission.platforms_annotation,
     )

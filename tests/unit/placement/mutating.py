@@ -57,6 +57,7 @@ def settings(
     unknown: str = "pass",
     impossible: str = "pend",
     after_gate: str = "pass",
+    platforms_annotation: bool = False,
 ) -> AdmissionPolicy:
     """Returns the operator's settings, by default two toleration rules and nothing else."""
     return AdmissionPolicy(
@@ -65,6 +66,7 @@ def settings(
         scheduler_name=scheduler_name,
         gate=GatePolicy(unknown=UnknownImages(unknown), after=AfterGate(after_gate)),
         impossible=ImpossiblePods(impossible),
+        platforms_annotation=platforms_annotation,
     )
 
 

@@ -34,7 +34,7 @@ from tests.unit.placement.mutating import (
     with_terms,
 )
 
-ALL = settings("both", "multiarch")
+ALL = settings("both", "multiarch", platforms_annotation=True)
 NEVER_PULLED = Unknown(Cause.NEVER_PULLED, "x")  # lets a pod through without a word
 LINUX = expression(OS, "linux")
 ZONE = expression("zone", "a")

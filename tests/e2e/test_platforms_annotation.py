@@ -1,0 +1,53 @@
+"""The policy of the how-to on a real API server: it reads from the pod what the webhook has written."""
+
+import asyncio
+
+import pytest
+import yaml
+
+from testbed.api_client import ApiError
+from testbed.objects import KubernetesObject, pod
+from testbed.shipped_files import Mode
+from tests.e2e.world import World
+from tests.unit.docs.pages import blocks, page
+
+pytestmark = pytest.mark.e2e
+
+PLATFORMS = "multiarch-extender.io/platforms"
+AT_WORK_SECONDS = 30.0
+
+
+async def refusal_of(world: World, wanted: KubernetesObject) -> str:
+    """Why the API server refuses to create the pod, in a dry run; empty if it does not."""
+    path = f"/api/v1/namespaces/{wanted['metadata']['namespace']}/pods?dryRun=All"
+    try:
+        await world.api.request("POST", path, wanted)
+    except ApiError as exc:
+        return str(exc)
+    return ""
+
+
+async def test_the_rule_of_the_how_to_reads_what_the_images_run_on(world: World) -> None:
+    """It refuses images that are built for amd64 alone, and neither others nor those that nobody knows."""
+    service = await world.start_service("admission.platforms_annotation=true", mode=Mode.WEBHOOK)
+    await world.register_webhook(service)
+    strict, free = await world.namespace(labels={"arm64": "required"}), await world.namespace()
+    rule = list(yaml.safe_load_all(list(blocks(page("how-to/ask-from-a-policy.md"), "yaml"))[1]))
+    images = world.images
+    for each in rule:
+        await world.api.apply(each)
+    try:
+        async with asyncio.timeout(AT_WORK_SECONDS):
+            while not (said := await refusal_of(world, pod("amd", images.amd, namespace=strict))):
+                await asyncio.sleep(0.2)
+        assert "an image does not run on linux/arm64; all run on: linux/amd64" in said
+        assert "all run on: no platform" in await refusal_of(world, pod("none", images.amd, images.arm, namespace=strict))
+        assert not await refusal_of(world, pod("amd", images.amd, namespace=free))
+        for name, image in (("multi", images.multi), ("unknown", images.unpushed())):
+            assert not await refusal_of(world, pod(name, image, namespace=strict))
+        await world.api.create(pod("multi", images.multi, images.arm, namespace=strict))
+        stored = await world.api.get("Pod", "multi", strict)
+        assert stored["metadata"]["annotations"][PLATFORMS] == "linux/arm64"
+    finally:
+        for each in reversed(rule):
+            await world.api.delete(each["kind"], each["metadata"]["name"], "", each["apiVersion"])
