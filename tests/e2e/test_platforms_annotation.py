@@ -41,7 +41,9 @@ async def test_the_rule_of_the_how_to_reads_what_the_images_run_on(world: World)
             while not (said := await refusal_of(world, pod("amd", images.amd, namespace=strict))):
                 await asyncio.sleep(0.2)
         assert "an image does not run on linux/arm64; all run on: linux/amd64" in said
-        assert "all run on: no platform" in await refusal_of(world, pod("none", images.amd, images.arm, namespace=strict))
+        assert "all run on: no platform" in await refusal_of(
+            world, pod("none", images.amd, images.arm, namespace=strict)
+        )
         assert not await refusal_of(world, pod("amd", images.amd, namespace=free))
         for name, image in (("multi", images.multi), ("unknown", images.unpushed())):
             assert not await refusal_of(world, pod(name, image, namespace=strict))

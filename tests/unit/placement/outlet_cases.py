@@ -41,10 +41,10 @@ from extender.placement.policy import Policy, is_exempt
 from extender.placement.release import ReleaseOutcome, ReleasePlanner
 from extender.placement.scheduling import Decision, filter_nodes
 from extender.placement.template_changes import TemplateMutator
-from extender.reports.audit import AuditInput, ImageEvidence, audit
+from extender.reports.audit_findings import AuditInput, ImageEvidence, audit
 from extender.reports.audit_report import FindingRule, RunAnswer
 from extender.reports.explanation import NodeAnswer, PodEvidence, Subject, explain, with_nodes
-from extender.reports.workloads import WorkloadCollector
+from extender.reports.workload_reports import WorkloadCollector
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import ARM_RULE, BOTH_RULE, REQUIRED, expression
 
