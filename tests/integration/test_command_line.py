@@ -247,6 +247,21 @@ async def test_serve_is_ready_and_stops_when_told() -> None:
         assert await asyncio.wait_for(served.process.wait(), 30) == 0
 
 
+async def test_file_of_registries_that_cannot_be_used_ends_serve() -> None:
+    """The process that asks registries opens it; the exit code and the words are as for any other file."""
+    options = [
+        "scheduler.listen=127.0.0.1:0",
+        "operations.listen=127.0.0.1:0",
+        "admission.listen=",
+        "cluster.mode=none",
+    ]
+    options += ["cache.url='memory:'", "log.level=error", "registry.ca_files=['/nonexistent.pem']"]
+    code, out, err = await run("serve", *(part for option in options for part in ("--set", option)))
+    assert (code, out) == (2, "")
+    assert "error: registry.ca_files: /nonexistent.pem holds no certificates" in err
+    assert "Traceback" not in err
+
+
 class GatedRegistry(EmbeddedRegistry):
     """A registry that answers nothing until `released` is set."""
 

@@ -9,7 +9,9 @@ from aiohttp import web
 
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.demo.images import build_index
+from extender.errors import NameUnresolved
 from extender.images.content import Answer, Cause, Content, Failure
+from extender.images.reference import parse_reference
 from extender.registry.image import RegistryImages
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
@@ -142,3 +144,15 @@ async def test_throttled_login_leaves_the_registry_to_others(
     clock.advance(60)
     registry.token_fault = None
     assert isinstance(await answer_of(resolver, two, TENANT), Content)
+
+
+async def test_name_server_that_hangs_blames_no_host(monkeypatch: pytest.MonkeyPatch, make_client: MakeClient) -> None:
+    """A lookup ends long before the C library does, which waits in a thread."""
+    monkeypatch.setattr("extender.registry.session._RESOLVE_SECONDS", 0.05)
+
+    async def hang(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", hang)
+    with pytest.raises(NameUnresolved):
+        await make_client().head_manifest(parse_reference("registry.example.com/team/app:1"), ANONYMOUS)
