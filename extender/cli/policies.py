@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from extender.cli.policy_files import (
+from extender.cli.policy_proof import Confirmation, confirm_policies, serves_mutating_policies
+from extender.cli.shipped_policies import (
     FIRST_VERSION,
     OWN_ACCOUNT,
     PoliciesImpossible,
@@ -17,7 +18,6 @@ from extender.cli.policy_files import (
     policy_files,
     to_yaml,
 )
-from extender.cli.policy_proof import Confirmation, confirm_policies, serves_mutating_policies
 from extender.cluster.client import open_cluster
 from extender.errors import ClusterError, ConfigError
 from extender.logs import configure_logs

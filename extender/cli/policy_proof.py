@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from extender.cli.policy_files import SCHEDULER_LABEL, Name, PolicyChoice, PolicyFile, SelectedNamespaces
+from extender.cli.shipped_policies import SCHEDULER_LABEL, Name, PolicyChoice, PolicyFile, SelectedNamespaces
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.dry_run import create_dry, restricted_pod
 from extender.kubernetes.meta_v1 import ApiResourceList

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from extender.admission.job_admission import QUEUE_LABEL
-from extender.cli.policy_files import (
+from extender.cli.shipped_policies import (
     OWN_ACCOUNT,
     SHIPPED_SCHEDULER,
     Name,
