@@ -36,6 +36,7 @@ from extender.images.platform import Platform
 from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.metrics import REGISTRY
+from extender.server.limits import SCHEDULER
 from extender.server.listener import open_listener
 from extender.service.cluster_view import NoCluster
 from extender.service.process import open_service
@@ -179,7 +180,7 @@ async def serve_application(_: argparse.Namespace) -> None:
 
 
 async def _listen(name: str, runner: web.BaseRunner) -> None:
-    listener = await open_listener(name, runner, "127.0.0.1", 0)
+    listener = await open_listener(name, runner, "127.0.0.1", 0, limits=SCHEDULER)
     gc.collect()
     gc.freeze()
     _say(url=f"http://{listener.address}")

@@ -138,7 +138,7 @@ async def test_many_slow_suspects_of_one_tenant_keep_no_other_waiting(client: Fe
     bad, good = await asyncio.gather(look(client, "fatal", "m"), look(client, "app", "shop", 1), return_exceptions=True)
     assert (type(bad), good) == (RegistryUnavailable, DIGEST)
     outcomes = await asyncio.gather(*slow, return_exceptions=True)
-    assert {type(each) for each in outcomes} == {RegistryUnavailable}
+    assert {type(each) for each in outcomes} <= {RegistryUnavailable, RegistryNotAsked}
 
 
 async def test_caller_waits_no_longer_than_it_said(client: FetcherClient) -> None:
