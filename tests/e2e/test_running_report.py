@@ -57,7 +57,7 @@ async def report_between_starts(world: World, images: RealImages, where: str) ->
 async def test_crashed_pods_are_found_and_blamed_on_their_image(
     world: World, node_programs: NodePrograms, real_images: RealImages
 ) -> None:
-    """A crash loop, a refused pull, a crash of an image that claims the platform, and pods that run; none that ended."""
+    """A crash loop, a refused pull, a crash of an image that claims the platform, and pods that run or have ended."""
     images, where = real_images, await world.namespace()
     placed = {
         "crash": ("arm64", images.amd, {}),
