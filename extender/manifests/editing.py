@@ -1,11 +1,12 @@
 """Applies a JSON Patch to the text of one YAML document and keeps the rest of the text.
 
-Most patches add keys to maps and items to lists in block style. They are written as new lines between the lines that
-are there, which stay as they are to the byte. What lies in flow style, behind an alias or in a merged map is edited by
-ruamel.yaml instead, which keeps comments, order, quotes and anchors, and may indent anew. Either result is read again
-and compared with what the patch must give. New texts are quoted where YAML 1.1, which kubectl reads, needs it.
+ruamel.yaml makes the edit. It keeps comments, order, quotes and anchors, and may indent anew. So the lines that the
+edit changes are put between those of the text, which stay as they are to the byte. Only if that gives another value,
+all is as ruamel.yaml writes it. JSON is read and written as such. The result is read again and compared with what the
+patch must give. New texts are quoted where YAML 1.1, which kubectl reads, needs it.
 """
 
+import contextlib
 import copy
 import difflib
 import io
@@ -18,7 +19,6 @@ from typing import Any, TypeAlias
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.scalarstring import SingleQuotedScalarString
 
 from extender.kubernetes.pod_templates import Path
@@ -28,11 +28,6 @@ from extender.placement.patch import Json, Operation
 
 _MOST_NODES = 1_000_000  # of one document: aliases of aliases could name more than memory holds
 _Loaded: TypeAlias = Any  # what ruamel.yaml makes of a document, or its plain value
-_NULLS = ("", "~", "null", "Null", "NULL")
-
-
-class Unspliceable(Exception):
-    """The edit needs more than new lines."""
 
 
 def read_document(text: str, line: int = 1) -> Json:
@@ -55,13 +50,11 @@ def edit_document(text: str, operations: Sequence[tuple[Path, Operation]]) -> st
     ops = [operation for _, operation in operations]
     for step, operation in zip(steps, ops, strict=True):
         expected = _apply(expected, step, operation)
-    for edit in (_edit_json, _splice, _round_trip):
-        try:
-            made = _with_line_ends_of(text, edit(text, steps, ops))
+    for edited in _edited(text, steps, ops):
+        made = _with_line_ends_of(text, edited)
+        with contextlib.suppress(ManifestError):
             if _same(read_document(made), expected):
                 return made
-        except (Unspliceable, ManifestError, YAMLError):
-            continue
     raise ManifestError("its YAML cannot be edited without a change of anything else")
 
 
@@ -159,14 +152,24 @@ def _with_line_ends_of(text: str, made: str) -> str:
     return "".join([*lines, after[-1]])
 
 
-def _edit_json(text: str, steps: Sequence[Path], operations: Sequence[Operation]) -> str:
-    """A document that is JSON, indented as it was."""
-    if not text.lstrip().startswith("{"):
-        raise Unspliceable
+def _edited(text: str, steps: Sequence[Path], operations: Sequence[Operation]) -> Iterator[str]:
+    """What the text may become: with its own lines where that can be, else as ruamel.yaml writes all of it."""
+    if text.lstrip().startswith("{"):
+        with contextlib.suppress(ValueError):
+            yield _edit_json(text, steps, operations)
+            return
+    bare = text.replace("\r\n", "\n")
     try:
-        document = json.loads(text)
-    except ValueError as exc:
-        raise Unspliceable from exc
+        after = _round_trip(bare, steps, operations)
+        yield _onto(bare, _round_trip(bare, (), ()), after)
+        yield after
+    except (ManifestError, YAMLError):
+        return
+
+
+def _edit_json(text: str, steps: Sequence[Path], operations: Sequence[Operation]) -> str:
+    """A document that is JSON, indented as it was. Raises ValueError if it is none."""
+    document = json.loads(text)
     for step, operation in zip(steps, operations, strict=True):
         document = _apply(document, step, operation)
     indent = re.search(r"\n([ \t]+)\S", text)
@@ -175,126 +178,48 @@ def _edit_json(text: str, steps: Sequence[Path], operations: Sequence[Operation]
     return made + text[len(text.rstrip()) :]
 
 
-# New lines between those that are there.
+def _onto(text: str, before: str, after: str) -> str:
+    """The text with the lines by which `after` differs from `before`, which is the text as ruamel.yaml writes it.
 
-
-def _splice(text: str, steps: Sequence[Path], operations: Sequence[Operation]) -> str:
-    for step, operation in zip(steps, operations, strict=True):
-        text = _splice_one(text, step, operation)
-    return text
-
-
-def _splice_one(text: str, steps: Path, operation: Operation) -> str:
-    root = _yaml().compose(text)
-    node = _find(root, steps[:-1])
-    lines = text.splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        lines[-1] += "\n"
-    if isinstance(node, MappingNode):
-        key = str(steps[-1])
-        old = next((pair for pair in node.value if pair[0].value == key), None)
-        if old is not None:
-            key_node, value = old
-            return _fill(lines, node, (key_node, value), operation)
-        return _add_below(lines, node, _dump({key: operation.value}, text), operation)
-    if isinstance(node, SequenceNode) and not node.value and operation.op == "add":
-        return _splice_one(text, steps[:-1], Operation("replace", operation.path, [operation.value]))
-    if isinstance(node, SequenceNode) and int(steps[-1]) == len(node.value):
-        return _add_below(lines, node, _dump([operation.value], text), operation)
-    raise Unspliceable
-
-
-def _find(root: Node, steps: Path) -> Node:
-    """The node at the path; refuses what an alias, an anchor or a merge may share."""
-    node = root
-    for step in steps:
-        if isinstance(node, MappingNode):
-            found: Node | None = next((value for key, value in node.value if key.value == step), None)
-        elif isinstance(node, SequenceNode):
-            found = node.value[int(step)]
-        else:
-            raise Unspliceable
-        if found is None or found.anchor:
-            raise Unspliceable
-        node = found
-    return node
-
-
-def _add_below(lines: list[str], node: CollectionNode, made: str, operation: Operation) -> str:
-    """Adds lines after the last of a map or list, and after comments that are indented as it is."""
-    if operation.op != "add" or node.flow_style or not node.value:
-        raise Unspliceable
-    first = node.value[0]
-    column = (first[0] if isinstance(first, tuple) else first).start_mark.column
-    if isinstance(node, SequenceNode):
-        column = node.start_mark.column
-    after = _last_line(node, lines) + 1
-    for index in range(after, len(lines)):
-        if not (bare := lines[index].strip()):
+    New lines are shifted as the line before them is, and come before comments that are indented less than they are.
+    """
+    own, plain, made = (part.removesuffix("\n").split("\n") for part in (text, before, after))
+    stands = _lines_behind(plain, own)
+    lines = stands[0]
+    for tag, start, end, new, new_end in difflib.SequenceMatcher(None, plain, made, autojunk=False).get_opcodes():
+        if tag == "equal":
+            lines += [line for each in stands[start + 1 : end + 1] for line in each]
             continue
-        if not bare.startswith("#") or len(lines[index]) - len(lines[index].lstrip()) < column:
-            break
-        after = index + 1
-    return "".join([*lines[:after], _indented(made, column), *lines[after:]])
+        shift = _indent(stands[start][0]) - _indent(plain[start - 1]) if start and stands[start] else 0
+        added = [" " * (_indent(line) + shift) + line.lstrip(" ") for line in made[new:new_end]]
+        at = len(lines)
+        while added and at and _is_about_less(lines[at - 1], _indent(added[0])):
+            at -= 1
+        lines[at:at] = added
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _fill(lines: list[str], node: MappingNode, pair: tuple[Node, Node], operation: Operation) -> str:
-    """Writes a value for a key that has null, `[]` or `{}` on its line."""
-    key, value = pair
-    line = lines[key.start_mark.line]
-    if isinstance(value, ScalarNode) and not value.value:  # its mark may be on a later line
-        empty, after = value.style is None, line[key.end_mark.column :].strip().removeprefix(":").strip()
-    else:
-        empty = value.value in _NULLS and value.style is None if isinstance(value, ScalarNode) else not value.value
-        empty = empty and value.end_mark.line == key.start_mark.line
-        after = line[value.end_mark.column :].strip()
-    if operation.op == "remove" or not empty or node.flow_style or value.anchor:
-        raise Unspliceable
-    if after and not after.startswith("#"):
-        raise Unspliceable
-    made = _dump({"key": operation.value}, "".join(lines)).removeprefix("key:")
-    if not made.startswith("\n"):
-        raise Unspliceable
-    column = key.start_mark.column
-    note = f"  {after}" if after else ""
-    below = _indented(made[1:], column)
-    before = line[: key.end_mark.column]
-    return "".join([*lines[: key.start_mark.line], f"{before}:{note}\n", below, *lines[key.start_mark.line + 1 :]])
+def _lines_behind(plain: Sequence[str], own: Sequence[str]) -> list[list[str]]:
+    """For each line of `plain` the lines of `own` that it stands for; before them those at the head of `own`."""
+    stands: list[list[str]] = [[] for _ in range(len(plain) + 1)]
+    bare_plain, bare_own = ([line.strip() for line in lines] for lines in (plain, own))
+    for tag, start, end, at, at_end in difflib.SequenceMatcher(
+        None, bare_plain, bare_own, autojunk=False
+    ).get_opcodes():
+        if tag == "equal":
+            for index in range(end - start):
+                stands[start + index + 1].append(own[at + index])
+        else:
+            stands[min(start + 1, end)] += own[at:at_end]
+    return stands
 
 
-def _last_line(node: Node, lines: Sequence[str]) -> int:
-    """The number of the last line, from 0, that a node's text is on."""
-    if isinstance(node, CollectionNode) and not node.flow_style and node.value:
-        last = node.value[-1]
-        if not isinstance(last, tuple):
-            return max(int(node.start_mark.line), _last_line(last, lines))
-        key, value = last
-        key_line: int = key.end_mark.line
-        aliased = value.start_mark.index < key.start_mark.index
-        return key_line if aliased else max(key_line, _last_line(value, lines))
-    line: int = node.end_mark.line
-    if node.end_mark.column == 0 and line > node.start_mark.line:
-        line -= 1
-    line = min(line, len(lines) - 1)
-    while line > node.start_mark.line and (not (bare := lines[line].strip()) or _is_outside(lines[line], bare, node)):
-        line -= 1
-    return line
+def _is_about_less(line: str, indent: int) -> bool:
+    return not line.strip() or (line.lstrip().startswith("#") and _indent(line) < indent)
 
 
-def _is_outside(line: str, bare: str, node: Node) -> bool:
-    """Whether a line after a block scalar is a comment and not part of it: it is indented less than the scalar."""
-    if not isinstance(node, ScalarNode) or node.style not in ("|", ">") or not bare.startswith("#"):
-        return False
-    return len(line) - len(line.lstrip()) <= 0
-
-
-def _dump(value: object, text: str) -> str:
-    made = io.StringIO()
-    _yaml(text).dump(_quoted(value), made)
-    lines = made.getvalue()
-    if isinstance(value, list) and lines.startswith("  -"):  # a list at the top is indented too
-        lines = "".join(line[2:] for line in lines.splitlines(keepends=True))
-    return lines
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
 
 
 def _quoted(value: object) -> object:
@@ -310,10 +235,6 @@ def _quoted_text(text: str) -> str:
     return SingleQuotedScalarString(text) if needs_quotes(text) else text
 
 
-def _indented(text: str, column: int) -> str:
-    return "".join(" " * column + line for line in text.splitlines(keepends=True))
-
-
 _LIST = re.compile(r"^( *)(?:- +)*[\w./\"'-]+:[ \t]*(?:#.*)?\n(?:\s*(?:#.*)?\n)*( *)- ", re.MULTILINE)
 
 
@@ -324,9 +245,6 @@ def _indents_lists(text: str) -> bool:
         return False
     before = found[0][: len(found[0]) - len(found[0].lstrip(" -"))]
     return len(found[2]) > len(before)
-
-
-# ruamel.yaml's round trip.
 
 
 def _round_trip(text: str, steps: Sequence[Path], operations: Sequence[Operation]) -> str:
@@ -352,7 +270,7 @@ def _collections(document: object) -> Iterator[CommentedMap | CommentedSeq]:
     while waiting:
         left -= 1
         if left < 0:
-            raise Unspliceable
+            raise ManifestError("its aliases make it too large")
         found = waiting.pop()
         if isinstance(found, CommentedMap):
             yield found

@@ -91,7 +91,7 @@ CASES = {
         spec:
           template:
             spec:
-              tolerations:  # none yet
+              tolerations:     # none yet
               - key: arch
                 operator: Equal
                 value: 'true'
