@@ -89,6 +89,15 @@ def test_the_program_says_its_version_and_nothing_of_the_checkout_is_in_it(plugi
     assert not {"matplotlib", "numpy", "pytest", "hypothesis", "PIL", "mypy"} & names
 
 
+def test_a_mistyped_setting_is_refused_with_its_meaning(plugin: Path) -> None:
+    """Though the program has no source to read it from."""
+    command = [os.fspath(plugin), "config", "--set", "scheduler.wait_seconds=soon"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=NO_PYTHON)
+    assert done.returncode == 2
+    assert "scheduler.wait_seconds: 'soon' is wrong" in done.stderr
+    assert "Longest time a filter call waits" in done.stderr
+
+
 async def test_images_are_inspected(plugin: Path, registry: EmbeddedRegistry) -> None:
     """The gate for pipelines: exit code 1 for an image that lacks a platform."""
     image = f"{registry.host}/team/old:1"

@@ -1,8 +1,10 @@
 """The commands as a user runs them: processes, exit codes, what goes to which stream."""
 
 import asyncio
+import compileall
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 import yaml
 from aiohttp import web
 
+import extender
 from extender.cli.main import commands
 from extender.demo.registry import EmbeddedRegistry
 from extender.demo.story import SCENES, arguments_of, fill_registry, pod_of
@@ -48,6 +51,25 @@ def plain(registry: EmbeddedRegistry) -> list[str]:
     """The option that reaches the registry."""
     host = registry.host
     return ["--set", f"registry.plain_http=['{host}']", "--set", f"registry.allow=['*', '{host}']"]
+
+
+@pytest.fixture
+def without_sources(tmp_path: Path) -> dict[str, str]:
+    """The environment of a process that finds the package compiled and none of its sources, as in the plugin."""
+    copy = tmp_path / "extender"
+    shutil.copytree(Path(extender.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    assert compileall.compile_dir(copy, legacy=True, quiet=2)
+    for source in copy.rglob("*.py"):
+        source.unlink()
+    return {"PYTHONPATH": os.fspath(tmp_path), "PYTHONSAFEPATH": "1"}
+
+
+async def test_a_mistyped_setting_is_refused_without_sources_too(without_sources: dict[str, str]) -> None:
+    """What a setting means is no text that is read from a source file: the plugin has none."""
+    code, out, err = await run("config", "--set", "scheduler.wait_seconds=soon", environment=without_sources)
+    assert (code, out) == (2, "")
+    assert "scheduler.wait_seconds: 'soon' is wrong" in err
+    assert "Longest time a filter call waits" in err
 
 
 async def test_demo_shows_what_is_true_and_ends_by_itself() -> None:
