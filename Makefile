@@ -54,7 +54,7 @@ test-all: setup ## The tests on every CPython from 3.11 on that this machine has
 	@$(BIN)/python -m testbed.pythons $(RELEASES)
 
 .PHONY: tables
-tables: setup ## Write the tables of the documentation that are made from code
+tables: setup ## Write the tables of the documentation that are made from code, or from traced calls (needs Linux)
 	@$(BIN)/python -m tests.unit.docs.tables
 
 .PHONY: manifests

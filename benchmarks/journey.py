@@ -1,8 +1,8 @@
 """Through how many files and functions of the package does a call go, in the service and in its fetcher?
 
-Warm and cold filter calls and warm reviews are traced in the real processes. Each is made several times, and what all
-of them cross is counted, without what else the service does meanwhile. A function counts once however often it is
-called; modules, lambdas and comprehensions do not count.
+Warm and cold filter calls, warm reviews and held pods that are let go are traced in the real processes. Each is made
+several times, and what all of them cross is counted, without what else the service does meanwhile. A function counts
+once however often it is called; modules, lambdas and comprehensions do not count.
 """
 
 import contextlib
@@ -10,7 +10,8 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -20,18 +21,21 @@ import msgspec
 from benchmarks import payloads
 from benchmarks.cores import cores
 from benchmarks.far_registry import far_registry
+from benchmarks.gated_cluster import HELD
 from benchmarks.loopback import ask_once
-from benchmarks.observed_process import observed_process
-from benchmarks.quiet_cluster import quiet_cluster
+from benchmarks.observed_process import ObservedProcess, observed_process
+from benchmarks.quiet_cluster import QuietCluster, quiet_cluster
 from benchmarks.report import Report, Table, this_machine
 
 QUESTION = "Through how many files and functions of the package does a call go?"
 TIMES, NODES, DELAY_SECONDS = 5, 100, 0.005
-WARM, COLD, REVIEW = "warm filter", "cold filter", "warm review"
-_SERVICE, _FETCHER = "service", "fetcher"
-# Python imports it before the program, in each process that finds it on its path. It writes down each call.
+WARM, COLD, REVIEW, RELEASE = "warm filter", "cold filter", "warm review", "held pod let go"
+SERVICE, FETCHER = "service", "fetcher"
+_PAUSE_SECONDS = 0.05  # before a call, in which what the one before it left to do comes to its end
+# Python imports it before the program, in each process that finds it on its path. It writes down the calls of
+# the thread that the event loop runs in; the fetcher watches its size in another, all the time.
 _TRACER = """
-import os, sys, threading, time
+import os, sys, time
 def trace(frame, event, _):
     code = frame.f_code
     if event == "call" and "/extender/" in code.co_filename and not code.co_name.startswith("<"):
@@ -41,13 +45,12 @@ if {"extender", "extender.fetcher"} & set(sys.orig_argv):
     who = "fetcher" if "extender.fetcher" in sys.orig_argv else "service"
     path = os.path.join(os.path.dirname(__file__), f"{who}.{os.getpid()}")
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    threading.setprofile(trace)
     sys.setprofile(trace)
 """
 
 
 class Function(NamedTuple):
-    """A function of the package, and the process that it ran in."""
+    """A function of the package, and the process that it ran in: `SERVICE` or `FETCHER`."""
 
     process: str
     file: str
@@ -63,36 +66,8 @@ class Traced(NamedTuple):
 
 def run(*, fewer: int = 1) -> Report:
     """Returns the report. It takes some seconds."""
-    core, times = cores(), max(TIMES // fewer, 2)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        quiet_cluster(core=core.load, nodes=NODES) as cluster,
-        far_registry(core=core.load, delay_seconds=DELAY_SECONDS) as registry,
-    ):
-        (Path(folder) / "sitecustomize.py").write_text(_TRACER)
-        settings = {
-            "cluster.kubeconfig": cluster.kubeconfig,
-            "cache.url": "'memory:'",
-            "registry.plain_http": msgspec.json.encode(registry.hosts).decode(),
-            "registry.allow": msgspec.json.encode(registry.hosts).decode(),
-            "scheduler.wait_seconds": 10,
-        }
-        with (
-            patch.dict(os.environ, {"PYTHONPATH": folder}),
-            observed_process(core=core.server, settings=settings) as service,
-        ):
-            filtering = f"http://{service.addresses['scheduler']}/scheduler/filter"
-            reviewing = f"http://{service.addresses['admission']}/admission/pods"
-            images = [f"{host}/team/app:1" for host in registry.hosts[: times + 1]]
-            filters = [payloads.by_names((image,), NODES) for image in images]
-            # The first of each is not counted: it fills tables. Each image is at a host of its own.
-            calls = {
-                COLD: [_traced(filtering, body) for body in filters][1:],
-                WARM: [_traced(filtering, body) for body in filters][1:],
-                REVIEW: [_traced(reviewing, payloads.review((image,))) for image in images][1:],
-            }
-        log = list(_read_log(Path(folder)))
-    crossed = {name: _crossed(log, calls[name]) for name in (WARM, COLD, REVIEW)}
+    times = max(TIMES // fewer, 2)
+    crossed = crossed_functions(times)
     files = sorted(Counter((each.process, each.file) for each in crossed[COLD]).items())
     return Report(
         name="journey",
@@ -114,7 +89,48 @@ def run(*, fewer: int = 1) -> Report:
     )
 
 
+def crossed_functions(times: int = TIMES) -> Mapping[str, Sequence[Function]]:
+    """Returns what each call of a journey crosses, in the order in which it is first called; `times` calls are made."""
+    core = cores()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        quiet_cluster(core=core.load, nodes=NODES) as cluster,
+        quiet_cluster(core=core.load, nodes=NODES, program="benchmarks.gated_cluster") as gated,
+        far_registry(core=core.load, delay_seconds=DELAY_SECONDS) as registry,
+    ):
+        (Path(folder) / "sitecustomize.py").write_text(_TRACER)
+        settings = {
+            "cache.url": "'memory:'",
+            "registry.plain_http": msgspec.json.encode(registry.hosts).decode(),
+            "registry.allow": msgspec.json.encode(registry.hosts).decode(),
+            "scheduler.wait_seconds": 10,
+        }
+        # The first of each is not counted: it fills tables. Each image is at a host of its own.
+        images = [f"{host}/team/app:1" for host in registry.hosts[: times + 1]]
+        with patch.dict(os.environ, {"PYTHONPATH": folder}):
+            with _service(settings, cluster) as service:
+                filtering = f"http://{service.addresses['scheduler']}/scheduler/filter"
+                reviewing = f"http://{service.addresses['admission']}/admission/pods"
+                filters = [payloads.by_names((image,), NODES) for image in images]
+                calls = {
+                    COLD: [_traced(filtering, body) for body in filters][1:],
+                    WARM: [_traced(filtering, body) for body in filters][1:],
+                    REVIEW: [_traced(reviewing, payloads.review((image,))) for image in images][1:],
+                }
+            gating = {"admission.unknown": "gate", "admission.node_affinity": "required"}
+            with _service(settings | gating, gated):
+                pods = [payloads.held_pod(image, f"{number:08}") for number, image in enumerate(images)]
+                calls[RELEASE] = [_traced(f"{gated.url}{HELD}", pod) for pod in pods][1:]
+        log = sorted(_read_log(Path(folder)))
+    return {name: _crossed(log, calls[name]) for name in (WARM, COLD, REVIEW, RELEASE)}
+
+
+def _service(settings: Mapping[str, object], cluster: QuietCluster) -> AbstractContextManager[ObservedProcess]:
+    return observed_process(core=cores().server, settings={"cluster.kubeconfig": cluster.kubeconfig, **settings})
+
+
 def _traced(url: str, body: bytes) -> Traced:
+    time.sleep(_PAUSE_SECONDS)
     began = time.monotonic()
     ask_once(url, body)
     return Traced(began, time.monotonic())
@@ -122,19 +138,20 @@ def _traced(url: str, body: bytes) -> Traced:
 
 def _read_log(folder: Path) -> Iterator[tuple[float, Function]]:
     """Yields the calls of all processes, each with its time on the machine's monotonic clock."""
-    for path in (*folder.glob(f"{_SERVICE}.*"), *folder.glob(f"{_FETCHER}.*")):
+    for path in (*folder.glob(f"{SERVICE}.*"), *folder.glob(f"{FETCHER}.*")):
         for line in path.read_text().splitlines():
             with contextlib.suppress(ValueError):  # the last line, of a process that was killed
                 at, file, name = line.split("\t")
                 yield float(at), Function(path.stem, file, name)
 
 
-def _crossed(log: Sequence[tuple[float, Function]], calls: Sequence[Traced]) -> set[Function]:
-    """Returns the functions that ran in every one of these calls."""
-    return set.intersection(*({each for at, each in log if call.began <= at <= call.ended} for call in calls))
+def _crossed(log: Sequence[tuple[float, Function]], calls: Sequence[Traced]) -> list[Function]:
+    """Returns the functions that ran in every one of these calls, in the order of the last one."""
+    each_call = [dict.fromkeys(each for at, each in log if call.began <= at <= call.ended) for call in calls]
+    return [each for each in each_call[-1] if all(each in crossed for crossed in each_call)]
 
 
-def _row(name: str, functions: set[Function]) -> list[str | int]:
-    there = [each for each in functions if each.process == _FETCHER]
+def _row(name: str, functions: Sequence[Function]) -> list[str | int]:
+    there = [each for each in functions if each.process == FETCHER]
     files, files_there = ({each.file for each in some} for some in (functions, there))
     return [name, len(files), len({each[1:] for each in functions}), len(files_there), len(there)]

@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 
+from extender.placement.gate import GATE, GATED_LABEL
+
 REGISTRY = "registry.example.com"
 ARCHITECTURES = ("amd64", "arm64")
 FIRST = "00000001"
@@ -160,6 +162,14 @@ def by_nodes(images: tuple[str, ...], nodes: int) -> bytes:
     """Returns ExtenderArgs with whole nodes (`nodeCacheCapable: false`)."""
     items = [node(index) for index in range(nodes)]
     return msgspec.json.encode({"Pod": pod(images), "Nodes": {"metadata": {}, "items": items}, "NodeNames": None})
+
+
+def held_pod(image: str, serial: str) -> bytes:
+    """Returns a pod of that image as an API server stores it while our gate holds it."""
+    held = pod((image,), serial=serial)
+    held["metadata"]["labels"][GATED_LABEL] = "true"
+    held["spec"]["schedulingGates"] = [{"name": GATE}]
+    return msgspec.json.encode(held)
 
 
 def review(

@@ -34,18 +34,20 @@ _BOOKMARK = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1"}}}\
 
 
 class QuietCluster(msgspec.Struct, frozen=True):
-    """A running API server, and a kubeconfig file for it."""
+    """A running API server at `url`, and a kubeconfig file for it."""
 
+    url: str
     kubeconfig: Path
 
 
 @contextlib.contextmanager
-def quiet_cluster(*, core: int, nodes: int) -> Iterator[QuietCluster]:
-    """Runs a cluster of so many nodes, in a process of its own on that core."""
-    with child("benchmarks.quiet_cluster", core, nodes) as process, tempfile.TemporaryDirectory() as scratch:
+def quiet_cluster(*, core: int, nodes: int, program: str = "benchmarks.quiet_cluster") -> Iterator[QuietCluster]:
+    """Runs a cluster of so many nodes, in a process of its own on that core. `program` is the module that it runs."""
+    with child(program, core, nodes) as process, tempfile.TemporaryDirectory() as scratch:
+        url = msgspec.json.decode(process.said, type=str)
         kubeconfig = Path(scratch) / "kubeconfig"
-        kubeconfig.write_text(_KUBECONFIG.format(url=msgspec.json.decode(process.said, type=str)))
-        yield QuietCluster(kubeconfig)
+        kubeconfig.write_text(_KUBECONFIG.format(url=url))
+        yield QuietCluster(url, kubeconfig)
 
 
 class Collections:
@@ -79,8 +81,8 @@ class Collections:
         return response
 
 
-async def _serve(nodes: int) -> None:
-    collections = Collections(nodes)
+async def serve(collections: Collections) -> None:
+    """Answers on a free port, whose URL it prints as JSON, until standard input is closed."""
     runner = web.ServerRunner(web.Server(collections.answer, access_log=None), shutdown_timeout=1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -92,4 +94,4 @@ async def _serve(nodes: int) -> None:
 
 if __name__ == "__main__":
     os.sched_setaffinity(0, {int(sys.argv[1])})
-    uvloop.run(_serve(int(sys.argv[2])))
+    uvloop.run(serve(Collections(int(sys.argv[2]))))

@@ -1,15 +1,17 @@
 """Writes the tables of the documentation that are made from code: `python -m tests.unit.docs.tables`.
 
-A table stands between two comments of its page, `<!-- NAME -->` and `<!-- NAME end -->`. `test_tables` compares them.
+A table stands between two comments of its page, `<!-- NAME -->` and `<!-- NAME end -->`. `test_tables` compares them
+with the code, and `tests.integration.test_journey` the files on a journey with what the service does when it is traced.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import yaml
 
 import extender.cli.serve
 import extender.store.redis  # noqa: F401 -- imported late, where it is named
+from benchmarks.journey import COLD, FETCHER, RELEASE, REVIEW, SERVICE, WARM, Function, crossed_functions
 from extender.cli.config import settings_table
 from extender.metrics import REGISTRY
 from extender.placement.annotations import ANNOTATIONS, Writer
@@ -85,6 +87,28 @@ def support_table() -> str:
     return "\n".join(["| what | versions |", "|---|---|", *(f"| {what} | {each} |" for what, each in rows.items()), ""])
 
 
+def journey_table(functions: Sequence[Function]) -> str:
+    """The files that have these functions as Markdown, by process and room, in the order of the functions."""
+    files = {process: [each.file for each in functions if each.process == process] for process in (SERVICE, FETCHER)}
+    rows = [
+        f"| `{room}`{' in the fetcher' * (process == FETCHER)} | {', '.join(f'`{name}`' for name in names)} |"
+        for process, crossed in files.items()
+        for room, names in _by_room(dict.fromkeys(crossed)).items()
+    ]
+    number, there = len({each.file for each in functions}), len(set(files[FETCHER]))
+    counted = f"{number} files, {there} of them in the fetcher:" if there else f"{number} files:"
+    head = ["| room | files |", "|---|---|"]
+    return "\n".join(["", counted, "", *head, *rows, "", ""])
+
+
+def _by_room(files: Iterable[str]) -> Mapping[str, Sequence[str]]:
+    rooms: dict[str, list[str]] = {}
+    for file in files:
+        room, _, name = f"extender/{file}".rpartition("/")
+        rooms.setdefault(f"{room}/", []).append(name)
+    return rooms
+
+
 def _versions(*modules: GoModule) -> str:
     return ", ".join(module.version.removeprefix("v") for module in modules)
 
@@ -99,6 +123,9 @@ TABLES: Mapping[tuple[str, str], Callable[[], str]] = {
 }
 """What makes the table of a page, by the page and the name in its comments."""
 
+JOURNEYS = ("architecture.md", (WARM, COLD, REVIEW, RELEASE))
+"""The page with a table of files for each of these journeys."""
+
 
 def split_at_table(text: str, name: str) -> tuple[str, str, str]:
     """The page's text before the table with the comment, the table, and the rest with the comment."""
@@ -110,9 +137,17 @@ def split_at_table(text: str, name: str) -> tuple[str, str, str]:
 def main() -> None:
     """Writes every table into its page."""
     for (page, name), table in TABLES.items():
-        path = DOCS / page
-        before, _, after = split_at_table(path.read_text(), name)
-        path.write_text(f"{before}{table()}{after}")
+        _write(page, name, table())
+    page, names = JOURNEYS
+    crossed = crossed_functions()
+    for name in names:
+        _write(page, name, journey_table(crossed[name]))
+
+
+def _write(page: str, name: str, table: str) -> None:
+    path = DOCS / page
+    before, _, after = split_at_table(path.read_text(), name)
+    path.write_text(f"{before}{table}{after}")
 
 
 if __name__ == "__main__":
