@@ -54,6 +54,10 @@ class ImageReference(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
         """The reference to `digest` in the same repository, without a tag."""
         return ImageReference(self.domain, self.path, "", digest)
 
+    def pinned_to(self, digest: str) -> "ImageReference":
+        """The reference to `digest` as whoever has the tag has it; without a tag as `with_digest`."""
+        return ImageReference(self.domain, self.path, self.tag, digest)
+
     def __str__(self) -> str:
         """The canonical text, `domain/path[:tag][@digest]`; parsing it gives an equal reference."""
         return self.repository + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")

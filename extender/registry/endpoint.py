@@ -1,19 +1,23 @@
-"""The endpoints of a registry's API, on the registry itself or on a mirror, and the settings for requests to them.
+"""The endpoints that nodes ask for an image, on its registry or on mirrors, and the settings for requests to them.
 
-Sends no requests and reads no files.
+This is all that lookups know of mirrors. The readers of the runtimes' files make endpoints from them. Sends no requests
+and reads no files.
 """
 
 import ssl
 from collections.abc import Collection, Mapping
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 from yarl import URL
 
 from extender.errors import RegistryUnavailable
+from extender.images.reference import ImageReference
 
 Capability = Literal["resolve", "pull"]
 CAPABILITIES: frozenset[Capability] = frozenset({"resolve", "pull"})
+CredentialScope = Literal["image", "operator", "both"]
+"""Whose credentials an endpoint may receive: those found for the image, the operator's for that endpoint, or both."""
 _HOSTS = {"docker.io": "registry-1.docker.io"}
 
 
@@ -37,32 +41,54 @@ SYSTEM_TRUST = Trust()
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One endpoint for the images of a registry. `capabilities`: may resolve tags, serve digests, or both."""
+    """One endpoint for one image. `capabilities`: may resolve tags, serve digests, or both."""
 
     name: str
     """The name in messages, metrics and logs."""
     root: URL
     """The root of the API, with `/v2` if it has that, and without a slash at the end."""
+    repository: str
+    """The path of the image's repository below the root."""
+    mirror_of: str = ""
+    """The registry that it mirrors; empty if it is the registry itself."""
     namespace: str = ""
-    """The registry that it mirrors; empty if it is the registry itself, which may receive the image's credentials."""
+    """The value of the parameter `ns`, by which containerd names the registry to its mirrors; empty: none is sent."""
+    credentials: CredentialScope = "image"
+    not_asked: str = ""
+    """Why it is not asked; empty if it is."""
+    plain_root: URL | None = None
+    """The root over plain HTTP that is asked if no connection to `root` comes about; None: there is none."""
     capabilities: frozenset[Capability] = CAPABILITIES
     headers: tuple[tuple[str, str], ...] = ()
     trust: Trust = SYSTEM_TRUST
     connect_seconds: float | None = None
 
-    def url_of(self, path: str, what: str, query: Mapping[str, str] | None = None) -> URL:
-        """Returns the URL of `what` (`manifests/…`, `blobs/…`, `tags/list`) in the repository `path`.
-
-        For a mirror, the parameter `ns` names the registry.
-        """
-        url = self.root.joinpath(f"{path}/{what}", encoded=True)
+    def url_of(self, what: str, query: Mapping[str, str] | None = None) -> URL:
+        """Returns the URL of `what` (`manifests/…`, `blobs/…`, `tags/list`) in the repository."""
+        url = self.root.joinpath(f"{self.repository}/{what}", encoded=True)
         parameters = {**(query or {}), **({"ns": self.namespace} if self.namespace else {})}
         return url.with_query(parameters) if parameters else url
 
-    def repository_of(self, path: str) -> str:
-        """Returns the endpoint's own name of the repository `path`: a root such as `/v2/hub-proxy` adds a prefix."""
+    @property
+    def own_repository(self) -> str:
+        """The host's own name of the repository: a root such as `/v2/hub-proxy` adds a prefix."""
         _, _, prefix = f"{self.root.raw_path}/".partition("/v2/")
-        return prefix + path
+        return prefix + self.repository
+
+
+class EndpointSource(Protocol):
+    """What knows where nodes ask for images."""
+
+    def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
+        """Returns the endpoints for an image, in the order in which nodes ask them.
+
+        A reference with a tag and a digest means that digest as the tag's endpoints have it. `plain_http` has the
+        registries that are contacted without TLS unless a file says otherwise.
+
+        Raises:
+            RegistryUnavailable: the image's registry is not an address.
+        """
+        ...
 
 
 def upstream_root(domain: str, plain_http: Collection[str] = ()) -> URL:
@@ -82,6 +108,7 @@ def upstream_root(domain: str, plain_http: Collection[str] = ()) -> URL:
     return root
 
 
-def upstream_of(domain: str, plain_http: Collection[str] = ()) -> Endpoint:
-    """Returns the registry's own endpoint, with default settings. Raises RegistryUnavailable as `upstream_root`."""
-    return Endpoint(name=domain, root=upstream_root(domain, plain_http))
+def upstream_of(reference: ImageReference, plain_http: Collection[str] = ()) -> Endpoint:
+    """Returns the endpoint of the image's own registry, with default settings. Raises as `upstream_root`."""
+    root = upstream_root(reference.domain, plain_http)
+    return Endpoint(name=reference.domain, root=root, repository=reference.path)

@@ -95,7 +95,7 @@ class EndpointBreakers:
         seconds = self._seconds(failures, stated)
         now = self._clock()
         self._rows.put(key, _Breaker(failures, now, now + seconds))
-        log.info("mirror.rested", registry=str(endpoint.root), of=endpoint.namespace, seconds=round(seconds, 1),
+        log.info("mirror.rested", registry=str(endpoint.root), of=endpoint.mirror_of, seconds=round(seconds, 1),
                  why=str(error))  # fmt: skip
 
     def release(self, endpoint: Endpoint, credential_id: CredentialId, began_at: float) -> None:
@@ -120,4 +120,4 @@ class EndpointBreakers:
 def _keys(endpoint: Endpoint, credential_id: CredentialId) -> tuple[Key, Key]:
     """Returns the keys of the endpoint's breaker and of its credential's."""
     root = str(endpoint.root)
-    return (root, endpoint.namespace, None), (root, endpoint.namespace, credential_id)
+    return (root, endpoint.mirror_of, None), (root, endpoint.mirror_of, credential_id)

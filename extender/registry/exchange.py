@@ -37,22 +37,21 @@ class Exchange:
         self,
         method: str,
         endpoint: Endpoint,
-        path: str,
         what: str,
         credential: Credential,
         query: Mapping[str, str] | None = None,
     ) -> Response:
-        """Returns the response about `what` in the repository `path`, after redirects.
+        """Returns the response about `what` in the endpoint's repository, after redirects.
 
         Raises:
             RegistryError: there is no response, or no token can be obtained.
         """
 
         async def send_to(hop: URL) -> Response:
-            return await self._send(method, hop, endpoint, endpoint.repository_of(path), credential)
+            return await self._send(method, hop, endpoint, endpoint.own_repository, credential)
 
         async with deadline(endpoint.name, self._timeout_seconds):
-            return await follow(endpoint.url_of(path, what, query), send_to)
+            return await follow(endpoint.url_of(what, query), send_to)
 
     async def _send(
         self, method: str, url: URL, endpoint: Endpoint, repository: str, credential: Credential

@@ -19,6 +19,7 @@ from yarl import URL
 
 from extender.durations import parse_seconds
 from extender.errors import ConfigError
+from extender.images.reference import ImageReference
 from extender.registry.endpoint import CAPABILITIES, Capability, Endpoint, Trust, upstream_root
 
 SETTING = "registry.hosts_directory"
@@ -57,14 +58,19 @@ class MirrorHost(NamedTuple):
     elsewhere: ssl.SSLContext | bool = True
     connect_seconds: float | None = None
 
-    def endpoint(self, domain: str, plain_http: Collection[str]) -> Endpoint:
+    def endpoint(self, reference: ImageReference, plain_http: Collection[str]) -> Endpoint:
+        """Returns the endpoint for an image. containerd sends a pod's credentials to mirrors as well."""
+        domain = reference.domain
         upstream = upstream_root(domain, plain_http)
         root = self.root or upstream
         is_upstream = root.origin() == upstream.with_scheme(root.scheme).origin()
         return Endpoint(
             name=domain if is_upstream else (root.host_port_subcomponent or ""),
             root=root,
+            repository=reference.path,
+            mirror_of="" if is_upstream else domain,
             namespace="" if is_upstream else domain,
+            credentials="image" if is_upstream else "both",
             capabilities=self.capabilities,
             headers=self.headers,
             trust=Trust(root.origin(), self.own, self.elsewhere),

@@ -185,7 +185,7 @@ class _Survey:
                 self._seen.add(child.digest)
                 self._spend()
                 manifest = await self._client.fetch_manifest(
-                    self._reference.with_digest(child.digest), self._credential, self._tenant
+                    self._reference.pinned_to(child.digest), self._credential, self._tenant
                 )
                 await self.read(manifest, depth + 1)
 

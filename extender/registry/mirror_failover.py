@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeGuard, TypeVar
 
+import msgspec
+
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import (
     AddressRefused,
@@ -20,6 +22,7 @@ from extender.errors import (
     RegistryRefusedImage,
     RegistryThrottled,
     RegistryUnavailable,
+    RegistryUnreachable,
 )
 from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
@@ -43,14 +46,14 @@ class MirrorFailover:
 
     def __init__(
         self,
-        endpoints_for: Callable[[str], Sequence[Endpoint]],
+        endpoints_for: Callable[[ImageReference], Sequence[Endpoint]],
         *,
         mirror_credentials: MirrorCredentials,
         guard: AddressGuard | None,
         breakers: EndpointBreakers,
         clock: Callable[[], float],
     ) -> None:
-        """`endpoints_for` returns a domain's endpoints in order.
+        """`endpoints_for` returns an image's endpoints in order.
 
         `mirror_credentials`, `guard` and `clock` are those of `RegistryClient`.
         """
@@ -72,8 +75,9 @@ class MirrorFailover:
         Raises:
             RegistryError, InvalidManifest: from `ask` or the guard.
         """
-        endpoints = [each for each in self._endpoints_for(reference.domain) if capability in each.capabilities]
-        if len(endpoints) == 1:
+        endpoints = [each for each in self._endpoints_for(reference) if capability in each.capabilities]
+        ask = self._falling_back(ask)
+        if len(endpoints) == 1 and not endpoints[0].mirror_of:
             return await self._visit(endpoints[0], reference, credential, ask)
         failures: list[Failure] = []
         for endpoint in endpoints:
@@ -87,6 +91,8 @@ class MirrorFailover:
 
     async def _visit(self, endpoint: Endpoint, reference: ImageReference, credential: Credential, ask: Ask[T]) -> T:
         """Returns the endpoint's result for the first credential that it does not deny."""
+        if endpoint.not_asked:
+            raise AddressRefused(f"{endpoint.name} is not asked: {endpoint.not_asked}")
         if self._guard:
             self._guard.check_registry(endpoint.root)
         credentials = await self._credentials_for(endpoint, reference, credential)
@@ -94,6 +100,21 @@ class MirrorFailover:
             with contextlib.suppress(RegistryDenied):
                 return await ask(endpoint, shown)
         return await ask(endpoint, credentials[-1])
+
+    def _falling_back(self, ask: Ask[T]) -> Ask[T]:
+        """Returns `ask` with a second attempt over plain HTTP where the endpoint has that."""
+
+        async def ask_either(endpoint: Endpoint, shown: Credential) -> T:
+            try:
+                return await ask(endpoint, shown)
+            except RegistryUnreachable:
+                if endpoint.plain_root is None:
+                    raise
+            if self._guard:
+                self._guard.check_registry(endpoint.plain_root)
+            return await ask(msgspec.structs.replace(endpoint, root=endpoint.plain_root, plain_root=None), shown)
+
+        return ask_either
 
     def _recording(self, ask: Ask[T], *, in_any_case: bool) -> Ask[T]:
         """Returns `ask` with its outcome recorded in the endpoint's breaker, which may refuse unless `in_any_case`."""
@@ -121,11 +142,13 @@ class MirrorFailover:
     async def _credentials_for(
         self, endpoint: Endpoint, reference: ImageReference, credential: Credential
     ) -> tuple[Credential, ...]:
-        """Returns the image's credential for its own registry, or the operator's credentials for a mirror."""
-        if not endpoint.namespace:
+        """Returns the credentials that the endpoint may receive, in the order to show them."""
+        if endpoint.credentials == "image":
             return (credential,)
-        there = ImageReference(endpoint.name, endpoint.repository_of(reference.path), reference.tag, reference.digest)
-        return await self._mirror_credentials(there) or (ANONYMOUS,)
+        there = ImageReference(endpoint.name, endpoint.own_repository, reference.tag, reference.digest)
+        operators = await self._mirror_credentials(there)
+        images = (credential,) if endpoint.credentials == "both" and credential not in operators else ()
+        return (*images, *operators) or (ANONYMOUS,)
 
     def _record(self, endpoint: Endpoint, shown: Credential, began_at: float, failure: Failure) -> None:
         if _has_answered(failure):
@@ -174,5 +197,5 @@ def _counts(failure: Failure) -> TypeGuard[RegistryThrottled | RegistryUnavailab
 
 
 def _tally(endpoint: Endpoint, outcome: str) -> None:
-    if endpoint.namespace:
+    if endpoint.mirror_of:
         MIRRORS[outcome].inc()

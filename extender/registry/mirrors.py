@@ -11,6 +11,7 @@ from typing import NamedTuple
 import structlog
 
 from extender.errors import ConfigError
+from extender.images.reference import ImageReference
 from extender.registry.endpoint import Endpoint
 from extender.registry.hosts_toml import SETTING, HostsReader, MirrorHost, Stamp, stamp_of
 from extender.registry_figures import MIRROR_RELOADS
@@ -46,17 +47,11 @@ class HostsDirectory:
             refused=self._report_refused,
         )
 
-    def endpoints_for(self, domain: str, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
-        """Returns the endpoints for images of `domain` (`host[:port]`), in order: mirrors, then the file's `server`.
-
-        `plain_http` has the registries that are contacted without TLS unless a file says otherwise.
-
-        Raises:
-            RegistryUnavailable: the domain is not an address.
-        """
+    def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
+        """As `EndpointSource`: mirrors in the order of the file, then the file's `server`."""
         known = self.files.value.hosts
-        hosts = next((known[name] for name in _names_of(domain) if name in known), _UPSTREAM_ONLY)
-        return tuple(host.endpoint(domain, plain_http) for host in hosts)
+        hosts = next((known[name] for name in _names_of(reference.domain) if name in known), _UPSTREAM_ONLY)
+        return tuple(host.endpoint(reference, plain_http) for host in hosts)
 
     def _report_loaded(self, folders: _Folders) -> None:
         MIRROR_RELOADS["loaded"].inc()

@@ -27,12 +27,11 @@ from extender.images.media_type import media_type_of
 from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
-from extender.registry.endpoint import Capability, Endpoint, upstream_of
+from extender.registry.endpoint import Capability, Endpoint, EndpointSource, upstream_of
 from extender.registry.endpoint_breaker import EndpointBreakers
 from extender.registry.exchange import MAX_DOCUMENT_BYTES, Exchange
 from extender.registry.image import FetchedManifest
 from extender.registry.mirror_failover import MirrorCredentials, MirrorFailover, nobody
-from extender.registry.mirrors import HostsDirectory
 from extender.registry.quota import Quotas
 from extender.registry.refusals import read_refusal
 from extender.registry.transport import Response, is_about_request, throttled
@@ -61,7 +60,7 @@ class RegistryClient:
         authenticator: Authenticator,
         timeout_seconds: float,
         plain_http: frozenset[str],
-        mirrors: HostsDirectory | None = None,
+        mirrors: EndpointSource | None = None,
         mirror_credentials: MirrorCredentials = nobody,
         guard: AddressGuard | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -72,9 +71,9 @@ class RegistryClient:
 
         `plain_http` has the `host[:port]` that are contacted without TLS, unless `mirrors` says otherwise.
         `mirror_credentials` returns the operator's own credentials for a repository on a mirror, in the order to try
-        them. An image's credentials are for its registry and never go to a mirror. `guard` decides which registries and
-        mirrors may be contacted (None: all). `wall_clock` gives seconds since the epoch, for a Retry-After that is a
-        date. `clock` gives monotonic seconds and `random` numbers from 0 up to 1.
+        them. `guard` decides which registries and mirrors may be contacted (None: all). `wall_clock` gives seconds
+        since the epoch, for a Retry-After that is a date. `clock` gives monotonic seconds and `random` numbers from 0
+        up to 1.
         """
         self._exchange = Exchange(session, authenticator, timeout_seconds=timeout_seconds)
         self._plain_http = plain_http
@@ -103,7 +102,7 @@ class RegistryClient:
             try:
                 self._check(response, endpoint, reference)
             except RegistryRefusedImage:
-                if endpoint.namespace:
+                if endpoint.mirror_of:
                     raise
                 return None
             stated = response.headers.get("Docker-Content-Digest", "")
@@ -136,7 +135,7 @@ class RegistryClient:
         """
 
         async def fetch(endpoint: Endpoint, shown: Credential) -> bytes:
-            response = await self._exchange.ask("GET", endpoint, reference.path, f"blobs/{digest}", shown)
+            response = await self._exchange.ask("GET", endpoint, f"blobs/{digest}", shown)
             return self._body_of(response, endpoint, reference, digest)
 
         return await self._failover.first_answer("pull", reference, credential, fetch)
@@ -151,7 +150,7 @@ class RegistryClient:
             tags: list[str] = []
             query: Mapping[str, str] | None = {"n": str(_TAGS_A_PAGE)}
             for _ in range(_MOST_TAG_PAGES):
-                response = await self._exchange.ask("GET", endpoint, reference.path, "tags/list", shown, query)
+                response = await self._exchange.ask("GET", endpoint, "tags/list", shown, query)
                 page = _read_tags(self._body_of(response, endpoint, reference, ""), endpoint.name)
                 tags += page
                 query = next_page(response.headers.getall("Link", []))
@@ -161,16 +160,16 @@ class RegistryClient:
 
         return await self._failover.first_answer("resolve", reference, credential, fetch)
 
-    def _endpoints_for(self, domain: str) -> Sequence[Endpoint]:
+    def _endpoints_for(self, reference: ImageReference) -> Sequence[Endpoint]:
         if self._mirrors:
-            return self._mirrors.endpoints_for(domain, self._plain_http)
-        return (upstream_of(domain, self._plain_http),)
+            return self._mirrors.endpoints_for(reference, self._plain_http)
+        return (upstream_of(reference, self._plain_http),)
 
     async def _ask_manifest(
         self, method: str, endpoint: Endpoint, reference: ImageReference, shown: Credential
     ) -> Response:
         what = f"manifests/{_manifest_name(reference)}"
-        response = await self._exchange.ask(method, endpoint, reference.path, what, shown)
+        response = await self._exchange.ask(method, endpoint, what, shown)
         if (
             response.status == 200 or "RateLimit-Remaining" in response.headers
         ):  # an error without the header does not mean that there is no quota

@@ -164,7 +164,7 @@ class RegistryLookup:
         if known:
             return known
         try:
-            return await self._learn(target, reference.with_digest(stated), credential, tenant, ends)
+            return await self._learn(target, reference.pinned_to(stated), credential, tenant, ends)
         except (ManifestNotFound, InvalidManifest):
             # The tag has just moved, or the header is wrong (some registries do that): the bytes behind the tag decide.
             if reference.digest:
@@ -206,7 +206,8 @@ class RegistryLookup:
     ) -> Image:
         """The image's description, which all names share that mean the same digest: `alru_cache` wraps this method.
 
-        The key is (repository, digest or tag, credential id). Bytes from one repository prove nothing about another,
+        The key is (repository, digest or tag, whether a tag leads to it, credential id), since nodes may ask others for
+        a digest than for a tag. Bytes from one repository prove nothing about another,
         and one credential must not get what another was given.
         """
         return await self._source.describe(reference, credential, tenant=tenant, seconds=_left(ends))
@@ -226,4 +227,4 @@ def _key_of_description(
     tenant: str,  # noqa: ARG001 - the key is the same for all
     ends: float,  # noqa: ARG001
 ) -> Hashable:
-    return reference.repository, reference.digest or reference.tag, credential.id
+    return reference.repository, reference.digest or reference.tag, bool(reference.tag), credential.id

@@ -11,6 +11,7 @@ from yarl import URL
 
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.errors import AddressRefused, ConfigError, RegistryError, RegistryUnavailable
+from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.challenge import MalformedChallenge, parse_challenges
@@ -138,10 +139,10 @@ def hosts_files(data: bytes) -> None:
             return
         assert hosts
         for host in hosts:
-            endpoint = host.endpoint("registry.example:5000", ())
+            endpoint = host.endpoint(ImageReference("registry.example:5000", "team/app", "1", ""), ())
             assert endpoint.root.scheme in ("http", "https")
-            assert endpoint.url_of("team/app", "manifests/1").raw_host
-            assert endpoint.repository_of("team/app").endswith("team/app")
+            assert endpoint.url_of("manifests/1").raw_host
+            assert endpoint.own_repository.endswith("team/app")
             assert endpoint.connect_seconds is None or endpoint.connect_seconds > 0
             for name, value in endpoint.headers:
                 assert name.isascii()

@@ -15,7 +15,8 @@ US, THEM = ANONYMOUS.id, CredentialId("them")
 
 def mirror_of(registry: str) -> Endpoint:
     """One mirror, as the endpoint for images of this registry."""
-    return Endpoint(name="mirror.example", root=URL("https://mirror.example/v2"), namespace=registry)
+    root = URL("https://mirror.example/v2")
+    return Endpoint(name="mirror.example", root=root, repository="team/app", mirror_of=registry)
 
 
 MIRROR = mirror_of("docker.io")

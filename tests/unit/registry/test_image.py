@@ -44,7 +44,7 @@ class MemoryRegistry:
         self, reference: ImageReference, credential: Credential, tenant: str = ""
     ) -> FetchedManifest:
         """The manifest with the reference's digest."""
-        assert (reference.repository, reference.tag, credential) == (APP.repository, "", ANONYMOUS)
+        assert (reference.repository, reference.tag, credential) == (APP.repository, APP.tag, ANONYMOUS)
         self.requests["manifests"] += 1
         if reference.digest not in self.manifests:
             raise ManifestNotFound(f"no {reference.digest}")

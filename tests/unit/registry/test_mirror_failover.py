@@ -17,10 +17,11 @@ from extender.errors import (
     RegistryNotAsked,
     RegistryThrottled,
     RegistryUnavailable,
+    RegistryUnreachable,
 )
 from extender.images.reference import ImageReference, parse_reference
 from extender.registry.addresses import AddressGuard
-from extender.registry.endpoint import Capability, Endpoint
+from extender.registry.endpoint import Capability, CredentialScope, Endpoint
 from extender.registry.endpoint_breaker import EndpointBreakers
 from extender.registry.mirror_failover import MirrorFailover
 from extender.registry_figures import MIRRORS
@@ -42,6 +43,9 @@ class World:
         self.requests: list[tuple[str, str]] = []
         self.clock = Clock()
         self.mirror_credentials: tuple[Credential, ...] = (ANONYMOUS,)
+        self.left_out: dict[str, str] = {}
+        self.has_plain_root = False
+        self.scope: CredentialScope = "operator"
         self.keyring_requests: list[str] = []
         self.open = asyncio.Event()
         self.open.set()
@@ -53,13 +57,17 @@ class World:
             clock=self.clock,
         )
 
-    def endpoints_for(self, domain: str) -> Sequence[Endpoint]:
+    def endpoints_for(self, reference: ImageReference) -> Sequence[Endpoint]:
         names = [name for name in ("a", "b", "up") if name in self.says]
         return [
             Endpoint(
                 name=name,
                 root=URL(f"https://{name}.example/v2/hub" if name == "a" else f"https://{name}.example/v2"),
-                namespace="" if name == "up" else domain,
+                repository=reference.path,
+                mirror_of="" if name == "up" else reference.domain,
+                credentials="image" if name == "up" else self.scope,
+                not_asked=self.left_out.get(name, ""),
+                plain_root=URL(f"http://{name}.example/v2") if self.has_plain_root else None,
                 capabilities=self.capabilities.get(name, frozenset(("resolve", "pull"))),
             )
             for name in names
@@ -70,10 +78,11 @@ class World:
         return self.mirror_credentials
 
     async def ask(self, endpoint: Endpoint, credential: Credential) -> str:
-        self.requests.append((endpoint.name, credential.id))
+        name = endpoint.name if endpoint.root.scheme == "https" else f"{endpoint.name} over http"
+        self.requests.append((name, credential.id))
         self.clock.advance(0.001)
         await self.open.wait()
-        said = self.says[endpoint.name]
+        said = self.says[name]
         if isinstance(said, Exception):
             raise type(said)(*said.args) if not isinstance(said, RegistryThrottled) else RegistryThrottled("busy", 60.0)
         return said
@@ -154,7 +163,7 @@ async def test_mirror_that_the_operator_does_not_allow_is_passed_over() -> None:
     assert world.visited() == []
 
 
-async def test_mirror_is_never_shown_the_images_credentials() -> None:
+async def test_mirror_of_cri_o_is_not_shown_the_images_credentials() -> None:
     """It gets the operator's for it, asked for by the name that it knows the repository by."""
     world = World()
     world.mirror_credentials = (OWN, ANONYMOUS)
@@ -162,6 +171,40 @@ async def test_mirror_is_never_shown_the_images_credentials() -> None:
     assert await world.look() == "answer"
     assert world.requests == [("a", "operator"), ("a", "anonymous"), ("b", "operator"), ("up", "tenant")]
     assert world.keyring_requests == ["a/hub/team/app", "b/team/app"]
+
+
+async def test_mirror_of_containerd_is_shown_the_images_credential_first() -> None:
+    """As by containerd, which has one login for all endpoints of a pull; then come the operator's."""
+    world = World()
+    world.scope = "both"
+    world.mirror_credentials = (OWN, ANONYMOUS)
+    world.says = {"a": DENIED, "up": "answer"}
+    assert await world.look() == "answer"
+    assert world.requests == [("a", "tenant"), ("a", "operator"), ("a", "anonymous"), ("up", "tenant")]
+
+
+async def test_endpoint_that_is_left_out_is_not_asked() -> None:
+    """What the files block gets no request, and is the reason only where nobody else was asked."""
+    world = World()
+    world.says = {"a": "answer", "up": "other"}
+    world.left_out = {"a": "it is blocked"}
+    assert await world.look() == "other"
+    world.left_out["up"] = "it is blocked"
+    with pytest.raises(AddressRefused, match="up is not asked: it is blocked"):
+        await world.look()
+    assert world.visited() == ["up"]
+
+
+async def test_plain_http_follows_a_connection_that_did_not_come_about() -> None:
+    """An answer over TLS, whatever it says, is the end."""
+    world = World()
+    world.has_plain_root = True
+    world.says = {"a": RegistryUnreachable("no TLS"), "a over http": "plain", "up": "answer"}
+    assert [await world.look(), await world.look()] == ["plain", "plain"]
+    assert world.visited() == ["a", "a over http"] * 2
+    world.says["a"] = MISSING
+    assert await world.look() == "answer"
+    assert world.visited() == ["a", "up"]
 
 
 async def test_mirror_with_no_credentials_at_all_is_asked_as_nobody() -> None:

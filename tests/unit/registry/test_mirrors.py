@@ -9,6 +9,7 @@ import trustme
 from yarl import URL
 
 from extender.errors import ConfigError, RegistryUnavailable
+from extender.images.reference import ImageReference
 from extender.registry.endpoint import Capability, Endpoint
 from extender.registry.mirrors import HostsDirectory
 from extender.registry_figures import MIRROR_RELOADS
@@ -44,6 +45,11 @@ def certificates(tmp_path: Path) -> Path:
     return folder
 
 
+def of(domain: str, path: str = "team/app") -> ImageReference:
+    """An image of the registry."""
+    return ImageReference(domain, path, "1", "")
+
+
 def roots(endpoints: tuple[Endpoint, ...]) -> list[str]:
     """Where the endpoints are."""
     return [str(endpoint.root) for endpoint in endpoints]
@@ -52,20 +58,20 @@ def roots(endpoints: tuple[Endpoint, ...]) -> list[str]:
 def test_registry_without_a_folder_is_asked_itself(tmp_path: Path) -> None:
     """Over TLS unless it is listed as plain."""
     directory = HostsDirectory(str(tmp_path))
-    (upstream,) = directory.endpoints_for("quay.io")
+    (upstream,) = directory.endpoints_for(of("quay.io"))
     assert (str(upstream.root), upstream.name, upstream.namespace) == ("https://quay.io/v2", "quay.io", "")
-    assert roots(directory.endpoints_for("docker.io")) == [HUB]
-    assert roots(directory.endpoints_for("local:5000", {"local:5000"})) == ["http://local:5000/v2"]
+    assert roots(directory.endpoints_for(of("docker.io"))) == [HUB]
+    assert roots(directory.endpoints_for(of("local:5000"), {"local:5000"})) == ["http://local:5000/v2"]
 
 
 def test_mirrors_come_in_the_order_of_the_file_and_the_registry_last(write: Write) -> None:
     """Not in the order of the alphabet, and whether or not the registry is named."""
     hosts = '[host."https://z.example"]\n[host."https://a.example"]\n[host."http://m.example:5000"]\n'
     mirrors = ["https://z.example/v2", "https://a.example/v2", "http://m.example:5000/v2"]
-    assert roots(HostsDirectory(str(write("docker.io", hosts))).endpoints_for("docker.io")) == [*mirrors, HUB]
+    assert roots(HostsDirectory(str(write("docker.io", hosts))).endpoints_for(of("docker.io"))) == [*mirrors, HUB]
     with_server = 'server = "https://last.example"\n' + hosts
     directory = HostsDirectory(str(write("docker.io", with_server)))
-    assert roots(directory.endpoints_for("docker.io")) == [*mirrors, "https://last.example/v2"]
+    assert roots(directory.endpoints_for(of("docker.io"))) == [*mirrors, "https://last.example/v2"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +92,7 @@ def test_mirrors_come_in_the_order_of_the_file_and_the_registry_last(write: Writ
 def test_root_of_the_api(write: Write, address: str, keys: str, root: str) -> None:
     """`/v2` is put behind the path unless the path is said to be the whole of it."""
     directory = HostsDirectory(str(write("docker.io", f'[host."{address}"]\n{keys}\n')))
-    assert roots(directory.endpoints_for("docker.io"))[0] == root
+    assert roots(directory.endpoints_for(of("docker.io")))[0] == root
 
 
 @pytest.mark.parametrize(
@@ -106,8 +112,8 @@ def test_prefix_of_a_mirror(write: Write, root: str, repository: str, url: str) 
     directory = HostsDirectory(
         str(write("docker.io", f'[host."{root}"]\noverride_path = {str("hub" in root).lower()}'))
     )
-    mirror = directory.endpoints_for("docker.io")[0]
-    assert (mirror.repository_of("library/app"), mirror.url_of("library/app", "manifests/1")) == (repository, URL(url))
+    mirror = directory.endpoints_for(of("docker.io", "library/app"))[0]
+    assert (mirror.own_repository, mirror.url_of("manifests/1")) == (repository, URL(url))
 
 
 @pytest.mark.parametrize(
@@ -126,21 +132,22 @@ def test_prefix_of_a_mirror(write: Write, root: str, repository: str, url: str) 
 )
 def test_who_is_told_the_namespace(write: Write, domain: str, server: str, namespace: str) -> None:
     """Everyone but the registry itself, which alone may see the credentials for it."""
-    (endpoint,) = HostsDirectory(str(write(domain, f'server = "{server}"'))).endpoints_for(domain)
-    assert endpoint.namespace == namespace
-    assert dict(endpoint.url_of("a", "blobs/b").query) == ({"ns": namespace} if namespace else {})
+    (endpoint,) = HostsDirectory(str(write(domain, f'server = "{server}"'))).endpoints_for(of(domain))
+    assert (endpoint.namespace, endpoint.mirror_of) == (namespace, namespace)
+    assert endpoint.credentials == ("both" if namespace else "image")
+    assert dict(endpoint.url_of("blobs/b").query) == ({"ns": namespace} if namespace else {})
 
 
 def test_folder_of_a_registry_with_a_port(write: Write) -> None:
     """`host_port_` comes before `host:port`, and that before `_default`."""
     folder = write("_default", 'server = "https://default.example"')
     domain = "reg.example:5000"
-    assert roots(HostsDirectory(str(folder)).endpoints_for(domain)) == ["https://default.example/v2"]
+    assert roots(HostsDirectory(str(folder)).endpoints_for(of(domain))) == ["https://default.example/v2"]
     write(domain, 'server = "https://colon.example"')
-    assert roots(HostsDirectory(str(folder)).endpoints_for(domain)) == ["https://colon.example/v2"]
+    assert roots(HostsDirectory(str(folder)).endpoints_for(of(domain))) == ["https://colon.example/v2"]
     write("reg.example_5000_", 'server = "https://underscore.example"')
-    assert roots(HostsDirectory(str(folder)).endpoints_for(domain)) == ["https://underscore.example/v2"]
-    assert roots(HostsDirectory(str(folder)).endpoints_for("reg.example")) == ["https://default.example/v2"]
+    assert roots(HostsDirectory(str(folder)).endpoints_for(of(domain))) == ["https://underscore.example/v2"]
+    assert roots(HostsDirectory(str(folder)).endpoints_for(of("reg.example"))) == ["https://default.example/v2"]
 
 
 def test_folder_of_its_own_hides_the_default(write: Write) -> None:
@@ -149,9 +156,9 @@ def test_folder_of_its_own_hides_the_default(write: Write) -> None:
     write("quay.io", "")
     (folder / "ghcr.io").mkdir()
     directory = HostsDirectory(str(folder))
-    assert roots(directory.endpoints_for("quay.io")) == ["https://quay.io/v2"]
-    assert roots(directory.endpoints_for("ghcr.io")) == ["https://ghcr.io/v2"]
-    assert roots(directory.endpoints_for("other.io")) == ["https://default.example/v2", "https://other.io/v2"]
+    assert roots(directory.endpoints_for(of("quay.io"))) == ["https://quay.io/v2"]
+    assert roots(directory.endpoints_for(of("ghcr.io"))) == ["https://ghcr.io/v2"]
+    assert roots(directory.endpoints_for(of("other.io"))) == ["https://default.example/v2", "https://other.io/v2"]
 
 
 @pytest.mark.parametrize(
@@ -167,10 +174,10 @@ def test_folder_of_its_own_hides_the_default(write: Write) -> None:
 def test_capabilities(write: Write, keys: str, capabilities: set[Capability]) -> None:
     """None stated are all; those of a file without `server` are not the registry's."""
     hosts = f'{keys}\n[host."https://mirror.example"]\n{keys}\n'
-    mirror, upstream = HostsDirectory(str(write("quay.io", hosts))).endpoints_for("quay.io")
+    mirror, upstream = HostsDirectory(str(write("quay.io", hosts))).endpoints_for(of("quay.io"))
     assert mirror.capabilities == capabilities
     assert upstream.capabilities == {"resolve", "pull"}
-    (server,) = HostsDirectory(str(write("quay.io", f'server = "quay.io"\n{keys}'))).endpoints_for("quay.io")
+    (server,) = HostsDirectory(str(write("quay.io", f'server = "quay.io"\n{keys}'))).endpoints_for(of("quay.io"))
     assert server.capabilities == capabilities
 
 
@@ -178,7 +185,7 @@ def test_headers_and_dial_timeout(write: Write) -> None:
     """Values are one or several; a duration is Go's."""
     keys = 'dial_timeout = "1m1.5s20ms"\n[host."https://m.example".header]\nx-a = "one"\nX-B = ["two", "three"]\n'
     mirror, upstream = HostsDirectory(str(write("quay.io", f'[host."https://m.example"]\n{keys}'))).endpoints_for(
-        "quay.io"
+        of("quay.io")
     )
     assert mirror.headers == (("x-a", "one"), ("X-B", "two"), ("X-B", "three"))
     assert mirror.connect_seconds == pytest.approx(61.52)
@@ -188,7 +195,7 @@ def test_headers_and_dial_timeout(write: Write) -> None:
 def test_keys_of_others_are_left_alone(write: Write) -> None:
     """What a later containerd knows is no mistake."""
     folder = write("quay.io", 'novelty = 1\n[host."https://m.example"]\nnovelty = 2\n')
-    assert roots(HostsDirectory(str(folder)).endpoints_for("quay.io"))[0] == "https://m.example/v2"
+    assert roots(HostsDirectory(str(folder)).endpoints_for(of("quay.io")))[0] == "https://m.example/v2"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +206,7 @@ def test_keys_of_others_are_left_alone(write: Write) -> None:
 def test_authorities(write: Write, certificates: Path, keys: str) -> None:
     """They are trusted besides the system's, at the host and where it leads, and there only."""
     text = f'[host."https://m.example"]\n{keys.format(certificates)}\n'
-    mirror, upstream = HostsDirectory(str(write("quay.io", text))).endpoints_for("quay.io")
+    mirror, upstream = HostsDirectory(str(write("quay.io", text))).endpoints_for(of("quay.io"))
     context = mirror.trust.context_for(URL("https://m.example/v2/"))
     assert context is mirror.trust.context_for(URL("https://storage.example/"))
     assert isinstance(context, ssl.SSLContext)
@@ -224,7 +231,7 @@ def subject_of(authority: trustme.CA) -> str:
 def test_client_certificate_is_for_the_host_alone(write: Write, certificates: Path, client: str) -> None:
     """Where it redirects to, nobody sees it."""
     text = f'server = "https://quay.io"\nclient = {client.format(certificates)}\n'
-    (endpoint,) = HostsDirectory(str(write("quay.io", text))).endpoints_for("quay.io")
+    (endpoint,) = HostsDirectory(str(write("quay.io", text))).endpoints_for(of("quay.io"))
     assert isinstance(endpoint.trust.context_for(URL("https://quay.io/v2/x")), ssl.SSLContext)
     assert endpoint.trust.context_for(URL("https://quay.io:8443/v2/x")) is True
 
@@ -232,7 +239,7 @@ def test_client_certificate_is_for_the_host_alone(write: Write, certificates: Pa
 def test_skip_verify_is_for_the_host_alone(write: Write) -> None:
     """Its token server and its redirects are checked as ever."""
     (endpoint,) = HostsDirectory(str(write("quay.io", 'server = "quay.io"\nskip_verify = true'))).endpoints_for(
-        "quay.io"
+        of("quay.io")
     )
     context = endpoint.trust.context_for(URL("https://quay.io/v2/x"))
     assert isinstance(context, ssl.SSLContext)
@@ -247,7 +254,7 @@ def test_certificates_without_a_file(certificates: Path, tmp_path: Path) -> None
     (certificates / "ca.pem").rename(folder / "ca.crt")
     (certificates / "certificate.pem").rename(folder / "client.cert")
     (certificates / "key.pem").rename(folder / "client.key")
-    (endpoint,) = HostsDirectory(str(tmp_path)).endpoints_for("quay.io")
+    (endpoint,) = HostsDirectory(str(tmp_path)).endpoints_for(of("quay.io"))
     own, elsewhere = endpoint.trust.own, endpoint.trust.elsewhere
     assert own is not elsewhere
     for context in (own, elsewhere):
@@ -304,7 +311,7 @@ def test_domain_that_is_no_address(write: Write) -> None:
     directory = HostsDirectory(str(write("_default", '[host."https://m.example"]')))
     for domain in ("", "[:]", "[::zz]"):
         with pytest.raises(RegistryUnavailable, match="no address"):
-            directory.endpoints_for(domain)
+            directory.endpoints_for(of(domain))
 
 
 def test_changed_file_is_read_again(write: Write) -> None:
@@ -315,13 +322,13 @@ def test_changed_file_is_read_again(write: Write) -> None:
     assert not directory.files.reload_if_changed()
     write("quay.io", 'server = "https://another.example"')
     assert directory.files.reload_if_changed()
-    assert roots(directory.endpoints_for("quay.io")) == ["https://another.example/v2"]
+    assert roots(directory.endpoints_for(of("quay.io"))) == ["https://another.example/v2"]
     write("ghcr.io", 'server = "https://third.example"')
     assert directory.files.reload_if_changed()
-    assert roots(directory.endpoints_for("ghcr.io")) == ["https://third.example/v2"]
+    assert roots(directory.endpoints_for(of("ghcr.io"))) == ["https://third.example/v2"]
     (folder / "quay.io" / "hosts.toml").unlink()
     assert directory.files.reload_if_changed()
-    assert roots(directory.endpoints_for("quay.io")) == ["https://quay.io/v2"]
+    assert roots(directory.endpoints_for(of("quay.io"))) == ["https://quay.io/v2"]
     assert not directory.files.reload_if_changed()
     assert MIRROR_RELOADS["loaded"].value == before + 3
 
@@ -330,12 +337,12 @@ def test_authority_elsewhere_that_changes_is_read_again(write: Write, certificat
     """Certificates are rotated without a word in the file that names them."""
     folder = write("quay.io", f'ca = "{certificates}/ca.pem"')
     directory = HostsDirectory(str(folder / "quay.io" / ".."))
-    (before,) = directory.endpoints_for("quay.io")
+    (before,) = directory.endpoints_for(of("quay.io"))
     assert not directory.files.reload_if_changed()
     trustme.CA().cert_pem.write_to_path(str(certificates / "new.pem"))
     (certificates / "new.pem").replace(certificates / "ca.pem")
     assert directory.files.reload_if_changed()
-    (after,) = directory.endpoints_for("quay.io")
+    (after,) = directory.endpoints_for(of("quay.io"))
     assert after.trust.own is not before.trust.own
 
 
@@ -359,11 +366,11 @@ def test_file_that_breaks_keeps_what_was_read_before(write: Write, certificates:
     write("quay.io", f'server = "https://two.example"\nca = "{certificates}/later.pem"')
     assert not directory.files.reload_if_changed()
     assert not directory.files.reload_if_changed()
-    assert roots(directory.endpoints_for("quay.io")) == ["https://one.example/v2"]
+    assert roots(directory.endpoints_for(of("quay.io"))) == ["https://one.example/v2"]
     assert MIRROR_RELOADS["refused"].value == before + 1
     AUTHORITY.cert_pem.write_to_path(str(certificates / "later.pem"))
     assert directory.files.reload_if_changed()
-    assert roots(directory.endpoints_for("quay.io")) == ["https://two.example/v2"]
+    assert roots(directory.endpoints_for(of("quay.io"))) == ["https://two.example/v2"]
 
 
 def test_mounted_config_map(tmp_path: Path) -> None:
@@ -374,8 +381,8 @@ def test_mounted_config_map(tmp_path: Path) -> None:
     (tmp_path / "..data").symlink_to("..1")
     (tmp_path / "quay.io").symlink_to("..data/quay.io")
     directory = HostsDirectory(str(tmp_path))
-    assert roots(directory.endpoints_for("quay.io")) == ["https://one.example/v2"]
+    assert roots(directory.endpoints_for(of("quay.io"))) == ["https://one.example/v2"]
     (tmp_path / "..new").symlink_to("..2")
     (tmp_path / "..new").replace(tmp_path / "..data")
     assert directory.files.reload_if_changed()
-    assert roots(directory.endpoints_for("quay.io")) == ["https://two.example/v2"]
+    assert roots(directory.endpoints_for(of("quay.io"))) == ["https://two.example/v2"]

@@ -112,7 +112,8 @@ class FakeRegistry:
         return self._find(reference)
 
     async def _admit(self, method: str, reference: ImageReference, credential: Credential) -> None:
-        self.requests.append((method, str(reference), credential.id))
+        named = reference.with_digest(reference.digest) if reference.digest else reference
+        self.requests.append((method, str(named), credential.id))
         self.callers.add(CALLER.get())
         self.visited.set()
         await self.open.wait()
