@@ -9,7 +9,7 @@ import msgspec
 import yaml
 
 from extender.errors import ConfigError
-from extender.kubernetes.pod_templates import KubernetesObject, pod_of
+from extender.kubernetes.pod_templates import KubernetesObject, pods_of
 from extender.manifests.stream import ManifestError, check_syntax
 
 _SUFFIXES = (".yaml", ".yml", ".json")
@@ -98,7 +98,7 @@ def _objects_in(document: object) -> Iterator[KubernetesObject]:
     if document["kind"].endswith("List") and isinstance(items, list):
         for item in items:
             yield from _objects_in(item)
-    elif "apiVersion" in document or pod_of(document) is not None:  # the API server would ask for the version
+    elif "apiVersion" in document or pods_of(document):  # the API server would ask for the version
         yield document
 
 

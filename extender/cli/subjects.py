@@ -1,7 +1,7 @@
 """What commands explain: pods and workloads of a cluster or of manifests, and what the cluster has beside them."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -18,7 +18,7 @@ from extender.cluster.workload_lists import fetch_namespace_annotations, list_do
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
-from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pod_of
+from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pods_of
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
 from extender.placement.cluster_nodes import ClusterNodes, odd_nodes_of
 from extender.placement.nodes import platform_of_node
@@ -122,17 +122,15 @@ async def find_subjects(target: ExplainTarget, client: ClusterClient | None) -> 
     if target.manifests:
         manifests = [each.manifest for each in read_manifests([target.manifests])]
         namespaces = namespace_annotations(manifests)
-        found = (_object_of(each, target, is_live=False) for each in manifests)
-        return [
-            msgspec.structs.replace(each, defaults=namespaces.get(each.namespace)) for each in found if each is not None
-        ]
+        found = [each for manifest in manifests for each in _objects_of(manifest, target, is_live=False)]
+        return [msgspec.structs.replace(each, defaults=namespaces.get(each.namespace)) for each in found]
     if client is None:
         raise ClusterError("there is no cluster to read the object from")
     manifest = await fetch_object(client, target.kind or "pod", target.name, target.namespace)
-    item = _object_of(manifest, target, is_live=True)
-    if item is None:
+    found = list(_objects_of(manifest, target, is_live=True))
+    if not found:
         raise ClusterError(f"{target.kind} {target.namespace}/{target.name} has no pod template")
-    return [item]
+    return found
 
 
 async def explain_all(
@@ -218,16 +216,18 @@ def _known(nodes: Sequence[ReportedNode], settings: Config) -> ClusterNodes:
     return ClusterNodes(frozenset(each for each in platforms if each), frozenset(each for each in odd if each))
 
 
-def _object_of(manifest: KubernetesObject, target: ExplainTarget, *, is_live: bool) -> ClusterObject | None:
-    pod = pod_of(manifest)
-    if pod is None or not target.matches(manifest):
-        return None
+def _objects_of(manifest: KubernetesObject, target: ExplainTarget, *, is_live: bool) -> Iterator[ClusterObject]:
+    """The object with each pod that it is or makes; a name says which of several it is."""
+    if not target.matches(manifest):
+        return
     metadata = manifest.get("metadata") or {}
     namespace = str(metadata.get("namespace") or target.namespace)
-    pod["metadata"] = {**pod["metadata"], "namespace": namespace}
     name = str(metadata.get("name") or metadata.get("generateName") or "")
     kind = str(manifest.get("kind"))
-    return ClusterObject(kind, name, namespace, pod, is_live and kind == "Pod", node_of(manifest))
+    for place, made in pods_of(manifest):
+        pod = {**made, "metadata": {**made["metadata"], "namespace": namespace}}
+        shown = f"{name} at {place}" if place else name
+        yield ClusterObject(kind, shown, namespace, pod, is_live and kind == "Pod", node_of(manifest))
 
 
 def _decode(pod: KubernetesObject, item: ClusterObject) -> NamedPod:

@@ -1,11 +1,12 @@
-"""Where an object of any kind has its pod: itself, or the template by which its controller makes pods.
+"""Where an object of any kind has its pods: itself, or the templates by which controllers make pods.
 
-Objects are plain JSON here, so that fields unknown to this package survive. `pod_of` takes any kind that has containers
-at `spec.template`, for reports. `pod_templates` takes the kinds that Kubernetes itself has, for changes.
+A mapping whose `containers` is a list of mappings with images is a PodSpec, wherever it stands outside `metadata` and
+`status`. So the kinds of Kubernetes and custom ones are read alike. Objects are plain JSON here, so that fields unknown
+to this package survive.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -15,18 +16,8 @@ KubernetesObject = dict[str, Any]
 Path: TypeAlias = tuple[str | int, ...]
 """The keys and indices that lead from a document to a value in it."""
 
-_TEMPLATE: Path = ("spec", "template")
-_TEMPLATES: Mapping[tuple[str, str], Path] = {
-    ("", "Pod"): (),
-    ("", "PodTemplate"): ("template",),
-    ("", "ReplicationController"): _TEMPLATE,
-    **{("apps", kind): _TEMPLATE for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")},
-    ("batch", "Job"): _TEMPLATE,
-    ("batch", "CronJob"): ("spec", "jobTemplate", "spec", "template"),
-}
-KINDS = frozenset(kind for _, kind in _TEMPLATES)
-"""The kinds of Kubernetes itself that have a pod template, Pod among them."""
-_PATHS = {kind: path for (_, kind), path in _TEMPLATES.items()}
+_WITHOUT_PODS = ("metadata", "status")
+_KNATIVE = "serving.knative.dev"
 # What owns the pods of an object that a person writes, by the object's kind; other kinds own their pods themselves.
 _OWNERS = {"Deployment": "ReplicaSet", "CronJob": "Job"}
 
@@ -34,7 +25,8 @@ _OWNERS = {"Deployment": "ReplicaSet", "CronJob": "Job"}
 class PodTemplate(msgspec.Struct, frozen=True):
     """A pod template in a document: the object it belongs to, and the path to it from the document's root.
 
-    `item` leads to the object, which is the document itself or an item of a list. A Pod is its own template.
+    `item` leads to the object, which is the document itself or an item of a list. `template` has the PodSpec at `spec`.
+    A Pod is its own template. `is_bare`: there is only a PodSpec, to which `path` leads, and no metadata beside it.
     """
 
     api_version: str
@@ -43,64 +35,69 @@ class PodTemplate(msgspec.Struct, frozen=True):
     namespace: str
     item: Path
     path: Path
-    template: Mapping[str, object]
+    template: Mapping[str, Any]
+    is_bare: bool = False
 
     def __str__(self) -> str:
         """The object as people name it, such as `Deployment shop/web`."""
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
 
+    @property
+    def place(self) -> str:
+        """Where the template stands in its object, as people write it: `spec.jobs[0].template`; `spec` for a Pod's."""
+        return _shown(self.path[len(self.item) :]) or "spec"
+
+    @property
+    def takes_words(self) -> bool:
+        """Whether nodeSelector, affinity and tolerations may be written, and recorded in the template's annotations.
+
+        Knative refuses them unless its operator allows them.
+        """
+        return not self.is_bare and self.api_version.rpartition("/")[0] != _KNATIVE
+
+
+class MadePod(NamedTuple):
+    """A pod that an object is or makes; `place` tells the templates of an object apart, and is empty for a single."""
+
+    place: str
+    pod: KubernetesObject
+
 
 def pod_templates(document: object) -> Iterator[PodTemplate]:
     """The pod templates of a decoded document, in order: its own, or those of the objects in a list."""
-    yield from _templates(document, (), may_be_list=True)
+    if not isinstance(document, Mapping):
+        return
+    kind, items = document.get("kind"), document.get("items")
+    if isinstance(kind, str) and kind.endswith("List") and isinstance(items, Sequence):
+        for index, inner in enumerate(items):
+            if isinstance(inner, Mapping):
+                yield from _templates_of(inner, ("items", index))
+    else:
+        yield from _templates_of(document, ())
 
 
-def pod_of(manifest: Mapping[str, Any]) -> KubernetesObject | None:
-    """The pod that the object is or makes, without status and node; None if the object has no pod.
+def pods_of(manifest: Mapping[str, Any]) -> list[MadePod]:
+    """The pods that the object is or makes, one for each template, without status and node.
 
-    A pod made by a controller has no name, and is owned as its controller would own it. Any kind with containers at
-    `spec.template` counts, as many custom resources have.
+    A pod made by a controller has no name, and is owned as its controller would own it.
     """
-    kind = str(manifest.get("kind") or "")
-    metadata = _object(manifest.get("metadata"))
-    if kind == "Pod":
-        own = {key: value for key, value in _object(manifest.get("spec")).items() if key != "nodeName"}
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": dict(metadata), "spec": own}
-    template = _object(_at(manifest, _PATHS.get(kind, _TEMPLATE)))
-    spec = _object(template.get("spec"))
-    if not isinstance(spec.get("containers"), list):
-        return None
-    made = dict(_object(template.get("metadata")))
-    if metadata.get("namespace"):
-        made["namespace"] = metadata["namespace"]
-    owner = {"kind": _OWNERS.get(kind, kind), "controller": True}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {**made, "ownerReferences": [owner]}, "spec": dict(spec)}
+    templates = list(_templates_of({"apiVersion": "", **manifest}, ()))
+    return [MadePod(each.place if len(templates) > 1 else "", _pod_of(each)) for each in templates]
 
 
 def unread_containers(manifest: Mapping[str, Any]) -> str:
-    """Where an object of a custom resource names containers that `pod_of` does not find; empty if it names none.
+    """Where an object of a custom resource without pod templates names containers; empty if it names none.
 
-    Such are JobSets, RayClusters and Workflows: a map there has `containers`, or an `image` beside what else a
-    container has.
+    Such are Workflows and what operators read: a map there has an `image` beside what else a container has.
     """
     group = str(manifest.get("apiVersion") or "").rpartition("/")[0]
-    if "." not in group or group.endswith(".k8s.io") or pod_of(manifest) is not None:
+    if "." not in group or group.endswith(".k8s.io"):
         return ""
-    waiting: list[tuple[str, object]] = [("spec", manifest.get("spec"))]
-    while waiting:
-        path, value = waiting.pop()
-        if isinstance(value, Mapping):
-            is_container = path.endswith(".container") or not _OF_CONTAINERS.isdisjoint(value)
-            if (isinstance(value.get("image"), str) and is_container) or _are_objects(value.get("containers")):
-                return path
-            waiting += [(f"{path}.{key}", inner) for key, inner in value.items()][::-1]
-        elif isinstance(value, list):
-            waiting += [(f"{path}[{index}]", inner) for index, inner in enumerate(value)][::-1]
+    for path, value in _mappings(manifest.get("spec"), ("spec",)):
+        is_container = path[-1] == "container" or not _OF_CONTAINERS.isdisjoint(value)
+        if isinstance(value.get("image"), str) and is_container:
+            return _shown(path)
     return ""
-
-
-def _are_objects(value: object) -> bool:
-    return isinstance(value, list) and any(isinstance(each, Mapping) for each in value)
 
 
 _OF_CONTAINERS = frozenset(("args", "command", "env", "imagePullPolicy", "ports", "replicas", "resources", "script"))
@@ -122,34 +119,70 @@ def namespace_annotations(documents: Iterable[object]) -> dict[str, dict[str, st
     return found
 
 
-def _templates(document: object, item: Path, *, may_be_list: bool) -> Iterator[PodTemplate]:
-    if not isinstance(document, Mapping):
-        return
-    kind, items = document.get("kind"), document.get("items")
-    if may_be_list and isinstance(kind, str) and kind.endswith("List") and isinstance(items, Sequence):
-        for index, inner in enumerate(items):
-            yield from _templates(inner, (*item, "items", index), may_be_list=False)
-        return
-    api_version = document.get("apiVersion")
+def _templates_of(document: Mapping[str, Any], item: Path) -> Iterator[PodTemplate]:
+    kind, api_version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or not isinstance(api_version, str):
         return
-    group = api_version.rpartition("/")[0]
-    path = _TEMPLATES.get((group, kind))
-    template = None if path is None else _at(document, path)
-    if path is None or not isinstance(template, Mapping) or not isinstance(template.get("spec"), Mapping):
-        return
     metadata = _object(document.get("metadata"))
-    name = metadata.get("name") or metadata.get("generateName") or "without a name"
-    namespace = metadata.get("namespace") or ""
-    yield PodTemplate(api_version, kind, str(name), str(namespace), item, (*item, *path), template)
+    name = str(metadata.get("name") or metadata.get("generateName") or "without a name")
+    namespace = str(metadata.get("namespace") or "")
+    for path, spec in _mappings(document, ()):
+        if _is_pod_spec(spec):
+            is_bare = path[-1:] != ("spec",)
+            template = {"spec": spec} if is_bare else _at(document, path[:-1])
+            whole = (*item, *(path if is_bare else path[:-1]))
+            yield PodTemplate(api_version, kind, name, namespace, item, whole, template, is_bare)
 
 
-def _at(document: object, path: Path) -> object:
+def _mappings(value: object, path: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """The mappings of an object, in order and with their paths, but those in its metadata, status and PodSpecs."""
+    waiting: list[tuple[Path, object]] = [(path, value)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, Mapping):
+            yield path, value
+            if _is_pod_spec(value):
+                continue
+            inner: Iterable[tuple[str | int, object]] = value.items()
+        elif isinstance(value, list):
+            inner = enumerate(value)
+        else:
+            continue
+        waiting += [
+            ((*path, step), each)
+            for step, each in inner
+            if isinstance(each, Mapping | list) and step not in _WITHOUT_PODS
+        ][::-1]
+
+
+def _is_pod_spec(value: Mapping[str, Any]) -> bool:
+    containers = value.get("containers")
+    return isinstance(containers, list) and any(
+        isinstance(each, Mapping) and isinstance(each.get("image"), str) for each in containers
+    )
+
+
+def _pod_of(template: PodTemplate) -> KubernetesObject:
+    metadata, spec = dict(_object(template.template.get("metadata"))), dict(template.template["spec"])
+    if template.kind == "Pod":
+        spec.pop("nodeName", None)
+    else:
+        if template.namespace:
+            metadata["namespace"] = template.namespace
+        owner = {"kind": _OWNERS.get(template.kind, template.kind), "controller": True}
+        metadata["ownerReferences"] = [owner]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _at(document: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    found: Any = document
     for step in path:
-        if not isinstance(document, Mapping):
-            return None
-        document = document.get(step)
-    return document
+        found = found[step]
+    return _object(found)
+
+
+def _shown(path: Path) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)[1:]
 
 
 def _object(value: object) -> Mapping[str, Any]:

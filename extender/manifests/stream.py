@@ -11,11 +11,14 @@ import msgspec
 import yaml
 
 from extender.errors import ExtenderError
-from extender.kubernetes.pod_templates import KINDS
 
 _MARKER = re.compile(r"(?:---|\.\.\.)(?:\s|\Z)")
-_WORDS = "|".join(sorted((*KINDS, r"\w*List", "Namespace")))
-_KIND = re.compile(rf"""["']?\bkind["']?\s*:\s*(?:[&!]\S+\s+)*["']?(?:{_WORDS})\b""")
+_PROPERTY = r"(?:[&!]\S+\s+|\#[^\n]*\n\s*)*"  # an anchor, a tag or a comment before a value
+_OF_INTEREST = re.compile(
+    rf"""["']?\bkind["']?\s*:\s*{_PROPERTY}["']?(?:Namespace|ResourceList)\b
+    |["']?\bcontainers["']?\s*:\s*{_PROPERTY}[-*[]""",
+    re.VERBOSE,
+)
 DEEPEST = 200
 """How deep a document may be nested."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -37,8 +40,8 @@ class DocumentText(msgspec.Struct, frozen=True):
 
     @property
     def may_have_templates(self) -> bool:
-        """Whether the text names a kind that has a pod template, a list or a Namespace."""
-        return _KIND.search(self.body) is not None
+        """Whether the text has a list of containers, or is a Namespace or a ResourceList."""
+        return _OF_INTEREST.search(self.body) is not None
 
 
 def check_syntax(text: str) -> None:

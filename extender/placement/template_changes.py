@@ -89,7 +89,11 @@ class TemplateMutator:
         if not _has_record(question.pod):
             operations = tuple(operation for operation in operations if operation.path.startswith(_OF_POD))
         added = read_record(mutation.audit_annotations.get("added")) if operations else None
-        return TemplateChange(operations, tuple(_words(added or NOTHING)), (), mutation.warnings)
+        words = tuple(_words(added or NOTHING))
+        if operations and not template.takes_words:
+            untaken = f"its pods at {template.place} need {', '.join(words)}, which cannot be written there"
+            return TemplateChange(warnings=(*mutation.warnings, untaken))
+        return TemplateChange(operations, words, (), mutation.warnings)
 
     def _mutator_of(self, template: PodTemplate) -> Mutator:
         return self._of_daemon_sets if template.kind == "DaemonSet" else self._usual

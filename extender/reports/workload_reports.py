@@ -11,7 +11,7 @@ import msgspec
 
 from extender.errors import ExtenderError
 from extender.kubernetes.audited_v1 import AuditedContainer, AuditedMeta, AuditedPod, AuditedSpec, OwningController
-from extender.kubernetes.pod_templates import KubernetesObject, pod_of
+from extender.kubernetes.pod_templates import KubernetesObject, pods_of
 from extender.placement.facts import PodImage, Role
 from extender.reports.quantities import requested
 
@@ -110,30 +110,34 @@ class WorkloadCollector:
     def add(self, manifest: KubernetesObject, source: str = "") -> bool:
         """Adds an object; returns whether it has pods. `source` names its file and document.
 
-        A pod that a controller made or that has finished counts as a live one, wherever it is from.
+        One with several templates is a workload for each. A pod that a controller made or that has finished counts as a
+        live one, wherever it is from.
 
         Raises:
             UnreadableWorkload: it has pods, and a field of another type than in core/v1.
         """
-        pod = pod_of(manifest)
-        if pod is None:
-            return False
+        pods = pods_of(manifest)
         kind, metadata = str(manifest.get("kind") or ""), _object(manifest.get("metadata"))
         try:
-            if kind == "Pod" and (not source or _is_of_a_cluster(manifest)):
+            if pods and kind == "Pod" and (not source or _is_of_a_cluster(manifest)):
                 self.add_pod(msgspec.json.encode(manifest))
                 return True
-            decoded = _POD.decode(msgspec.json.encode(pod))
-            owner = _controller(_META.decode(msgspec.json.encode(metadata)).owner_references)
+            for place, pod in pods:
+                self._add_template(manifest, place, _POD.decode(msgspec.json.encode(pod)), source)
         except msgspec.DecodeError as exc:
             raise UnreadableWorkload(f"{kind} {metadata.get('name', 'without a name')}: {exc}") from exc
+        return bool(pods)
+
+    def _add_template(self, manifest: KubernetesObject, place: str, decoded: AuditedPod, source: str) -> None:
+        kind, metadata = str(manifest.get("kind") or ""), _object(manifest.get("metadata"))
+        owner = _controller(_META.decode(msgspec.json.encode(metadata)).owner_references)
         name = str(metadata.get("name") or metadata.get("generateName") or "without-a-name")
-        key = WorkloadKey(str(metadata.get("namespace") or ""), kind, name)
+        key = WorkloadKey(str(metadata.get("namespace") or ""), kind, f"{name} at {place}" if place else name)
         if owner:
             self._controllers[key] = WorkloadKey(key.namespace, owner.kind, owner.name)
         if _is_finished(manifest):
             self.finished += 1
-            return True
+            return
         spec = self._shared(decoded.spec)
         annotations = decoded.metadata.annotations
         made = Workload(
@@ -152,7 +156,6 @@ class WorkloadCollector:
             self._namesakes[key, source, id(spec)] = made  # `_specs` keeps the spec, so the id is of no other
         else:
             self._templates[key] = made
-        return True
 
     def add_pod(self, document: bytes | msgspec.Raw) -> None:
         """Adds a live pod.

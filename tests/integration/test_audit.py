@@ -185,14 +185,14 @@ async def test_manifests_come_from_standard_input_too(debian_registry: DebianReg
     assert workloads[0]["source"] == "standard input, document 2"
 
 
-JOB_SET = """\
-apiVersion: jobset.x-k8s.io/v1alpha2
-kind: JobSet
+WORKFLOW = """\
+apiVersion: argoproj.io/v1alpha1
+kind: Workflow
 metadata: {name: train}
 spec:
-  replicatedJobs:
+  templates:
   - name: workers
-    template: {spec: {template: {spec: {containers: [{name: main, image: amd}]}}}}
+    container: {image: amd}
 """
 
 
@@ -201,11 +201,11 @@ spec:
     [
         ("---\n", ["nothing was audited: there is no workload; --allow-unread lets that pass"]),
         (
-            JOB_SET,
+            WORKFLOW,
             [
                 (
-                    "not read: standard input, document 1: JobSet train has containers at "
-                    "spec.replicatedJobs[0].template.spec.template.spec, which is no pod template"
+                    "not read: standard input, document 1: Workflow train has containers at "
+                    "spec.templates[0].container, which is no pod template"
                 ),
                 "nothing was audited: there is no workload; --allow-unread lets that pass",
             ],

@@ -239,8 +239,8 @@ async def test_wrong_use_exits_2(fix: Fix, arguments: list[str], stdin: str, say
 
 
 async def test_a_broken_template_is_named_and_the_rest_is_fixed(fix: Fix) -> None:
-    """Containers that are no list: no API server would take it."""
-    broken = fix.manifest("web").replace("containers:\n", "containers: text\n      volumes:\n")
+    """Tolerations that are no list: no API server would take it."""
+    broken = fix.manifest("web").replace("containers:\n", "tolerations: text\n      containers:\n")
     code, out, err = await fix("-f", "-", "--write", stdin=broken + "---\n" + fix.manifest("legacy"))
     assert code == 1
     assert "DaemonSet shop/web: its pod template cannot be read" in err

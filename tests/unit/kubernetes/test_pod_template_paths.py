@@ -49,7 +49,9 @@ def test_the_items_of_lists_are_found_and_lists_in_lists_are_not() -> None:
         [],
         "Deployment",
         {"kind": "Deployment", "spec": {"template": POD}},
-        {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "spec": {"template": POD}},
+        {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"template": {"spec": {"containers": [{}, 1]}}}},
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": POD, "status": {"template": POD}},
+        {"apiVersion": "x.io/v1", "kind": "Definition", "spec": {"properties": {"containers": {"image": "text"}}}},
         {"apiVersion": "apps/v1", "kind": "Deployment", "spec": None},
         {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"template": {"spec": "text"}}},
         {"apiVersion": "apps/v1", "kind": ["Deployment"], "spec": {"template": POD}},
@@ -57,5 +59,80 @@ def test_the_items_of_lists_are_found_and_lists_in_lists_are_not() -> None:
     ],
 )
 def test_what_has_no_template_gives_none(document: object) -> None:
-    """A kind of another group, no version, and values of wrong types."""
+    """No version, no image, metadata and status, and values of wrong types."""
     assert list(pod_templates(document)) == []
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "spec", "places"),
+    [
+        ("argoproj.io/v1alpha1", "Rollout", {"template": POD}, ["spec.template"]),
+        ("argoproj.io/v1alpha1", "Experiment", {"templates": [{"template": POD}]}, ["spec.templates[0].template"]),
+        (
+            "jobset.x-k8s.io/v1alpha2",
+            "JobSet",
+            {"replicatedJobs": [{"template": {"spec": {"template": POD}}}] * 2},
+            [f"spec.replicatedJobs[{index}].template.spec.template" for index in (0, 1)],
+        ),
+        (
+            "ray.io/v1",
+            "RayJob",
+            {
+                "submitterPodTemplate": POD,
+                "rayClusterSpec": {"headGroupSpec": {"template": POD}, "workerGroupSpecs": [{"template": POD}]},
+            },
+            [
+                "spec.submitterPodTemplate",
+                "spec.rayClusterSpec.headGroupSpec.template",
+                "spec.rayClusterSpec.workerGroupSpecs[0].template",
+            ],
+        ),
+        (
+            "kubeflow.org/v1",
+            "PyTorchJob",
+            {"pytorchReplicaSpecs": {"Master": {"template": POD}, "Worker": {"template": POD}}},
+            ["spec.pytorchReplicaSpecs.Master.template", "spec.pytorchReplicaSpecs.Worker.template"],
+        ),
+        (
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            {"leaderWorkerTemplate": {"leaderTemplate": POD, "workerTemplate": POD}},
+            ["spec.leaderWorkerTemplate.leaderTemplate", "spec.leaderWorkerTemplate.workerTemplate"],
+        ),
+        ("batch.volcano.sh/v1alpha1", "Job", {"tasks": [{"template": POD}]}, ["spec.tasks[0].template"]),
+        ("keda.sh/v1alpha1", "ScaledJob", {"jobTargetRef": {"template": POD}}, ["spec.jobTargetRef.template"]),
+        ("agones.dev/v1", "Fleet", {"template": {"spec": {"template": POD}}}, ["spec.template.spec.template"]),
+        ("apps.kruise.io/v1alpha1", "CloneSet", {"template": POD}, ["spec.template"]),
+        (
+            "workload.codeflare.dev/v1beta2",
+            "AppWrapper",
+            {"components": [{"template": {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": POD}}}]},
+            ["spec.components[0].template.spec.template"],
+        ),
+    ],
+)
+def test_custom_kinds_are_read_wherever_they_have_templates(
+    api_version: str, kind: str, spec: object, places: list[str]
+) -> None:
+    """Each PodSpec below `spec` is a template's, and words may be written there."""
+    found = list(pod_templates({"apiVersion": api_version, "kind": kind, "metadata": {"name": "it"}, "spec": spec}))
+    assert [each.place for each in found] == places
+    assert all(each.takes_words and each.template == POD for each in found)
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "spec", "place"),
+    [
+        ("serving.knative.dev/v1", "Service", {"template": POD}, "spec.template"),
+        ("serving.knative.dev/v1", "Revision", POD["spec"], "spec"),
+        ("serving.kserve.io/v1beta1", "InferenceService", {"predictor": POD["spec"]}, "spec.predictor"),
+        ("argoproj.io/v1alpha1", "Workflow", {"templates": [{"containerSet": POD["spec"]}]},
+         "spec.templates[0].containerSet"),
+    ],
+)  # fmt: skip
+def test_some_places_take_no_words(api_version: str, kind: str, spec: object, place: str) -> None:
+    """Knative refuses them, and a PodSpec without metadata beside it has nowhere to record them."""
+    document = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "it"}, "spec": spec}
+    [found] = pod_templates(document)
+    assert (found.place, found.takes_words) == (place, False)
+    assert found.template["spec"] == POD["spec"]

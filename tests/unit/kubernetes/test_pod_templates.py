@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from extender.kubernetes.pod_templates import node_of, pod_of
+from extender.kubernetes.pod_templates import node_of, pods_of
 
 SPEC = {"containers": [{"name": "c", "image": "app:1"}], "unknownField": 1}
 TEMPLATE = {"metadata": {"labels": {"app": "web"}}, "spec": SPEC}
@@ -24,8 +24,8 @@ TEMPLATE = {"metadata": {"labels": {"app": "web"}}, "spec": SPEC}
 )
 def test_a_workload_has_its_pod_in_a_template(kind: str, content: dict[str, Any], owner: str) -> None:
     """With the workload's namespace, the template's labels, every field, and the owner that pods will have."""
-    pod = pod_of({"kind": kind, "metadata": {"name": "web", "namespace": "shop"}, **content})
-    assert pod is not None
+    [(place, pod)] = pods_of({"kind": kind, "metadata": {"name": "web", "namespace": "shop"}, **content})
+    assert not place
     assert pod["spec"] == SPEC
     assert pod["metadata"] == {
         "labels": {"app": "web"},
@@ -42,8 +42,16 @@ def test_a_pod_is_its_own_pod_without_its_node_and_its_status() -> None:
         "spec": {**SPEC, "nodeName": "n"},
         "status": {"phase": "Running"},
     }
-    assert pod_of(bound) == {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": SPEC}
+    assert pods_of(bound) == [("", {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": SPEC})]
     assert node_of(bound) == "n"
+
+
+def test_each_template_of_an_object_is_a_pod_of_its_own() -> None:
+    """They are told apart by their places."""
+    spec = {"replicatedJobs": [{"template": {"spec": {"template": TEMPLATE}}}] * 2}
+    found = pods_of({"kind": "JobSet", "metadata": {"name": "train"}, "spec": spec})
+    assert [place for place, _ in found] == [f"spec.replicatedJobs[{index}].template.spec.template" for index in (0, 1)]
+    assert all(pod["metadata"]["ownerReferences"] == [{"kind": "JobSet", "controller": True}] for _, pod in found)
 
 
 @pytest.mark.parametrize(
@@ -60,5 +68,5 @@ def test_a_pod_is_its_own_pod_without_its_node_and_its_status() -> None:
 )
 def test_other_objects_have_no_pod(other: dict[str, Any]) -> None:
     """Nor have malformed ones."""
-    assert pod_of(other) is None
+    assert pods_of(other) == []
     assert node_of(other) == ""

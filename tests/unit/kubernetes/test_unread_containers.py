@@ -1,31 +1,26 @@
 """Custom resources whose containers no report judges."""
 
-from typing import Any
-
 import pytest
 
 from extender.kubernetes.pod_templates import unread_containers
 
-CONTAINERS: dict[str, Any] = {"containers": [{"name": "main", "image": "app"}]}
 CONTAINER = {"image": "app", "command": ["run"]}
 
 
 @pytest.mark.parametrize(
     ("version", "spec", "path"),
     [
-        ("ray.io/v1", {"headGroupSpec": {"template": {"spec": CONTAINERS}}}, "spec.headGroupSpec.template.spec"),
         ("argoproj.io/v1alpha1", {"templates": [{"name": "a"}, {"container": {"image": "app"}}]},
          "spec.templates[1].container"),
         ("tekton.dev/v1", {"steps": [{"name": "a", "image": "app", "script": "make"}]}, "spec.steps[0]"),
         ("monitoring.coreos.com/v1", {"image": "app", "replicas": 2}, "spec"),
-        ("example.com/v1", {"template": {"spec": CONTAINERS}}, ""),
         ("image.toolkit.fluxcd.io/v1beta2", {"image": "ghcr.io/a/b", "interval": "1m"}, ""),
         ("apiextensions.k8s.io/v1", {"versions": [{"schema": {"properties": {"containers": {"type": "array"}}}}]}, ""),
         ("v1", CONTAINER, ""),
         ("example.com/v1", None, ""),
         ("example.com/v1", {"containers": 3, "image": ["app"]}, ""),
     ],
-    ids=["RayCluster", "Workflow", "Task", "Prometheus", "a pod template", "an image to follow", "a definition", "core",
+    ids=["Workflow", "Task", "Prometheus", "an image to follow", "a definition", "core",
          "no spec", "other types"],
 )  # fmt: skip
 def test_containers_at_an_unknown_place_are_found(version: str, spec: object, path: str) -> None:

@@ -22,17 +22,19 @@ def test_the_documents_together_are_the_stream(lines: list[str], end: str, ended
 
 
 def test_only_documents_that_may_have_templates_are_named() -> None:
-    """Others are not read at all; the kind may be quoted, and JSON's."""
+    """Others are not read at all: those with a list of containers, and Namespaces; keys may be quoted, and JSON's."""
     texts = [
-        "kind: Deployment",
-        "kind: &kind Deployment",
-        "kind: !!str Pod",
-        'kind: "CronJob"',
-        '{"kind":"Pod"}',
-        "  kind: PodList",
-        "kind: Namespace",
+        "containers:\n- image: app",
+        "containers: &all\n  - image: app",
+        "containers: # ours\n  # first\n  - image: app",
+        "containers: *all",
+        "containers: !!seq [{image: app}]",
+        '{"containers":[{"image":"app"}]}',
+        "kind: &kind Namespace",
+        'kind: !!str "Namespace"',
+        "kind: ResourceList",
     ]
-    others = ["kind: ConfigMap", "kind: CustomResourceDefinition", "mankind: Pod", "kind: Podium", ""]
+    others = ["kind: Deployment", "containers:\n  type: array", "mankind: Namespace", "kind: Namespaced", ""]
     found = [document.may_have_templates for document in split_documents("\n---\n".join([*texts, *others]))]
     assert found == [True] * len(texts) + [False] * len(others)
 

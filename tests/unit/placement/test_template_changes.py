@@ -132,7 +132,7 @@ def test_a_record_of_the_webhook_is_kept_true() -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        {"containers": "app"},
+        {"volumes": "data"},
         {"nodeSelector": ["amd64"]},
         {"tolerations": {"key": "arch"}},
         {"tolerations": ["arch"]},
