@@ -139,8 +139,8 @@ class SchedulerConfig(Section, frozen=True):
         Meta(
             ge=0,
             le=30,
-            description="Longest time a filter call waits for lookups under way; every pod behind it in the scheduler "
-            "waits as well.",
+            description="Longest time a filter call waits for lookups under way, from the first call for the pod: "
+            "later ones do not wait, since every pod behind it in the scheduler waits as well.",
         ),
     ] = 0.1
     pending: Annotated[

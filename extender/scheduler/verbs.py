@@ -194,20 +194,28 @@ class SchedulerVerbs:
         return self._pod_resolver.question(pod, namespace, overrides, may_read=self._may_read_secrets)
 
     async def _decide_in_time(self, args: ExtenderArgs, nodes: NodePlatforms, question: PodQuestion) -> Decision:
-        """The decision from the cache, or after waiting for lookups if those could change the answer."""
+        """The decision from the cache, or after waiting for lookups if those could change the answer.
+
+        The wait counts from the first call for the pod: kube-scheduler asks for one pod after the other, and later pods
+        would wait at each attempt for images of those before them.
+        """
         answers = await self._pod_resolver.resolve(question, 0)
         decision = self._decide(args.pod, question, answers)
-        if None in answers and self._wait_seconds and is_unsettled(args, nodes, decision):
-            answers = await self._pod_resolver.resolve(question, self._wait_seconds)
-            decision = self._decide(args.pod, question, answers)
+        if None in answers and is_unsettled(args, nodes, decision):
+            left_seconds = self._wait_seconds - self._waited_seconds(args.pod)
+            if left_seconds > 0:
+                answers = await self._pod_resolver.resolve(question, left_seconds)
+                decision = self._decide(args.pod, question, answers)
         return decision
 
     def _decide(self, pod: Pod, question: PodQuestion, answers: Sequence[Answer]) -> Decision:
         if all(isinstance(answer, Content) for answer in answers):
             return self._decide_known(question.images, tuple(answers), question.overrides)
-        waited_seconds = self._first_seen.seconds(_uid(pod), _namespace_of(pod))
-        may_be_pending = waited_seconds < self._pending_limit_seconds
+        may_be_pending = self._waited_seconds(pod) < self._pending_limit_seconds
         return self._decide_facts(question.images, answers, question.overrides, may_be_pending=may_be_pending)
+
+    def _waited_seconds(self, pod: Pod) -> float:
+        return self._first_seen.seconds(_uid(pod), _namespace_of(pod))
 
     def _decide_known(self, images: Sequence[PodImage], answers: Sequence[Answer], overrides: Overrides) -> Decision:
         key = (images, answers, overrides)

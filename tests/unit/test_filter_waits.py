@@ -1,0 +1,72 @@
+"""How long a filter call waits for an image that is being looked up."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.credentials.keyring import JoinedKeyring
+from extender.images.content import Answer
+from extender.images.platform import Platform
+from extender.kubernetes.core_v1 import NodeName
+from extender.placement.cluster_nodes import OddNodes
+from extender.placement.nodes import NodeLookup, NodePlatforms
+from extender.placement.policy import Policy
+from extender.resolver.pod_resolver import PodQuestion, PodResolver
+from extender.resolver.resolver import Resolver
+from extender.scheduler.verbs import SchedulerVerbs
+
+
+class Unknown(PodResolver, frozen=True, kw_only=True):
+    """Knows no image, and notes the waits that are asked for."""
+
+    waits: list[float] = msgspec.field(default_factory=list)
+
+    async def resolve(self, question: PodQuestion, wait_seconds: float, *, revalidate: bool = False) -> list[Answer]:
+        """Answers nothing."""
+        self.waits.append(wait_seconds)
+        return [None for _ in question.images]
+
+
+class View:
+    """A node."""
+
+    platforms = NodePlatforms({NodeName("amd"): Platform("linux", "amd64")})
+    odd = frozenset[OddNodes]()
+    synced = True
+    is_current = True
+
+    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
+        """Finds none."""
+        return NodeLookup(absent=tuple(names))
+
+
+def request(uid: str) -> bytes:
+    """A filter request about a pod."""
+    pod = {"metadata": {"uid": uid, "namespace": "team"}, "spec": {"containers": [{"image": "registry.example.com/a"}]}}
+    return msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": ["amd"]})
+
+
+async def test_a_pod_is_waited_for_once_however_often_it_is_tried() -> None:
+    """kube-scheduler asks about one pod at a time, so each wait is one for all pods behind it."""
+    now = 0.0
+    client: Any = None
+    resolver = Resolver(client, size=10, tag_seconds=900, always_seconds=60, stale_seconds=86400, clock=time.monotonic)
+    pods = Unknown(resolver, JoinedKeyring(()), Policy(), lambda _: {}, lambda: None)
+    verbs = SchedulerVerbs(
+        pods, nodes=View(), wait_seconds=0.1, pending_limit_seconds=30, level_label="", clock=lambda: now
+    )
+
+    async def waits(uid: str) -> list[float]:
+        pods.waits.clear()
+        await verbs.filter(request(uid))
+        return [each for each in pods.waits if each]
+
+    assert await waits("a") == [0.1]
+    now = 0.04
+    assert await waits("a") == [pytest.approx(0.06)]
+    now = 0.2
+    assert await waits("a") == []
+    assert await waits("b") == [0.1]
