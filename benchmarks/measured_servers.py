@@ -36,7 +36,7 @@ def serve(kind: Kind, *, core: int, tls: bool = False, nodes: int = 5_000, image
     The URLs of `service` are `scheduler`, `admission` and `registry` (a host); of others `url`.
 
     The service has so many nodes, and so many cached images (payloads.resident_image) besides those of its registry.
-    With `tls` its webhook uses TLS.
+    With `tls` its webhook uses TLS, or the whole server if it is another.
     """
     command = [sys.executable, "-m", "benchmarks.python_servers", kind, str(core)]
     command += [f"--nodes={nodes}", f"--images={images}"]

@@ -26,13 +26,11 @@ def resident_image(index: int) -> str:
     return f"{REGISTRY}/team-{index % 97}/service-{index}:1.{index}.0"
 
 
-def pod(
-    images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST, rack: str = "", pool: str = ""
-) -> dict[str, Any]:
+def pod(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST, pool: str = "") -> dict[str, Any]:
     """Returns a pod as an API server stores it: the first image is the app's container, the others are sidecars.
 
     `serial`, of eight characters, differs between the pods of one Deployment, `template` between Deployments. With a
-    `rack` its node affinity has a term for that, and with a `pool` it tolerates the taint `arch` of that value.
+    `pool` it tolerates the taint `arch` of that value.
     """
     app = f"checkout-{template}"
     owner = f"{app}-7c9f8d6b5"
@@ -59,7 +57,6 @@ def pod(
             "restartPolicy": "Always",
             "dnsPolicy": "ClusterFirst",
             "nodeSelector": {"example.com/shop": template},
-            **({"affinity": _in_rack(rack)} if rack else {}),
             "serviceAccountName": "checkout",
             "securityContext": {},
             "schedulerName": "default-scheduler",
@@ -100,11 +97,6 @@ def _sidecar(index: int, image: str) -> dict[str, Any]:
         "terminationMessagePolicy": "File",
         "imagePullPolicy": "IfNotPresent",
     }
-
-
-def _in_rack(rack: str) -> dict[str, Any]:
-    term = {"matchExpressions": [{"key": "example.com/rack", "operator": "In", "values": [rack]}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
 def _tolerates(what: str) -> dict[str, Any]:
@@ -172,12 +164,10 @@ def held_pod(image: str, serial: str) -> bytes:
     return msgspec.json.encode(held)
 
 
-def review(
-    images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST, rack: str = "", pool: str = ""
-) -> bytes:
+def review(images: tuple[str, ...], *, serial: str = FIRST, template: str = FIRST, pool: str = "") -> bytes:
     """Returns the AdmissionReview of the pod's creation, about 3 KB with two images."""
     kind = {"group": "", "version": "v1", "kind": "Pod"}
-    created = pod(images, serial=serial, template=template, rack=rack, pool=pool)
+    created = pod(images, serial=serial, template=template, pool=pool)
     resource = {"group": "", "version": "v1", "resource": "pods"}
     return msgspec.json.encode(
         {

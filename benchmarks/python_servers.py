@@ -11,6 +11,7 @@ import asyncio
 import gc
 import logging
 import os
+import ssl
 import sys
 import tempfile
 import time
@@ -36,8 +37,6 @@ from extender.images.platform import Platform
 from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.metrics import REGISTRY
-from extender.server.limits import SCHEDULER
-from extender.server.listener import open_listener
 from extender.service.cluster_view import NoCluster
 from extender.service.process import open_service
 from extender.store.rows import Batch, NameRow
@@ -149,7 +148,7 @@ def _settings(options: argparse.Namespace, registry: str, store: str) -> Mapping
     }
 
 
-async def serve_floor(_: argparse.Namespace) -> None:
+async def serve_floor(options: argparse.Namespace) -> None:
     """Serves the minimum of the framework: aiohttp's low-level server reads the body and answers two bytes."""
 
     async def handle(request: web.BaseRequest) -> web.Response:
@@ -164,10 +163,10 @@ async def serve_floor(_: argparse.Namespace) -> None:
         ),
         access_log=None,
     )
-    await _listen("floor", web.ServerRunner(server, shutdown_timeout=1))
+    await _listen(web.ServerRunner(server, shutdown_timeout=1), options)
 
 
-async def serve_application(_: argparse.Namespace) -> None:
+async def serve_application(options: argparse.Namespace) -> None:
     """Serves the handler of aiohttp's tutorial: an Application with a router, which answers two bytes too."""
 
     async def handle(request: web.Request) -> web.Response:
@@ -176,16 +175,23 @@ async def serve_application(_: argparse.Namespace) -> None:
 
     application = web.Application(client_max_size=BODY_BYTES)
     application.router.add_post("/admission/pods", handle)
-    await _listen("application", web.AppRunner(application, access_log=None, shutdown_timeout=1))
+    await _listen(web.AppRunner(application, access_log=None, shutdown_timeout=1), options)
 
 
-async def _listen(name: str, runner: web.BaseRunner) -> None:
-    listener = await open_listener(name, runner, "127.0.0.1", 0, limits=SCHEDULER)
+async def _listen(runner: web.BaseRunner, options: argparse.Namespace) -> None:
+    """Serves with aiohttp's own listener, over TLS if the options name a certificate."""
+    tls = None
+    if options.certificate:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(options.certificate, options.key)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    host, port = runner.addresses[0][:2]
     gc.collect()
     gc.freeze()
-    _say(url=f"http://{listener.address}")
+    _say(url=f"{'https' if tls else 'http'}://{host}:{port}")
     await asyncio.to_thread(sys.stdin.read)
-    await listener.close()
+    await runner.cleanup()
 
 
 def _say(**addresses: str) -> None:

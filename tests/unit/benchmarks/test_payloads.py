@@ -31,13 +31,6 @@ def test_templates_differ_in_labels_owner_and_environment() -> None:
     assert one["spec"]["containers"][0]["env"] != other["spec"]["containers"][0]["env"]
 
 
-def test_pods_in_racks_differ_in_their_node_affinity() -> None:
-    """Which decides, so that no decision about another pod is of use."""
-    one, other = (payloads.pod(IMAGES, rack=rack)["spec"] for rack in ("00000001", "00000002"))
-    assert {key for key in one if one[key] != other[key]} == {"affinity"}
-    assert "affinity" not in payloads.pod(IMAGES)["spec"]
-
-
 def test_whole_nodes_are_some_eleven_kilobytes_each() -> None:
     """A thousand of them, some 11 MB, half of either architecture."""
     body = payloads.by_nodes(IMAGES, 10)
