@@ -32,7 +32,7 @@ DELAY_SECONDS = 0.05
 BURST = 500
 KINDS = ("multi-arch", "single")
 COLD, COLD_ONE_HOST, ONE_BY_ONE = 10_000, 1_000, 100
-PER_HOST = 16  # the default of registry.concurrency_per_host
+PER_HOST = 16  # lookups that the service has under way at one registry host
 KEYRING = JoinedKeyring(())
 _BURST_COLUMNS = ("image", "callers", "HEAD manifests", "GET manifests", "GET blobs", "all, ms", "one alone, ms")
 _COLD_COLUMNS = ("", "images", "seconds", "images/s", "requests", "connections", "most at one host")
@@ -132,7 +132,6 @@ async def open_resolver(registry: FarRegistry) -> AsyncIterator[Resolver]:
             RegistryImages(client),
             size=100_000,
             tag_seconds=900,
-            always_seconds=60,
             stale_seconds=86_400,
             clock=time.monotonic,
         )

@@ -30,7 +30,6 @@ _SETTINGS: Mapping[str, object] = {
     "admission.tls": "null",
     "operations.listen": "127.0.0.1:0",
     "shutdown.grace_seconds": 1,
-    "shutdown.linger_seconds": 0.1,
 }
 
 

@@ -144,7 +144,6 @@ def _settings(options: argparse.Namespace, registry: str, store: str) -> Mapping
         "registry.plain_http": f"['{registry}']",
         "registry.allow": f"['{registry}']",
         "shutdown.grace_seconds": "1",
-        "shutdown.linger_seconds": "0.1",
     }
 
 

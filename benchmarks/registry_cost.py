@@ -134,7 +134,6 @@ class Simulation:
                 RegistryImages(await self._client()),
                 size=_SIZE,
                 tag_seconds=900,
-                always_seconds=60,
                 stale_seconds=86_400,
                 clock=self.clock,
                 persistence=persistence,

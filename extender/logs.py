@@ -32,15 +32,19 @@ log = structlog.get_logger()
 Renderer = Callable[[object, str, MutableMapping[str, Any]], str | bytes]
 
 
-def configure_logs(level: Literal["debug", "info", "warning", "error"], form: Literal["json", "console"]) -> None:
+def configure_logs(
+    level: Literal["debug", "info", "warning", "error"], form: Literal["json", "console"] | None
+) -> None:
     """Writes every event of `level` and above as a line on standard error from now on.
 
-    Libraries' lines are written from warning on.
+    Without a form it is `console` where standard error is a terminal, else `json`. Libraries' lines are written from
+    warning on.
     """
+    is_terminal = sys.stderr.isatty()
     last: Renderer = (
-        structlog.processors.JSONRenderer()
-        if form == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        structlog.dev.ConsoleRenderer(colors=is_terminal)
+        if form == "console" or (form is None and is_terminal)
+        else structlog.processors.JSONRenderer()
     )
     structlog.configure(
         processors=[

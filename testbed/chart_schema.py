@@ -112,7 +112,8 @@ def _described(schema: Schema, prefix: str, definitions: Mapping[str, Schema]) -
         if path not in documentation and "properties" in inner:
             properties[name] = _described(inner, f"{path}.", definitions)
         else:
-            properties[name] = {**_plain(each), "description": documentation[path]}
+            described = {"description": documentation[path]} if path in documentation else {}
+            properties[name] = _plain(each) | described
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 

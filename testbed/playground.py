@@ -258,7 +258,6 @@ async def install_service(api: ApiClient, cluster: LocalCluster, folder: Path, r
         f"registry.allow=['*', '{registry}']",
         "cache.url='memory:'",
         "shutdown.grace_seconds=1",
-        "shutdown.linger_seconds=0.1",
     ]
     return make_extender_process("service", folder, account, *settings, mode=Mode.SECOND)
 

@@ -101,7 +101,6 @@ class ExtenderRunner:
             f"registry.allow=['*', '{self._registry.host}']",
             "cache.url='memory:'",
             "shutdown.grace_seconds=1",
-            "shutdown.linger_seconds=0.1",
             *settings,
             mode=mode,
             admission=admission,

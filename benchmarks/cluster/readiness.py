@@ -185,7 +185,7 @@ class _Bench:
     @asynccontextmanager
     async def _service(self) -> AsyncIterator[tuple[ExtenderProcess, float]]:
         """Runs the service; yields it and the seconds that it took to be ready."""
-        settings = ("cache.url='memory:'", "shutdown.grace_seconds=1", "shutdown.linger_seconds=0.1")
+        settings = ("cache.url='memory:'", "shutdown.grace_seconds=1")
         name = f"service-{next(self._runs)}"
         service = make_extender_process(name, self._folder, self._kubeconfig, *settings, admission=False)
         began = time.perf_counter()

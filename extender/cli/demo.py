@@ -67,8 +67,7 @@ def _config(registry_host: str) -> Config:
         "operations.listen": "127.0.0.1:0",
         "registry.plain_http": f"['{registry_host}']",
         "registry.allow": f"['{registry_host}']",
-        "shutdown.grace_seconds": "2",
-        "shutdown.linger_seconds": "0.2",
+        "shutdown.grace_seconds": "1",
     }
     return load_config(None, [f"{path}={value}" for path, value in settings.items()])
 

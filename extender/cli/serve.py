@@ -16,5 +16,5 @@ def serve(file: ConfigFile = None, assignments: Assignments = None) -> None:
     Example: multiarch-extender serve --set cluster.mode=none --set admission.listen=
     """
     config = load_config(file, assignments or ())
-    configure_logs(config.log.level, config.log.format)
+    configure_logs(config.log.level, None)
     uvloop.run(run_service(config))

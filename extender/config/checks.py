@@ -32,16 +32,9 @@ def problems_of(config: Config) -> Iterator[str]:
     yield from _canary_problems(config)
     if Choice.ASSUME in (config.scheduler.pending, config.scheduler.unknown) and not config.scheduler.assume:
         yield "scheduler.assume: [] names nothing while scheduler.pending or scheduler.unknown is assume; name one"
-    shutdown = config.shutdown
-    if shutdown.linger_seconds >= shutdown.grace_seconds:
-        limit = f"shutdown.grace_seconds ({shutdown.grace_seconds:g})"
-        yield f"shutdown.linger_seconds: {shutdown.linger_seconds:g} must be less than {limit}"
-    for path, seconds in (
-        ("cache.tag_seconds", config.cache.tag_seconds),
-        ("registry.always_seconds", config.registry.always_seconds),
-    ):
-        if seconds > config.cache.stale_seconds:
-            yield f"{path}: {seconds:g} must not be more than cache.stale_seconds ({config.cache.stale_seconds:g})"
+    tag_seconds, stale_seconds = config.cache.tag_seconds, config.cache.stale_seconds
+    if tag_seconds > stale_seconds:
+        yield f"cache.tag_seconds: {tag_seconds:g} must not be more than cache.stale_seconds ({stale_seconds:g})"
 
 
 def _gate_problems(config: Config) -> Iterator[str]:
@@ -142,8 +135,6 @@ def _listener_problems(config: Config) -> Iterator[str]:
         yield f"{names} are all empty, so there is nothing to serve; give one a host:port"
     listeners = {name: section for name, section in sections.items() if getattr(section, "listen", "")}
     listens = {f"{name}.listen": section.listen for name, section in listeners.items()}
-    if config.operations.metrics_listen:
-        listens["operations.metrics_listen"] = config.operations.metrics_listen
     used: dict[str, tuple[str, int]] = {}
     for path, listen in listens.items():
         try:
@@ -157,8 +148,7 @@ def _listener_problems(config: Config) -> Iterator[str]:
         used[path] = address
     for name, section in outlets.items():
         if section.listen:
-            plain_allowed = getattr(section, "insecure", False)
-            yield from _tls_problems(name, section.listen, section.tls, plain_allowed=plain_allowed)
+            yield from _tls_problems(name, section.listen, section.tls)
     if config.admission.listen and is_self_managed(config):
         yield from _self_managed_problems(config)
 
@@ -183,12 +173,11 @@ def _self_managed_problems(config: Config) -> Iterator[str]:
         yield "admission.self_managed.configurations: [] names no MutatingWebhookConfiguration; name ours"
 
 
-def _tls_problems(name: str, listen: str, tls: TlsConfig | None, *, plain_allowed: bool) -> Iterator[str]:
+def _tls_problems(name: str, listen: str, tls: TlsConfig | None) -> Iterator[str]:
     if tls is None:
-        if not plain_allowed and not is_loopback(listen):
-            insecure = " or set scheduler.insecure" if name == "scheduler" else ""
+        if not is_loopback(listen):
             where = f"a loopback address only, and {name}.listen is {listen!r}"
-            yield f"{name}.tls: null is allowed on {where}; give certificate files{insecure}"
+            yield f"{name}.tls: null is allowed on {where}; give certificate files"
         return
     if isinstance(tls, AdmissionTlsConfig) and tls.self_managed:
         return

@@ -82,6 +82,20 @@ def _assign(tree: dict[str, Any], assignment: str) -> None:
     tree[keys[-1]] = value
 
 
+REMOVED = {
+    "admission.self_managed.authority_days": "An authority lives eight times as long as a certificate.",
+    "admission.self_managed.lease": "The Lease has the name of the Secret; give the account rights on it.",
+    "admission.self_managed.service": "Name the Service first in admission.self_managed.names.",
+    "cluster.stale_seconds": "Readiness fails once a view is 300 s old.",
+    "log.format": "Events are JSON, and written for a person where standard error is a terminal.",
+    "operations.metrics_listen": "Metrics are at operations.listen; a network policy says who reaches it.",
+    "registry.always_seconds": "Tags that pods pull at each start are fresh for 60 s.",
+    "registry.concurrency_per_host": "Sixteen lookups are at one registry host at a time.",
+    "scheduler.insecure": "Give scheduler.tls, or listen on a loopback address behind a proxy of the pod.",
+    "shutdown.linger_seconds": "It is a quarter of shutdown.grace_seconds.",
+}
+"""Settings that were removed, and what is instead of each."""
+
 _AT = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$(?P<path>[^`]*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 _INDEX = re.compile(r"\[\d*\]\Z")  # the index of a list's item, since the setting is the list
@@ -95,6 +109,8 @@ def _explain(message: str, tree: object) -> str:
     path = path.removeprefix(".")
     if unknown := _UNKNOWN_FIELD.fullmatch(what):
         section = f"{path}." if path else ""
+        if instead := REMOVED.get(f"{section}{unknown[1]}"):
+            return f"{section}{unknown[1]}: there is no such setting any more; take it out. {instead}"
         known = sorted(
             {
                 setting.path.removeprefix(section).split(".")[0]

@@ -33,10 +33,6 @@ class LogConfig(Section, frozen=True):
     level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe event that is written.")
     ] = "info"
-    format: Annotated[
-        Literal["json", "console"],
-        Meta(description="`json` for machines, `console` for a person; always on standard error."),
-    ] = "json"
 
 
 class ClusterConfig(Section, frozen=True):
@@ -55,13 +51,6 @@ class ClusterConfig(Section, frozen=True):
         ),
     ] = ""
     context: Annotated[str, Meta(description="Context of the kubeconfig; empty: its current one.")] = ""
-    stale_seconds: Annotated[
-        SecondsOrNone,
-        Meta(
-            description="Age of the view of nodes or namespaces from which readiness fails; a healthy one is "
-            "confirmed every few minutes at least. 0: an old view never fails readiness."
-        ),
-    ] = 300.0
 
 
 class TlsConfig(Section, frozen=True):
@@ -79,8 +68,9 @@ class AdmissionTlsConfig(TlsConfig, frozen=True):
     self_managed: Annotated[
         bool,
         Meta(
-            description="The service makes its certificate and its authority, and renews them: see "
-            "`admission.self_managed`. Then `certificate` and `key` stay empty."
+            description="The service makes its certificate and its authority, and renews them, as "
+            "`admission.self_managed` says. Then `certificate` and `key` stay empty. It needs rights on that Secret, "
+            "on a Lease of the Secret's name and on those configurations."
         ),
     ] = False
 
@@ -91,32 +81,29 @@ Days = Annotated[float, Meta(gt=0, le=36_500)]
 class SelfManagedConfig(Section, frozen=True):
     secret: Annotated[
         str,
-        Meta(description="Secret in our namespace that the replicas share, and that their leader makes and renews."),
-    ] = "multiarch-webhook-identity"  # noqa: S105  # its name
-    lease: Annotated[
-        str,
         Meta(
-            description="Lease in our namespace by which one replica at a time renews that Secret; one of its own for "
-            "each Secret."
+            description="Secret in our namespace that the replicas share, and that their leader makes and renews: the "
+            "holder of the Lease of the same name."
         ),
-    ] = "multiarch-extender-certificates"
-    service: Annotated[str, Meta(description="The webhook's Service, whose DNS names the certificate is for.")] = (
-        "multiarch-webhook"
-    )
+    ] = "multiarch-webhook-identity"  # noqa: S105  # its name
     names: Annotated[
         tuple[str, ...],
-        Meta(description="More DNS names and IP addresses for the certificate, for API servers that call a URL."),
-    ] = ()
+        Meta(
+            description="What the certificate is for: the webhook's Service in our namespace, and the DNS names and IP "
+            "addresses of API servers that call a URL."
+        ),
+    ] = ("multiarch-webhook",)
     configurations: Annotated[
         tuple[str, ...],
         Meta(description="MutatingWebhookConfigurations that get `caBundle`; all of their webhooks are ours."),
     ] = ("multiarch-webhook",)
     certificate_days: Annotated[
-        Days, Meta(description="Life of a certificate; the next one is made when two thirds of it are over.")
+        Days,
+        Meta(
+            description="Life of a certificate; the next one is made when two thirds of it are over. An authority "
+            "lives eight times as long."
+        ),
     ] = 90.0
-    authority_days: Annotated[
-        Days, Meta(description="Life of an authority; the next one is trusted beside it before it signs anything.")
-    ] = 730.0
 
 
 class SchedulerConfig(Section, frozen=True):
@@ -125,15 +112,8 @@ class SchedulerConfig(Section, frozen=True):
     ] = "127.0.0.1:8880"
     tls: Annotated[
         TlsConfig | None,
-        Meta(description="Certificate files; null is allowed on a loopback address, elsewhere only with `insecure`."),
+        Meta(description="Certificate files; null is allowed on a loopback address only."),
     ] = None
-    insecure: Annotated[
-        bool,
-        Meta(
-            description="Serve plain HTTP on an address that is not loopback. Anyone who reaches it learns what your "
-            "images run on."
-        ),
-    ] = False
     wait_seconds: Annotated[
         float,
         Meta(
@@ -196,20 +176,11 @@ class AdmissionConfig(Section, frozen=True):
         str,
         Meta(
             description="host:port of the webhook, or :port for every address of every family; an empty string "
-            "switches the listener off."
+            "switches the listener off. With `tls: null` it speaks plain HTTP, on a loopback address only."
         ),
     ] = ":8443"
-    tls: Annotated[
-        AdmissionTlsConfig | None,
-        Meta(description="Certificate files, which the API server needs; null is allowed on a loopback address only."),
-    ] = AdmissionTlsConfig()
-    self_managed: Annotated[
-        SelfManagedConfig,
-        Meta(
-            description="What `tls.self_managed` makes, where and for whom. It needs rights on that Secret, on a "
-            "Lease and on those configurations."
-        ),
-    ] = SelfManagedConfig()
+    tls: AdmissionTlsConfig | None = AdmissionTlsConfig()
+    self_managed: SelfManagedConfig = SelfManagedConfig()
     wait_seconds: Annotated[
         float,
         Meta(
@@ -379,13 +350,6 @@ class OperationsConfig(Section, frozen=True):
             "string switches the listener off."
         ),
     ] = ":8881"
-    metrics_listen: Annotated[
-        str,
-        Meta(
-            description="Another host:port for /metrics, which `operations.listen` then does not answer; empty: the "
-            "same."
-        ),
-    ] = ""
 
 
 class CredentialProvidersConfig(Section, frozen=True):
@@ -399,14 +363,6 @@ class RegistryConfig(Section, frozen=True):
     timeout_seconds: Annotated[
         Seconds, Meta(description="Longest time one registry exchange may take, redirects and token included.")
     ] = 10.0
-    concurrency_per_host: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=256,
-            description="Lookups under way at once at one registry host; each has one request there at a time.",
-        ),
-    ] = 16
     plain_http: Annotated[
         tuple[str, ...],
         Meta(description="Registries (host or host:port, as images name them) that are spoken to without TLS."),
@@ -460,9 +416,6 @@ class RegistryConfig(Section, frozen=True):
             "the right to get secrets."
         ),
     ] = True
-    always_seconds: Annotated[
-        Seconds, Meta(description="How long a tag's digest is fresh for imagePullPolicy Always and for the tag latest.")
-    ] = 60.0
 
 
 class CacheConfig(Section, frozen=True):
@@ -506,17 +459,10 @@ class ShutdownConfig(Section, frozen=True):
     grace_seconds: Annotated[
         Seconds,
         Meta(
-            description="Longest time from SIGTERM to exit: readiness fails first, requests in flight end, then "
-            "listeners close."
+            description="Longest time from SIGTERM to exit: new requests are answered for a quarter of it, while "
+            "readiness fails, then requests in flight end, then listeners close."
         ),
     ] = 20.0
-    linger_seconds: Annotated[
-        SecondsOrNone,
-        Meta(
-            description="How long new requests are still answered after readiness fails, which callers learn late; "
-            "less than the grace."
-        ),
-    ] = 5.0
 
 
 class Config(Section, frozen=True):

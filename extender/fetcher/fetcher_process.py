@@ -109,7 +109,7 @@ class _Server:
         task.add_done_callback(self._tasks.discard)
 
     async def _open(self, settings: FetcherSettings) -> None:
-        configure_logs(settings.log_level, settings.log_format)
+        configure_logs(settings.log_level, None)
         if settings.resident_bytes:
             stay_within(settings.resident_bytes)
         try:

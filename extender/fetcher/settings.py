@@ -22,6 +22,5 @@ class FetcherSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings")
     plugin_dir: str = ""
     clouds: tuple[Cloud, ...] = ()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["json", "console"] = "json"
     resident_bytes: int = 0
     """How large the process may become before it ends itself."""

@@ -39,6 +39,11 @@ _PLATFORM_SETS = declare_cache("resolver.image_cache.platform_sets", key="conten
 NameKey = tuple[str, PackedDigest, CredentialId]  # repository, tag or digest, credential
 
 
+# How long an answer is fresh for a tag that kubelets ask for at each start of a pod, and for `latest`. A HEAD a minute
+# and tag is less than kubelets send for these pods, and no registry counts it as a pull.
+ALWAYS_SECONDS = 60.0
+
+
 class ImageQuery(msgspec.Struct, frozen=True, gc=False):
     """An image to resolve. `always`: the kubelet resolves its tag at each start of a pod (imagePullPolicy Always)."""
 
@@ -47,10 +52,9 @@ class ImageQuery(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lifetimes(msgspec.Struct, frozen=True, kw_only=True):
-    """How long an answer for a tag is fresh, how long if it must be resolved often, and when it expires."""
+    """How long an answer for a tag is fresh, and when it expires."""
 
     tag_seconds: float
-    always_seconds: float
     stale_seconds: float
 
 
@@ -188,7 +192,7 @@ class ImageCache:
         if target.reference.digest:
             return credential_id == ANONYMOUS.id or age_seconds < lifetimes.tag_seconds
         is_often = query.always or target.name == "latest"
-        return age_seconds < (lifetimes.always_seconds if is_often else lifetimes.tag_seconds)
+        return age_seconds < (min(lifetimes.tag_seconds, ALWAYS_SECONDS) if is_often else lifetimes.tag_seconds)
 
     def find(self, target: Target, credential_id: CredentialId) -> CachedImage | None:
         """The row of `target` for `credential_id`, whatever its age. Takes less than a microsecond."""

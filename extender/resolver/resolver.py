@@ -57,7 +57,7 @@ _Key = tuple[str, str, PackedDigest, Hashable, str]  # what is wanted, repositor
 class Resolver:
     """Gives what images run on, for the credentials of a keyring. For one event loop and no threads.
 
-    The meaning of a tag is fresh for `tag_seconds`, or for `always_seconds` if the tag is `latest` or the query says
+    The meaning of a tag is fresh for `tag_seconds`, or for a minute if the tag is `latest` or the query says
     `always`. It is then stale: callers still get it while a lookup refreshes it in the background. It expires
     `stale_seconds` after the registry last confirmed it. A credential's access to a digest ages like a tag, but
     anonymous access stays fresh. A failure holds for as long as `failures.py` says. Only *denied* removes an answer,
@@ -74,22 +74,20 @@ class Resolver:
         *,
         size: int,
         tag_seconds: float,
-        always_seconds: float,
         stale_seconds: float,
         clock: Callable[[], float],
         random: Callable[[], float] = stdlib_random.random,
         persistence: Persistence | None = None,
         head_first: bool = True,
         lookup_seconds: float = 20.0,
-        at_host: int = 16,
     ) -> None:
         """`head_first`: a HEAD comes before the GET of a name that was never known, as its content often is.
 
-        `lookup_seconds` bounds the requests of a lookup for one credential, `at_host` the lookups at one registry host.
+        `lookup_seconds` bounds the requests of a lookup for one credential.
         """
         self._clock = clock
         self._persistence = persistence or Persistence(None, clock=clock)
-        lifetimes = Lifetimes(tag_seconds=tag_seconds, always_seconds=always_seconds, stale_seconds=stale_seconds)
+        lifetimes = Lifetimes(tag_seconds=tag_seconds, stale_seconds=stale_seconds)
         self.cache = ImageCache(size, lifetimes, clock, self._persistence)
         self._failures = Failures(max(size // 10, FEWEST_FAILURES), clock, random)
         registry_lookup = RegistryLookup(
@@ -101,7 +99,6 @@ class Resolver:
             random=random,
             head_first=head_first,
             lookup_seconds=lookup_seconds,
-            at_host=at_host,
         )
         self._cache_lookup = CacheLookup(self.cache, self._failures, registry_lookup, self._persistence, clock)
         self._keyring_lookup = KeyringLookup(self.cache, self._persistence, registry_lookup, clock)

@@ -47,20 +47,7 @@ class MetricsText:
 
 def operations_app(live: Mapping[str, Check], ready: Mapping[str, Check]) -> web.Application:
     """An application with the three endpoints. `?verbose` or a failed check shows each check on a line of its own."""
-    app = health_app(live, ready)
-    _add_metrics(app)
-    return app
-
-
-def metrics_app() -> web.Application:
-    """An application with /metrics alone."""
-    app = web.Application()
-    _add_metrics(app)
-    return app
-
-
-def health_app(live: Mapping[str, Check], ready: Mapping[str, Check]) -> web.Application:
-    """An application with /livez and /readyz, as `operations_app` has them."""
+    text = MetricsText(lambda: generate_latest(REGISTRY), time.monotonic)
 
     async def livez(request: web.Request) -> web.Response:
         return _report(request, live)
@@ -68,19 +55,14 @@ def health_app(live: Mapping[str, Check], ready: Mapping[str, Check]) -> web.App
     async def readyz(request: web.Request) -> web.Response:
         return _report(request, ready)
 
-    app = web.Application()
-    app.router.add_get("/livez", livez)
-    app.router.add_get("/readyz", readyz)
-    return app
-
-
-def _add_metrics(app: web.Application) -> None:
-    text = MetricsText(lambda: generate_latest(REGISTRY), time.monotonic)
-
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=text.read(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
+    app = web.Application()
+    app.router.add_get("/livez", livez)
+    app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", metrics)
+    return app
 
 
 def _report(request: web.Request, checks: Mapping[str, Check]) -> web.Response:

@@ -28,6 +28,9 @@ from extender.service.background import FILE_CHECK_SECONDS, in_background
 from extender.service.operator_policies import preferred_nodes_of
 
 _SYNC_PAUSE_SECONDS = 0.1
+# Age of a view from which readiness fails. A watch has a bookmark each minute, and one without a line for 255 s is
+# begun again, so nothing confirms a view that is older than this.
+STALE_SECONDS = 300.0
 
 
 class GateSwitch(Protocol):
@@ -146,23 +149,20 @@ class _View(Handler, Protocol):
         """Whether every object has been listed once."""
 
 
-def _readiness(watch: ListWatch, view: _View, stale_seconds: float) -> CheckResult:
-    """Fails until the first sync, and while the view is older than `stale_seconds` (0: never for its age)."""
+def _readiness(watch: ListWatch, view: _View) -> CheckResult:
+    """Fails until the first sync, and while the view is older than `STALE_SECONDS`."""
     if not view.synced:
         return CheckResult(ok=False, detail="never synced")
     age_seconds = watch.age_seconds()
-    if stale_seconds and age_seconds > stale_seconds:
-        detail = f"{age_seconds:.0f} s old, more than cluster.stale_seconds ({stale_seconds:g})"
-        return CheckResult(ok=False, detail=detail)
+    if age_seconds > STALE_SECONDS:
+        return CheckResult(ok=False, detail=f"{age_seconds:.0f} s old, more than {STALE_SECONDS:g}")
     return CheckResult(detail=f"{age_seconds:.0f} s old")
 
 
 class WatchedCluster:
     """A view of a cluster, kept current while the context of `watching` lasts."""
 
-    def __init__(
-        self, client: ClusterClient, *, level_label: str, preferred_nodes: NodeConditions, stale_seconds: float
-    ) -> None:
+    def __init__(self, client: ClusterClient, *, level_label: str, preferred_nodes: NodeConditions) -> None:
         self.secrets = ClusterSecrets(client)
         self.nodes = WatchedNodes(
             client, level_label=level_label, preferred_nodes=preferred_nodes, clock=time.monotonic
@@ -170,7 +170,6 @@ class WatchedCluster:
         self._namespaces = NamespaceView()
         self._pending_pods = PendingPods(client)
         self.client = client
-        self._stale_seconds = stale_seconds
         self._gates: GateSwitch | None = None
         self._ready_checks: Mapping[str, Check] = {}
 
@@ -192,7 +191,7 @@ class WatchedCluster:
                 watch = ListWatch(self.client, resource, view, clock=time.monotonic, random=random.random)
                 if view is self.nodes:
                     self.nodes.follow(watch)
-                ready_checks[resource.name] = functools.partial(_readiness, watch, view, self._stale_seconds)
+                ready_checks[resource.name] = functools.partial(_readiness, watch, view)
                 await stack.enter_async_context(in_background(watch.run(), f"watch-{resource.name}"))
             if on_pending_pod:
                 await stack.enter_async_context(in_background(self._pending_pods.run(on_pending_pod), "watch-pods"))
@@ -253,12 +252,7 @@ async def open_watched_cluster(
         ) from exc
     try:
         async with in_background(client.watch(FILE_CHECK_SECONDS), "cluster-files"):
-            yield WatchedCluster(
-                client,
-                level_label=level_label,
-                preferred_nodes=preferred_nodes,
-                stale_seconds=config.stale_seconds,
-            )
+            yield WatchedCluster(client, level_label=level_label, preferred_nodes=preferred_nodes)
     finally:
         await client.close()
 

@@ -9,7 +9,7 @@ from extender.config.checks import parse_listen
 from extender.config.tree import Config
 from extender.resolver.pod_resolver import PodResolver
 from extender.server.listener import Listener, open_listener
-from extender.server.operations import CheckResult, health_app, metrics_app, operations_app
+from extender.server.operations import CheckResult, operations_app
 from extender.server.routes import route_server
 from extender.server.tls import TlsFiles
 from extender.service.background import FILE_CHECK_SECONDS, check_background
@@ -17,7 +17,6 @@ from extender.service.cluster_view import ClusterView
 from extender.service.endpoints import OUTLETS, Outlet
 
 OPERATIONS = "operations"
-METRICS = "metrics"
 
 
 def open_tls(outlet: Outlet, config: Config) -> TlsFiles | None:
@@ -40,10 +39,10 @@ class Listeners:
         self._operations: list[Listener] = []
         self._watchers: list[asyncio.Task[None]] = []
         # Readiness already fails and every answer says `Connection: close`, but requests of callers that do not know it
-        # yet still get an answer.
-        self._linger_seconds = config.shutdown.linger_seconds
+        # yet still get an answer: of the default grace 5 s, in which kube-proxies learn of a changed EndpointSlice.
+        self._linger_seconds = config.shutdown.grace_seconds / 4
         # aiohttp may wait twice, for the handler and then for its task; a tenth is left for everything else.
-        self._drain_seconds = (config.shutdown.grace_seconds - config.shutdown.linger_seconds) * 0.45
+        self._drain_seconds = (config.shutdown.grace_seconds - self._linger_seconds) * 0.45
 
     async def open(self, pod_resolver: PodResolver, cluster_view: ClusterView) -> Mapping[str, str]:
         """Opens the listeners. Returns the base URL of each by name; empty for one that is switched off.
@@ -52,7 +51,7 @@ class Listeners:
             ConfigError: an address cannot be bound, or a file of certificates cannot be used.
         """
         urls = {outlet.name: await self._open_outlet(outlet, pod_resolver, cluster_view) for outlet in OUTLETS}
-        return {**urls, OPERATIONS: await self._open_operations(cluster_view), METRICS: await self._open_metrics()}
+        return {**urls, OPERATIONS: await self._open_operations(cluster_view)}
 
     async def close(self) -> None:
         """Fails readiness, lets requests in flight end, and closes the outlets first and operations last."""
@@ -82,20 +81,13 @@ class Listeners:
         return f"{'https' if files else 'http'}://{listener.address}"
 
     async def _open_operations(self, cluster_view: ClusterView) -> str:
-        if not self._config.operations.listen:
+        listen = self._config.operations.listen
+        if not listen:
             return ""
         live = {"ping": CheckResult, "background": check_background}
         ready = {"shutdown": self._check_draining, **cluster_view.ready_checks()}
-        app = health_app if self._config.operations.metrics_listen else operations_app
-        return await self._open_plain(OPERATIONS, "operations.listen", app(live, ready), self._config.operations.listen)
-
-    async def _open_metrics(self) -> str:
-        listen = self._config.operations.metrics_listen
-        return await self._open_plain(METRICS, "operations.metrics_listen", metrics_app(), listen) if listen else ""
-
-    async def _open_plain(self, name: str, setting: str, app: web.Application, listen: str) -> str:
-        runner = web.AppRunner(app, shutdown_timeout=1.0)
-        listener = await open_listener(name, runner, *parse_listen(listen), setting=setting)
+        runner = web.AppRunner(operations_app(live, ready), shutdown_timeout=1.0)
+        listener = await open_listener(OPERATIONS, runner, *parse_listen(listen))
         self._operations.append(listener)
         return f"http://{listener.address}"
 

@@ -71,7 +71,6 @@ def fetcher_settings(config: Config) -> FetcherSettings:
         plugin_dir=registry.credential_providers.bin_dir,
         clouds=registry.clouds,
         log_level=config.log.level,
-        log_format=config.log.format,
     )
 
 
@@ -135,12 +134,10 @@ async def open_pod_resolver_of(
             sources,
             size=cache.size,
             tag_seconds=cache.tag_seconds,
-            always_seconds=config.registry.always_seconds,
             stale_seconds=cache.stale_seconds,
             clock=time.monotonic,
             head_first=head_first,
             lookup_seconds=2 * config.registry.timeout_seconds,
-            at_host=config.registry.concurrency_per_host,
             persistence=Persistence(opened.store, persist_private=bool(cache.key_file), clock=time.monotonic),
         )
         stack.push_async_callback(resolver.close)

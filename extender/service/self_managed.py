@@ -12,7 +12,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -42,6 +42,9 @@ LOOK_SECONDS = 3.0
 # OSError: the files cannot be written for now. All of these are tried again at the next look.
 _PASSING = (ClusterError, InvalidCertificate, OSError)
 START_SECONDS = 60.0
+# Lives of an authority: two years with certificates of 90 days. The next one is trusted beside it for long before it
+# signs anything, and a year or more passes between changes of the webhook's configuration.
+_CERTIFICATES_OF_AN_AUTHORITY = 8
 
 RENEWALS = counter(
     "multiarch_certificate_renewals_total",
@@ -191,7 +194,7 @@ async def with_managed_files(config: Config, client: ClusterClient | None) -> As
         election = LeaderElection(
             client,
             namespace=client.namespace,
-            name=config.admission.self_managed.lease,
+            name=config.admission.self_managed.secret,
             identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
             clock=time.monotonic,
             wall_clock=time.time,
@@ -213,15 +216,20 @@ async def with_managed_files(config: Config, client: ClusterClient | None) -> As
 
 
 def _open(config: SelfManagedConfig, client: ClusterClient, folder: Path) -> SelfManaged:
-    service = f"{config.service}.{client.namespace}.svc"
+    certificate = timedelta(days=config.certificate_days)
     return SelfManaged(
         OwnSecret(client, client.namespace, config.secret),
         [WebhookConfiguration(client, name) for name in config.configurations],
-        names=(service, f"{service}.cluster.local", *config.names),
-        lifetimes=IdentityLifetimes(
-            authority=timedelta(days=config.authority_days),
-            certificate=timedelta(days=config.certificate_days),
-        ),
+        names=tuple(_names_of(config.names, client.namespace)),
+        lifetimes=IdentityLifetimes(authority=_CERTIFICATES_OF_AN_AUTHORITY * certificate, certificate=certificate),
         folder=folder,
         wall_clock=time.time,
     )
+
+
+def _names_of(names: Iterable[str], namespace: str) -> Iterator[str]:
+    """The names, and after one that may be a Service of the namespace those by which the API server calls it."""
+    for name in names:
+        yield name
+        if "." not in name and ":" not in name:
+            yield from (f"{name}.{namespace}.svc", f"{name}.{namespace}.svc.cluster.local")

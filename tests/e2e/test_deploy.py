@@ -209,7 +209,6 @@ class Deployment:
             "registry.allow": f"['*', '{self._registry.host}']",
             "cache.url": "'memory:'",
             "shutdown.grace_seconds": 1,
-            "shutdown.linger_seconds": 0.1,
         }
         if self.mode != "webhook":
             settings["scheduler.listen"] = f"127.0.0.1:{self.scheduler}"

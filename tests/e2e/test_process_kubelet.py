@@ -14,7 +14,7 @@ from testbed.process_kubelet import ProcessKubelet, open_process_kubelet
 
 pytestmark = pytest.mark.e2e
 
-SETTINGS = "cluster: {mode: none}\nadmission: {listen: ''}\ncache: {url: 'memory:'}\nshutdown: {linger_seconds: 0.0}\n"
+SETTINGS = "cluster: {mode: none}\nadmission: {listen: ''}\ncache: {url: 'memory:'}\nshutdown: {grace_seconds: 1.0}\n"
 SECONDS = 60.0
 ADDRESS = "10.0.0.77"
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.config.tree import SelfManagedConfig
 from testbed.api_client import ApiError
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import kept_to, pod
@@ -20,7 +19,6 @@ from tests.unit.docs.pages import blocks, page
 
 pytestmark = pytest.mark.e2e
 
-LEASE = SelfManagedConfig().lease
 NAMESPACE, SECRET, CONFIGURATION = "multiarch-extender", "multiarch-webhook-identity", "multiarch-webhook"
 DAY_SECONDS = 86_400
 CALLERS = 8
@@ -31,7 +29,7 @@ async def add_rights(world: World) -> None:
     await world.account(Mode.WEBHOOK)
     for kind, name, version in (
         ("Secret", SECRET, "v1"),
-        ("Lease", LEASE, "coordination.k8s.io/v1"),
+        ("Lease", SECRET, "coordination.k8s.io/v1"),
     ):
         with contextlib.suppress(ApiError):
             await world.api.delete(kind, name, NAMESPACE, version)
@@ -104,8 +102,7 @@ async def test_everything_is_replaced_while_reviews_go_on(world: World) -> None:
     where = await world.namespace()
     [service] = await start(
         world,
-        f"admission.self_managed.certificate_days={200 / DAY_SECONDS}",
-        f"admission.self_managed.authority_days={200 / DAY_SECONDS}",
+        f"admission.self_managed.certificate_days={30 / DAY_SECONDS}",  # and an authority of 240 s
     )
     await until_reviewed(world, where)
     before, ended, reviews = await identity(world), asyncio.Event(), 0
@@ -119,7 +116,7 @@ async def test_everything_is_replaced_while_reviews_go_on(world: World) -> None:
 
     callers = [asyncio.create_task(keep_asking()) for _ in range(CALLERS)]
     try:
-        async with asyncio.timeout(180):
+        async with asyncio.timeout(300):
             seen = dict.fromkeys(("tls.crt", "ca.key"), 0)
             while min(seen.values()) == 0:
                 await asyncio.sleep(1)

@@ -141,7 +141,6 @@ class World:
             f"registry.allow=['*', '{self.registry.host}']",
             "cache.url='memory:'",
             "shutdown.grace_seconds=2",
-            "shutdown.linger_seconds=0.2",
             *settings,
             mode=mode,
             admission=admission,

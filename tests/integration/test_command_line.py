@@ -258,7 +258,7 @@ async def serving(*settings: str) -> AsyncIterator[Served]:
 async def test_serve_is_ready_and_stops_when_told() -> None:
     """Ready as soon as it listens; SIGTERM ends it with exit code 0."""
     async with (
-        serving("shutdown.grace_seconds=1", "shutdown.linger_seconds=0.1") as served,
+        serving("shutdown.grace_seconds=1") as served,
         aiohttp.ClientSession() as session,
     ):
         async with session.get(f"{served.operations}/readyz?verbose") as response:
@@ -308,7 +308,7 @@ async def gated() -> AsyncIterator[GatedRegistry]:
 async def test_sigterm_loses_no_request_in_flight(gated: GatedRegistry) -> None:
     """200 filter calls that wait for one lookup are all answered after SIGTERM, and the exit code is 0."""
     settings = [f"registry.plain_http=['{gated.host}']", f"registry.allow=['{gated.host}']"]
-    settings += ["scheduler.wait_seconds=20", "shutdown.grace_seconds=20", "shutdown.linger_seconds=2"]
+    settings += ["scheduler.wait_seconds=20", "shutdown.grace_seconds=8"]
     body = json.dumps(arguments_of(pod_of(SCENES[1], gated.host))).encode()
     connector = aiohttp.TCPConnector(limit=IN_FLIGHT + 1)
     async with serving(*settings) as served, aiohttp.ClientSession(connector=connector) as session:

@@ -1,12 +1,13 @@
 """The settings: what is read, in which order, and how each refusal reads."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from extender.config.checks import parse_listen, problems_of, warnings_of
-from extender.config.reading import load_config, read_config, to_yaml
+from extender.config.reading import REMOVED, load_config, read_config, to_yaml
 from extender.config.tree import Config, settings
 from extender.errors import ConfigError
 
@@ -92,6 +93,15 @@ def test_refusal_names_path_value_and_what_is_right(tmp_path: Path, text: str, s
         assert part in str(refusal.value)
 
 
+@pytest.mark.parametrize("path", REMOVED)
+def test_a_removed_setting_is_refused_with_what_is_instead(path: str) -> None:
+    """Whoever has it in a file reads that it is gone, and what to do."""
+    assert path not in {setting.path for setting in settings()}
+    with pytest.raises(ConfigError, match=rf"^{re.escape(path)}: there is no such setting any more") as refusal:
+        read_config(None, [f"{path}=1"])
+    assert str(refusal.value).endswith(REMOVED[path])
+
+
 @pytest.mark.parametrize(
     "assignment",
     ["scheduler.wait_seconds", "=3", "scheduler..x=3", "cache.size=[", "cache.sise=3", "cache.size=2001-13-45"],
@@ -112,7 +122,7 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     ("assignments", "says"),
     [
         pytest.param((), ["admission.tls.certificate", "admission.tls.key"], id="webhook without certificate"),
-        pytest.param((*SERVED, "scheduler.listen=0.0.0.0:1"), ["scheduler.tls", "loopback", "insecure"], id="plain"),
+        pytest.param((*SERVED, "scheduler.listen=0.0.0.0:1"), ["scheduler.tls", "loopback"], id="plain"),
         pytest.param(("admission.tls=null",), ["admission.tls", "loopback"], id="plain webhook"),
         pytest.param(
             (*SERVED, "operations.listen=0.0.0.0:8443"), ["operations.listen", "taken by"], id="one port twice"
@@ -127,11 +137,6 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
             ["operations.listen", "taken by admission.listen"],
             id="every address of a family and a name",
         ),
-        pytest.param(
-            (*SERVED, "operations.metrics_listen=127.0.0.1:8881"),
-            ["operations.metrics_listen", "taken by operations.listen"],
-            id="metrics where the probes are",
-        ),
         pytest.param((*SERVED, "scheduler.listen=:1"), ["scheduler.tls", "loopback"], id="plain on every address"),
         pytest.param(("scheduler.listen=", "admission.listen="), ["nothing to serve"], id="nothing to serve"),
         pytest.param((*SERVED, "scheduler.listen=8880"), ["scheduler.listen", "host:port"], id="no host"),
@@ -145,11 +150,8 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
         ),
         pytest.param((*SERVED, "scheduler.assume=[arm64]"), ["scheduler.assume", "'arm64'"], id="no platform"),
         pytest.param(
-            (*SERVED, "shutdown.grace_seconds=3"),
-            ["shutdown.linger_seconds: 5 must be less than shutdown.grace_seconds (3)"],
-            id="longer in lingering than in all",
+            (*SERVED, "cache.stale_seconds=10"), ["cache.tag_seconds", "cache.stale_seconds (10)"], id="times"
         ),
-        pytest.param((*SERVED, "cache.stale_seconds=10"), ["cache.tag_seconds", "registry.always_seconds"], id="times"),
         pytest.param(
             (*SERVED, "admission.canary_namespace=a", "cluster.mode=none"),
             ["admission.canary_namespace", "cluster.mode is none"],
@@ -181,7 +183,6 @@ def test_values_that_contradict_each_other_are_refused(assignments: tuple[str, .
         SERVED,
         ("admission.listen=",),
         ("admission.listen=127.0.0.1:8443", "admission.tls=null"),
-        (*SERVED, "scheduler.listen=0.0.0.0:8880", "scheduler.insecure=true"),
         (*SERVED, "scheduler.listen='[::1]:8880'"),
         (*SERVED, "scheduler.listen='[::1]:8880'", "operations.listen=0.0.0.0:8880"),
         (*SERVED, "scheduler.listen=127.0.0.1:0", "operations.listen=127.0.0.1:0"),

@@ -53,7 +53,7 @@ async def test_a_pod_is_waited_for_once_however_often_it_is_tried() -> None:
     """kube-scheduler asks about one pod at a time, so each wait is one for all pods behind it."""
     now = 0.0
     client: Any = None
-    resolver = Resolver(client, size=10, tag_seconds=900, always_seconds=60, stale_seconds=86400, clock=time.monotonic)
+    resolver = Resolver(client, size=10, tag_seconds=900, stale_seconds=86400, clock=time.monotonic)
     pods = Unknown(resolver, JoinedKeyring(()), Policy(), lambda _: {}, lambda: None)
     verbs = SchedulerVerbs(
         pods, nodes=View(), wait_seconds=0.1, pending_limit_seconds=30, level_label="", clock=lambda: now

@@ -80,7 +80,6 @@ class _Service:
             _EmptyRegistry(),
             size=1000,
             tag_seconds=1e9,
-            always_seconds=1e9,
             stale_seconds=2e9,
             clock=self.clock,
             random=lambda: 0.5,

@@ -39,7 +39,6 @@ async def resolver(registry: GuardedRegistry, make_client: MakeClient, clock: Cl
         RegistryImages(make_client(registry.host)),
         size=100,
         tag_seconds=900,
-        always_seconds=60,
         stale_seconds=86_400,
         clock=clock,
         random=lambda: 0.0,

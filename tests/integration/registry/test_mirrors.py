@@ -502,7 +502,6 @@ async def resolve(clock: Clock) -> AsyncIterator[Callable[[RegistryClient], Reso
                 RegistryImages(client),
                 size=100,
                 tag_seconds=900,
-                always_seconds=60,
                 stale_seconds=86_400,
                 clock=clock,
                 random=lambda: 0.0,

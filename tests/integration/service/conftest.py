@@ -23,8 +23,7 @@ _SETTINGS = (
     "admission.tls=null",
     "admission.wait_seconds=10",
     "operations.listen=127.0.0.1:0",
-    "shutdown.grace_seconds=0.5",
-    "shutdown.linger_seconds=0.05",
+    "shutdown.grace_seconds=0.2",
     "cache.url='memory:'",
 )
 

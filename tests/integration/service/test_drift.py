@@ -44,7 +44,7 @@ from tests.integration.service.test_watches import service_in, until, until_read
 
 EVENTS = "/api/v1/namespaces/default/events"
 REPLICASETS = "/apis/apps/v1/namespaces/default/replicasets"
-FRESH = ("registry.always_seconds=0.001", "drift.events=true")  # the tag latest is asked for again at each request
+FRESH = ("cache.tag_seconds=0.001", "drift.events=true")  # the tag latest is asked for again at each request
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ async def serving(folder: Path) -> AsyncIterator[ServedWebhook]:
         "cluster.mode=none", "scheduler.listen=", "admission.listen=127.0.0.1:0", "operations.listen=127.0.0.1:0",
         f"admission.tls.certificate={folder / 'tls.crt'}", f"admission.tls.key={folder / 'tls.key'}",
         "cache.url='memory:'",
-        "shutdown.grace_seconds=5", "shutdown.linger_seconds=0.1",
+        "shutdown.grace_seconds=5",
     )  # fmt: skip
     options = [option for setting in settings for option in ("--set", setting)]
     process = await asyncio.create_subprocess_exec(

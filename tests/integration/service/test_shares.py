@@ -44,7 +44,7 @@ class View:
 def verbs(annotations: dict[str, dict[str, str]]) -> SchedulerVerbs:
     """The verbs with a strict preference for arm64, and a multi-arch image in memory."""
     client: Any = Nobody()
-    resolver = Resolver(client, size=10, tag_seconds=900, always_seconds=60, stale_seconds=86400, clock=time.monotonic)
+    resolver = Resolver(client, size=10, tag_seconds=900, stale_seconds=86400, clock=time.monotonic)
     target: Any = resolver.cache.references.target_of(IMAGE)
     content = Content(Kind.INDEX, frozenset({AMD64, ARM64}), states_platforms=True)
     resolver.cache.learn(target, ANONYMOUS.id, digest_of(b"x"), content, time.monotonic())

@@ -27,15 +27,15 @@ SETTINGS = (
 
 
 async def test_idle_service_ends_after_the_linger_and_not_later() -> None:
-    """The grace period is a limit, and no part of it is waited for by an idle service."""
-    config = load_config(None, [*SETTINGS, "shutdown.grace_seconds=10000", "shutdown.linger_seconds=0"])
-    async with asyncio.timeout(30), open_service(config, NoCluster(), open_local_sources):
+    """The grace period is a limit, of which an idle service waits for the first quarter alone."""
+    config = load_config(None, [*SETTINGS, "shutdown.grace_seconds=4"])
+    async with asyncio.timeout(3), open_service(config, NoCluster(), open_local_sources):
         pass
 
 
 async def test_service_that_lingers_answers_and_is_not_ready() -> None:
-    """For `shutdown.linger_seconds` after the stop readiness fails, and a new connection still gets its answer."""
-    config = load_config(None, [*SETTINGS, "shutdown.grace_seconds=20", "shutdown.linger_seconds=2"])
+    """For a quarter of the grace after the stop readiness fails, and a new connection still gets its answer."""
+    config = load_config(None, [*SETTINGS, "shutdown.grace_seconds=8"])
     entered = asyncio.Event()
     leave = asyncio.Event()
     urls: list[str] = []
@@ -103,7 +103,7 @@ async def test_background_work_that_ends_fails_liveness(monkeypatch: pytest.Monk
         raise OSError("gone")
 
     monkeypatch.setattr("extender.service.process.autoscaler_warnings", lambda *_: end())
-    config = load_config(None, [*SETTINGS, "shutdown.linger_seconds=0"])
+    config = load_config(None, [*SETTINGS, "shutdown.grace_seconds=0.1"])
     async with (
         open_service(config, NoCluster(), open_local_sources) as service,
         aiohttp.ClientSession() as session,

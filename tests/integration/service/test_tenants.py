@@ -197,7 +197,6 @@ async def open_resolver(stack: AsyncExitStack, plain_http: str, clock: Clock) ->
         RegistryImages(client),
         size=1000,
         tag_seconds=900,
-        always_seconds=60,
         stale_seconds=86_400,
         clock=clock,
         random=lambda: 0.0,

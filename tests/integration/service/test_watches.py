@@ -20,6 +20,7 @@ from extender.fetcher.sources import open_local_sources
 from extender.placement.annotations import Overrides
 from extender.placement.facts import PodImage
 from extender.resolver.pod_resolver import PodQuestion
+from extender.service import cluster_view as viewed
 from extender.service.cluster_view import NoCluster, open_cluster_view
 from extender.service.process import open_service
 from extender.service.resolving import open_pod_resolver
@@ -59,8 +60,7 @@ async def service_in(
         "admission.listen=127.0.0.1:0",
         "admission.tls=null",
         "operations.listen=127.0.0.1:0",
-        "shutdown.grace_seconds=0.5",
-        "shutdown.linger_seconds=0.05",
+        "shutdown.grace_seconds=0.2",
         "cache.url='memory:'",
     ]
     plain = [f"registry.plain_http={list(registries)}", f"registry.allow={list(registries)}"] if registries else []
@@ -230,10 +230,13 @@ async def test_a_review_has_the_pull_secret_of_its_pod_read(api: ApiServer, tmp_
             assert changes_of(await caller.review(created, namespace="default"))
 
 
-async def test_view_that_nothing_confirms_fails_readiness_until_it_is_confirmed(api: ApiServer, tmp_path: Path) -> None:
-    """After `cluster.stale_seconds` without a line of the watch answers may be wrong, and others should be asked."""
-    async with service_in(api, tmp_path, "127.0.0.1:0", "cluster.stale_seconds=0.5") as caller, asyncio.timeout(20):
-        while "more than cluster.stale_seconds (0.5)" not in await readiness_text(caller):
+async def test_view_that_nothing_confirms_fails_readiness_until_it_is_confirmed(
+    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After minutes without a line of the watch answers may be wrong, and others should be asked."""
+    monkeypatch.setattr(viewed, "STALE_SECONDS", 0.5)
+    async with service_in(api, tmp_path, "127.0.0.1:0") as caller, asyncio.timeout(20):
+        while "more than 0.5" not in await readiness_text(caller):
             await asyncio.sleep(0.02)
         assert (await checks(caller, "/readyz"))[0] == 503
         api.bookmark(NODES.path)

@@ -51,7 +51,7 @@ async def load(path: Path, size: int) -> int:
     """Starts with the file and returns how many images are cached."""
     persistence = Persistence(SqliteStore(path, size=size), clock=time.monotonic)
     resolver = Resolver(
-        FakeRegistry(), size=size, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=time.monotonic,
+        FakeRegistry(), size=size, tag_seconds=900, stale_seconds=86_400, clock=time.monotonic,
         persistence=persistence,
     )  # fmt: skip
     await resolver.load(60)

@@ -324,7 +324,7 @@ async def test_a_server_that_dies_and_comes_back_costs_no_answer(
             one, clock=clock, wall_clock=clock.ahead(1e9), limits=PersistenceLimits(read_seconds=30)
         )
         return Resolver(
-            registry, size=10_000, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock,
+            registry, size=10_000, tag_seconds=900, stale_seconds=86_400, clock=clock,
             persistence=persistence,
         )  # fmt: skip
 

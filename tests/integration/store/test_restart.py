@@ -75,7 +75,6 @@ async def start(registry: FakeRegistry, tmp_path: Path) -> AsyncIterator[Start]:
                 registry,
                 size=100_000,
                 tag_seconds=900,
-                always_seconds=60,
                 stale_seconds=86_400,
                 clock=lambda: booted,
                 persistence=persistence,

@@ -519,8 +519,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         lambda o: settings_of(o)["admission"]["self_managed"],
         {
             "secret": "multiarch-extender-webhook-identity",
-            "lease": "multiarch-extender-webhook-certificates",
-            "service": "multiarch-extender-webhook",
+            "names": ["multiarch-extender-webhook"],
             "configurations": ["multiarch-extender-webhook"],
             "certificate_days": 1,
         },
@@ -551,7 +550,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "webhook",
         "webhook.url: https://192.0.2.1:8443",
         lambda o: settings_of(o)["admission"]["self_managed"]["names"],
-        ["192.0.2.1"],
+        ["multiarch-extender-webhook", "192.0.2.1"],
     ),
     (
         "self-managed-writes-no-file-to-disk",
@@ -583,7 +582,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         [
             (["mutatingwebhookconfigurations"], ["multiarch-extender-webhook"], ["get", "patch"]),
             (["secrets"], ["multiarch-extender-webhook-identity"], ["get", "patch"]),
-            (["leases"], ["multiarch-extender-webhook-certificates"], ["get", "patch"]),
+            (["leases"], ["multiarch-extender-webhook-identity"], ["get", "patch"]),
         ],
     ),
     (
@@ -668,9 +667,9 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
     (
         "settings-of-a-mode-win",
         "webhook",
-        "{config: {log: {level: debug, format: console}}, modes.webhook.config: {log: {level: error}}}",
-        lambda o: settings_of(o)["log"],
-        {"level": "error", "format": "console"},
+        "{config: {cache: {size: 7, tag_seconds: 9}}, modes.webhook.config: {cache: {size: 8}}}",
+        lambda o: [settings_of(o)["cache"][name] for name in ("size", "tag_seconds")],
+        [8, 9],
     ),
     (
         "settings-over-the-charts",
@@ -833,7 +832,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
             [rule["verbs"] for rule in one(o, "Role", "-gates")["rules"]],
         ),
         (
-            ["multiarch-extender-webhook-certificates"],
+            ["multiarch-extender-webhook-identity"],
             {"lease": "mine", "limit_seconds": 9},
             [["create"], ["get", "patch"]],
         ),
@@ -847,7 +846,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
             sorted(each["metadata"]["name"] for each in o if each["kind"] == "Role" and "-gates" in str(each)),
         ),
         (
-            ["multiarch-extender-held-pods", "multiarch-extender-scheduler-certificates"],
+            ["multiarch-extender-held-pods", "multiarch-extender-scheduler-identity"],
             [
                 "multiarch-extender-default-scheduler-gates",
                 "multiarch-extender-policy-gates",
@@ -1650,8 +1649,8 @@ CONTRADICTIONS: list[tuple[str, str, str]] = [
     ),
     (
         "webhook",
-        "config: {admission: {self_managed: {lease: a}}}",
-        "config.admission.self_managed.lease (for modes.webhook): the chart decides it",
+        "config: {admission: {self_managed: {secret: a}}}",
+        "config.admission.self_managed.secret (for modes.webhook): the chart decides it",
     ),
     (
         "webhook",

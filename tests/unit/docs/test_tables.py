@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from extender.config.reading import REMOVED
 from extender.config.tree import settings
 from extender.placement.annotations import ANNOTATIONS
 from tests.unit.docs.pages import ALL, PROJECT, page
@@ -27,10 +28,12 @@ def test_every_annotation_is_explained(annotation: str) -> None:
 def test_settings_named_in_the_text_exist() -> None:
     """No paragraph speaks of a setting that there is not."""
     paths = {setting.path for setting in settings()}
-    sections = {path.partition(".")[0] for path in paths}
-    named = set(re.findall(rf"`((?:{'|'.join(sections)})\.[a-z_.]+)(?:[:=][^`]*)?`", TEXT))
+    sections = {path[: end.start()] for path in paths for end in re.finditer(r"\.", path)}
+    roots = "|".join(each for each in sections if "." not in each)
+    named = set(re.findall(rf"`((?:{roots})\.[a-z_.]+)(?:[:=][^`]*)?`", TEXT))
     assert named
-    assert named <= paths
+    assert named <= paths | sections | REMOVED.keys()
+    assert not any(f"`{path}" in file.read_text() for path in REMOVED for file in ALL if file.name != "CHANGELOG.md")
 
 
 def test_commands_named_in_the_text_exist() -> None:

@@ -13,14 +13,14 @@ from tests.unit.docs.pages import PROJECT, page
 
 PAGE = page("how-to/uninstall.md")
 _IDENTITY = Config().admission.self_managed
-MADE = (Config().admission.gate.lease, _IDENTITY.lease, _IDENTITY.secret)
+MADE = (("Lease", Config().admission.gate.lease), ("Lease", _IDENTITY.secret), ("Secret", _IDENTITY.secret))
 
 
-@pytest.mark.parametrize("name", MADE)
-def test_each_object_that_the_service_makes_has_its_command(name: str) -> None:
+@pytest.mark.parametrize(("kind", "name"), MADE)
+def test_each_object_that_the_service_makes_has_its_command(kind: str, name: str) -> None:
     """No manifest contains it, so deleting manifests does not delete it."""
     assert re.search(
-        rf"^\| (Lease|Secret) `{name}`.*kubectl -n multiarch-extender delete \w+ {name}`", PAGE, re.MULTILINE
+        rf"^\| {kind} `{name}`.*kubectl -n multiarch-extender delete {kind.lower()} {name}`", PAGE, re.MULTILINE
     )
     manifests = "\n".join(path.read_text() for path in (PROJECT / "deploy/manifests").glob("*.yaml"))
     assert not re.search(rf"^  name: {name}$", manifests, re.MULTILINE)

@@ -29,7 +29,6 @@ async def resolver(registry: FakeRegistry, clock: Clock) -> AsyncIterator[Resolv
         registry,
         size=1000,
         tag_seconds=900,
-        always_seconds=60,
         stale_seconds=86_400,
         clock=clock,
         random=lambda: 0.0,

@@ -32,7 +32,7 @@ Hostile = Callable[[int], tuple[str, Content]]
 
 def make_cache(size: int = SIZE) -> ImageCache:
     """A cache of so many ordinary images."""
-    return ImageCache(size, Lifetimes(tag_seconds=900, always_seconds=60, stale_seconds=86_400), Clock())
+    return ImageCache(size, Lifetimes(tag_seconds=900, stale_seconds=86_400), Clock())
 
 
 def learn(cache: ImageCache, text: str, content: Content, owner: str = "") -> Target:

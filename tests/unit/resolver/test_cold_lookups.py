@@ -38,9 +38,7 @@ async def test_without_head_first_a_tag_takes_one_get_while_it_was_never_known(
     registry: FakeRegistry, clock: Clock
 ) -> None:
     """A tag that was known is asked about by HEAD, which may save the GET."""
-    resolver = Resolver(
-        registry, size=1000, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock, head_first=False
-    )
+    resolver = Resolver(registry, size=1000, tag_seconds=900, stale_seconds=86_400, clock=clock, head_first=False)
     registry.push(APP, "linux/arm64")
     assert await resolve(resolver, APP) == index_of("linux/arm64")
     assert registry.requests == [("GET", APP, "anonymous")]
@@ -288,7 +286,6 @@ def test_a_lookup_ends_although_its_source_does_not() -> None:
             registry,
             size=10,
             tag_seconds=900,
-            always_seconds=60,
             stale_seconds=86_400,
             clock=asyncio.get_running_loop().time,
             lookup_seconds=20,

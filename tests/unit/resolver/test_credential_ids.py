@@ -199,7 +199,7 @@ async def test_a_remembered_fetch_is_no_proof_even_when_the_tables_forgot(
     registry: FakeRegistry, digest: str, clock: Clock
 ) -> None:
     """The short-term memory of fetches may outlast the tables' rows."""
-    resolver = Resolver(registry, size=1, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock)
+    resolver = Resolver(registry, size=1, tag_seconds=900, stale_seconds=86_400, clock=clock)
     by_digest = ImageQuery(f"{REPOSITORY}@{digest}")
     registry.push("ghcr.io/team/filler:1", "linux/amd64")
     assert await ask(resolver, Keys(TENANT), by_digest) == CONTENT

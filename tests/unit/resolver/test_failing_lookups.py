@@ -215,7 +215,7 @@ async def test_a_defect_of_ours_is_logged_and_answered_as_unavailable(
 
 async def test_failures_are_bounded_apart_from_what_is_known(registry: FakeRegistry, clock: Clock) -> None:
     """Names that do not exist push out neither content nor more than a tenth as many failures."""
-    resolver = Resolver(registry, size=20_000, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock)
+    resolver = Resolver(registry, size=20_000, tag_seconds=900, stale_seconds=86_400, clock=clock)
     registry.push(APP, "linux/arm64")
     await ask(resolver)
     lookups = [ImageQuery(f"ghcr.io/team/app:missing-{number}") for number in range(2100)]

@@ -83,7 +83,7 @@ async def test_what_was_told_to_one_is_not_recalled_for_another(
 
 async def test_what_is_recalled_is_used_and_not_the_next_to_go(registry: FakeRegistry, clock: Clock) -> None:
     """Of two rows the one that was recalled stays when a third comes."""
-    resolver = Resolver(registry, size=2, tag_seconds=900, always_seconds=60, stale_seconds=86_400, clock=clock)
+    resolver = Resolver(registry, size=2, tag_seconds=900, stale_seconds=86_400, clock=clock)
     await resolver.resolve_all([ONE], PUBLIC, 60)
     await resolver.resolve_all([TWO], PUBLIC, 60)
     assert resolver.cache.fresh([ONE], PUBLIC) == [AMD64]

@@ -19,7 +19,7 @@ CONTENTS = [index_of("linux/amd64"), index_of("linux/arm64"), index_of("linux/am
 
 def make_cache(size: int, write_log: WriteLog | None = None) -> ImageCache:
     """A cache whose rows stay fresh, since nothing here reads the clock."""
-    lifetimes = Lifetimes(tag_seconds=900, always_seconds=60, stale_seconds=86_400)
+    lifetimes = Lifetimes(tag_seconds=900, stale_seconds=86_400)
     return ImageCache(size, lifetimes, Clock(), write_log)
 
 

@@ -50,7 +50,6 @@ async def replica(registry: FakeRegistry, clock: Clock, store: FakeStore) -> Asy
                 registry,
                 size=size,
                 tag_seconds=900,
-                always_seconds=60,
                 stale_seconds=86_400,
                 clock=clock,
                 random=lambda: 0.0,

@@ -199,8 +199,6 @@ admission.tls: Use certificates.source and webhook.clientCaSecret.
 admission.canary_namespace: The chart makes it, of the part's name; canary.enabled says whether.
 {{- if include "multiarch.is-self-managed" . }}
 admission.self_managed.secret: The chart makes it, of the part's name.
-admission.self_managed.lease: The chart makes it, of the part's name.
-admission.self_managed.service: The chart makes it, of the part's name.
 admission.self_managed.configurations: The chart makes it, of the part's name.
 admission.self_managed.names: Use webhook.url.
 {{- else }}
@@ -208,9 +206,7 @@ admission.self_managed: Its certificate comes by certificates.source, which is n
 {{- end }}
 scheduler.listen: kube-scheduler and the chart's files name 127.0.0.1:8880.
 scheduler.tls: kube-scheduler asks over loopback.
-scheduler.insecure: kube-scheduler asks over loopback.
 operations.listen: Probes and monitors of the chart ask port 8881.
-operations.metrics_listen: Monitors of the chart ask port 8881.
 cluster.mode: It is the cluster that the chart is installed in.
 cluster.kubeconfig: It is the cluster that the chart is installed in.
 cluster.context: It is the cluster that the chart is installed in.

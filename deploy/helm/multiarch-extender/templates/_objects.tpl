@@ -124,7 +124,7 @@ type: Opaque
 apiVersion: coordination.k8s.io/v1
 kind: Lease
 metadata:
-  name: {{ $name }}-certificates
+  name: {{ $name }}-identity
   namespace: {{ $space }}
   labels:
     {{- include "multiarch.labels" .root | nindent 4 }}
@@ -144,7 +144,7 @@ rules:
   verbs: [get, patch]
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  resourceNames: [{{ $name }}-certificates]
+  resourceNames: [{{ $name }}-identity]
   verbs: [get, patch]
 ---
 apiVersion: rbac.authorization.k8s.io/v1

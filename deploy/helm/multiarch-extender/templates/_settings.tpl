@@ -78,10 +78,9 @@
 {{/* Names in admission.self_managed. */}}
 {{- define "multiarch.settings.identity" -}}
 {{- $name := include "multiarch.name" . -}}
-{{- $identity := dict "secret" (print $name "-identity") "lease" (print $name "-certificates") -}}
-{{- $_ := set $identity "service" $name -}}
+{{- $identity := dict "secret" (print $name "-identity") -}}
 {{- $_ := set $identity "configurations" (include "multiarch.configurations" . | fromYamlArray) -}}
-{{- with values (include "multiarch.host" . | fromYaml) -}}{{- $_ := set $identity "names" . -}}{{- end -}}
+{{- $_ := set $identity "names" (prepend (values (include "multiarch.host" . | fromYaml)) $name) -}}
 {{ toYaml $identity }}
 {{- end }}
 
