@@ -53,11 +53,15 @@ class Listeners:
         urls = {outlet.name: await self._open_outlet(outlet, pod_resolver, cluster_view) for outlet in OUTLETS}
         return {**urls, OPERATIONS: await self._open_operations(cluster_view)}
 
-    async def close(self) -> None:
-        """Fails readiness, lets requests in flight end, and closes the outlets first and operations last."""
+    async def drain(self) -> None:
+        """Fails readiness, and answers for the time in which callers hear of it."""
         self._is_draining = True
         if self._outlets:
             await asyncio.sleep(self._linger_seconds)
+
+    async def close(self) -> None:
+        """Lets requests in flight end, and closes the outlets first and operations last."""
+        self._is_draining = True
         await asyncio.gather(*(listener.close() for listener in self._outlets))
         for watcher in self._watchers:
             watcher.cancel()

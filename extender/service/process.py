@@ -74,6 +74,7 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
             await sources.check()
             log.info("service.started", version=__version__, config=_shown(config))
             yield Service(urls)
+            await listeners.drain()
         finally:
             await listeners.close()
 

@@ -270,7 +270,10 @@ async def test_serve_is_ready_and_stops_when_told() -> None:
 
 
 async def test_file_of_registries_that_cannot_be_used_ends_serve() -> None:
-    """The process that asks registries opens it; the exit code and the words are as for any other file."""
+    """The process that asks registries opens it; the exit code and the words are as for any other file.
+
+    Nobody has been told that the service is there, so it does not linger for callers.
+    """
     options = [
         "scheduler.listen=127.0.0.1:0",
         "operations.listen=127.0.0.1:0",
@@ -278,7 +281,9 @@ async def test_file_of_registries_that_cannot_be_used_ends_serve() -> None:
         "cluster.mode=none",
     ]
     options += ["cache.url='memory:'", "log.level=error", "registry.ca_files=['/nonexistent.pem']"]
-    code, out, err = await run("serve", *(part for option in options for part in ("--set", option)))
+    options += ["shutdown.linger_seconds=120", "shutdown.grace_seconds=300"]
+    async with asyncio.timeout(60):
+        code, out, err = await run("serve", *(part for option in options for part in ("--set", option)))
     assert (code, out) == (2, "")
     assert "error: registry.ca_files: /nonexistent.pem holds no certificates" in err
     assert "Traceback" not in err
