@@ -12,8 +12,6 @@ from typing import Any, Literal
 
 import structlog
 
-from extender.metrics import counter
-
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 # Lines a second of one event, or of one logger of a library, whose lines often have a traceback. Who can cause an event
 # at will then fills neither the disk nor the time of the event loop.
@@ -22,12 +20,6 @@ EVENT_LINES, LIBRARY_LINES = 100, 10
 # may state a megabyte, and so may whoever calls the scheduler's verbs.
 FIELD_CHARACTERS, TRACEBACK_CHARACTERS = 2048, 16_384
 
-DROPPED = counter(
-    "multiarch_log_lines_dropped_total",
-    "Log lines that were not written because there were too many of their kind in one second.",
-    "source",
-    ("service", "library"),
-)
 log = structlog.get_logger()
 Renderer = Callable[[object, str, MutableMapping[str, Any]], str | bytes]
 
@@ -103,7 +95,6 @@ class RateLimit:
         kind = (str(event.get("event", "")), str(event.get("logger", "")))
         self._lines[kind] = lines = self._lines.get(kind, 0) + 1
         if lines > _limit_of(kind):
-            DROPPED["library" if kind[1] else "service"].inc()
             raise structlog.DropEvent
         return "\n".join([*reports, str(self._render(logger, method, event))])
 

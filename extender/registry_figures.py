@@ -34,12 +34,6 @@ MIRRORS = counter(
     "outcome",
     ("answered", "missing", "failed", "resting"),
 )
-MIRROR_RELOADS = counter(
-    "multiarch_mirrors_reloads_total",
-    "Changes of the files in registry.hosts_directory, by what became of them.",
-    "outcome",
-    ("loaded", "refused"),
-)
 QUOTA_LIMIT = gauge(
     "multiarch_registry_quota_limit",
     "Requests that the registry said it allows in its window, when it last said; 0: it has not said.",

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class FileSetting(enum.StrEnum):
-    """The settings whose files report changes here. TLS files and mirrors have reports of their own."""
+    """The settings whose files are read again; `tls` is that of any listener."""
 
     CLUSTER = "cluster"
     CA_FILES = "registry.ca_files"
@@ -31,11 +31,13 @@ class FileSetting(enum.StrEnum):
     CREDENTIAL_PROVIDERS = "registry.credential_providers.config"
     STORE = "cache.url"
     KEY = "cache.key_file"
+    TLS = "tls"
+    MIRRORS = "registry.hosts_directory"
 
 
 RELOADS = counters(
     "multiarch_file_reloads_total",
-    "Changes of files with credentials, keys or authorities, by the setting that names them and what became of them.",
+    "Changes of files with certificates, credentials, keys or mirrors, by the setting and what became of them.",
     ("setting", tuple(setting.value for setting in FileSetting)),
     ("outcome", ("loaded", "refused")),
 )

@@ -300,7 +300,7 @@ LIMITS = Row(
             "Questions to the store of known images by their outcome, and failures by reason.",
             "Failures cost speed after a restart, and no answer.",
             (
-                Query(f"sum by (result) (rate(multiarch_store_reads_total{_RATE}))", "read: {{result}}"),
+                Query(f"sum by (event) (rate(multiarch_store_rows_total{_RATE}))", "{{event}}"),
                 Query(f"sum by (reason) (rate(multiarch_store_errors_total{_RATE}))", "error: {{reason}}"),
             ),
         ),
@@ -335,13 +335,11 @@ UPKEEP = Row(
             "Changed files that were refused, last hour",
             "Certificates, tokens, credentials or mirrors that changed and could not be read; the old ones are in use.",
             "The log names the file and what is wrong with it.",
-            tuple(
-                Query(f'sum(increase({metric}{{outcome="refused"}}[1h]))', name)
-                for metric, name in (
-                    ("multiarch_tls_reloads_total", "certificates"),
-                    ("multiarch_file_reloads_total", "credentials, keys, authorities"),
-                    ("multiarch_mirrors_reloads_total", "mirrors"),
-                )
+            (
+                Query(
+                    'sum by (setting) (increase(multiarch_file_reloads_total{outcome="refused"}[1h])) > 0',
+                    "{{setting}}",
+                ),
             ),
             runbooks=("file-refused",),
         ),

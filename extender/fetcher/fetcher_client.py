@@ -45,12 +45,6 @@ ENDS = counter(
     "cause",
     ("ended", "over", "silent", "garbled", "refused", "unstarted"),
 )
-SUSPECTS = counter(
-    "multiarch_fetcher_suspects_total",
-    "Questions that were under way when the process ended and were asked again alone, by what came of that.",
-    "outcome",
-    ("cleared", "unanswered", "fatal"),
-)
 
 # Together with the service this is less than 512 MiB. One question alone needs little.
 RESIDENT_BYTES, SECOND_RESIDENT_BYTES = 150 << 20, 100 << 20
@@ -281,7 +275,6 @@ class FetcherClient:
         except FetcherEnded as exc:
             wanted.deaths += 1
             if exc.is_over or wanted.deaths >= _DEATHS:
-                SUSPECTS["fatal"].inc()
                 self._suspects.suspect(image)
                 log.warning("fetcher.ended_by", image=str(image), tenant=wanted.question.tenant)
                 _conclude(wanted, RegistryUnavailable(f"{image.domain} sent more than could be read"))
@@ -289,7 +282,6 @@ class FetcherClient:
                 self._suspects.put_back(wanted.question.tenant, wanted)
         else:
             is_cleared = not (isinstance(answer, FailedAnswer) and answer.kind == RegistryUnavailable.__name__)
-            SUSPECTS["cleared" if is_cleared else "unanswered"].inc()
             if is_cleared:
                 self._suspects.clear(image)
             if not wanted.answer.done():

@@ -14,8 +14,7 @@ from extender.errors import ConfigError
 from extender.images.reference import ImageReference
 from extender.registry.endpoint import Endpoint
 from extender.registry.hosts_toml import SETTING, HostsReader, MirrorHost, Stamp, stamp_of
-from extender.registry_figures import MIRROR_RELOADS
-from extender.watched_files import Reading, WatchedFiles
+from extender.watched_files import RELOADS, FileSetting, Reading, WatchedFiles
 
 log = structlog.get_logger()
 
@@ -54,11 +53,11 @@ class HostsDirectory:
         return tuple(host.endpoint(reference, plain_http) for host in hosts)
 
     def _report_loaded(self, folders: _Folders) -> None:
-        MIRROR_RELOADS["loaded"].inc()
+        RELOADS[FileSetting.MIRRORS]["loaded"].inc()
         log.info("mirrors.reloaded", registries=sorted(folders.hosts))
 
     def _report_refused(self, why: str) -> None:
-        MIRROR_RELOADS["refused"].inc()
+        RELOADS[FileSetting.MIRRORS]["refused"].inc()
         log.warning("mirrors.refused", why=why)
 
     def _read(self) -> Reading[_Folders]:

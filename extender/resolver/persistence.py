@@ -33,17 +33,12 @@ T = TypeVar("T")
 
 log = structlog.get_logger()
 
-READS = counter(
-    "multiarch_store_reads_total",
-    "Times the store was asked for what memory did not have, by outcome.",
-    "result",
-    ("hit", "miss", "error"),
-)
 ROWS = counter(
     "multiarch_store_rows_total",
-    "Rows of the store: loaded at start, written, dropped since it could not be written for long, found damaged.",
+    "Rows of the store: loaded at start, written, dropped since it could not be written for long, found damaged; and "
+    "those that it was asked for as memory had none: found (hit), not there (miss), not read (error).",
     "event",
-    ("loaded", "written", "dropped", "damaged"),
+    ("loaded", "written", "dropped", "damaged", "hit", "miss", "error"),
 )
 
 _WRITE_SECONDS = 10.0
@@ -251,9 +246,9 @@ class Persistence:
                 return []
             found = await self._attempt(StoreOperation.READING, attempt, ask(), self._limits.read_seconds)
         if found is None:
-            READS["error"].inc()
+            ROWS["error"].inc()
             return []
-        READS["hit" if any(found) else "miss"].inc()
+        ROWS["hit" if any(found) else "miss"].inc()
         return found
 
     async def _attempt(

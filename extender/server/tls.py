@@ -11,17 +11,11 @@ import structlog
 
 from extender.certificates.authority import InvalidCertificate, expires_at
 from extender.errors import ConfigError
-from extender.metrics import counter, gauge_of
-from extender.watched_files import WatchedFiles
+from extender.metrics import gauge_of
+from extender.watched_files import RELOADS, FileSetting, WatchedFiles
 
 log = structlog.get_logger()
 
-RELOADS = counter(
-    "multiarch_tls_reloads_total",
-    "Changes of certificate files, by what became of them.",
-    "outcome",
-    ("loaded", "refused"),
-)
 _EXPIRES: dict[str, float] = {}
 gauge_of(
     "multiarch_certificate_expiry_timestamp_seconds",
@@ -91,9 +85,9 @@ class TlsFiles:
             raise ConfigError(f"{where}: {self._certificate}: {exc}; give a readable PEM file") from exc
 
     def _report_loaded(self, _context: ssl.SSLContext) -> None:
-        RELOADS["loaded"].inc()
+        RELOADS[FileSetting.TLS]["loaded"].inc()
         log.info("tls.reloaded", listener=self._name)
 
     def _report_refused(self, why: str) -> None:
-        RELOADS["refused"].inc()
+        RELOADS[FileSetting.TLS]["refused"].inc()
         log.warning("tls.refused", listener=self._name, why=why)

@@ -6,20 +6,12 @@ from collections.abc import AsyncIterator, Coroutine
 
 import structlog
 
-from extender.metrics import counter
 from extender.server.operations import CheckResult
 
 log = structlog.get_logger()
 
 FILE_CHECK_SECONDS = 5.0
 """How often files with certificates, credentials and the like are checked for changes."""
-
-ENDS = counter(
-    "multiarch_background_ends_total",
-    "Tasks that should run for as long as the service and ended by themselves, by how. /livez fails from then on.",
-    "how",
-    ("returned", "raised"),
-)
 
 _ENDED: dict[asyncio.Task[None], str] = {}  # why each task has ended whose context goes on
 
@@ -28,7 +20,7 @@ _ENDED: dict[asyncio.Task[None], str] = {}  # why each task has ended whose cont
 async def in_background(work: Coroutine[None, None, None] | None, name: str = "") -> AsyncIterator[None]:
     """Runs `work` beside the context's body and cancels it at the end; None is no work.
 
-    Work that ends before its context is an error, which is logged and counted, and fails `check_background`. `name` is
+    Work that ends before its context is an error, which is logged, and fails `check_background`. `name` is
     for people; empty takes that of the function.
     """
     if work is None:
@@ -57,5 +49,4 @@ def _report(task: asyncio.Task[None]) -> None:
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
     _ENDED[task] = why = f"{type(cause).__name__}: {cause}".removesuffix(": ") if cause else "it returned"
-    ENDS["raised" if exc else "returned"].inc()
     log.error("background.ended", task=task.get_name(), why=why, exc_info=exc)

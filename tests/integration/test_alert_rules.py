@@ -22,11 +22,6 @@ RULES = CHART / "files" / "rules.yaml"
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
 WEBHOOK = 'name="pods.multiarch-webhook.multiarch-extender.io"'
 DAY = 86_400
-RELOADS = (
-    "multiarch_file_reloads_total",
-    "multiarch_tls_reloads_total",
-    "multiarch_mirrors_reloads_total",
-)
 
 Document = dict[str, Any]
 
@@ -48,11 +43,6 @@ def errors(metric: str, labels: str) -> dict[str, str]:
 def both(metric: str, bad: str, good: str) -> dict[str, str]:
     """A bad outcome that grows from the 10th minute to the 60th, and a good one that always grows slowly."""
     return errors(metric, bad) | {f"{metric}{{{good}}}": "0+1x180"}
-
-
-def unrefused() -> dict[str, str]:
-    """Each counter of changed files, as a replica has them all: at zero."""
-    return {f'{metric}{{outcome="refused"}}': "0x180" for metric in RELOADS}
 
 
 def level(series: str, bad: float) -> dict[str, str]:
@@ -162,10 +152,7 @@ STORIES = [
     ),
     Story("MultiarchRegistryThrottles", {"multiarch_registry_throttled_seconds": "0x10 30x49 0x120"}, 40, (9, 20, 90)),
     Story("MultiarchViewStale", level('multiarch_watch_age_seconds{resource="nodes"}', 400), 30, (9, 12, 90)),
-    *(
-        Story("MultiarchFileRefused", unrefused() | errors(metric, 'outcome="refused"'), 30, (9, 150))
-        for metric in RELOADS
-    ),
+    Story("MultiarchFileRefused", errors("multiarch_file_reloads_total", 'outcome="refused"'), 30, (9, 150)),
     Story(
         "MultiarchCertificateExpires",
         {

@@ -10,7 +10,7 @@ from testbed.clock import Clock
 SERIES = (
     'multiarch_requests_total{endpoint="filter",outcome="answered"}',
     'multiarch_request_duration_seconds_bucket{endpoint="admission",le="0.0001"}',
-    'multiarch_tls_reloads_total{outcome="loaded"}',
+    'multiarch_file_reloads_total{outcome="loaded",setting="tls"}',
 )
 
 

@@ -12,7 +12,7 @@ from extender.errors import ConfigError, RegistryUnavailable
 from extender.images.reference import ImageReference
 from extender.registry.endpoint import Capability, Endpoint
 from extender.registry.mirrors import HostsDirectory
-from extender.registry_figures import MIRROR_RELOADS
+from extender.watched_files import RELOADS
 
 Write = Callable[[str, str], Path]
 HUB = "https://registry-1.docker.io/v2"
@@ -318,7 +318,7 @@ def test_changed_file_is_read_again(write: Write) -> None:
     """A new file, a changed one, and one taken away; nothing is read while nothing changes."""
     folder = write("quay.io", 'server = "https://one.example"')
     directory = HostsDirectory(str(folder))
-    before = MIRROR_RELOADS["loaded"].value
+    before = RELOADS["registry.hosts_directory"]["loaded"].value
     assert not directory.files.reload_if_changed()
     write("quay.io", 'server = "https://another.example"')
     assert directory.files.reload_if_changed()
@@ -330,7 +330,7 @@ def test_changed_file_is_read_again(write: Write) -> None:
     assert directory.files.reload_if_changed()
     assert roots(directory.endpoints_for(of("quay.io"))) == ["https://quay.io/v2"]
     assert not directory.files.reload_if_changed()
-    assert MIRROR_RELOADS["loaded"].value == before + 3
+    assert RELOADS["registry.hosts_directory"]["loaded"].value == before + 3
 
 
 def test_authority_elsewhere_that_changes_is_read_again(write: Write, certificates: Path) -> None:
@@ -362,12 +362,12 @@ def test_file_that_breaks_keeps_what_was_read_before(write: Write, certificates:
     """A warning, no outage; the mended file counts at once, even if what was mended is elsewhere."""
     folder = write("quay.io", 'server = "https://one.example"')
     directory = HostsDirectory(str(folder))
-    before = MIRROR_RELOADS["refused"].value
+    before = RELOADS["registry.hosts_directory"]["refused"].value
     write("quay.io", f'server = "https://two.example"\nca = "{certificates}/later.pem"')
     assert not directory.files.reload_if_changed()
     assert not directory.files.reload_if_changed()
     assert roots(directory.endpoints_for(of("quay.io"))) == ["https://one.example/v2"]
-    assert MIRROR_RELOADS["refused"].value == before + 1
+    assert RELOADS["registry.hosts_directory"]["refused"].value == before + 1
     AUTHORITY.cert_pem.write_to_path(str(certificates / "later.pem"))
     assert directory.files.reload_if_changed()
     assert roots(directory.endpoints_for(of("quay.io"))) == ["https://two.example/v2"]
