@@ -11,7 +11,7 @@ from grafana_foundation_sdk.models.dashboard import DataSourceRef
 from deploy.dashboards.panels import ROWS, Panel, Query, Row
 
 UID = "multiarch-extender"
-RUNBOOKS = "https://github.com/multiarch-extender/multiarch-extender/blob/main/docs/runbooks"
+RUNBOOKS = "https://github.com/multiarch-extender/multiarch-extender/blob/main/docs/runbooks.md"
 _SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 _WIDTH, _HEIGHT = 6, 7  # four panels in a row of Grafana's 24 columns
 _NUMBER_HEIGHT = 4
@@ -37,7 +37,7 @@ def dashboard_json() -> str:
 
 def description_of(panel: Panel) -> str:
     """The text behind the panel's (i): what it means, what to do, and where to read on."""
-    links = [f"[{name}]({RUNBOOKS}/{name}.md)" for name in panel.runbooks]
+    links = [f"[{name}]({RUNBOOKS}#{name})" for name in panel.runbooks]
     return "\n\n".join([panel.meaning, panel.remedy, *([f"Runbook: {', '.join(links)}"] if links else [])])
 
 

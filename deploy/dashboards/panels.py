@@ -1,6 +1,6 @@
 """What the operators' dashboard shows: its panels, each with its queries, a sentence of meaning and what to do.
 
-Knows PromQL and the pages of docs/runbooks, and nothing of Grafana's JSON.
+Knows PromQL and the sections of docs/runbooks.md, and nothing of Grafana's JSON.
 """
 
 from pathlib import Path
@@ -24,7 +24,8 @@ class Query(NamedTuple):
 class Panel(NamedTuple):
     """One picture: its lines, or its number where `is_number`.
 
-    `meaning` says what it shows, `remedy` what to do when it looks wrong. `runbooks` are pages of docs/runbooks.
+    `meaning` says what it shows, `remedy` what to do when it looks wrong. `runbooks` are sections of
+    docs/runbooks.md, by their anchors.
     """
 
     title: str

@@ -143,7 +143,9 @@ class Examination:
         text = str(said.get("gitVersion"))
         minor = _MINOR.match(str(said.get("minor")))
         is_old = minor is not None and int(minor[1]) < _OLDEST_MINOR
-        remedy = f"Kubernetes 1.{_OLDEST_MINOR} is the oldest that is supported (docs/support.md)" if is_old else ""
+        remedy = (
+            f"Kubernetes 1.{_OLDEST_MINOR} is the oldest that is supported (docs/how-to/upgrade.md)" if is_old else ""
+        )
         return CheckFinding(
             CheckName.VERSION, "kube-apiserver", CheckState.WRONG if is_old else CheckState.FINE, text, remedy
         )

@@ -307,7 +307,7 @@ def judge_certificate(
     elif certificate.days_left < SOON_DAYS:
         yield CheckFinding(CheckName.CERTIFICATE, subject, CheckState.WARNING,
                       f"the certificate in {certificate.where} ends in {certificate.days_left:.1f} days",
-                      "see that it is renewed (docs/runbooks/certificate-expires.md)")  # fmt: skip
+                      "see that it is renewed (docs/runbooks.md#certificate-expires)")  # fmt: skip
     if not certificate.is_trusted:
         yield CheckFinding(CheckName.CERTIFICATE, subject, CheckState.WRONG,
                       f"no authority of its caBundle has signed the certificate in {certificate.where}",

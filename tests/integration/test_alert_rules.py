@@ -17,9 +17,10 @@ from extender.metrics import REGISTRY
 from testbed.chart import CHART
 from testbed.debian_package import ProgramMissing
 from testbed.debian_prometheus import find_promtool
+from tests.unit.docs.pages import anchors, page
 
 RULES = CHART / "files" / "rules.yaml"
-RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
+RUNBOOKS = "runbooks.md"
 WEBHOOK = 'name="pods.multiarch-webhook.multiarch-extender.io"'
 DAY = 86_400
 
@@ -258,16 +259,16 @@ def test_each_alert_has_its_story() -> None:
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: str(rule["alert"]))
 def test_each_alert_says_what_to_do(rule: Document) -> None:
-    """Severity, summary, description, and a page of docs/runbooks."""
+    """Severity, summary, description, and a section of docs/runbooks.md."""
     assert rule["labels"]["severity"] in ("warning", "critical")
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
-    assert (RUNBOOKS / rule["annotations"]["runbook_url"].rsplit("/", 1)[1]).exists()
+    assert rule["annotations"]["runbook_url"].rpartition("/")[2].startswith(f"{RUNBOOKS}#")
 
 
 def test_each_runbook_is_of_an_alert() -> None:
-    """No page is left over."""
-    named = {rule["annotations"]["runbook_url"].rsplit("/", 1)[1] for rule in alerts()}
-    assert {file.name for file in RUNBOOKS.iterdir()} == named
+    """No section is left over, and none is missing."""
+    named = {rule["annotations"]["runbook_url"].partition("#")[2] for rule in alerts()}
+    assert anchors(page(RUNBOOKS)) - {"runbooks"} == named
 
 
 def test_rules_name_metrics_and_labels_that_are_ours() -> None:

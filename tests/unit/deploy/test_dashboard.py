@@ -1,5 +1,6 @@
 """The dashboard of the chart: it is what `make manifests` writes, and every panel helps who does not know us."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from deploy.dashboards.__main__ import FILE
 from deploy.dashboards.grafana import dashboard_json, description_of
 from deploy.dashboards.panels import ROWS, Panel
 
-RUNBOOKS = Path(__file__).parents[3] / "docs" / "runbooks"
+PAGE = Path(__file__).parents[3] / "docs" / "runbooks.md"
+RUNBOOKS = {heading.lower().replace(" ", "-") for heading in re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)}
 PANELS = [panel for row in ROWS for panel in row.panels]
 
 
@@ -50,10 +52,10 @@ def test_each_panel_says_what_it_means_and_what_to_do(panel: Panel) -> None:
     assert panel.meaning.endswith(".")
     assert panel.remedy.endswith(".")
     for name in panel.runbooks:
-        assert (RUNBOOKS / f"{name}.md").exists()
-        assert f"/docs/runbooks/{name}.md)" in description_of(panel)
+        assert name in RUNBOOKS
+        assert f"/docs/runbooks.md#{name})" in description_of(panel)
 
 
 def test_every_runbook_is_linked() -> None:
     """Each alert has a panel where its cause shows."""
-    assert {name for panel in PANELS for name in panel.runbooks} == {file.stem for file in RUNBOOKS.glob("*.md")}
+    assert {name for panel in PANELS for name in panel.runbooks} == RUNBOOKS

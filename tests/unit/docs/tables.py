@@ -21,7 +21,7 @@ from tests.unit.docs.pages import DOCS
 
 ABOUT_REGISTRIES = ("registry", "cache", "drift")
 ABOUT_PLACEMENT = ("placement",)
-"""The sections of the configuration that have pages of their own."""
+"""The sections of the configuration that have tables of their own."""
 
 WRITERS = {
     Writer.POD: "the pod's author",
@@ -53,7 +53,7 @@ def annotations_table() -> str:
 
 
 def settings_of_the_service() -> str:
-    """The settings but for those with pages of their own."""
+    """The settings but for those with tables of their own."""
     return settings_table(leave_out=(*ABOUT_REGISTRIES, *ABOUT_PLACEMENT))
 
 
@@ -114,12 +114,12 @@ def _versions(*modules: GoModule) -> str:
 
 
 TABLES: Mapping[tuple[str, str], Callable[[], str]] = {
-    ("settings.md", "settings"): settings_of_the_service,
-    ("settings-of-placement.md", "settings"): settings_of_placement,
-    ("settings-of-registries.md", "settings"): settings_of_registries,
+    ("settings.md", "settings of placement"): settings_of_placement,
+    ("settings.md", "settings of registries"): settings_of_registries,
+    ("settings.md", "settings of the service"): settings_of_the_service,
     ("metrics.md", "metrics"): metrics_table,
     ("annotations.md", "annotations"): annotations_table,
-    ("support.md", "support"): support_table,
+    ("how-to/upgrade.md", "support"): support_table,
 }
 """What makes the table of a page, by the page and the name in its comments."""
 

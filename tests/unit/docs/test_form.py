@@ -10,6 +10,7 @@ from tests.unit.docs.pages import ALL, DOCS, PAGES, PROJECT, README, anchors, li
 
 README_WORDS, PAGE_WORDS, LINE_CHARACTERS = 900, 1500, 120
 _MODULE = re.compile(r"python -m ([a-z_.]+)")
+_MADE = re.compile(r"<!-- (?P<name>[\w ]+)(?::[^>]*)? -->\n.*?<!-- (?P=name) end -->", re.DOTALL)
 _PATH = re.compile(r"`((?:benchmarks|deploy|docs|extender|testbed|tests)/[\w./-]+)`")
 
 
@@ -19,8 +20,9 @@ def test_the_readme_is_short() -> None:
 
 
 def test_pages_are_short() -> None:
-    """At most 1,500 words each, as `wc -w` counts them."""
-    assert [name_of(path) for path in PAGES if len(path.read_text().split()) > PAGE_WORDS] == []
+    """At most 1,500 words each, as `wc -w` counts them, but for tables that are made from code."""
+    written = {name_of(path): _MADE.sub("", path.read_text()) for path in PAGES}
+    assert [name for name, text in written.items() if len(text.split()) > PAGE_WORDS] == []
 
 
 def test_lines_of_prose_fit() -> None:
