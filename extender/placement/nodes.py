@@ -6,7 +6,6 @@ Depends on neither pods nor images.
 import re
 from collections import Counter
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, Set
-from functools import lru_cache
 from itertools import islice
 
 import msgspec
@@ -16,7 +15,6 @@ from extender.images.platform import Platform, normalize_platform
 from extender.kubernetes.core_v1 import Node, NodeName, NodeSystemInfo
 from extender.kubernetes.extender_v1 import quote, unquote
 from extender.placement.preferred_nodes import EVERY_NODE, NodeConditions
-from extender.tables import declare_cache
 
 UNSEEN = 255
 """The code of a node that is not in view."""
@@ -236,19 +234,6 @@ def platform_of_node(node: Node, level_label: str) -> Platform | None:
     if not os or not architecture:
         return None
     level = labels.get(level_label, "") if level_label else ""
-    if len(os) + len(architecture) + len(level) > _MOST_CHARACTERS:
-        return _stated.__wrapped__(os, architecture, level)
-    return _stated(os, architecture, level)
-
-
-# A label value has 63 characters. A kubelet may state more in its node's status, which no image's platform matches.
-_MOST_CHARACTERS = 3 * 63
-_STATED = declare_cache("placement.nodes.platforms", key="os, architecture, level", rows=1024, most_mb=1)
-
-
-@lru_cache(_STATED.rows)
-def _stated(os: str, architecture: str, level: str) -> Platform:
-    """The platform that these values state. Cached, as a cluster has few: equal values give the same object."""
     platform = normalize_platform(os, architecture)
     found = _LEVEL.fullmatch(level)
     return _with_level(platform, found["architecture"], found["variant"]) if found else platform

@@ -36,7 +36,6 @@ from extender.placement.facts import (
 from extender.placement.nodes import UNSEEN, NodePlatforms
 from extender.placement.policy import Policy, PreferenceBy, choice_for, is_multi_arch, policy_for, preference_for
 from extender.placement.reasons import Constraint, refusal_text, retry_text
-from extender.tables import declare_cache
 
 _Answer = TypeVar("_Answer")
 
@@ -352,10 +351,6 @@ def _verdict_table(nodes: NodePlatforms, decision: Decision, *, unseen: Verdict)
     return numbers.ljust(256, bytes([_NUMBERS[unseen]]))
 
 
-_MASKS = declare_cache("placement.scheduling.masks", key="score", rows=256, most_mb=0.1)
-
-
-@functools.lru_cache(_MASKS.rows)
 def _only(score: int) -> bytes:
     """A table for bytes.translate that maps this score to 1 and all others to 0."""
-    return bytes(number == score for number in range(256))
+    return bytes(score) + b"\1" + bytes(255 - score)

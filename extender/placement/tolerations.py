@@ -11,7 +11,6 @@ import msgspec
 
 from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import Toleration
-from extender.tables import declare_cache
 
 # An API server refuses a pod whose toleration has any other key or value (apimachinery/pkg/util/validation): a key is a
 # qualified name or empty, a value is a label value.
@@ -48,10 +47,6 @@ class TolerationRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         )
 
 
-_RULES = declare_cache("placement.tolerations.platforms", key="texts of a rule", rows=256, most_mb=0.5)
-
-
-@functools.lru_cache(_RULES.rows)
 def parse_platforms(texts: tuple[str, ...]) -> frozenset[Platform]:
     """The platforms of a rule, normalised.
 

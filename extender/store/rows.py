@@ -3,7 +3,6 @@
 Times are wall-clock times, since a monotonic clock restarts with the machine. Rows hold no credentials, only their ids.
 """
 
-import functools
 import math
 import zlib
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -17,7 +16,6 @@ from extender.images.content import Content
 from extender.images.digest import PackedDigest, pack_digest, unpack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, shared_platform
-from extender.tables import declare_cache
 
 Reason = Literal["corrupt", "locked", "schema", "timeout", "unavailable", "unwritable"]
 
@@ -157,11 +155,8 @@ def decode_content(repository: str, packed: PackedDigest, record: bytes) -> Cont
 # An image with 64 platforms of three long words takes 6.6 KB here and 28 KB in memory. Larger contents than this are
 # not written, and not read if an earlier version has written them, so that no store fills memory when it is loaded.
 MOST_CONTENT_BYTES = 2048
-_ENCODED = declare_cache("store.rows.encoded_contents", key="content", rows=1024, most_mb=4)
-_DECODED = declare_cache("store.rows.decoded_contents", key="bytes", rows=256, most_mb=5)
 
 
-@functools.lru_cache(_ENCODED.rows)
 def _encode_content(content: Content) -> bytes:
     platforms = tuple((one.os, one.architecture, one.variant) for one in sorted(content.platforms))
     return _ENCODER.encode(_ContentRecord(content.kind, platforms, content.states_platforms))
@@ -170,11 +165,6 @@ def _encode_content(content: Content) -> bytes:
 def _decode_content(raw: bytes) -> Content:
     if len(raw) > MOST_CONTENT_BYTES:
         raise ValueError("larger than any that is written")
-    return _decode_kept_content(raw)
-
-
-@functools.lru_cache(_DECODED.rows)
-def _decode_kept_content(raw: bytes) -> Content:
     record = _CONTENT_DECODER.decode(raw)
     platforms = frozenset(shared_platform(Platform(*words)) for words in record.platforms)
     return Content(record.kind, platforms, record.states_platforms)
