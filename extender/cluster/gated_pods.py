@@ -31,6 +31,11 @@ def is_held(pod: StoredPod) -> bool:
     return any(gate.name == GATE for gate in (pod.spec and pod.spec.scheduling_gates) or ())
 
 
+def is_held_by_others(pod: StoredPod) -> bool:
+    """Whether another gate than ours holds the pod too, so that waiting for ours costs it nothing."""
+    return any(gate.name != GATE for gate in (pod.spec and pod.spec.scheduling_gates) or ())
+
+
 def _is_labelled(pod: StoredPod) -> bool:
     """Whether the pod has the label of held pods, held or not."""
     return GATED_LABEL in (pod.metadata.labels or {})

@@ -34,8 +34,9 @@ from extender.images.content import Answer
 from extender.kubernetes.core_v1 import GatedPod
 from extender.metrics import counter, gauge, histogram
 from extender.placement.cluster_nodes import ClusterNodes
-from extender.placement.facts import facts_of
+from extender.placement.facts import facts_of, is_unresolved
 from extender.placement.gate import encode_ungating
+from extender.placement.reasons import shown_reference
 from extender.placement.release import Release, ReleaseOutcome, ReleasePlanner
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 
@@ -108,7 +109,8 @@ class GateController:
     """Lets gated pods go while `run` runs.
 
     `cluster_nodes` gives the cluster's nodes. `is_ready`: namespaces and nodes are in view, so
-    that nothing is decided without the annotations of a namespace. After `limit_seconds` a pod is let go in any case.
+    that nothing is decided without the annotations of a namespace. After `limit_seconds` a pod that no other gate holds is let go
+    in any case.
     """
 
     def __init__(  # noqa: PLR0913 - parts and clocks, each by its name
@@ -255,8 +257,12 @@ class GateController:
         if release.outcome is ReleaseOutcome.HOLD:
             self._tell_held(held, release.reason)
             self._wait(held, question)
-        else:
-            await self._let_go(held, pod, release)
+            return
+        await self._let_go(held, pod, release)
+        unknown = [image for image, fact in zip(question.images, facts, strict=True) if is_unresolved(fact)]
+        if is_expired and unknown:
+            image = shown_reference(unknown[0].reference)
+            log.warning("gate.limit_reached", pod=held.key, image=image, why=release.reason)
 
     async def _let_go(self, held: HeldPod, pod: GatedPod, release: Release) -> None:
         try:

@@ -9,11 +9,12 @@ from datetime import datetime
 
 import msgspec
 
-from extender.cluster.gated_pods import decode_stored_pod, is_held
+from extender.cluster.gated_pods import decode_stored_pod, is_held, is_held_by_others
 from extender.kubernetes.core_v1 import PodReference, StoredPod
 from extender.slots import Slots
 
-NEW_SECONDS = 30.0  # a pod that is older than its limit when first seen is still looked up for so long
+# A pod that is older than its limit when first seen, or when other gates leave it, is still looked up for so long.
+NEW_SECONDS = 30.0
 
 # Of the documents that are kept, and of those of one namespace: 20,000 usual pods of 3 KB. A pod beyond that is read
 # again when its turn comes.
@@ -60,7 +61,7 @@ class HeldPods:
     """The held pods by their keys. A `Handler` for the watch of `GATED_PODS`.
 
     `on_change` is called with each pod that is new or has changed, `on_gone` with each that is held no more or not by
-    us. A pod is let go `limit_seconds` after its creation at the latest. `clock` gives monotonic seconds, `wall_clock`
+    us. A pod is let go `limit_seconds` after its creation at the latest, unless other gates hold it too. `clock` gives monotonic seconds, `wall_clock`
     those since 1970.
     """
 
@@ -139,6 +140,10 @@ class HeldPods:
         """Notes the pod's version and keeps its document, unless the namespace has spent its share."""
         self.drop_document(pod)
         pod.version = seen.metadata.resource_version
+        if is_held_by_others(seen):
+            pod.expires_at = math.inf
+        elif pod.expires_at == math.inf:
+            pod.expires_at = self._expiry(pod.since)
         kept = bytes(document)
         if self._documents.take(pod.namespace, len(kept)):
             pod.document = kept
@@ -158,9 +163,12 @@ class HeldPods:
         """A pod whose time began at its creation if it is older than our watch, else now: clocks may differ."""
         metadata, now = seen.metadata, self._clock()
         age = 0.0 if self._is_synced else max(0.0, self._wall_clock() - _seconds_of(metadata.creation_timestamp))
-        expires_at = max(now - age + self._limit_seconds, now + min(NEW_SECONDS, self._limit_seconds))
         reference = PodReference(metadata.namespace, metadata.name, metadata.uid)
-        return HeldPod(seen.key, reference, now - age, expires_at)
+        return HeldPod(seen.key, reference, now - age, self._expiry(now - age))
+
+    def _expiry(self, since: float) -> float:
+        """When a pod is let go in any case that is held since then, and by our gate alone since now."""
+        return max(since + self._limit_seconds, self._clock() + min(NEW_SECONDS, self._limit_seconds))
 
 
 def _seconds_of(time: str) -> float:

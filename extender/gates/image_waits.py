@@ -18,7 +18,9 @@ log = structlog.get_logger()
 
 _FIRST_WAIT_SECONDS, _WAIT_SECONDS = 2.0, 30.0  # for lookups under way: soon an event tells why, then as they end
 _FIRST_PACE_SECONDS, _LAST_PACE_SECONDS = 1.0, 5.0  # between two looks at the cache: failures have their own pace
-_CONFIRMED_SECONDS = 1.0  # a pod that was held for longer goes by tags that were confirmed as lately as that
+# A pod goes by tags that its own lookups have confirmed, or that were confirmed so shortly before them: its review
+# waits 1.5 s before it is held.
+_CONFIRMED_SECONDS = 2.0
 _CONFIRMATION_SECONDS = 5.0  # for these; then by what is known
 _SETTLE_SECONDS = 0.05  # in which the pods whose images have become known are let go, as a rule
 
@@ -28,9 +30,12 @@ _WAITS, _WAITS_EACH = 2_000, 500
 
 
 class _ImageWait:
-    """Pods that wait for the same images with the same credentials. `answers` is None until a lookup has ended."""
+    """Pods that wait for the same images with the same credentials.
 
-    __slots__ = ("answers", "key", "members", "question", "tenant")
+    `answers` is None until a lookup has ended. `asked_at` is when the lookups began that are under way or ended last.
+    """
+
+    __slots__ = ("answers", "asked_at", "key", "members", "question", "tenant")
 
     def __init__(self, key: Hashable, question: PodQuestion, tenant: str) -> None:
         self.key = key
@@ -38,6 +43,7 @@ class _ImageWait:
         self.tenant = tenant
         self.members: dict[HeldPod, None] = {}
         self.answers: list[Answer] | None = None
+        self.asked_at = 0.0
 
 
 class ImageWaits:
@@ -112,12 +118,12 @@ class ImageWaits:
             self._on_answers(pod)
 
     async def _look_up(self, wait: _ImageWait) -> None:
-        began, wait_seconds, pace_seconds = self._clock(), _FIRST_WAIT_SECONDS, _FIRST_PACE_SECONDS
+        wait_seconds, pace_seconds = _FIRST_WAIT_SECONDS, _FIRST_PACE_SECONDS
         annotations = self._pod_resolver.namespace_annotations(wait.tenant)
         while wait.members:
             started = self._clock()
             left = min(pod.expires_at for pod in wait.members) - started
-            answers = await self._resolve(wait, max(0.0, min(wait_seconds, left)), began)
+            answers = await self._resolve(wait, max(0.0, min(wait_seconds, left)))
             before, annotations = annotations, self._pod_resolver.namespace_annotations(wait.tenant)
             is_new = answers != wait.answers or annotations != before
             wait.answers = answers
@@ -130,11 +136,14 @@ class ImageWaits:
                 pace_seconds = min(pace_seconds * 1.5, _LAST_PACE_SECONDS)
             wait_seconds = _WAIT_SECONDS
 
-    async def _resolve(self, wait: _ImageWait, wait_seconds: float, began: float) -> list[Answer]:
-        """The answers for pods that wait since `began`; a tag that may have moved meanwhile is confirmed first."""
+    async def _resolve(self, wait: _ImageWait, wait_seconds: float) -> list[Answer]:
+        """The answers for pods that wait; a tag that may have moved while they waited for others is confirmed first."""
+        if wait.answers is None or None not in wait.answers:  # else lookups were still under way
+            wait.asked_at = self._clock()
         answers = await self._pod_resolver.resolve(wait.question, wait_seconds, revalidate=True)
         is_known = all(isinstance(answer, Content) for answer in answers)
-        if is_known and answers != wait.answers and self._clock() - began > _CONFIRMED_SECONDS:
-            await self._pod_resolver.confirm(wait.question, _CONFIRMED_SECONDS, _CONFIRMATION_SECONDS)
+        if is_known and answers != wait.answers:
+            confirmed_seconds = self._clock() - wait.asked_at + _CONFIRMED_SECONDS
+            await self._pod_resolver.confirm(wait.question, confirmed_seconds, _CONFIRMATION_SECONDS)
             answers = await self._pod_resolver.resolve(wait.question, 0.0)
         return answers

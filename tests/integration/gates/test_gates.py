@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from extender.cluster import leader_election
 from extender.cluster.client import ClusterClient, open_cluster
@@ -274,6 +275,31 @@ async def test_limit_lets_a_pod_go_with_a_warning(cluster: Cluster, tmp_path: Pa
     assert cluster.planner.plans[0] == ("unlucky", False)
 
 
+async def test_limit_is_told_in_the_log_with_pod_and_image(cluster: Cluster, tmp_path: Path) -> None:
+    """One line for each pod that is let go unexamined."""
+    with capture_logs() as lines:
+        async with controlled(cluster, tmp_path, limit_seconds=4.0):
+            cluster.create("unlucky", "app:1", "never:1")
+            await cluster.is_released("unlucky")
+            await cluster.is_told("ImagePlatformsUnresolved")
+    [line] = [line for line in lines if line["event"] == "gate.limit_reached"]
+    assert line["pod"] == "default/unlucky"
+    assert line["image"] == f"{cluster.registry.host}/never:1"
+
+
+async def test_limit_counts_only_while_no_other_gate_holds_the_pod(cluster: Cluster, tmp_path: Path) -> None:
+    """Waiting in another owner's queue costs nothing, so that the pod is not let go unexamined meanwhile."""
+    async with controlled(cluster, tmp_path, limit_seconds=4.0):
+        cluster.create("queued", "never:1", gates=["example.com/quota", GATE])
+        cluster.create("alone", "never:1")
+        await cluster.is_released("alone")
+        await asyncio.sleep(0.4)  # twice the limit
+        assert cluster.gates("queued") == ["example.com/quota", GATE]
+        cluster.create("queued", "never:1", gates=[GATE])
+        await cluster.is_released("queued")
+    assert cluster.planner.plans[-1] == ("queued", True)
+
+
 async def test_pod_older_than_its_limit_is_looked_up_first(cluster: Cluster, tmp_path: Path) -> None:
     """Whoever was away for longer than the limit comes back to pods that nobody has looked at."""
     cluster.create("waited", "app:1", creationTimestamp="2020-01-01T00:00:00Z")
@@ -425,6 +451,15 @@ async def test_gate_without_the_label_is_found(cluster: Cluster, tmp_path: Path)
     assert len(cluster.patches()) == 1
 
 
+async def test_tag_that_a_slow_registry_has_just_told_is_not_asked_for_again(cluster: Cluster, tmp_path: Path) -> None:
+    """Each of its two answers, the meaning of the tag and the content, takes 1.5 s."""
+    cluster.registry.delay_seconds = 1.5
+    async with controlled(cluster, tmp_path):
+        cluster.create("held", "arm:1")
+        await cluster.is_released("held")
+    assert cluster.registry.requests.total() <= 2
+
+
 @pytest.mark.slow
 async def test_tag_that_moves_while_its_pod_is_held_is_asked_for_again(cluster: Cluster, tmp_path: Path) -> None:
     """The pod waits for another image; what its first tag meant when it was created does not count."""
@@ -435,7 +470,7 @@ async def test_tag_that_moves_while_its_pod_is_held_is_asked_for_again(cluster: 
         cluster.create("held", "moving:1", "late:1")
         await cluster.is_told("WaitingForImagePlatforms")
         cluster.registry.add_index("moving", "1", ["linux/arm64"])
-        await asyncio.sleep(1.1)
+        await asyncio.sleep(2.1)
         cluster.registry.add_index("late", "1", ["linux/amd64", "linux/arm64"])
         await cluster.is_released("held", seconds=10)
     assert cluster.architectures("before") == ["amd64"]
