@@ -33,7 +33,6 @@ NAME = "multiarch-extender"
 
 _SECONDS = 60.0
 _ONE_TEMPLATE = (
-    "gates",
     "jobs-webhook",
     "network-policy",
     "scheduler-name-webhook",

@@ -33,12 +33,12 @@ def shipped_manifests(mode: Mode) -> list[KubernetesObject]:
 
 def identity_manifests(mode: Mode) -> list[KubernetesObject]:
     """Returns the service's namespace and account, the file's ClusterRoles, and the bindings of these."""
-    return [found for found in shipped_manifests(mode) if _is_identity(found)]
+    return [found for found in shipped_manifests(mode) if _is_identity(found) and not _is_for_gates(found)]
 
 
 def gate_manifests() -> list[KubernetesObject]:
     """Returns the roles and bindings that the webhook's account needs to hold pods and let them go."""
-    return list(yaml.safe_load_all((DEPLOY / "manifests" / "gates.yaml").read_text()))
+    return list(filter(_is_for_gates, shipped_manifests(Mode.WEBHOOK)))
 
 
 def service_configuration(mode: Mode) -> KubernetesObject:
@@ -86,6 +86,10 @@ def selected_labels(selector: Mapping[str, Any]) -> dict[str, str]:
     expressions: Sequence[Mapping[str, Any]] = selector.get("matchExpressions", [])
     chosen = {each["key"]: each["values"][0] for each in expressions if each["operator"] == "In"}
     return {**chosen, **selector.get("matchLabels", {})}
+
+
+def _is_for_gates(found: KubernetesObject) -> bool:
+    return bool(found["metadata"]["name"].endswith(("-gates", "-held-pods")))
 
 
 def _is_identity(found: KubernetesObject) -> bool:

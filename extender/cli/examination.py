@@ -15,6 +15,7 @@ from extender.cli.installation_objects import (
     bound_pods,
     called_names,
     gating_policies,
+    is_led,
     list_objects,
     missing_rights,
     read_certificate,
@@ -25,6 +26,7 @@ from extender.cli.running import look_up
 from extender.cli.subjects import list_nodes, open_client
 from extender.cluster.autoscalers import AutoscalerSigns
 from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.cluster.gated_pods import is_held, list_gated_pods
 from extender.cluster.webhook_probe import ProbeOutcome, ProbeResult, probe_webhook
 from extender.cluster.workload_lists import list_documents
 from extender.config.tree import Config
@@ -257,7 +259,8 @@ class Examination:
     async def _judge_gates(
         self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
     ) -> AsyncIterator[CheckFinding]:
-        """Whether somebody lets go of the pods that a policy of the API server holds."""
+        """Whether somebody lets go of held pods, and of those that a policy of the API server is to hold."""
+        yield await _judge_held_pods(client, workloads)
         try:
             policies = await gating_policies(client, self._selector)
         except ClusterRefused as exc:
@@ -345,6 +348,25 @@ class Examination:
                 )  # fmt: skip
             else:
                 yield CheckFinding(CheckName.REGISTRIES, f"registry {host}", CheckState.FINE, "it answers")
+
+
+async def _judge_held_pods(client: ClusterClient, workloads: Sequence[InstalledWorkload]) -> CheckFinding:
+    """How many pods our gate holds, and whether a part of the installation lets them go."""
+    subject = "pods that our gate holds"
+    try:
+        held = sum(map(is_held, await list_gated_pods(client)))
+        leaders = [each.part.subject for each in workloads if held and await is_led(client, each)]
+    except ClusterRefused as exc:
+        return CheckFinding(
+            CheckName.GATES, subject, CheckState.UNCHECKED, str(exc), "use an account that may list pods"
+        )
+    if held and not leaders:
+        return CheckFinding(
+            CheckName.GATES, subject, CheckState.WRONG, f"{held} pods are held, and nobody lets them go",
+            "docs/runbooks/gates-without-leader.md; at once, unexamined: multiarch-extender ungate -A",
+        )  # fmt: skip
+    seen = f"{held} pods are held; {', '.join(leaders)} lets them go" if held else "none is held"
+    return CheckFinding(CheckName.GATES, subject, CheckState.FINE, seen)
 
 
 async def _send_probe(client: ClusterClient, namespace: str, installation: str) -> ProbeResult:

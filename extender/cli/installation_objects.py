@@ -19,6 +19,7 @@ from extender.config.reading import parse_config
 from extender.config.tree import Config
 from extender.errors import ConfigError
 from extender.kubernetes.authorization_v1 import ObjectAttributes, SubjectAccessReview, encode_subject_access_review
+from extender.kubernetes.coordination_v1 import Lease
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.placement.annotations import Choice
 from extender.placement.gate import GATE, UnknownImages
@@ -31,6 +32,8 @@ _POLICIES = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
 _RELEASE = "app.kubernetes.io/instance"
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _KINDS = {"Deployment": "deployments", "DaemonSet": "daemonsets", "StatefulSet": "statefulsets"}
+_LEASE = msgspec.json.Decoder(Lease)
+_LED_SECONDS = 60.0  # a leader renews its Lease every two seconds; clocks may differ
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
 _REVIEW = msgspec.json.Decoder(SubjectAccessReview)
 _DAY_SECONDS = 86_400
@@ -212,6 +215,22 @@ async def gating_policies(client: ClusterClient, selector: str) -> list[str]:
         and (name in ours or look(each, ["metadata", "labels", _RELEASE]) is None)
         and GATE in msgspec.json.encode(look(each, ["spec", "mutations"])).decode()
     ]
+
+
+async def is_led(client: ClusterClient, workload: InstalledWorkload) -> bool:
+    """Whether a replica of the part, or of another with its Lease, lets held pods go. Raises ClusterError."""
+    if workload.config is None:
+        return False
+    name = workload.config.admission.gate.lease
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{workload.part.namespace}/leases/{name}"
+    try:
+        lease = _LEASE.decode(await client.get(path))
+    except ClusterRefused as exc:
+        if exc.status == 404:
+            return False
+        raise
+    renewed = datetime.fromisoformat((lease.spec and lease.spec.renew_time) or "1970-01-01T00:00:00Z")
+    return bool(lease.spec and lease.spec.holder_identity) and abs(time.time() - renewed.timestamp()) < _LED_SECONDS
 
 
 def called_names(webhook: KubernetesObject) -> list[str]:

@@ -35,18 +35,24 @@ async def is_allowed(client: ClusterClient, right: ResourceAttributes) -> bool:
 
 
 class OwnRights:
-    """Whether all of `wanted` was allowed when the API server was asked last, while `run` runs."""
+    """Whether all of `wanted` was allowed when the API server was asked last, while `run` runs.
+
+    `needed`: what is missing is a fault, which is logged as such and looked at again soon.
+    """
 
     def __init__(
         self,
         client: ClusterClient,
         wanted: Sequence[ResourceAttributes],
         *,
+        needed: bool = True,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._client = client
         self._wanted = wanted
+        self._retry_seconds = RETRY_SECONDS if needed else CHECK_SECONDS
+        self._needed = needed
         self._clock = clock
         self._sleep = sleep
         self._proven_until = 0.0
@@ -59,7 +65,7 @@ class OwnRights:
     async def run(self) -> None:
         """Asks the API server again and again until cancelled, also after ClusterErrors."""
         while True:
-            await self._sleep(CHECK_SECONDS if await self._check() else RETRY_SECONDS)
+            await self._sleep(CHECK_SECONDS if await self._check() else self._retry_seconds)
 
     async def _check(self) -> bool:
         started_at = self._clock()
@@ -79,5 +85,8 @@ class OwnRights:
     def _report(self, problem: str) -> None:
         """Logs what is missing once, and again when that changes."""
         if problem != self._problem:
-            log.warning("rights.unproven", why=problem)
+            if self._needed:
+                log.warning("rights.unproven", why=problem)
+            else:
+                log.info("rights.unproven", why=problem)
         self._problem = problem

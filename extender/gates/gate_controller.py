@@ -109,8 +109,8 @@ class GateController:
     """Lets gated pods go while `run` runs.
 
     `cluster_nodes` gives the cluster's nodes. `is_ready`: namespaces and nodes are in view, so
-    that nothing is decided without the annotations of a namespace. After `limit_seconds` a pod that no other gate holds is let go
-    in any case.
+    that nothing is decided without the annotations of a namespace. After `limit_seconds` a pod that no other gate holds
+    is let go in any case.
     """
 
     def __init__(  # noqa: PLR0913 - parts and clocks, each by its name

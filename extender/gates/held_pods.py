@@ -61,8 +61,8 @@ class HeldPods:
     """The held pods by their keys. A `Handler` for the watch of `GATED_PODS`.
 
     `on_change` is called with each pod that is new or has changed, `on_gone` with each that is held no more or not by
-    us. A pod is let go `limit_seconds` after its creation at the latest, unless other gates hold it too. `clock` gives monotonic seconds, `wall_clock`
-    those since 1970.
+    us. A pod is let go `limit_seconds` after its creation at the latest, unless other gates hold it too. `clock` gives
+    monotonic seconds, `wall_clock` those since 1970.
     """
 
     def __init__(

@@ -1,5 +1,9 @@
-"""The gate controller as a part of the service: which replica runs it, and whether pods may be held at all."""
+"""The gate controller as a part of the service: which replica runs it, and whether pods may be held at all.
 
+It runs where nothing is held either, to let pods go that were held before: under other settings, or by a policy.
+"""
+
+import asyncio
 import contextlib
 import random
 import secrets
@@ -7,11 +11,12 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
+import msgspec
 import structlog
 
 from extender.cluster.client import ClusterClient
 from extender.cluster.leader_election import LeaderElection
-from extender.cluster.own_rights import OwnRights
+from extender.cluster.own_rights import RETRY_SECONDS, OwnRights
 from extender.cluster.pod_events import PodEvents
 from extender.config.tree import Config
 from extender.gates.gate_controller import GateController
@@ -29,6 +34,8 @@ log = structlog.get_logger()
 START_SECONDS = 15.0
 """How long a replica that starts is not ready because it may not hold pods yet. Then it says so by a metric alone: a
 missing right must not take the other outlets away."""
+RELEASE_SECONDS = 15.0
+"""How long pods wait for their images that were held before, where none is held any more."""
 WANTED = tuple(ResourceAttributes(verb, "pods") for verb in ("get", "list", "watch", "patch"))
 
 
@@ -53,6 +60,17 @@ class Gates:
         return {"gates": self._readiness}
 
     @contextlib.asynccontextmanager
+    async def releasing(self, controller: GateController) -> AsyncIterator[None]:
+        """As `running`, from when the account may let pods go; it may never."""
+        async with in_background(self._rights.run(), "gate-rights"), in_background(self._release(controller), "gates"):
+            yield
+
+    async def _release(self, controller: GateController) -> None:
+        while not self._rights.are_proven():  # noqa: ASYNC110  # rights have no event
+            await asyncio.sleep(RETRY_SECONDS)
+        await self._election.run(controller.run)
+
+    @contextlib.asynccontextmanager
     async def running(self, controller: GateController) -> AsyncIterator[None]:
         """Takes part in the election, and runs the controller whenever this replica leads."""
         async with (
@@ -70,9 +88,13 @@ class Gates:
 
 @contextlib.asynccontextmanager
 async def open_gates(config: Config, cluster_view: ClusterView, pod_resolver: PodResolver) -> AsyncIterator[None]:
-    """Runs the gate controller beside the context if unknown images are to be waited for, and there is a cluster."""
+    """Runs the gate controller beside the context, if there is a cluster.
+
+    Unless unknown images are to be waited for it only lets pods go, soon, and needs no rights to be ready: where it has
+    none it stays away.
+    """
     client = cluster_view.client
-    if client is None or config.admission.unknown is not UnknownImages.GATE:
+    if client is None:
         yield
         return
     identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
@@ -84,8 +106,13 @@ async def open_gates(config: Config, cluster_view: ClusterView, pod_resolver: Po
         clock=time.monotonic,
         wall_clock=time.time,
     )
-    gates = Gates(election, OwnRights(client, WANTED, clock=time.monotonic), time.monotonic)
+    holds = config.admission.unknown is UnknownImages.GATE
+    gates = Gates(election, OwnRights(client, WANTED, needed=holds, clock=time.monotonic), time.monotonic)
     controller = _controller(config, client, cluster_view, pod_resolver, identity)
+    if not holds:
+        async with gates.releasing(controller):
+            yield
+        return
     cluster_view.lift_gates_by(gates)
     try:
         async with gates.running(controller):
@@ -98,14 +125,18 @@ def _controller(
     config: Config, client: ClusterClient, cluster_view: ClusterView, pod_resolver: PodResolver, identity: str
 ) -> GateController:
     views = cluster_view.ready_checks()  # of nodes and namespaces
+    settings = admission_policy_of(config)
+    holds = settings.gate.unknown is UnknownImages.GATE
+    limit_seconds = config.admission.gate.limit_seconds
+    holding = msgspec.structs.replace(settings, gate=msgspec.structs.replace(settings.gate, unknown=UnknownImages.GATE))
     return GateController(
         client,
         pod_resolver,
-        ReleasePlanner(pod_resolver.policy, admission_policy_of(config)),
+        ReleasePlanner(pod_resolver.policy, holding),
         PodEvents(client, instance=identity, clock=time.monotonic, wall_clock=time.time),
         cluster_nodes=cluster_view.known_nodes,
         is_ready=lambda: all(check().ok for check in views.values()),
-        limit_seconds=config.admission.gate.limit_seconds,
+        limit_seconds=limit_seconds if holds else min(limit_seconds, RELEASE_SECONDS),
         clock=time.monotonic,
         wall_clock=time.time,
         random=random.random,

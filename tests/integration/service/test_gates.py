@@ -11,6 +11,7 @@ from extender.cluster.pods import PODS
 from extender.config.tree import GateConfig
 from extender.demo.registry import EmbeddedRegistry
 from extender.placement.gate import GATE, GATED_LABEL
+from extender.service import gate_opening
 from tests.integration.cluster.api_server import ApiServer, namespace, node, serve_api
 from tests.integration.service.caller import Caller, pod
 from tests.integration.service.test_watches import checks, service_in, until, until_ready
@@ -40,6 +41,12 @@ async def is_held(caller: Caller, image: str) -> bool:
     """Whether a pod of this image is held when it is created."""
     answer = await caller.review(pod(image))
     return any(GATE in str(operation.get("value")) for operation in answer.get("patch", []))
+
+
+def gates_of(api: ApiServer, name: str) -> list[object]:
+    """The pod's gates."""
+    found: list[object] = api._objects[PODS, name]["spec"]["schedulingGates"]  # noqa: SLF001
+    return found
 
 
 def lease(api: ApiServer) -> dict[str, Any]:
@@ -84,12 +91,35 @@ async def test_nothing_is_held_without_the_rights_to_let_go(
         assert (await until_ready(caller))["gates"] == "[+]"
 
 
-async def test_nothing_runs_where_unknown_images_pass(api: ApiServer, tmp_path: Path) -> None:
+async def test_pods_that_were_held_before_are_let_go_where_none_is_held_any_more(
+    api: ApiServer, registry: EmbeddedRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each by what is known of its image; no new pod is held, and readiness does not depend on it."""
+    monkeypatch.setattr(gate_opening, "RELEASE_SECONDS", 3.0)
+    registry.add_index("app", "1", ["linux/arm64"])
+    for name, image in (("known", "app:1"), ("unknown", "late:1")):
+        held = pod(f"{registry.host}/{image}", name=name, labels={GATED_LABEL: "true"})
+        held["spec"]["schedulingGates"] = [{"name": GATE}]
+        api.put(PODS, held)
+    settings = ("admission.node_affinity=required", "admission.wait_seconds=0")
+    async with service_in(api, tmp_path, "", *settings, registries=[registry.host]) as caller:
+        assert "gates" not in await until_ready(caller)
+        await until(lambda: not (gates_of(api, "known") or gates_of(api, "unknown")))
+        assert not await is_held(caller, f"{registry.host}/late:1")
+    assert "arm64" in str(api._objects[PODS, "known"]["spec"]["affinity"])  # noqa: SLF001
+    assert "affinity" not in api._objects[PODS, "unknown"]["spec"]  # noqa: SLF001
+
+
+async def test_nothing_is_watched_without_the_rights_to_let_go_where_nothing_is_held(
+    api: ApiServer, tmp_path: Path
+) -> None:
     """No lease, no watch of held pods, no check."""
+    api.forbidden = {("patch", "pods")}
     async with service_in(api, tmp_path, "127.0.0.1:0") as caller:
         assert "gates" not in await until_ready(caller)
+        await until(lambda: [sent for sent in api.received("send") if "selfsubjectaccessreviews" in sent.path])
         assert lease(api) == {}
-        assert api.received("send") == []
+        assert [sent for sent in api.received("send") if sent.method == "PATCH"] == []
 
 
 async def test_controller_runs_without_a_webhook(api: ApiServer, registry: EmbeddedRegistry, tmp_path: Path) -> None:

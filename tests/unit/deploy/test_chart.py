@@ -138,7 +138,8 @@ def webhook_of(objects: list[KubernetesObject]) -> KubernetesObject:
 
 def verbs_of(objects: list[KubernetesObject]) -> dict[str, list[str]]:
     """The verbs of the service's role, by resource."""
-    role = next(each for each in objects if each["kind"] == "ClusterRole")
+    roles = [each for each in objects if each["kind"] == "ClusterRole"]
+    role = next(each for each in roles if not each["metadata"]["name"].endswith("-gates"))
     return {each["resources"][0]: each["verbs"] for each in role["rules"]}
 
 
@@ -410,7 +411,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "canary-account",
         "webhook",
         "",
-        lambda o: one(o, "ValidatingAdmissionPolicy")["spec"]["matchConditions"][0]["expression"],
+        lambda o: one(o, "ValidatingAdmissionPolicy", "-canary")["spec"]["matchConditions"][0]["expression"],
         f"request.userInfo.username in ['{OURS}:multiarch-extender-webhook',\n  '{OURS}:multiarch-extender-doctor']",
     ),
     ("canary-of-none", "default", "", canaries_of, []),
@@ -567,7 +568,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "webhook",
         "",
         lambda o: [sorted(each) for each in o if each["kind"] in ("Secret", "Lease")],
-        [["apiVersion", "kind", "metadata", "type"], ["apiVersion", "kind", "metadata"]],
+        [["apiVersion", "kind", "metadata", "type"], *[["apiVersion", "kind", "metadata"]] * 2],
     ),
     (
         "self-managed-rights",
@@ -794,10 +795,24 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         [["pods"], ["events"]],
     ),
     (
+        "role-for-gates-of-the-part-that-holds",
+        "all-but-webhook",
+        "modes.secondScheduler.config.admission.unknown: gate\nmodes.policy.enabled: false",
+        lambda o: [each["metadata"]["name"] for each in o if each["kind"] == "ClusterRole" and "-gates" in str(each)],
+        ["multiarch-extender-scheduler-gates"],
+    ),
+    (
+        "role-to-let-go-of-what-was-held-before",
+        "all",
+        "modes.policy.enabled: false",
+        lambda o: [each["metadata"]["name"] for each in o if each["kind"] == "ClusterRole" and "-gates" in str(each)],
+        ["multiarch-extender-webhook-gates"],
+    ),
+    (
         "no-role-for-gates",
         "webhook",
-        "",
-        lambda o: [each for each in o if each["metadata"]["name"].endswith("-gates")],
+        "gates.releaseOnly: false",
+        lambda o: [each for each in o if each["metadata"]["name"].endswith(("-gates", "-own-account", "-held-pods"))],
         [],
     ),
     (
@@ -1042,14 +1057,16 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         [{"ports": [{"protocol": "TCP", "port": 8881}]}],
     ),
     (
-        "own-account-of-each-part-but-the-schedulers",
+        "own-account-of-each-part-and-of-the-schedulers-no-bindings",
         "all-but-webhook",
         "config: {admission: {unknown: gate}}",
         lambda o: one(o, "ValidatingAdmissionPolicy", "-own-account")["spec"]["matchConditions"][0]["expression"],
         (
             "request.userInfo.username in ["
             "'system:serviceaccount:multiarch-extender:multiarch-extender-default-scheduler', "
-            "'system:serviceaccount:multiarch-extender:multiarch-extender-policy']"
+            "'system:serviceaccount:multiarch-extender:multiarch-extender-policy'] || "
+            "request.userInfo.username == 'system:serviceaccount:multiarch-extender:multiarch-extender-scheduler' && "
+            "request.operation == 'UPDATE' && request.?subResource.orValue('') == ''"
         ),
     ),
     (

@@ -120,10 +120,29 @@ app.kubernetes.io/component: {{ .component }}
 {{- if or (eq .mode "policy") $beside }}true{{ end }}
 {{- end }}
 
-{{/* Whether a part lets held pods go; empty if not. */}}
+{{/* Whether a part holds pods, or lets go of those that a policy holds; empty if not. */}}
 {{- define "multiarch.has-gates" -}}
 {{- $unknown := dig "admission" "unknown" "pass" (include "multiarch.settings.own" . | fromYaml) -}}
 {{- if or (include "multiarch.has-policy" .) (eq $unknown "gate") }}true{{ end }}
+{{- end }}
+
+{{/* The modes whose parts let held pods go, as a list: those that hold some, else one, for pods that were held before. */}}
+{{- define "multiarch.releasing" -}}
+{{- $found := list -}}
+{{- $modes := include "multiarch.modes" . | fromYamlArray -}}
+{{- range $mode := $modes -}}
+{{- $part := merge (dict "root" $ "values" (get $.Values.modes $mode)) (include (printf "multiarch.part.%s" $mode) $ | fromYaml) -}}
+{{- if include "multiarch.has-gates" $part -}}{{- $found = append $found $mode -}}{{- end -}}
+{{- end -}}
+{{- range $mode := list "webhook" "policy" "defaultScheduler" "secondScheduler" -}}
+{{- if and $.Values.gates.releaseOnly (not $found) (has $mode $modes) -}}{{- $found = list $mode -}}{{- end -}}
+{{- end -}}
+{{ toYaml $found }}
+{{- end }}
+
+{{/* Whether a part lets held pods go; empty if not. */}}
+{{- define "multiarch.lets-go" -}}
+{{- if has .mode (include "multiarch.releasing" .root | fromYamlArray) }}true{{ end }}
 {{- end }}
 
 {{/* The Lease by which one replica at a time lets pods go. */}}

@@ -46,7 +46,7 @@
 {{- if include "multiarch.has-policy" . -}}
 {{- $_ := set $chart.admission "unknown" "gate" -}}
 {{- end -}}
-{{- if include "multiarch.has-gates" . -}}
+{{- if include "multiarch.lets-go" . -}}
 {{- $_ := set $chart.admission "gate" (dict "lease" (include "multiarch.gates.lease" .)) -}}
 {{- end -}}
 {{- $cache := dict -}}
