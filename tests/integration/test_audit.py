@@ -8,7 +8,6 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
@@ -25,6 +24,7 @@ from extender.reports.audit_report import Audit
 from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry
 from testbed.npm_package import JUNIT_SCHEMA, SARIF_SCHEMA, NpmFile, find_npm_file
+from tests.integration import commands
 
 CHARTS = Path(__file__).parents[1] / "data/audit/charts"
 SCHEMA = Path(__file__).parents[2] / "docs/schemas/audit-v1.json"
@@ -65,22 +65,18 @@ def charts(debian_registry: DebianRegistry, tmp_path: Path) -> Path:
 
 
 def command(host: str, *arguments: str, cache: str = "memory:") -> list[str]:
-    """The command line that audits with this registry."""
-    allowed = ("--set", f"registry.plain_http=['{host}']", "--set", f"registry.allow=['*', '{host}']")
-    return [sys.executable, "-m", "extender", "audit", *arguments, *allowed, "--set", f"cache.url='{cache}'"]
+    """The arguments that audit with this registry."""
+    return ["audit", *arguments, *allowing(host), "--set", f"cache.url='{cache}'"]
+
+
+def allowing(host: str) -> list[str]:
+    """The settings that reach this registry."""
+    return ["--set", f"registry.plain_http=['{host}']", "--set", f"registry.allow=['*', '{host}']"]
 
 
 async def run(line: list[str], text: str = "") -> tuple[int, str, str]:
     """The exit code, standard output and standard error of a command that reads `text`."""
-    process = await asyncio.create_subprocess_exec(
-        *line,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "COLUMNS": "80"},
-    )
-    out, err = await asyncio.wait_for(process.communicate(text.encode()), 60)
-    return process.returncode or 0, out.decode(), err.decode()
+    return await commands.run(*line, stdin=text, environment={"COLUMNS": "80"})
 
 
 async def report_of(host: str, *arguments: str) -> dict[str, Any]:
@@ -168,8 +164,7 @@ async def test_a_gate_passes_what_its_namespace_opts_out(debian_registry: Debian
     for text, code in ((workload, 1), (workload + namespace.replace("ANNOTATIONS", annotations), 0)):
         gate = command(host, "-f", "-", "--require", ARM, "--no-newer")
         assert (await run(gate, text))[0] == code
-        settings = command(host, "--set", "cluster.mode='none'")[4:]
-        explained = [sys.executable, "-m", "extender", "explain", "-f", "-", *settings, "-o", "json"]
+        explained = ["explain", "-f", "-", *allowing(host), "--set", "cluster.mode='none'", "-o", "json"]
         [explanation] = json.loads((await run(explained, text))[1])
         assert explanation["mode"] == ("enforce" if code else "ignore")
 
@@ -350,8 +345,12 @@ async def test_a_terminal_shows_how_far_the_lookups_are(tmp_path: Path) -> None:
         (tmp_path / "images.txt").write_text("".join(f"{host}/team/app-{index}:1.0\n" for index in range(100)))
         line = command(host, "--images", str(tmp_path / "images.txt"), "-o", "json", "--no-newer")
         process = await asyncio.create_subprocess_exec(
-            *line, stdout=subprocess.PIPE, stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-        )
+            *commands.COMMAND,
+            *line,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+        )  # fmt: skip
         os.close(theirs)
         out, shown = await asyncio.gather(process.communicate(), asyncio.to_thread(_read_terminal, ours))
     assert process.returncode == 0
@@ -379,7 +378,9 @@ async def test_an_interrupted_audit_leaves_a_report_and_a_cache_from_which_the_n
         file = tmp_path / "images.txt"
         file.write_text("".join(f"{host}/team/app-{index}:1.0\n" for index in range(300)))
         line = command(host, "--images", str(file), "-o", "json", "--no-newer", cache=cache)
-        process = await asyncio.create_subprocess_exec(*line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = await asyncio.create_subprocess_exec(
+            *commands.COMMAND, *line, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
         async with asyncio.timeout(30):
             while registry.counts().of("GET manifests") < 40:
                 await asyncio.sleep(0.02)

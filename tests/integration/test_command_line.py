@@ -21,22 +21,9 @@ import extender
 from extender.cli.main import commands
 from extender.demo.registry import EmbeddedRegistry
 from extender.demo.story import SCENES, arguments_of, fill_registry, pod_of
+from tests.integration.commands import COMMAND, run
 
-COMMAND = [sys.executable, "-m", "extender"]
 IN_FLIGHT = 200
-
-
-async def run(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
-    """The exit code, standard output and standard error of a command."""
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND,
-        *arguments,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "COLUMNS": "200", **(environment or {})},
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    return process.returncode or 0, out.decode(), err.decode()
 
 
 @pytest.fixture
@@ -64,12 +51,15 @@ def without_sources(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.fspath(tmp_path), "PYTHONSAFEPATH": "1"}
 
 
-async def test_a_mistyped_setting_is_refused_without_sources_too(without_sources: dict[str, str]) -> None:
+def test_a_mistyped_setting_is_refused_without_sources_too(without_sources: dict[str, str]) -> None:
     """What a setting means is no text that is read from a source file: the plugin has none."""
-    code, out, err = await run("config", "--set", "scheduler.wait_seconds=soon", environment=without_sources)
-    assert (code, out) == (2, "")
-    assert "scheduler.wait_seconds: 'soon' is wrong" in err
-    assert "Longest time a filter call waits" in err
+    done = subprocess.run(
+        [*COMMAND, "config", "--set", "scheduler.wait_seconds=soon"],
+        env={**os.environ, "COLUMNS": "200", **without_sources}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "scheduler.wait_seconds: 'soon' is wrong" in done.stderr
+    assert "Longest time a filter call waits" in done.stderr
 
 
 async def test_demo_shows_what_is_true_and_ends_by_itself() -> None:

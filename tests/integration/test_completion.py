@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from extender.cli.main import commands
+from extender.cli import main as command_line
+from tests.integration import commands
 
 BIN = Path(sys.executable).parent
 NAMES = ("multiarch-extender", "kubectl-multiarch")
 KUBECONFIG = "--set=cluster.kubeconfig=/nowhere/at/all"
-POD = b"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: 127.0.0.1:1/app:1}]}\n"
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: 127.0.0.1:1/app:1}]}\n"
 SETTINGS = ("--set=registry.plain_http=['127.0.0.1:1']", "--set=registry.allow=['127.0.0.1:1']")
 MEMORY = "--set=cache.url='memory:'"
 # Runs of each command that print something, with colours or a bar if they were for a terminal.
@@ -36,19 +37,14 @@ RUNS: dict[str, list[tuple[str, ...]]] = {
 
 
 async def run(
-    program: str, *arguments: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None
+    program: str, *arguments: str, stdin: str = "", environment: Mapping[str, str] | None = None
 ) -> tuple[int, str, str]:
-    """The exit code, standard output and standard error of a program of the installation."""
-    free = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS")}
-    process = await asyncio.create_subprocess_exec(
-        str(BIN / program), *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**free, "TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "120", **(environment or {})},
-    )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(stdin), 60)
-    return process.returncode or 0, out.decode(), err.decode()
+    """The exit code, standard output and standard error of a program whose terminal would have colours."""
+    terminal = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "120", **(environment or {})}
+    return await commands.run(*arguments, stdin=stdin, environment=terminal, program=program)
 
 
-@pytest.mark.parametrize("name", sorted(commands()))
+@pytest.mark.parametrize("name", sorted(command_line.commands()))
 async def test_a_command_is_one_of_kubectl_and_has_no_colours_in_a_pipe(name: str) -> None:
     """Its help and its errors name the program as it was typed, and nothing is drawn."""
     code, out, err = await run("kubectl-multiarch", name, "--help")
@@ -69,7 +65,7 @@ async def test_a_command_is_one_of_kubectl_and_has_no_colours_in_a_pipe(name: st
 
 def test_every_command_has_runs() -> None:
     """So that a new command is tried too."""
-    assert RUNS.keys() == commands().keys()
+    assert RUNS.keys() == command_line.commands().keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -124,7 +120,7 @@ async def test_other_shells_are_told_where_to_ask(shell: str) -> None:
         (["audit", "-f", ""], [], ":0"),
         (["completion", "f"], ["fish"], ":4"),
         (["audit", "it's", "--own"], ["--own"], ":4"),
-        ([""], sorted(commands()), ":4"),
+        ([""], sorted(command_line.commands()), ":4"),
     ],
 )
 async def test_kubectl_completes_words(words: list[str], found: list[str], directive: str) -> None:

@@ -1,10 +1,6 @@
 """`fix` as a user runs it: diffs, checks, files, standard input, and a KRM function's contract."""
 
-import asyncio
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,8 +12,7 @@ import yaml
 from extender.demo.registry import EmbeddedRegistry
 from extender.demo.story import fill_registry
 from testbed.objects import kept_to
-
-COMMAND = [sys.executable, "-m", "extender", "fix"]
+from tests.integration.commands import run
 
 
 class Fix:
@@ -29,12 +24,7 @@ class Fix:
 
     async def __call__(self, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
         """Its exit code, standard output and standard error."""
-        process = await asyncio.create_subprocess_exec(
-            *COMMAND, *arguments, *self._options,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "COLUMNS": "200"},
-        )  # fmt: skip
-        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
-        return process.returncode or 0, out.decode(), err.decode()
+        return await run("fix", *arguments, *self._options, stdin=stdin)
 
     def manifest(self, image: str, kind: str = "DaemonSet") -> str:
         """A manifest of one container, with comments."""

@@ -1,8 +1,6 @@
 """`running` as a user runs it, on an API server that has pods of each kind."""
 
-import asyncio
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ from extender.cluster.node_view import NODES
 from extender.cluster.pods import PODS
 from extender.demo.registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import namespace, node, pod, serve_api, write_kubeconfig
+from tests.integration.commands import run
 
 AMD64 = "linux/amd64"
 
@@ -36,11 +35,7 @@ async def test_finished_and_ignored_pods_raise_no_alarm(tmp_path: Path) -> None:
             f"registry.plain_http=['{registry.host}']", f"registry.allow=['{registry.host}']",
             f"cluster.kubeconfig='{write_kubeconfig(api, tmp_path)}'", "placement.ignore_runtime_classes=[wasm]",
         )  # fmt: skip
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "extender", "running", "-A", "-o", "json",
-            *(argument for each in settings for argument in ("--set", each)),
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        out, err = await asyncio.wait_for(process.communicate(), 60)
-    assert (process.returncode, err) == (1, b"")
+        settings_given = (argument for each in settings for argument in ("--set", each))
+        code, out, err = await run("running", "-A", "-o", "json", *settings_given)
+    assert (code, err) == (1, "")
     assert [each["pod"] for each in json.loads(out)["containers"]] == ["wrong"]

@@ -1,10 +1,8 @@
 """Images in Debian's docker-registry, from `docker push`'s requests to filter, scores and patched pods."""
 
-import asyncio
 import base64
 import json
 import ssl
-import sys
 from pathlib import Path
 
 import bcrypt
@@ -13,6 +11,7 @@ import trustme
 
 from extender.demo.images import DOCKER, OCI, Family, build_index, build_manifest
 from testbed.debian_registry import DebianRegistry
+from tests.integration.commands import run
 from tests.integration.conftest import StartRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService
@@ -122,14 +121,11 @@ async def test_inspect_agrees_with_the_service(debian_registry: DebianRegistry) 
     host = debian_registry.host
     multi = debian_registry.push("inspect/multi", "1", build_index(BOTH, attested=True))
     debian_registry.push("inspect/arm", "1", build_manifest(ARM64, DOCKER))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "extender", "inspect", f"{host}/inspect/multi:1", f"{host}/inspect/arm:1",
-        "--output", "json", "--require", ARM64, "--set", f"registry.plain_http=['{host}']",
-        "--set", f"registry.allow=['{host}']",
-        stdout=asyncio.subprocess.PIPE,
+    code, out, _ = await run(
+        "inspect", f"{host}/inspect/multi:1", f"{host}/inspect/arm:1", "--output", "json", "--require", ARM64,
+        "--set", f"registry.plain_http=['{host}']", "--set", f"registry.allow=['{host}']",
     )  # fmt: skip
-    out, _ = await asyncio.wait_for(process.communicate(), 30)
-    assert process.returncode == 0
+    assert code == 0
     first, second = json.loads(out)
     assert (first["digest"], first["kind"], first["media_type"]) == (multi, "index", OCI.index)
     assert [item["platform"] for item in first["platforms"]] == BOTH
