@@ -50,7 +50,7 @@ fuzz: setup ## Fuzz every parser of bytes from outside, SECONDS (30) each; exit 
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 .PHONY: test-all
-test-all: setup ## The tests on every CPython from 3.11 on that this machine has (PYTHONS=path:path names more)
+test-all: setup ## The tests that can differ by CPython, on each from 3.11 on that is found (PYTHONS=path:path names more)
 	@$(BIN)/python -m testbed.pythons $(RELEASES)
 
 .PHONY: tables
