@@ -53,7 +53,7 @@ WITH_POLICY = {
     "all-but-webhook": {**MODES["all"], "policy": {"enabled": True}, "webhook": {"enabled": False}},
 }
 EVERYTHING = {
-    "monitoring": {name: {"enabled": True} for name in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboard")},
+    "monitoring": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard")},
     "certificates": {"source": "certManager"},
     "namespace": {"create": True},
     "store": {"kind": "redis", "redis": {"address": "redis", "passwordSecret": "p", "caSecret": "c"}, "keySecret": "k"},

@@ -454,13 +454,6 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         {"a": "b"},
     ),
     (
-        "webhook-labels",
-        "webhook",
-        "webhook.labels: {a: b}",
-        lambda o: one(o, "MutatingWebhookConfiguration")["metadata"]["labels"]["a"],
-        "b",
-    ),
-    (
         "client-certificates",
         "webhook",
         "{webhook.clientCaSecret: c, certificates.source: certManager}",
@@ -504,7 +497,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
             "certificates.certManager.issuerRef.kind: ClusterIssuer}"
         ),
         lambda o: one(o, "Certificate")["spec"]["issuerRef"],
-        {"name": "corp", "kind": "ClusterIssuer", "group": "cert-manager.io"},
+        {"name": "corp", "kind": "ClusterIssuer"},
     ),
     (
         "cert-manager-duration",
@@ -706,13 +699,6 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "store.keySecret: k",
         lambda o: settings_of(o)["cache"],
         {"key_file": "/etc/multiarch-extender-key/key"},
-    ),
-    (
-        "store-size",
-        "webhook",
-        "store.sizeLimit: 1Gi",
-        lambda o: pod_of(o)["volumes"][0]["emptyDir"],
-        {"sizeLimit": "1Gi"},
     ),
     (
         "authorities",
@@ -1133,21 +1119,12 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         spread_of,
         ["kubernetes.io/hostname", "topology.kubernetes.io/zone"],
     ),
-    ("spread-over-hosts", "second", "spread.zones: false", spread_of, ["kubernetes.io/hostname"]),
-    ("spread-over-zones", "webhook", "spread.hosts: false", spread_of, ["topology.kubernetes.io/zone"]),
-    (
-        "no-spread",
-        "webhook",
-        "{spread.zones: false, spread.hosts: false}",
-        spread_of,
-        [],
-    ),
     (
         "budget",
         "webhook",
-        "podDisruptionBudget.maxUnavailable: 50%",
+        "",
         lambda o: one(o, "PodDisruptionBudget")["spec"]["maxUnavailable"],
-        "50%",
+        1,
     ),
     (
         "no-budget",
@@ -1217,19 +1194,6 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         lambda o: (
             one(o, "ServiceMonitor")["metadata"]["labels"]["release"],
             one(o, "ServiceMonitor")["spec"]["endpoints"],
-        ),
-        ("p", [{"port": "operations", "interval": "5s"}]),
-    ),
-    (
-        "pod-monitor",
-        "default",
-        (
-            "{monitoring.podMonitor.enabled: true, monitoring.podMonitor.labels: {release: p}, "
-            "monitoring.podMonitor.interval: 5s}"
-        ),
-        lambda o: (
-            one(o, "PodMonitor")["metadata"]["labels"]["release"],
-            one(o, "PodMonitor")["spec"]["podMetricsEndpoints"],
         ),
         ("p", [{"port": "operations", "interval": "5s"}]),
     ),
@@ -1308,13 +1272,6 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "fullnameOverride: mine",
         lambda o: one(o, "Deployment")["metadata"]["name"],
         "mine-webhook",
-    ),
-    (
-        "app-name",
-        "webhook",
-        "nameOverride: mine",
-        lambda o: one(o, "Deployment")["metadata"]["labels"]["app.kubernetes.io/name"],
-        "mine",
     ),
     (
         "grace",
@@ -1541,12 +1498,10 @@ def test_what_has_pods_held_goes_first_and_held_pods_are_let_go(
 
 def test_an_uninstallation_is_held_up_for_a_limited_time(helm: Path) -> None:
     """The program ends by itself, before the Job's time is over; and Helm waits five minutes unless told otherwise."""
-    job = one(hooks("uninstall.seconds: 30", "policy", uninstall=True), "Job")["spec"]
-    assert job["activeDeadlineSeconds"] == 90
+    job = one(hooks(mode="policy", uninstall=True), "Job")["spec"]
+    assert job["activeDeadlineSeconds"] == 120
     assert job["template"]["spec"]["restartPolicy"] == "Never"
-    assert "--seconds=30" in job["template"]["spec"]["containers"][0]["args"]
-    default = one(hooks(mode="policy", uninstall=True), "Job")["spec"]
-    assert default["activeDeadlineSeconds"] < 300
+    assert "--seconds=60" in job["template"]["spec"]["containers"][0]["args"]
 
 
 @pytest.mark.parametrize(("mode", "text"), [("webhook", ""), ("all", "modes.policy.enabled: false"), ("default", "")])
@@ -1579,7 +1534,6 @@ REFUSED: list[tuple[str, str]] = [
     ),
     ("webhook.jobs: true", r"/webhook/jobs': got boolean, want object"),
     ("networkPolicy.ingress.operations: [a]", r"/networkPolicy/ingress/operations/0': got string, want object"),
-    ("uninstall.seconds: 5", r"/uninstall/seconds': minimum: got 5, want 10"),
     ("rbac.ownAccountPolicy: 1", r"/rbac/ownAccountPolicy': got number, want boolean"),
     ("modes.webhok.enabled: true", r"/modes': additional properties 'webhok' not allowed"),
     ("replicas: 3", r"at '': additional properties 'replicas' not allowed"),
@@ -1600,7 +1554,6 @@ REFUSED: list[tuple[str, str]] = [
     ("certificates.source: vault", r"/certificates/source': value must be one of 'selfManaged', 'certManager', 'ex"),
     ("certificates.certManager.duration: 90d", r"/certificates/certManager/duration': '90d' does not match pattern"),
     ("store.kind: sqlite", r"/store/kind': value must be one of 'local', 'memory', 'redis'"),
-    ("store.sizeLimit: 256MB", r"/store/sizeLimit': '256MB' does not match pattern '\^\[0-9\]\+\(Ki\|Mi\|Gi\)\$'"),
     ("store.redis.database: -1", r"/store/redis/database': minimum: got -1, want 0"),
     (
         "config: {admission: {node_affinity: hard}}",
@@ -1621,7 +1574,7 @@ REFUSED: list[tuple[str, str]] = [
     ),
     ("commonLabels: [a]", r"/commonLabels': got array, want object"),
     ("networkPolicy.egress.apiServerPort: 70000", r"/networkPolicy/egress/apiServerPort': maximum: got 70,000"),
-    ("monitoring.podMonitor.interval: 30", r"/monitoring/podMonitor/interval': got number, want string"),
+    ("monitoring.serviceMonitor.interval: 30", r"/monitoring/serviceMonitor/interval': got number, want string"),
     ("priorityClass: system-node-critical", r"/priorityClass': got string, want object"),
     ("extraEnv: [{value: a}]", r"/extraEnv/0': missing property 'name'"),
 ]
@@ -1782,7 +1735,6 @@ CONTRADICTIONS: list[tuple[str, str, str]] = [
         "webhook.excludeNamespaces: [multiarch-extender-webhook-canary]",
         "webhook.excludeNamespaces: in multiarch-extender-webhook-canary dry runs show",
     ),
-    ("webhook", "podDisruptionBudget.maxUnavailable: half", 'podDisruptionBudget.maxUnavailable: "half" is neither'),
 ]
 
 

@@ -71,10 +71,6 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- $unavailable := .podDisruptionBudget.maxUnavailable | toString -}}
-{{- if not (regexMatch "^([0-9]+|[1-9][0-9]?%)$" $unavailable) -}}
-{{- include "multiarch.refuse" (printf "podDisruptionBudget.maxUnavailable: %q is neither a number of pods nor a share such as 50%%." $unavailable) -}}
-{{- end -}}
 {{- if eq .modes.secondScheduler.schedulerName "default-scheduler" -}}
 {{- include "multiarch.refuse" "modes.secondScheduler.schedulerName: default-scheduler is the cluster's own, and two schedulers would place the same pods. Choose another name, such as multiarch-scheduler." -}}
 {{- end -}}

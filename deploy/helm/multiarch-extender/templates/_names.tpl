@@ -1,7 +1,7 @@
 {{/* Names, labels and images. "part" is a dict: root (the top context), mode, suffix, component, values. */}}
 
 {{- define "multiarch.app" -}}
-{{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{ .Chart.Name }}
 {{- end }}
 
 {{- define "multiarch.fullname" -}}

@@ -88,7 +88,7 @@ metadata:
   labels:
     {{- include "multiarch.labels" .root | nindent 4 }}
 spec:
-  maxUnavailable: {{ .root.Values.podDisruptionBudget.maxUnavailable }}
+  maxUnavailable: 1
   unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     matchLabels:
@@ -364,9 +364,6 @@ name: {{ include "multiarch.fullname" . }}-authority
 name: {{ .name }}
 labels:
   {{- include "multiarch.labels" $root | nindent 2 }}
-  {{- with $root.Values.webhook.labels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
 {{- $annotations := deepCopy $root.Values.webhook.annotations }}
 {{- if eq $root.Values.certificates.source "certManager" }}
 {{- $_ := set $annotations "cert-manager.io/inject-ca-from" (printf "%s/%s" $root.Release.Namespace (include "multiarch.name" .part)) }}

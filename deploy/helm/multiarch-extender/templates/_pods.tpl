@@ -72,7 +72,7 @@ affinity:
       nodeSelectorTerms:
       - matchExpressions:
         {{- include "multiarch.pod.architectures" . | nindent 8 }}
-  {{- if and .component .root.Values.spread.hosts }}
+  {{- if .component }}
   # Over hosts. It is no second topologySpreadConstraint: kube-scheduler heeds none on nodes that lack the label of one,
   # as they often lack that of zones. A cluster of one node gets all replicas.
   podAntiAffinity:
@@ -90,7 +90,6 @@ tolerations:
 
 {{- define "multiarch.pod.placement" -}}
 {{ include "multiarch.pod.where" . | trim }}
-{{- if .root.Values.spread.zones }}
 topologySpreadConstraints:
 - topologyKey: topology.kubernetes.io/zone
   maxSkew: 1
@@ -98,7 +97,6 @@ topologySpreadConstraints:
   labelSelector:
     matchLabels:
       {{- include "multiarch.selector" . | nindent 6 }}
-{{- end }}
 {{- end }}
 
 {{- define "multiarch.pod.security" -}}
@@ -239,7 +237,7 @@ volumeMounts:
 {{- define "multiarch.volumes" -}}
 - name: state  # what is known of images outlives the container; registries are asked for less
   emptyDir:
-    sizeLimit: {{ .root.Values.store.sizeLimit }}
+    sizeLimit: 256Mi  # several times what cache.size images take
 - name: configuration
   configMap:
     name: {{ include "multiarch.name" . }}
