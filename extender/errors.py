@@ -88,7 +88,7 @@ class NameUnresolved(RegistryNotAsked):
 
 
 class AddressRefused(RegistryError):
-    """The operator's rules (`allow`, `deny`, private addresses) forbid a host on the way; it got no request."""
+    """The operator's rules or the nodes' files forbid a host on the way; it got no request."""
 
 
 class ClusterError(ExtenderError):

@@ -28,6 +28,7 @@ def problems_of(config: Config) -> Iterator[str]:
     yield from _listener_problems(config)
     yield from _platform_problems(config)
     yield from _provider_problems(config)
+    yield from _mirror_problems(config)
     yield from _gate_problems(config)
     yield from _canary_problems(config)
     if Choice.ASSUME in (config.scheduler.pending, config.scheduler.unknown) and not config.scheduler.assume:
@@ -122,6 +123,14 @@ def _provider_problems(config: Config) -> Iterator[str]:
     providers = config.registry.credential_providers
     if bool(providers.config) != bool(providers.bin_dir):
         yield "registry.credential_providers: config and bin_dir are needed together; give both or neither"
+
+
+def _mirror_problems(config: Config) -> Iterator[str]:
+    registry = config.registry
+    if registry.registries_yaml and registry.registries_conf:
+        yield "registry.registries_yaml: nodes of k3s have no registries.conf; give one of the two"
+    if registry.registries_yaml and registry.hosts_directory:
+        yield "registry.registries_yaml: k3s writes the folder of registry.hosts_directory from it; give one of the two"
 
 
 def _listener_problems(config: Config) -> Iterator[str]:

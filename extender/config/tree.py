@@ -409,6 +409,42 @@ class RegistryConfig(Section, frozen=True):
             "client certificates; read again when it changes; empty: registries are asked themselves."
         ),
     ] = ""
+    containerd: Annotated[
+        Literal["stock", "k3s"],
+        Meta(
+            description="Whose containerd reads `hosts_directory`. That of k3s and rke2 adds no upstream to a file "
+            "with hosts and without `server`, and rewrites paths."
+        ),
+    ] = "stock"
+    registries_yaml: Annotated[
+        str,
+        Meta(
+            description="The `registries.yaml` of k3s or rke2, in place of `hosts_directory`; read again when it "
+            "changes; empty: none."
+        ),
+    ] = ""
+    default_endpoint: Annotated[
+        bool,
+        Meta(
+            description="Whether a registry is asked itself after its mirrors in `registries_yaml`; false where k3s "
+            "runs with `--disable-default-registry-endpoint`."
+        ),
+    ] = True
+    registries_conf: Annotated[
+        str,
+        Meta(
+            description="CRI-O's `registries.conf`, with its drop-ins in the folder of that name with `.d`: mirrors, "
+            "rewrites, blocked registries; read again when one changes. Of `hosts_directory` only certificates are "
+            "used then; empty: none."
+        ),
+    ] = ""
+    short_name_mode: Annotated[
+        Literal["enforcing", "disabled"],
+        Meta(
+            description="CRI-O's setting of this name, with `registries_conf`: `enforcing` refuses a name without a "
+            "registry where several are searched, `disabled` tries them in order."
+        ),
+    ] = "enforcing"
     pull_secrets: Annotated[
         bool,
         Meta(

@@ -17,6 +17,11 @@ class FetcherSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings")
     private_addresses: bool = True
     ca_files: tuple[str, ...] = ()
     hosts_directory: str = ""
+    containerd: Literal["stock", "k3s"] = "stock"
+    registries_yaml: str = ""
+    default_endpoint: bool = True
+    registries_conf: str = ""
+    short_name_mode: Literal["enforcing", "disabled"] = "enforcing"
     docker_config: str = ""
     plugin_config: str = ""
     plugin_dir: str = ""

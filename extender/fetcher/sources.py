@@ -22,9 +22,10 @@ from extender.images.manifest import Image
 from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
+from extender.registry.endpoint import EndpointSource
 from extender.registry.image import RegistryImages
 from extender.registry.mirror_failover import MirrorCredentials, nobody
-from extender.registry.mirrors import HostsDirectory
+from extender.registry.mirrors import HostsDirectory, RegistriesFiles, RegistriesYaml
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import RegistryTrust, open_session
 from extender.watched_files import FileWatcher
@@ -77,9 +78,8 @@ async def open_local_sources(settings: FetcherSettings) -> AsyncIterator[LocalSo
     trust = RegistryTrust(settings.ca_files)
     if settings.ca_files:
         watcher.add(trust.files)
-    mirrors = None
-    if settings.hosts_directory:
-        mirrors = HostsDirectory(settings.hosts_directory, ca_files=settings.ca_files)
+    mirrors = _open_mirrors(settings)
+    if mirrors:
         watcher.add(mirrors.files)
     async with contextlib.AsyncExitStack() as stack:
         session = await stack.enter_async_context(open_session(trust=trust, guard=guard))
@@ -96,7 +96,7 @@ async def open_local_sources(settings: FetcherSettings) -> AsyncIterator[LocalSo
                 wall_clock=time.time,
                 watcher=watcher,
             )
-            mirror_credentials = (await stack.enter_async_context(keyring)).load
+            mirror_credentials = _before((await stack.enter_async_context(keyring)).load, mirrors)
         clouds = await stack.enter_async_context(aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()))
         registry = RegistryClient(
             session,
@@ -115,3 +115,31 @@ async def open_local_sources(settings: FetcherSettings) -> AsyncIterator[LocalSo
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
+
+
+def _open_mirrors(settings: FetcherSettings) -> HostsDirectory | RegistriesYaml | RegistriesFiles | None:
+    if settings.registries_conf:
+        return RegistriesFiles(
+            settings.registries_conf,
+            certificates=settings.hosts_directory,
+            ca_files=settings.ca_files,
+            short_names=settings.short_name_mode,
+        )
+    if settings.registries_yaml:
+        return RegistriesYaml(
+            settings.registries_yaml, ca_files=settings.ca_files, default_endpoint=settings.default_endpoint
+        )
+    if settings.hosts_directory:
+        return HostsDirectory(settings.hosts_directory, ca_files=settings.ca_files, is_k3s=settings.containerd == "k3s")
+    return None
+
+
+def _before(load: MirrorCredentials, mirrors: EndpointSource) -> MirrorCredentials:
+    """Returns `load` with the credentials that the nodes' own file has before the others."""
+    if not isinstance(mirrors, RegistriesYaml):
+        return load
+
+    async def credentials(reference: ImageReference) -> tuple[Credential, ...]:
+        return (*mirrors.credentials_for(reference.domain), *await load(reference))
+
+    return credentials

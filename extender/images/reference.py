@@ -30,6 +30,7 @@ _TAG = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 _NAME = re.compile(
     rf"(?:(?P<domain>{_DOMAIN})/)?(?P<path>{_COMPONENT}(?:/{_COMPONENT})*)(?::(?P<tag>{_TAG}))?", re.ASCII
 )
+_DOMAIN_ONLY = re.compile(_DOMAIN, re.ASCII)
 _IMAGE_ID = re.compile(r"[a-f0-9]{64}", re.ASCII)
 
 
@@ -79,6 +80,20 @@ def parse_reference(text: str) -> ImageReference:
     if len(path) > _MAX_PATH:
         raise InvalidReference(f"{quote(text)} is no image reference: its path has more than {_MAX_PATH} characters")
     return ImageReference(domain or "", path, tag or ("" if at else "latest"), digest)
+
+
+def is_domain(text: str) -> bool:
+    """Whether the text is `host[:port]` as references begin with one."""
+    return _DOMAIN_ONLY.fullmatch(text) is not None
+
+
+def split_name(text: str) -> tuple[str, str] | None:
+    """The domain, or an empty one, and the path of a name as it is written, without defaults.
+
+    None if the text is no name, or has a tag or a digest.
+    """
+    found = _NAME.fullmatch(text)
+    return (found["domain"] or "", found["path"]) if found and not found["tag"] else None
 
 
 def _with_domain(name: str) -> str:

@@ -21,9 +21,13 @@ from extender.durations import parse_seconds
 from extender.errors import ConfigError
 from extender.images.reference import ImageReference
 from extender.registry.endpoint import CAPABILITIES, Capability, Endpoint, Trust, upstream_root
+from extender.registry.go_rewrites import InvalidRewrite, Rewrite, read_rewrites, rewritten
 
 SETTING = "registry.hosts_directory"
 _KNOWN_CAPABILITIES = frozenset({"resolve", "pull", "push", "referrers"})
+# k3s' and rke2's embedded mirror on each node, as they write it.
+_EMBEDDED = frozenset({URL("https://127.0.0.1:6443"), URL("https://127.0.0.1:9345"), URL("https://[::1]:6443")})
+_EMBEDDED_REASON = "it is the embedded mirror, which only the node itself reaches"
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 K = TypeVar("K", bound="_HostKeys")
@@ -44,6 +48,10 @@ class _HostKeys(msgspec.Struct):
     dial_timeout: str = ""
 
 
+class _K3sHostKeys(_HostKeys):
+    rewrite: dict[str, str] = {}
+
+
 class _RootKeys(_HostKeys):
     server: str = ""
 
@@ -57,6 +65,8 @@ class MirrorHost(NamedTuple):
     own: ssl.SSLContext | bool = True
     elsewhere: ssl.SSLContext | bool = True
     connect_seconds: float | None = None
+    rewrites: tuple[Rewrite, ...] = ()
+    not_asked: str = ""
 
     def endpoint(self, reference: ImageReference, plain_http: Collection[str]) -> Endpoint:
         """Returns the endpoint for an image. containerd sends a pod's credentials to mirrors as well."""
@@ -67,7 +77,7 @@ class MirrorHost(NamedTuple):
         return Endpoint(
             name=domain if is_upstream else (root.host_port_subcomponent or ""),
             root=root,
-            repository=reference.path,
+            repository=rewritten(reference.path, self.rewrites),
             mirror_of="" if is_upstream else domain,
             namespace="" if is_upstream else domain,
             credentials="image" if is_upstream else "both",
@@ -75,15 +85,21 @@ class MirrorHost(NamedTuple):
             headers=self.headers,
             trust=Trust(root.origin(), self.own, self.elsewhere),
             connect_seconds=self.connect_seconds,
+            not_asked=self.not_asked,
         )
 
 
 class HostsReader:
     """Reads registries' folders. `stamps` has the certificate and key files read for them, as before reading."""
 
-    def __init__(self, ca_files: Sequence[str]) -> None:
+    def __init__(self, ca_files: Sequence[str], *, is_k3s: bool = False) -> None:
+        """`ca_files` are trusted for all hosts. `is_k3s`: containerd is that of k3s and rke2.
+
+        That one has the keys `rewrite`, and adds no upstream to a file with hosts and without `server`.
+        """
         self.stamps: dict[Path, Stamp] = {}
         self._ca_files = ca_files
+        self._is_k3s = is_k3s
 
     def read_folder(self, folder: Path) -> tuple[MirrorHost, ...]:
         """Returns the endpoints in `hosts.toml`; without that file, the registry with the folder's certificates."""
@@ -91,24 +107,53 @@ class HostsReader:
         text = file.read_bytes() if file.exists() else b""
         return self._read_file(file, text) if text else (self._read_certificates(folder),)
 
+    def read_trusts(self, folder: Path) -> dict[str, Trust]:
+        """Returns the TLS contexts of all hosts that have a folder of certificates, by `host[:port]`. Raises OSError.
+
+        A folder `host_port_` stands for `host:port`.
+        """
+        trusts = {}
+        for entry in folder.iterdir():
+            if entry.is_dir() and not entry.name.startswith(".."):
+                host = re.sub(r"_([0-9]+)_$", r":\1", entry.name)
+                certificates = self._read_certificates(entry)
+                origin = upstream_root(host).origin()
+                trusts[host] = Trust(origin, certificates.own, certificates.elsewhere)
+        return trusts
+
     def _read_file(self, file: Path, text: bytes) -> tuple[MirrorHost, ...]:
         try:
             document = tomllib.loads(text.decode())
         except (ValueError, RecursionError) as exc:  # not only tomllib's: an integer of 5,000 digits is a plain one
             raise ConfigError(f"{SETTING}: {file} is no TOML: {exc}") from exc
+        return self.read_document(Position(file, ""), document)
+
+    def read_document(self, position: "Position", document: dict[str, Any]) -> tuple[MirrorHost, ...]:
+        """Returns the endpoints that a registry's document has. Raises ConfigError, which names the position."""
         tables = document.pop("host", {})
         if not isinstance(tables, dict):
-            raise ConfigError(f'{SETTING}: {file}: host: write a table per host, such as [host."https://mirror"]')
-        hosts = []
-        for name, table in tables.items():
-            section = _Position(file, f'host."{name}"')
-            hosts.append(self._host(section, name, _convert(section, table, _HostKeys)))
-        section, keys = _Position(file, ""), _convert(_Position(file, ""), document, _RootKeys)
-        host = self._host(section, keys.server, keys)
+            raise position.error("host", 'write a table per host, such as [host."https://mirror"]')
+        hosts = [self._read_host(position.at(f'host."{name}"'), name, table) for name, table in tables.items()]
+        if self._is_k3s and hosts and "server" not in document:
+            return tuple(hosts)
+        keys = _convert(position, document, _RootKeys)
+        host = self._host(position, keys.server, keys)
         # Without `server`, the last endpoint is the registry itself, with all capabilities, as in containerd.
         return (*hosts, host if keys.server else host._replace(capabilities=CAPABILITIES))
 
-    def _host(self, section: "_Position", address: str, keys: _HostKeys) -> MirrorHost:
+    def _read_host(self, section: "Position", address: str, table: object) -> MirrorHost:
+        if not self._is_k3s:
+            return self._host(section, address, _convert(section, table, _HostKeys))
+        keys = _convert(section, table, _K3sHostKeys)
+        host = self._host(section, address, keys)
+        try:
+            rewrites = read_rewrites(keys.rewrite)
+        except InvalidRewrite as exc:
+            raise section.error("rewrite", str(exc)) from exc
+        is_embedded = host.root is not None and host.root.origin() in _EMBEDDED
+        return host._replace(rewrites=rewrites, not_asked=_EMBEDDED_REASON if is_embedded else "")
+
+    def _host(self, section: "Position", address: str, keys: _HostKeys) -> MirrorHost:
         own, elsewhere = self._contexts(
             section, _list_of(keys.ca), [_pair_of(each) for each in _list_of(keys.client)], skip_verify=keys.skip_verify
         )
@@ -130,11 +175,11 @@ class HostsReader:
         authorities = [name for name in names if name.endswith(".crt")]
         stems = [name.removesuffix(".cert") for name in names if name.endswith(".cert")]
         pairs = [(f"{stem}.cert", f"{stem}.key" if f"{stem}.key" in names else "") for stem in stems]
-        own, elsewhere = self._contexts(_Position(folder, ""), authorities, pairs, skip_verify=False)
+        own, elsewhere = self._contexts(Position(folder, ""), authorities, pairs, skip_verify=False)
         return MirrorHost(own=own, elsewhere=elsewhere)
 
     def _contexts(
-        self, section: "_Position", authorities: Sequence[str], pairs: Sequence[tuple[str, str]], *, skip_verify: bool
+        self, section: "Position", authorities: Sequence[str], pairs: Sequence[tuple[str, str]], *, skip_verify: bool
     ) -> tuple[ssl.SSLContext | bool, ssl.SSLContext | bool]:
         """Returns the TLS contexts for the host itself and for other hosts; True stands for the session's own."""
         folder = section.folder
@@ -149,7 +194,7 @@ class HostsReader:
             self._load_pair(section, own, folder / certificate, folder / key if key else None)
         return own, elsewhere
 
-    def _trusting(self, section: "_Position", authorities: Sequence[Path]) -> ssl.SSLContext:
+    def _trusting(self, section: "Position", authorities: Sequence[Path]) -> ssl.SSLContext:
         context = ssl.create_default_context()
         for path in self._ca_files:
             self._note(Path(path))
@@ -162,7 +207,7 @@ class HostsReader:
                 raise section.error("ca", f"{authority} holds no certificates: {_why(exc)}") from exc
         return context
 
-    def _load_pair(self, section: "_Position", context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
+    def _load_pair(self, section: "Position", context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
         self._note(certificate)
         if key:
             self._note(key)
@@ -175,20 +220,25 @@ class HostsReader:
         self.stamps.setdefault(path, stamp_of(path))
 
 
-class _Position(NamedTuple):
+class Position(NamedTuple):
     """A position in a file, for error messages. `file` is the folder if there is no file."""
 
     file: Path
     table: str
+    setting: str = SETTING
 
     @property
     def folder(self) -> Path:
         """The folder that relative paths start from."""
-        return self.file.parent if self.file.suffix == ".toml" else self.file
+        return self.file.parent if self.file.suffix in (".toml", ".yaml") else self.file
+
+    def at(self, table: str) -> "Position":
+        """Returns the position of a table below this one."""
+        return self._replace(table=".".join(filter(None, (self.table, table))))
 
     def error(self, key: str, problem: str) -> ConfigError:
         where = ".".join(filter(None, (self.table, key)))
-        return ConfigError(f"{SETTING}: {self.file}: {where}: {problem}")
+        return ConfigError(f"{self.setting}: {self.file}: {where}: {problem}")
 
 
 def stamp_of(path: Path) -> Stamp:
@@ -203,7 +253,7 @@ def _why(exc: OSError | ValueError) -> str:
     return (exc.strerror if isinstance(exc, OSError) else "") or str(exc)
 
 
-def _convert(section: _Position, table: object, kind: type[K]) -> K:
+def _convert(section: Position, table: object, kind: type[K]) -> K:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as exc:
@@ -220,7 +270,7 @@ def _pair_of(client: str | tuple[str, str]) -> tuple[str, str]:
     return (client, "") if isinstance(client, str) else client
 
 
-def _read_address(section: _Position, text: str, *, override_path: bool) -> URL:
+def _read_address(section: Position, text: str, *, override_path: bool) -> URL:
     """Returns the root of the API: appends `/v2` if the path lacks it, unless `override_path` is set."""
     try:
         url = URL(text if "://" in text else f"https://{text}")
@@ -237,7 +287,7 @@ def _path_of(url: URL, *, override_path: bool) -> str:
     return path if override_path or path.endswith("/v2") else f"{path}/v2"
 
 
-def _read_capabilities(section: _Position, names: Sequence[str]) -> frozenset[Capability]:
+def _read_capabilities(section: Position, names: Sequence[str]) -> frozenset[Capability]:
     """Returns which of `resolve` and `pull` are stated; both if nothing is. Ignores the other known names."""
     lower = {name.lower() for name in names}
     if unknown := sorted(lower - _KNOWN_CAPABILITIES):
@@ -245,7 +295,7 @@ def _read_capabilities(section: _Position, names: Sequence[str]) -> frozenset[Ca
     return frozenset(each for each in CAPABILITIES if each in lower) if names else CAPABILITIES
 
 
-def _read_headers(section: _Position, header: Mapping[str, str | list[str]]) -> Iterator[tuple[str, str]]:
+def _read_headers(section: Position, header: Mapping[str, str | list[str]]) -> Iterator[tuple[str, str]]:
     """Yields names and values. Error messages do not quote values, which may be secrets."""
     for name, value in header.items():
         for each in _list_of(value):
@@ -254,7 +304,7 @@ def _read_headers(section: _Position, header: Mapping[str, str | list[str]]) -> 
             yield name, each
 
 
-def _read_timeout(section: _Position, text: str) -> float | None:
+def _read_timeout(section: Position, text: str) -> float | None:
     """Returns the seconds of `dial_timeout`; None, for our own timeout, if it is empty or zero."""
     try:
         seconds = parse_seconds(text) if text else 0.0

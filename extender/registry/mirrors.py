@@ -1,7 +1,7 @@
-"""The mirrors of registries, from the files that containerd reads on nodes, so that lookups use the same endpoints.
+"""Where nodes ask for images, from the files that containerd, CRI-O and k3s read on nodes.
 
-Maps each registry to its folder. Reads all folders together, and again when a file has changed; lookups use the result
-of the last successful read. `hosts_toml` parses a folder. Sends no requests.
+Reads all files of a kind together, and again when one has changed; lookups use the result of the last successful read.
+`hosts_toml`, `registries_conf` and `registries_yaml` have the formats. Sends no requests.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -10,14 +10,20 @@ from typing import NamedTuple
 
 import structlog
 
+from extender.credentials.keyring import Credential, CredentialId
 from extender.errors import ConfigError
 from extender.images.reference import ImageReference
+from extender.registry.crio_endpoints import CrioEndpoints
 from extender.registry.endpoint import Endpoint
-from extender.registry.hosts_toml import SETTING, HostsReader, MirrorHost, Stamp, stamp_of
+from extender.registry.hosts_toml import SETTING, HostsReader, MirrorHost, Position, Stamp, stamp_of
+from extender.registry.registries_conf import MOST_BYTES, ShortNameMode, read_registries_conf
+from extender.registry.registries_yaml import read_registries_yaml
 from extender.watched_files import RELOADS, FileSetting, Reading, WatchedFiles
 
 log = structlog.get_logger()
 
+_YAML = "registry.registries_yaml"
+_MOST_LOGGED = 100
 _UPSTREAM_ONLY = (MirrorHost(),)
 
 
@@ -31,39 +37,32 @@ class _Folders(NamedTuple):
 class HostsDirectory:
     """containerd's `certs.d` folder: a folder per registry, and `_default` for registries without one."""
 
-    def __init__(self, folder: str, *, ca_files: Sequence[str] = ()) -> None:
+    def __init__(self, folder: str, *, ca_files: Sequence[str] = (), is_k3s: bool = False) -> None:
         """Reads the folder. `ca_files` are PEM bundles trusted for all hosts, in addition to the system's.
+
+        `is_k3s`: the files are for the containerd of k3s and rke2.
 
         Raises:
             ConfigError: a file cannot be read or used; the message names the file and the key.
         """
         self._folder = Path(folder)
+        self._is_k3s = is_k3s
         self._ca_files = tuple(ca_files)
         self.files = WatchedFiles(
             self._read,
             lambda folders: self._stamps(folders.named),
-            loaded=self._report_loaded,
-            refused=self._report_refused,
+            loaded=lambda folders: _report_loaded(folders.hosts),
+            refused=report_refused,
         )
 
     def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
         """As `EndpointSource`: mirrors in the order of the file, then the file's `server`."""
-        known = self.files.value.hosts
-        hosts = next((known[name] for name in _names_of(reference.domain) if name in known), _UPSTREAM_ONLY)
-        return tuple(host.endpoint(reference, plain_http) for host in hosts)
-
-    def _report_loaded(self, folders: _Folders) -> None:
-        RELOADS[FileSetting.MIRRORS]["loaded"].inc()
-        log.info("mirrors.reloaded", registries=sorted(folders.hosts))
-
-    def _report_refused(self, why: str) -> None:
-        RELOADS[FileSetting.MIRRORS]["refused"].inc()
-        log.warning("mirrors.refused", why=why)
+        return _chosen(self.files.value.hosts, reference, plain_http)
 
     def _read(self) -> Reading[_Folders]:
         """Reads all folders. Stamps are from before that, so that the next check notices a change made meanwhile."""
         seen = self._stamps(())
-        reader = HostsReader(self._ca_files)
+        reader = HostsReader(self._ca_files, is_k3s=self._is_k3s)
         try:
             folders = [entry for entry in self._folder.iterdir() if entry.is_dir() and not entry.name.startswith("..")]
             hosts = {entry.name: reader.read_folder(entry) for entry in folders}
@@ -74,6 +73,152 @@ class HostsDirectory:
     def _stamps(self, named: Iterable[Path]) -> frozenset[Stamp]:
         """Returns the stamps of everything in the folder and of the `named` files, which may be elsewhere."""
         return frozenset(map(stamp_of, (*self._folder.glob("*"), *self._folder.glob("*/*"), *named)))
+
+
+class _Yaml(NamedTuple):
+    hosts: Mapping[str, tuple[MirrorHost, ...]]
+    logins: Mapping[str, tuple[str, str]]
+    named: tuple[Path, ...]
+
+
+class RegistriesYaml:
+    """The `registries.yaml` of k3s and rke2, as their containerd has it."""
+
+    def __init__(self, file: str, *, ca_files: Sequence[str] = (), default_endpoint: bool) -> None:
+        """Reads the file, and the certificates that it names.
+
+        `default_endpoint`: registries are asked themselves after their mirrors. `ca_files` are PEM bundles trusted for
+        all hosts, in addition to the system's.
+
+        Raises:
+            ConfigError: a file cannot be read or used; the message names the file and the key.
+        """
+        self._file = Path(file)
+        self._ca_files = tuple(ca_files)
+        self._default_endpoint = default_endpoint
+        self.files = WatchedFiles(
+            self._read,
+            lambda read: self._stamps(read.named),
+            loaded=lambda read: _report_loaded(read.hosts),
+            refused=report_refused,
+        )
+
+    def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
+        """As `EndpointSource`."""
+        return _chosen(self.files.value.hosts, reference, plain_http)
+
+    def credentials_for(self, host: str) -> tuple[Credential, ...]:
+        """Returns what the file has for a host, by a name that images or endpoints have."""
+        names = (host, "registry-1.docker.io") if host == "docker.io" else (host,)
+        logins = self.files.value.logins
+        return tuple(
+            Credential(*logins[name], CredentialId(f"registries.yaml {self.files.generation} {name}"))
+            for name in names
+            if name in logins
+        )
+
+    def _read(self) -> Reading[_Yaml]:
+        seen = self._stamps(())
+        reader = HostsReader(self._ca_files, is_k3s=True)
+        position = Position(self._file, "", _YAML)
+        try:
+            rendered = read_registries_yaml(read_bounded(self._file), default_endpoint=self._default_endpoint)
+        except OSError as exc:
+            raise ConfigError(f"{_YAML}: {self._file} cannot be read: {exc.strerror}") from exc
+        except ConfigError as exc:
+            raise ConfigError(f"{_YAML}: {self._file}: {exc}") from exc
+        hosts = {
+            name: reader.read_document(position.at(f'mirrors."{name}"'), dict(document))
+            for name, document in rendered.hosts.items()
+        }
+        stamps = seen | frozenset(reader.stamps.values())
+        return Reading(_Yaml(hosts, rendered.logins, tuple(reader.stamps)), stamps)
+
+    def _stamps(self, named: Iterable[Path]) -> frozenset[Stamp]:
+        return frozenset(map(stamp_of, (self._file, *named)))
+
+
+class _Conf(NamedTuple):
+    endpoints: CrioEndpoints
+    named: tuple[Path, ...]
+
+
+class RegistriesFiles:
+    """CRI-O's `registries.conf`, the `*.conf` in the folder of that name with `.d`, and its folders of certificates."""
+
+    def __init__(
+        self, main: str, *, certificates: str = "", ca_files: Sequence[str] = (), short_names: ShortNameMode
+    ) -> None:
+        """Reads the files. `certificates` is a folder with a folder of certificates per host; empty: there is none.
+
+        `ca_files` are PEM bundles trusted for all hosts, in addition to the system's.
+
+        Raises:
+            ConfigError: a file cannot be read or used; the message names the file.
+        """
+        self._main = Path(main)
+        self._certificates = Path(certificates) if certificates else None
+        self._ca_files = tuple(ca_files)
+        self._short_names = short_names
+        self.files = WatchedFiles(
+            self._read,
+            lambda conf: self._stamps(conf.named),
+            loaded=lambda conf: _report_loaded(table.prefix for table in conf.endpoints.conf.registries),
+            refused=report_refused,
+        )
+
+    def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
+        """As `CrioEndpoints`."""
+        return self.files.value.endpoints.endpoints_for(reference, plain_http)
+
+    def _read(self) -> Reading[_Conf]:
+        seen = self._stamps(())
+        reader = HostsReader(self._ca_files)
+        try:
+            conf = read_registries_conf(
+                (str(path), read_bounded(path)) for path in (self._main, *sorted(self._drop_ins.glob("*.conf")))
+            )
+            trusts = reader.read_trusts(self._certificates) if self._certificates else {}
+        except OSError as exc:
+            problem = f"{exc.filename or self._main} cannot be read: {exc.strerror}"
+            raise ConfigError(f"registry.registries_conf: {problem}") from exc
+        except ConfigError as exc:
+            raise ConfigError(f"registry.registries_conf: {exc}") from exc
+        endpoints = CrioEndpoints(conf, short_names=self._short_names, trusts=trusts)
+        return Reading(_Conf(endpoints, tuple(reader.stamps)), seen | frozenset(reader.stamps.values()))
+
+    @property
+    def _drop_ins(self) -> Path:
+        return self._main.with_name(self._main.name + ".d")
+
+    def _stamps(self, named: Iterable[Path]) -> frozenset[Stamp]:
+        folder = self._certificates
+        certificates = (*folder.glob("*"), *folder.glob("*/*")) if folder else ()
+        return frozenset(map(stamp_of, (self._main, *self._drop_ins.glob("*.conf"), *certificates, *named)))
+
+
+def _chosen(
+    known: Mapping[str, tuple[MirrorHost, ...]], reference: ImageReference, plain_http: Collection[str]
+) -> tuple[Endpoint, ...]:
+    hosts = next((known[name] for name in _names_of(reference.domain) if name in known), _UPSTREAM_ONLY)
+    return tuple(host.endpoint(reference, plain_http) for host in hosts)
+
+
+def read_bounded(path: Path) -> bytes:
+    """Returns the file's content, or one byte more than files of this kind may have. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES + 1)
+
+
+def report_refused(why: str) -> None:
+    """Logs and counts that what says where nodes ask has changed and cannot be used."""
+    RELOADS[FileSetting.MIRRORS]["refused"].inc()
+    log.warning("mirrors.refused", why=why)
+
+
+def _report_loaded(registries: Iterable[str]) -> None:
+    RELOADS[FileSetting.MIRRORS]["loaded"].inc()
+    log.info("mirrors.reloaded", registries=sorted(registries)[:_MOST_LOGGED])
 
 
 def _names_of(domain: str) -> Iterator[str]:

@@ -1,0 +1,153 @@
+"""`registries.conf`: what makes a file invalid, names without a registry, and files that change."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from extender.errors import AddressRefused, ConfigError
+from extender.images.reference import ImageReference, parse_reference
+from extender.registry.mirrors import RegistriesFiles
+from extender.registry.registries_conf import RegistriesConf, ShortNameMode, read_registries_conf
+from extender.watched_files import RELOADS, FileSetting
+
+
+def conf_of(*texts: str) -> RegistriesConf:
+    """What the files say together."""
+    return read_registries_conf((f"{number}.conf", text.encode()) for number, text in enumerate(texts))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[[registry]]\nlocation = "a.io', "is no TOML"),
+        ("x = " + "1" * 5000, "is no TOML"),
+        ("x = " + "[" * 5000, "is no TOML"),
+        ("\x00", "is no TOML"),
+        ('registry = "a.io"', "Expected `array`, got `str`"),
+        ('[[registry]]\nlocation = "a.io"\ninsecure = "yes"', "Expected `bool`, got `str`"),
+        ("[[registry]]\ninsecure = true", "neither prefix nor location"),
+        ('[[registry]]\nprefix = "a.io"', "a prefix that does not begin with *. needs a location"),
+        ('[[registry]]\nlocation = "https://a.io"', "leave out the scheme"),
+        ('[[registry]]\nprefix = "*.a.io/x"', "a wildcard is like *.example.com"),
+        ('[[registry]]\nprefix = "*.a.io:5000"', "a wildcard is like *.example.com"),
+        ('[[registry]]\nlocation = "a.io"\npull-from-mirror = "all"', "pull-from-mirror is for mirrors"),
+        ('[[registry]]\nlocation = "a.io"\n[[registry.mirror]]\ninsecure = true', "it has no location"),
+        ('[[registry]]\nlocation = "a.io"\n[[registry.mirror]]\nlocation = "m.io"\npull-from-mirror = "some"',
+         "'some' is none of all, digest-only, tag-only"),
+        (('[[registry]]\nlocation = "a.io"\nmirror-by-digest-only = true\n[[registry.mirror]]\nlocation = "m.io"\n'
+         'pull-from-mirror = "all"'), "exclude each other"),
+        ('[[registry]]\nlocation = "a.io"\n[[registry]]\nprefix = "b.io"\nlocation = "a.io"\nblocked = true',
+         "two tables for a.io differ in blocked"),
+        ('unqualified-search-registries = ["a.io/x"]', "'a.io/x' is no host or host:port"),
+        ('unqualified-search-registries = [""]', "'' is no host or host:port"),
+        ('short-name-mode = "some"', "'some' is none of enforcing, permissive, disabled"),
+        ('[registries.search]\nregistries = ["a.io"]', "is of version 1"),
+        ('[aliases]\n"a.io/x" = "b.io/x"', "'a.io/x' is no name without registry"),
+        ('[aliases]\n"x:1" = "b.io/x"', "'x:1' is no name without registry"),
+        ('[aliases]\nx = "b.io/x:1"', "'b.io/x:1' is no name with registry"),
+        ('[aliases]\nx = "y/x"', "'y/x' is no name with registry"),
+        ("#" * (1 << 20), "the files have more than 1 MiB"),
+    ],
+)  # fmt: skip
+def test_invalid_file_makes_all_of_them_invalid(text: str, problem: str) -> None:
+    """The message names the file and what is wrong."""
+    with pytest.raises(ConfigError) as raised:
+        conf_of('[[registry]]\nlocation = "fine.io"', text)
+    assert "1.conf" in str(raised.value)
+    assert problem in str(raised.value)
+
+
+def test_ten_thousand_tables_are_read_and_searched_in_time() -> None:
+    """A lookup goes through all of them in some milliseconds."""
+    text = "".join(f'[[registry]]\nlocation = "r{n}.io/x"\n' for n in range(10_000))
+    began = time.perf_counter()
+    conf = conf_of(text)
+    read = time.perf_counter()
+    [candidate] = conf.candidates_for(parse_reference("r9999.io/x/app:1"))
+    assert str(candidate.reference) == "r9999.io/x/app:1"
+    assert read - began < 10
+    assert time.perf_counter() - read < 1
+
+
+@pytest.mark.parametrize(
+    ("texts", "mode", "names"),
+    [
+        (('unqualified-search-registries = ["a.io"]',), "enforcing", ["a.io/app:1"]),
+        (('unqualified-search-registries = ["a.io", "docker.io"]',), "disabled",
+         ["a.io/app:1", "docker.io/library/app:1"]),
+        (('unqualified-search-registries = ["a.io"]', 'unqualified-search-registries = ["b.io"]'), "enforcing",
+         ["b.io/app:1"]),
+        (('unqualified-search-registries = ["a.io", "b.io"]\n[aliases]\napp = "c.io/x/app"',), "enforcing",
+         ["c.io/x/app:1"]),
+        (('[aliases]\napp = "docker.io/app"',), "enforcing", ["docker.io/library/app:1"]),
+        (('unqualified-search-registries = ["a.io"]\n[aliases]\napp = "c.io/app"', '[aliases]\napp = ""'),
+         "enforcing", ["a.io/app:1"]),
+        (('unqualified-search-registries = ["a.io", "b.io"]',), "enforcing", None),
+        (('unqualified-search-registries = ["a.io"]', "unqualified-search-registries = []"), "disabled", None),
+        (("",), "disabled", None),
+    ],
+)  # fmt: skip
+def test_name_without_a_registry(texts: tuple[str, ...], mode: ShortNameMode, names: list[str] | None) -> None:
+    """An alias, or one name for each registry that is searched; where CRI-O refuses it, nobody is asked."""
+    short = ImageReference("", "app", "1", "")
+    if names is None:
+        with pytest.raises(AddressRefused, match="app has no registry"):
+            conf_of(*texts).full_names_of(short, mode)
+    else:
+        assert [str(name) for name in conf_of(*texts).full_names_of(short, mode)] == names
+
+
+@pytest.fixture
+def main(tmp_path: Path) -> Path:
+    """The main file, with a mirror."""
+    file = tmp_path / "registries.conf"
+    file.write_text('[[registry]]\nlocation = "a.io"\n[[registry.mirror]]\nlocation = "m.io"\ninsecure = true\n')
+    return file
+
+
+def hosts_of(files: RegistriesFiles, image: str) -> list[str]:
+    """Who is asked for an image."""
+    return [endpoint.name for endpoint in files.endpoints_for(parse_reference(image))]
+
+
+def test_file_that_breaks_keeps_what_was_read_before(main: Path) -> None:
+    """A drop-in counts from when it is there; a broken one changes nothing until it is mended."""
+    files = RegistriesFiles(str(main), short_names="enforcing")
+    refused = RELOADS[FileSetting.MIRRORS]["refused"].value
+    assert hosts_of(files, "a.io/x:1") == ["m.io", "a.io"]
+    drop_in = main.with_name("registries.conf.d") / "50.conf"
+    drop_in.parent.mkdir()
+    drop_in.write_text('[[registry]]\nlocation = "a.io"\n[[registry.mirror]]\nlocation = "n')
+    assert not files.files.reload_if_changed()
+    assert RELOADS[FileSetting.MIRRORS]["refused"].value == refused + 1
+    assert hosts_of(files, "a.io/x:1") == ["m.io", "a.io"]
+    drop_in.write_text('[[registry]]\nlocation = "a.io"\n[[registry.mirror]]\nlocation = "n.io"')
+    assert files.files.reload_if_changed()
+    assert hosts_of(files, "a.io/x:1") == ["n.io", "a.io"]
+
+
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    """A typing mistake in the setting would otherwise mean no mirrors."""
+    with pytest.raises(ConfigError, match=r"registry.registries_conf: .*/gone cannot be read: No such file"):
+        RegistriesFiles(str(tmp_path / "gone"), short_names="enforcing")
+
+
+def test_credentials_and_tls_of_candidates(main: Path) -> None:
+    """Those of the image are for its own host; an insecure mirror has plain HTTP behind unverified TLS."""
+    mirror, source = RegistriesFiles(str(main), short_names="enforcing").endpoints_for(parse_reference("a.io/x:1"))
+    assert (mirror.credentials, source.credentials) == ("operator", "image")
+    assert (mirror.mirror_of, source.mirror_of) == ("a.io", "")
+    assert (str(mirror.plain_root), source.plain_root) == ("http://m.io/v2", None)
+    assert mirror.trust.own is not True
+    assert source.trust.own is True
+
+
+def test_digest_behind_a_tag_is_asked_where_the_tag_is(main: Path) -> None:
+    """The parts of an image come from those that nodes ask for its tag."""
+    mirror = '[[registry.mirror]]\nlocation = "m.io"\npull-from-mirror = "tag-only"'
+    main.write_text(f'[[registry]]\nlocation = "a.io"\n{mirror}')
+    files = RegistriesFiles(str(main), short_names="enforcing")
+    tag, digest = parse_reference("a.io/x:1"), f"sha256:{'d' * 64}"
+    assert [each.name for each in files.endpoints_for(tag.pinned_to(digest))] == ["m.io", "a.io"]
+    assert [each.name for each in files.endpoints_for(tag.with_digest(digest))] == ["a.io"]
