@@ -163,6 +163,13 @@ KREW = GoModule(
     room="pipelines",
     instead="",
 )
+CONTAINERS_IMAGE = GoModule(
+    name="containers-image",
+    dependency="go.podman.io/image/v5",
+    programs={"registries": "."},
+    room="nodes",
+    instead="",
+)
 CONTROLLER_MANAGER = "kube-controller-manager"
 
 
@@ -339,6 +346,7 @@ OTHERS: Mapping[str, Callable[[], Path]] = {
     "actionlint": lambda: build(ACTIONLINT),
     "kind": lambda: build(KIND),
     "krew": lambda: build(KREW),
+    "containers-image": lambda: build(CONTAINERS_IMAGE),
 }
 """What only some tests need, by the names that the command line takes."""
 
