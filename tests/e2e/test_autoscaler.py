@@ -6,17 +6,15 @@ namespace, since Karpenter listens on all addresses.
 
 import asyncio
 import itertools
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from testbed.api_client import ApiClient, connect
+from testbed.api_client import ApiClient
 from testbed.autoscaler.instance_types import AMD64_CHEAPER, ARM64_CHEAPER
 from testbed.autoscaler.karpenter import Karpenter, running_karpenter
 from testbed.autoscaler.node_pools import documented_pools
@@ -236,63 +234,6 @@ async def test_consolidation_leaves_pods_where_they_run(
     assert {name: after.get(name) for name in amd} == {name: before[name] for name in amd}
     assert await world.misplaced(where) == []
     world.figure(f"Karpenter's consolidation: multi-arch pods moved to arm64 after {seconds:.0f} s, amd64-only stayed")
-
-
-@pytest.mark.xdist_group("machine")
-def test_the_network_of_an_autoscaler_ends_with_it(
-    karpenter_programs: Path, binaries: Binaries, tmp_path: Path
-) -> None:
-    """Its ports are not open on the machine, and nothing of it is left: no process, interface or namespace."""
-
-    async def run(cluster: LocalCluster) -> set[int]:
-        async with (
-            connect(cluster.kubeconfig) as api,
-            running_karpenter(karpenter_programs, api, cluster.kubeconfig, tmp_path, ARM64_CHEAPER),
-        ):
-            return listening_ports("self") & listening_ports(str(os.getppid()))
-
-    before = machine()
-    with entering_network(), LocalCluster(binaries) as cluster:
-        inside = network_of("self")
-        assert inside != before.network
-        assert asyncio.run(run(cluster)) == set()
-    assert machine() == before
-    assert [process for process in Path("/proc").glob("[0-9]*") if network_of(process.name) == inside] == []
-
-
-class Machine(NamedTuple):
-    """What a test with an autoscaler could leave behind, or change."""
-
-    network: int
-    named: frozenset[str]
-    interfaces: str
-    tunables: tuple[str, ...]
-
-
-def machine() -> Machine:
-    """The machine as this process sees it now."""
-    settings = ("ipv4/ip_forward", "ipv4/ip_local_port_range", "core/somaxconn")
-    return Machine(
-        network=network_of("self"),
-        named=frozenset(path.name for path in Path("/run/netns").glob("*")),
-        interfaces=" ".join(sorted(line.split(":")[0] for line in Path("/proc/net/dev").read_text().splitlines()[2:])),
-        tunables=tuple(Path("/proc/sys/net", name).read_text() for name in settings),
-    )
-
-
-def network_of(process: str) -> int:
-    """The number of the process's network namespace; 0 of one that has ended."""
-    try:
-        return Path("/proc", process, "ns", "net").stat().st_ino
-    except OSError:
-        return 0
-
-
-def listening_ports(process: str) -> set[int]:
-    """The TCP ports on which somebody listens in that process's network."""
-    tables = [Path("/proc", process, "net", name).read_text() for name in ("tcp", "tcp6")]
-    lines = [line.split() for table in tables for line in table.splitlines()]
-    return {int(fields[1].rpartition(":")[2], 16) for fields in lines if fields[3] == "0A"}
 
 
 def _words(counts: Mapping[str, int]) -> str:

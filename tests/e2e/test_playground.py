@@ -84,24 +84,6 @@ async def test_the_playground_does_what_it_says_and_leaves_nothing_behind(binari
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_the_playground_ends_with_whoever_started_it(binaries: Binaries, tmp_path: Path) -> None:
-    """Such as a shell or make that is killed; it leaves nothing behind then either."""
-    shell = await asyncio.create_subprocess_exec(
-        "sh",
-        "-c",
-        f"{sys.executable} -m testbed.playground; true",
-        stdout=subprocess.PIPE,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
-    assert shell.stdout is not None
-    async with asyncio.timeout(90):
-        await read_until(shell.stdout, "Ctrl-C")
-        shell.kill()
-        assert (await shell.stdout.read()).split() == [b"stopping"]
-        await shell.wait()
-    assert list(tmp_path.iterdir()) == []
-
-
 async def test_the_quickstart_shows_what_real_nodes_do(
     binaries: Binaries, node_programs: NodePrograms, tmp_path: Path
 ) -> None:

@@ -3,8 +3,6 @@
 Nothing is asserted of how large a figure is. The benchmarks bring up control planes of their own.
 """
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks.cluster import readiness, throughput
@@ -66,16 +64,6 @@ def test_every_kind_of_variant_is_measured() -> None:
     assert report.machine
     assert report.machine.others["kube-scheduler"].startswith("v1.")
     assert report.machine.others["Go (extenders)"].startswith("go1.")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("binaries")
-def test_kube_scheduler_is_profiled_where_that_is_wanted(tmp_path: Path) -> None:
-    """One file a run, compressed as pprof has it."""
-    throughput.run(nodes=(20,), pods=60, rounds=1, only=["none"], profiles=tmp_path)
-    [profile] = tmp_path.iterdir()
-    assert profile.name == "none-20-nodes-round-1.pprof"
-    assert profile.read_bytes().startswith(b"\x1f\x8b")
 
 
 @pytest.mark.slow
