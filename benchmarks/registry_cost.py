@@ -123,8 +123,14 @@ class Simulation:
         self._stack = stack
         self._folder = folder
 
-    async def start(self, replicas: int = 1, *, store: type[SqliteStore] | None = None) -> None:
-        """Starts so many more replicas; with a `store`, each opens one of that type at the same path."""
+    async def start(
+        self, replicas: int = 1, *, store: type[SqliteStore] | None = None, nodes: Sequence[str] = ()
+    ) -> None:
+        """Starts so many more replicas; with a `store`, each opens one of that type at the same path.
+
+        `nodes` are the platforms of the cluster.
+        """
+        platforms = frozenset(map(parse_platform, nodes))
         for _ in range(replicas):
             kept = store(self._folder / _STORE, size=_SIZE) if store else None
             persistence = Persistence(
@@ -137,6 +143,7 @@ class Simulation:
                 stale_seconds=86_400,
                 clock=self.clock,
                 persistence=persistence,
+                cluster_platforms=lambda: platforms,
             )
             self._stack.push_async_callback(resolver.close)
             await resolver.load(10.0)
@@ -208,6 +215,13 @@ class Cost(msgspec.Struct, frozen=True):
 async def _first_pod(simulation: Simulation) -> None:
     await simulation.start()
     await simulation.ask(simulation.push(1)[0])
+
+
+async def _checked_children(simulation: Simulation) -> None:
+    await simulation.start(nodes=BOTH)
+    await simulation.ask(simulation.push(1)[0])
+    for replica in simulation.replicas:
+        await replica.child_checks.settle()
 
 
 async def _single_platform(simulation: Simulation) -> None:
@@ -289,6 +303,7 @@ async def _start_with_a_store(simulation: Simulation, seconds: float) -> None:
 
 SCENARIOS = (
     Scenario("first pod of a multi-arch image", _first_pod),
+    Scenario("the same in a cluster of amd64 and arm64 nodes", _checked_children),
     Scenario("first pod of an image for one platform, which its config names", _single_platform),
     Scenario("1,000 pods of one image within 15 minutes", _many_pods_at_first),
     Scenario("1,000 pods of one image named by digest, in 24 hours", _pinned),

@@ -66,11 +66,15 @@ def _print_image(console: Console, image: ExplainedImage) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_row("    used by", escape(", ".join(image.used_by)))
     if image.platforms is not None:
-        table.add_row("    runs on", f"[green]{escape(', '.join(image.platforms))}[/]")
+        table.add_row("    runs on", f"[green]{escape(', '.join(image.platforms)) or 'no platform'}[/]")
     elif image.cause:
         table.add_row(f"    {image.state}", f"[yellow]{image.cause}[/]: {escape(image.detail)}")
     else:
         table.add_row("    runs on", "[green]anywhere[/]")
+    if image.verified:
+        table.add_row("    verified", f"its program is for {escape(', '.join(image.verified))}")
+    for claim in image.claims:
+        table.add_row("    but", f"[red]it {escape(claim)}[/]")
     if image.digest:
         table.add_row("    digest", image.digest)
     if image.credential:

@@ -1,11 +1,13 @@
 """The result of looking an image up: the platforms its bytes name, or why they are not known."""
 
 import enum
+from collections.abc import Iterable
 
 import msgspec
 
 from extender.images.manifest import Image, Kind
 from extender.images.platform import Platform
+from extender.images.platform_states import DeniedPlatform, PlatformState
 
 
 class Cause(enum.StrEnum):
@@ -33,11 +35,54 @@ class Content(msgspec.Struct, frozen=True, gc=False):
 
     `platforms` is empty for an artifact. `states_platforms` is true for an index with at least one entry that names its
     platform; only such an image constrains nodes when it is mounted as a volume.
+
+    `verified` are those of `platforms` for which its program is. `denied` are those that it claims and does not run on;
+    they are not among `platforms`, which may have none left.
     """
 
     kind: Kind
     platforms: frozenset[Platform]
     states_platforms: bool
+    verified: frozenset[Platform] = frozenset()
+    denied: tuple[DeniedPlatform, ...] = ()
+
+    @property
+    def claimed(self) -> frozenset[Platform]:
+        """All platforms that the image claims, whether it runs on them or not."""
+        return self.platforms.union(each.platform for each in self.denied) if self.denied else self.platforms
+
+    def state_of(self, platform: Platform) -> PlatformState:
+        """What is known of a platform that the image claims."""
+        denied = next((each.state for each in self.denied if each.platform == platform), None)
+        return denied or (PlatformState.VERIFIED if platform in self.verified else PlatformState.CLAIMED)
+
+
+def judged(
+    content: Content, states: Iterable[DeniedPlatform], running: Iterable[tuple[Platform, PlatformState]]
+) -> Content:
+    """The content with other states of some of the platforms that it claims; others are left out. O(platforms).
+
+    `states` are of platforms on which it does not run, `running` those of others: *claimed* or *verified*.
+    """
+    claimed = content.claimed
+    denied = {each.platform: each for each in content.denied}
+    verified = set(content.verified)
+    for platform, state in running:
+        denied.pop(platform, None)
+        verified.discard(platform)
+        if state is PlatformState.VERIFIED:
+            verified.add(platform)
+    for each in states:
+        if each.platform in claimed:
+            denied[each.platform] = each
+    platforms = frozenset(platform for platform in claimed if platform not in denied)
+    return Content(
+        content.kind,
+        content.platforms if platforms == content.platforms else platforms,
+        content.states_platforms,
+        platforms.intersection(verified),
+        tuple(denied[platform] for platform in sorted(denied)),
+    )
 
 
 def content_of(image: Image) -> Content:

@@ -11,6 +11,7 @@ import msgspec
 from extender.images.content import RETRYABLE, Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, Platform, is_usual, runs_on
+from extender.images.platform_states import DeniedPlatform
 from extender.kubernetes.core_v1 import Pod
 
 
@@ -18,11 +19,13 @@ class RunsOn(msgspec.Struct, frozen=True, gc=False):
     """The image is built for these platforms (at least one) and no others.
 
     `os`: the operating system for which the pod says it is, where the image has platforms of others too, or no other.
-    These are left out, so that there may be none.
+    These are left out, so that there may be none. `denied` are platforms that it claims besides, falsely; with these
+    too there may be none left.
     """
 
     platforms: frozenset[Platform]
     os: str = ""
+    denied: tuple[DeniedPlatform, ...] = ()
 
 
 class Anywhere(msgspec.Struct, frozen=True, gc=False):
@@ -152,13 +155,15 @@ def fact_of(image: PodImage, answer: Answer, *, may_be_pending: bool) -> ImageFa
 
 def _fact_of_content(image: PodImage, content: Content) -> ImageFact:
     if image.role is Role.VOLUME and not (
-        content.kind is Kind.INDEX and content.states_platforms and content.platforms
+        content.kind is Kind.INDEX and content.states_platforms and (content.platforms or content.denied)
     ):
         return Anywhere()
-    if not content.platforms:
+    if not content.platforms and not content.denied:
         return Unknown(Cause.ARTIFACT, "it is an artifact, not an image that a container can run")
-    platforms = of_system(content.platforms, image.os)
-    return RunsOn(platforms, image.os if platforms is not content.platforms else "")
+    platforms, denied = of_system(content.platforms, image.os), content.denied
+    if denied and image.os:
+        denied = tuple(each for each in denied if each.platform.os == image.os)
+    return RunsOn(platforms, image.os if platforms is not content.platforms else "", denied)
 
 
 def of_system(platforms: frozenset[Platform], os: str) -> frozenset[Platform]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence, Set
 import msgspec
 
 from extender.images.platform import Platform
+from extender.images.platform_states import DeniedPlatform, claim_text
 from extender.placement.facts import Pending, PodImage, Unknown
 
 # The longest text around a reference and its platforms, with counts of five digits, takes 112 of the 512 characters.
@@ -17,18 +18,22 @@ _REFERENCE_CHARACTERS = 220
 _PLATFORMS_CHARACTERS = 160
 _PLATFORM_CHARACTERS = 60  # a manifest may state any word as its architecture
 _DETAIL_CHARACTERS = 160
+# Of a refusal that tells of a false claim too, which takes as much as is taken here from the reference and platforms.
+_REFERENCE_BESIDE_CLAIM, _PLATFORMS_BESIDE_CLAIM, _CLAIM_CHARACTERS = 120, 80, 150
 
 
 class Constraint(msgspec.Struct, frozen=True):
     """An image that refuses every node which runs none of `platforms`.
 
-    `assumed`: whether `platforms` are assumed by the operator's policy rather than known. `os` is as in `RunsOn`.
+    `assumed`: whether `platforms` are assumed by the operator's policy rather than known. `os` and `denied` are as in
+    `RunsOn`.
     """
 
     reference: str
     platforms: frozenset[Platform]
     assumed: bool = False
     os: str = ""
+    denied: tuple[DeniedPlatform, ...] = ()
 
 
 def blame(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
@@ -54,11 +59,29 @@ def refusal_text(constraints: Sequence[Constraint]) -> str:
     blamed = blame(constraints)
     if not blamed:
         return ""
-    return f"{_image(blamed[0].reference)} {_said(blamed[0])}{_others({item.reference for item in blamed})}"
+    first, others = blamed[0], _others({item.reference for item in blamed})
+    if first.denied:
+        return f"{_image(first.reference, _REFERENCE_BESIDE_CLAIM)} {_said_of_claims(first)}{others}"
+    return f"{_image(first.reference)} {_said(first, platforms_text(first.platforms))}{others}"
 
 
-def _said(constraint: Constraint) -> str:
-    platforms = platforms_text(constraint.platforms)
+def claims_text(denied: Sequence[DeniedPlatform]) -> str:
+    """What an image claims falsely, in 200 characters at most: the first platform, and how many more; or nothing."""
+    if not denied:
+        return ""
+    more = len(denied) - 1
+    others = f", and {more} more platform{'s' if more > 1 else ''} falsely" if more else ""
+    return _shorten(claim_text(denied[0]), _CLAIM_CHARACTERS) + others
+
+
+def _said_of_claims(constraint: Constraint) -> str:
+    claims = claims_text(constraint.denied)
+    if not constraint.platforms:
+        return claims
+    return f"{_said(constraint, platforms_text(constraint.platforms, _PLATFORMS_BESIDE_CLAIM))}; it {claims}"
+
+
+def _said(constraint: Constraint, platforms: str) -> str:
     if constraint.assumed:
         return f"is not known yet and is taken to run only on {platforms} (operator's setting)"
     if not constraint.os:
@@ -82,11 +105,11 @@ def passed_text(unresolved: Sequence[tuple[PodImage, Pending | Unknown]], why: s
     return f"{_unresolved(unresolved)}; the pod was let through without it, {why}" if unresolved else ""
 
 
-def platforms_text(platforms: Iterable[Platform]) -> str:
-    """The sorted platforms as `linux/amd64, linux/arm64`; a list beyond 160 characters is cut off by `and 7 more`."""
+def platforms_text(platforms: Iterable[Platform], characters: int = _PLATFORMS_CHARACTERS) -> str:
+    """The sorted platforms as `linux/amd64, linux/arm64`; a list beyond `characters` is cut off by `and 7 more`."""
     words = [_shorten(str(platform), _PLATFORM_CHARACTERS) for platform in sorted(platforms)]
     ends = itertools.accumulate(len(word) + len(", ") for word in words)
-    fitting = sum(end <= _PLATFORMS_CHARACTERS for end in ends)
+    fitting = sum(end <= characters for end in ends)
     text = ", ".join(words[:fitting])
     return text if fitting == len(words) else f"{text} and {len(words) - fitting} more"
 
@@ -103,8 +126,8 @@ def _unresolved(unresolved: Sequence[tuple[PodImage, Pending | Unknown]]) -> str
     return f"{_image(image.reference)} {state} {cause}{_others({image.reference for image, _ in unresolved})}"
 
 
-def _image(reference: str) -> str:
-    return f"image {shown_reference(reference)}" if reference else "a container without an image"
+def _image(reference: str, characters: int = _REFERENCE_CHARACTERS) -> str:
+    return f"image {_shorten(reference, characters)}" if reference else "a container without an image"
 
 
 def _others(references: Set[str]) -> str:

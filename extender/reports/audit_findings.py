@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from extender.errors import InvalidReference
-from extender.images.content import Answer, Cause
+from extender.images.content import Answer, Cause, Content
 from extender.images.platform import Platform, runs_on
+from extender.images.platform_states import claim_text
 from extender.images.reference import parse_reference
 from extender.kubernetes.audited_v1 import AuditedNode
 from extender.kubernetes.core_v1 import NodeAffinity, NodeSelector
@@ -42,6 +43,7 @@ from extender.placement.node_match import (
 )
 from extender.placement.nodes import platform_of_node
 from extender.placement.policy import Policy, common_platforms
+from extender.placement.reasons import claims_text
 from extender.reports.audit_report import (
     SCHEMA,
     Audit,
@@ -50,6 +52,7 @@ from extender.reports.audit_report import (
     AuditedUse,
     AuditedWorkload,
     Blocker,
+    FalseClaim,
     Finding,
     FindingRule,
     NewerTag,
@@ -216,8 +219,9 @@ class _Auditor:
         for image, fact in facts:
             match fact:
                 case RunsOn() if not runs_on(fact.platforms, target, self._compatibility):
-                    has = ", ".join(map(str, sorted(fact.platforms)))
-                    text = f"image {image.reference} is built only for {has}"
+                    has, claims = ", ".join(map(str, sorted(fact.platforms))), claims_text(fact.denied)
+                    built = f"is built only for {has}" if has else ""
+                    text = f"image {image.reference} {'; it '.join(filter(None, (built, claims)))}"
                     yield Blocker(FindingRule.IMAGE_LACKS_PLATFORM, image.reference, text)
                 case Pending() | Unknown():
                     text = f"image {image.reference} is not known: {fact.detail}"
@@ -296,11 +300,12 @@ class _Auditor:
     ) -> AuditedImage:
         fact = fact_of(image, evidence.answer, may_be_pending=False)
         platforms = fact.platforms if isinstance(fact, RunsOn) else frozenset[Platform]()
+        denied = fact.denied if isinstance(fact, RunsOn) else ()
         is_judged = any(isinstance(fact, RunsOn) for _, fact in self._judged.get(image.reference, ()))
         lacks = [
             str(target)
             for target in self.targets
-            if platforms and is_judged and not runs_on(platforms, target, self._compatibility)
+            if (platforms or denied) and is_judged and not runs_on(platforms, target, self._compatibility)
         ]
         canonical = _canonical(image.reference)
         newer = (self._given.newer.get((image.reference, platform)) for platform in lacks)
@@ -308,7 +313,7 @@ class _Auditor:
             reference=image.reference,
             canonical=canonical,
             digest=evidence.digest or None,
-            state="known" if platforms else "anywhere" if isinstance(fact, Anywhere) else "unknown",
+            state="known" if platforms or denied else "anywhere" if isinstance(fact, Anywhere) else "unknown",
             platforms=[str(platform) for platform in sorted(platforms)],
             lacks=lacks,
             cause=fact.cause.value if isinstance(fact, Pending | Unknown) else "",
@@ -318,6 +323,8 @@ class _Auditor:
             blocks=blocks,
             unblocks=unblocks,
             newer=[each for each in newer if each],
+            denied=[FalseClaim(str(each.platform), each.state, claim_text(each)) for each in denied],
+            verified=[str(each) for each in sorted(platforms & _verified(evidence.answer))],
         )
 
     def _owner(self, canonical: str) -> str:
@@ -352,9 +359,18 @@ class _Auditor:
             uses = self._judged.get(image.reference, ())
             name = image.canonical or image.reference
             workloads = [workload for workload, fact in uses if isinstance(fact, RunsOn)]
+            for claim in image.denied:
+                text = f"image {image.reference} {claim.text}"
+                rule = FindingRule.IMAGE_LIES
+                yield _finding(rule, claim.platform, image.reference, workloads, text, "error", name)
+            denied = {claim.platform for claim in image.denied}
             for platform in image.lacks:
+                if platform in denied:
+                    continue
                 has, newer = ", ".join(image.platforms), {each.platform: each for each in image.newer}.get(platform)
-                text = f"image {image.reference} does not run on {platform}: it is built only for {has}"
+                text = (
+                    f"image {image.reference} does not run on {platform}: it is built only for {has or 'no platform'}"
+                )
                 if newer and newer.tag:
                     text += f"; the first newer tag that does is {newer.tag}"
                 rule = FindingRule.IMAGE_LACKS_PLATFORM
@@ -411,6 +427,10 @@ def _facts(workload: Workload, evidence: Sequence[ImageEvidence]) -> list[tuple[
         (image, fact_of(image, found.answer, may_be_pending=False))
         for image, found in zip(workload.images, evidence, strict=True)
     ]
+
+
+def _verified(answer: Answer) -> frozenset[Platform]:
+    return answer.verified if isinstance(answer, Content) else frozenset()
 
 
 def _is_better(item: ImageEvidence, known: tuple[PodImage, ImageEvidence] | None) -> bool:

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from extender.images.content import Cause, Evidence
+from extender.images.content import Answer, Cause, Content, Evidence
 from extender.images.platform import Platform, runs_on
+from extender.images.platform_states import claim_text
 from extender.kubernetes.core_v1 import NodeMeta, NodeStatus, NodeSystemInfo
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
 from extender.placement.annotations import ADDED, MODE, PREFIX, REASON, Mode, Overrides
@@ -50,7 +51,8 @@ class ExplainedImage(msgspec.Struct, frozen=True, kw_only=True):
     """One image of a pod: where it is used, what is known of it, and where that comes from.
 
     `platforms` is None for an image that is not known to be constrained: `state` is then anywhere, pending or unknown,
-    the last two with `cause` and `detail`. The other fields are those of `Evidence`.
+    the last two with `cause` and `detail`. `claims` are sentences about platforms that it claims falsely, `verified`
+    the platforms for which its program is known to be. The other fields are those of `Evidence`.
     """
 
     reference: str
@@ -63,6 +65,8 @@ class ExplainedImage(msgspec.Struct, frozen=True, kw_only=True):
     credential: str
     age_seconds: float | None
     is_fresh: bool
+    claims: list[str] = []
+    verified: list[str] = []
 
 
 class ExplainedPlatform(msgspec.Struct, frozen=True, kw_only=True):
@@ -297,7 +301,14 @@ def _image(image: PodImage, fact: ImageFact, evidence: Evidence, spec: NamedSpec
         credential=evidence.credential,
         age_seconds=None if evidence.age_seconds is None else round(evidence.age_seconds, 1),
         is_fresh=evidence.is_fresh,
+        claims=[claim_text(each) for each in fact.denied] if isinstance(fact, RunsOn) else [],
+        verified=[str(platform) for platform in sorted(_verified(fact, evidence.answer))],
     )
+
+
+def _verified(fact: ImageFact, answer: Answer) -> frozenset[Platform]:
+    """The platforms that decide and for which the image's program is known to be."""
+    return fact.platforms & answer.verified if isinstance(fact, RunsOn) and isinstance(answer, Content) else frozenset()
 
 
 def _state(fact: ImageFact) -> str:

@@ -4,15 +4,18 @@ The cache gives an answer only to credentials to which the registry has given it
 and holds credential ids instead of credentials.
 """
 
+import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from extender.credentials.keyring import ANONYMOUS, CredentialId, Keyring
-from extender.images.content import Answer, Content, Failure
+from extender.images.content import Answer, Content, Failure, judged
 from extender.images.digest import PackedDigest, pack_digest, unpack_digest
+from extender.images.platform import Platform
+from extender.images.platform_states import DeniedPlatform, PlatformState
 from extender.metrics import counter
 from extender.resolver.denials import Denials
 from extender.resolver.references import TARGETS, References, Target
@@ -31,10 +34,13 @@ LOOKUPS = counter(
 # A denial makes no row stale that was confirmed so lately. Otherwise, whoever makes one tag of a repository deny access
 # would have all its tags asked for again at each request.
 _JUST_CONFIRMED_SECONDS = 60.0
+# Rows looked at before the event loop may do something else, in a millisecond.
+_ROWS_AT_ONCE = 5_000
 _NAMES = declare_cache("resolver.image_cache.names", key="repository, tag or digest, credential id", most_mb=63)
 _CONTENTS = declare_cache("resolver.image_cache.contents", key="repository, digest", most_mb=58)
 # A cluster has some dozens of platform sets. One that is evicted is merely no longer shared.
 _PLATFORM_SETS = declare_cache("resolver.image_cache.platform_sets", key="content", rows=4096, most_mb=4)
+_JUDGED = declare_cache("resolver.image_cache.judged", key="repository, digest", rows=4096, most_mb=2)
 
 NameKey = tuple[str, PackedDigest, CredentialId]  # repository, tag or digest, credential
 
@@ -135,6 +141,7 @@ class ImageCache:
             size, owner_of=lambda _, shown: shown.owner, cost_of=lambda key, shown: row_cost(shown.content, *key)
         )
         self._interned: LruTable[Content, Content] = _PLATFORM_SETS.lru_table()
+        self._judged: LruTable[tuple[str, PackedDigest], frozenset[PlatformState]] = _JUDGED.lru_table()
         self._denials = Denials(self._names)
         self._denied_at = self._denials.last
         self._on_moved: Callable[[MovedTag], None] | None = None
@@ -154,6 +161,10 @@ class ImageCache:
     def __len__(self) -> int:
         """How many contents are kept."""
         return len(self._contents)
+
+    def count_of(self, state: PlatformState) -> int:
+        """How many of the digests that were judged last have a platform in this state. Under a millisecond."""
+        return sum(state in states for _, states in self._judged.items())
 
     def fresh(self, queries: Sequence[ImageQuery], keyring: Keyring) -> list[Answer] | None:
         """The contents for all queries, in order and counted as hits, if each is fresh; else None.
@@ -190,7 +201,9 @@ class ImageCache:
                 return False
         lifetimes = self.lifetimes
         if target.reference.digest:
-            return credential_id == ANONYMOUS.id or age_seconds < lifetimes.tag_seconds
+            # A platform that is denied may be there by now, so such content ages whoever may have it.
+            is_settled = credential_id == ANONYMOUS.id and not known.content.denied
+            return is_settled or age_seconds < lifetimes.tag_seconds
         is_often = query.always or target.name == "latest"
         return age_seconds < (min(lifetimes.tag_seconds, ALWAYS_SECONDS) if is_often else lifetimes.tag_seconds)
 
@@ -234,6 +247,39 @@ class ImageCache:
             return None
         return self._write(target, credential_id, CachedImage(shown.content, packed, at, owner))
 
+    async def judge(
+        self,
+        repository: str,
+        digest: str,
+        denied: Iterable[DeniedPlatform],
+        running: Iterable[tuple[Platform, PlatformState]],
+    ) -> None:
+        """Records what platforms of a digest are known to be, for all its names in the repository, as `judged` says.
+
+        Does nothing for a digest that is not known. Goes through all names, a few milliseconds' worth at a time.
+        """
+        packed = pack_digest(digest)
+        shown = self._contents.peek((repository, packed))
+        if shown is None:
+            return
+        content = judged(shown.content, denied, running)
+        if content == shown.content:
+            return
+        content = self._intern(content)
+        self._put_content((repository, packed), content, shown.owner)
+        keys = [key for key, _ in self._names.items()]
+        for first in range(0, len(keys), _ROWS_AT_ONCE):
+            for key in keys[first : first + _ROWS_AT_ONCE]:
+                known = self._names.peek(key) if key[0] == repository else None
+                if known is not None and known.packed == packed:
+                    self._rewrite(key, CachedImage(content, known.packed, known.confirmed_at, known.owner))
+            await asyncio.sleep(0)
+
+    def _rewrite(self, key: NameKey, known: CachedImage) -> None:
+        self._names.put(key, known)
+        if self._write_log:
+            self._write_log.note(key, known)
+
     def revoke(self, target: Target, credential_id: CredentialId, at: float) -> None:
         """Removes the row of `target` for `credential_id`, which was denied at `at`.
 
@@ -261,12 +307,26 @@ class ImageCache:
         self._show(sys.intern(repository), packed, content, "")
 
     def _show(self, repository: str, packed: PackedDigest, content: Content, owner: str) -> Content:
-        """Adds the content of a digest. Returns the object that all rows share."""
+        """Adds the content of a digest. Returns the object that all rows share.
+
+        What is known of its platforms besides stays so: bytes that are read again tell no more than they did.
+        """
         shown = self._contents.peek((repository, packed))
+        is_judged = shown is not None and bool(shown.content.denied or shown.content.verified)
+        if shown is not None and is_judged and shown.content.claimed == content.claimed:
+            return shown.content
         if shown is None or shown.content != content:
-            shown = _Shown(self._intern(content), owner)
-            self._contents.put((repository, packed), shown)
+            content = self._intern(content)
+            self._put_content((repository, packed), content, owner)
+            return content
         return shown.content
+
+    def _put_content(self, key: tuple[str, PackedDigest], content: Content, owner: str) -> None:
+        self._contents.put(key, _Shown(content, owner))
+        if content.denied or content.verified:
+            self._judged.put(key, frozenset(content.state_of(platform) for platform in content.claimed))
+        else:
+            self._judged.remove(key)
 
     def _intern(self, content: Content) -> Content:
         if not is_ordinary(content):

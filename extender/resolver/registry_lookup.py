@@ -16,6 +16,7 @@ from extender.images.content import Failure, content_of
 from extender.images.digest import pack_digest
 from extender.images.manifest import Image
 from extender.images.reference import ImageReference
+from extender.resolver.child_checks import ChildChecks
 from extender.resolver.failures import Failures
 from extender.resolver.host_breakers import BreakerOpen, HostBreakers
 from extender.resolver.image_cache import CachedImage, ImageCache
@@ -44,12 +45,13 @@ class RegistryLookup:
     there are no more of them than turns.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings and parts, each by its name
         self,
         source: ImageSource,
         cache: ImageCache,
         persistence: Persistence,
         failures: Failures,
+        child_checks: ChildChecks,
         *,
         clock: Callable[[], float],
         random: Callable[[], float],
@@ -62,6 +64,7 @@ class RegistryLookup:
         self._cache = cache
         self._persistence = persistence
         self._failures = failures
+        self._child_checks = child_checks
         self._clock = clock
         self._random = random
         self._lookup_seconds = lookup_seconds
@@ -159,6 +162,8 @@ class RegistryLookup:
         await self._recall_content(target.repository, stated)
         known = self._cache.confirm(target, credential.id, stated, at, tenant)
         if known:
+            if known.content.denied:
+                self._child_checks.note_confirmed(reference, stated, known.content, credential, tenant)
             return known
         try:
             return await self._learn(target, reference.pinned_to(stated), credential, tenant, ends)
@@ -196,7 +201,11 @@ class RegistryLookup:
         """
         at = self._clock()
         image = await self._describe(reference, credential, tenant, ends)
-        return self._cache.learn(target, credential.id, image.digest, content_of(image), at, tenant)
+        is_new = self._cache.shown(target.repository, image.digest) is None
+        known = self._cache.learn(target, credential.id, image.digest, content_of(image), at, tenant)
+        if is_new:
+            self._child_checks.note_image(reference, image, credential, tenant)
+        return known
 
     async def _describe_once(
         self, reference: ImageReference, credential: Credential, tenant: str, ends: float

@@ -18,8 +18,11 @@ from extender.credentials.keyring import Keyring, label_of
 from extender.images.content import Answer, Content, Evidence, Failure
 from extender.images.digest import PackedDigest
 from extender.images.manifest import Image
+from extender.images.platform import Platform
+from extender.images.platform_states import PlatformState
 from extender.metrics import REGISTRY, gauge
 from extender.resolver.cache_lookup import CacheLookup, CacheState
+from extender.resolver.child_checks import ChildChecks
 from extender.resolver.failures import ENDED, FEWEST_FAILURES, Failures
 from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, ImageQuery, Lifetimes
 from extender.resolver.image_source import ImageSource
@@ -42,9 +45,18 @@ DURATION = Histogram(
 )
 IMAGES = gauge(
     "multiarch_images",
-    "Digests whose platforms are known, names whose last lookup failed, and lookups in flight.",
+    "Digests whose platforms are known, names whose last lookup failed, and lookups in flight; digests with a platform "
+    "that is verified, or claimed falsely: missing, contradictory, refuted.",
     "state",
-    ("known", "failed", "in_flight"),
+    (
+        "known",
+        "failed",
+        "in_flight",
+        PlatformState.VERIFIED,
+        PlatformState.MISSING,
+        PlatformState.CONTRADICTORY,
+        PlatformState.REFUTED,
+    ),
 )
 
 # Lookups under way, and those of one tenant: as many as may ask registries at a time, and a hundred that load their
@@ -80,21 +92,25 @@ class Resolver:
         persistence: Persistence | None = None,
         head_first: bool = True,
         lookup_seconds: float = 20.0,
+        cluster_platforms: Callable[[], frozenset[Platform]] = frozenset[Platform],
     ) -> None:
         """`head_first`: a HEAD comes before the GET of a name that was never known, as its content often is.
 
-        `lookup_seconds` bounds the requests of a lookup for one credential.
+        `lookup_seconds` bounds the requests of a lookup for one credential. `cluster_platforms` gives the platforms of
+        the cluster's nodes, for which the children of indexes are checked.
         """
         self._clock = clock
         self._persistence = persistence or Persistence(None, clock=clock)
         lifetimes = Lifetimes(tag_seconds=tag_seconds, stale_seconds=stale_seconds)
         self.cache = ImageCache(size, lifetimes, clock, self._persistence)
         self._failures = Failures(max(size // 10, FEWEST_FAILURES), clock, random)
+        self.child_checks = ChildChecks(source, self.cache, cluster_platforms)
         registry_lookup = RegistryLookup(
             source,
             self.cache,
             self._persistence,
             self._failures,
+            self.child_checks,
             clock=clock,
             random=random,
             head_first=head_first,
@@ -215,7 +231,10 @@ class Resolver:
         return ENDED if call.cancelled() else call.result()
 
     def counts(self) -> Mapping[str, int]:
-        """How many digests are `known`, how many names' last lookup `failed`, and how many lookups are `in_flight`."""
+        """How many digests are `known`, how many names' last lookup `failed`, and how many lookups are `in_flight`.
+
+        By state of a platform, how many digests have one in that state.
+        """
         return {state: self._count(state) for state in IMAGES}
 
     async def flush(self) -> None:
@@ -232,6 +251,7 @@ class Resolver:
         for lookup in lookups:
             lookup.cancel()
         await asyncio.gather(*lookups, return_exceptions=True)
+        await self.child_checks.close()
         await self._persistence.close()
         for child in IMAGES.values():
             child.set_function(float)
@@ -242,8 +262,10 @@ class Resolver:
                 return len(self.cache)
             case "failed":
                 return len(self._failures)
-            case _:
+            case "in_flight":
                 return len(self._lookups)
+            case _:
+                return self.cache.count_of(PlatformState(state))
 
     def _start_call(
         self, query: ImageQuery, state: CacheState, keyring: Keyring

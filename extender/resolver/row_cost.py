@@ -31,7 +31,11 @@ def is_ordinary(content: Content) -> bool:
 def content_bytes(content: Content) -> int:
     """The memory that the content takes, without usual platforms: all contents share those. O(platforms)."""
     own = sys.getsizeof(content) + sys.getsizeof(content.platforms)
-    for platform in content.platforms:
+    for platform in content.claimed:
         if not is_usual(platform):
             own += sum(map(sys.getsizeof, (platform, platform.os, platform.architecture, platform.variant)))
+    if content.verified:
+        own += sys.getsizeof(content.verified)
+    for denied in content.denied:
+        own += sum(map(sys.getsizeof, (denied, denied.program, denied.detail)))
     return own

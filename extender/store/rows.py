@@ -16,6 +16,7 @@ from extender.images.content import Content
 from extender.images.digest import PackedDigest, pack_digest, unpack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, shared_platform
+from extender.images.platform_states import RUNNING, DeniedPlatform, PlatformState
 
 Reason = Literal["corrupt", "locked", "schema", "timeout", "unavailable", "unwritable"]
 
@@ -99,10 +100,20 @@ class Store(Protocol):
         """Closes the store. Raises nothing."""
 
 
+_Words = tuple[str, str, str]  # of a platform
+
+
 class _ContentRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     kind: Kind
-    platforms: tuple[tuple[str, str, str], ...]
+    platforms: tuple[_Words, ...]
     states_platforms: bool
+
+
+class _JudgedRecord(_ContentRecord, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Of a content of which more is known than what it claims. An earlier version takes it for damaged."""
+
+    verified: tuple[_Words, ...] = ()
+    denied: tuple[tuple[_Words, PlatformState, str, str], ...] = ()
 
 
 class _NameRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -116,7 +127,7 @@ _DAMAGES = (ValueError, TypeError, AttributeError, RecursionError)
 
 _ENCODER = msgspec.msgpack.Encoder()
 _NAME_DECODER = msgspec.msgpack.Decoder(_NameRecord)
-_CONTENT_DECODER = msgspec.msgpack.Decoder(_ContentRecord)
+_CONTENT_DECODER = msgspec.msgpack.Decoder(_JudgedRecord)
 
 
 def encode_name(row: NameRow) -> bytes:
@@ -158,16 +169,34 @@ MOST_CONTENT_BYTES = 2048
 
 
 def _encode_content(content: Content) -> bytes:
-    platforms = tuple((one.os, one.architecture, one.variant) for one in sorted(content.platforms))
-    return _ENCODER.encode(_ContentRecord(content.kind, platforms, content.states_platforms))
+    platforms = tuple(map(_words_of, sorted(content.platforms)))
+    if not content.verified and not content.denied:
+        return _ENCODER.encode(_ContentRecord(content.kind, platforms, content.states_platforms))
+    verified = tuple(map(_words_of, sorted(content.verified)))
+    denied = tuple((_words_of(each.platform), each.state, each.program, each.detail) for each in content.denied)
+    return _ENCODER.encode(_JudgedRecord(content.kind, platforms, content.states_platforms, verified, denied))
+
+
+def _words_of(platform: Platform) -> _Words:
+    return platform.os, platform.architecture, platform.variant
 
 
 def _decode_content(raw: bytes) -> Content:
     if len(raw) > MOST_CONTENT_BYTES:
         raise ValueError("larger than any that is written")
     record = _CONTENT_DECODER.decode(raw)
-    platforms = frozenset(shared_platform(Platform(*words)) for words in record.platforms)
-    return Content(record.kind, platforms, record.states_platforms)
+    denied = tuple(
+        DeniedPlatform(shared_platform(Platform(*words)), state, program, detail)
+        for words, state, program, detail in record.denied
+    )
+    if any(each.state in RUNNING for each in denied):
+        raise ValueError("a platform is denied for no reason")
+    platforms, verified = _platforms_of(record.platforms), _platforms_of(record.verified)
+    return Content(record.kind, platforms, record.states_platforms, verified & platforms, denied)
+
+
+def _platforms_of(words: Sequence[_Words]) -> frozenset[Platform]:
+    return frozenset(shared_platform(Platform(*each)) for each in words)
 
 
 def _seal(body: bytes, repository: str, name: PackedDigest, credential_id: str) -> bytes:

@@ -5,9 +5,10 @@ from itertools import islice, permutations
 import msgspec
 import pytest
 
-from extender.images.content import RETRYABLE, Answer, Cause, Content, Failure
+from extender.images.content import RETRYABLE, Answer, Cause, Content, Failure, judged
 from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
+from extender.images.platform_states import DeniedPlatform, PlatformState
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import Overrides
 from extender.placement.facts import (
@@ -187,3 +188,24 @@ def test_a_decision_says_whether_it_may_be_kept() -> None:
         decision = Decision([PodImage("a:1")], [RunsOn(platforms)], Policy(), Overrides())
         assert decision.may_be_kept is expected
     assert not Decision([PodImage("a" * 9_000)], [RunsOn(BOTH)], Policy(), Overrides()).may_be_kept
+
+
+LIE = DeniedPlatform(ARM64, PlatformState.REFUTED, "/app", "x86-64")
+LIAR = judged(Content(Kind.INDEX, BOTH, states_platforms=True), [LIE], [])
+
+
+def test_what_an_image_claims_falsely_is_a_no() -> None:
+    """Also of an image that has no platform left, as a container's and as a volume's."""
+    nowhere = judged(LIAR, [DeniedPlatform(AMD64, PlatformState.MISSING)], [])
+    for role in Role:
+        fact = fact_of(PodImage("app:1", role), LIAR, may_be_pending=True)
+        assert fact == RunsOn(frozenset({AMD64}), denied=(LIE,))
+        assert [fit([fact], each, Compatibility()) for each in (AMD64, ARM64)] == [Fit.YES, Fit.NO]
+        none = fact_of(PodImage("app:1", role), nowhere, may_be_pending=True)
+        assert [fit([none], each, Compatibility()) for each in (AMD64, ARM64)] == [Fit.NO, Fit.NO]
+
+
+def test_claims_of_other_systems_are_not_the_pods() -> None:
+    """A pod for Windows is told nothing of Linux."""
+    fact = fact_of(PodImage("app:1", os="windows"), LIAR, may_be_pending=True)
+    assert fact == RunsOn(frozenset(), "windows")

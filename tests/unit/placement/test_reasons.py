@@ -4,6 +4,7 @@ import pytest
 
 from extender.images.content import Cause
 from extender.images.platform import Platform, parse_platform
+from extender.images.platform_states import DeniedPlatform, PlatformState
 from extender.placement.facts import Pending, PodImage, Unknown
 from extender.placement.reasons import Constraint, blame, platforms_text, refusal_text, retry_text
 
@@ -45,6 +46,50 @@ TAKEN = "is not known yet and is taken to run only on linux/amd64 (operator's se
 def test_the_refusal_names_the_first_image_to_blame_and_what_it_has(constraints: list[Constraint], text: str) -> None:
     """To blame are the images whose set has no proper subset among the others."""
     assert refusal_text(constraints) == text
+
+
+LIE = DeniedPlatform(parse_platform("linux/arm64"), PlatformState.REFUTED, "/usr/bin/app", "x86-64")
+MISSING = DeniedPlatform(parse_platform("linux/s390x"), PlatformState.MISSING)
+
+
+@pytest.mark.parametrize(
+    ("platforms", "denied", "text"),
+    [
+        (
+            ("linux/amd64",),
+            (LIE,),
+            "image r/app:1 is built only for linux/amd64; it claims linux/arm64, but its /usr/bin/app is for x86-64",
+        ),
+        ((), (LIE,), "image r/app:1 claims linux/arm64, but its /usr/bin/app is for x86-64"),
+        (
+            ("linux/amd64",),
+            (LIE, MISSING),
+            (
+                "image r/app:1 is built only for linux/amd64; it claims linux/arm64, but its /usr/bin/app is for "
+                "x86-64, and 1 more platform falsely"
+            ),
+        ),
+    ],
+    ids=["one", "none-left", "two"],
+)
+def test_a_refusal_says_what_the_image_claims_falsely(
+    platforms: tuple[str, ...], denied: tuple[DeniedPlatform, ...], text: str
+) -> None:
+    """One text for the pod, whichever platform the node has."""
+    constraint = Constraint("r/app:1", frozenset(map(parse_platform, platforms)), denied=denied)
+    assert refusal_text([constraint]) == text
+
+
+def test_a_false_claim_stays_within_the_limit_of_the_text() -> None:
+    """Every part at its longest."""
+    denied = tuple(
+        DeniedPlatform(Platform("o" * 32, "a" * 32, f"{number:032}"), PlatformState.REFUTED, "/" * 80, "m" * 80)
+        for number in range(64)
+    )
+    platforms = frozenset(Platform("x" * 32, f"{number:032}", "y" * 32) for number in range(64))
+    constraint = Constraint("r" * 5000, platforms, denied=denied, os="w" * 100)
+    others = [Constraint(f"other:{number}", platforms, denied=denied) for number in range(99_998)]
+    assert len(refusal_text([constraint, *others])) < 512
 
 
 def test_equal_sets_are_all_to_blame_in_pod_order() -> None:

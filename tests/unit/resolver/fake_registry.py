@@ -82,6 +82,14 @@ class FakeRegistry:
         )
         return digest
 
+    def add(self, repository: str, image: Image) -> None:
+        """Adds an image without a tag to a repository (`host/path`)."""
+        self._images[f"{repository}@{image.digest}"] = image
+
+    def tag(self, reference: str, as_well_as: str) -> None:
+        """Gives the image of another name this name too."""
+        self._tags[reference] = self._tags[as_well_as]
+
     def remove(self, reference: str) -> None:
         """Removes the tag."""
         del self._tags[reference]

@@ -125,7 +125,8 @@ def test_what_a_row_costs_is_what_it_takes() -> None:
     assert content_bytes(ordinary) < 800
     assert is_ordinary(ordinary)
     assert row_cost(ordinary, "x" * 100) == 1
-    assert content_bytes(large) == pytest.approx(retained_bytes(large), rel=0.02)
+    nothing_known_besides = sum(map(sys.getsizeof, (large.verified, large.denied)))  # one object for all contents
+    assert content_bytes(large) == pytest.approx(retained_bytes(large) - nothing_known_besides, rel=0.02)
     assert row_cost(large, "x" * 100) == (84 if sys.version_info < (3, 12) else 78)  # texts are smaller from 3.12 on
     assert row_cost(large, "x" * 256) - row_cost(large) == 1
 

@@ -220,6 +220,7 @@ async def test_failures_are_bounded_apart_from_what_is_known(registry: FakeRegis
     await ask(resolver)
     lookups = [ImageQuery(f"ghcr.io/team/app:missing-{number}") for number in range(2100)]
     await resolver.resolve_all(lookups, PUBLIC, 60)
-    assert resolver.counts() == {"known": 1, "failed": 2000, "in_flight": 0}
+    counts = resolver.counts()
+    assert (counts["known"], counts["failed"], counts["in_flight"]) == (1, 2000, 0)
     assert resolver.peek(ImageQuery(APP), PUBLIC) == index_of("linux/arm64")
     await resolver.close()

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.credentials.keyring import CredentialId
-from extender.images.content import Content
+from extender.images.content import Content, judged
 from extender.images.digest import digest_of, pack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, is_usual
+from extender.images.platform_states import RUNNING, DeniedPlatform, PlatformState
 from extender.store.rows import (
     ContentRow,
     NameRow,
@@ -28,7 +29,23 @@ ROW = NameRow("ghcr.io/team/app", "1", CredentialId("anonymous"), PACKED, index_
 
 WORDS = st.text(min_size=1, max_size=8)
 PLATFORMS = st.builds(Platform, WORDS, WORDS, st.text(max_size=4))
-CONTENTS = st.builds(Content, st.sampled_from(Kind), st.frozensets(PLATFORMS, max_size=4), st.booleans())
+DENIED = st.builds(DeniedPlatform, PLATFORMS, st.sampled_from(sorted(set(PlatformState) - RUNNING)), WORDS, WORDS)
+CONTENTS = st.one_of(
+    st.builds(Content, st.sampled_from(Kind), st.frozensets(PLATFORMS, max_size=4), st.booleans()),
+    st.builds(
+        lambda content, denied, verified: judged(
+            content, [denied], [(each, PlatformState.VERIFIED) for each in verified]
+        ),
+        st.builds(Content, st.sampled_from(Kind), st.frozensets(PLATFORMS, max_size=4), st.booleans()),
+        DENIED,
+        st.frozensets(PLATFORMS, max_size=2),
+    ),
+    st.builds(
+        lambda platforms, denied: Content(Kind.INDEX, platforms - {denied.platform}, True, platforms, (denied,)),
+        st.frozensets(PLATFORMS, max_size=4),
+        DENIED,
+    ).map(lambda content: judged(content, [], [])),
+)
 DIGESTS = st.one_of(st.binary(min_size=32, max_size=32), st.text(max_size=20).map(lambda text: f"sha512:{text}"))
 ROWS = st.builds(
     NameRow,

@@ -1,0 +1,65 @@
+"""What a platform that an image claims is known to be. Facts of one digest: they decide nothing about nodes.
+
+An index is a claim. The registry may lack what it lists, its parts may contradict each other, and the program that an
+image starts may be for another machine.
+"""
+
+import enum
+
+import msgspec
+
+from extender.images.platform import Platform
+
+
+class PlatformState(enum.StrEnum):
+    """What is known of one platform of an image. What cannot be found out stays *claimed*."""
+
+    CLAIMED = "claimed"
+    VERIFIED = "verified"
+    """The program that the image starts is for this platform."""
+    MISSING = "missing"
+    """The index lists it, and no place that has the image's repository serves its manifest."""
+    CONTRADICTORY = "contradictory"
+    """The image's configuration names another platform than the index."""
+    REFUTED = "refuted"
+    """The program that the image starts is for another machine."""
+    CRASHED_THERE = "crashed-there"
+    """The kernel of a node of this platform did not know the program's format."""
+
+
+RUNNING = frozenset({PlatformState.CLAIMED, PlatformState.VERIFIED})
+"""The states in which an image runs on the platform; in all others it does not."""
+
+MOST_DETAIL_CHARACTERS, MOST_PROGRAM_CHARACTERS = 80, 80
+
+
+class DeniedPlatform(msgspec.Struct, frozen=True, gc=False):
+    """A platform that an image claims and on which it does not run. `state` is none of `RUNNING`.
+
+    `program` is the path of the program that was looked at. `detail` is the machine that the program is for, the
+    platform that the configuration names, or the digest of the manifest that is missing. Both may be empty.
+    """
+
+    platform: Platform
+    state: PlatformState
+    program: str = ""
+    detail: str = ""
+
+
+def claim_text(denied: DeniedPlatform) -> str:
+    """What the image claims, and why that is false: `claims linux/arm64, but its /app is for x86-64`."""
+    return f"claims {denied.platform}, but {_why(denied)}"
+
+
+def _why(denied: DeniedPlatform) -> str:
+    match denied.state:
+        case PlatformState.MISSING:
+            return "its registry has no manifest for that"
+        case PlatformState.CONTRADICTORY:
+            return f"its configuration says {denied.detail}"
+        case PlatformState.REFUTED:
+            return f"its {denied.program} is for {denied.detail}"
+        case PlatformState.CRASHED_THERE:
+            return "its program was of an unknown format there"
+        case PlatformState.CLAIMED | PlatformState.VERIFIED:
+            return "nothing is known against that"
