@@ -128,15 +128,6 @@ class InstalledChart:
                 await _until_ready(process, f"http://127.0.0.1:{operations}/readyz")
             yield processes
 
-    @asynccontextmanager
-    async def incomplete_replica(self) -> AsyncIterator[Process]:
-        """A replica inside the block, started and perhaps never ready; it ends without a farewell."""
-        process = self._start(len(self.ports))
-        try:
-            yield process
-        finally:
-            await asyncio.to_thread(process.stop, 0)
-
     def _start(self, index: int) -> Process:
         scheduler, admission, operations = free_port(), free_port(), free_port()
         self.ports.append((scheduler, admission, operations))

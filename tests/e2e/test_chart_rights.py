@@ -1,4 +1,4 @@
-"""The rights of each part of the chart: a role gives what a process uses, and a verb less is missed.
+"""The rights of the second scheduler: its roles give what its two processes use, and nothing else.
 
 Kube-scheduler and the service of the second scheduler share an account; here each has a recorder of its own. That the
 webhook and the default scheduler's part use all they are given is in `test_chart.py`.
@@ -9,7 +9,6 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.request import urlopen
@@ -32,8 +31,6 @@ from tests.e2e.installed_chart import (
     READY_SECONDS,
     InstalledChart,
     Recorder,
-    Right,
-    balanced,
     installed,
     lead_to,
     recording,
@@ -266,128 +263,3 @@ async def _settle(find: Callable[[], object], wanted: object) -> None:
             while find() != wanted:
                 await asyncio.sleep(0.1)
     assert find() == wanted
-
-
-# --- and each is missed
-
-
-@asynccontextmanager
-async def taken_away(api: ApiClient, objects: Sequence[KubernetesObject], right: Right) -> AsyncIterator[None]:
-    """The roles among the objects give all but this right inside the block."""
-    roles = [each for each in objects if each["kind"] in ("Role", "ClusterRole") and right in rights_of([each])]
-    assert roles, right
-    for role in roles:
-        less = deepcopy(role)
-        less["rules"] = [smaller for rule in role["rules"] if (smaller := _less(rule, right))["verbs"]]
-        await api.apply(less)
-    try:
-        yield
-    finally:
-        for role in roles:
-            await api.apply(role)
-
-
-def _less(rule: KubernetesObject, right: Right) -> KubernetesObject:
-    """The rule, without the verb if it gives the right."""
-    gives = right.resource in rule["resources"] and right.name in rule.get("resourceNames", [""])
-    return {**rule, "verbs": [verb for verb in rule["verbs"] if not (gives and verb == right.verb)]}
-
-
-async def _forget_identity(api: ApiClient, objects: Sequence[KubernetesObject]) -> None:
-    """Has the next replica make a certificate, so that it needs each of the rights for that again."""
-    for each in objects:
-        if each["kind"] == "Secret":
-            await api.patch("Secret", each["metadata"]["name"], {"data": None}, OURS)
-        if each["kind"] == "Lease":
-            free = {"spec": {"holderIdentity": None}}
-            await api.patch("Lease", each["metadata"]["name"], free, OURS, LEASES)
-
-
-def _given_once(objects: Sequence[KubernetesObject], others: Sequence[KubernetesObject]) -> list[Right]:
-    """The rights of the objects that neither the other roles give, nor one of the objects for every name."""
-    rights = rights_of(objects)
-    twice = {each for each in rights if each.name and msgspec.structs.replace(each, name="") in rights}
-    return sorted(rights - twice - rights_of(others), key=repr)
-
-
-def _is_missed(recorder: Recorder, right: Right, process: Process) -> bool:
-    """Whether a request was refused, or the service says that it may not send canaries, for which it asks first."""
-    if right == Right("pods", "create"):
-        return "canary.disabled" in process.log.read_text()
-    return any(f"/{right.resource}" in path for path in recorder.refused)
-
-
-@pytest.mark.usefixtures("nodes")
-@pytest.mark.parametrize("mode", ["webhook", "second-scheduler", "default-scheduler"])
-async def test_the_service_is_refused_something_once_any_verb_is_taken_away(
-    api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, mode: str, tmp_path: Path
-) -> None:
-    """Each in turn, but those that another role gives the account too."""
-    values = {"modes": MODES[mode], "config": OFTEN if mode != "default-scheduler" else {}}
-    reviewing: list[int] = []
-    async with (
-        recording(control_plane) as (recorder, server),
-        installed(api, control_plane, server, registry, tmp_path, values) as chart,
-        balanced(reviewing) as port,
-    ):
-        if mode == "webhook":
-            await lead_to(api, chart.objects, port)
-        made = pod("new", f"{registry.host}/team/old:1", spec=NAMED)
-        created = await api.create(pod("old", f"{registry.host}/team/old:1", spec=NAMED))
-        own = _without(chart.objects, LEADER)
-        others = list((await built_in_roles(api, own)).values())
-        rights = [each for each in _given_once(own, others) if each != ONCE_A_TAG_MOVES]
-        assert rights
-        for right in rights:
-            await _forget_identity(api, chart.objects)
-            async with (
-                taken_away(api, chart.objects, right),
-                chart.incomplete_replica() as process,
-                asyncio.timeout(READY_SECONDS),
-            ):
-                recorder.refused.clear()
-                while not _is_missed(recorder, right, process):
-                    await _filtered(chart, created)
-                    if await _serves(chart):
-                        reviewing[:] = [chart.ports[-1][1]]
-                        await api.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", made)
-                    await asyncio.sleep(0.1)
-                reviewing.clear()
-
-
-async def _serves(chart: InstalledChart) -> bool:
-    """Whether the newest replica is ready."""
-    with suppress(aiohttp.ClientError):
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"http://127.0.0.1:{chart.ports[-1][2]}/readyz") as answer,
-        ):
-            return answer.status == 200
-    return False
-
-
-async def test_the_second_scheduler_is_refused_its_lease_once_any_verb_is_taken_away(
-    api: ApiClient, control_plane: LocalCluster, binaries: Binaries, registry: EmbeddedRegistry, tmp_path: Path
-) -> None:
-    """Each verb of the leader's role in turn, but `create`, which a built-in role gives too."""
-    async with (
-        recording(control_plane) as (_, server),
-        installed(api, control_plane, server, registry, tmp_path, {"modes": MODES["second-scheduler"]}) as chart,
-        account_of(chart, control_plane, tmp_path) as (recorder, account),
-        chart.replicas(1),
-    ):
-        leader = [each for each in chart.objects if each["metadata"]["name"] == LEADER]
-        others = list((await built_in_roles(api, chart.objects)).values())
-        rights = _given_once(leader, others)
-        assert [each.verb for each in rights] == ["get", "update"]
-        for right in rights:
-            with suppress(ApiError):  # kube-scheduler's own, which an uninstallation leaves
-                await api.delete("Lease", LEADER.removesuffix("-leader"), OURS, LEASES)
-            async with (
-                taken_away(api, leader, right),
-                second_scheduler(chart, account, binaries.kube_scheduler),
-                asyncio.timeout(READY_SECONDS),
-            ):
-                recorder.refused.clear()
-                while not any("/leases" in path for path in recorder.refused):
-                    await asyncio.sleep(0.1)

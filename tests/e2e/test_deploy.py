@@ -1,17 +1,15 @@
-"""The files in deploy on a real control plane: accepted as they are, and at work with their own configuration.
+"""The files in deploy on a real control plane: accepted as they are, and asked about the pods that they select.
 
-What a test changes is what a test must: addresses on loopback, and a kubeconfig where a pod would find its own.
+They are made from the chart, and that the service works with its settings and rights is in `test_chart.py`. What a test
+changes is what a test must: addresses on loopback.
 """
 
 import asyncio
 import re
 import ssl
 import subprocess
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from urllib.request import urlopen
 
 import msgspec
 import pytest
@@ -19,19 +17,14 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from extender.demo.registry import EmbeddedRegistry
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import read_overrides
 from extender.placement.mutation import untouched
 from extender.placement.policy import Policy
 from testbed.api_client import ApiClient, ApiError
-from testbed.binaries import Binaries
 from testbed.cluster_provider import running_scheduler
 from testbed.control_plane import LocalCluster
-from testbed.extender_process import write_account
-from testbed.objects import KubernetesObject, fake_node, kept_to, namespace, pod
-from testbed.processes import Process, free_port
-from testbed.shipped_files import Mode
+from testbed.objects import KubernetesObject, namespace, pod
 
 pytestmark = pytest.mark.e2e
 
@@ -39,10 +32,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 CERTIFICATES = Path(__file__).parents[2] / "docs" / "how-to" / "certificates.md"
 MODES = ("second-scheduler", "default-scheduler", "webhook")
 OURS = "multiarch-extender"
-LEASES = ((OURS, "multiarch-scheduler"), ("kube-system", "kube-scheduler"))
 READY_SECONDS = 60.0
-GRACE_SECONDS = 30.0
-REASON = "is built only for linux/amd64"
 
 Apply = Callable[[str], Awaitable[dict[str, KubernetesObject]]]
 
@@ -184,124 +174,7 @@ async def test_the_static_pod_with_what_is_added_to_it_is_a_valid_pod(api: ApiCl
     assert created["spec"]["volumes"][0]["hostPath"]["type"] == "Directory"
 
 
-# --- the service and kube-scheduler on the files' own configuration and identities
-
-
-class Deployment:
-    """A mode's programs as processes of this machine: the service, and kube-scheduler where the mode has its own."""
-
-    def __init__(self, folder: Path, mode: str, account: Path, registry: EmbeddedRegistry) -> None:
-        self.folder, self.mode, self.account = folder, mode, account
-        self.certificate, self.key = folder / "tls.crt", folder / "tls.key"
-        self.scheduler, self.admission, self.operations = free_port(), free_port(), free_port()
-        self._data = kinds_of(f"manifests/{mode}.yaml")["ConfigMap"]["data"]
-        self._registry = registry
-
-    @contextmanager
-    def service(self) -> Iterator[None]:
-        """The service is ready inside the block."""
-        config = self.folder / "config.yaml"
-        config.write_text(self._data["config.yaml"])
-        settings = {
-            "cluster.kubeconfig": self.account,
-            "operations.listen": f"127.0.0.1:{self.operations}",
-            "registry.plain_http": f"['{self._registry.host}']",
-            "registry.allow": f"['*', '{self._registry.host}']",
-            "cache.url": "'memory:'",
-            "shutdown.grace_seconds": 1,
-        }
-        if self.mode != "webhook":
-            settings["scheduler.listen"] = f"127.0.0.1:{self.scheduler}"
-        if self.mode != "default-scheduler":
-            settings["admission.listen"] = f"127.0.0.1:{self.admission}"
-            settings["admission.tls.certificate"], settings["admission.tls.key"] = self.certificate, self.key
-        command = [sys.executable, "-m", "extender", "serve", "--config", str(config)]
-        command += [f"--set={path}={value}" for path, value in settings.items()]
-        with self._running("service", command, f"http://127.0.0.1:{self.operations}/readyz"):
-            yield
-
-    @contextmanager
-    def kube_scheduler(self, program: Path) -> Iterator[None]:
-        """kube-scheduler of the second-scheduler mode, with the flags and under the identity of its pod."""
-        configuration = yaml.safe_load(self._data["scheduler.yaml"])
-        configuration["clientConnection"] = {"kubeconfig": str(self.account)}
-        configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{self.scheduler}/scheduler"
-        file = self.folder / "scheduler.yaml"
-        file.write_text(yaml.safe_dump(configuration))
-        (container,) = kinds_of(f"manifests/{self.mode}.yaml")["Deployment"]["spec"]["template"]["spec"]["containers"]
-        flags = [flag for flag in container["command"][1:] if not flag.startswith("--config=")]
-        port = free_port()
-        where = ["--bind-address=127.0.0.1", f"--secure-port={port}", f"--config={file}"]
-        who = [f"--{what}-kubeconfig={self.account}" for what in ("authentication", "authorization")]
-        probe = container["readinessProbe"]["httpGet"]
-        url = f"{probe['scheme'].lower()}://127.0.0.1:{port}{probe['path']}"
-        with self._running("kube-scheduler", [str(program), *flags, *where, *who], url):
-            yield
-
-    @contextmanager
-    def _running(self, name: str, command: list[str], url: str) -> Iterator[None]:
-        process = Process(name, command, self.folder / f"{name}.log")
-        try:
-            process.wait_until(lambda: _answers(url), READY_SECONDS)
-            yield
-        except BaseException as exc:
-            exc.add_note(process.tail())
-            raise
-        finally:
-            process.stop(GRACE_SECONDS)
-        assert "forbidden" not in process.log.read_text()  # the role and the bindings are enough
-
-
-def _answers(url: str) -> bool:
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # kube-scheduler makes its own certificate
-    try:
-        with urlopen(url, timeout=5, context=context if url.startswith("https:") else None) as response:
-            return bool(response.status == 200)
-    except OSError:
-        return False
-
-
-@pytest.fixture
-async def registry() -> AsyncIterator[EmbeddedRegistry]:
-    """A registry with an image for amd64 alone, and one for both architectures."""
-    async with EmbeddedRegistry() as running:
-        running.add_manifest("team/old", "1", "linux/amd64")
-        running.add_index("team/new", "1", ["linux/amd64", "linux/arm64"])
-        yield running
-
-
-@pytest.fixture
-async def leaderless(api: ApiClient) -> None:
-    """No kube-scheduler of an earlier test holds a lease, for which the next one would wait."""
-    for space, name in LEASES:
-        metadata = {"name": name, "namespace": space}
-        await _forget(api, {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata})
-
-
-@pytest.fixture
-async def deployed(
-    api: ApiClient,
-    apply: Apply,
-    control_plane: LocalCluster,
-    registry: EmbeddedRegistry,
-    leaderless: None,
-    tmp_path: Path,
-) -> Callable[[str], Awaitable[Deployment]]:
-    """Applies a mode's manifests and prepares its programs."""
-
-    async def deploy(mode: str) -> Deployment:
-        objects = await apply(f"manifests/{mode}.yaml")
-        folder = tmp_path / mode
-        folder.mkdir()
-        account = await write_account(api, control_plane.kubeconfig, folder / "account.kubeconfig", Mode(mode))
-        deployment = Deployment(folder, mode, account, registry)
-        if "MutatingWebhookConfiguration" in objects:
-            make_certificate(objects["Service"]["metadata"]["name"], folder)
-            await _lead_to(api, objects, deployment.admission, folder)
-        return deployment
-
-    return deploy
+# --- which pods the API server asks about, by the files' own conditions and selectors
 
 
 def make_certificate(name: str, folder: Path) -> None:
@@ -339,138 +212,11 @@ async def _lead_to(api: ApiClient, objects: dict[str, KubernetesObject], port: i
     await api.apply(configuration)
 
 
-async def one_node_of_each(api: ApiClient) -> None:
-    """The taint of the arm64 pool is one that the default settings know."""
-    taint = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
-    await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64", taints=[taint])])
-
-
 async def labelled(api: ApiClient, name: str) -> None:
     """A namespace whose pods go to the second scheduler."""
     made = namespace(name)
     made["metadata"]["labels"]["multiarch-extender.io/scheduler"] = "multiarch-scheduler"
     await api.apply(made)
-
-
-async def patched(api: ApiClient, name: str, image: str) -> None:
-    """Returns when the API server, which learns of webhooks by a watch, has pods of that multi-arch image patched."""
-    async with asyncio.timeout(READY_SECONDS):
-        while not tolerates_arm64((await dry_run(api, pod("probe", image, namespace=name)))["spec"]):
-            pass
-
-
-async def test_second_scheduler_places_the_pods_of_a_labelled_namespace(
-    api: ApiClient,
-    binaries: Binaries,
-    deployed: Callable[[str], Awaitable[Deployment]],
-    registry: EmbeddedRegistry,
-) -> None:
-    """The whole mode under its own ServiceAccount: the webhook names the scheduler, and amd64-only pods go to amd64."""
-    await one_node_of_each(api)
-    await labelled(api, "second")
-    deployment = await deployed("second-scheduler")
-    with deployment.service(), deployment.kube_scheduler(binaries.kube_scheduler):
-        await patched(api, "second", f"{registry.host}/team/new:1")
-        await api.create(pod("old", f"{registry.host}/team/old:1", namespace="second"))
-        await api.create(pod("new", f"{registry.host}/team/new:1", namespace="second"))
-        assert await api.wait_until_bound("old", "second") == "amd64"
-        assert await api.wait_until_bound("new", "second") == "arm64"
-        assert (await api.get("Pod", "old", "second"))["spec"]["schedulerName"] == "multiarch-scheduler"
-        lease = await api.get("Lease", "multiarch-scheduler", OURS, "coordination.k8s.io/v1")
-    assert lease["spec"]["holderIdentity"]
-
-
-async def test_second_scheduler_takes_pods_that_name_it_and_says_why_they_fit_nowhere(
-    api: ApiClient,
-    binaries: Binaries,
-    deployed: Callable[[str], Awaitable[Deployment]],
-    registry: EmbeddedRegistry,
-) -> None:
-    """In a namespace without the label the webhook is not asked; the extender still refuses, in its own words."""
-    await api.create(fake_node("arm64", "arm64"))
-    deployment = await deployed("second-scheduler")
-    with deployment.service(), deployment.kube_scheduler(binaries.kube_scheduler):
-        named = {"schedulerName": "multiarch-scheduler"}
-        await api.create(pod("old", f"{registry.host}/team/old:1", spec=named))
-        uid = (await api.get("Pod", "old"))["metadata"]["uid"]
-        event = await api.wait_for(
-            "Event", lambda found: REASON in found.get("message", ""), fieldSelector=f"involvedObject.uid={uid}"
-        )
-    assert event["message"].startswith(f"0/1 nodes are available: 1 image {registry.host}/team/old:1 {REASON}")
-
-
-async def test_default_scheduler_asks_the_service_of_its_node(
-    api: ApiClient,
-    control_plane: LocalCluster,
-    deployed: Callable[[str], Awaitable[Deployment]],
-    registry: EmbeddedRegistry,
-) -> None:
-    """Without the webhook: eight amd64-only pods that would spread over two nodes are all on amd64."""
-    await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
-    deployment = await deployed("default-scheduler")
-    configuration = yaml.safe_load((DEPLOY / "scheduler/default-scheduler.yaml").read_text())
-    configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{deployment.scheduler}/scheduler"
-    with deployment.service(), running_scheduler(control_plane, configuration):
-        await api.create_all(pod(f"p{index}", f"{registry.host}/team/old:1") for index in range(8))
-        bound = {await api.wait_until_bound(f"p{index}") for index in range(8)}
-    assert bound == {"amd64"}
-
-
-@pytest.mark.usefixtures("leaderless")
-async def test_default_scheduler_places_pods_while_the_service_is_away(
-    api: ApiClient, control_plane: LocalCluster
-) -> None:
-    """`ignorable: true` in the file: nobody answers on its port, and the pod is placed."""
-    await api.create(fake_node("arm64", "arm64"))
-    configuration = yaml.safe_load((DEPLOY / "scheduler/default-scheduler.yaml").read_text())
-    configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{free_port()}/scheduler"
-    with running_scheduler(control_plane, configuration):
-        await api.create(pod("p", "registry.example.com/app:1"))
-        assert await api.wait_until_bound("p") == "arm64"
-
-
-async def test_webhook_gives_pods_what_their_images_allow(
-    api: ApiClient, deployed: Callable[[str], Awaitable[Deployment]], registry: EmbeddedRegistry
-) -> None:
-    """One is kept to amd64; the multi-arch one tolerates the arm64 pool and is kept off no node."""
-    await one_node_of_each(api)
-    deployment = await deployed("webhook")
-    with deployment.service():
-        await patched(api, "default", f"{registry.host}/team/new:1")
-        old = (await api.create(pod("old", f"{registry.host}/team/old:1")))["spec"]
-        new = (await api.create(pod("new", f"{registry.host}/team/new:1")))["spec"]
-    assert architectures_of(old) == ["amd64"]
-    assert architectures_of(new) == []
-    assert not tolerates_arm64(old)
-    assert tolerates_arm64(new)
-    assert old["schedulerName"] == "default-scheduler"
-
-
-async def test_both_webhooks_together_give_what_each_gives_and_the_scheduler_where_it_is_asked_for(
-    api: ApiClient, deployed: Callable[[str], Awaitable[Deployment]], registry: EmbeddedRegistry
-) -> None:
-    """second-scheduler.yaml beside webhook.yaml: in a labelled namespace nothing is given twice."""
-    await one_node_of_each(api)
-    await labelled(api, "both")
-    second, webhook = await deployed("second-scheduler"), await deployed("webhook")
-    with second.service():
-        await patched(api, "both", f"{registry.host}/team/new:1")
-        alone = (await dry_run(api, pod("p", f"{registry.host}/team/new:1", namespace="both")))["spec"]
-        with webhook.service():
-            await patched(api, "default", f"{registry.host}/team/new:1")
-            together = (await dry_run(api, pod("p", f"{registry.host}/team/new:1", namespace="both")))["spec"]
-    assert together == alone
-    assert alone["schedulerName"] == "multiarch-scheduler"
-
-
-def architectures_of(spec: KubernetesObject) -> list[str]:
-    """The architectures that nodeSelector or required node affinity allows."""
-    return kept_to(spec, "kubernetes.io/arch")
-
-
-def tolerates_arm64(spec: KubernetesObject) -> bool:
-    """Whether the taint of `one_node_of_each` is tolerated."""
-    return any(each.get("key") == "kubernetes.io/arch" for each in spec["tolerations"])
 
 
 CONTROLLER = {
