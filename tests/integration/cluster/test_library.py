@@ -4,8 +4,6 @@ import asyncio
 import json
 import sys
 
-import pytest
-
 _LIGHTEN = "from extender.cluster.library import lighten_library; lighten_library()\n"
 _WHAT_WE_USE = """
 from kubernetes_asyncio import client, config
@@ -37,25 +35,17 @@ async def test_what_we_use_brings_no_models() -> None:
     assert not [name for name in modules if name.startswith("kubernetes_asyncio.client.api.")]
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        "assert client.V1Pod().kind is None",
-        "assert client.CoreV1Api.__init__",
-        "from kubernetes_asyncio.client import *; assert V1Pod().kind is None",
-        "from kubernetes_asyncio.client.models import V1Pod; assert V1Pod().kind is None",
+async def test_the_rest_is_there_for_who_asks() -> None:
+    """As it is without us, the same objects included; a name that there is not is an AttributeError."""
+    uses = (
+        "from kubernetes_asyncio.client import configuration as c; assert client.Configuration is c.Configuration",
+        "assert not hasattr(client, 'Nonsense')",
+        "assert client.V1Pod().kind is None and client.CoreV1Api.__init__",
+        "from kubernetes_asyncio.client.models import V1Pod; assert V1Pod is client.V1Pod",
+        "from kubernetes_asyncio.client import *; assert V1Node().kind is None",
         "import kubernetes_asyncio; assert kubernetes_asyncio.__version__ and kubernetes_asyncio.watch.Watch",
-    ],
-)
-async def test_the_rest_is_there_for_who_asks(use: str) -> None:
-    """As it is without us, the same objects included."""
-    same = "\nfrom kubernetes_asyncio.client import configuration as c; assert client.Configuration is c.Configuration"
-    await modules_after(_LIGHTEN + _WHAT_WE_USE + use + same)
-
-
-async def test_a_name_that_there_is_not_is_an_attribute_error() -> None:
-    """Also after all has been searched for it."""
-    await modules_after(_LIGHTEN + _WHAT_WE_USE + "assert not hasattr(client, 'Nonsense')")
+    )
+    await modules_after(_LIGHTEN + _WHAT_WE_USE + "\n".join(uses))
 
 
 async def test_a_library_that_is_imported_already_is_left_alone() -> None:

@@ -64,21 +64,6 @@ def test_registry_that_hangs_behind_a_mirror_rests_alone(breakers: EndpointBreak
     assert refusal(breakers, mirror_of("quay.io")) is None
 
 
-@pytest.mark.parametrize(("failures", "seconds"), [(1, 10), (2, 20), (3, 40), (6, 300), (5000, 300)], ids=str)
-def test_backoff_grows_with_failures_in_a_row(
-    breakers: EndpointBreakers, clock: Clock, failures: int, seconds: float
-) -> None:
-    """Ten seconds, doubling up to five minutes."""
-    for _ in range(failures):
-        clock.advance(1000)
-        assert refusal(breakers) is None
-        fail(breakers, clock)
-    clock.advance(seconds - 0.1)
-    assert isinstance(refusal(breakers), RegistryUnavailable)
-    clock.advance(0.2)
-    assert refusal(breakers) is None
-
-
 def test_throttled_endpoint_is_left_alone_as_long_as_it_said(breakers: EndpointBreakers, clock: Clock) -> None:
     """And those who would ask are told how long that is still."""
     fail(breakers, clock, RegistryThrottled("later", 90.0))
@@ -96,15 +81,6 @@ def test_throttled_account_is_left_alone_and_no_other(breakers: EndpointBreakers
     assert isinstance(refusal(breakers), RegistryThrottled)
     fail(breakers, clock)
     assert isinstance(refusal(breakers, account=THEM), RegistryUnavailable)
-
-
-def test_throttled_endpoint_that_named_no_time(breakers: EndpointBreakers, clock: Clock) -> None:
-    """It is left alone as one that is down."""
-    fail(breakers, clock, RegistryThrottled("later", None))
-    clock.advance(9.9)
-    assert refusal(breakers) is not None
-    clock.advance(0.1)
-    assert refusal(breakers) is None
 
 
 def test_one_probe_goes_first(breakers: EndpointBreakers, clock: Clock) -> None:
@@ -128,44 +104,6 @@ def test_a_probe_that_comes_to_nothing_gives_way_to_the_next(breakers: EndpointB
     probe = breakers.admit(MIRROR, US)
     assert refusal(breakers) is not None
     breakers.release(MIRROR, US, probe)
-    assert refusal(breakers) is None
-
-
-def test_failures_of_attempts_begun_before_the_opening_do_not_lengthen_it(
-    breakers: EndpointBreakers, clock: Clock
-) -> None:
-    """A burst of failures is one failure."""
-    earlier = clock()
-    fail(breakers, clock)
-    for _ in range(5):
-        breakers.record_failure(MIRROR, US, earlier, DOWN)
-    clock.advance(10)
-    assert refusal(breakers) is None
-
-
-def test_success_of_an_attempt_begun_before_the_opening_does_not_end_it(
-    breakers: EndpointBreakers, clock: Clock
-) -> None:
-    """The endpoint was asked before it failed; one who had to ask it all the same knows better."""
-    earlier = breakers.admit(MIRROR, US)
-    fail(breakers, clock)
-    breakers.record_success(MIRROR, US, earlier)
-    assert refusal(breakers) is not None
-    clock.advance(1)
-    breakers.record_success(MIRROR, US, clock())
-    assert refusal(breakers) is None
-
-
-def test_backoffs_vary_by_chance(clock: Clock) -> None:
-    """A failure's by up to a fifth less, a stated time by up to a tenth more: never earlier than the endpoint said."""
-    breakers = EndpointBreakers(probe_seconds=5, clock=clock, random=lambda: 0.5)
-    fail(breakers, clock)
-    clock.advance(9)
-    breakers.record_success(MIRROR, US, breakers.admit(MIRROR, US))
-    fail(breakers, clock, RegistryThrottled("later", 100.0))
-    clock.advance(104)
-    assert refusal(breakers) is not None
-    clock.advance(1)
     assert refusal(breakers) is None
 
 
