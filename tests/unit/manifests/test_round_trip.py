@@ -87,7 +87,7 @@ def fixed(text: str) -> str:
     return ManifestStream(text, MUTATOR).fix(lambda images: facts_of(list(images)))[0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(manifests())
 def test_every_line_stays_and_new_ones_are_between_them(text: str) -> None:
     """Comments, blank lines and order stay; only an empty list or a null gives its line for lines of its own."""
@@ -98,7 +98,7 @@ def test_every_line_stays_and_new_ones_are_between_them(text: str) -> None:
     assert [line.strip() for line in after.splitlines() if line.strip().startswith("#")] == comments
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(manifests())
 def test_a_second_pass_changes_nothing(text: str) -> None:
     """And the value is the same but for nodeSelector, affinity and tolerations."""

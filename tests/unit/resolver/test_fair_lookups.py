@@ -88,7 +88,7 @@ _IMAGE = Image(
 )
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(4))
 def test_whatever_others_do_an_image_at_a_host_that_answers_is_known_within_a_turn_of_each(seed: int) -> None:
     """Tenants fill the same host and hosts of their own with names that fail and hang, again and again."""
     chance = random.Random(seed)
@@ -96,7 +96,7 @@ def test_whatever_others_do_an_image_at_a_host_that_answers_is_known_within_a_tu
 
     async def attack(resolver: Resolver, tenant: str) -> None:
         keys = Keys(ANONYMOUS, tenant=tenant)
-        for number in range(10_000):
+        for number in range(3_000):
             host = chance.choice([SHARED, f"{tenant}-{number % 50}.example.com"])
             name = number if chance.random() < 0.9 else chance.randrange(10)
             resolver.start(ImageQuery(f"{host}/{tenant}/bad-{name}:1"), keys)
