@@ -113,11 +113,6 @@ class RealNode:
         listening = socket.create_server((LOOPBACK, 0))
         return (await self._running.enter_async_context(open_relay(listening, open_connection))).port
 
-    def pid_namespace(self) -> int:
-        """Returns the number of the PID namespace in which everything of the node runs."""
-        [first] = self._children()
-        return Path(f"/proc/{first}/ns/pid").stat().st_ino
-
     def logs(self) -> str:
         """Returns the ends of kubelet's and containerd's logs, for a failure report."""
         containerd = self._folder / "containerd.log"

@@ -36,7 +36,6 @@ NAME = "multiarch-extender-webhook"
 ADMISSIONREGISTRATION = "admissionregistration.k8s.io/v1"
 PROGRAMS: list[Path | None] = [*sorted((cache_folder() / "charts").glob("helm-v*/helm"))]
 SERVING_SECONDS = 10.0
-HELM_SECONDS = 120.0
 
 
 class HelmRelease:

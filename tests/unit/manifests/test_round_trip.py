@@ -31,7 +31,6 @@ PLATFORMS = {
 }
 
 COMMENTS = st.lists(st.sampled_from(["# note", "#", "    # deep", "", "# key: value", "# - item"]), max_size=2)
-SCALARS = st.sampled_from(["web", "'quoted'", '"double"', "0777", "yes", "1.0", "~", "a: b", "|\n  two\n\n  lines"])
 ZONE: dict[str, Any] = {"key": "zone", "operator": "In", "values": ["a"]}
 AFFINITIES = st.sampled_from(
     [

@@ -1,6 +1,5 @@
 """Pods and operators' settings for the tests of the mutation, and the pod that an API server would store."""
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -114,14 +113,6 @@ def after(document: Any, *facts: ImageFact, **arguments: Any) -> Any:
 def record_of(document: Any) -> Any:
     """Returns what the annotation records as added."""
     return msgspec.json.decode(document["metadata"]["annotations"][ADDED])
-
-
-def without_ours(document: Any, *names: str) -> Any:
-    """Returns the pod without these annotations."""
-    document = copy.deepcopy(document)
-    for name in names:
-        document["metadata"]["annotations"].pop(name, None)
-    return document
 
 
 def terms_of(document: Any) -> Any:
