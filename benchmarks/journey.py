@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -146,9 +147,11 @@ def _read_log(folder: Path) -> Iterator[tuple[float, Function]]:
 
 
 def _crossed(log: Sequence[tuple[float, Function]], calls: Sequence[Traced]) -> list[Function]:
-    """Returns the functions that ran in every one of these calls, in the order of the last one."""
+    """Returns the functions that ran in every one of these calls, in the order of most calls."""
     each_call = [dict.fromkeys(each for at, each in log if call.began <= at <= call.ended) for call in calls]
-    return [each for each in each_call[-1] if all(each in crossed for crossed in each_call)]
+    common = set.intersection(*map(set, each_call))
+    ranks = [{each: rank for rank, each in enumerate(filter(common.__contains__, crossed))} for crossed in each_call]
+    return sorted(common, key=lambda each: (median(rank[each] for rank in ranks), each))
 
 
 def _row(name: str, functions: Sequence[Function]) -> list[str | int]:
