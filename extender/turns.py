@@ -1,12 +1,90 @@
-"""The fair queue: turns at what only so many may use at once, round robin over tenants and over a tenant's hosts."""
+"""How tenants share what there is too little of: a queue, slots, and turns at what only so many may use at once.
+
+A tenant is the namespace of a pod, and one with much to do leaves room for the others. Queues go round robin over
+tenants, turns over a tenant's hosts too.
+"""
 
 import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
+from typing import Generic, TypeVar
 
 from extender.errors import ExtenderError
-from extender.slots import OPERATOR, Slots
+
+T = TypeVar("T")
+
+
+class FairQueue(Generic[T]):
+    """Items by tenant, first in first out within a tenant. O(1)."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, deque[T]] = {}  # by tenant, the next one first
+        self._has_items = asyncio.Event()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._items.values()))
+
+    def put(self, tenant: str, item: T) -> None:
+        """Adds the item behind the tenant's others."""
+        self._items.setdefault(tenant, deque()).append(item)
+        self._has_items.set()
+
+    async def get(self) -> T:
+        """Waits for an item, and removes and returns the first one of the tenant whose turn it is."""
+        while not self._items:
+            self._has_items.clear()
+            await self._has_items.wait()
+        tenant = next(iter(self._items))
+        items = self._items.pop(tenant)
+        item = items.popleft()
+        if items:
+            self._items[tenant] = items
+        return item
+
+
+OPERATOR = ""
+"""The tenant of what the operator starts, from the command line for example. No limit of one tenant holds for it."""
+UNAUTHENTICATED = "?"
+"""The tenant of all callers who have not shown who they are. No namespace has this name."""
+
+
+class Slots:
+    """`total` slots, of which a tenant may hold `each`. Whoever holds none finds the last quarter of them reserved."""
+
+    __slots__ = ("_each", "_held_by", "_shared", "_total", "held")
+
+    def __init__(self, total: int, each: int) -> None:
+        self.held = 0
+        self._total = total
+        self._shared = total - total // 4
+        self._each = each
+        self._held_by: dict[str, int] = {}
+
+    def admits(self, tenant: str, slots: int = 1) -> bool:
+        """Whether `take` would take so many now."""
+        held = self.held + slots
+        if tenant == OPERATOR or tenant not in self._held_by:
+            return held <= self._total
+        return held <= self._shared and self._held_by[tenant] + slots <= self._each
+
+    def take(self, tenant: str, slots: int = 1) -> bool:
+        """Takes so many for the tenant until `give_back`. Returns False, and takes none, if that is too much."""
+        if not self.admits(tenant, slots):
+            return False
+        self.held += slots
+        self._held_by[tenant] = self._held_by.get(tenant, 0) + slots
+        return True
+
+    def give_back(self, tenant: str, slots: int = 1) -> None:
+        """Ends a `take` of so many."""
+        self.held -= slots
+        left = self._held_by[tenant] - slots
+        if left:
+            self._held_by[tenant] = left
+        else:
+            del self._held_by[tenant]
+
 
 _WAIT_SECONDS = 60.0  # kube-scheduler asks for a pod every 10 s at least: who waits for longer is asked for again
 

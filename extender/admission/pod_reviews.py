@@ -15,7 +15,7 @@ from extender.placement.gate import UnknownImages
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.planning import AdmissionPolicy
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
-from extender.slots import Slots
+from extender.turns import Slots
 
 # Reviews of one webhook that wait for lookups, and those of one tenant. Each holds a connection of the API server,
 # which has some 600 requests that change something under way. One beyond that is answered from memory, while its

@@ -16,11 +16,10 @@ import structlog
 
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.errors import ClusterError
-from extender.fair_queue import FairQueue
 from extender.kubernetes.core_v1 import EventMeta, EventSource, PodEvent, PodReference
 from extender.metrics import counter
-from extender.slots import Slots
 from extender.tables import LruTable, declare_cache
+from extender.turns import FairQueue, Slots
 
 log = structlog.get_logger()
 

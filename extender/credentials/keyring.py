@@ -15,8 +15,7 @@ from extender.credential_sources import SOURCES, Source
 from extender.credentials.logins import Login, Logins
 from extender.images.reference import ImageReference
 from extender.metrics import counters
-from extender.slots import OPERATOR
-from extender.turns import NoTurn
+from extender.turns import OPERATOR, NoTurn
 
 log = structlog.get_logger()
 

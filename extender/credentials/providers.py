@@ -17,9 +17,8 @@ from extender.credentials.logins import ByPattern, Login, Logins, cost_bytes
 from extender.errors import ExtenderError
 from extender.images.reference import ImageReference
 from extender.kubernetes.credential_provider_v1 import CacheKeyType
-from extender.slots import OPERATOR
 from extender.tables import LruTable, ShareTable, declare_cache
-from extender.turns import Turns
+from extender.turns import OPERATOR, Turns
 
 log = structlog.get_logger()
 

@@ -19,9 +19,8 @@ from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, 
 from extender.credentials.logins import ByPattern, InvalidLogins, Login, Logins, cost_bytes, matching_all
 from extender.errors import ClusterError
 from extender.images.reference import ImageReference
-from extender.slots import OPERATOR
 from extender.tables import ShareTable, declare_cache
-from extender.turns import Turns
+from extender.turns import OPERATOR, Turns
 
 log = structlog.get_logger()
 

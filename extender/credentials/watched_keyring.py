@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 from extender.credentials.keyring import Credential, CredentialId, Keyring, sources_of
 from extender.images.reference import ImageReference
-from extender.slots import OPERATOR
+from extender.turns import OPERATOR
 from extender.watched_files import WatchedFiles
 
 

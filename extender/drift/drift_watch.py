@@ -31,9 +31,8 @@ from extender.placement.facts import ImageFact, PodImage, fact_of, facts_of, ima
 from extender.placement.nodes import NodePlatforms
 from extender.placement.policy import is_ignored
 from extender.placement.reasons import platforms_text
-from extender.resolver.image_cache import CachedImage, MovedTag
+from extender.resolver.image_cache import CachedImage, MovedTag, Target
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
-from extender.resolver.references import Target
 from extender.tables import ShareTable, declare_cache, text_cost
 
 T = TypeVar("T")

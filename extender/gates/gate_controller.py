@@ -26,7 +26,6 @@ from extender.cluster.gated_pods import (
 from extender.cluster.listwatch import AGE, ListWatch
 from extender.cluster.pod_events import PodEvents
 from extender.errors import ClusterError
-from extender.fair_queue import FairQueue
 from extender.gates.held_pods import HeldPod, HeldPods
 from extender.gates.image_waits import ImageWaits
 from extender.gates.patch_pace import PatchPace
@@ -39,6 +38,7 @@ from extender.placement.gate import encode_ungating
 from extender.placement.reasons import shown_reference
 from extender.placement.release import Release, ReleaseOutcome, ReleasePlanner
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
+from extender.turns import FairQueue
 
 log = structlog.get_logger()
 

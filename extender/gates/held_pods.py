@@ -11,7 +11,7 @@ import msgspec
 
 from extender.cluster.gated_pods import decode_stored_pod, is_held, is_held_by_others
 from extender.kubernetes.core_v1 import PodReference, StoredPod
-from extender.slots import Slots
+from extender.turns import Slots
 
 # A pod that is older than its limit when first seen, or when other gates leave it, is still looked up for so long.
 NEW_SECONDS = 30.0

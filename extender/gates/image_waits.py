@@ -12,7 +12,7 @@ import structlog
 from extender.gates.held_pods import HeldPod
 from extender.images.content import Answer, Content
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
-from extender.slots import Slots
+from extender.turns import Slots
 
 log = structlog.get_logger()
 

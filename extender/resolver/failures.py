@@ -24,7 +24,7 @@ from extender.errors import (
 )
 from extender.images.content import Cause, Failure
 from extender.images.digest import PackedDigest
-from extender.resolver.references import Target
+from extender.resolver.image_cache import Target
 from extender.tables import ShareTable, declare_cache, text_cost
 
 T = TypeVar("T")

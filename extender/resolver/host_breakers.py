@@ -25,7 +25,7 @@ from extender.errors import (
 )
 from extender.images.content import Failure
 from extender.resolver.failures import BACKOFF, THROTTLED, UNAVAILABLE, retry_after_seconds
-from extender.resolver.references import Target
+from extender.resolver.image_cache import Target
 from extender.tables import LruTable, declare_cache
 
 log = structlog.get_logger()

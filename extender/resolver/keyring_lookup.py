@@ -1,22 +1,80 @@
 """One lookup with a keyring: in the cache and the store for its credentials, then at the registry with one after the
 other.
 
-`credential_order.py` has their order, and `registry_lookup.py` asks the registry with one of them.
+A source of credentials may take a minute, or hang. It must not hold up images that the sources before it open, so a
+source's are loaded when those before them have not worked. `registry_lookup.py` asks the registry with one of them.
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
-from extender.credentials.keyring import Credential, CredentialId, Keyring
-from extender.images.content import Failure
+import msgspec
+
+from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId, Keyring, load_source, sources_of
+from extender.images.content import Answer, Failure
 from extender.images.manifest import Image
-from extender.resolver.credential_order import CredentialOrder
-from extender.resolver.failures import DENIED, NEXT_CREDENTIAL, judged, summary
-from extender.resolver.image_cache import CachedImage, ImageCache, ImageQuery
+from extender.images.reference import ImageReference
+from extender.resolver.failures import DENIED, NEXT_CREDENTIAL, Failures, judged, summary
+from extender.resolver.image_cache import CachedImage, ImageCache, ImageQuery, Target
 from extender.resolver.persistence import Persistence
-from extender.resolver.references import Target
 from extender.resolver.registry_lookup import RegistryLookup
+
+
+class CredentialOrder:
+    """The credentials of one lookup.
+
+    Those that are known to work come first. The others come source by source, `ANONYMOUS` after all others.
+    """
+
+    def __init__(self, keyring: Keyring, reference: ImageReference, is_known: Callable[[CredentialId], bool]) -> None:
+        """`is_known` says whether a credential most likely works: whether the cache has the image for it."""
+        self._keyring = keyring
+        self._reference = reference
+        self._is_known = is_known
+        self._sources = sources_of(keyring)
+        self._loaded: dict[int, tuple[Credential, ...]] = {}
+
+    async def credentials(self) -> AsyncGenerator[Credential]:
+        """Yields each credential once. Loads a source only when its credentials are wanted.
+
+        Raises:
+            NoTurn: as `Keyring.load`.
+        """
+        positions = range(len(self._sources))
+        steps: list[Callable[[], Awaitable[tuple[Credential, ...]]]] = [
+            *(partial(self._known_of, position) for position in positions),
+            self._anonymous_if_known,
+            *(partial(self._logins_of, position) for position in positions),
+            self._anonymous,
+        ]
+        yielded: set[Credential] = set()
+        for step in steps:
+            for credential in await step():
+                if credential not in yielded:
+                    yielded.add(credential)
+                    yield credential
+
+    async def _known_of(self, position: int) -> tuple[Credential, ...]:
+        credential_ids = self._sources[position].credential_ids_for(self._reference)
+        if not any(each != ANONYMOUS.id and self._is_known(each) for each in credential_ids):
+            return ()
+        return tuple(login for login in await self._logins_of(position) if self._is_known(login.id))
+
+    async def _logins_of(self, position: int) -> tuple[Credential, ...]:
+        if position not in self._loaded:
+            found = await load_source(self._sources[position], self._reference, tenant=self._keyring.tenant)
+            self._loaded[position] = tuple(credential for credential in found if credential != ANONYMOUS)
+        return self._loaded[position]
+
+    async def _anonymous_if_known(self) -> tuple[Credential, ...]:
+        return await self._anonymous() if self._is_known(ANONYMOUS.id) else ()
+
+    async def _anonymous(self) -> tuple[Credential, ...]:
+        is_allowed = ANONYMOUS.id in self._keyring.credential_ids_for(self._reference)
+        return (ANONYMOUS,) if is_allowed else ()
+
 
 T = TypeVar("T", CachedImage, Image)
 
@@ -105,3 +163,65 @@ class KeyringLookup:
                 if outcome := await works(credential):
                     return outcome
         return judged(summary(failures.values()) or DENIED, is_unread=keyring.is_unread(target.reference))
+
+
+class CacheState(msgspec.Struct, frozen=True, gc=False):
+    """A query's answer from the cache, the metric label of that, and the target of the lookup that is due, if any."""
+
+    answer: Answer
+    result: str
+    due: Target | None = None
+
+
+class CacheLookup:
+    """Combines the image cache with current failures, the registry hosts' breakers and the state of the store."""
+
+    def __init__(
+        self,
+        cache: ImageCache,
+        failures: Failures,
+        registry_lookup: RegistryLookup,
+        persistence: Persistence,
+        clock: Callable[[], float],
+    ) -> None:
+        self._cache = cache
+        self._failures = failures
+        self._registry_lookup = registry_lookup
+        self._persistence = persistence
+        self._clock = clock
+
+    def look_up(self, query: ImageQuery, keyring: Keyring) -> CacheState:
+        """The state of the query for the keyring's credentials. No I/O."""
+        target = self._cache.references.target_of(query.reference)
+        if isinstance(target, Failure):
+            return CacheState(target, "negative")
+        credential_ids = keyring.credential_ids_for(target.reference)
+        for credential_id in credential_ids:
+            known = self._cache.find(target, credential_id)
+            if known is None:
+                continue
+            now = self._clock()
+            if self._cache.is_fresh(known, query, target, credential_id, now):
+                return CacheState(known.content, "hit")
+            if now - known.confirmed_at < self._cache.lifetimes.stale_seconds:
+                return CacheState(
+                    known.content, "stale", None if self._expected(target, credential_id, keyring) else target
+                )
+        failure = self._current_failure(target, keyring, credential_ids)
+        if not failure and not keyring.is_due(target.reference) and not self._persistence.may_know(credential_ids):
+            # Only the registry could answer.
+            failure = summary(self._expected(target, each, keyring) for each in credential_ids)
+        failure = judged(failure, is_unread=keyring.is_unread(target.reference))
+        return CacheState(failure, "negative") if failure else CacheState(None, "", target)
+
+    def _expected(self, target: Target, credential_id: CredentialId, keyring: Keyring) -> Failure | None:
+        return self._registry_lookup.expected_failure(target, credential_id, keyring.tenant)
+
+    def _current_failure(
+        self, target: Target, keyring: Keyring, credential_ids: Sequence[CredentialId]
+    ) -> Failure | None:
+        """The failure that still holds; None if the keyring may by now have another credential to try."""
+        failure = summary(self._failures.current(target, credential_id) for credential_id in credential_ids)
+        if failure and failure.cause in NEXT_CREDENTIAL and keyring.is_due(target.reference):
+            return None
+        return failure

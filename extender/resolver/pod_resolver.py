@@ -16,7 +16,7 @@ from extender.placement.facts import PodImage, images_of
 from extender.placement.policy import Policy, is_exempt, overrides_of
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
-from extender.slots import UNAUTHENTICATED
+from extender.turns import UNAUTHENTICATED
 
 
 class PodQuestion(msgspec.Struct, frozen=True):

@@ -19,10 +19,9 @@ from extender.images.reference import ImageReference
 from extender.resolver.child_checks import ChildChecks
 from extender.resolver.failures import Failures
 from extender.resolver.host_breakers import BreakerOpen, HostBreakers
-from extender.resolver.image_cache import CachedImage, ImageCache
+from extender.resolver.image_cache import CachedImage, ImageCache, Target
 from extender.resolver.image_source import ImageSource
 from extender.resolver.persistence import Persistence
-from extender.resolver.references import Target
 from extender.turns import Turns
 
 T = TypeVar("T", CachedImage, Image)

@@ -1,7 +1,7 @@
 """Resolves image references: from the cache without waiting, or by lookups that concurrent callers share.
 
-`image_cache.py` decides which credential gets which answer. `cache_lookup.py` decides when a lookup is due.
-`keyring_lookup.py` is one lookup; this file has those that are under way.
+`image_cache.py` decides which credential gets which answer. `keyring_lookup.py` decides when a lookup is due, and is
+one lookup; this file has those that are under way.
 """
 
 import asyncio
@@ -21,17 +21,14 @@ from extender.images.manifest import Image
 from extender.images.platform import Platform
 from extender.images.platform_states import PlatformState
 from extender.metrics import REGISTRY, gauge
-from extender.resolver.cache_lookup import CacheLookup, CacheState
 from extender.resolver.child_checks import ChildChecks
 from extender.resolver.failures import ENDED, FEWEST_FAILURES, Failures
-from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, ImageQuery, Lifetimes
+from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, ImageQuery, Lifetimes, Target
 from extender.resolver.image_source import ImageSource
-from extender.resolver.keyring_lookup import KeyringLookup
+from extender.resolver.keyring_lookup import CacheLookup, CacheState, KeyringLookup
 from extender.resolver.persistence import Persistence
-from extender.resolver.references import Target
 from extender.resolver.registry_lookup import RegistryLookup
-from extender.slots import Slots
-from extender.turns import NoTurn
+from extender.turns import NoTurn, Slots
 
 R = TypeVar("R", CachedImage, Image)
 

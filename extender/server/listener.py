@@ -10,9 +10,8 @@ import structlog
 from aiohttp import web
 
 from extender.errors import ConfigError
-from extender.server.connection import Connection, count_answers
-from extender.server.fast_lane import FastConnection, FastServer
-from extender.server.limits import REFUSALS, Connections, Limits
+from extender.server.connection import REFUSALS, Connection, Connections, Limits, count_answers
+from extender.server.routes import FastConnection, FastServer
 
 log = structlog.get_logger()
 

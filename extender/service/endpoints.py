@@ -14,7 +14,7 @@ from extender.config.tree import Config, TlsConfig
 from extender.placement.planning import AdmissionPolicy
 from extender.resolver.pod_resolver import PodResolver
 from extender.scheduler.verbs import SchedulerVerbs
-from extender.server.limits import ADMISSION, SCHEDULER, Limits
+from extender.server.connection import ADMISSION, SCHEDULER, Limits
 from extender.server.routes import Route
 from extender.service.cluster_view import ClusterView
 from extender.service.operator_policies import admission_policy_of

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.slots import OPERATOR, Slots
+from extender.turns import OPERATOR, Slots
 
 
 def test_a_tenant_holds_so_many_and_no_more() -> None:

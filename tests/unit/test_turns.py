@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.slots import OPERATOR
-from extender.turns import NoTurn, Turns
+from extender.turns import OPERATOR, NoTurn, Turns
 from testbed.simulated_time import run_simulated
 
 HOSTS = ["x", "y"]

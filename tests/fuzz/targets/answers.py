@@ -25,8 +25,8 @@ from extender.placement.annotations import PREFIX
 from extender.placement.cluster_nodes import ClusterNodes, OddNodes
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.placement.planning import AdmissionPolicy
+from extender.resolver.image_cache import Target as ImageTarget
 from extender.resolver.pod_resolver import PodResolver
-from extender.resolver.references import Target as ImageTarget
 from extender.resolver.resolver import Resolver
 from extender.scheduler.verbs import SchedulerVerbs
 from testbed.clock import Clock

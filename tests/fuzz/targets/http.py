@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from extender.errors import InvalidRequest
-from extender.server.connection import count_answers
-from extender.server.fast_lane import FastConnection, FastServer
-from extender.server.limits import Connections, Limits
-from extender.server.routes import Reply, Route, route_server
+from extender.server.connection import Connections, Limits, count_answers
+from extender.server.routes import FastConnection, FastServer, Reply, Route, route_server
 from tests.fuzz.target import Target, at_end, run, settle
 
 PATH = "/scheduler/filter"

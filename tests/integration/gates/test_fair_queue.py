@@ -2,7 +2,7 @@
 
 import asyncio
 
-from extender.fair_queue import FairQueue
+from extender.turns import FairQueue
 
 
 async def test_tenants_take_turns_and_each_keeps_its_order() -> None:

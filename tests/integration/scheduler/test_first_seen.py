@@ -1,7 +1,7 @@
 """For how long a pod has been waiting."""
 
 from extender.kubernetes.core_v1 import PodUid
-from extender.scheduler.first_seen import FirstSeen
+from extender.scheduler.verbs import FirstSeen
 from testbed.clock import Clock
 
 

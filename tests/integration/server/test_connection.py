@@ -17,9 +17,8 @@ from aiohttp import web
 from extender.errors import InvalidRequest
 from extender.metrics import REGISTRY
 from extender.server.connection import KEEP_ALIVE_SECONDS
-from extender.server.fast_lane import FastConnection, FastServer
 from extender.server.listener import Listener, open_listener
-from extender.server.routes import Reply, Route, route_server
+from extender.server.routes import FastConnection, FastServer, Reply, Route, route_server
 
 LIMIT_BYTES = 1000
 PATH = "/scheduler/filter"

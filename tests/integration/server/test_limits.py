@@ -14,12 +14,10 @@ import pytest
 import trustme
 from aiohttp import web
 
-from extender.server import limits as limits_module
-from extender.server.connection import Connection
-from extender.server.fast_lane import FastConnection
-from extender.server.limits import REFUSALS, Limits
+from extender.server import connection as limits_module
+from extender.server.connection import REFUSALS, Connection, Limits
 from extender.server.listener import Listener, open_listener
-from extender.server.routes import Reply, Route, route_server
+from extender.server.routes import FastConnection, Reply, Route, route_server
 from extender.server.tls import TlsFiles
 
 LIMITS = Limits(connections=30, body_bytes=50_000, pending_bytes=100_000)

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from extender.errors import ConfigError
 from extender.metrics import REGISTRY
-from extender.server import limits
+from extender.server import connection as limits
 from extender.server.listener import Listener, open_listener
 from extender.server.routes import Reply, Route, route_server
 from extender.server.tls import TlsFiles

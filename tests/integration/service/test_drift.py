@@ -23,8 +23,7 @@ from extender.images.content import Content
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, parse_platform
 from extender.images.reference import parse_reference
-from extender.resolver.image_cache import CachedImage, MovedTag
-from extender.resolver.references import Target
+from extender.resolver.image_cache import CachedImage, MovedTag, Target
 from extender.service.cluster_view import NoCluster
 from extender.service.resolving import open_pod_resolver
 from testbed.clock import Clock

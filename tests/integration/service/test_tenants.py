@@ -45,7 +45,7 @@ from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.resolver.resolver import Resolver
 from extender.scheduler.verbs import SchedulerVerbs
 from extender.service.operator_policies import policy_of
-from extender.slots import UNAUTHENTICATED
+from extender.turns import UNAUTHENTICATED
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Refusal, serve_api
 from tests.integration.service.caller import NODES, review_of, with_nodes

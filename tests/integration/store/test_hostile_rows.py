@@ -10,9 +10,8 @@ from extender.images.content import Content
 from extender.images.digest import digest_of, pack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import normalize_platform
-from extender.resolver.image_cache import ImageCache, Lifetimes
+from extender.resolver.image_cache import ImageCache, Lifetimes, References, Target
 from extender.resolver.persistence import Persistence
-from extender.resolver.references import References, Target
 from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
 from tests.unit.resolver.fake_registry import index_of

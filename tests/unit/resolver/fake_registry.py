@@ -13,7 +13,7 @@ from extender.images.manifest import Image, Kind, PlatformEntry
 from extender.images.media_type import OCI_INDEX
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference
-from extender.slots import OPERATOR
+from extender.turns import OPERATOR
 
 TENANT = Credential("tenant", "secret", CredentialId("tenant"))
 OTHER = Credential("other", "secret", CredentialId("other"))

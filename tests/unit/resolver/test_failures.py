@@ -18,7 +18,7 @@ from extender.placement.facts import PodImage, Unknown
 from extender.placement.reasons import retry_text
 from extender.registry.refusals import MOST_CHARACTERS
 from extender.resolver.failures import DENIED, Failures, failure_of, lifetime_seconds, summary
-from extender.resolver.references import References, Target
+from extender.resolver.image_cache import References, Target
 from testbed.clock import Clock
 
 A, B = CredentialId("a"), CredentialId("b")

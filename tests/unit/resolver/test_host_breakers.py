@@ -23,7 +23,7 @@ from extender.errors import (
 )
 from extender.images.content import Cause
 from extender.resolver.host_breakers import BreakerOpen, HostBreakers
-from extender.resolver.references import References, Target
+from extender.resolver.image_cache import References, Target
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT
 

@@ -7,8 +7,16 @@ from hypothesis import strategies as st
 from extender.credentials.keyring import CredentialId
 from extender.images.content import Content
 from extender.images.digest import digest_of, pack_digest
-from extender.resolver.image_cache import CachedImage, ImageCache, ImageQuery, Lifetimes, NameKey, WriteLog
-from extender.resolver.references import References, Target
+from extender.resolver.image_cache import (
+    CachedImage,
+    ImageCache,
+    ImageQuery,
+    Lifetimes,
+    NameKey,
+    References,
+    Target,
+    WriteLog,
+)
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import index_of
 

@@ -12,8 +12,7 @@ from extender.images.content import Answer, Cause, Failure
 from extender.images.reference import ImageReference
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
-from extender.slots import OPERATOR
-from extender.turns import NoTurn
+from extender.turns import OPERATOR, NoTurn
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import OTHER, TENANT, FakeRegistry, Keys, index_of
 

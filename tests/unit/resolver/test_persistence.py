@@ -3,8 +3,8 @@
 from structlog.testing import capture_logs
 
 from extender.credentials.keyring import ANONYMOUS
+from extender.resolver.image_cache import References, Target
 from extender.resolver.persistence import ROWS, Persistence
-from extender.resolver.references import References, Target
 from testbed.clock import Clock
 from tests.unit.resolver.fake_store import FakeStore
 

@@ -4,7 +4,7 @@ import pytest
 
 from extender.images.content import Cause, Failure
 from extender.images.digest import digest_of
-from extender.resolver.references import References, Target
+from extender.resolver.image_cache import References, Target
 from tests.unit.retained import retained_bytes
 
 DIGEST = digest_of(b"content")

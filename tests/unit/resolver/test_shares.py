@@ -6,8 +6,7 @@ from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.errors import ManifestNotFound
 from extender.images.content import Cause, Failure
 from extender.resolver.failures import Failures
-from extender.resolver.image_cache import ImageQuery
-from extender.resolver.references import References, Target
+from extender.resolver.image_cache import ImageQuery, References, Target
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import FakeRegistry, Keys, index_of

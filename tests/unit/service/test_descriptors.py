@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from extender.server.limits import ADMISSION, SCHEDULER, Limits
+from extender.server.connection import ADMISSION, SCHEDULER, Limits
 from extender.service.descriptors import raise_descriptor_limit
 
 MOST = 4_096
