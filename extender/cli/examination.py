@@ -27,6 +27,7 @@ from extender.cli.subjects import list_nodes, open_client
 from extender.cluster.autoscalers import AutoscalerSigns
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.gated_pods import is_held, list_gated_pods
+from extender.cluster.openshift_objects import list_mirror_objects
 from extender.cluster.webhook_probe import ProbeOutcome, ProbeResult, probe_webhook
 from extender.cluster.workload_lists import list_documents
 from extender.config.tree import Config
@@ -38,6 +39,7 @@ from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import ReportedPod
 from extender.placement.gate import UnknownImages
 from extender.placement.patch import look
+from extender.registry.openshift_conf import conf_of_objects
 from extender.reports.installation import (
     SKEW_SECONDS,
     CheckFinding,
@@ -128,7 +130,10 @@ class Examination:
         elif unseen := _asked_by_unseen_schedulers(workloads):
             seen = "the cluster's own kube-scheduler has its configuration in a file of the control plane"
             yield CheckFinding(CheckName.SCHEDULER, unseen, CheckState.UNCHECKED, seen, "give it as --scheduler-config")
-        for check in (self._judge_webhooks, self._judge_gates, self._judge_nodes, self._judge_registries):
+        checks = (
+            self._judge_webhooks, self._judge_gates, self._judge_nodes, self._judge_mirrors, self._judge_registries,
+        )  # fmt: skip
+        for check in checks:
             async for finding in check(client, workloads):
                 yield finding
 
@@ -255,6 +260,28 @@ class Examination:
         created = str(look(result.pod, ["metadata", "creationTimestamp"]) or "")
         if created:
             yield _judge_clock(created)
+
+    async def _judge_mirrors(
+        self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
+    ) -> AsyncIterator[CheckFinding]:
+        """Whether OpenShift's objects can be used, where a part goes by them."""
+        if not any(each.config and each.config.registry.openshift for each in workloads):
+            return
+        subject = "OpenShift's mirror objects"
+        try:
+            conf = conf_of_objects(await list_mirror_objects(client))
+        except ClusterRefused as exc:
+            yield CheckFinding(
+                CheckName.MIRRORS, subject, CheckState.UNCHECKED, str(exc), "use an account that may list them"
+            )
+        except ConfigError as exc:
+            yield CheckFinding(
+                CheckName.MIRRORS, subject, CheckState.WRONG, f"{exc}: nodes and the service keep what they had",
+                "mend the objects (docs/how-to/mirrors.md)",
+            )  # fmt: skip
+        else:
+            seen = f"{len(conf.registries.registries)} registries have mirrors or rules"
+            yield CheckFinding(CheckName.MIRRORS, subject, CheckState.FINE, seen)
 
     async def _judge_gates(
         self, client: ClusterClient, workloads: Sequence[InstalledWorkload]

@@ -14,6 +14,7 @@ import yaml
 
 from extender.certificates.authority import InvalidCertificate, expires_at, is_issued_by, names_of, split_bundle
 from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.cluster.openshift_objects import RESOURCES
 from extender.cluster.workload_lists import list_documents
 from extender.config.reading import parse_config
 from extender.config.tree import Config
@@ -299,6 +300,10 @@ def rights_needed(config: Config) -> Iterator[ObjectAttributes]:
         yield from (ObjectAttributes(verb, "pods") for verb in ("list", "watch"))
     if config.admission.unknown is UnknownImages.GATE:
         yield from (ObjectAttributes(verb, "pods") for verb in ("get", "list", "watch", "patch"))
+    if config.registry.openshift:
+        for kind in RESOURCES:
+            group = kind.path.split("/")[2]
+            yield from (ObjectAttributes(verb, kind.name, group) for verb in ("list", "watch"))
     tls = config.admission.tls
     if config.admission.listen and tls and tls.self_managed:
         group = "admissionregistration.k8s.io"

@@ -30,7 +30,15 @@ AGE = gauge(
     "Time since the API server last proved (by list, event or bookmark) that our view of the resource is current; "
     "0: it is not watched.",
     "resource",
-    ("nodes", "namespaces", "gated-pods"),
+    (
+        "nodes",
+        "namespaces",
+        "gated-pods",
+        "imagedigestmirrorsets",
+        "imagetagmirrorsets",
+        "imagecontentsourcepolicies",
+        "images",
+    ),
 )
 log = structlog.get_logger()
 

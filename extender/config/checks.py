@@ -127,6 +127,11 @@ def _provider_problems(config: Config) -> Iterator[str]:
 
 def _mirror_problems(config: Config) -> Iterator[str]:
     registry = config.registry
+    if registry.openshift and config.cluster.mode == "none":
+        yield "registry.openshift: its objects are in the cluster, and cluster.mode is none; give registries_conf"
+    for name in ("registries_conf", "registries_yaml"):
+        if registry.openshift and getattr(registry, name):
+            yield f"registry.{name}: OpenShift's nodes are configured by its objects; give one of the two"
     if registry.registries_yaml and registry.registries_conf:
         yield "registry.registries_yaml: nodes of k3s have no registries.conf; give one of the two"
     if registry.registries_yaml and registry.hosts_directory:

@@ -438,6 +438,13 @@ class RegistryConfig(Section, frozen=True):
             "used then; empty: none."
         ),
     ] = ""
+    openshift: Annotated[
+        bool,
+        Meta(
+            description="Ask where OpenShift's objects say that nodes pull: ImageDigestMirrorSets, "
+            "ImageTagMirrorSets, ImageContentSourcePolicies and the image configuration, which are watched."
+        ),
+    ] = False
     short_name_mode: Annotated[
         Literal["enforcing", "disabled"],
         Meta(

@@ -21,6 +21,7 @@ from extender.fetcher.bounds import OVER_MEMORY, kill_session
 from extender.fetcher.channel import Channel
 from extender.fetcher.messages import (
     Describe,
+    NodeMirrors,
     Ping,
     Pong,
     ProtocolError,
@@ -150,6 +151,11 @@ class FetcherChild:
         self._channel.send(numbered)
         self._pending[number] = _OpenQuestion(numbered, answer)  # until it is answered, waited for or not
         return await answer
+
+    def tell(self, mirrors: NodeMirrors) -> None:
+        """Tells the process where nodes pull from, in a message that `messages.frame` takes."""
+        if self._channel and not self.has_ended:
+            self._channel.send(mirrors)
 
     async def wait_end(self) -> None:
         """Returns when the process has ended, with all that it has started; `cause` then says why."""

@@ -23,18 +23,22 @@ from extender.fetcher.messages import (
     Described,
     DigestStated,
     FailedAnswer,
+    NodeMirrors,
     ProtocolError,
     Provide,
     Provided,
     StateDigest,
     ToQuestion,
     error_of,
+    frame,
 )
 from extender.fetcher.settings import FetcherSettings
 from extender.fetcher.suspects import Suspects
 from extender.images.manifest import Image
 from extender.images.reference import ImageReference
+from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.metrics import counter
+from extender.watched_files import report_mirrors_refused
 
 log = structlog.get_logger()
 
@@ -82,6 +86,7 @@ class FetcherClient:
         self._checked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._examining: asyncio.Task[None] | None = None
         self._second: FetcherChild | None = None
+        self._mirrors: NodeMirrors | None = None
         self._is_closed = False
 
     async def state_digest(
@@ -122,6 +127,24 @@ class FetcherClient:
         """Returns the provider as one that the fetcher asks."""
         return _RemoteProvider(self, spec, provider)
 
+    def tell_mirrors(self, objects: MirrorObjects) -> None:
+        """Has the fetchers ask where the objects say, from the next question on; too many objects change nothing."""
+        mirrors = NodeMirrors(objects)
+        try:
+            frame(mirrors)
+        except ProtocolError as exc:
+            report_mirrors_refused(f"OpenShift's objects: {exc}")
+            return
+        self._mirrors = mirrors
+        if self._main.done() and not self._main.exception():
+            self._tell(self._main.result())
+        if self._second:
+            self._tell(self._second)
+
+    def _tell(self, child: FetcherChild) -> None:
+        if self._mirrors:
+            child.tell(self._mirrors)
+
     async def check(self) -> None:
         """Returns when the fetcher has opened its files, or has not for ten seconds.
 
@@ -158,6 +181,7 @@ class FetcherClient:
         child = FetcherChild(msgspec.structs.replace(self._settings, resident_bytes=RESIDENT_BYTES), MAIN)
         try:
             await child.start()
+            self._tell(child)
             self._note_checked(None)
             self._main.set_result(child)
             await child.wait_end()
@@ -264,6 +288,7 @@ class FetcherClient:
         settings = msgspec.structs.replace(self._settings, resident_bytes=SECOND_RESIDENT_BYTES)
         self._second = FetcherChild(settings, SECOND)
         await self._second.start()
+        self._tell(self._second)
         return self._second
 
     async def _examine_one(self, second: FetcherChild, wanted: _PendingQuestion) -> None:

@@ -22,6 +22,7 @@ from extender.fetcher.messages import (
     Describe,
     Described,
     DigestStated,
+    NodeMirrors,
     Ping,
     Pong,
     ProtocolError,
@@ -36,6 +37,7 @@ from extender.fetcher.messages import (
 )
 from extender.fetcher.settings import FetcherSettings
 from extender.fetcher.sources import LocalSources, open_local_sources
+from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.logs import configure_logs
 from extender.metrics import sums
 from extender.registry_figures import gauge_values
@@ -90,6 +92,7 @@ class _Server:
         """`stack` closes what is opened for the settings."""
         self._stack = stack
         self._sources: LocalSources | None = None
+        self._mirrors: MirrorObjects | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._told: dict[tuple[str, ...], float] = {}
 
@@ -100,6 +103,9 @@ class _Server:
                 self.channel.send(self._pong(number))
             case FetcherSettings() as settings:
                 self._begin(self._open(settings))
+            case NodeMirrors(objects=objects):
+                self._mirrors = objects
+                self._tell_mirrors()
             case question:
                 self._begin(self._answer(question))
 
@@ -114,11 +120,16 @@ class _Server:
             stay_within(settings.resident_bytes)
         try:
             self._sources = await self._stack.enter_async_context(open_local_sources(settings))
+            self._tell_mirrors()
         except ConfigError as exc:
             self.channel.send(Refused(str(exc)))
             self.channel.close()
         else:
             self.channel.send(Ready())
+
+    def _tell_mirrors(self) -> None:
+        if self._sources and self._mirrors:
+            self._sources.tell_mirrors(self._mirrors)
 
     async def _answer(self, question: StateDigest | Describe | Provide) -> None:
         try:

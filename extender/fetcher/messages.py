@@ -34,6 +34,7 @@ from extender.images.digest import is_digest
 from extender.images.manifest import Image, PlatformEntry
 from extender.images.platform import InvalidPlatform, platform_of
 from extender.images.reference import ImageReference
+from extender.kubernetes.openshift_v1 import MirrorObjects
 
 MOST_BYTES = 2 << 20
 """Of a message: twice what a credential provider's answer may have."""
@@ -83,8 +84,14 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
     id: int = 0
 
 
+class NodeMirrors(msgspec.Struct, frozen=True, tag="mirrors"):
+    """This is what OpenShift's objects say now about where nodes pull from."""
+
+    objects: MirrorObjects
+
+
 Question = StateDigest | Describe | Provide | Ping
-ToFetcher = FetcherSettings | Question
+ToFetcher = FetcherSettings | NodeMirrors | Question
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):

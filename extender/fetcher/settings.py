@@ -21,6 +21,7 @@ class FetcherSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings")
     registries_yaml: str = ""
     default_endpoint: bool = True
     registries_conf: str = ""
+    openshift: bool = False
     short_name_mode: Literal["enforcing", "disabled"] = "enforcing"
     docker_config: str = ""
     plugin_config: str = ""

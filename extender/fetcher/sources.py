@@ -20,12 +20,13 @@ from extender.credentials.providers import LoginProvider, ProvidedCredentials
 from extender.fetcher.settings import FetcherSettings
 from extender.images.manifest import Image
 from extender.images.reference import ImageReference
+from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.endpoint import EndpointSource
 from extender.registry.image import RegistryImages
 from extender.registry.mirror_failover import MirrorCredentials, nobody
-from extender.registry.mirrors import HostsDirectory, RegistriesFiles, RegistriesYaml
+from extender.registry.mirrors import HostsDirectory, OpenShiftMirrors, RegistriesFiles, RegistriesYaml
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import RegistryTrust, open_session
 from extender.watched_files import FileWatcher
@@ -37,8 +38,9 @@ FILE_CHECK_SECONDS = 5.0
 class LocalSources:
     """Asks registries and providers in this process. `registry` is the client, for what the service does not ask."""
 
-    def __init__(self, registry: RegistryClient, access: CloudAccess) -> None:
+    def __init__(self, registry: RegistryClient, access: CloudAccess, mirrors: EndpointSource | None) -> None:
         self.registry = registry
+        self._mirrors = mirrors
         self._images = RegistryImages(registry)
         self._access = access
 
@@ -62,6 +64,11 @@ class LocalSources:
         """Returns the provider itself, which is asked here."""
         return provider
 
+    def tell_mirrors(self, objects: MirrorObjects) -> None:
+        """Goes by what OpenShift's objects say from the next question on, if the settings say so."""
+        if isinstance(self._mirrors, OpenShiftMirrors):
+            self._mirrors.update(objects)
+
     async def check(self) -> None:
         """Returns: settings that cannot be used have not been opened."""
 
@@ -79,7 +86,7 @@ async def open_local_sources(settings: FetcherSettings) -> AsyncIterator[LocalSo
     if settings.ca_files:
         watcher.add(trust.files)
     mirrors = _open_mirrors(settings)
-    if mirrors:
+    if mirrors and not isinstance(mirrors, OpenShiftMirrors):
         watcher.add(mirrors.files)
     async with contextlib.AsyncExitStack() as stack:
         session = await stack.enter_async_context(open_session(trust=trust, guard=guard))
@@ -111,13 +118,17 @@ async def open_local_sources(settings: FetcherSettings) -> AsyncIterator[LocalSo
         )
         watching = asyncio.create_task(watcher.run(FILE_CHECK_SECONDS))
         try:
-            yield LocalSources(registry, CloudAccess(clouds, os.environ, time.time))
+            yield LocalSources(registry, CloudAccess(clouds, os.environ, time.time), mirrors)
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
 
-def _open_mirrors(settings: FetcherSettings) -> HostsDirectory | RegistriesYaml | RegistriesFiles | None:
+def _open_mirrors(
+    settings: FetcherSettings,
+) -> HostsDirectory | RegistriesYaml | RegistriesFiles | OpenShiftMirrors | None:
+    if settings.openshift:
+        return OpenShiftMirrors()
     if settings.registries_conf:
         return RegistriesFiles(
             settings.registries_conf,

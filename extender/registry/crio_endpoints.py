@@ -7,7 +7,7 @@ Departures: no request for `/v2/` comes first. A host that is insecure is shown 
 """
 
 import ssl
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from extender.errors import AddressRefused
 from extender.images.reference import ImageReference
@@ -32,8 +32,13 @@ class CrioEndpoints:
         *,
         short_names: ShortNameMode,
         trusts: Mapping[str, Trust],
+        refusal_of: Callable[[ImageReference], str] = lambda _: "",
     ) -> None:
-        """`trusts` has the TLS contexts of hosts with certificates of their own, by `host[:port]`."""
+        """`trusts` has the TLS contexts of hosts with certificates of their own, by `host[:port]`.
+
+        `refusal_of` says why nodes refuse an image wherever they would find it; empty: they do not.
+        """
+        self._refusal_of = refusal_of
         self.conf = conf
         self._short_names = short_names
         self._trusts = trusts
@@ -50,13 +55,18 @@ class CrioEndpoints:
         endpoints: list[Endpoint] = []
         for name in names:
             try:
-                candidates = self.conf.candidates_for(name)
+                candidates = self._candidates_for(name)
             except AddressRefused:
                 if name is names[-1] and not endpoints:
                     raise
                 continue
             endpoints += [self._endpoint(candidate, name, plain_http) for candidate in candidates]
         return tuple(endpoints)
+
+    def _candidates_for(self, name: ImageReference) -> list[Candidate]:
+        if refusal := self._refusal_of(name):
+            raise AddressRefused(f"nodes refuse {name.repository}: {refusal}")
+        return self.conf.candidates_for(name)
 
     def _endpoint(self, candidate: Candidate, source: ImageReference, plain_http: Collection[str]) -> Endpoint:
         domain = candidate.reference.domain

@@ -8,22 +8,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import structlog
-
 from extender.credentials.keyring import Credential, CredentialId
-from extender.errors import ConfigError
+from extender.errors import ConfigError, RegistryNotAsked
 from extender.images.reference import ImageReference
+from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.registry.crio_endpoints import CrioEndpoints
 from extender.registry.endpoint import Endpoint
 from extender.registry.hosts_toml import SETTING, HostsReader, MirrorHost, Position, Stamp, stamp_of
+from extender.registry.openshift_conf import conf_of_objects
 from extender.registry.registries_conf import MOST_BYTES, ShortNameMode, read_registries_conf
 from extender.registry.registries_yaml import read_registries_yaml
-from extender.watched_files import RELOADS, FileSetting, Reading, WatchedFiles
-
-log = structlog.get_logger()
+from extender.watched_files import Reading, WatchedFiles, report_mirrors_loaded, report_mirrors_refused
 
 _YAML = "registry.registries_yaml"
-_MOST_LOGGED = 100
 _UPSTREAM_ONLY = (MirrorHost(),)
 
 
@@ -51,8 +48,8 @@ class HostsDirectory:
         self.files = WatchedFiles(
             self._read,
             lambda folders: self._stamps(folders.named),
-            loaded=lambda folders: _report_loaded(folders.hosts),
-            refused=report_refused,
+            loaded=lambda folders: report_mirrors_loaded(folders.hosts),
+            refused=report_mirrors_refused,
         )
 
     def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
@@ -99,8 +96,8 @@ class RegistriesYaml:
         self.files = WatchedFiles(
             self._read,
             lambda read: self._stamps(read.named),
-            loaded=lambda read: _report_loaded(read.hosts),
-            refused=report_refused,
+            loaded=lambda read: report_mirrors_loaded(read.hosts),
+            refused=report_mirrors_refused,
         )
 
     def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
@@ -163,8 +160,8 @@ class RegistriesFiles:
         self.files = WatchedFiles(
             self._read,
             lambda conf: self._stamps(conf.named),
-            loaded=lambda conf: _report_loaded(table.prefix for table in conf.endpoints.conf.registries),
-            refused=report_refused,
+            loaded=lambda conf: report_mirrors_loaded(table.prefix for table in conf.endpoints.conf.registries),
+            refused=report_mirrors_refused,
         )
 
     def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
@@ -197,6 +194,33 @@ class RegistriesFiles:
         return frozenset(map(stamp_of, (self._main, *self._drop_ins.glob("*.conf"), *certificates, *named)))
 
 
+class OpenShiftMirrors:
+    """Where OpenShift's nodes ask, by the objects that `update` was given last and that can be used."""
+
+    def __init__(self) -> None:
+        self._endpoints: CrioEndpoints | None = None
+
+    def update(self, objects: MirrorObjects) -> None:
+        """Goes by these objects, unless the machine-config operator refuses them, which is logged and counted."""
+        try:
+            conf = conf_of_objects(objects)
+        except ConfigError as exc:
+            report_mirrors_refused(str(exc))
+            return
+        self._endpoints = CrioEndpoints(conf.registries, short_names="disabled", trusts={}, refusal_of=conf.refusal_of)
+        report_mirrors_loaded(table.prefix for table in conf.registries.registries)
+
+    def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
+        """As `CrioEndpoints`.
+
+        Raises:
+            RegistryNotAsked: the objects are not known yet.
+        """
+        if self._endpoints is None:
+            raise RegistryNotAsked(f"{reference.domain} was not asked: it is not known yet where the nodes pull from")
+        return self._endpoints.endpoints_for(reference, plain_http)
+
+
 def _chosen(
     known: Mapping[str, tuple[MirrorHost, ...]], reference: ImageReference, plain_http: Collection[str]
 ) -> tuple[Endpoint, ...]:
@@ -208,17 +232,6 @@ def read_bounded(path: Path) -> bytes:
     """Returns the file's content, or one byte more than files of this kind may have. Raises OSError."""
     with path.open("rb") as file:
         return file.read(MOST_BYTES + 1)
-
-
-def report_refused(why: str) -> None:
-    """Logs and counts that what says where nodes ask has changed and cannot be used."""
-    RELOADS[FileSetting.MIRRORS]["refused"].inc()
-    log.warning("mirrors.refused", why=why)
-
-
-def _report_loaded(registries: Iterable[str]) -> None:
-    RELOADS[FileSetting.MIRRORS]["loaded"].inc()
-    log.info("mirrors.reloaded", registries=sorted(registries)[:_MOST_LOGGED])
 
 
 def _names_of(domain: str) -> Iterator[str]:

@@ -42,6 +42,7 @@ class CheckName(enum.StrEnum):
     NODES = "nodes"
     AUTOSCALER = "autoscaler"
     REGISTRIES = "registries"
+    MIRRORS = "mirrors"
     CLOCK = "clock"
 
 

@@ -14,12 +14,14 @@ from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.listwatch import Handler, ListWatch, Resource
 from extender.cluster.namespaces import NAMESPACES, NamespaceView
 from extender.cluster.node_view import NODES, WatchedNodes
+from extender.cluster.openshift_objects import RESOURCES, Lenient, MirrorViews
 from extender.cluster.pods import PendingPods
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.tree import ClusterConfig, Config
 from extender.credentials.keyring import SecretReader
 from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.core_v1 import Pod
+from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.preferred_nodes import NodeConditions
 from extender.scheduler.request_nodes import NodeView
@@ -82,6 +84,12 @@ class ClusterView(Protocol):
     def lift_gates_by(self, gates: GateSwitch | None) -> None:
         """Has `can_gate` and the checks speak for the gate controller too; None for none."""
 
+    def tell_mirrors_to(self, tell: Callable[[MirrorObjects], None]) -> None:
+        """Has `tell` called with what OpenShift's objects say of mirrors, now and whenever it changes.
+
+        It is not called where the settings do not have them watched.
+        """
+
     def ready_checks(self) -> Mapping[str, Check]:
         """The checks of `/readyz` by name."""
 
@@ -123,6 +131,9 @@ class NoCluster:
     def lift_gates_by(self, gates: GateSwitch | None) -> None:
         """Does nothing."""
 
+    def tell_mirrors_to(self, tell: Callable[[MirrorObjects], None]) -> None:
+        """Does nothing."""
+
     def ready_checks(self) -> Mapping[str, Check]:
         """None."""
         return {}
@@ -162,7 +173,10 @@ def _readiness(watch: ListWatch, view: _View) -> CheckResult:
 class WatchedCluster:
     """A view of a cluster, kept current while the context of `watching` lasts."""
 
-    def __init__(self, client: ClusterClient, *, level_label: str, preferred_nodes: NodeConditions) -> None:
+    def __init__(
+        self, client: ClusterClient, *, level_label: str, preferred_nodes: NodeConditions, openshift: bool = False
+    ) -> None:
+        self._mirrors = MirrorViews() if openshift else None
         self.secrets = ClusterSecrets(client)
         self.nodes = WatchedNodes(
             client, level_label=level_label, preferred_nodes=preferred_nodes, clock=time.monotonic
@@ -185,10 +199,13 @@ class WatchedCluster:
     async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
         """Watches nodes and namespaces until the context is left, and pending pods after `look_at_pending_pods`."""
         views: list[tuple[Resource, _View]] = [(NODES, self.nodes), (NAMESPACES, self._namespaces)]
+        if self._mirrors:
+            views += [(resource, self._mirrors.kinds[resource.name]) for resource in RESOURCES]
         self._ready_checks = ready_checks = dict[str, Check]()
         async with contextlib.AsyncExitStack() as stack:
             for resource, view in views:
-                watch = ListWatch(self.client, resource, view, clock=time.monotonic, random=random.random)
+                reader = Lenient(self.client) if resource in RESOURCES else self.client
+                watch = ListWatch(reader, resource, view, clock=time.monotonic, random=random.random)
                 if view is self.nodes:
                     self.nodes.follow(watch)
                 ready_checks[resource.name] = functools.partial(_readiness, watch, view)
@@ -215,6 +232,11 @@ class WatchedCluster:
         """Has `can_gate` and the checks speak for the gate controller too; None for none."""
         self._gates = gates
 
+    def tell_mirrors_to(self, tell: Callable[[MirrorObjects], None]) -> None:
+        """Has `tell` called with what OpenShift's objects say of mirrors, now and whenever it changes."""
+        if self._mirrors:
+            self._mirrors.tell_to(tell)
+
     def ready_checks(self) -> Mapping[str, Check]:
         """One check per view, and those of the gates."""
         return {**self._ready_checks, **(self._gates.ready_checks() if self._gates else {})}
@@ -231,13 +253,15 @@ async def open_cluster_view(config: Config) -> AsyncIterator[ClusterView]:
     if cluster.mode == "none":
         yield NoCluster()
         return
-    async with open_watched_cluster(cluster, config.placement.level_label, preferred_nodes_of(config)) as cluster_view:
+    async with open_watched_cluster(
+        cluster, config.placement.level_label, preferred_nodes_of(config), openshift=config.registry.openshift
+    ) as cluster_view:
         yield cluster_view
 
 
 @contextlib.asynccontextmanager
 async def open_watched_cluster(
-    config: ClusterConfig, level_label: str, preferred_nodes: NodeConditions
+    config: ClusterConfig, level_label: str, preferred_nodes: NodeConditions, *, openshift: bool = False
 ) -> AsyncIterator[WatchedCluster]:
     """The view of the cluster this process runs in or of the kubeconfig's; closes the connection at the end.
 
@@ -252,7 +276,7 @@ async def open_watched_cluster(
         ) from exc
     try:
         async with in_background(client.watch(FILE_CHECK_SECONDS), "cluster-files"):
-            yield WatchedCluster(client, level_label=level_label, preferred_nodes=preferred_nodes)
+            yield WatchedCluster(client, level_label=level_label, preferred_nodes=preferred_nodes, openshift=openshift)
     finally:
         await client.close()
 

@@ -7,13 +7,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
+from extender.cluster.client import open_cluster
+from extender.cluster.openshift_objects import list_mirror_objects
 from extender.config.tree import Config
 from extender.credentials.keyring import Keyring
 from extender.credentials.operator_keyring import open_operator_keyring
 from extender.credentials.provider_specs import ProviderSpec
 from extender.credentials.providers import LoginProvider
 from extender.credentials.pull_secrets import PullSecrets
+from extender.errors import ClusterError, ConfigError
 from extender.fetcher.settings import FetcherSettings
+from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.resolver.image_source import ImageSource
 from extender.resolver.persistence import Persistence
 from extender.resolver.pod_resolver import PodResolver
@@ -34,6 +38,9 @@ class Sources(ImageSource, Protocol):
 
     def provider_from_here(self, spec: ProviderSpec, provider: LoginProvider) -> LoginProvider:
         """Returns the provider as it is asked from here."""
+
+    def tell_mirrors(self, objects: MirrorObjects) -> None:
+        """Has it ask where OpenShift's objects say, from the next question on."""
 
     async def check(self) -> None:
         """Returns once all files are known to be usable. Raises ConfigError if one is not."""
@@ -70,6 +77,7 @@ def fetcher_settings(config: Config) -> FetcherSettings:
         registries_yaml=registry.registries_yaml,
         default_endpoint=registry.default_endpoint,
         registries_conf=registry.registries_conf,
+        openshift=registry.openshift,
         short_name_mode=registry.short_name_mode,
         docker_config=registry.docker_config,
         plugin_config=registry.credential_providers.config,
@@ -123,7 +131,21 @@ async def open_pod_resolver(
         open_sources(fetcher_settings(config)) as sources,
         open_pod_resolver_of(sources, config, cluster_view) as resolver,
     ):
+        if config.registry.openshift:
+            sources.tell_mirrors(await _read_mirror_objects(config))
         yield resolver
+
+
+async def _read_mirror_objects(config: Config) -> MirrorObjects:
+    cluster = config.cluster
+    try:
+        client = await open_cluster("auto", cluster.kubeconfig, cluster.context)
+        try:
+            return await list_mirror_objects(client)
+        finally:
+            await client.close()
+    except ClusterError as exc:
+        raise ConfigError(f"registry.openshift: its objects cannot be read: {exc}") from exc
 
 
 @contextlib.asynccontextmanager

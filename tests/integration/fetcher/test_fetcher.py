@@ -24,7 +24,9 @@ from extender.fetcher import fetcher_client
 from extender.fetcher.fetcher_client import ENDS, FetcherClient, open_fetcher
 from extender.fetcher.settings import FetcherSettings
 from extender.images.reference import ImageReference, parse_reference
+from extender.kubernetes.openshift_v1 import MirrorObjects, SourceMirrors
 from extender.registry_figures import REQUESTS
+from extender.watched_files import RELOADS, FileSetting
 from tests.integration.credentials.programs import Program
 
 IMAGE = build_index(["linux/amd64", "linux/arm64"])
@@ -113,6 +115,24 @@ async def test_images_are_described_as_in_process(registry: EmbeddedRegistry) ->
             while REQUESTS["2xx"].value - before < 2:
                 await asyncio.sleep(0.05)
     assert REQUESTS["2xx"].value - before == 2
+
+
+async def test_mirrors_that_were_told_hold_for_the_next_fetcher_too(registry: EmbeddedRegistry) -> None:
+    """Before they are told nobody is asked; afterwards each fetcher asks where they say, from its first question on."""
+    image = parse_reference("disconnected.example/team/app:1")
+    objects = MirrorObjects(tag_mirrors=(SourceMirrors("disconnected.example", (registry.host,)),))
+    async with open_fetcher(settings_for(registry.host, openshift=True)) as client:
+        with pytest.raises(RegistryNotAsked, match="not known yet where the nodes pull from"):
+            await state(client, image)
+        client.tell_mirrors(objects)
+        assert await state(client, image) == IMAGE.digest
+        os.kill(await pid_of(client), signal.SIGKILL)
+        assert await state(client, image) == IMAGE.digest
+        too_many = tuple(SourceMirrors(f"r{number}.io", ("x" * 500,)) for number in range(10_000))
+        refused = RELOADS[FileSetting.MIRRORS]["refused"].value
+        client.tell_mirrors(MirrorObjects(tag_mirrors=too_many))
+        assert await state(client, image) == IMAGE.digest
+        assert RELOADS[FileSetting.MIRRORS]["refused"].value > refused
 
 
 async def test_file_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:

@@ -125,3 +125,70 @@ K3S = [
     Example("7, with a scheme", ('mirrors: {docker.io: {endpoint: ["https://localhost:443"]}}',), "nginx:1",
             ("localhost/library/nginx?ns=docker.io", HUB)),
 ]  # fmt: skip
+
+
+class OpenShiftExample(NamedTuple):
+    """What the objects say by kind, as JSON, and of the image configuration."""
+
+    name: str
+    objects: str
+    image: str
+    asked: tuple[str, ...]
+
+
+def digest_sets(source: str, *lists: str, policy: str = "") -> str:
+    """Mirrors of a source for images by digest: each list has hosts of one letter."""
+    sets = ",".join(_mirror_set(source, mirrors, policy) for mirrors in lists)
+    return f'{{"digestMirrors": [{sets}]}}'
+
+
+def _mirror_set(source: str, mirrors: str, policy: str = "") -> str:
+    hosts = ",".join(f'"{letter}.io"' for letter in mirrors)
+    return f'{{"source": "{source}", "mirrors": [{hosts}], "mirrorSourcePolicy": "{policy}"}}'
+
+
+NEVER = "NeverContactSource"
+S_BY_DIGEST = f"s.io/x@{D}"
+QUAY = _mirror_set("quay.io", "m")
+OPENSHIFT = [
+    # The eight of the API's comments, of runtime-utils' tests, and of runs of it.
+    OpenShiftExample("abc; cde", digest_sets("s.io", "abc", "cde"), S_BY_DIGEST,
+                     ("a.io/x", "b.io/x", "c.io/x", "d.io/x", "e.io/x", "s.io/x")),
+    OpenShiftExample("ab; ba", digest_sets("s.io", "ab", "ba"), S_BY_DIGEST, ("a.io/x", "b.io/x", "s.io/x")),
+    OpenShiftExample("z; y", digest_sets("s.io", "z", "y"), S_BY_DIGEST, ("y.io/x", "z.io/x", "s.io/x")),
+    OpenShiftExample("zx; y", digest_sets("s.io", "zx", "y"), S_BY_DIGEST, ("y.io/x", "z.io/x", "x.io/x", "s.io/x")),
+    OpenShiftExample("z s y; s y x", digest_sets("s.io", "zsy", "syx"), S_BY_DIGEST,
+                     ("z.io/x", "s.io/x", "y.io/x", "x.io/x", "s.io/x")),
+    OpenShiftExample("repositories", """{"digestMirrors": [
+        {"source": "registry1.io/redhat", "mirrors": ["registry2.io/redhat"]},
+        {"source": "registry1.io/redhat", "mirrors": ["local-mirror.io/redhat"]}]}""", f"registry1.io/redhat/x@{D}",
+                     ("local-mirror.io/redhat/x", "registry2.io/redhat/x", "registry1.io/redhat/x")),
+    OpenShiftExample("both kinds never, digest", f"""{{"digestMirrors": [{_mirror_set("s.io", "d", NEVER)}],
+        "tagMirrors": [{_mirror_set("s.io", "t", NEVER)}]}}""", S_BY_DIGEST, ("d.io/x",)),
+    OpenShiftExample("both kinds never, tag", f"""{{"digestMirrors": [{_mirror_set("s.io", "d", NEVER)}],
+        "tagMirrors": [{_mirror_set("s.io", "t", NEVER)}]}}""", "s.io/x:1", ("t.io/x",)),
+    OpenShiftExample("nested scope hides mirrors", f"""{{"digestMirrors": [{QUAY}],
+        "tagMirrors": [{_mirror_set("quay.io/org", "t")}]}}""", f"quay.io/org/x@{D}", ("quay.io/org/x",)),
+    # Others, which differ from one of them in one thing.
+    OpenShiftExample("zx; yx", digest_sets("s.io", "zx", "yx"), S_BY_DIGEST,
+                     ("y.io/x", "z.io/x", "x.io/x", "s.io/x")),
+    OpenShiftExample("yx; z", digest_sets("s.io", "yx", "z"), S_BY_DIGEST, ("y.io/x", "z.io/x", "x.io/x", "s.io/x")),
+    OpenShiftExample("abc; ca", digest_sets("s.io", "abc", "ca"), S_BY_DIGEST,
+                     ("a.io/x", "b.io/x", "c.io/x", "s.io/x")),
+    OpenShiftExample("only the source", digest_sets("s.io", "s"),
+                     S_BY_DIGEST, ("s.io/x",)),
+    OpenShiftExample("digest mirrors, tag", digest_sets("s.io", "ab"), "s.io/x:1", ("s.io/x",)),
+    OpenShiftExample("digest mirrors never, tag", digest_sets("s.io", "ab", policy=NEVER), "s.io/x:1", ()),
+    OpenShiftExample("older policies", f"""{{"digestMirrors": [{_mirror_set("s.io", "ab")}],
+        "digestPolicies": [{_mirror_set("s.io", "bc")}]}}""", S_BY_DIGEST, ("a.io/x", "b.io/x", "c.io/x", "s.io/x")),
+    OpenShiftExample("nested without mirrors", f"""{{"digestMirrors": [{_mirror_set("s.io", "a")}],
+        "sources": {{"insecureRegistries": ["s.io/org"]}}}}""", f"s.io/org/x@{D}", ("a.io/org/x", "s.io/org/x")),
+    OpenShiftExample("blocked", '{"sources": {"blockedRegistries": ["s.io"]}}', "s.io/x:1", ()),
+    OpenShiftExample("blocked, with a mirror", f"""{{"digestMirrors": [{_mirror_set("s.io", "a")}],
+        "sources": {{"blockedRegistries": ["s.io"]}}}}""", S_BY_DIGEST, ()),
+    OpenShiftExample("blocked mirror", f"""{{"digestMirrors": [{_mirror_set("s.io", "ab")}],
+        "sources": {{"blockedRegistries": ["a.io"]}}}}""", S_BY_DIGEST, ("b.io/x", "s.io/x")),
+    OpenShiftExample("allowed", '{"sources": {"allowedRegistries": ["*.b.io", "s.io/org"]}}', "a.b.io:5000/x:1",
+                     ("a.b.io:5000/x",)),
+    OpenShiftExample("not allowed", '{"sources": {"allowedRegistries": ["*.b.io", "s.io/org"]}}', "s.io/x:1", ()),
+]  # fmt: skip

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 import trustme
 from aiohttp import web
@@ -14,12 +15,13 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import RegistryError
 from extender.images.reference import ImageReference, parse_reference
+from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.registry.auth import Authenticator
 from extender.registry.endpoint import EndpointSource
-from extender.registry.mirrors import RegistriesFiles, RegistriesYaml
+from extender.registry.mirrors import OpenShiftMirrors, RegistriesFiles, RegistriesYaml
 from extender.registry.registry_client import RegistryClient
 from testbed.clock import Clock
-from tests.integration.registry.node_examples import CRIO, K3S, Example
+from tests.integration.registry.node_examples import CRIO, K3S, OPENSHIFT, Example, OpenShiftExample
 
 PLAIN = {("localhost", 5000)}  # the only host that is asked over plain HTTP
 
@@ -70,7 +72,10 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 async def ask(stack: AsyncExitStack, internet: Internet, mirrors: EndpointSource, image: ImageReference) -> None:
     """Looks for the image everywhere."""
-    names = {endpoint.root.host or "" for endpoint in mirrors.endpoints_for(image)}
+    try:
+        names = {endpoint.root.host or "" for endpoint in mirrors.endpoints_for(image)}
+    except RegistryError:
+        names = set()
     await internet.start(stack, names or {"nobody.io"})
     trusting = ssl.create_default_context()
     internet.authority.configure_trust(trusting)
@@ -87,7 +92,7 @@ async def ask(stack: AsyncExitStack, internet: Internet, mirrors: EndpointSource
     await client.fetch_manifest(image, ANONYMOUS)
 
 
-def reference_of(example: Example) -> ImageReference:
+def reference_of(example: Example | OpenShiftExample) -> ImageReference:
     """The example's image as lookups name it: a digest overrides the tag."""
     reference = parse_reference(example.image)
     return reference.with_digest(reference.digest) if reference.digest else reference
@@ -123,6 +128,17 @@ async def test_crio_example(stack: AsyncExitStack, tmp_path: Path, example: Exam
 async def test_k3s_example(stack: AsyncExitStack, tmp_path: Path, example: Example) -> None:
     """All are asked in the order in which k3s' containerd asks them, until one has the image."""
     mirrors = write_k3s(tmp_path, example)
+    internet = Internet()
+    with pytest.raises(RegistryError):
+        await ask(stack, internet, mirrors, reference_of(example))
+    assert tuple(internet.asked) == example.asked
+
+
+@pytest.mark.parametrize("example", OPENSHIFT, ids=lambda example: example.name)
+async def test_openshift_example(stack: AsyncExitStack, example: OpenShiftExample) -> None:
+    """All are asked in the order in which CRI-O asks them by what the machine-config operator writes."""
+    mirrors = OpenShiftMirrors()
+    mirrors.update(msgspec.json.decode(example.objects, type=MirrorObjects))
     internet = Internet()
     with pytest.raises(RegistryError):
         await ask(stack, internet, mirrors, reference_of(example))

@@ -54,6 +54,14 @@ rules:
 - apiGroups: [""]
   resources: [namespaces]  # their annotations
   verbs: [list, watch]
+{{- if dig "registry" "openshift" false (include "multiarch.settings" . | fromYaml) }}
+- apiGroups: [config.openshift.io]
+  resources: [imagedigestmirrorsets, imagetagmirrorsets, images]  # where nodes pull from
+  verbs: [list, watch]
+- apiGroups: [operator.openshift.io]
+  resources: [imagecontentsourcepolicies]  # the same, older
+  verbs: [list, watch]
+{{- end }}
 {{- if dig "registry" "pull_secrets" true (include "multiarch.settings" . | fromYaml) }}
 - apiGroups: [""]
   resources: [secrets]  # the pull secrets that pods name, by name; leave this out with registry.pull_secrets: false

@@ -1,0 +1,210 @@
+"""OpenShift's objects as the `registries.conf` and the `policy.json` that the machine-config operator writes of them.
+
+Follows pkg/registries of github.com/openshift/runtime-utils and the operator's pkg/controller/container-runtime-config.
+Takes objects and gives tables. Sends no request.
+
+Departures: the release's own images are not excepted from what is blocked or not allowed.
+"""
+
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from extender.errors import ConfigError
+from extender.images.reference import ImageReference
+from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects, SourceMirrors
+from extender.registry.registries_conf import Mirror, RegistriesConf, RegistryTable, conf_of, normalized
+
+SEARCHED = ("registry.access.redhat.com", "docker.io")
+"""The registries for names without one, where the image configuration has no others."""
+
+_WHERE = "OpenShift's objects"
+_Pull = Literal["digest-only", "tag-only"]
+
+
+class OpenShiftConf(NamedTuple):
+    """Where nodes ask, and of which repositories they take no images."""
+
+    registries: RegistriesConf
+    blocked: tuple[str, ...]
+    allowed: tuple[str, ...]
+
+    def refusal_of(self, reference: ImageReference) -> str:
+        """Why nodes refuse the image, wherever they would find it; empty if they do not."""
+        scopes = set(_scopes_of(reference))
+        if scopes.intersection(self.blocked):
+            return "the cluster's image configuration blocks it"
+        if self.allowed and not scopes.intersection(self.allowed):
+            return "the cluster's image configuration does not allow it"
+        return ""
+
+
+def conf_of_objects(objects: MirrorObjects) -> OpenShiftConf:
+    """Returns what nodes are configured with.
+
+    Raises:
+        ConfigError: the operator refuses the objects, so that nodes keep what they have. The message names the scope.
+    """
+    blocked, allowed = objects.sources.blocked_registries or (), objects.sources.allowed_registries or ()
+    insecure = objects.sources.insecure_registries or ()
+    mirrored = (*objects.digest_mirrors, *objects.digest_policies, *objects.tag_mirrors)
+    named = [scope for each in mirrored for scope in (each.source, *(each.mirrors or ()))]
+    for scope in (*blocked, *allowed, *insecure, *named):
+        _check_scope(scope)
+    if blocked and allowed:
+        raise ConfigError(f"{_WHERE}: blockedRegistries and allowedRegistries exclude each other")
+    _check_policies((*objects.digest_mirrors, *objects.tag_mirrors))
+    tables = _Tables()
+    kinds: tuple[tuple[_Pull, Sequence[SourceMirrors]], ...] = (
+        ("digest-only", (*objects.digest_mirrors, *objects.digest_policies)),
+        ("tag-only", objects.tag_mirrors),
+    )
+    sources = [source for pull, sets in kinds for source in tables.add_mirrors(pull, sets)]
+    for scope in blocked:
+        tables.table_of(scope)
+    for scope in insecure:
+        tables.mark_insecure(scope)
+    for scope in blocked:
+        tables.mark_blocked(scope)
+    for source in sources:
+        tables.give_mirrors_to_nested(source)
+    searched = objects.sources.container_runtime_search_registries or SEARCHED
+    registries = conf_of(normalized(_WHERE, tables.by_scope.values()), searched)
+    return OpenShiftConf(registries, tuple(blocked), tuple(allowed))
+
+
+class _Tables:
+    """The tables by scope, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self.by_scope: dict[str, RegistryTable] = {}
+
+    def table_of(self, scope: str) -> RegistryTable:
+        """The scope's table, made if there is none."""
+        is_wildcard = scope.startswith("*.")
+        made = RegistryTable(prefix=scope) if is_wildcard else RegistryTable(location=scope)
+        return self.by_scope.setdefault(scope, made)
+
+    def add_mirrors(self, pull: _Pull, sets: Iterable[SourceMirrors]) -> list[str]:
+        """Adds the mirrors of all sets of a kind; returns their sources, in order."""
+        by_source: dict[str, list[SourceMirrors]] = defaultdict(list)
+        for each in sets:
+            if any(mirror != each.source for mirror in each.mirrors or ()):
+                by_source[each.source].append(each)
+        for source in sorted(by_source):
+            lists = [each.mirrors or () for each in by_source[source]]
+            mirrors = tuple(Mirror(mirror, pull_from_mirror=pull) for mirror in _merged(source, lists))
+            table = self.table_of(source)
+            is_never = any(each.mirror_source_policy == NEVER_CONTACT_SOURCE for each in by_source[source])
+            self._replace(source, blocked=table.blocked or is_never, mirror=(*table.mirror, *mirrors))
+        return sorted(by_source)
+
+    def mark_insecure(self, scope: str) -> None:
+        """Marks the scope's table, and tables and mirrors inside the scope."""
+        self.table_of(scope)
+        for each, table in list(self.by_scope.items()):
+            mirrors = tuple(
+                msgspec.structs.replace(mirror, insecure=True) if _is_nested(mirror.location, scope) else mirror
+                for mirror in table.mirror
+            )
+            self._replace(each, insecure=table.insecure or _is_nested(each, scope), mirror=mirrors)
+
+    def mark_blocked(self, scope: str) -> None:
+        """Marks the scope's table and those inside the scope."""
+        for each in list(self.by_scope):
+            if _is_nested(each, scope):
+                self._replace(each, blocked=True)
+
+    def give_mirrors_to_nested(self, source: str) -> None:
+        """Gives tables inside the source that have no mirrors those of the source. Raises ConfigError."""
+        mirrors = self.by_scope[source].mirror
+        for each, table in list(self.by_scope.items()):
+            if each == source or table.mirror or not _is_nested(each, source):
+                continue
+            if source.startswith("*."):
+                raise ConfigError(f"{_WHERE}: {each} has no mirrors, and is inside {source}, which has some")
+            rest = each.removeprefix(source)
+            adjusted = tuple(msgspec.structs.replace(mirror, location=mirror.location + rest) for mirror in mirrors)
+            self._replace(each, mirror=adjusted)
+
+    def _replace(self, scope: str, **changes: object) -> None:
+        self.by_scope[scope] = msgspec.structs.replace(self.by_scope[scope], **changes)
+
+
+def _check_scope(scope: str) -> None:
+    is_wildcard = scope.startswith("*.") and not any(mark in scope[2:] for mark in "/@:*")
+    if not scope or ("*" in scope and not is_wildcard):
+        raise ConfigError(f"{_WHERE}: {scope!r} is no registry or repository, and no wildcard like *.example.com")
+
+
+def _check_policies(sets: Iterable[SourceMirrors]) -> None:
+    policies: dict[str, bool] = {}
+    for each in sets:
+        is_never = each.mirror_source_policy == NEVER_CONTACT_SOURCE
+        if policies.setdefault(each.source, is_never) != is_never:
+            raise ConfigError(f"{_WHERE}: {each.source} has two values of mirrorSourcePolicy")
+        if is_never and each.source in (each.mirrors or ()):
+            raise ConfigError(f"{_WHERE}: {each.source} is a mirror of itself and has {NEVER_CONTACT_SOURCE}")
+
+
+def _merged(source: str, lists: Iterable[Sequence[str]]) -> list[str]:
+    """The mirrors of a source in an order that fits all lists, if there is one; without the source at the end."""
+    followers: dict[str, set[str]] = defaultdict(set)
+    for mirrors in lists:
+        chain = (*mirrors,) if source in mirrors else (*mirrors, source)
+        followers[chain[-1]] = followers[chain[-1]]
+        for first, second in itertools.pairwise(chain):
+            followers[first].add(second)
+    ordered = _sorted_by(followers)
+    return ordered[:-1] if ordered[-1] == source else ordered
+
+
+def _sorted_by(followers: Mapping[str, set[str]]) -> list[str]:
+    """Sorts topologically: ties by name, first in first out; a loop is broken at the first name that is left."""
+    waiting_for: dict[str, set[str]] = {name: set() for name in followers}
+    for name, nexts in followers.items():
+        for each in nexts:
+            waiting_for.setdefault(each, set()).add(name)
+    names = sorted(waiting_for)
+    free = deque(name for name in names if not waiting_for[name])
+    rest = iter(names)
+    ordered: dict[str, None] = {}
+    while len(ordered) < len(names):
+        name = free.popleft() if free else next(rest)
+        if name in ordered:
+            continue
+        ordered[name] = None
+        batch = []
+        for each in followers.get(name, ()):
+            waiting_for[each].discard(name)
+            if not waiting_for[each] and each not in ordered:
+                batch.append(each)
+        free.extend(sorted(batch))
+    return list(ordered)
+
+
+def _is_nested(scope: str, outer: str) -> bool:
+    if scope == outer or scope.startswith(f"{outer}/"):
+        return True
+    if not outer.startswith("*."):
+        return False
+    if ":" in scope:
+        host = scope.partition(":")[0]
+        return host.endswith(outer[1:]) and "/" not in host
+    return scope.partition("/")[0].endswith(outer[1:])
+
+
+def _scopes_of(reference: ImageReference) -> Iterable[str]:
+    """The scopes of a policy that an image is in: its repository, what that is in, and wildcards for its host."""
+    name = reference.repository
+    yield name
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        yield name
+    host = name.partition(":")[0]
+    while "." in host:
+        host = host.partition(".")[2]
+        yield f"*.{host}"

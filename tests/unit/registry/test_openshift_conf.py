@@ -1,0 +1,105 @@
+"""OpenShift's objects: what is refused of them, flags of nested scopes, and names without a registry."""
+
+import itertools
+
+import msgspec
+import pytest
+
+from extender.errors import AddressRefused, ConfigError, RegistryNotAsked
+from extender.images.reference import ImageReference, parse_reference
+from extender.kubernetes.openshift_v1 import MirrorObjects, SourceMirrors
+from extender.registry.mirrors import OpenShiftMirrors
+from extender.registry.openshift_conf import conf_of_objects
+from extender.watched_files import RELOADS, FileSetting
+
+NEVER = "NeverContactSource"
+REFUSED = RELOADS[FileSetting.MIRRORS]["refused"]
+
+
+def objects_of(text: str) -> MirrorObjects:
+    """Objects from JSON."""
+    return msgspec.json.decode(text, type=MirrorObjects)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (('{"digestMirrors": [{"source": "s.io", "mirrors": ["a.io"], "mirrorSourcePolicy": "NeverContactSource"}],'
+         '"tagMirrors": [{"source": "s.io", "mirrors": ["a.io"]}]}'), "s.io has two values of mirrorSourcePolicy"),
+        (('{"digestMirrors": [{"source": "s.io", "mirrors": ["a.io", "s.io"],'
+         '"mirrorSourcePolicy": "NeverContactSource"}]}'), "s.io is a mirror of itself"),
+        ('{"digestMirrors": [{"source": "*.s.io", "mirrors": ["a.io"]}], "sources": {"blockedRegistries": ["x.s.io"]}}',
+         "x.s.io has no mirrors, and is inside *.s.io"),
+        ('{"digestMirrors": [{"source": "", "mirrors": ["a.io"]}]}', "'' is no registry"),
+        ('{"tagMirrors": [{"source": "s.io", "mirrors": ["a.*.io"]}]}', "'a.*.io' is no registry"),
+        ('{"sources": {"blockedRegistries": ["*.s.io/x"]}}', "'*.s.io/x' is no registry"),
+        ('{"sources": {"blockedRegistries": ["a.io"], "allowedRegistries": ["b.io"]}}', "exclude each other"),
+        ('{"sources": {"containerRuntimeSearchRegistries": ["a.io"], "insecureRegistries": ["https://b.io"]}}',
+         "leave out the scheme"),
+    ],
+)  # fmt: skip
+def test_objects_that_the_operator_refuses_change_nothing(text: str, problem: str) -> None:
+    """Nodes keep what they have, and so do we; it is counted."""
+    with pytest.raises(ConfigError) as raised:
+        conf_of_objects(objects_of(text))
+    assert problem in str(raised.value)
+    mirrors, before = OpenShiftMirrors(), REFUSED.value
+    mirrors.update(objects_of('{"digestMirrors": [{"source": "s.io", "mirrors": ["old.io"]}]}'))
+    mirrors.update(objects_of(text))
+    digest = parse_reference(f"s.io/x@sha256:{'d' * 64}")
+    assert [each.name for each in mirrors.endpoints_for(digest)] == ["old.io", "s.io"]
+    assert REFUSED.value == before + 1
+
+
+def test_nobody_is_asked_before_the_objects_are_known() -> None:
+    """Where nodes do not pull from there may be another image."""
+    with pytest.raises(RegistryNotAsked, match="not known yet where the nodes pull from"):
+        OpenShiftMirrors().endpoints_for(parse_reference("s.io/x:1"))
+
+
+def test_flags_reach_nested_scopes_and_mirrors() -> None:
+    """An insecure wildcard holds for tables and mirrors inside it; a blocked one for tables."""
+    conf = conf_of_objects(
+        objects_of("""{"digestMirrors": [{"source": "s.io/x", "mirrors": ["m.corp.io/x", "n.io"]}],
+        "sources": {"insecureRegistries": ["*.corp.io", "s.io"], "blockedRegistries": ["b.corp.io"]}}""")
+    ).registries
+    tables = {table.prefix: table for table in conf.registries}
+    assert sorted(tables) == ["*.corp.io", "b.corp.io", "s.io", "s.io/x"]
+    assert [mirror.insecure for mirror in tables["s.io/x"].mirror] == [True, False]
+    assert all(table.insecure for table in tables.values())
+    assert [prefix for prefix, table in tables.items() if table.blocked] == ["b.corp.io"]
+
+
+def test_order_of_objects_does_not_matter() -> None:
+    """Neither names nor ages of the objects do, as the merge is by what they say."""
+    lists = [("a.io", "b.io"), ("c.io", "a.io"), ("d.io",), ("b.io", "e.io")]
+    confs = {
+        conf_of_objects(MirrorObjects(digest_mirrors=tuple(SourceMirrors("s.io", each) for each in order)))
+        .registries.registries[0].mirror
+        for order in itertools.permutations(lists)
+    }  # fmt: skip
+    [mirrors] = confs
+    assert [mirror.location for mirror in mirrors] == ["c.io", "d.io", "a.io", "b.io", "e.io"]
+
+
+def test_names_without_a_registry_are_searched_in_order() -> None:
+    """In Red Hat's registry and Docker Hub, unless the image configuration names others."""
+    short = ImageReference("", "app", "1", "")
+    mirrors = OpenShiftMirrors()
+    mirrors.update(MirrorObjects())
+    assert [each.name for each in mirrors.endpoints_for(short)] == ["registry.access.redhat.com", "docker.io"]
+    mirrors.update(objects_of('{"sources": {"containerRuntimeSearchRegistries": ["a.io"]}}'))
+    assert [each.name for each in mirrors.endpoints_for(short)] == ["a.io"]
+    mirrors.update(objects_of('{"sources": {"blockedRegistries": ["registry.access.redhat.com"]}}'))
+    assert [each.name for each in mirrors.endpoints_for(short)] == ["docker.io"]
+    mirrors.update(objects_of('{"sources": {"allowedRegistries": ["b.io"]}}'))
+    with pytest.raises(AddressRefused, match="does not allow it"):
+        mirrors.endpoints_for(short)
+
+
+def test_thousands_of_objects_and_long_loops_end() -> None:
+    """A loop of all mirrors is broken; what takes time is bounded by what the API server stores."""
+    ring = [f"m{number}.io" for number in range(2_000)]
+    sets = tuple(SourceMirrors("s.io", pair) for pair in itertools.pairwise([*ring, ring[0]]))
+    conf = conf_of_objects(MirrorObjects(digest_mirrors=sets)).registries
+    assert len(conf.registries[0].mirror) == 2_000
