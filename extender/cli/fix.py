@@ -152,7 +152,7 @@ def _fix_all(texts: Sequence[tuple[str, str]], settings: Config, mode: AffinityM
         except ManifestError as exc:
             raise ConfigError(f"{name}: {exc}") from exc
     references = list(dict.fromkeys(image.reference for stream in streams for image in stream.images))
-    answers = [answer_of(answer) for answer in look_up_images(references, settings)] if references else []
+    answers = [answer_of(each.answer) for each in look_up_images(references, settings)] if references else []
     known: Mapping[str, Content | Failure] = dict(zip(references, answers, strict=True))
 
     def facts_of(images: Sequence[PodImage]) -> list[ImageFact]:

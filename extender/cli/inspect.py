@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from extender.cli.image_lookup import answer_of, look_up_images
+from extender.cli.image_lookup import EndpointAnswer, LookedUp, answer_of, look_up_images
 from extender.cli.options import Assignments, ConfigFile
 from extender.cli.platform_option import required_platforms
 from extender.config.reading import read_config
@@ -38,6 +38,7 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     platforms: list[dict[str, str | int]]
     skipped: list[dict[str, str]]
     unknown: dict[str, str] | None
+    endpoints: list[EndpointAnswer]
 
 
 def inspect(
@@ -46,6 +47,9 @@ def inspect(
     require: Annotated[
         list[str] | None, typer.Option(metavar="PLATFORM", help="Exit 1 if an image does not run on it. Repeatable.")
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show whom nodes ask for each image, and what they answered.")
+    ] = False,
     file: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
@@ -58,9 +62,10 @@ def inspect(
     settings = read_config(file, [*(assignments or ()), "cache.url='memory:'"])
     configure_logs("error", "console")
     required = required_platforms(require or ())
-    found = look_up_images(images, settings)
-    results = [_inspected(reference, answer) for reference, answer in zip(images, found, strict=True)]
-    _print(results, output)
+    looked_up = look_up_images(images, settings)
+    found = [each.answer for each in looked_up]
+    results = [_inspected(reference, each) for reference, each in zip(images, looked_up, strict=True)]
+    _print(results, output, verbose=verbose)
     compatibility = Compatibility(
         run_386_on_amd64=settings.placement.run_386_on_amd64, run_arm_on_arm64=settings.placement.run_arm_on_arm64
     )
@@ -75,7 +80,8 @@ def inspect(
         raise typer.Exit(1)
 
 
-def _inspected(reference: str, answer: Image | Failure) -> Inspected:
+def _inspected(reference: str, looked_up: LookedUp) -> Inspected:
+    answer, endpoints = looked_up.answer, list(looked_up.endpoints)
     try:
         canonical = str(parse_reference(reference))
     except InvalidReference:
@@ -84,7 +90,7 @@ def _inspected(reference: str, answer: Image | Failure) -> Inspected:
     if isinstance(answer, Failure):
         return Inspected(
             reference=reference, canonical=canonical, digest=None, media_type=None, kind=None,
-            platforms=[], skipped=[], unknown=unknown,
+            platforms=[], skipped=[], unknown=unknown, endpoints=endpoints,
         )  # fmt: skip
     return Inspected(
         reference=reference,
@@ -98,6 +104,7 @@ def _inspected(reference: str, answer: Image | Failure) -> Inspected:
         ],
         skipped=[{"digest": item.digest, "why": item.why} for item in answer.skipped],
         unknown=unknown,
+        endpoints=endpoints,
     )
 
 
@@ -119,17 +126,17 @@ def _lacking(
     ]
 
 
-def _print(results: Sequence[Inspected], output: str) -> None:
+def _print(results: Sequence[Inspected], output: str, *, verbose: bool) -> None:
     plain: list[dict[str, Any]] = [msgspec.to_builtins(result) for result in results]
     if output == "json":
         print(json.dumps(plain, indent=2))
     elif output == "yaml":
         print(yaml.safe_dump(plain, sort_keys=False), end="")
     else:
-        _print_table(results)
+        _print_table(results, verbose=verbose)
 
 
-def _print_table(results: Sequence[Inspected]) -> None:
+def _print_table(results: Sequence[Inspected], *, verbose: bool) -> None:
     """Prints whole digests, which can be copied: a narrow terminal wraps lines, and nothing is cut."""
     console = Console(highlight=False)
     console.width = max(console.width, _COLUMNS)
@@ -148,6 +155,10 @@ def _print_table(results: Sequence[Inspected]) -> None:
         for item in result.skipped:
             table.add_row("[dim]skipped[/]", f"[dim]{item['digest']}[/]", f"[dim]{escape(item['why'])}[/]")
         console.print(table)
+        for endpoint in result.endpoints if verbose else ():
+            console.print(
+                f"  asked {escape(endpoint.url)}: {escape(endpoint.answered or 'not needed')}", soft_wrap=True
+            )
 
 
 def _of_what(result: Inspected) -> str:

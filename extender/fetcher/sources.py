@@ -25,7 +25,7 @@ from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.endpoint import EndpointSource
 from extender.registry.image import RegistryImages
-from extender.registry.mirror_failover import MirrorCredentials, nobody
+from extender.registry.mirror_failover import Heard, MirrorCredentials, nobody, unheard
 from extender.registry.mirrors import HostsDirectory, OpenShiftMirrors, RegistriesFiles, RegistriesYaml
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import RegistryTrust, open_session
@@ -74,8 +74,10 @@ class LocalSources:
 
 
 @contextlib.asynccontextmanager
-async def open_local_sources(settings: FetcherSettings) -> AsyncIterator[LocalSources]:
+async def open_local_sources(settings: FetcherSettings, heard: Heard = unheard) -> AsyncIterator[LocalSources]:
     """Opens the files that the settings name, and watches them until the context is left; sends no request yet.
+
+    `heard` is told what each endpoint answered.
 
     Raises:
         ConfigError: a file or a value cannot be used.
@@ -115,6 +117,7 @@ async def open_local_sources(settings: FetcherSettings) -> AsyncIterator[LocalSo
             mirrors=mirrors,
             mirror_credentials=mirror_credentials,
             guard=guard,
+            heard=heard,
         )
         watching = asyncio.create_task(watcher.run(FILE_CHECK_SECONDS))
         try:

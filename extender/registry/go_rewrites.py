@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-_MOST_REPEATS = 3  # without a bound, in one expression: 255 characters then take a second at most
+_MOST_REPEATS = 2  # without a bound, in one expression: 255 characters then take a second at most
 _GROUP = re.compile(r"\$(?:\$|([A-Za-z0-9_]+)|\{([A-Za-z0-9_]+)\})")
 _ONLY_PYTHON = re.compile(r"\(\?(?![:P<ims-])|\(\?P[=>]|\(\?<[=!]|\(\?[aLux]|[*+?}]\+|\\[1-9ZGg]")
 _PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(|\)|[*+]|\{[0-9]*,?[0-9]*\}|.", re.DOTALL)

@@ -36,6 +36,13 @@ Failure = RegistryError | InvalidManifest
 MirrorCredentials = Callable[[ImageReference], Awaitable[tuple[Credential, ...]]]
 
 
+Heard = Callable[[Endpoint, str], None]
+
+
+def unheard(_endpoint: Endpoint, _answered: str) -> None:
+    """Does nothing, for those who do not want to hear what each endpoint answered."""
+
+
 async def nobody(_reference: ImageReference) -> tuple[Credential, ...]:
     """Returns the anonymous credential, for operators without credentials for mirrors."""
     return (ANONYMOUS,)
@@ -52,8 +59,9 @@ class MirrorFailover:
         guard: AddressGuard | None,
         breakers: EndpointBreakers,
         clock: Callable[[], float],
+        heard: Heard = unheard,
     ) -> None:
-        """`endpoints_for` returns an image's endpoints in order.
+        """`endpoints_for` returns an image's endpoints in order. `heard` is told what each answered, in words.
 
         `mirror_credentials`, `guard` and `clock` are those of `RegistryClient`.
         """
@@ -61,6 +69,7 @@ class MirrorFailover:
         self._mirror_credentials = mirror_credentials
         self._guard = guard
         self._breakers = breakers
+        self._heard = heard
         self._clock = clock
 
     async def first_answer(
@@ -91,6 +100,17 @@ class MirrorFailover:
 
     async def _visit(self, endpoint: Endpoint, reference: ImageReference, credential: Credential, ask: Ask[T]) -> T:
         """Returns the endpoint's result for the first credential that it does not deny."""
+        try:
+            answer = await self._ask_with_credentials(endpoint, reference, credential, ask)
+        except (RegistryError, InvalidManifest) as exc:
+            self._heard(endpoint, str(exc))
+            raise
+        self._heard(endpoint, "it has the image")
+        return answer
+
+    async def _ask_with_credentials(
+        self, endpoint: Endpoint, reference: ImageReference, credential: Credential, ask: Ask[T]
+    ) -> T:
         if endpoint.not_asked:
             raise AddressRefused(f"{endpoint.name} is not asked: {endpoint.not_asked}")
         if self._guard:

@@ -31,7 +31,7 @@ from extender.registry.endpoint import Capability, Endpoint, EndpointSource, ups
 from extender.registry.endpoint_breaker import EndpointBreakers
 from extender.registry.exchange import MAX_DOCUMENT_BYTES, Exchange
 from extender.registry.image import FetchedManifest
-from extender.registry.mirror_failover import MirrorCredentials, MirrorFailover, nobody
+from extender.registry.mirror_failover import Heard, MirrorCredentials, MirrorFailover, nobody, unheard
 from extender.registry.quota import Quotas
 from extender.registry.refusals import read_refusal
 from extender.registry.transport import Response, is_about_request, throttled
@@ -63,6 +63,7 @@ class RegistryClient:
         mirrors: EndpointSource | None = None,
         mirror_credentials: MirrorCredentials = nobody,
         guard: AddressGuard | None = None,
+        heard: Heard = unheard,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         random: Callable[[], float] = stdlib_random.random,
@@ -71,9 +72,9 @@ class RegistryClient:
 
         `plain_http` has the `host[:port]` that are contacted without TLS, unless `mirrors` says otherwise.
         `mirror_credentials` returns the operator's own credentials for a repository on a mirror, in the order to try
-        them. `guard` decides which registries and mirrors may be contacted (None: all). `wall_clock` gives seconds
-        since the epoch, for a Retry-After that is a date. `clock` gives monotonic seconds and `random` numbers from 0
-        up to 1.
+        them. `guard` decides which registries and mirrors may be contacted (None: all). `heard` is told what each
+        endpoint answered. `wall_clock` gives seconds since the epoch, for a Retry-After that is a date. `clock` gives
+        monotonic seconds and `random` numbers from 0 up to 1.
         """
         self._exchange = Exchange(session, authenticator, timeout_seconds=timeout_seconds)
         self._plain_http = plain_http
@@ -81,11 +82,12 @@ class RegistryClient:
         self._wall_clock = wall_clock
         self._quotas = Quotas(clock=clock, random=random)
         self._failover = MirrorFailover(
-            self._endpoints_for,
+            self.endpoints_for,
             mirror_credentials=mirror_credentials,
             guard=guard,
             breakers=EndpointBreakers(probe_seconds=timeout_seconds, clock=clock, random=random),
             clock=clock,
+            heard=heard,
         )
 
     async def head_manifest(self, reference: ImageReference, credential: Credential) -> str | None:
@@ -160,7 +162,8 @@ class RegistryClient:
 
         return await self._failover.first_answer("resolve", reference, credential, fetch)
 
-    def _endpoints_for(self, reference: ImageReference) -> Sequence[Endpoint]:
+    def endpoints_for(self, reference: ImageReference) -> Sequence[Endpoint]:
+        """Returns whom nodes ask for the image, in order. Raises RegistryError if they ask nobody."""
         if self._mirrors:
             return self._mirrors.endpoints_for(reference, self._plain_http)
         return (upstream_of(reference, self._plain_http),)
@@ -201,22 +204,23 @@ class RegistryClient:
         """Raises the error for the response's status, unless it is a 200 that is not a web page."""
         if response.status == 200 and media_type_of(response.headers.get("Content-Type", "")) != "text/html":
             return
-        raise self._refusal(response, endpoint.name, reference)
+        raise self._refusal(response, endpoint, reference)
 
-    def _refusal(self, response: Response, host: str, reference: ImageReference) -> RegistryError:
+    def _refusal(self, response: Response, endpoint: Endpoint, reference: ImageReference) -> RegistryError:
+        host, repository = endpoint.name, endpoint.repository
         match response.status:
             case 200:
                 return RegistryFailed(f"{host} answered with a web page instead of a registry's document")
             case 401 | 403:
-                return RegistryDenied(f"{host} denies access to {reference.path} ({response.status})")
+                return RegistryDenied(f"{host} denies access to {repository} ({response.status})")
             case 404:
                 mark = "@" if reference.digest else ":"
-                return ManifestNotFound(f"{host} has no {reference.path}{mark}{_manifest_name(reference)}")
+                return ManifestNotFound(f"{host} has no {repository}{mark}{_manifest_name(reference)}")
             case 429:
                 return throttled(response, self._wall_clock)
             case status if is_about_request(status):
                 said = read_refusal(response.body)
-                return RegistryRefusedImage(f"{host} refuses {reference.path} ({status})", status, said)
+                return RegistryRefusedImage(f"{host} refuses {repository} ({status})", status, said)
             case status:
                 return RegistryFailed(f"{host} answered {status}")
 

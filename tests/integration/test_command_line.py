@@ -102,12 +102,42 @@ async def test_inspect_prints_documented_json(registry: EmbeddedRegistry) -> Non
     code, out, _ = await run("inspect", *images, "-o", "json", *plain(registry))
     web, legacy, missing = json.loads(out)
     assert code == 1
-    assert list(web) == ["reference", "canonical", "digest", "media_type", "kind", "platforms", "skipped", "unknown"]
+    assert list(web) == [
+        "reference",
+        "canonical",
+        "digest",
+        "media_type",
+        "kind",
+        "platforms",
+        "skipped",
+        "unknown",
+        "endpoints",
+    ]
     assert [item["platform"] for item in web["platforms"]] == ["linux/amd64", "linux/arm64"]
     assert (web["reference"], web["kind"], web["unknown"]) == (images[0], "index", None)
     assert all(item["digest"].startswith("sha256:") and item["size_bytes"] > 0 for item in web["platforms"])
     assert (legacy["kind"], [item["platform"] for item in legacy["platforms"]]) == ("manifest", ["linux/amd64"])
     assert (missing["digest"], missing["platforms"], missing["unknown"]["cause"]) == (None, [], "missing")
+
+
+async def test_inspect_shows_whom_nodes_ask(registry: EmbeddedRegistry, tmp_path: Path) -> None:
+    """Each endpoint in order, with what it answered; those behind the one that has the image are not needed."""
+    tables = f'[[registry]]\nprefix = "up.example"\nlocation = "{registry.host}"\n'
+    mirrors = [f"{registry.host}/nothing", "blocked.example", f"{registry.host}"]
+    tables += "".join(f'[[registry.mirror]]\nlocation = "{mirror}"\n' for mirror in mirrors)
+    (tmp_path / "registries.conf").write_text(tables + '[[registry]]\nlocation = "blocked.example"\nblocked = true\n')
+    given = ("up.example/shop/web:1.0", "--set", f"registry.registries_conf={tmp_path}/registries.conf")
+    code, out, _ = await run("inspect", *given, "-o", "json", *plain(registry))
+    answered = [(each["url"], each["answered"]) for each in json.loads(out)[0]["endpoints"]]
+    base, rest = f"http://{registry.host}/v2", "shop/web/manifests/1.0"
+    assert (code, answered) == (0, [
+        (f"{base}/nothing/{rest}", f"{registry.host} has no nothing/shop/web:1.0"),
+        (f"https://blocked.example/v2/{rest}", "blocked.example is not asked: registries.conf blocks it"),
+        (f"{base}/{rest}", "it has the image"),
+        (f"{base}/{rest}", "it has the image"),
+    ])  # fmt: skip
+    code, out, _ = await run("inspect", *given, "-v", *plain(registry))
+    assert f"asked {base}/{rest}: it has the image" in out
 
 
 async def test_inspect_shows_what_was_skipped_and_why(registry: EmbeddedRegistry) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from extender.cluster.openshift_objects import RESOURCES
 from extender.config.reading import load_config
 from extender.reports.installation import CheckName
 from testbed.chart import (
@@ -1352,10 +1353,26 @@ def test_a_hook_leaves_nothing_but_a_pod_that_found_something_wrong(helm: Path) 
             assert int(annotations["helm.sh/hook-weight"]) < 0
 
 
+@pytest.mark.parametrize("mode", ["webhook", "policy", "second", "default"])
+def test_mirror_objects_are_read_where_the_settings_say_so(helm: Path, mode: str) -> None:
+    """Each kind is listed and watched, and nothing else is done to it."""
+    groups = {"config.openshift.io", "operator.openshift.io"}
+    watched = {
+        (rule["apiGroups"][0], plural)
+        for each in rendered("config.registry.openshift: true", mode)
+        if each["kind"] == "ClusterRole"
+        for rule in each["rules"]
+        if rule["apiGroups"][0] in groups and set(rule["verbs"]) == {"list", "watch"}
+        for plural in rule["resources"]
+    }
+    assert watched == {(each.path.split("/")[2], each.name) for each in RESOURCES}
+    assert not any(group in str(rendered("", mode)) for group in groups)
+
+
 def test_a_hook_makes_the_checks_that_its_account_can_make(helm: Path) -> None:
     """A dry run where there is a namespace for it; the scheduler's file where the chart has it."""
     everything = set(checks_of(hooks(), "Pod"))
-    assert everything == {*CheckName} - {"workloads", "certificate", "registries", "clock"}
+    assert everything == {*CheckName} - {"workloads", "certificate", "mirrors", "registries", "clock"}
     assert everything - set(checks_of(hooks("canary.enabled: false"), "Pod")) == {"probe"}
     assert everything - set(checks_of(hooks(mode="all"), "Pod")) == {"scheduler"}
     after = set(checks_of(hooks("image.registry: r.example.org"), "Job"))

@@ -115,7 +115,7 @@ def test_first_rewrite_that_changes_the_path_counts() -> None:
         ("(a|a)*$", "a group that repeats"),
         ("((a*)b){3,}", "a group that repeats"),
         ("(a?){255}", "a group that repeats"),
-        (".*.*.*.*x", "more than 3"),
+        (".*.*.*x", "more than 2"),
         ("(?=a)", "Go has no"),
         ("(?<!a)b", "Go has no"),
         ("(a)\\1", "Go has no"),
@@ -131,7 +131,7 @@ def test_expression_that_cannot_be_used(pattern: str, problem: str) -> None:
     assert problem in str(raised.value)
 
 
-@pytest.mark.parametrize("pattern", [".*.*.*x", "a*a*a*b", "[a-z]*[a-z]*[a-z]*$x", "(.*)/(.*)/(.*)x"])
+@pytest.mark.parametrize("pattern", [".*.*x", "a*a*b", "[a-z]*[a-z]*$x", "(.*)/(.*)x"])
 def test_slowest_expressions_end(pattern: str) -> None:
     """On the longest path that there is."""
     began = time.perf_counter()
