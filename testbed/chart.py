@@ -32,6 +32,7 @@ NAME = "multiarch-extender"
 """The release and its namespace, where nothing else is asked for."""
 
 _SECONDS = 60.0
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ONE_TEMPLATE = (
     "jobs-webhook",
     "network-policy",
@@ -96,7 +97,7 @@ def render(
 
 def objects_of(text: str) -> list[KubernetesObject]:
     """Returns the objects of rendered text, without empty documents."""
-    return [each for each in yaml.safe_load_all(text) if each]
+    return [each for each in yaml.load_all(text, _LOADER) if each]
 
 
 def manifest(name: str) -> str:
