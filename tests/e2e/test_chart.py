@@ -377,12 +377,3 @@ def _is_tolerant(spec: KubernetesObject) -> bool:
 def _architectures(spec: KubernetesObject) -> list[str]:
     """The architectures that nodeSelector or required node affinity allows."""
     return kept_to(spec, "kubernetes.io/arch")
-
-
-async def test_an_object_that_the_api_server_does_not_take_is_refused(api: ApiClient) -> None:
-    """So that the dry runs above say something."""
-    await api.apply(namespace(OURS))
-    (found,) = (each for each in objects_of(render()) if each["kind"] == "Deployment")
-    found["spec"]["template"]["spec"]["containers"][0]["volumeMounts"][0]["name"] = "none"
-    with pytest.raises(ApiError, match="422"):
-        await api.apply(found, dry_run=True)

@@ -83,21 +83,6 @@ def test_the_template_for_gitlab_is_valid_by_gitlabs_schema() -> None:
     assert complaints("gitlab-ci", GITLAB) == []
 
 
-@pytest.mark.parametrize(
-    ("schema", "path", "old", "new"),
-    [
-        ("github-workflows", GITHUB, "runs-on:", "run-on:"),
-        ("gitlab-ci", GITLAB, "  script:\n", "  scripts:\n"),
-    ],
-    ids=["github", "gitlab"],
-)
-def test_a_misspelt_key_is_refused_by_the_schema(schema: str, path: Path, old: str, new: str, tmp_path: Path) -> None:
-    """So that the tests above say something."""
-    broken = tmp_path / path.name
-    broken.write_text(path.read_text().replace(old, new))
-    assert complaints(schema, broken)
-
-
 def uses(path: Path) -> Iterator[str]:
     """Each line that names an action of somebody else."""
     for line in path.read_text().splitlines():
