@@ -131,28 +131,6 @@ def test_the_breaker_s_times_vary_by_chance(clock: Clock, chance: float) -> None
     assert breaker.wait_seconds() == pytest.approx(seconds)
 
 
-def test_success_that_began_before_the_opening_does_not_close(breaker: CircuitBreaker, clock: Clock) -> None:
-    """Neither while the breaker is open nor when it probes: it was admitted before the failure."""
-    soon, late = begin(breaker), begin(breaker)
-    fail_after(breaker, clock)
-    assert not breaker.record_success(soon)
-    assert breaker.state() is OPEN
-    clock.advance(10)
-    assert not breaker.record_success(late)
-    assert breaker.state() is PROBING
-
-
-@pytest.mark.parametrize("after", [0.0, 5.0, 10.0, 50.0], ids=lambda it: f"after {it:g} s")
-def test_failures_in_flight_count_as_one(breaker: CircuitBreaker, clock: Clock, after: float) -> None:
-    """However late they come in: they neither lengthen the time nor count in the row."""
-    in_flight = [begin(breaker) for _ in range(5)]
-    fail_after(breaker, clock)
-    clock.advance(after)
-    before = breaker.wait_seconds()
-    assert [breaker.record_failure(attempt) for attempt in in_flight] == [None] * 5
-    assert (breaker.failures, breaker.wait_seconds()) == (1, before)
-
-
 @pytest.mark.parametrize(
     ("named", "result", "wait_seconds"), [(3.0, None, 9.0), (60.0, 60.0, 60.0)], ids=["earlier", "later"]
 )
@@ -195,18 +173,6 @@ def test_success_of_an_attempt_made_while_open_closes(breaker: CircuitBreaker, c
     assert breaker.state() is CLOSED
 
 
-def test_the_end_of_an_earlier_attempt_does_not_admit_a_second_probe(breaker: CircuitBreaker, clock: Clock) -> None:
-    """Whatever its outcome is."""
-    in_flight = [begin(breaker) for _ in range(3)]
-    fail_after(breaker, clock)
-    clock.advance(10)
-    begin(breaker)
-    breaker.release(in_flight[0])
-    breaker.record_success(in_flight[1])
-    breaker.record_failure(in_flight[2])
-    assert breaker.admit() is None
-
-
 def test_a_probe_without_end_gives_way_after_its_time(clock: Clock) -> None:
     """Once for every `probe_seconds`; and when the earlier one does end, the later is still the probe."""
     breaker = CircuitBreaker(BACKOFF, clock=clock, random=lambda: 0.0, probe_seconds=5)
@@ -231,14 +197,6 @@ def test_a_breaker_without_a_probe_s_time_waits_for_its_end(breaker: CircuitBrea
     assert breaker.wait_seconds() == math.inf
     breaker.release(probe)
     assert breaker.admit()
-
-
-def test_outcomes_tell_whether_the_state_changed(breaker: CircuitBreaker, clock: Clock) -> None:
-    """So that each change is logged once."""
-    assert not breaker.record_success(begin(breaker))
-    assert breaker.record_failure(begin(breaker)) == 10
-    clock.advance(10)
-    assert breaker.record_success(begin(breaker))
 
 
 class Attempts(RuleBasedStateMachine):
