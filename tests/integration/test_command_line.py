@@ -301,7 +301,7 @@ async def test_file_of_registries_that_cannot_be_used_ends_serve() -> None:
         "cluster.mode=none",
     ]
     options += ["cache.url='memory:'", "log.level=error", "registry.ca_files=['/nonexistent.pem']"]
-    options += ["shutdown.linger_seconds=120", "shutdown.grace_seconds=300"]
+    options += ["shutdown.grace_seconds=300"]  # of which a quarter would be lingered
     async with asyncio.timeout(60):
         code, out, err = await run("serve", *(part for option in options for part in ("--set", option)))
     assert (code, out) == (2, "")

@@ -28,7 +28,8 @@ from tests.integration.cluster.api_server import ApiServer, namespace, node, pod
 from tests.integration.registry.faulty import GuardedRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller, changes_of
 
-ALWAYS = {NODES.path, NAMESPACES.path}
+VIEWS = {NODES.path, NAMESPACES.path}
+ALWAYS = VIEWS | {"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"}  # whether held pods may be let go
 MODES = pytest.mark.parametrize(
     ("listen", "setting", "wants_pods"),
     [
@@ -148,7 +149,7 @@ async def test_ready_and_live_checks_are_those_of_the_watches_that_run(
     api: ApiServer, tmp_path: Path, listen: str, setting: str, *, wants_pods: bool
 ) -> None:
     """Readiness waits for the views alone."""
-    views = {path.rpartition("/")[2] for path in ALWAYS}
+    views = {path.rpartition("/")[2] for path in VIEWS}
     api.is_open.clear()
     async with service_in(api, tmp_path, listen, setting) as caller:
         assert await checks(caller, "/readyz") == (503, {"shutdown": "[+]"} | dict.fromkeys(views, "[-]"))

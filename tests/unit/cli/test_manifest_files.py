@@ -85,5 +85,6 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 
 def test_a_workload_without_its_version_is_no_other_document(tmp_path: Path) -> None:
     """The API server would refuse it; a report that passed over it would say that nothing is wrong."""
-    (tmp_path / "a.yaml").write_text("kind: Pod\nmetadata: {name: a}\nspec: {containers: []}\n---\nkind: Cluster\n")
+    pod = "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: app:1}]}\n"
+    (tmp_path / "a.yaml").write_text(f"{pod}---\nkind: Cluster\n")
     assert [name for name, _ in sources(str(tmp_path / "a.yaml"))] == ["a"]
