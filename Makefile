@@ -93,7 +93,7 @@ e2e: setup ## The end-to-end tests on real control planes, but for those marked 
 	@$(BIN)/python -m pytest tests/e2e -n $(E2E_PROCESSES) --dist loadgroup -m "not slow"
 
 .PHONY: e2e-slow
-e2e-slow: setup ## The end-to-end tests marked slow: minutes of load, a siege, what replaces certificates meanwhile
+e2e-slow: setup ## The end-to-end tests marked slow: contrasts, minutes of load, a siege, the frozen plugin, certificates replaced
 	@$(BIN)/python -m testbed.binaries >/dev/null
 	@$(BIN)/python -m pytest tests/e2e -m slow
 

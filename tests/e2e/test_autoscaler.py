@@ -28,6 +28,7 @@ from tests.e2e.running import find_or_skip, skip
 from tests.e2e.world import World
 
 pytestmark = pytest.mark.e2e
+CONTRAST = pytest.mark.slow  # it shows what others do without the setting, which a change of ours cannot break
 
 POOLS = documented_pools()
 OPEN, ARM64, AMD64 = POOLS["general"], POOLS["arm64"], POOLS["amd64"]
@@ -112,7 +113,7 @@ async def test_the_right_nodes_are_bought_and_no_others(
 
 @pytest.mark.parametrize(
     ("affinity", "of_multi_arch", "is_safe"),
-    [("required", "amd64", True), ("both", "arm64", True), ("preferred", "arm64", False)],
+    [("required", "amd64", True), ("both", "arm64", True), pytest.param("preferred", "arm64", False, marks=CONTRAST)],
 )
 async def test_what_the_setting_makes_of_a_dearer_arm64(
     world: World, autoscaled: Autoscaled, affinity: str, of_multi_arch: str, is_safe: bool
@@ -134,7 +135,10 @@ async def test_what_the_setting_makes_of_a_dearer_arm64(
     assert (wrong == []) == is_safe
 
 
-@pytest.mark.parametrize(("unknown", "bought", "is_safe"), [("gate", {"amd64"}, True), ("pass", {"arm64"}, False)])
+@pytest.mark.parametrize(
+    ("unknown", "bought", "is_safe"),
+    [("gate", {"amd64"}, True), pytest.param("pass", {"arm64"}, False, marks=CONTRAST)],
+)
 async def test_what_is_bought_for_an_image_that_is_pushed_after_its_pods(
     world: World, autoscaled: Autoscaled, unknown: str, bought: set[str], is_safe: bool
 ) -> None:
@@ -161,6 +165,7 @@ async def test_what_is_bought_for_an_image_that_is_pushed_after_its_pods(
     assert (wrong == []) == is_safe
 
 
+@CONTRAST
 async def test_the_extender_alone_is_a_dead_end(world: World, autoscaled: Autoscaled) -> None:
     """Without affinity Karpenter buys one node on which the pod cannot run, and believes that it can.
 

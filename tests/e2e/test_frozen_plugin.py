@@ -22,7 +22,7 @@ from testbed.objects import fake_node, pod
 from testbed.pythons import PROJECT
 from testbed.release_files import krew_manifest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # its build takes minutes
 
 BUILD_SECONDS = 900
 SECONDS = 60.0
@@ -87,15 +87,6 @@ def test_the_program_says_its_version_and_nothing_of_the_checkout_is_in_it(plugi
     assert done.stdout.split()[-1] == extender.__version__
     names = {path.name for path in plugin.parent.rglob("*")}
     assert not {"matplotlib", "numpy", "pytest", "hypothesis", "PIL", "mypy"} & names
-
-
-def test_a_mistyped_setting_is_refused_with_its_meaning(plugin: Path) -> None:
-    """Though the program has no source to read it from."""
-    command = [os.fspath(plugin), "config", "--set", "scheduler.wait_seconds=soon"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=NO_PYTHON)
-    assert done.returncode == 2
-    assert "scheduler.wait_seconds: 'soon' is wrong" in done.stderr
-    assert "Longest time a filter call waits" in done.stderr
 
 
 async def test_images_are_inspected(plugin: Path, registry: EmbeddedRegistry) -> None:

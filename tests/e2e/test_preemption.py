@@ -59,6 +59,7 @@ async def test_required_affinity_does_as_much_without_the_verb(world: World) -> 
     assert await evictions(world, Mode.DEFAULT, "required", preemptVerb=None) == (1, 0)
 
 
+@pytest.mark.slow  # a contrast, which a change of ours cannot break
 async def test_without_the_verb_every_cheaper_pod_of_the_other_architecture_dies_first(world: World) -> None:
     """What the verb is for: ten evictions that make room for nothing, and then the one that does.
 

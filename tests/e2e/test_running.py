@@ -43,6 +43,7 @@ def failing(seen: Mapping[str, Observation]) -> list[str]:
     ]
 
 
+@pytest.mark.slow  # a contrast, which a change of ours cannot break
 async def test_without_us_pods_fail(world: World, node_programs: NodePrograms, real_images: RealImages) -> None:
     """kube-scheduler alone: pods on the wrong node crash, or their image is not pulled."""
     where = await world.namespace()

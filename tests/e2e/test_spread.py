@@ -13,7 +13,7 @@ REPLICAS = 20
 LABELS = {"app": "web", "pod-template-hash": "5d4f8c7b9"}
 
 
-@pytest.mark.parametrize("spread", ["true", "false"])
+@pytest.mark.parametrize("spread", ["true", pytest.param("false", marks=pytest.mark.slow)])  # a contrast
 async def test_replicas_stand_on_both_architectures(world: World, spread: str) -> None:
     """A good part on arm64, though amd64 has sixteen times its room, and without the annotation none; no pod waits."""
     await world.create_nodes("amd64", 4, cpu="64")
