@@ -15,11 +15,18 @@ from extender.fetcher.settings import FetcherSettings
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.images.content import Content, Failure, content_of
 from extender.images.manifest import Image
+from extender.images.platform import Platform
 from extender.images.reference import parse_reference
 from extender.registry.endpoint import Endpoint
 from extender.registry.registry_client import RegistryClient
+from extender.resolver.platform_verifier import PlatformVerifier
+from extender.resolver.pod_resolver import PodResolver
 from extender.service.cluster_view import NoCluster
 from extender.service.resolving import open_pod_resolver
+from extender.verifier.verification import Verification
+
+VERIFY_SECONDS = 120.0
+"""How long a look at one platform of an image may take."""
 
 
 class EndpointAnswer(msgspec.Struct, frozen=True):
@@ -30,15 +37,24 @@ class EndpointAnswer(msgspec.Struct, frozen=True):
 
 
 class LookedUp(msgspec.Struct, frozen=True):
-    """An image's details or failure, and whom nodes ask for it, in order."""
+    """An image's details or failure, and whom nodes ask for it, in order.
+
+    `inside` is what a look inside found of the platforms that were looked at.
+    """
 
     answer: Image | Failure
     endpoints: tuple[EndpointAnswer, ...]
+    inside: tuple[Verification, ...] = ()
 
 
-def look_up_images(references: Sequence[str], settings: Config) -> list[LookedUp]:
-    """Looks the images up concurrently; returns what was found, in order."""
-    return asyncio.run(_look_up_all(references, settings))
+def look_up_images(
+    references: Sequence[str], settings: Config, *, look_inside: bool = False, wanted: Sequence[Platform] = ()
+) -> list[LookedUp]:
+    """Looks the images up concurrently; returns what was found, in order.
+
+    `look_inside`: looks into one image after the other besides, at the `wanted` platforms, or at all that it claims.
+    """
+    return asyncio.run(_look_up_all(references, settings, wanted if look_inside else None))
 
 
 def answer_of(answer: Image | Failure) -> Content | Failure:
@@ -46,7 +62,9 @@ def answer_of(answer: Image | Failure) -> Content | Failure:
     return answer if isinstance(answer, Failure) else content_of(answer)
 
 
-async def _look_up_all(references: Sequence[str], settings: Config) -> list[LookedUp]:
+async def _look_up_all(
+    references: Sequence[str], settings: Config, wanted: Sequence[Platform] | None
+) -> list[LookedUp]:
     heard: dict[str, str] = {}
     opened: list[LocalSources] = []
 
@@ -67,12 +85,32 @@ async def _look_up_all(references: Sequence[str], settings: Config) -> list[Look
         with progress:
             task = progress.add_task("", total=len(references))
 
+            looking = asyncio.Lock()
+
             async def one(reference: str) -> LookedUp:
                 answer = await pod_resolver.resolver.describe(reference, pod_resolver.keyring)
+                inside: tuple[Verification, ...] = ()
+                if wanted is not None and isinstance(answer, Image):
+                    async with looking:
+                        inside = await _look_inside(opened[0], pod_resolver, reference, answer, wanted)
                 progress.update(task, advance=1, description=reference)
-                return LookedUp(answer, tuple(_answers(opened[0].registry, reference, heard)))
+                return LookedUp(answer, tuple(_answers(opened[0].registry, reference, heard)), inside)
 
             return list(await asyncio.gather(*map(one, references)))
+
+
+async def _look_inside(
+    sources: LocalSources, pod_resolver: PodResolver, reference: str, image: Image, wanted: Sequence[Platform]
+) -> tuple[Verification, ...]:
+    """What is found of the wanted platforms that the image claims, of all if none are wanted."""
+    cache = pod_resolver.resolver.cache
+    target, verifier = cache.references.target_of(reference), PlatformVerifier(sources, cache)
+    if isinstance(target, Failure):
+        return ()
+    platforms = [entry.platform for entry in image.entries if not wanted or entry.platform in wanted]
+    return tuple(
+        [await verifier.verify(target, image.digest, each, pod_resolver.keyring, VERIFY_SECONDS) for each in platforms]
+    )
 
 
 def _answers(registry: RegistryClient, text: str, heard: Mapping[str, str]) -> Iterator[EndpointAnswer]:

@@ -20,11 +20,26 @@ from extender.errors import InvalidReference
 from extender.images.content import Failure
 from extender.images.manifest import Image, Kind
 from extender.images.platform import Compatibility, Platform, runs_on
+from extender.images.platform_states import claim_text
 from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.placement.facts import Pending, PodImage, Unknown, fact_of
+from extender.verifier.verification import Verification
 
+_COLOURS = {"verified": "green", "claimed": "yellow"}
 _COLUMNS = 160  # enough for a platform, a digest and a sentence
+
+
+class LookedInside(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look inside found of a platform: see `Verification`."""
+
+    platform: str
+    state: str
+    program: str
+    detail: str
+    requests: int
+    read_bytes: int
+    layer_bytes: int
 
 
 class Inspected(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +54,7 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     skipped: list[dict[str, str]]
     unknown: dict[str, str] | None
     endpoints: list[EndpointAnswer]
+    inside: list[LookedInside]
 
 
 def inspect(
@@ -50,19 +66,23 @@ def inspect(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show whom nodes ask for each image, and what they answered.")
     ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Read layers until it is known for which machine each platform's program is."),
+    ] = False,
     file: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
     """Show the platforms of images, with digest, media type, and why something is unknown.
 
-    Exit code 1 if an image is unknown or lacks a required platform.
+    Exit code 1 if an image is unknown or lacks a required platform or, with --verify, claims one falsely.
 
     Example: multiarch-extender inspect debian:12 quay.io/prometheus/prometheus --require linux/arm64
     """
     settings = read_config(file, [*(assignments or ()), "cache.url='memory:'"])
     configure_logs("error", "console")
     required = required_platforms(require or ())
-    looked_up = look_up_images(images, settings)
+    looked_up = look_up_images(images, settings, look_inside=verify, wanted=required)
     found = [each.answer for each in looked_up]
     results = [_inspected(reference, each) for reference, each in zip(images, looked_up, strict=True)]
     _print(results, output, verbose=verbose)
@@ -73,6 +93,12 @@ def inspect(
         line
         for reference, answer in zip(images, found, strict=True)
         for line in _lacking(reference, answer, required, compatibility)
+    ]
+    lacking += [
+        f"{reference} {claim_text(inside.denied)}"
+        for reference, each in zip(images, looked_up, strict=True)
+        for inside in each.inside
+        if inside.denied
     ]
     for line in lacking:
         print(line, file=sys.stderr)
@@ -90,7 +116,7 @@ def _inspected(reference: str, looked_up: LookedUp) -> Inspected:
     if isinstance(answer, Failure):
         return Inspected(
             reference=reference, canonical=canonical, digest=None, media_type=None, kind=None,
-            platforms=[], skipped=[], unknown=unknown, endpoints=endpoints,
+            platforms=[], skipped=[], unknown=unknown, endpoints=endpoints, inside=[],
         )  # fmt: skip
     return Inspected(
         reference=reference,
@@ -105,6 +131,19 @@ def _inspected(reference: str, looked_up: LookedUp) -> Inspected:
         skipped=[{"digest": item.digest, "why": item.why} for item in answer.skipped],
         unknown=unknown,
         endpoints=endpoints,
+        inside=[_inside(each) for each in looked_up.inside],
+    )
+
+
+def _inside(found: Verification) -> LookedInside:
+    return LookedInside(
+        platform=str(found.platform),
+        state=found.state.value,
+        program=found.program,
+        detail=found.detail,
+        requests=found.requests,
+        read_bytes=found.read_bytes,
+        layer_bytes=found.layer_bytes,
     )
 
 
@@ -152,6 +191,12 @@ def _print_table(results: Sequence[Inspected], *, verbose: bool) -> None:
         for entry in result.platforms:
             size = _size(int(entry["size_bytes"]))
             table.add_row(f"[green]{entry['platform']}[/]", str(entry["digest"]), f"{size}{_of_what(result)}")
+        for inside in result.inside:
+            table.add_row(
+                f"[{_COLOURS.get(inside.state, 'red')}]{inside.state}[/]",
+                f"{inside.platform}: {escape(f'{inside.program} {inside.detail}'.strip())}",
+                f"{_size(inside.read_bytes)} of {_size(inside.layer_bytes)} read",
+            )
         for item in result.skipped:
             table.add_row("[dim]skipped[/]", f"[dim]{item['digest']}[/]", f"[dim]{escape(item['why'])}[/]")
         console.print(table)

@@ -31,6 +31,7 @@ from extender.fetcher.messages import (
     Refused,
     StateDigest,
     ToQuestion,
+    Verify,
     answers,
     decode_from_fetcher,
 )
@@ -38,12 +39,12 @@ from extender.fetcher.settings import FetcherSettings
 from extender.metrics import add_sums, gauge
 from extender.registry_figures import set_gauges
 
-MAIN, SECOND = "main", "second"
+MAIN, SECOND, VERIFIER = "main", "second", "verifier"
 RESIDENT = gauge(
     "multiarch_fetcher_resident_bytes",
     "Memory of the processes that ask registries; 0 while there is none.",
     "process",
-    (MAIN, SECOND),
+    (MAIN, SECOND, VERIFIER),
 )
 
 _START_SECONDS = 20.0
@@ -76,7 +77,7 @@ class FetcherChild:
     """A fetcher's process. `cause` is why it has ended, empty before that."""
 
     def __init__(self, settings: FetcherSettings, name: str) -> None:
-        """`name` is MAIN or SECOND."""
+        """`name` is MAIN, SECOND or VERIFIER."""
         self._settings = settings
         self._name = name
         self._process: subprocess.Popen[bytes] | None = None
@@ -136,7 +137,7 @@ class FetcherChild:
             raise FetcherEnded(self.cause) from None
         self._pinging = asyncio.create_task(self._ping())
 
-    async def ask(self, question: StateDigest | Describe | Provide | Ping) -> ToQuestion:
+    async def ask(self, question: StateDigest | Describe | Verify | Provide | Ping) -> ToQuestion:
         """Returns the answer.
 
         Raises:

@@ -17,7 +17,7 @@ from extender.credentials.keyring import Credential
 from extender.credentials.provider_specs import ProviderSpec
 from extender.credentials.providers import CredentialsUnavailable, LoginProvider, ProvidedCredentials
 from extender.errors import ConfigError, ExtenderError, RegistryDenied, RegistryNotAsked, RegistryUnavailable
-from extender.fetcher.child import MAIN, SECOND, FetcherChild, FetcherEnded
+from extender.fetcher.child import MAIN, SECOND, VERIFIER, FetcherChild, FetcherEnded
 from extender.fetcher.messages import (
     Describe,
     Described,
@@ -29,15 +29,19 @@ from extender.fetcher.messages import (
     Provided,
     StateDigest,
     ToQuestion,
+    Verified,
+    Verify,
     error_of,
     frame,
 )
 from extender.fetcher.settings import FetcherSettings
 from extender.fetcher.suspects import Suspects
 from extender.images.manifest import Image
+from extender.images.platform import Platform
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.metrics import counter
+from extender.verifier.verification import Verification
 from extender.watched_files import report_mirrors_refused
 
 log = structlog.get_logger()
@@ -52,6 +56,8 @@ ENDS = counter(
 
 # Together with the service this is less than 512 MiB. One question alone needs little.
 RESIDENT_BYTES, SECOND_RESIDENT_BYTES = 150 << 20, 100 << 20
+# One image at a time, with the names of 200,000 files; only while one is looked into.
+VERIFIER_RESIDENT_BYTES = 200 << 20
 # A start after one that lived for a second follows at once, others after a wait.
 _WELL_SECONDS, _MOST_WAIT_SECONDS = 1.0, 10.0
 _CHECK_SECONDS = 10.0  # for which the start of the service waits to hear that the fetcher's files can be used
@@ -87,6 +93,8 @@ class FetcherClient:
         self._examining: asyncio.Task[None] | None = None
         self._second: FetcherChild | None = None
         self._mirrors: NodeMirrors | None = None
+        self._verifying = asyncio.Lock()
+        self._verifier: FetcherChild | None = None
         self._is_closed = False
 
     async def state_digest(
@@ -106,6 +114,32 @@ class FetcherClient:
         answer = await self._ask(question, seconds)
         assert isinstance(answer, Described)  # noqa: S101 - as `messages.answers` says
         return answer.image
+
+    async def verify(
+        self, reference: ImageReference, platform: Platform, credential: Credential, *, tenant: str, seconds: float
+    ) -> Verification:
+        """As `PlatformSource`: by a process of its own, which reads one image at a time and exists while it does."""
+        if len(credential.username) + len(credential.password) > _MOST_CREDENTIAL:
+            raise RegistryDenied("the credential is longer than a registry takes")
+        question = Verify(tenant=tenant, reference=reference, credential=credential, platform=platform, seconds=seconds)
+        async with self._verifying:
+            if self._is_closed:
+                raise RegistryNotAsked("the service is stopping")
+            settings = msgspec.structs.replace(self._settings, resident_bytes=VERIFIER_RESIDENT_BYTES)
+            self._verifier = FetcherChild(settings, VERIFIER)
+            try:
+                await self._verifier.start()
+                async with asyncio.timeout(seconds + _LEEWAY_SECONDS):
+                    answer = await self._verifier.ask(question)
+            except (OSError, ConfigError, ProtocolError, TimeoutError, FetcherEnded) as exc:
+                ENDS[self._verifier.cause or "ended"].inc()
+                raise RegistryNotAsked(f"the process that looks inside images ended: {type(exc).__name__}") from None
+            finally:
+                await self._verifier.end()
+        if isinstance(answer, FailedAnswer):
+            raise error_of(answer)
+        assert isinstance(answer, Verified)  # noqa: S101 - as `messages.answers` says
+        return answer.verification
 
     async def provide(self, spec: ProviderSpec, repository: str) -> ProvidedCredentials:
         """Returns what the provider has for the repository. Raises CredentialsUnavailable."""
@@ -173,8 +207,9 @@ class FetcherClient:
         if self._examining:
             self._examining.cancel()
             await asyncio.gather(self._examining, return_exceptions=True)
-        if self._second:
-            await self._second.end()
+        for child in (self._second, self._verifier):
+            if child:
+                await child.end()
 
     async def _run_one(self) -> str:
         """Runs a fetcher until it ends; returns the cause."""

@@ -32,6 +32,8 @@ from extender.fetcher.messages import (
     Refused,
     StateDigest,
     ToQuestion,
+    Verified,
+    Verify,
     decode_to_fetcher,
     failure_of,
 )
@@ -131,7 +133,7 @@ class _Server:
         if self._sources and self._mirrors:
             self._sources.tell_mirrors(self._mirrors)
 
-    async def _answer(self, question: StateDigest | Describe | Provide) -> None:
+    async def _answer(self, question: StateDigest | Describe | Verify | Provide) -> None:
         try:
             answer = await self._find(question)
             self.channel.send(answer)
@@ -145,7 +147,7 @@ class _Server:
             log.exception("fetcher.crashed", question=type(question).__name__)
             self.channel.send(failure_of(RegistryUnavailable("asking for it failed"), question.id))
 
-    async def _find(self, question: StateDigest | Describe | Provide) -> ToQuestion:
+    async def _find(self, question: StateDigest | Describe | Verify | Provide) -> ToQuestion:
         if self._sources is None or len(self._tasks) > _MOST_QUESTIONS:
             raise RegistryNotAsked("the fetcher has too much to do")
         match question:
@@ -159,6 +161,11 @@ class _Server:
                     reference, credential, tenant=question.tenant, seconds=question.seconds
                 )
                 return Described(number, image)
+            case Verify(id=number, reference=reference, credential=credential):
+                verification = await self._sources.verify(
+                    reference, question.platform, credential, tenant=question.tenant, seconds=question.seconds
+                )
+                return Verified(number, verification)
             case Provide(id=number):
                 return Provided(number, await self._sources.provide(question.provider, question.repository))
 

@@ -32,9 +32,11 @@ from extender.errors import (
 from extender.fetcher.settings import FetcherSettings
 from extender.images.digest import is_digest
 from extender.images.manifest import Image, PlatformEntry
-from extender.images.platform import InvalidPlatform, platform_of
+from extender.images.platform import InvalidPlatform, Platform, platform_of
+from extender.images.platform_states import MOST_DETAIL_CHARACTERS, MOST_PROGRAM_CHARACTERS, RUNNING, PlatformState
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects
+from extender.verifier.verification import Verification
 
 MOST_BYTES = 2 << 20
 """Of a message: twice what a credential provider's answer may have."""
@@ -69,6 +71,17 @@ class Describe(msgspec.Struct, frozen=True, tag="describe", kw_only=True):
     credential: Credential
 
 
+class Verify(msgspec.Struct, frozen=True, tag="verify", kw_only=True):
+    """For which machine is the program that the image starts on a platform that it claims?"""
+
+    id: int = 0
+    seconds: float = 0.0
+    tenant: str
+    reference: ImageReference
+    credential: Credential
+    platform: Platform
+
+
 class Provide(msgspec.Struct, frozen=True, tag="provide", kw_only=True):
     """Which logins has the provider for the repository?"""
 
@@ -90,7 +103,7 @@ class NodeMirrors(msgspec.Struct, frozen=True, tag="mirrors"):
     objects: MirrorObjects
 
 
-Question = StateDigest | Describe | Provide | Ping
+Question = StateDigest | Describe | Verify | Provide | Ping
 ToFetcher = FetcherSettings | NodeMirrors | Question
 
 
@@ -116,6 +129,13 @@ class Described(msgspec.Struct, frozen=True, tag="described"):
 
     id: int
     image: Image
+
+
+class Verified(msgspec.Struct, frozen=True, tag="verified"):
+    """The answer to `Verify`."""
+
+    id: int
+    verification: Verification
 
 
 class Provided(msgspec.Struct, frozen=True, tag="provided"):
@@ -146,12 +166,13 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
     resident_bytes: int
 
 
-ToQuestion = DigestStated | Described | Provided | FailedAnswer | Pong
+ToQuestion = DigestStated | Described | Verified | Provided | FailedAnswer | Pong
 FromFetcher = Ready | Refused | ToQuestion
 
 _ANSWERS: dict[type[Question], tuple[type[ToQuestion], ...]] = {
     StateDigest: (DigestStated, FailedAnswer),
     Describe: (Described, FailedAnswer),
+    Verify: (Verified, FailedAnswer),
     Provide: (Provided, FailedAnswer),
     Ping: (Pong,),
 }
@@ -218,6 +239,8 @@ def decode_from_fetcher(message: bytes) -> FromFetcher:
             _require(is_digest(digest))
         case Described():
             return Described(answer.id, _checked(answer.image))
+        case Verified():
+            return Verified(answer.id, _checked_verification(answer.verification))
         case FailedAnswer():
             error_of(answer)
         case Pong():
@@ -272,15 +295,26 @@ def _checked(image: Image) -> Image:
     return msgspec.structs.replace(image, entries=tuple(map(_checked_entry, image.entries)))
 
 
+def _checked_verification(found: Verification) -> Verification:
+    most = _MOST_WHY if found.state in RUNNING else MOST_DETAIL_CHARACTERS
+    _require(len(found.program) <= MOST_PROGRAM_CHARACTERS and len(found.detail) <= most)
+    _require(found.state is not PlatformState.CRASHED_THERE)
+    _require(min(found.requests, found.read_bytes, found.layer_bytes) >= 0)
+    return msgspec.structs.replace(found, platform=_checked_platform(found.platform))
+
+
 def _checked_entry(entry: PlatformEntry) -> PlatformEntry:
     _require(is_digest(entry.digest) and 0 <= entry.size_bytes < 2**63)
-    stated = entry.platform
+    return PlatformEntry(_checked_platform(entry.platform), entry.digest, entry.size_bytes)
+
+
+def _checked_platform(stated: Platform) -> Platform:
     try:
         platform = platform_of(stated.os, stated.architecture, stated.variant)
     except InvalidPlatform as exc:
         raise ProtocolError("a platform is none") from exc
     _require(platform == stated)
-    return PlatformEntry(platform, entry.digest, entry.size_bytes)
+    return platform
 
 
 def _valid(digest: str) -> tuple[str, ...]:

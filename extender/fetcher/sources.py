@@ -19,6 +19,7 @@ from extender.credentials.provider_specs import ProviderSpec
 from extender.credentials.providers import LoginProvider, ProvidedCredentials
 from extender.fetcher.settings import FetcherSettings
 from extender.images.manifest import Image
+from extender.images.platform import Platform
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.registry.addresses import AddressGuard
@@ -29,6 +30,7 @@ from extender.registry.mirror_failover import Heard, MirrorCredentials, nobody, 
 from extender.registry.mirrors import HostsDirectory, OpenShiftMirrors, RegistriesFiles, RegistriesYaml
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import RegistryTrust, open_session
+from extender.verifier.verification import Verification
 from extender.watched_files import FileWatcher
 
 FILE_CHECK_SECONDS = 5.0
@@ -55,6 +57,14 @@ class LocalSources:
     ) -> Image:
         """As `ImageSource`."""
         return await self._images.describe(reference, credential, tenant=tenant, seconds=seconds)
+
+    async def verify(
+        self, reference: ImageReference, platform: Platform, credential: Credential, *, tenant: str, seconds: float
+    ) -> Verification:
+        """As `PlatformSource`. Imports what reads layers: most processes never do."""
+        from extender.fetcher.image_verifier import ImageVerifier
+
+        return await ImageVerifier(self.registry, reference, platform, credential, tenant).verify(seconds)
 
     async def provide(self, spec: ProviderSpec, repository: str) -> ProvidedCredentials:
         """Returns what the provider has for the repository. Raises CredentialsUnavailable."""

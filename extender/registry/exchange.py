@@ -19,6 +19,7 @@ from extender.registry.transport import Response, deadline, follow, send
 # containers/image). The same limit applies to configs, as in containers/image.
 MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
 _ACCEPT = ", ".join(ACCEPTED)
+_NONE: Mapping[str, str] = {}
 
 
 class Exchange:
@@ -40,34 +41,41 @@ class Exchange:
         what: str,
         credential: Credential,
         query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] = _NONE,
     ) -> Response:
         """Returns the response about `what` in the endpoint's repository, after redirects.
+
+        `headers` are sent to every hop besides.
 
         Raises:
             RegistryError: there is no response, or no token can be obtained.
         """
 
         async def send_to(hop: URL) -> Response:
-            return await self._send(method, hop, endpoint, endpoint.own_repository, credential)
+            return await self._send(method, hop, endpoint, credential, headers)
 
         async with deadline(endpoint.name, self._timeout_seconds):
             return await follow(endpoint.url_of(what, query), send_to)
 
     async def _send(
-        self, method: str, url: URL, endpoint: Endpoint, repository: str, credential: Credential
+        self, method: str, url: URL, endpoint: Endpoint, credential: Credential, more: Mapping[str, str]
     ) -> Response:
         """Sends one request, and once more if a 401 says how to authenticate; returns the last response."""
+        repository = endpoint.own_repository
         own = credential if url.origin() == endpoint.root.origin() else ANONYMOUS
         authorization = await self._authenticator.authorization(url, repository, own, endpoint.trust)
-        response = await self._send_once(method, url, endpoint, authorization)
+        response = await self._send_once(method, url, endpoint, authorization, more)
         if response.status == 401:
             answer = await self._authenticator.answer(response, repository, own, authorization, endpoint.trust)
-            return await self._send_once(method, url, endpoint, answer) if answer else response
+            return await self._send_once(method, url, endpoint, answer, more) if answer else response
         return response
 
-    async def _send_once(self, method: str, url: URL, endpoint: Endpoint, authorization: str | None) -> Response:
+    async def _send_once(
+        self, method: str, url: URL, endpoint: Endpoint, authorization: str | None, more: Mapping[str, str]
+    ) -> Response:
         headers = CIMultiDict(endpoint.headers if url.origin() == endpoint.root.origin() else ())
         headers["Accept"] = _ACCEPT
+        headers.update(more)
         if authorization:
             headers["Authorization"] = authorization
         return await send(

@@ -34,6 +34,7 @@ from extender.registry_figures import CODES, REQUESTS, THROTTLED
 
 _CHUNK_BYTES = 65536
 _MAX_REDIRECTS = 5  # registry.k8s.io needs two; aiohttp's own limit is 10
+_WITH_BODY = frozenset({200, 206})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Of the 4xx, those about the proxy, the time or the connection: the same request may succeed later.
 _TRANSIENT_4XX = frozenset({407, 408, 421, 425, 429})
@@ -72,8 +73,8 @@ _OWN_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENO
 class Response(NamedTuple):
     """An HTTP response. `body` is empty if `truncated`, that is, longer than the limit.
 
-    Of another status than 200 it is empty too, unless the response refuses what was requested: then it has what came
-    of it in a second, if that is all and no longer than `refusals.BODY_BYTES`.
+    Of another status than 200 and 206 it is empty too, unless the response refuses what was requested: then it has what
+    came of it in a second, if that is all and no longer than `refusals.BODY_BYTES`.
     """
 
     url: URL
@@ -117,7 +118,7 @@ async def send(
             ssl=tls,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds or _CONNECT_SECONDS),
         ) as response:
-            if response.status == 200:
+            if response.status in _WITH_BODY:
                 body, truncated = await _read(response, limit_bytes)
             else:
                 body, truncated = await _read_reason(response), False

@@ -102,17 +102,8 @@ async def test_inspect_prints_documented_json(registry: EmbeddedRegistry) -> Non
     code, out, _ = await run("inspect", *images, "-o", "json", *plain(registry))
     web, legacy, missing = json.loads(out)
     assert code == 1
-    assert list(web) == [
-        "reference",
-        "canonical",
-        "digest",
-        "media_type",
-        "kind",
-        "platforms",
-        "skipped",
-        "unknown",
-        "endpoints",
-    ]
+    keys = ["reference", "canonical", "digest", "media_type", "kind", "platforms", "skipped", "unknown", "endpoints"]
+    assert list(web) == [*keys, "inside"]
     assert [item["platform"] for item in web["platforms"]] == ["linux/amd64", "linux/arm64"]
     assert (web["reference"], web["kind"], web["unknown"]) == (images[0], "index", None)
     assert all(item["digest"].startswith("sha256:") and item["size_bytes"] > 0 for item in web["platforms"])
@@ -138,6 +129,21 @@ async def test_inspect_shows_whom_nodes_ask(registry: EmbeddedRegistry, tmp_path
     ])  # fmt: skip
     code, out, _ = await run("inspect", *given, "-v", *plain(registry))
     assert f"asked {base}/{rest}: it has the image" in out
+
+
+async def test_inspect_looks_inside(registry: EmbeddedRegistry) -> None:
+    """An image without files stays claimed, with the reason; a look costs as much as it says."""
+    image = f"{registry.host}/shop/web:1.0"
+    code, out, err = await run("inspect", image, "--verify", "--require", "linux/arm64", "-o", "json", *plain(registry))
+    assert (code, err) == (0, "")
+    (found,) = json.loads(out)[0]["inside"]
+    assert (found["platform"], found["state"], found["detail"]) == (
+        "linux/arm64",
+        "claimed",
+        "it names no program to start",
+    )
+    code, out, _ = await run("inspect", image, "--verify", *plain(registry))
+    assert (code, out.count("it names no program to start")) == (0, 2)
 
 
 async def test_inspect_shows_what_was_skipped_and_why(registry: EmbeddedRegistry) -> None:

@@ -1,0 +1,76 @@
+"""A registry in memory for what looks inside images; counts what is asked of it."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from extender.credentials.keyring import ANONYMOUS, Credential
+from extender.demo.images import Bundle
+from extender.errors import ManifestNotFound, RegistryUnavailable
+from extender.fetcher.image_verifier import ImageVerifier, VerifierBounds
+from extender.images.digest import digest_of
+from extender.images.platform import parse_platform
+from extender.images.reference import ImageReference, parse_reference
+from extender.registry.image import FetchedManifest
+from extender.verifier.verification import Verification
+from testbed.packed_layers import Layer
+from testbed.zoo_images import make_image, make_index
+
+ARM = "linux/arm64"
+
+
+class KeptBlobs:
+    """Serves the parts of a bundle. `lost` are digests that it does not have."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.manifests = {each.digest: each for each in bundle.manifests}
+        self.blobs = {digest_of(blob): blob for blob in bundle.blobs}
+        self.lost: set[str] = set()
+        self.is_down = False
+
+    async def fetch_manifest(
+        self, reference: ImageReference, credential: Credential, tenant: str = ""
+    ) -> FetchedManifest:
+        manifest = self.manifests.get(reference.digest)
+        if manifest is None or reference.digest in self.lost:
+            raise ManifestNotFound("no such manifest")
+        return FetchedManifest(manifest.digest, manifest.media_type, manifest.body)
+
+    async def fetch_blob(self, reference: ImageReference, digest: str, credential: Credential) -> bytes:
+        return self.blobs[digest]
+
+    async def fetch_blob_part(
+        self, reference: ImageReference, digest: str, credential: Credential, start: int, end: int
+    ) -> bytes:
+        if self.is_down:
+            raise RegistryUnavailable("down")
+        return self.blobs[digest][start:end]
+
+
+async def look_inside(
+    bundle: Bundle,
+    *,
+    platform: str = ARM,
+    bounds: VerifierBounds = VerifierBounds(),  # noqa: B008 - it is frozen
+    client: KeptBlobs | None = None,
+    seconds: float = 30.0,
+) -> Verification:
+    """What is found out about a platform of the bundle."""
+    reference = parse_reference(f"example.com/app@{bundle.digest}")
+    kept = client or KeptBlobs(bundle)
+    return await ImageVerifier(kept, reference, parse_platform(platform), ANONYMOUS, bounds=bounds).verify(seconds)
+
+
+def image_of(*layers: Layer, program: str = "/app") -> Bundle:
+    """An index that lists one image for arm64, which starts the program."""
+    return make_index([(ARM, make_image(ARM, layers, Entrypoint=[program]))])
+
+
+def with_sizes(bundle: Bundle, sizes: Sequence[int]) -> Bundle:
+    """The image, whose manifest says other sizes of its layers."""
+    manifest = bundle.manifests[0]
+    body = msgspec.json.decode(manifest.body)
+    for layer, size in zip(body["layers"], sizes, strict=True):
+        layer["size"] = size
+    changed = manifest._replace(body=msgspec.json.encode(body))
+    return make_index([(ARM, Bundle(bundle.blobs, (changed,)))])
