@@ -83,8 +83,7 @@ class PodReviews:
 
     def decide(self, pod: CreatedPod, question: PodQuestion, answers: Sequence[Answer]) -> Mutation:
         """What becomes of the pod. Raises msgspec.ValidationError and others for a pod that cannot be read."""
-        facts = facts_of(question.images, answers, may_be_pending=True)
+        nodes = self._cluster_nodes()
+        facts = facts_of(question.images, answers, may_be_pending=True, lists=nodes.images.lists)
         may_hold = self._holds and any(map(is_unresolved, facts)) and self._can_gate()
-        return self._mutator.mutate(
-            pod, question.images, facts, question.overrides, self._cluster_nodes(), may_hold=may_hold
-        )
+        return self._mutator.mutate(pod, question.images, facts, question.overrides, nodes, may_hold=may_hold)

@@ -125,12 +125,15 @@ class WatchedNodes:
         spared = self._preferred_nodes.spare(node)
         self.platforms.put(name, platform_of_node(node, self._level_label), spared=spared)
         self._note_odd(name, odd_nodes_of(node, self._level_label))
+        listed = (node.status and node.status.images) or ()
+        self.platforms.images.put(name, (each for image in listed for each in image.names or ()))
         self._missing.remove(name)
         self.autoscalers.look_at(document)
 
     def delete(self, name: str) -> None:
         """Removes the node; does nothing if it is not in view."""
         self.platforms.drop(NodeName(name))
+        self.platforms.images.drop(NodeName(name))
         self._note_odd(NodeName(name), None)
 
     def keep_only(self, names: Set[str]) -> None:

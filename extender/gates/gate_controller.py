@@ -250,10 +250,9 @@ class GateController:
         if answers is None:
             self._wait(held, question)
             return
-        facts = facts_of(question.images, answers, may_be_pending=not is_expired)
-        release = self._planner.plan_release(
-            pod, question.images, facts, overrides, self._cluster_nodes(), expired=is_expired
-        )
+        nodes = self._cluster_nodes()
+        facts = facts_of(question.images, answers, may_be_pending=not is_expired, lists=nodes.images.lists)
+        release = self._planner.plan_release(pod, question.images, facts, overrides, nodes, expired=is_expired)
         if release.outcome is ReleaseOutcome.HOLD:
             self._tell_held(held, release.reason)
             self._wait(held, question)

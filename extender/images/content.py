@@ -25,8 +25,11 @@ class Cause(enum.StrEnum):
     UNSUPPORTED = "unsupported"
     INVALID = "invalid"
     NEVER_PULLED = "never-pulled"
+    ON_NODES = "on-nodes"
 
 
+LOCAL = frozenset({Cause.NEVER_PULLED, Cause.ON_NODES})
+"""Those for which the copies that nodes have decide: waiting teaches nothing, and the pod passes."""
 RETRYABLE = frozenset({Cause.LOOKING_UP, Cause.MISSING, Cause.THROTTLED, Cause.UNAVAILABLE})
 
 

@@ -148,11 +148,18 @@ class NodeSystemInfo(Wire, frozen=True):
     operating_system: str | None = None
 
 
+class ContainerImage(Wire, frozen=True):
+    """core/v1 ContainerImage."""
+
+    names: list[str] | None = None
+
+
 class NodeStatus(Wire, frozen=True):
     """core/v1 NodeStatus; the capacity is raw JSON, as few nodes have more than the usual resources."""
 
     node_info: NodeSystemInfo | None = None
     capacity: msgspec.Raw = msgspec.Raw(b"null")
+    images: list[ContainerImage] | None = None
 
 
 class Taint(Wire, frozen=True):

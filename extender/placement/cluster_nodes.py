@@ -10,6 +10,7 @@ import msgspec
 
 from extender.images.platform import Platform, normalize_platform
 from extender.kubernetes.core_v1 import Node, NodeSelectorRequirement
+from extender.placement.node_images import NodeImages
 from extender.placement.node_match import is_met
 from extender.placement.nodes import platform_of_node
 
@@ -40,10 +41,14 @@ class OddNodes(msgspec.Struct, frozen=True):
 
 
 class ClusterNodes(msgspec.Struct, frozen=True):
-    """The platforms of a cluster's nodes, and the odd ones among these. Both are empty where no nodes are known."""
+    """The platforms of a cluster's nodes, the odd ones among these, and what images they list.
+
+    All are empty where no nodes are known.
+    """
 
     platforms: frozenset[Platform] = frozenset()
     odd: frozenset[OddNodes] = frozenset()
+    images: NodeImages = NodeImages()
 
 
 NO_NODES = ClusterNodes()

@@ -4,7 +4,7 @@ Depends on neither nodes nor policy.
 """
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -131,23 +131,37 @@ def images_of(pod: Pod) -> tuple[PodImage, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def facts_of(images: Sequence[PodImage], answers: Sequence[Answer], *, may_be_pending: bool) -> list[ImageFact]:
-    """The facts that follow from `answers`, one for each of `images` in order; `may_be_pending` as in `fact_of`."""
+def facts_of(
+    images: Sequence[PodImage],
+    answers: Sequence[Answer],
+    *,
+    may_be_pending: bool,
+    lists: Callable[[PodImage], bool] | None = None,
+) -> list[ImageFact]:
+    """The facts that follow from `answers`, one for each of `images` in order; `may_be_pending` as in `fact_of`.
+
+    `lists`: whether nodes have a copy of an image that kubelets use without a registry.
+    """
     return [
-        fact_of(image, answer, may_be_pending=may_be_pending) for image, answer in zip(images, answers, strict=True)
+        fact_of(image, answer, may_be_pending=may_be_pending, lists=lists)
+        for image, answer in zip(images, answers, strict=True)
     ]
 
 
-def fact_of(image: PodImage, answer: Answer, *, may_be_pending: bool) -> ImageFact:
+def fact_of(
+    image: PodImage, answer: Answer, *, may_be_pending: bool, lists: Callable[[PodImage], bool] | None = None
+) -> ImageFact:
     """The fact that follows from `answer` for this use of the image.
 
-    `may_be_pending` is false once the pod has waited long enough; then no fact is `Pending`.
+    `may_be_pending` is false once the pod has waited long enough; then no fact is `Pending`. `lists` as in `facts_of`.
     """
     if isinstance(answer, Content):
         return _fact_of_content(image, answer)
     failure = answer or Failure(Cause.LOOKING_UP, "its lookup has not ended yet")
     if image.pull_policy == "Never":
         return Unknown(Cause.NEVER_PULLED, "it is never pulled (imagePullPolicy: Never), so the node's copy decides")
+    if lists and failure.cause in RETRYABLE and failure.cause is not Cause.LOOKING_UP and lists(image):
+        return Unknown(Cause.ON_NODES, f"nodes have it, and no registry answers for it: {failure.detail}")
     if may_be_pending and failure.cause in RETRYABLE:
         return Pending(failure.cause, failure.detail)
     return Unknown(failure.cause, failure.detail)

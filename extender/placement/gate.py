@@ -10,7 +10,7 @@ from typing import cast
 
 import msgspec
 
-from extender.images.content import RETRYABLE, Cause
+from extender.images.content import LOCAL, RETRYABLE, Cause
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.annotations import PREFIX, REASON, Choice, Overrides
 from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, is_unresolved
@@ -115,7 +115,7 @@ def treat(
     unresolved = [
         (image, fact)
         for image, fact in zip(images, facts, strict=True)
-        if isinstance(fact, Pending | Unknown) and fact.cause is not Cause.NEVER_PULLED
+        if isinstance(fact, Pending | Unknown) and fact.cause not in LOCAL
     ]
     found: dict[UnknownImages, list[Unresolved]] = {choice: [] for choice in UnknownImages}
     for image, fact in unresolved:

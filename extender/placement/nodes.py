@@ -14,6 +14,7 @@ from extender.errors import ExtenderError, InvalidRequest
 from extender.images.platform import Platform, normalize_platform
 from extender.kubernetes.core_v1 import Node, NodeName, NodeSystemInfo
 from extender.kubernetes.extender_v1 import quote, unquote
+from extender.placement.node_images import NodeImages
 from extender.placement.preferred_nodes import EVERY_NODE, NodeConditions
 
 UNSEEN = 255
@@ -54,6 +55,8 @@ class NodePlatforms(Mapping[NodeName, Platform | None]):
         self._spared_by_code = [False]
         self._nodes_by_code = [0]
         self.distinct: frozenset[Platform] = frozenset()
+        self.images = NodeImages()
+        """What the nodes list; nothing where it is not watched."""
         if platforms:
             self._fill(platforms, spared)
 

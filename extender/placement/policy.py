@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from extender.images.content import Cause
+from extender.images.content import LOCAL
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.kubernetes.core_v1 import Pod, PodSpec
 from extender.placement.annotations import NO_PREFERENCE, Annotations, Choice, Mode, Overrides, read_overrides
@@ -82,7 +82,7 @@ def choice_for(fact: Pending | Unknown, policy: Policy, overrides: Overrides) ->
     An image that is never pulled passes, as only the node's own copy could tell its platforms. `assume` passes too if
     the operator names no platforms to assume.
     """
-    if isinstance(fact, Unknown) and fact.cause is Cause.NEVER_PULLED:
+    if isinstance(fact, Unknown) and fact.cause in LOCAL:
         return Choice.PASS
     choice = policy.pending if isinstance(fact, Pending) else overrides.unknown or policy.unknown
     return Choice.PASS if choice is Choice.ASSUME and not policy.assume else choice

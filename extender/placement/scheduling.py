@@ -13,13 +13,14 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from extender.images.content import Cause
+from extender.images.content import LOCAL, Cause
 from extender.images.platform import Platform, runs_on
 from extender.kubernetes.extender_v1 import (
     ExtenderArgs,
     ExtenderFilterResult,
     ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
+    quote,
 )
 from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import (
@@ -52,7 +53,9 @@ class Verdict(enum.StrEnum):
     UNSTATED = "unstated"
     """The node states no platform or is not in view, so it passes."""
     LEFT_OUT = "left-out"
-    """The node could run the pod, and a more preferred one was among the requested. No platform has this verdict."""
+    """Another requested node is preferred, or lists an image that this one may lack. No platform has this verdict."""
+    LISTED = "listed"
+    """No registry has answered for an image, and the node lists it. No platform has this verdict."""
 
 
 class RequestedNodes(msgspec.Struct, frozen=True):
@@ -118,7 +121,8 @@ class Decision:
 
     `constraints` holds the images that can refuse a node, in pod order: the known images and, under `assume`, the
     unresolved ones with the operator's platforms. `retried` holds the unresolved images for which kube-scheduler should
-    retry. If there are any, nothing is assumed (retry beats assume). `enforced` is false for a pod that is only
+    retry. If there are any, nothing is assumed (retry beats assume). `listable` are the same images, if no registry has
+    answered for any of them. `enforced` is false for a pod that is only
     observed. `can_be_learned`: whether a lookup could still resolve an unresolved image.
     """
 
@@ -133,10 +137,11 @@ class Decision:
             if isinstance(fact, Pending | Unknown)
         ]
         self.enforced = overrides.mode is Mode.ENFORCE
-        self.can_be_learned = any(fact.cause is not Cause.NEVER_PULLED for _, fact, _ in unresolved)
+        self.can_be_learned = any(fact.cause not in LOCAL for _, fact, _ in unresolved)
         self.retried = [(image, fact) for image, fact, choice in unresolved if choice is Choice.RETRY]
         assumed = {image for image, _, choice in unresolved if choice is Choice.ASSUME and not self.retried}
         self.constraints = tuple(_constraints(images, facts, assumed, policy.assume))
+        self.listable = _listable(self.retried)
         self._images = images
         self._facts = facts
         self.policy = policy
@@ -218,9 +223,11 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     """The requested nodes that remain. If all do, the answer is the request's own list, byte for byte.
 
     A node that is not in `nodes` passes. The whole answer is an error only if the verdict on a requested node is to
-    retry. With `PreferenceBy.FILTER` the pod keeps the nodes of the highest score among the requested ones, whatever it
-    is. The others are in neither map of failures: kube-scheduler then takes them for nodes on which evicting pods would
-    not help. It asks about no node that is full, and about a nominated node alone, so no pod waits for a left-out node.
+    retry, and none of them lists the images that are not known: those that do stay, and the others are left out.
+
+    With `PreferenceBy.FILTER` the pod keeps the nodes of the highest score among the requested ones, whatever it is.
+    The others are in neither map of failures: kube-scheduler then takes them for nodes on which evicting pods would not
+    help. It asks about no node that is full, and about a nominated node alone, so no pod waits for a left-out node.
 
     Raises:
         InvalidRequest: `NodeNames` has an item that is not a string.
@@ -233,6 +240,8 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     if decision.leaves_out:
         table = _leave_out(table, requested.codes, nodes, decision)
     numbers = requested.codes.translate(table)
+    if decision.listable and _NUMBERS[Verdict.RETRY] in numbers:
+        numbers = _keep_listing(numbers, requested, nodes, decision)
     verdicts = {verdict: count for verdict, number in _NUMBERS.items() if (count := numbers.count(number))}
     if Verdict.RETRY in verdicts:
         decided = ExtenderFilterResult(error=retry_text(decision.retried))
@@ -244,6 +253,20 @@ def filter_nodes(args: ExtenderArgs, nodes: NodePlatforms, decision: Decision) -
     else:
         decided = args.echo()
     return DecidedAnswer(decided if decision.enforced else args.echo(), decided, verdicts, bool(uniform))
+
+
+def _keep_listing(numbers: bytes, requested: RequestedNodes, nodes: NodePlatforms, decision: Decision) -> bytes:
+    """The numbers in which nodes that list the images stay, and others that were to be retried are left out.
+
+    The numbers themselves if no node among them lists the images.
+    """
+    listing = {quote(name) for name in nodes.images.nodes_with(decision.listable)}
+    retry, listed, left_out = (_NUMBERS[each] for each in (Verdict.RETRY, Verdict.LISTED, Verdict.LEFT_OUT))
+    judged = bytes(
+        number if number != retry else listed if name in listing else left_out
+        for name, number in zip(requested.raw_names, numbers, strict=True)
+    )
+    return judged if listing and listed in judged else numbers
 
 
 def _all_pass(args: ExtenderArgs, verdict: Verdict) -> DecidedAnswer[ExtenderFilterResult]:
@@ -329,6 +352,13 @@ def _constraints(
             yield Constraint(image.reference, fact.platforms, os=fact.os, denied=fact.denied)
         elif image in assumed:
             yield Constraint(image.reference, assume, assumed=True)
+
+
+def _listable(retried: Sequence[tuple[PodImage, Pending | Unknown]]) -> tuple[PodImage, ...]:
+    """The images if no registry has answered for any of them, none if one is still asked."""
+    if any(fact.cause is Cause.LOOKING_UP for _, fact in retried):
+        return ()
+    return tuple(image for image, _ in retried)
 
 
 def look_up(args: ExtenderArgs, nodes: NodePlatforms) -> RequestedNodes:

@@ -414,6 +414,7 @@ _CURES = {
     Cause.ARTIFACT: "name an image instead of an artifact",
     Cause.UNSUPPORTED: "push it again with a current tool, as an OCI or Docker image",
     Cause.INVALID: "push it again: what the registry has is malformed",
+    Cause.ON_NODES: "push it where nodes may pull it from, or nothing: the nodes that have it run their copies",
     Cause.NEVER_PULLED: "choose another imagePullPolicy than Never, or know the nodes' copies",
 }
 

@@ -83,7 +83,7 @@ class ChildChecks:
                 child for child in children if any(satisfies(node, child.platform, _EXACTLY) for node in nodes)
             )
             if wanted:
-                self._add(_WaitingIndex(reference.with_digest(image.digest), wanted, credential, tenant))
+                self._add(_WaitingIndex(reference.pinned_to(image.digest), wanted, credential, tenant))
 
     def note_confirmed(
         self, reference: ImageReference, digest: str, content: Content, credential: Credential, tenant: str
@@ -93,7 +93,7 @@ class ChildChecks:
             _Child(each.platform, each.detail) for each in content.denied if each.state is PlatformState.MISSING
         )
         if missing:
-            self._add(_WaitingIndex(reference.with_digest(digest), missing, credential, tenant))
+            self._add(_WaitingIndex(reference.pinned_to(digest), missing, credential, tenant))
 
     async def settle(self) -> None:
         """Returns when nothing waits any more."""
@@ -163,7 +163,7 @@ class ChildChecks:
 
     async def _find(self, index: _WaitingIndex, child: _Child) -> DeniedPlatform | None:
         """What is known of the child now, *claimed* if it is there; None if that cannot be found out."""
-        reference = index.reference.with_digest(child.digest)
+        reference = index.reference.pinned_to(child.digest)
         try:
             try:
                 stated = await self._source.state_digest(

@@ -282,4 +282,8 @@ async def open_watched_cluster(
 
 
 def _known(nodes: NodeView | None) -> ClusterNodes:
-    return ClusterNodes(nodes.platforms.distinct, nodes.odd) if nodes and nodes.synced else NO_NODES
+    return (
+        ClusterNodes(nodes.platforms.distinct, nodes.odd, nodes.platforms.images)
+        if nodes and nodes.synced
+        else NO_NODES
+    )

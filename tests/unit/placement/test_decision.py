@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from extender.images.content import Cause, Failure
+from extender.images.content import LOCAL, Cause, Failure
 from extender.images.platform import Platform, parse_platform
 from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, RunsOn, Unknown, fact_of
@@ -140,7 +140,7 @@ def test_the_unknown_is_never_a_yes(cause: Cause) -> None:
         assert decision.preference == {}
         choice = pending if isinstance(fact, Pending) else override or unknown
         refused = {platform for platform, verdict in verdicts.items() if verdict in REFUSED}
-        never = cause is Cause.NEVER_PULLED
+        never = cause in LOCAL
         assert refused == ({AMD64, ARM64} if choice is ASSUME and not never else set[Platform]())
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.images.content import Cause
+from extender.images.content import LOCAL, Cause
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import ADDED, MODE, PREFER, REASON, Overrides
@@ -82,7 +82,7 @@ def test_unresolved_image_earns_nothing(fact: ImageFact, others: list[ImageFact]
     document = pod(1 + len(others))
     mutation = mutate(document, *others, fact, admission=settings("preferred"))
     assert apply(document, mutation.patch)["spec"] == document["spec"]
-    never_pulled = isinstance(fact, Unknown) and fact.cause is Cause.NEVER_PULLED
+    never_pulled = isinstance(fact, Unknown) and fact.cause in LOCAL
     assert mutation.outcome is (AdmissionOutcome.UNCHANGED if never_pulled else AdmissionOutcome.UNRESOLVED)
     assert bool(mutation.unresolved) is not never_pulled
 

@@ -125,7 +125,7 @@ class FakeRegistry:
         self.callers.add(CALLER.get())
         self.visited.set()
         await self.open.wait()
-        fault = self.fault(method, reference)
+        fault = self.fault(method, named)
         if fault:
             raise fault
         if credential.password in self.refused_passwords:

@@ -1,0 +1,133 @@
+"""Images that nodes list: by which names they count, and which nodes stay eligible by them."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from extender.images.content import Cause, Content, Failure
+from extender.images.manifest import Kind
+from extender.images.platform import parse_platform
+from extender.kubernetes.core_v1 import NodeName
+from extender.kubernetes.extender_v1 import decode_args
+from extender.placement.annotations import Choice, Overrides
+from extender.placement.facts import PodImage, Unknown, facts_of
+from extender.placement.node_images import NodeImages
+from extender.placement.nodes import NodePlatforms
+from extender.placement.policy import Policy
+from extender.placement.scheduling import DecidedAnswer, Decision, Verdict, filter_nodes
+
+DIGEST = f"sha256:{'d' * 64}"
+APP = PodImage("app:1", pull_policy="IfNotPresent")
+GONE, DOWN = Failure(Cause.MISSING, "404"), Failure(Cause.UNAVAILABLE, "no address")
+ASKED = Failure(Cause.LOOKING_UP, "not yet")
+RETRYING = Policy(pending=Choice.RETRY)
+AMD = Content(Kind.INDEX, frozenset({parse_platform("linux/amd64")}), states_platforms=True)
+
+
+@pytest.mark.parametrize(
+    ("reference", "pull_policy", "listed"),
+    [
+        ("app:1", "IfNotPresent", True),
+        ("docker.io/library/app:1", "Never", True),
+        ("app:1", "", True),
+        ("app:1", "Always", False),
+        ("app:2", "IfNotPresent", False),
+        ("other.io/app:1", "IfNotPresent", False),
+        ("quay.io/team/app", "IfNotPresent", True),
+        ("quay.io/team/app", "", False),
+        (f"app:9@{DIGEST}", "IfNotPresent", True),
+        (f"app@{DIGEST.replace('d', 'e')}", "IfNotPresent", False),
+        ("Not An Image", "IfNotPresent", False),
+    ],
+)
+def test_names_by_which_a_copy_counts(reference: str, pull_policy: str, listed: bool) -> None:
+    """The full name with tag or digest, as kubelets list it, unless the kubelet asks the registry in any case."""
+    images = NodeImages()
+    names = ["docker.io/library/app:1", f"docker.io/library/app@{DIGEST}", "quay.io/team/app:latest"]
+    images.put(NodeName("a"), names)
+    assert images.lists(PodImage(reference, pull_policy=pull_policy)) is listed
+
+
+def test_nodes_come_and_go() -> None:
+    """A node counts for what it lists now, and for nothing once it is gone; all of a pod's images must be there."""
+    images, other = NodeImages(), PodImage("other:1", pull_policy="Never")
+    images.put(NodeName("a"), ["docker.io/library/app:1", "docker.io/library/other:1"])
+    images.put(NodeName("b"), ["docker.io/library/app:1"])
+    assert images.nodes_with([APP]) == {"a", "b"}
+    assert images.nodes_with([APP, other]) == {"a"}
+    images.put(NodeName("a"), [])
+    assert images.nodes_with([APP]) == {"b"}
+    images.drop(NodeName("b"))
+    images.put(NodeName("c"), ["docker.io/library/other:1"])
+    assert not images.lists(APP)
+    assert images.nodes_with([other]) == {"c"}
+
+
+def test_what_is_kept_is_bounded() -> None:
+    """A node that lists more than kubelets do, and names that nobody has, take no memory."""
+    images = NodeImages()
+    images.put(NodeName("a"), (f"docker.io/library/n{number}:1" for number in range(10_000)))
+    assert images.lists(PodImage("n249:1", pull_policy="Never"))
+    assert not images.lists(PodImage("n250:1", pull_policy="Never"))
+    images.put(NodeName("b"), ["x" * 10_000])
+    assert images.nodes_with([PodImage("x" * 10_000)]) == frozenset()
+    for node in range(100):
+        images.put(NodeName(f"c{node}"), (f"docker.io/library/m{node}-{number}:1" for number in range(250)))
+    assert images.lists(PodImage("m10-1:1", pull_policy="Never"))
+    assert not images.lists(PodImage("m99-1:1", pull_policy="Never"))
+
+
+def filtered(
+    answers: Sequence[Content | Failure], listing: Sequence[str], images: Sequence[PodImage] = (APP,)
+) -> DecidedAnswer[object]:
+    """What filter answers about nodes a, b (amd64) and c (arm64), of which some list docker.io/library/app:1."""
+    nodes = NodePlatforms({NodeName(name): parse_platform(f"linux/{arch}")
+                           for name, arch in (("a", "amd64"), ("b", "amd64"), ("c", "arm64"))})  # fmt: skip
+    for name in listing:
+        nodes.images.put(NodeName(name), ["docker.io/library/app:1"])
+    decision = Decision(images, facts_of(images, answers, may_be_pending=True), RETRYING, Overrides())
+    args = decode_args(json.dumps({"Pod": {}, "NodeNames": ["a", "b", "c"]}).encode())
+    return filter_nodes(args, nodes, decision)  # type: ignore[return-value]
+
+
+def names_of(decided: DecidedAnswer[object]) -> list[str] | str:
+    """The nodes that remain, or the error."""
+    result = decided.answer
+    error = getattr(result, "error", "")
+    return error or json.loads(bytes(getattr(result, "node_names", b"null")))
+
+
+@pytest.mark.parametrize("failure", [GONE, DOWN], ids=["missing", "unavailable"])
+def test_nodes_that_list_an_image_stay_where_no_registry_answers(failure: Failure) -> None:
+    """Without a wait, and whatever their platform; those that do not list it are not refused, only not asked for."""
+    decided = filtered([failure], ["b", "c"])
+    assert names_of(decided) == ["b", "c"]
+    assert decided.verdicts == {Verdict.LISTED: 2, Verdict.LEFT_OUT: 1}
+
+
+def test_a_node_that_lists_nothing_says_nothing() -> None:
+    """The pod waits as ever, and so it does while a registry is asked."""
+    assert "app" in names_of(filtered([DOWN], []))
+    assert "app" in names_of(filtered([ASKED], ["a"]))
+
+
+def test_a_list_is_no_platform() -> None:
+    """What is known is refused as ever, also by another image of the pod."""
+    images = (APP, PodImage("known:1"))
+    decided = filtered([DOWN, AMD], ["a", "c"], images)
+    assert names_of(decided) == ["a"]
+    assert decided.verdicts == {Verdict.LISTED: 1, Verdict.NO: 1, Verdict.LEFT_OUT: 1}
+
+
+def test_pod_is_not_held_for_an_image_that_nodes_have() -> None:
+    """The webhook and the gate take it for one that only nodes' copies can tell about."""
+    images = NodeImages()
+    images.put(NodeName("a"), ["docker.io/library/app:1"])
+    [fact] = facts_of([APP], [DOWN], may_be_pending=True, lists=images.lists)
+    assert isinstance(fact, Unknown)
+    assert fact.cause is Cause.ON_NODES
+    [waiting] = facts_of([APP], [ASKED], may_be_pending=True, lists=images.lists)
+    assert not isinstance(waiting, Unknown)
+    [known] = facts_of([APP], [AMD], may_be_pending=True, lists=images.lists)
+    assert not isinstance(known, Unknown)
