@@ -1,7 +1,6 @@
 """What `multiarch-extender policies` prints, applied for a test and gone after it."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -10,6 +9,7 @@ import yaml
 from testbed.api_client import ApiClient
 from testbed.cluster_provider import ClusterProvider
 from testbed.objects import KubernetesObject, pod
+from tests.unit.cli.commands import run
 
 GATE = {"name": "multiarch-extender.io/platforms"}
 AT_WORK_SECONDS = 15.0
@@ -21,13 +21,7 @@ ApplyPolicies = Callable[..., Awaitable[list[KubernetesObject]]]
 
 async def run_policies(cluster: ClusterProvider, *arguments: str) -> tuple[int, str, str]:
     """The exit code, standard output and standard error of `multiarch-extender policies` for the cluster."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "extender", "policies", "--kubeconfig", str(cluster.kubeconfig), *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    return process.returncode or 0, out.decode(), err.decode()
+    return await run("policies", "--kubeconfig", str(cluster.kubeconfig), *arguments)
 
 
 @asynccontextmanager

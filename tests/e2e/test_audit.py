@@ -3,11 +3,7 @@
 `tests/data/audit/golden.yaml` has a row for each workload, with what must be found and why.
 """
 
-import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +15,7 @@ from testbed.api_client import ApiClient
 from testbed.control_plane import LocalCluster
 from testbed.debian_registry import DebianRegistry
 from tests.e2e.golden import ROWS, TARGETS, VERSIONS, open_registry, populate
+from tests.unit.cli.commands import run
 
 pytestmark = pytest.mark.e2e
 
@@ -33,13 +30,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DebianRegistr
 async def audit(registry: DebianRegistry, *arguments: str) -> tuple[int, str, str]:
     """The exit code, standard output and standard error of the command."""
     host = registry.host
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "extender", "audit", *arguments, "--set", f"registry.plain_http=['{host}']",
-        "--set", f"registry.allow=['*', '{host}']", "--set", "cache.url='memory:'",
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "NO_COLOR": "1"},
-    )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(), 120)
-    return process.returncode or 0, out.decode(), err.decode()
+    settings = (f"registry.plain_http=['{host}']", f"registry.allow=['*', '{host}']", "cache.url='memory:'")
+    return await run("audit", *arguments, *(f"--set={each}" for each in settings))
 
 
 def expected(row: dict[str, Any], *, has_nodes: bool) -> dict[str, tuple[str, list[str]]]:

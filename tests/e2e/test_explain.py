@@ -1,8 +1,5 @@
 """`explain` on a real cluster: it says what kube-scheduler's event says, or the annotation where affinity decides."""
 
-import asyncio
-import os
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +9,7 @@ import pytest
 from testbed.objects import KubernetesObject
 from testbed.shipped_files import Mode
 from tests.e2e.world import World
+from tests.unit.cli.commands import run
 
 pytestmark = pytest.mark.e2e
 
@@ -33,7 +31,7 @@ class CommandResult(NamedTuple):
 
 
 async def run_command(
-    world: World, *arguments: str, stdin: bytes = b"", kubeconfig: Path | None = None, host: str = ""
+    world: World, *arguments: str, stdin: str = "", kubeconfig: Path | None = None, host: str = ""
 ) -> CommandResult:
     """Runs a command of the package against the world's cluster and registry, or that of `host`."""
     host = host or world.registry.host
@@ -42,14 +40,8 @@ async def run_command(
         f"registry.allow=['*', '{host}']",
         f"cluster.kubeconfig={kubeconfig or world.cluster.kubeconfig}",
     )
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "extender", *arguments, *(f"--set={each}" for each in settings),
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "NO_COLOR": "1"},
-    )  # fmt: skip
-    output, errors = await asyncio.wait_for(process.communicate(stdin), 60)
-    assert process.returncode is not None
-    return CommandResult(process.returncode, output.decode(), errors.decode())
+    given = (*arguments, *(f"--set={each}" for each in settings))
+    return CommandResult(*await run(*given, stdin=stdin, environment={"COLUMNS": "80"}))
 
 
 def answers(told: dict[str, Any]) -> dict[str, list[str]]:
@@ -134,7 +126,7 @@ async def test_a_workload_is_explained_as_its_pods_will_be_created(world: World)
     assert live.code == 0, live.errors
     [told] = live.told
     assert answers(told) == {"linux/amd64": ["yes"], "linux/arm64": ["yes"], "linux/s390x": ["no"]}
-    manifest = msgspec.json.encode(deployment("web", where, spec))
+    manifest = msgspec.json.encode(deployment("web", where, spec)).decode()
     from_file = await run_command(world, "explain", "-f", "-", "-o", "json", setting, stdin=manifest)
     assert from_file.told[0]["nodes"] == told["nodes"]
     assert from_file.told[0]["webhook"] == told["webhook"]
@@ -177,5 +169,5 @@ async def test_what_cannot_be_explained_is_an_error(world: World) -> None:
     unknown = await run_command(world, "explain", "service/web", "-n", where)
     assert unknown.code == 2
     assert "'service' is no kind with pods" in unknown.errors
-    nothing = await run_command(world, "explain", "-f", "-", stdin=b"kind: ConfigMap\n")
+    nothing = await run_command(world, "explain", "-f", "-", stdin="kind: ConfigMap\n")
     assert nothing.code == 2

@@ -2,9 +2,6 @@
 
 import asyncio
 import itertools
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +12,7 @@ from testbed.objects import KubernetesObject
 from tests.e2e.load import leaning_to
 from tests.e2e.test_webhook_only import EXISTING, controlled, start_webhook, template, workload
 from tests.e2e.world import World
+from tests.unit.cli.commands import run
 
 pytestmark = pytest.mark.e2e
 
@@ -57,12 +55,7 @@ async def fixed(world: World, text: str, *options: str) -> tuple[int, str, str]:
     """The exit code, standard output and standard error of `fix --write` on a stream."""
     host = world.registry.host
     settings = [f"--set=registry.plain_http=['{host}']", f"--set=registry.allow=['{host}']"]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "extender", "fix", "-f", "-", *options, *settings,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ,
-    )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(text.encode()), 300)
-    return process.returncode or 0, out.decode(), err.decode()
+    return await run("fix", "-f", "-", *options, *settings, stdin=text)
 
 
 def made_of(owner: KubernetesObject) -> KubernetesObject:

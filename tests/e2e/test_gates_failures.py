@@ -4,7 +4,6 @@ Every pod leans to an architecture on which its image does not run, so one that 
 """
 
 import asyncio
-import sys
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ from testbed.shipped_files import Mode
 from testbed.tcp_proxy import open_tcp_proxy
 from tests.e2e.gates import create_gated, gated_pod, observed, proxied_account, spread, start_controller
 from tests.e2e.world import World
+from tests.unit.cli.commands import run
 
 pytestmark = pytest.mark.e2e
 
@@ -254,13 +254,9 @@ async def test_ungate_frees_what_is_held(world: World) -> None:
 
 async def ungate(world: World, *arguments: str) -> str:
     """The output of the command `ungate` as the administrator runs it; it must succeed."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "extender", "ungate", *arguments, "--kubeconfig", str(world.cluster.kubeconfig),
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, _ = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0
-    return out.decode()
+    code, out, err = await run("ungate", *arguments, "--kubeconfig", str(world.cluster.kubeconfig))
+    assert code == 0, err
+    return out
 
 
 async def test_rule_of_the_cluster_against_what_images_need(world: World) -> None:

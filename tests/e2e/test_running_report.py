@@ -1,8 +1,6 @@
 """`running` on real nodes: it finds the pods whose program is for another architecture, and blames the right image."""
 
 import asyncio
-import os
-import sys
 from typing import Any
 
 import msgspec
@@ -13,6 +11,7 @@ from testbed.nodes.programs import NodePrograms
 from testbed.objects import fake_node, pod
 from tests.e2e.running import BOTH, Observation, Outcome, RealImages, observe, open_nodes
 from tests.e2e.world import World
+from tests.unit.cli.commands import run
 
 pytestmark = pytest.mark.e2e
 
@@ -22,13 +21,11 @@ SECONDS = 60.0
 async def run_report(world: World, images: RealImages, *arguments: str) -> tuple[int, str]:
     """Runs the command against the world's cluster; returns its exit code and what it printed."""
     settings = (*images.settings, f"cluster.kubeconfig={world.cluster.kubeconfig}")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "extender", "running", *arguments, *(f"--set={each}" for each in settings),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, "NO_COLOR": "1"},
-    )  # fmt: skip
-    output, errors = await asyncio.wait_for(process.communicate(), SECONDS)
-    assert process.returncode in (0, 1), errors.decode()
-    return process.returncode, output.decode()
+    code, output, errors = await run(
+        "running", *arguments, *(f"--set={each}" for each in settings), environment={"COLUMNS": "80"}
+    )
+    assert code in (0, 1), errors
+    return code, output
 
 
 def findings(report: dict[str, Any]) -> dict[str, list[str]]:

@@ -24,7 +24,7 @@ from extender.reports.audit_report import Audit
 from testbed.debian_package import ProgramMissing
 from testbed.debian_registry import DebianRegistry
 from testbed.npm_package import JUNIT_SCHEMA, SARIF_SCHEMA, NpmFile, find_npm_file
-from tests.integration import commands
+from tests.unit.cli import commands
 
 CHARTS = Path(__file__).parents[1] / "data/audit/charts"
 SCHEMA = Path(__file__).parents[2] / "docs/schemas/audit-v1.json"

@@ -21,7 +21,7 @@ import extender
 from extender.cli.main import commands
 from extender.demo.registry import EmbeddedRegistry
 from extender.demo.story import SCENES, arguments_of, fill_registry, pod_of
-from tests.integration.commands import COMMAND, run
+from tests.unit.cli.commands import COMMAND, run
 
 IN_FLIGHT = 200
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from extender.cli import main as command_line
-from tests.integration import commands
+from tests.unit.cli import commands
 
 BIN = Path(sys.executable).parent
 NAMES = ("multiarch-extender", "kubectl-multiarch")

@@ -12,7 +12,7 @@ import yaml
 from extender.demo.registry import EmbeddedRegistry
 from extender.demo.story import fill_registry
 from testbed.objects import kept_to
-from tests.integration.commands import run
+from tests.unit.cli.commands import run
 
 
 class Fix:

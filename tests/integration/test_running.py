@@ -9,7 +9,7 @@ from extender.cluster.node_view import NODES
 from extender.cluster.pods import PODS
 from extender.demo.registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import namespace, node, pod, serve_api, write_kubeconfig
-from tests.integration.commands import run
+from tests.unit.cli.commands import run
 
 AMD64 = "linux/amd64"
 

@@ -9,7 +9,7 @@ import pytest
 from extender.cluster.pods import PODS
 from extender.placement.gate import GATE, GATED_LABEL
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, pod, serve_api, write_kubeconfig
-from tests.integration.commands import run
+from tests.unit.cli.commands import run
 
 OTHER = "example.com/quota"
 

@@ -11,10 +11,10 @@ import trustme
 
 from extender.demo.images import DOCKER, OCI, Family, build_index, build_manifest
 from testbed.debian_registry import DebianRegistry
-from tests.integration.commands import run
 from tests.integration.conftest import StartRegistry
 from tests.integration.service.caller import AMD64, ARM64, Caller, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService
+from tests.unit.cli.commands import run
 
 BOTH = [AMD64, ARM64]
 

@@ -24,7 +24,7 @@ from typing import Any
 from extender.cli.main import main
 
 COMMAND = [sys.executable, "-m", "extender"]
-_SECONDS = 60
+_SECONDS = 300
 _TERMINAL = ("FORCE_COLOR", "GITHUB_ACTIONS", "NO_COLOR", "PY_COLORS", "TERMINAL_WIDTH")
 _REQUEST_BYTES = 1 << 20
 
@@ -34,7 +34,7 @@ async def run(
 ) -> tuple[int, str, str]:
     """The exit code, standard output and standard error of an installed program, after these arguments.
 
-    `environment` is added to this process' own. Raises TimeoutError after a minute.
+    `environment` is added to this process' own. Raises TimeoutError after five minutes.
     """
     return await asyncio.to_thread(_ancestor().run, [program, *arguments], stdin.encode(), environment or {})
 
@@ -47,8 +47,8 @@ class _Ancestor:
         self._socket.settimeout(_SECONDS)
         self._turn = threading.Lock()
         # This file as a program, since a process that has threads, as this one does, should not fork itself.
-        code = f"import tests.integration.commands as c; c.serve({theirs.fileno()})"
-        root = Path(__file__).parents[2]
+        code = f"import tests.unit.cli.commands as c; c.serve({theirs.fileno()})"
+        root = Path(__file__).parents[3]
         self._process = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], cwd=root)
         theirs.close()
 
