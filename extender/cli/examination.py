@@ -390,7 +390,7 @@ async def _judge_held_pods(client: ClusterClient, workloads: Sequence[InstalledW
     if held and not leaders:
         return CheckFinding(
             CheckName.GATES, subject, CheckState.WRONG, f"{held} pods are held, and nobody lets them go",
-            "docs/runbooks/gates-without-leader.md; at once, unexamined: multiarch-extender ungate -A",
+            "docs/runbooks.md#gates-without-leader; at once, unexamined: multiarch-extender ungate -A",
         )  # fmt: skip
     seen = f"{held} pods are held; {', '.join(leaders)} lets them go" if held else "none is held"
     return CheckFinding(CheckName.GATES, subject, CheckState.FINE, seen)

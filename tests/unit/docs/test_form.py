@@ -11,6 +11,7 @@ from tests.unit.docs.pages import ALL, DOCS, PAGES, PROJECT, README, anchors, li
 README_WORDS, PAGE_WORDS, LINE_CHARACTERS = 900, 1500, 120
 _MODULE = re.compile(r"python -m ([a-z_.]+)")
 _MADE = re.compile(r"<!-- (?P<name>[\w ]+)(?::[^>]*)? -->\n.*?<!-- (?P=name) end -->", re.DOTALL)
+_PAGE = re.compile(r"docs/((?:how-to/|modes/|runbooks)[\w/.-]*\.md)(?:#([\w-]+))?")
 _PATH = re.compile(r"`((?:benchmarks|deploy|docs|extender|testbed|tests)/[\w./-]+)`")
 
 
@@ -63,6 +64,15 @@ def test_files_named_in_the_text_exist() -> None:
     for path in ALL:
         for named in _PATH.findall(path.read_text()):
             assert "NAME" in named or (PROJECT / named).exists(), (name_of(path), named)
+
+
+def test_pages_named_by_code_and_manifests_exist() -> None:
+    """And so does the section that is named with one."""
+    folders = ("extender", "deploy")
+    for path in (found for folder in folders for found in (PROJECT / folder).rglob("*") if found.is_file()):
+        for page, section in _PAGE.findall(path.read_text(errors="replace")):
+            assert (DOCS / page).exists(), (name_of(path), page)
+            assert not section or section in anchors((DOCS / page).read_text()), (name_of(path), page, section)
 
 
 def _site() -> dict[str, Any]:
