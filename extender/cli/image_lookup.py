@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from extender.config.tree import Config
-from extender.errors import InvalidReference, RegistryError
+from extender.errors import RegistryError
 from extender.fetcher.settings import FetcherSettings
 from extender.fetcher.sources import LocalSources, open_local_sources
 from extender.images.content import Content, Failure, content_of
 from extender.images.manifest import Image
 from extender.images.platform import Platform
-from extender.images.reference import parse_reference
 from extender.registry.endpoint import Endpoint
 from extender.registry.registry_client import RegistryClient
+from extender.resolver.image_cache import Target
 from extender.resolver.platform_verifier import PlatformVerifier
 from extender.resolver.pod_resolver import PodResolver
 from extender.service.cluster_view import NoCluster
@@ -94,7 +94,8 @@ async def _look_up_all(
                     async with looking:
                         inside = await _look_inside(opened[0], pod_resolver, reference, answer, wanted)
                 progress.update(task, advance=1, description=reference)
-                return LookedUp(answer, tuple(_answers(opened[0].registry, reference, heard)), inside)
+                target = pod_resolver.resolver.cache.references.target_of(reference)
+                return LookedUp(answer, tuple(_answers(opened[0].registry, target, heard)), inside)
 
             return list(await asyncio.gather(*map(one, references)))
 
@@ -113,13 +114,14 @@ async def _look_inside(
     )
 
 
-def _answers(registry: RegistryClient, text: str, heard: Mapping[str, str]) -> Iterator[EndpointAnswer]:
+def _answers(registry: RegistryClient, target: Target | Failure, heard: Mapping[str, str]) -> Iterator[EndpointAnswer]:
     """Whom nodes ask for the image, and what they answered; none where nodes ask nobody."""
+    if isinstance(target, Failure):
+        return
+    reference = target.asked
     try:
-        reference = parse_reference(text)
-        reference = reference.with_digest(reference.digest) if reference.digest else reference
         endpoints = registry.endpoints_for(reference)
-    except (InvalidReference, RegistryError):
+    except RegistryError:
         return
     for endpoint in endpoints:
         url = endpoint.url_of(f"manifests/{reference.digest or reference.tag}")

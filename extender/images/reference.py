@@ -37,8 +37,9 @@ _IMAGE_ID = re.compile(r"[a-f0-9]{64}", re.ASCII)
 class ImageReference(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
     """A normalised image reference; an empty string means absent. Build it with `parse_reference`.
 
-    `domain` keeps its case. It is empty in the one odd form `ex_ample.com/x`, which no client can pull. A reference may
-    have both a tag and a digest; then the digest determines what is pulled.
+    `domain` keeps its case. It is empty in the one odd form `ex_ample.com/x`, which no client can pull, and in what
+    `parse_short_reference` makes of a name without a registry. A reference may have both a tag and a digest; then the
+    digest determines what is pulled.
     """
 
     domain: str
@@ -80,6 +81,21 @@ def parse_reference(text: str) -> ImageReference:
     if len(path) > _MAX_PATH:
         raise InvalidReference(f"{quote(text)} is no image reference: its path has more than {_MAX_PATH} characters")
     return ImageReference(domain or "", path, tag or ("" if at else "latest"), digest)
+
+
+def parse_short_reference(text: str) -> ImageReference:
+    """The reference as CRI-O parses it: a name without a registry has an empty domain, and the path that is written.
+
+    Raises:
+        InvalidReference: as `parse_reference`.
+    """
+    reference = parse_reference(text)
+    first, slash, _ = text.partition("@")[0].partition("/")
+    is_full = slash and (first == "localhost" or "." in first or ":" in first)
+    if is_full or reference.domain != _DEFAULT_DOMAIN:
+        return reference
+    path = reference.path if slash else reference.path.removeprefix(_OFFICIAL)
+    return ImageReference("", path, reference.tag, reference.digest)
 
 
 def is_domain(text: str) -> bool:

@@ -105,7 +105,9 @@ async def _within(seconds: float, reference: ImageReference) -> AsyncIterator[No
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
-        raise RegistryUnavailable(f"{reference.domain} did not answer within {seconds:.3g} s") from None
+        raise RegistryUnavailable(
+            f"{reference.domain or reference.path} did not answer within {seconds:.3g} s"
+        ) from None
 
 
 async def describe_image(

@@ -17,7 +17,7 @@ from extender.images.content import Answer, Cause, Content, Failure, judged
 from extender.images.digest import PackedDigest, pack_digest, unpack_digest
 from extender.images.platform import Platform
 from extender.images.platform_states import DeniedPlatform, PlatformState
-from extender.images.reference import ImageReference, parse_reference
+from extender.images.reference import ImageReference, parse_reference, parse_short_reference
 from extender.metrics import counter
 from extender.resolver.denials import Denials
 from extender.resolver.row_cost import is_ordinary, row_cost
@@ -33,9 +33,14 @@ TARGETS = declare_cache("resolver.image_cache.targets", key="text of the referen
 
 
 class Target(msgspec.Struct, frozen=True, gc=False):
-    """What a reference names. `name` is its packed digest if it has one, else its tag; a digest overrides the tag."""
+    """What a reference names. `name` is its packed digest if it has one, else its tag; a digest overrides the tag.
+
+    `reference` is as the kubelet parses it, which finds credentials, and `asked` as the container runtime does, which
+    finds registries.
+    """
 
     reference: ImageReference
+    asked: ImageReference
     repository: str
     name: PackedDigest
 
@@ -43,7 +48,9 @@ class Target(msgspec.Struct, frozen=True, gc=False):
 class References:
     """Target or `Failure` by text, for the `size` texts used last. Parsing a text takes 5 µs, finding it 0.2 µs."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, short_names: bool = False) -> None:
+        """`short_names`: the runtime is CRI-O, which looks for a name without a registry in registries of its own."""
+        self._parse = parse_short_reference if short_names else parse_reference
         self._rows: LruTable[str, Target | Failure] = TARGETS.lru_table(size)
 
     def __len__(self) -> int:
@@ -54,21 +61,25 @@ class References:
         """The target of `text`, or why `text` is not a valid reference."""
         target = self._rows.peek(text)
         if target is None:
-            target = _read(text)
+            target = self._read(text)
             if len(text) <= _MAX_KEPT_CHARACTERS and text.isascii():
                 self._rows.put(text, target)
         return target
 
+    def _read(self, text: str) -> Target | Failure:
+        try:
+            reference = _without_tag(parse_reference(text))
+            asked = _without_tag(self._parse(text))
+        except InvalidReference as exc:
+            return Failure(Cause.INVALID_REFERENCE, str(exc))
+        asked = reference if asked == reference else asked
+        name = pack_digest(reference.digest) if reference.digest else reference.tag
+        return Target(reference, asked, sys.intern(asked.repository), name)  # the tables hold a repository many times
 
-def _read(text: str) -> Target | Failure:
-    try:
-        reference = parse_reference(text)
-    except InvalidReference as exc:
-        return Failure(Cause.INVALID_REFERENCE, str(exc))
-    if reference.digest:
-        reference = reference.with_digest(reference.digest)
-    name = pack_digest(reference.digest) if reference.digest else reference.tag
-    return Target(reference, sys.intern(reference.repository), name)  # the tables hold each repository many times
+
+def _without_tag(reference: ImageReference) -> ImageReference:
+    """The reference by its digest alone, if it has one."""
+    return reference.with_digest(reference.digest) if reference.digest else reference
 
 
 LOOKUPS = counter(
@@ -174,10 +185,19 @@ class ImageCache:
     """
 
     def __init__(
-        self, size: int, lifetimes: Lifetimes, clock: Callable[[], float], write_log: WriteLog | None = None
+        self,
+        size: int,
+        lifetimes: Lifetimes,
+        clock: Callable[[], float],
+        write_log: WriteLog | None = None,
+        *,
+        short_names: bool = False,
     ) -> None:
-        """`clock` gives monotonic seconds. `write_log` receives what registries confirm or deny, not loaded rows."""
-        self.references = References(min(size, TARGETS.bound()))
+        """`clock` gives monotonic seconds. `write_log` receives what registries confirm or deny, not loaded rows.
+
+        `short_names` is as in `References`.
+        """
+        self.references = References(min(size, TARGETS.bound()), short_names=short_names)
         self.lifetimes = lifetimes
         self._clock = clock
         self._write_log = write_log

@@ -150,7 +150,7 @@ class RegistryLookup:
         GETs are counted (Docker Hub), and it proves this credential's access to content that another one fetched.
         Unless `head_first`, a name that was never known takes one GET, in half the time.
         """
-        reference, ends = target.reference, asyncio.get_running_loop().time() + self._lookup_seconds
+        reference, ends = target.asked, asyncio.get_running_loop().time() + self._lookup_seconds
         await self._recall_content(target.repository, reference.digest)
         if not self._takes_head(target, credential):
             return await self._learn(target, reference, credential, tenant, ends)
@@ -175,7 +175,7 @@ class RegistryLookup:
     async def _ask_details(self, target: Target, credential: Credential, tenant: str) -> Image:
         ends = asyncio.get_running_loop().time() + self._lookup_seconds
         at = self._clock()
-        image = await self._describe(target.reference, credential, tenant, ends)
+        image = await self._describe(target.asked, credential, tenant, ends)
         self._cache.learn(target, credential.id, image.digest, content_of(image), at, tenant)
         return image
 

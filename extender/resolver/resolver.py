@@ -90,16 +90,17 @@ class Resolver:
         head_first: bool = True,
         lookup_seconds: float = 20.0,
         cluster_platforms: Callable[[], frozenset[Platform]] = frozenset[Platform],
+        short_names: bool = False,
     ) -> None:
         """`head_first`: a HEAD comes before the GET of a name that was never known, as its content often is.
 
         `lookup_seconds` bounds the requests of a lookup for one credential. `cluster_platforms` gives the platforms of
-        the cluster's nodes, for which the children of indexes are checked.
+        the cluster's nodes, for which the children of indexes are checked. `short_names` is as in `References`.
         """
         self._clock = clock
         self._persistence = persistence or Persistence(None, clock=clock)
         lifetimes = Lifetimes(tag_seconds=tag_seconds, stale_seconds=stale_seconds)
-        self.cache = ImageCache(size, lifetimes, clock, self._persistence)
+        self.cache = ImageCache(size, lifetimes, clock, self._persistence, short_names=short_names)
         self._failures = Failures(max(size // 10, FEWEST_FAILURES), clock, random)
         self.child_checks = ChildChecks(source, self.cache, cluster_platforms)
         registry_lookup = RegistryLookup(

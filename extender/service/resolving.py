@@ -166,6 +166,7 @@ async def open_pod_resolver_of(
             head_first=head_first,
             lookup_seconds=2 * config.registry.timeout_seconds,
             cluster_platforms=lambda: cluster_view.nodes.platforms.distinct if cluster_view.nodes else frozenset(),
+            short_names=bool(config.registry.registries_conf or config.registry.openshift),
             persistence=Persistence(opened.store, persist_private=bool(cache.key_file), clock=time.monotonic),
         )
         stack.push_async_callback(resolver.close)

@@ -131,6 +131,24 @@ async def test_inspect_shows_whom_nodes_ask(registry: EmbeddedRegistry, tmp_path
     assert f"asked {base}/{rest}: it has the image" in out
 
 
+async def test_inspect_searches_for_a_name_without_a_registry_as_cri_o(
+    registry: EmbeddedRegistry, tmp_path: Path
+) -> None:
+    """In the registries of its files, and not in Docker Hub; a name that CRI-O refuses is asked of nobody."""
+    file = tmp_path / "registries.conf"
+    file.write_text(f'unqualified-search-registries = ["{registry.host}"]\n')
+    given = ("shop/web:1.0", "-o", "json", "--set", f"registry.registries_conf={file}", *plain(registry))
+    code, out, _ = await run("inspect", *given)
+    [found] = json.loads(out)
+    url = f"http://{registry.host}/v2/shop/web/manifests/1.0"
+    assert (code, found["kind"], [each["url"] for each in found["endpoints"]]) == (0, "index", [url])
+    file.write_text(f'unqualified-search-registries = ["{registry.host}", "docker.io"]\n')
+    code, out, _ = await run("inspect", *given)
+    [refused] = json.loads(out)
+    assert (code, refused["endpoints"]) == (1, [])
+    assert refused["unknown"]["cause"] == "not-allowed"
+
+
 async def test_inspect_looks_inside(registry: EmbeddedRegistry) -> None:
     """An image without files stays claimed, with the reason; a look costs as much as it says."""
     image = f"{registry.host}/shop/web:1.0"

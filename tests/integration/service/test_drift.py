@@ -261,7 +261,7 @@ def moved(tag: str, owner: str, before: frozenset[Platform], after: frozenset[Pl
     """A move of this tag, which a lookup for the owner told of."""
     reference = parse_reference(f"registry.example.com/app:{tag}")
     rows = [CachedImage(Content(Kind.INDEX, platforms, True), bytes(32), 0.0, owner) for platforms in (before, after)]
-    return MovedTag(Target(reference, reference.repository, tag), ANONYMOUS.id, *rows)
+    return MovedTag(Target(reference, reference, reference.repository, tag), ANONYMOUS.id, *rows)
 
 
 async def test_a_tenant_that_moves_tags_all_the_time_fills_a_table_and_no_more(api: ApiServer, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.errors import InvalidReference
-from extender.images.reference import ImageReference, parse_reference
+from extender.images.reference import ImageReference, parse_reference, parse_short_reference
 
 VECTORS = Path(__file__).parents[3].parent / "shared" / "vectors" / "references.json"
 
@@ -230,3 +230,24 @@ def test_any_text_is_a_reference_or_refused(text: str) -> None:
         message = str(parse_reference(str(reference)))
     assert message.isprintable()
     assert len(message) < 250
+
+
+@pytest.mark.parametrize(
+    ("text", "domain", "path"),
+    [
+        ("app", "", "app"),
+        ("app:1", "", "app"),
+        ("team/app:1", "", "team/app"),
+        ("library/app", "", "library/app"),
+        (f"app@sha256:{'d' * 64}", "", "app"),
+        ("docker.io/app:1", "docker.io", "library/app"),
+        ("index.docker.io/team/app", "docker.io", "team/app"),
+        ("localhost/app", "localhost", "app"),
+        ("reg.example:5000/app", "reg.example:5000", "app"),
+    ],
+)
+def test_name_without_a_registry_keeps_none_for_cri_o(text: str, domain: str, path: str) -> None:
+    """Others, tags and digests are as the kubelet parses them."""
+    short, full = parse_short_reference(text), parse_reference(text)
+    assert (short.domain, short.path) == (domain, path)
+    assert (short.tag, short.digest) == (full.tag, full.digest)

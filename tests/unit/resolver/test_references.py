@@ -67,3 +67,15 @@ def test_the_largest_texts_that_are_kept_take_little_memory() -> None:
         assert retained_bytes((text, target)) < 3_400
     wide = "\N{GRINNING FACE}" * 1024
     assert references.target_of(wide) is not references.target_of(wide)
+
+
+def test_short_names_are_found_in_registries_of_the_runtime() -> None:
+    """Credentials go by the kubelet's name; the name of another image does not stand for the same."""
+    references = References(10, short_names=True)
+    short, full = references.target_of("app:1"), references.target_of("docker.io/library/app:1")
+    assert isinstance(short, Target)
+    assert isinstance(full, Target)
+    assert short.reference == full.reference == full.asked
+    assert (short.asked.domain, short.repository, full.repository) == ("", "app", "docker.io/library/app")
+    usual = References(10).target_of("app:1")
+    assert usual == full
