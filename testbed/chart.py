@@ -34,7 +34,6 @@ NAME = "multiarch-extender"
 _SECONDS = 60.0
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ONE_TEMPLATE = (
-    "jobs-webhook",
     "network-policy",
     "scheduler-name-webhook",
 )  # files of objects that come beside those of a mode

@@ -72,13 +72,15 @@ def scheduler_flags(mode: Mode) -> list[str]:
 def webhook_configuration(
     mode: Mode, admission_url: str, authority: bytes, namespace_selector: Mapping[str, Any] | None = None
 ) -> KubernetesObject:
-    """Returns the MutatingWebhookConfiguration with `admission_url` and that authority (PEM)."""
+    """Returns the MutatingWebhookConfiguration, pods' webhook first, with `admission_url` and that authority (PEM)."""
     shipped = _one(mode, "MutatingWebhookConfiguration")
-    [webhook] = shipped["webhooks"]
-    path = webhook["clientConfig"]["service"]["path"]
-    client = {"url": f"{admission_url}{path}", "caBundle": base64.b64encode(authority).decode()}
-    selector = webhook["namespaceSelector"] if namespace_selector is None else dict(namespace_selector)
-    return {**shipped, "webhooks": [{**webhook, "clientConfig": client, "namespaceSelector": selector}]}
+    made = []
+    for webhook in shipped["webhooks"]:
+        path = webhook["clientConfig"]["service"]["path"]
+        client = {"url": f"{admission_url}{path}", "caBundle": base64.b64encode(authority).decode()}
+        selector = webhook["namespaceSelector"] if namespace_selector is None else dict(namespace_selector)
+        made.append({**webhook, "clientConfig": client, "namespaceSelector": selector})
+    return {**shipped, "webhooks": made}
 
 
 def selected_labels(selector: Mapping[str, Any]) -> dict[str, str]:

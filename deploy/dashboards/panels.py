@@ -108,6 +108,14 @@ AT_WORK = Row(
             is_number=True,
         ),
         Panel(
+            "DaemonSets' pods for wrong nodes, last hour",
+            "Pods that DaemonSets made for nodes on which an image of theirs does not run. held: kept Pending.",
+            "Keep these DaemonSets off such nodes: each pod stops the next rollout.",
+            (Query("sum by (treatment) (increase(multiarch_daemon_pods_misplaced_total[1h]))", "{{treatment}}"),),
+            runbooks=("daemon-pods-misplaced",),
+            is_number=True,
+        ),
+        Panel(
             "Pods reviewed, by outcome",
             "What became of the pods that the webhook saw: patched, held (gated), or unchanged as they run anywhere.",
             "Nothing at all while pods are created: the API server does not reach the webhook.",

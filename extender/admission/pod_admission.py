@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
+from extender.admission.daemon_pods import DaemonPods, node_of_daemon_pod
 from extender.admission.pod_reviews import PodReviews
 from extender.images.content import Answer
 from extender.kubernetes.admission_v1 import (
@@ -18,7 +19,7 @@ from extender.kubernetes.admission_v1 import (
     encode_response,
     is_pod_creation,
 )
-from extender.kubernetes.core_v1 import CreatedPod
+from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.metrics import counter
 from extender.placement.canary import mark_canary
 from extender.placement.mutation import AdmissionOutcome, Mutation
@@ -51,21 +52,27 @@ _POD = msgspec.json.Decoder(CreatedPod)
 
 
 class _PodCreation(msgspec.Struct, frozen=True):
-    """A review of a pod that is being created, and what to ask about the pod."""
+    """A review of a pod that is being created, and what to ask about the pod.
+
+    `node` is the one for which a DaemonSet's pod is made, and `alone` what becomes of such a pod that runs there.
+    """
 
     review: AdmissionReview
     pod: CreatedPod
     question: PodQuestion
+    node: NodeName | None = None
+    alone: Mutation | None = None
 
 
 class PodAdmission:
     """Answers reviews of pods that are being created.
 
-    `installation` is the name by which canaries are marked.
+    `installation` is the name by which canaries are marked. Without `daemon_pods` pods of DaemonSets are left alone.
     """
 
-    def __init__(self, reviews: PodReviews, *, installation: str = "") -> None:
+    def __init__(self, reviews: PodReviews, *, daemon_pods: DaemonPods | None = None, installation: str = "") -> None:
         self._reviews = reviews
+        self._daemon_pods = daemon_pods
         self._installation = installation
 
     async def review(self, body: bytes) -> Reply:
@@ -73,6 +80,8 @@ class PodAdmission:
         gathered = self._gather(body)
         if isinstance(gathered, Reply):
             return gathered
+        if self._daemon_pods and gathered.node:
+            await self._daemon_pods.find(gathered.node)
         return self._decide(gathered, await self._reviews.resolve(gathered.question))
 
     def review_nowait(self, body: bytes) -> Reply | None:
@@ -80,6 +89,8 @@ class PodAdmission:
         gathered = self._gather(body)
         if isinstance(gathered, Reply):
             return gathered
+        if self._daemon_pods and gathered.node and not self._daemon_pods.knows(gathered.node):
+            return None
         answers = self._reviews.fresh(gathered.question)
         return None if answers is None else self._decide(gathered, answers)
 
@@ -101,9 +112,19 @@ class PodAdmission:
             question = self._reviews.gather(
                 pod, review.request.namespace or "", review.request.object, draw=review.request.uid or ""
             )
+            if not isinstance(question, Mutation):
+                return _PodCreation(review, pod, question)
+            return self._gather_daemon_pod(review, pod, question) or _reply(review, question)
         except _UNDECODABLE as exc:
             return _unreadable(review, exc)
-        return _reply(review, question) if isinstance(question, Mutation) else _PodCreation(review, pod, question)
+
+    def _gather_daemon_pod(self, review: AdmissionReview, pod: CreatedPod, alone: Mutation) -> _PodCreation | None:
+        """What to ask about a pod that is left alone if its node runs it; None for those that are in any case."""
+        node = node_of_daemon_pod(pod) if self._daemon_pods and alone.outcome is AdmissionOutcome.EXEMPT else None
+        question = (
+            self._daemon_pods.question(pod, review.request.namespace or "") if self._daemon_pods and node else None
+        )
+        return _PodCreation(review, pod, question, node, alone) if question else None
 
     def _mark_canary(self, review: AdmissionReview, pod: CreatedPod) -> Reply | None:
         """The reply to a canary, which anyone may send: it takes no lookup, and is in no cache or log."""
@@ -115,7 +136,7 @@ class PodAdmission:
 
     def _decide(self, creation: _PodCreation, answers: Sequence[Answer]) -> Reply:
         try:
-            mutation = self._reviews.decide(creation.pod, creation.question, answers)
+            mutation = self._judge(creation, answers)
         except _UNDECODABLE as exc:
             return _unreadable(creation.review, exc)
         if mutation.unresolved:
@@ -123,6 +144,14 @@ class PodAdmission:
         if mutation.would_be and not creation.review.request.dry_run:
             OBSERVED_ADMISSIONS[mutation.would_be].inc()
         return _reply(creation.review, mutation)
+
+    def _judge(self, creation: _PodCreation, answers: Sequence[Answer]) -> Mutation:
+        if creation.alone is None or creation.node is None or self._daemon_pods is None:
+            return self._reviews.decide(creation.pod, creation.question, answers)
+        judged = self._daemon_pods.judge(
+            creation.pod, creation.node, creation.question, answers, creation.review.request
+        )
+        return judged or creation.alone
 
 
 def _reply(review: AdmissionReview, mutation: Mutation) -> Reply:

@@ -1,6 +1,6 @@
-"""What the webhooks of pods and of Jobs share: which pods are decided about, and how long a review waits for lookups.
+"""What the webhooks of pods and of templates share: about what is decided, and how long a review waits for lookups.
 
-They differ in what they read and answer; a Job's template is a pod here.
+They differ in what they read and answer; a template is a pod here.
 """
 
 from collections.abc import Callable, Sequence

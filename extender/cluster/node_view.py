@@ -23,6 +23,7 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Node, NodeName
 from extender.metrics import gauge
 from extender.placement.cluster_nodes import OddNodes, odd_nodes_of
+from extender.placement.node_kinds import NodeKinds
 from extender.placement.nodes import NodeLookup, NodePlatforms, platform_of_node
 from extender.placement.preferred_nodes import EVERY_NODE, NodeConditions
 from extender.tables import Table, declare_cache
@@ -58,7 +59,8 @@ class Watch(Protocol):
 class WatchedNodes:
     """The platforms of the cluster's nodes. A `Handler` for the watch of `NODES`; only `find` does I/O.
 
-    `platforms` has an entry per node, None for one that states no platform, `odd` the kinds of odd nodes. `synced` is
+    `platforms` has an entry per node, None for one that states no platform, `odd` the kinds of odd nodes, `kinds` how
+    many nodes there are of each kind. `synced` is
     false until all nodes have been listed once. It then stays true, since an old view is better than none.
     """
 
@@ -85,6 +87,7 @@ class WatchedNodes:
         self._watch: Watch | None = None
         self.synced = False
         self.platforms = NodePlatforms()
+        self.kinds = NodeKinds()
         self._odd: dict[NodeName, OddNodes] = {}
         self._odd_kinds = Counter[OddNodes]()
         self.odd: frozenset[OddNodes] = frozenset()
@@ -123,7 +126,9 @@ class WatchedNodes:
             raise ClusterError("a node without a name")
         name = NodeName(node.metadata.name)
         spared = self._preferred_nodes.spare(node)
-        self.platforms.put(name, platform_of_node(node, self._level_label), spared=spared)
+        platform = platform_of_node(node, self._level_label)
+        self.platforms.put(name, platform, spared=spared)
+        self.kinds.put(name, node, platform)
         self._note_odd(name, odd_nodes_of(node, self._level_label))
         listed = (node.status and node.status.images) or ()
         self.platforms.images.put(name, (each for image in listed for each in image.names or ()))
@@ -134,6 +139,7 @@ class WatchedNodes:
         """Removes the node; does nothing if it is not in view."""
         self.platforms.drop(NodeName(name))
         self.platforms.images.drop(NodeName(name))
+        self.kinds.drop(NodeName(name))
         self._note_odd(NodeName(name), None)
 
     def keep_only(self, names: Set[str]) -> None:

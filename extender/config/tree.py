@@ -245,6 +245,14 @@ class AdmissionConfig(Section, frozen=True):
             "none."
         ),
     ] = ""
+    guard_daemon_sets: Annotated[
+        bool,
+        Meta(
+            description="Write required words into the templates of DaemonSets whose images lack platforms, when these "
+            "are created or changed, and hold pods that a DaemonSet makes for a node on which they cannot run. Off, "
+            "such pods are told of."
+        ),
+    ] = False
     canary_seconds: Annotated[
         SecondsOrNone,
         Meta(

@@ -19,6 +19,7 @@ WARNING_CHARACTERS = 256
 class AdmissionRequest(Wire, frozen=True):
     """The request of a review. `object` is the object's JSON: `null` on DELETE, and empty if the key is missing.
 
+    `old_object` is what it was before an UPDATE.
     Use `namespace`, not the object's own, which may be empty on CREATE.
     """
 
@@ -29,6 +30,7 @@ class AdmissionRequest(Wire, frozen=True):
     operation: str | None = None
     dry_run: bool | None = None
     object: msgspec.Raw = msgspec.Raw()
+    old_object: msgspec.Raw = msgspec.Raw()
 
 
 class AdmissionReview(Wire, frozen=True):
@@ -73,20 +75,11 @@ def decode_review(body: bytes) -> AdmissionReview:
 
 def is_pod_creation(request: AdmissionRequest) -> bool:
     """Whether the request creates a pod. It does not if it updates, binds or evicts one or adds a container to it."""
-    return _is_creation(request, "", "Pod")
-
-
-def is_job_creation(request: AdmissionRequest) -> bool:
-    """Whether the request creates a Job of batch."""
-    return _is_creation(request, "batch", "Job")
-
-
-def _is_creation(request: AdmissionRequest, group: str, kind: str) -> bool:
     return (
         request.operation == "CREATE"
         and request.kind is not None
-        and request.kind.kind == kind
-        and (request.kind.group or "") == group
+        and request.kind.kind == "Pod"
+        and not request.kind.group
         and not request.sub_resource
         and bytes(memoryview(request.object)[:1]) == b"{"
     )

@@ -83,13 +83,18 @@ def untouched(pod: Pod, overrides: Overrides, policy: Policy) -> AdmissionOutcom
     """Why this pod's images need not be looked up; None if they must be.
 
     DaemonSet pods are exempt, besides those of `policy.is_exempt`. Their controller checks taints and affinity by its
-    own template, and would keep creating pods for nodes that our additions exclude.
+    own template, and has chosen the node.
     """
     if overrides.mode is Mode.IGNORE:
         return AdmissionOutcome.IGNORED
+    is_left = pod.spec is None or is_of_daemon_set(pod) or is_exempt(pod, policy)
+    return AdmissionOutcome.EXEMPT if is_left else None
+
+
+def is_of_daemon_set(pod: Pod) -> bool:
+    """Whether a DaemonSet's controller made the pod."""
     owners = (pod.metadata and pod.metadata.owner_references) or ()
-    of_daemon_set = any(owner.kind == "DaemonSet" and owner.controller for owner in owners)
-    return AdmissionOutcome.EXEMPT if pod.spec is None or of_daemon_set or is_exempt(pod, policy) else None
+    return any(owner.kind == "DaemonSet" and owner.controller for owner in owners)
 
 
 _ENCODER = msgspec.json.Encoder()

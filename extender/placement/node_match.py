@@ -12,6 +12,7 @@ import msgspec
 from extender.kubernetes.core_v1 import (
     Affinity,
     CreatedSpec,
+    Node,
     NodeSelectorRequirement,
     NodeSelectorTerm,
     Taint,
@@ -95,7 +96,7 @@ def obstacles(demands: NodeDemands, node: ReportedNode) -> tuple[Obstacle, ...]:
     )
 
 
-def hard_taints(node: ReportedNode) -> tuple[Taint, ...]:
+def hard_taints(node: Node) -> tuple[Taint, ...]:
     """The taints that keep pods away which do not tolerate them."""
     return tuple(taint for taint in (node.spec and node.spec.taints) or () if taint.effect in _HARD)
 

@@ -11,6 +11,7 @@ import msgspec
 from extender.kubernetes.core_v1 import (
     Affinity,
     NodeAffinity,
+    NodeSelectorRequirement,
     PreferredSchedulingTerm,
     Toleration,
     TopologySpreadConstraint,
@@ -40,7 +41,9 @@ from extender.placement.tolerations import TolerationRule, is_covered
 class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's settings for pods that are being created; an empty `scheduler_name` changes no pod's.
 
-    `platforms_annotation`: whether pods are told the platforms that their images have in common.
+    `platforms_annotation`: whether pods are told the platforms that their images have in common. `spares_selector`:
+    what would go into a nodeSelector goes into required affinity where the author uses the one and not the other, as an
+    author's next apply replaces the whole of what it names.
     """
 
     tolerations: tuple[TolerationRule, ...] = ()
@@ -49,6 +52,7 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     gate: GatePolicy = GatePolicy()
     impossible: ImpossiblePods = ImpossiblePods.PEND
     platforms_annotation: bool = False
+    spares_selector: bool = False
 
     @property
     def reads_affinity(self) -> bool:
@@ -134,6 +138,8 @@ class Planner:
         required = self._plan_required(
             creation, treatment, lambda in_common: plan_terms(existing, selector, in_common, creation.cluster)
         )
+        if self._admission.spares_selector and selector and not existing.required:
+            required = _in_terms(required)
         return PlannedAdditions(
             tolerations=tolerations,
             selector=required.selector,
@@ -215,6 +221,14 @@ class _PlannedRequired(msgspec.Struct, frozen=True):
     reason: str = ""
     warnings: tuple[str, ...] = ()
     impossible: bool = False
+
+
+def _in_terms(required: _PlannedRequired) -> _PlannedRequired:
+    """The same with its nodeSelector as a term of affinity."""
+    if not required.selector:
+        return required
+    words = tuple(NodeSelectorRequirement(key, "In", (value,)) for key, value in required.selector.items())
+    return msgspec.structs.replace(required, selector={}, additions=((words,),))
 
 
 _NOTHING_REQUIRED = _PlannedRequired()

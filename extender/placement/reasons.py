@@ -71,7 +71,7 @@ def claims_text(denied: Sequence[DeniedPlatform]) -> str:
         return ""
     more = len(denied) - 1
     others = f", and {more} more platform{'s' if more > 1 else ''} falsely" if more else ""
-    return _shorten(claim_text(denied[0]), _CLAIM_CHARACTERS) + others
+    return shorten(claim_text(denied[0]), _CLAIM_CHARACTERS) + others
 
 
 def _said_of_claims(constraint: Constraint) -> str:
@@ -86,7 +86,7 @@ def _said(constraint: Constraint, platforms: str) -> str:
         return f"is not known yet and is taken to run only on {platforms} (operator's setting)"
     if not constraint.os:
         return f"is built only for {platforms}"
-    asked = f"{_shorten(constraint.os, _PLATFORM_CHARACTERS)} (spec.os.name)"
+    asked = f"{shorten(constraint.os, _PLATFORM_CHARACTERS)} (spec.os.name)"
     return f"is built for {asked} only as {platforms}" if platforms else f"is not built for {asked}"
 
 
@@ -107,7 +107,7 @@ def passed_text(unresolved: Sequence[tuple[PodImage, Pending | Unknown]], why: s
 
 def platforms_text(platforms: Iterable[Platform], characters: int = _PLATFORMS_CHARACTERS) -> str:
     """The sorted platforms as `linux/amd64, linux/arm64`; a list beyond `characters` is cut off by `and 7 more`."""
-    words = [_shorten(str(platform), _PLATFORM_CHARACTERS) for platform in sorted(platforms)]
+    words = [shorten(str(platform), _PLATFORM_CHARACTERS) for platform in sorted(platforms)]
     ends = itertools.accumulate(len(word) + len(", ") for word in words)
     fitting = sum(end <= characters for end in ends)
     text = ", ".join(words[:fitting])
@@ -116,18 +116,18 @@ def platforms_text(platforms: Iterable[Platform], characters: int = _PLATFORMS_C
 
 def shown_reference(reference: str) -> str:
     """The reference in 220 characters at most: a pod that is being created may name a megabyte."""
-    return _shorten(reference, _REFERENCE_CHARACTERS)
+    return shorten(reference, _REFERENCE_CHARACTERS)
 
 
 def _unresolved(unresolved: Sequence[tuple[PodImage, Pending | Unknown]]) -> str:
     image, fact = unresolved[0]
     state = "is not known yet" if isinstance(fact, Pending) else "is unknown"
-    cause = f"({fact.cause}: {_shorten(fact.detail, _DETAIL_CHARACTERS)})"
+    cause = f"({fact.cause}: {shorten(fact.detail, _DETAIL_CHARACTERS)})"
     return f"{_image(image.reference)} {state} {cause}{_others({image.reference for image, _ in unresolved})}"
 
 
 def _image(reference: str, characters: int = _REFERENCE_CHARACTERS) -> str:
-    return f"image {_shorten(reference, characters)}" if reference else "a container without an image"
+    return f"image {shorten(reference, characters)}" if reference else "a container without an image"
 
 
 def _others(references: Set[str]) -> str:
@@ -135,7 +135,7 @@ def _others(references: Set[str]) -> str:
     return f" (and {more} more image{'s' if more > 1 else ''})" if more else ""
 
 
-def _shorten(text: str, characters: int) -> str:
+def shorten(text: str, characters: int) -> str:
     """`text` without its middle if too long, as the ends of a reference tell most; unprintable characters as `?`."""
     if len(text) > characters:
         half = (characters - 1) // 2

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import random
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -15,6 +16,7 @@ from extender.cluster.listwatch import Handler, ListWatch, Resource
 from extender.cluster.namespaces import NAMESPACES, NamespaceView
 from extender.cluster.node_view import NODES, WatchedNodes
 from extender.cluster.openshift_objects import RESOURCES, Lenient, MirrorViews
+from extender.cluster.pod_events import PodEvents
 from extender.cluster.pods import PendingPods
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.tree import ClusterConfig, Config
@@ -23,6 +25,7 @@ from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.core_v1 import Pod
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
+from extender.placement.node_kinds import NodeKinds
 from extender.placement.preferred_nodes import NodeConditions
 from extender.scheduler.request_nodes import NodeView
 from extender.server.operations import Check, CheckResult
@@ -33,6 +36,14 @@ _SYNC_PAUSE_SECONDS = 0.1
 # Age of a view from which readiness fails. A watch has a bookmark each minute, and one without a line for 255 s is
 # begun again, so nothing confirms a view that is older than this.
 STALE_SECONDS = 300.0
+
+
+class CountedNodes(NodeView, Protocol):
+    """The cluster's nodes, and how many there are of each kind."""
+
+    @property
+    def kinds(self) -> NodeKinds:
+        """How many nodes there are of each kind."""
 
 
 class GateSwitch(Protocol):
@@ -53,12 +64,16 @@ class ClusterView(Protocol):
         """The client of the cluster's API; None without a cluster."""
 
     @property
-    def nodes(self) -> NodeView | None:
+    def nodes(self) -> CountedNodes | None:
         """The cluster's nodes; None without a cluster."""
 
     @property
     def secrets(self) -> SecretReader | None:
         """Where the cluster's pull secrets are read; None without a cluster."""
+
+    @property
+    def events(self) -> PodEvents | None:
+        """Where events are sent, while the view is kept current; None without a cluster."""
 
     def namespace_annotations(self, namespace: str, /) -> Mapping[str, str] | None:
         """The namespace's annotations; None where they are not known."""
@@ -97,10 +112,11 @@ class ClusterView(Protocol):
 class NoCluster:
     """A view without a cluster; `nodes`, where given, are kept current elsewhere."""
 
-    def __init__(self, nodes: NodeView | None = None) -> None:
+    def __init__(self, nodes: CountedNodes | None = None) -> None:
         self.nodes = nodes
         self.secrets: SecretReader | None = None
         self.client: ClusterClient | None = None
+        self.events: PodEvents | None = None
 
     def namespace_annotations(self, namespace: str) -> Mapping[str, str] | None:
         """None: no namespaces are watched."""
@@ -181,6 +197,7 @@ class WatchedCluster:
         self.nodes = WatchedNodes(
             client, level_label=level_label, preferred_nodes=preferred_nodes, clock=time.monotonic
         )
+        self.events = PodEvents(client, instance=socket.gethostname(), clock=time.monotonic, wall_clock=time.time)
         self._namespaces = NamespaceView()
         self._pending_pods = PendingPods(client)
         self.client = client
@@ -210,6 +227,7 @@ class WatchedCluster:
                     self.nodes.follow(watch)
                 ready_checks[resource.name] = functools.partial(_readiness, watch, view)
                 await stack.enter_async_context(in_background(watch.run(), f"watch-{resource.name}"))
+            await stack.enter_async_context(in_background(self.events.run(), "events"))
             if on_pending_pod:
                 await stack.enter_async_context(in_background(self._pending_pods.run(on_pending_pod), "watch-pods"))
             yield

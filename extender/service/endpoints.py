@@ -5,22 +5,25 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from extender.admission.job_admission import JobAdmission, for_templates
+from extender.admission.daemon_pods import DaemonPods
 from extender.admission.pod_admission import PodAdmission
 from extender.admission.pod_reviews import PodReviews
 from extender.admission.scheduler_names import SchedulerNaming
+from extender.admission.workload_admission import LOOKUP_SECONDS, WorkloadAdmission
 from extender.config.checks import is_loopback
 from extender.config.tree import Config, TlsConfig
+from extender.placement.node_kinds import NodeKind
 from extender.placement.planning import AdmissionPolicy
+from extender.placement.template_judgement import TemplateJudge
 from extender.resolver.pod_resolver import PodResolver
 from extender.scheduler.verbs import SchedulerVerbs
 from extender.server.connection import ADMISSION, SCHEDULER, Limits
 from extender.server.routes import Route
-from extender.service.cluster_view import ClusterView
+from extender.service.cluster_view import ClusterView, CountedNodes
 from extender.service.operator_policies import admission_policy_of
 
 REVIEWS = "/admission/pods"
-JOBS = "/admission/jobs"
+WORKLOADS = "/admission/workloads"
 SCHEDULER_NAMES = "/admission/scheduler-names"
 
 Routes = Callable[[Config, PodResolver, ClusterView], Mapping[str, Route]]
@@ -61,31 +64,57 @@ def admission_routes(config: Config, pod_resolver: PodResolver, cluster_view: Cl
     """The routes of the webhooks by path."""
     settings = admission_policy_of(config)
     pods = PodAdmission(
-        _reviews(config, pod_resolver, settings, cluster_view),
+        _reviews(pod_resolver, settings, cluster_view, config.admission.wait_seconds),
+        daemon_pods=_daemon_pods(config, pod_resolver, settings, cluster_view),
         installation=config.admission.canary_namespace,
     )
-    jobs = JobAdmission(_reviews(config, pod_resolver, for_templates(settings), cluster_view))
+    workloads = WorkloadAdmission(
+        _reviews(pod_resolver, settings, cluster_view, min(LOOKUP_SECONDS, config.admission.wait_seconds)),
+        TemplateJudge(pod_resolver.policy, settings, guards=config.admission.guard_daemon_sets),
+        cluster_nodes=cluster_view.known_nodes,
+        kinds=lambda: _kinds(cluster_view.nodes),
+    )
     naming = SchedulerNaming(pod_resolver, config.admission.scheduler_name)
     return {
         REVIEWS: Route("admission", pods.review, pods.fallback, pods.review_nowait),
-        JOBS: Route("admission", jobs.review, jobs.fallback),
+        WORKLOADS: Route("admission", workloads.review, workloads.fallback, workloads.review_nowait),
         SCHEDULER_NAMES: Route("admission", naming.review, naming.fallback, naming.review_nowait),
     }
 
 
 def _reviews(
-    config: Config,
     pod_resolver: PodResolver,
     settings: AdmissionPolicy,
     cluster_view: ClusterView,
+    wait_seconds: float,
 ) -> PodReviews:
     return PodReviews(
         pod_resolver,
         settings,
         cluster_nodes=cluster_view.known_nodes,
-        wait_seconds=config.admission.wait_seconds,
+        wait_seconds=wait_seconds,
         can_gate=cluster_view.can_gate,
     )
+
+
+def _daemon_pods(
+    config: Config, pod_resolver: PodResolver, settings: AdmissionPolicy, cluster_view: ClusterView
+) -> DaemonPods | None:
+    """None without a cluster: nobody knows its nodes."""
+    if cluster_view.nodes is None:
+        return None
+    return DaemonPods(
+        pod_resolver,
+        settings,
+        cluster_view.nodes,
+        cluster_nodes=cluster_view.known_nodes,
+        events=cluster_view.events,
+        guards=config.admission.guard_daemon_sets,
+    )
+
+
+def _kinds(nodes: CountedNodes | None) -> Mapping[NodeKind, int] | None:
+    return nodes.kinds.numbers if nodes and nodes.synced else None
 
 
 def needs_pending_pods(config: Config) -> bool:

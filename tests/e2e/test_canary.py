@@ -44,7 +44,7 @@ class Installation:
     async def change(self, *, port: int = 0, authority: str = "", failure_policy: str = "") -> None:
         """Changes what is given in the webhook's configuration."""
         found = await self.api.get("MutatingWebhookConfiguration", NAME, "", ADMISSIONREGISTRATION)
-        [webhook] = found["webhooks"]
+        webhook, *_ = found["webhooks"]
         if port:
             webhook["clientConfig"]["service"]["port"] = port
         if authority:

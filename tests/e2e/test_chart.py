@@ -133,10 +133,10 @@ async def test_every_object_of_a_mode_is_accepted(api: ApiClient, mode: str) -> 
     await _accept(api, {"modes": modes}, [])
     everything: dict[str, Any] = {"modes": modes, **EVERYTHING, **({} if mode == "default-scheduler" else POLICIES)}
     if modes.get("webhook", {}).get("enabled", True):
-        everything["webhook"] = {"jobs": {"enabled": True}}
+        everything["modes"] = {**modes, "webhook": {"workloads": "guard"}}
     if "secondScheduler" in modes:
         by = "policy" if "policy" in modes else "webhook"
-        everything["modes"] = {**modes, "secondScheduler": {"enabled": True, "outage": {"namedBy": by}}}
+        everything["modes"] = {**everything["modes"], "secondScheduler": {"enabled": True, "outage": {"namedBy": by}}}
     await _accept(api, everything, [])
 
 
@@ -253,9 +253,9 @@ async def test_the_default_schedulers_part_uses_every_right_it_has_and_no_other(
 async def test_jobs_of_a_queue_are_given_what_their_pods_would_get(
     api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
-    """The service has the API server trust both webhooks; with no more rights than that."""
+    """The service has the API server trust both webhooks of the configuration; with no more rights than that."""
     await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
-    values = {"webhook": {"jobs": {"enabled": True}}, "canary": {"enabled": False}}
+    values = {"canary": {"enabled": False}}
     async with (
         recording(control_plane) as (recorder, server),
         installed(api, control_plane, server, registry, tmp_path, values) as chart,
@@ -272,7 +272,7 @@ async def test_jobs_of_a_queue_are_given_what_their_pods_would_get(
         assert _architectures(await _template(api, f"{registry.host}/team/old:1", {})) == []
         assert recorder.refused == set()
         configurations = {right for right in rights_of(chart.objects) if right.resource.startswith("mutating")}
-        assert {right.name for right in configurations} == {f"{OURS}-webhook", f"{OURS}-webhook-jobs"}
+        assert {right.name for right in configurations} == {f"{OURS}-webhook"}
         assert configurations <= used_rights(recorder, chart.objects)
 
 

@@ -4,7 +4,6 @@ Every pod that is let go unexamined would stand wrongly, as each leans to an arc
 """
 
 import asyncio
-import base64
 import socket
 import ssl
 import time
@@ -15,7 +14,6 @@ from statistics import median
 
 import pytest
 import trustme
-import yaml
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -24,7 +22,7 @@ from testbed.control_plane import LocalCluster
 from testbed.extender_process import ExtenderProcess
 from testbed.objects import KubernetesObject, kept_to, pod
 from testbed.processes import free_port
-from testbed.shipped_files import DEPLOY, Mode, webhook_configuration
+from testbed.shipped_files import Mode, webhook_configuration
 from tests.e2e.gates import OTHERS, observed, spread, start_controller
 from tests.e2e.load import leaning_to
 from tests.e2e.policies import GATE, ApplyPolicies, applied_policies, dry_run, gates_of, until_held
@@ -290,27 +288,15 @@ async def timed(world: World, where: str, prefix: str) -> Mapping[float, Kuberne
 async def test_a_queued_job_has_the_affinity_in_its_template_before_it_starts(
     world: World, control_plane: LocalCluster, controller_manager: Path
 ) -> None:
-    """The shipped webhook of Jobs and the real Job controller: suspended as Kueue does it, then started."""
+    """The shipped webhook and the real Job controller: suspended as Kueue does it, then started."""
     for architecture in ("amd64", "arm64"):
         await world.create_nodes(architecture, 2)
     service = await world.start_service(mode=Mode.WEBHOOK)
     await world.register_webhook(service)
-    [shipped] = yaml.safe_load_all((DEPLOY / "manifests" / "jobs-webhook.yaml").read_text())
-    [webhook] = shipped["webhooks"]
-    url = f"{service.admission_url}{webhook['clientConfig']['service']['path']}"
-    webhook["clientConfig"] = {"url": url, "caBundle": base64.b64encode(service.authority).decode()}
     where, image = await world.namespace(), world.images.fresh("amd64")
-    await world.api.apply(shipped)
-    try:
-        async with asyncio.timeout(30):
-            while not kept_to(template_of(await world.api.create(job("probe", where, world.images.amd))), ARCHITECTURE):
-                await world.api.delete("Job", "probe", where, "batch/v1")
-        made = template_of(await world.api.create(job("queued", where, image)))
-        plain = template_of(await world.api.create(job("plain", where, image, labels={})))
-        await world.api.delete("Job", "probe", where, "batch/v1")
-        await world.api.delete("Job", "plain", where, "batch/v1")
-    finally:
-        await world.unregister_webhook(shipped["metadata"]["name"])
+    made = template_of(await world.api.create(job("queued", where, image)))
+    plain = template_of(await world.api.create(job("plain", where, image, labels={})))
+    await world.api.delete("Job", "plain", where, "batch/v1")
     assert kept_to(made, ARCHITECTURE) == ["amd64"]
     assert kept_to(plain, ARCHITECTURE) == []
     with control_plane.running_controllers(controller_manager, "job-controller"):

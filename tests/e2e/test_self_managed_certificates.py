@@ -54,9 +54,9 @@ async def start(world: World, *settings: str, replicas: int = 1) -> list[Extende
 async def call(world: World, service: ExtenderProcess) -> None:
     """Makes the configuration call this replica; one that is there keeps its authority."""
     configuration = webhook_configuration(Mode.WEBHOOK, service.admission_url, b"")
-    [webhook] = configuration["webhooks"]
-    webhook["failurePolicy"] = "Fail"
-    del webhook["clientConfig"]["caBundle"]
+    for webhook in configuration["webhooks"]:
+        webhook["failurePolicy"] = "Fail"
+        del webhook["clientConfig"]["caBundle"]
     await world.api.apply(configuration)
     world.unregister_at_end(CONFIGURATION)
 

@@ -172,7 +172,7 @@ class World:
         name = configuration["metadata"]["name"]
         await self.api.apply(configuration)
         self.unregister_at_end(name)
-        [webhook] = configuration["webhooks"]
+        webhook, *_ = configuration["webhooks"]
         probe = await self.namespace(labels=selected_labels(webhook["namespaceSelector"]))
         before = await service.calls("admission")
         async with asyncio.timeout(30):

@@ -93,6 +93,12 @@ STORIES = [
         (9, 13, 90),
     ),
     Story(
+        "MultiarchDaemonPodsMisplaced",
+        errors("multiarch_daemon_pods_misplaced_total", 'treatment="told"'),
+        30,
+        (9, 125),
+    ),
+    Story(
         "MultiarchWebhookCallsFail",
         errors("apiserver_admission_webhook_rejection_count", f'{WEBHOOK},error_type="calling_webhook_error"'),
         30,

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from extender.admission.job_admission import JobAdmission, for_templates
 from extender.admission.pod_admission import PodAdmission
 from extender.admission.pod_reviews import PodReviews
+from extender.admission.workload_admission import WorkloadAdmission
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import InvalidRequest, ManifestNotFound
 from extender.images.content import Content
@@ -20,11 +20,14 @@ from extender.images.manifest import Image, Kind
 from extender.images.platform import parse_platform
 from extender.images.reference import ImageReference
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
+from extender.kubernetes.pod_templates import Path, pod_templates
 from extender.placement.affinity import PLATFORM_LABELS
 from extender.placement.annotations import PREFIX
 from extender.placement.cluster_nodes import ClusterNodes, OddNodes
+from extender.placement.node_kinds import NodeKinds
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.placement.planning import AdmissionPolicy
+from extender.placement.template_judgement import TemplateJudge
 from extender.resolver.image_cache import Target as ImageTarget
 from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
@@ -65,10 +68,15 @@ class _View:
     def __init__(self) -> None:
         self.synced = self.is_current = True
         self.odd = frozenset[OddNodes]()
+        self.kinds = NodeKinds()
         self.platforms = NodePlatforms({NodeName(name): parse_platform(platform) for name, platform in _NODES.items()})
 
     async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
         return NodeLookup(absent=tuple(names))
+
+
+def _cluster_nodes() -> ClusterNodes:
+    return ClusterNodes(frozenset(map(parse_platform, _NODES.values())))
 
 
 class _Service:
@@ -105,13 +113,21 @@ class _Service:
         self._pod_resolver = pod_resolver
         admissions = settings("both", "multiarch"), settings("none")
         self.admissions = [PodAdmission(self._reviews(each)) for each in admissions]
-        self.jobs = [JobAdmission(self._reviews(for_templates(each))) for each in admissions]
+        self.workloads = [
+            WorkloadAdmission(
+                self._reviews(each),
+                TemplateJudge(pod_resolver.policy, each, guards=True),
+                cluster_nodes=_cluster_nodes,
+                kinds=lambda: None,
+            )
+            for each in admissions
+        ]
 
     def _reviews(self, admission: AdmissionPolicy) -> PodReviews:
         return PodReviews(
             self._pod_resolver,
             admission,
-            cluster_nodes=lambda: ClusterNodes(frozenset(map(parse_platform, _NODES.values()))),
+            cluster_nodes=_cluster_nodes,
             wait_seconds=0.0,
         )
 
@@ -139,21 +155,21 @@ def reviews(data: bytes) -> None:
             _check_review(data, run(_review(admission, data)))
 
 
-def job_reviews(data: bytes) -> None:
-    """As `reviews`, of Jobs: a patch changes their pod template and nothing else."""
+def template_reviews(data: bytes) -> None:
+    """As `reviews`, of objects with pod templates: a patch changes these and nothing else."""
     service = _service()
     service.clock.advance(60.0)
-    for admission in service.jobs:
+    for admission in service.workloads:
         try:
             body = run(_review(admission, data))
         except InvalidRequest as exc:
             check_sentence(exc)
             continue
-        _check_review(data, body, _check_job_patch)
-        _check_review(data, admission.fallback(data, "event"), _check_job_patch)
+        _check_review(data, body, _check_template_patch)
+        _check_review(data, admission.fallback(data, "event"), _check_template_patch)
 
 
-async def _review(admission: PodAdmission | JobAdmission, data: bytes) -> bytes:
+async def _review(admission: PodAdmission | WorkloadAdmission, data: bytes) -> bytes:
     """What the webhook answers after a lookup; the lookups that it started end here."""
     reply = await admission.review(data)
     await settle()
@@ -185,17 +201,33 @@ def _check_patch(data: bytes, patch: bytes) -> None:
     assert _without_ours(after) == _without_ours(before)
 
 
-def _check_job_patch(data: bytes, patch: bytes) -> None:
-    """As `_check_patch`, of a Job's template."""
+def _check_template_patch(data: bytes, patch: bytes) -> None:
+    """As `_check_patch`, of each template of an object."""
     before = _object_of(data)
     if before is None:
         return
     after = json_patch.apply(before, patch)
-    templates = [job["spec"].pop("template") for job in (before, after)]
-    msgspec.json.decode(msgspec.json.encode(templates[1]), type=CreatedPod)
-    assert templates[0] != templates[1]
-    assert _without_ours(templates[0]) == _without_ours(templates[1])
-    assert before == after
+    assert after != before
+    places = [template.path for template in pod_templates(before)]
+    assert places == [template.path for template in pod_templates(after)]
+    for old, new in zip(pod_templates(before), pod_templates(after), strict=True):
+        msgspec.json.decode(msgspec.json.encode(new.template), type=CreatedPod)
+        assert _without_ours(dict(old.template)) == _without_ours(dict(new.template))
+    assert _without(before, places) == _without(after, places)
+
+
+def _without(document: dict[str, Any], places: list[Path]) -> object:
+    """A copy of the object without what is in these places."""
+    copied: Any = msgspec.json.decode(msgspec.json.encode(document))
+    for place in places:
+        parent = copied
+        for step in place[:-1]:
+            parent = parent[step]
+        if place:
+            parent[place[-1]] = None
+        else:
+            copied = None
+    return copied
 
 
 def _object_of(data: bytes) -> dict[str, Any] | None:
@@ -318,10 +350,11 @@ TARGETS = (
         ),
     ),
     Target(
-        "job_reviews", job_reviews,
+        "template_reviews", template_reviews,
         (
             *_POD_WORDS, b'"request":{', b'"uid":"', b'"operation":"CREATE"', b'"kind":{"group":"batch","kind":"Job"}',
             b'"object":{', b'"labels":{"kueue.x-k8s.io/queue-name":"all"}', b'"template":{',
+            b'"operation":"UPDATE"', b'"oldObject":{',
         ),
     ),
     Target(

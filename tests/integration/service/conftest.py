@@ -9,8 +9,7 @@ import pytest
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
-from extender.scheduler.request_nodes import NodeView
-from extender.service.cluster_view import NoCluster
+from extender.service.cluster_view import CountedNodes, NoCluster
 from extender.service.process import open_service
 from tests.integration.service.caller import Caller
 
@@ -36,7 +35,9 @@ async def registry() -> AsyncIterator[EmbeddedRegistry]:
 
 
 @asynccontextmanager
-async def running_service(*settings: str, plain_http: str = "", nodes: NodeView | None = None) -> AsyncIterator[Caller]:
+async def running_service(
+    *settings: str, plain_http: str = "", nodes: CountedNodes | None = None
+) -> AsyncIterator[Caller]:
     """Runs a service on loopback.
 
     Each argument is a `path=value` setting; `plain_http` is a registry that it may connect to.
@@ -55,7 +56,7 @@ async def start_service() -> AsyncIterator[StartService]:
     """Starts services as `running_service` does; they end with the test."""
     async with AsyncExitStack() as stack:
 
-        async def start(*settings: str, plain_http: str = "", nodes: NodeView | None = None) -> Caller:
+        async def start(*settings: str, plain_http: str = "", nodes: CountedNodes | None = None) -> Caller:
             return await stack.enter_async_context(running_service(*settings, plain_http=plain_http, nodes=nodes))
 
         yield start

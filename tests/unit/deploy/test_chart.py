@@ -131,9 +131,9 @@ def scheduler_of(objects: list[KubernetesObject]) -> KubernetesObject:
 
 
 def webhook_of(objects: list[KubernetesObject]) -> KubernetesObject:
-    """The only webhook."""
+    """The webhook of pods."""
     found: KubernetesObject
-    (found,) = one(objects, "MutatingWebhookConfiguration")["webhooks"]
+    found, *_ = one(objects, "MutatingWebhookConfiguration")["webhooks"]
     return found
 
 
@@ -737,14 +737,19 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "webhook",
         "",
         verbs_of,
-        {"nodes": ["list", "watch"], "namespaces": ["list", "watch"], "secrets": ["get"]},
+        {
+            "nodes": ["get", "list", "watch"],
+            "events": ["create"],
+            "namespaces": ["list", "watch"],
+            "secrets": ["get"],
+        },
     ),
     (
         "role-without-secrets",
         "webhook",
         "config: {registry: {pull_secrets: false}}",
         lambda o: sorted(verbs_of(o)),
-        ["namespaces", "nodes"],
+        ["events", "namespaces", "nodes"],
     ),
     (
         "role-of-the-extender",
@@ -765,7 +770,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         lambda o: {
             name: verbs for name, verbs in verbs_of(o).items() if name not in ("nodes", "namespaces", "secrets")
         },
-        {"pods": ["list"]},
+        {"pods": ["list"], "events": ["create"]},
     ),
     (
         "role-for-events-of-drift",
@@ -859,26 +864,16 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         ),
     ),
     (
-        "jobs",
+        "workloads",
         "webhook",
-        "{webhook.jobs.enabled: true, webhook.excludeNamespaces: [team], webhook.annotations: {a: b}}",
+        "{webhook.excludeNamespaces: [team], webhook.url: 'https://a'}",
         lambda o: (
-            one(o, "MutatingWebhookConfiguration", "-jobs")["metadata"]["annotations"],
-            one(o, "MutatingWebhookConfiguration", "-jobs")["webhooks"][0]["clientConfig"],
-            one(o, "MutatingWebhookConfiguration", "-jobs")["webhooks"][0]["namespaceSelector"]["matchExpressions"],
-            settings_of(o)["admission"]["self_managed"]["configurations"],
-            one(o, "ClusterRole", "-certificates")["rules"][0]["resourceNames"],
+            [each["clientConfig"]["url"] for each in one(o, "MutatingWebhookConfiguration")["webhooks"]],
+            one(o, "MutatingWebhookConfiguration")["webhooks"][1]["namespaceSelector"]["matchExpressions"],
+            settings_of(o)["admission"].get("guard_daemon_sets"),
         ),
         (
-            {"a": "b"},
-            {
-                "service": {
-                    "name": "multiarch-extender-webhook",
-                    "namespace": "multiarch-extender",
-                    "path": "/admission/jobs",
-                    "port": 443,
-                }
-            },
+            ["https://a/admission/pods", "https://a/admission/workloads"],
             [
                 {
                     "key": "kubernetes.io/metadata.name",
@@ -886,30 +881,25 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
                     "values": ["kube-system", "kube-node-lease", "kube-public", "multiarch-extender", "team"],
                 }
             ],
-            ["multiarch-extender-webhook", "multiarch-extender-webhook-jobs"],
-            ["multiarch-extender-webhook", "multiarch-extender-webhook-jobs"],
+            None,
         ),
     ),
     (
-        "jobs-by-url",
+        "workloads-guarded",
         "webhook",
-        "{webhook: {url: 'https://a', jobs: {enabled: true, name: mine}}, certificates.source: certManager}",
-        lambda o: one(o, "MutatingWebhookConfiguration", "mine")["webhooks"][0]["clientConfig"],
-        {"url": "https://a/admission/jobs"},
+        "modes.webhook.workloads: guard",
+        lambda o: (
+            len(one(o, "MutatingWebhookConfiguration")["webhooks"]),
+            settings_of(o)["admission"]["guard_daemon_sets"],
+        ),
+        (2, True),
     ),
     (
-        "jobs-and-cert-manager",
+        "no-workloads",
         "webhook",
-        "{webhook.jobs.enabled: true, certificates.source: certManager}",
-        lambda o: one(o, "MutatingWebhookConfiguration", "-jobs")["metadata"]["annotations"],
-        {"cert-manager.io/inject-ca-from": "multiarch-extender/multiarch-extender-webhook"},
-    ),
-    (
-        "no-jobs",
-        "webhook",
-        "",
-        lambda o: [each["metadata"]["name"] for each in o if each["kind"] == "MutatingWebhookConfiguration"],
-        ["multiarch-extender-webhook"],
+        "modes.webhook.workloads: 'off'",
+        lambda o: len(one(o, "MutatingWebhookConfiguration")["webhooks"]),
+        1,
     ),
     (
         "scheduler-named-by-a-webhook-that-fails-closed",
@@ -1551,7 +1541,7 @@ REFUSED: list[tuple[str, str]] = [
         "modes.secondScheduler.outage.namedBy: both",
         r"/modes/secondScheduler/outage/namedBy': value must be one of 'nothing', 'webhook', 'policy'",
     ),
-    ("webhook.jobs: true", r"/webhook/jobs': got boolean, want object"),
+    ("modes.webhook.workloads: jobs", r"/modes/webhook/workloads': value must be one of 'off', 'warn', 'guard'"),
     ("networkPolicy.ingress.operations: [a]", r"/networkPolicy/ingress/operations/0': got string, want object"),
     ("rbac.ownAccountPolicy: 1", r"/rbac/ownAccountPolicy': got number, want boolean"),
     ("modes.webhok.enabled: true", r"/modes': additional properties 'webhok' not allowed"),
@@ -1705,7 +1695,11 @@ CONTRADICTIONS: list[tuple[str, str, str]] = [
         "config.cache.url (for modes.webhook): the chart decides it. Use store.kind",
     ),
     ("webhook", "config: {cluster: {mode: none}}", "config.cluster.mode (for modes.webhook): the chart decides it"),
-    ("policy", "webhook.jobs.enabled: true", "webhook.jobs.enabled: modes.webhook is off"),
+    (
+        "webhook",
+        "config: {admission: {guard_daemon_sets: true}}",
+        "config.admission.guard_daemon_sets (for modes.webhook): the chart decides it. Use modes.webhook.workloads.",
+    ),
     (
         "second",
         "{modes.secondScheduler.webhook: false, modes.secondScheduler.outage.namedBy: webhook}",

@@ -114,7 +114,7 @@ def test_the_webhook_is_called_where_the_service_answers_and_waits_longer_than_i
     tmp_path: Path, mode: str
 ) -> None:
     """Path and port lead to the listener, and the service's own deadline comes first."""
-    (webhook,) = of_mode(mode, "MutatingWebhookConfiguration")["webhooks"]
+    webhook, *_ = of_mode(mode, "MutatingWebhookConfiguration")["webhooks"]
     service, target = of_mode(mode, "Service"), webhook["clientConfig"]["service"]
     assert (target["name"], target["namespace"]) == (service["metadata"]["name"], service["metadata"]["namespace"])
     assert service["spec"]["ports"] == [{"name": "webhook", "port": target["port"], "targetPort": "webhook"}]
@@ -146,7 +146,9 @@ def test_the_role_is_what_the_service_reads_and_no_more(mode: str) -> None:
     used = {resource.name: {"list", "watch"} for resource in (NODES, NAMESPACES)}
     if mode != "webhook":  # where the scheduler verbs are asked
         used["pods"] = {"watch", "list"}  # PendingPods; DriftWatch, of those that use an image whose tag has moved
-        used["nodes"].add("get")  # NodeView.find: a node that the scheduler has seen and our watch has not
+    used["nodes"].add("get")  # WatchedNodes.find: a node that our watch has not seen yet
+    if mode in WITH_WEBHOOK:
+        used["events"] = {"create"}  # DaemonPods, on DaemonSets
     used["secrets"] = {"get"}  # ClusterSecrets.read_logins: pull secrets, by the name a pod gives
     rules = of_mode(mode, "ClusterRole")["rules"]
     assert all(rule.keys() == {"apiGroups", "resources", "verbs"} and rule["apiGroups"] == [""] for rule in rules)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.admission.job_admission import QUEUE_LABEL
 from extender.cli.shipped_policies import (
     OWN_ACCOUNT,
     SHIPPED_SCHEDULER,
@@ -22,7 +21,7 @@ from extender.cli.shipped_policies import (
 from extender.placement.annotations import MODE, REASON, Mode
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.patch import pointer
-from extender.service.endpoints import JOBS
+from extender.service.endpoints import WORKLOADS
 from testbed.chart import COPIES, POLICIES, HelmMissing, find_helm, objects_of, render
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -36,11 +35,10 @@ def files() -> dict[Name, PolicyFile]:
 
 
 def webhook_of(mode: str) -> dict[str, Any]:
-    """The only webhook of a mode's manifests."""
+    """The pods' webhook of a mode's manifests."""
     documents = yaml.safe_load_all((DEPLOY / "manifests" / f"{mode}.yaml").read_text())
     (found,) = (each for each in documents if each["kind"] == "MutatingWebhookConfiguration")
-    (webhook,) = found["webhooks"]
-    return dict(webhook)
+    return dict(found["webhooks"][0])
 
 
 @pytest.mark.parametrize("name", Name)
@@ -169,16 +167,26 @@ def test_the_webhook_that_names_the_scheduler_differs_from_the_other_in_what_it_
     assert naming["clientConfig"]["service"].pop("path") == "/admission/scheduler-names"
     assert other["clientConfig"]["service"].pop("path") == "/admission/pods"
     differing = {key for key in naming.keys() | other.keys() if naming.get(key) != other.get(key)}
-    assert differing == {"name", "failurePolicy", "reinvocationPolicy"}
+    assert differing == {"name", "failurePolicy", "reinvocationPolicy", "matchConditions"}
+    asked = {each["name"] for each in naming["matchConditions"]} - {each["name"] for each in other["matchConditions"]}
+    assert asked == {"not-of-a-daemonset"}
 
 
-def test_the_webhook_of_jobs_is_called_for_jobs_with_a_queue_at_the_path_that_answers() -> None:
-    """The label is the one that the outlet looks for, and the Service is the webhook's."""
-    jobs, pods = webhook_of("jobs-webhook"), webhook_of("webhook")
-    assert jobs["clientConfig"]["service"] == {**pods["clientConfig"]["service"], "path": JOBS}
-    assert jobs["objectSelector"]["matchExpressions"] == [{"key": QUEUE_LABEL, "operator": "Exists"}]
-    assert jobs["namespaceSelector"] == pods["namespaceSelector"]
-    assert jobs["timeoutSeconds"] == pods["timeoutSeconds"]
+def test_the_webhook_of_templates_is_called_at_the_path_that_answers_and_never_stands_in_the_way() -> None:
+    """For the namespaces and by the Service of the pods' webhook; two writes of no owner, and no dry run fails."""
+    documents = yaml.safe_load_all((DEPLOY / "manifests" / "webhook.yaml").read_text())
+    (found,) = (each for each in documents if each["kind"] == "MutatingWebhookConfiguration")
+    pods, workloads = found["webhooks"]
+    assert workloads["clientConfig"]["service"] == {**pods["clientConfig"]["service"], "path": WORKLOADS}
+    assert workloads["namespaceSelector"] == pods["namespaceSelector"]
+    assert (workloads["failurePolicy"], workloads["timeoutSeconds"], workloads["sideEffects"]) == ("Ignore", 3, "None")
+    assert [each["name"] for each in workloads["matchConditions"]] == [
+        "no-controlling-owner",
+        "spec-changed",
+        "not-ignored",
+    ]
+    assert all(rule["operations"] == ["CREATE", "UPDATE"] for rule in workloads["rules"])
+    assert [rule["apiGroups"] for rule in workloads["rules"] if rule["resources"] != ["*"]] == [[""]]
 
 
 def test_the_account_that_is_held_is_the_webhooks() -> None:

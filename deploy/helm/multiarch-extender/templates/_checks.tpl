@@ -93,9 +93,6 @@
 {{- if and $webhook.clientCaSecret (not .webhooks) -}}
 {{- include "multiarch.refuse" "webhook.clientCaSecret: no webhook is on. Set modes.webhook.enabled, or leave the Secret out." -}}
 {{- end -}}
-{{- if and $webhook.jobs.enabled (not .values.modes.webhook.enabled) -}}
-{{- include "multiarch.refuse" "webhook.jobs.enabled: modes.webhook is off, whose pods answer about Jobs. Set modes.webhook.enabled, or leave it out." -}}
-{{- end -}}
 {{- if and $webhook.url (.values.modes.webhook.enabled) .values.modes.secondScheduler.enabled .values.modes.secondScheduler.webhook -}}
 {{- include "multiarch.refuse" "webhook.url: two webhooks are on (modes.webhook and modes.secondScheduler.webhook), and one address cannot be both. Switch one off." -}}
 {{- end -}}
@@ -192,6 +189,7 @@
 {{- define "multiarch.decided" -}}
 admission.listen: Use webhook.port, and modes.*.enabled.
 admission.tls: Use certificates.source and webhook.clientCaSecret.
+admission.guard_daemon_sets: Use modes.webhook.workloads.
 admission.canary_namespace: The chart makes it, of the part's name; canary.enabled says whether.
 {{- if include "multiarch.is-self-managed" . }}
 admission.self_managed.secret: The chart makes it, of the part's name.

@@ -74,13 +74,9 @@ app.kubernetes.io/component: {{ .component }}
 {{- if and (include "multiarch.has-webhook" .) (eq .root.Values.certificates.source "selfManaged") }}true{{ end }}
 {{- end }}
 
-{{/* Whether a part has a webhook of Jobs; empty if not. */}}
-{{- define "multiarch.has-jobs" -}}
-{{- if and (eq .mode "webhook") .root.Values.webhook.jobs.enabled }}true{{ end }}
-{{- end }}
-
-{{- define "multiarch.jobs" -}}
-{{ .root.Values.webhook.jobs.name | default (printf "%s-jobs" (include "multiarch.name" .)) }}
+{{/* Whether a part is asked about what has pod templates; empty if not. */}}
+{{- define "multiarch.has-workloads" -}}
+{{- if and (eq .mode "webhook") (ne .values.workloads "off") }}true{{ end }}
 {{- end }}
 
 {{/* Whether a part has a webhook that only names the scheduler; empty if not. */}}
@@ -95,9 +91,6 @@ app.kubernetes.io/component: {{ .component }}
 {{/* The names of a part's MutatingWebhookConfigurations, as a list. */}}
 {{- define "multiarch.configurations" -}}
 - {{ include "multiarch.name" . }}
-{{- if include "multiarch.has-jobs" . }}
-- {{ include "multiarch.jobs" . }}
-{{- end }}
 {{- if include "multiarch.has-scheduler-names" . }}
 - {{ include "multiarch.scheduler-names" . }}
 {{- end }}

@@ -14,7 +14,9 @@ metadata:
   {{- end }}
 {{- if .root.Values.rbac.create }}
 ---
-# What the service reads; nothing is written{{ if dig "drift" "events" false (include "multiarch.settings" . | fromYaml) }} but events{{ end }}.
+{{- $drift := dig "drift" dict (include "multiarch.settings" . | fromYaml) }}
+{{- $events := or $drift.events (include "multiarch.has-webhook" .) }}
+# What the service reads; nothing is written{{ if $events }} but events{{ end }}.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
@@ -22,11 +24,10 @@ metadata:
   labels:
     {{- include "multiarch.labels" .root | nindent 4 }}
 rules:
-{{- $drift := dig "drift" dict (include "multiarch.settings" . | fromYaml) }}
-{{- if has .mode (list "webhook" "policy") }}
 - apiGroups: [""]
-  resources: [nodes]  # platforms and taints
-  verbs: [list, watch]
+  resources: [nodes]  # platforms and taints; get: one that is asked about before our watch has seen it
+  verbs: {{ if ne .mode "policy" }}[get, list, watch]{{ else }}[list, watch]{{ end }}
+{{- if has .mode (list "webhook" "policy") }}
 {{- if or $drift.events $drift.check_seconds }}
 - apiGroups: [""]
   resources: [pods]  # those that use an image whose tag has moved
@@ -34,16 +35,15 @@ rules:
 {{- end }}
 {{- else }}
 - apiGroups: [""]
-  resources: [nodes]  # platforms and taints; get: one that the scheduler has seen before our watch did
-  verbs: [get, list, watch]
-- apiGroups: [""]
   resources: [pods]  # pending ones, when an image is not known; list: those that use an image whose tag has moved
   verbs: [list, watch]
 {{- end }}
-{{- if $drift.events }}
+{{- if $events }}
 - apiGroups: [""]
-  resources: [events]  # on workloads whose image has lost or gained a platform
+  resources: [events]  # on DaemonSets whose pods come to nodes that do not run them{{ if $drift.events }}, and workloads whose image has changed{{ end }}
   verbs: [create]
+{{- end }}
+{{- if $drift.events }}
 - apiGroups: [apps]
   resources: [replicasets]  # which Deployment has them
   verbs: [get]
@@ -213,7 +213,6 @@ subjects:
 
 {{/* Service, Secret or Certificate, and MutatingWebhookConfiguration of a part. */}}
 {{- define "multiarch.webhook" -}}
-{{- $selector := include "multiarch.selector.of" . | fromYaml -}}
 {{- $values := .root.Values -}}
 {{- $name := include "multiarch.name" . -}}
 {{- $space := .root.Release.Namespace -}}
@@ -314,17 +313,7 @@ webhooks:
   reinvocationPolicy: IfNeeded  # other webhooks add containers, whose images count as well
   sideEffects: None
   namespaceSelector:
-    {{- with $selector.matchLabels }}
-    matchLabels:
-      {{- toYaml . | nindent 6 }}
-    {{- end }}
-    matchExpressions:
-    {{- with $selector.matchExpressions }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
-    - key: kubernetes.io/metadata.name
-      operator: NotIn
-      values: [{{ include "multiarch.never" .root }}]
+    {{- include "multiarch.namespaces" . | nindent 4 }}
   # Pods about which the service would say nothing are not even sent. A pod that already asks for an architecture is:
   # it may still get a toleration, and its author a warning if its images do not run there.
   matchConditions:
@@ -332,6 +321,74 @@ webhooks:
   {{- with $values.webhook.matchConditions }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- if include "multiarch.has-workloads" . }}
+- name: workloads.{{ $name }}.multiarch-extender.io
+  admissionReviewVersions: [v1]
+  clientConfig:
+    {{- include "multiarch.configuration.client" (dict "part" . "path" "/admission/workloads") | trim | nindent 4 }}
+  # Groups that are not installed cost nothing. `*` matches no subresource, so changes of status never come.
+  rules:
+  - apiGroups: [""]
+    apiVersions: [v1]
+    resources: [replicationcontrollers, podtemplates]
+    operations: [CREATE, UPDATE]
+    scope: Namespaced
+  - apiGroups:
+    - apps
+    - batch
+    - agones.dev
+    - apps.kruise.io
+    - argoproj.io
+    - batch.volcano.sh
+    - jobset.x-k8s.io
+    - keda.sh
+    - kubeflow.org
+    - leaderworkerset.x-k8s.io
+    - ray.io
+    - serving.knative.dev
+    - serving.kserve.io
+    - trainer.kubeflow.org
+    - workload.codeflare.dev
+    apiVersions: ["*"]
+    resources: ["*"]
+    operations: [CREATE, UPDATE]
+    scope: Namespaced
+  matchPolicy: Equivalent
+  # An outage keeps nothing from being created or changed.
+  failurePolicy: Ignore
+  # Whoever applies an object waits a second at most for lookups.
+  timeoutSeconds: 3
+  reinvocationPolicy: IfNeeded
+  sideEffects: None
+  namespaceSelector:
+    {{- include "multiarch.namespaces" . | nindent 4 }}
+  matchConditions:
+  # Controllers show warnings to nobody, and fight over what they own.
+  - name: no-controlling-owner
+    expression: >-
+      !has(object.metadata.ownerReferences) ||
+      !object.metadata.ownerReferences.exists(owner, has(owner.controller) && owner.controller)
+  - name: spec-changed
+    expression: >-
+      request.operation == 'CREATE' || !has(object.spec) || !has(oldObject.spec) || object.spec != oldObject.spec
+  {{- include "multiarch.condition.not-ignored" . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The namespaces that a part's webhooks serve. */}}
+{{- define "multiarch.namespaces" -}}
+{{- $selector := include "multiarch.selector.of" . | fromYaml -}}
+{{- with $selector.matchLabels -}}
+matchLabels:
+  {{- toYaml . | nindent 2 }}
+{{ end -}}
+matchExpressions:
+{{- with $selector.matchExpressions }}
+{{ toYaml . }}
+{{- end }}
+- key: kubernetes.io/metadata.name
+  operator: NotIn
+  values: [{{ include "multiarch.never" .root }}]
 {{- end }}
 
 {{/* admission.wait_seconds of a part. */}}
@@ -354,11 +411,10 @@ name: {{ include "multiarch.fullname" . }}-authority
   expression: "!has(object.spec.nodeName) || object.spec.nodeName == ''"
 - name: no-mirror-of-a-static-pod
   expression: "!has(object.metadata.annotations) || !('kubernetes.io/config.mirror' in object.metadata.annotations)"
-- name: not-of-a-daemonset  # its controller judges nodes by the template, not by what its pods are given
-  expression: >-
-    !has(object.metadata.ownerReferences) ||
-    !object.metadata.ownerReferences.exists(owner,
-      owner.kind == 'DaemonSet' && has(owner.controller) && owner.controller)
+{{ include "multiarch.condition.not-ignored" . }}
+{{- end }}
+
+{{- define "multiarch.condition.not-ignored" -}}
 - name: not-ignored
   expression: >-
     !has(object.metadata.annotations) ||

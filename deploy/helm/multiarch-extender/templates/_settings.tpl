@@ -37,6 +37,9 @@
 {{- if $values.webhook.clientCaSecret -}}
 {{- $_ := set $chart.admission.tls "client_ca" "/etc/multiarch-extender-client-ca/ca.crt" -}}
 {{- end -}}
+{{- if and (include "multiarch.has-workloads" .) (eq .values.workloads "guard") -}}
+{{- $_ := set $chart.admission "guard_daemon_sets" true -}}
+{{- end -}}
 {{- if include "multiarch.has-canary" . -}}
 {{- $_ := set $chart.admission "canary_namespace" (include "multiarch.canary" .) -}}
 {{- end -}}

@@ -1,0 +1,172 @@
+"""Pods of DaemonSets: whether the node to which the controller has bound one runs its images.
+
+The controller judges nodes by the template, and adds the node's name to the pod's affinity. A pod for a wrong node
+would crash there, again and again. Its DaemonSet is told by an event. Where DaemonSets are guarded the pod also gets
+required words that the node does not meet: it stays Pending, with its reason. It is never denied, since a failed
+creation keeps the controller from other nodes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+import structlog
+
+from extender.images.content import Answer
+from extender.images.platform import Platform, runs_on
+from extender.kubernetes.admission_v1 import AdmissionRequest
+from extender.kubernetes.core_v1 import Affinity, CreatedPod, NodeName, PodReference
+from extender.kubernetes.reported_v1 import NamedOwner, OwnedObject
+from extender.metrics import counter
+from extender.placement.affinity import AffinityMode
+from extender.placement.annotations import Mode
+from extender.placement.cluster_nodes import ClusterNodes
+from extender.placement.facts import Fit, RunsOn, facts_of, fit
+from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, is_of_daemon_set
+from extender.placement.nodes import NodeLookup, NodePlatforms
+from extender.placement.planning import AdmissionPolicy
+from extender.placement.policy import is_exempt
+from extender.placement.reasons import Constraint, refusal_text
+from extender.resolver.pod_resolver import PodQuestion, PodResolver
+
+log = structlog.get_logger()
+
+REASON = "DaemonPodCannotRun"
+"""The reason of the event on a DaemonSet."""
+_TOLD, _HELD = "told", "held"
+MISPLACED = counter(
+    "multiarch_daemon_pods_misplaced_total",
+    "Pods of DaemonSets that were created for a node on which an image does not run: told, left to crash there; held, "
+    "kept Pending.",
+    "treatment",
+    (_TOLD, _HELD),
+)
+_FIND_SECONDS = 0.05
+_NAME = "metadata.name"
+_AFFINITY = msgspec.json.Decoder(Affinity | None)
+_OWNED = msgspec.json.Decoder(OwnedObject)
+
+
+class NodesInView(Protocol):
+    """The cluster's nodes as a watch keeps them."""
+
+    @property
+    def platforms(self) -> NodePlatforms:
+        """The platform of each node in view."""
+
+    async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
+        """Looks up nodes that are not in view, and adds those it finds."""
+
+
+class Events(Protocol):
+    """Sends events about objects."""
+
+    def tell(
+        self, pod: PodReference, reason: str, text: str, kind: Literal["Normal", "Warning"] = ..., *, once: str = ...
+    ) -> None:
+        """Queues an event, of which the API server takes one with the same text in `once`."""
+
+
+class DaemonPods:
+    """Judges pods of DaemonSets by the nodes they are made for; `guards`: whether those for wrong nodes are held.
+
+    `nodes` are the cluster's. `events` is None where none are sent.
+    """
+
+    def __init__(
+        self,
+        pod_resolver: PodResolver,
+        admission: AdmissionPolicy,
+        nodes: NodesInView,
+        *,
+        cluster_nodes: Callable[[], ClusterNodes],
+        events: Events | None,
+        guards: bool,
+    ) -> None:
+        self._pod_resolver = pod_resolver
+        self._policy = pod_resolver.policy
+        guard = AdmissionPolicy(node_affinity=AffinityMode.REQUIRED, impossible=admission.impossible)
+        self._guard = Mutator(self._policy, guard) if guards else None
+        self._nodes = nodes
+        self._cluster_nodes = cluster_nodes
+        self._events = events
+
+    def question(self, pod: CreatedPod, namespace: str) -> PodQuestion | None:
+        """What to ask about the pod; None if it is ignored."""
+        overrides = self._pod_resolver.overrides_of(pod, namespace, b"")
+        if overrides.mode is Mode.IGNORE or is_exempt(pod, self._policy):
+            return None
+        return self._pod_resolver.question(pod, namespace, overrides, may_read=True)
+
+    def knows(self, node: NodeName) -> bool:
+        """Whether the node is in view."""
+        return node in self._nodes.platforms
+
+    async def find(self, node: NodeName) -> None:
+        """Looks the node up if it is not in view: the controller may have seen a new one first."""
+        await self._nodes.find([node], _FIND_SECONDS)
+
+    def judge(
+        self,
+        pod: CreatedPod,
+        node: NodeName,
+        question: PodQuestion,
+        answers: Sequence[Answer],
+        review: AdmissionRequest,
+    ) -> Mutation | None:
+        """What becomes of a pod whose node does not run its images; None for any other, which is left alone."""
+        facts = facts_of(question.images, answers, may_be_pending=True)
+        platform = self._nodes.platforms.get(node)
+        if platform is None or fit(facts, platform, self._policy.compatibility) is not Fit.NO:
+            return None
+        wrong = [
+            Constraint(image.reference, fact.platforms, os=fact.os)
+            for image, fact in zip(question.images, facts, strict=True)
+            if isinstance(fact, RunsOn) and not runs_on(fact.platforms, platform, self._policy.compatibility)
+        ]
+        refusal = refusal_text(wrong)
+        if not review.dry_run:
+            self._tell(review, node, platform, refusal)
+        if self._guard is None:
+            return Mutation(outcome=AdmissionOutcome.EXEMPT, audit_annotations={"verdict": f"left alone: {refusal}"})
+        return self._guard.mutate_once(pod, question.images, facts, question.overrides, self._cluster_nodes())
+
+    def _tell(self, review: AdmissionRequest, node: NodeName, platform: Platform, refusal: str) -> None:
+        MISPLACED[_HELD if self._guard else _TOLD].inc()
+        namespace = review.namespace or ""
+        owners = _OWNED.decode(review.object).metadata.owner_references or ()
+        owner = next((each for each in owners if each.controller), NamedOwner())
+        log.warning(
+            "daemon_pod.misplaced",
+            namespace=namespace,
+            daemon_set=owner.name,
+            node=node,
+            platform=str(platform),
+            why=refusal,
+            held=self._guard is not None,
+        )
+        if self._events:
+            what = "its pods are held there" if self._guard else "its pods will crash there"
+            self._events.tell(
+                PodReference(namespace, owner.name, owner.uid, owner.api_version, owner.kind),
+                REASON,
+                f"{refusal}, and node {node} is {platform}: {what}",
+                "Warning",
+                once=f"{refusal} {platform}",
+            )
+
+
+def node_of_daemon_pod(pod: CreatedPod) -> NodeName | None:
+    """The node for which a DaemonSet's controller makes the pod; None for any other pod.
+
+    The controller puts one required term into the affinity, which names the node (pkg/controller/daemon/util).
+    """
+    if pod.spec is None or not pod.spec.affinity or not is_of_daemon_set(pod):
+        return None
+    affinity = _AFFINITY.decode(pod.spec.affinity)
+    required = affinity and affinity.node_affinity and affinity.node_affinity.required
+    for term in (required and required.node_selector_terms) or ():
+        for field in term.match_fields or ():
+            if field.key == _NAME and field.operator == "In" and len(field.values or ()) == 1:
+                return NodeName((field.values or ("",))[0])
+    return None

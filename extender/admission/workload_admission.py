@@ -1,0 +1,240 @@
+"""The webhook for everything that has pod templates: warnings to its author, and words for queues and DaemonSets.
+
+Pods are created by controllers, which show warnings to nobody; whoever applies the object is still there. A queue plans
+by the template before there is a pod, and a DaemonSet's controller judges nodes by it. `placement.template_judgement`
+decides. Every object is allowed.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+import structlog
+
+from extender.admission.pod_reviews import PodReviews
+from extender.images.content import Answer
+from extender.kubernetes.admission_v1 import (
+    AdmissionRequest,
+    AdmissionReview,
+    complete_response,
+    decode_review,
+    encode_fields,
+    encode_response,
+)
+from extender.kubernetes.pod_templates import KubernetesObject, PodTemplate, pod_templates
+from extender.metrics import counter
+from extender.placement.annotations import MODE, Mode
+from extender.placement.cluster_nodes import ClusterNodes
+from extender.placement.facts import facts_of
+from extender.placement.mutation import Mutation
+from extender.placement.node_kinds import NodeKind
+from extender.placement.patch import Operation, look, pointer
+from extender.placement.template_judgement import (
+    ChangedTemplate,
+    TemplateJudge,
+    TemplateOwner,
+    TemplateVerdict,
+    read_template,
+)
+from extender.placement.template_problems import Problem
+from extender.resolver.pod_resolver import PodQuestion
+from extender.server.routes import Reply
+
+log = structlog.get_logger()
+
+LOOKUP_SECONDS = 1.0
+"""The longest time that whoever applies an object waits for lookups of its images."""
+_MOST_TEMPLATES = 64  # of one object: more are left as they are
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_OBJECT = msgspec.json.Decoder(KubernetesObject)
+_ENCODER = msgspec.json.Encoder()
+
+_PATCHED, _UNCHANGED, _UNRESOLVED, _SKIPPED, _UNREADABLE = (
+    "patched", "unchanged", "unresolved", "skipped", "unreadable",
+)  # fmt: skip
+WORKLOADS = counter(
+    "multiarch_workload_admissions_total",
+    "Reviews of objects with pod templates by what became of these; unresolved: one would get words, and an image was "
+    "not known; skipped: no template has changed, or it is ignored; unreadable: not the object that we know.",
+    "outcome",
+    (_PATCHED, _UNCHANGED, _UNRESOLVED, _SKIPPED, _UNREADABLE),
+)
+WARNINGS = counter(
+    "multiarch_workload_warnings_total",
+    "Warnings to authors of pod templates, by what is wrong.",
+    "problem",
+    tuple(Problem),
+)
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """A template that has changed, and what to ask about it."""
+
+    changed: ChangedTemplate
+    question: PodQuestion
+
+
+class _ReviewedWorkload(msgspec.Struct, frozen=True):
+    """A review of an object: the templates to ask about, and operations on the object that need no answer."""
+
+    review: AdmissionReview
+    owner: TemplateOwner
+    asked: Sequence[_Asked]
+    operations: Sequence[Operation]
+
+
+class WorkloadAdmission:
+    """Answers reviews of objects that are created or changed; `reviews` looks up images, `judge` decides.
+
+    `kinds` gives the nodes of the cluster, None while they are not known.
+    """
+
+    def __init__(
+        self,
+        reviews: PodReviews,
+        judge: TemplateJudge,
+        *,
+        cluster_nodes: Callable[[], ClusterNodes],
+        kinds: Callable[[], Mapping[NodeKind, int] | None],
+    ) -> None:
+        self._reviews = reviews
+        self._judge = judge
+        self._cluster_nodes = cluster_nodes
+        self._kinds = kinds
+
+    async def review(self, body: bytes) -> Reply:
+        """The AdmissionReview with the response to the one in `body`. Raises InvalidRequest."""
+        gathered = self._gather(body)
+        if isinstance(gathered, Reply):
+            return gathered
+        answers = await asyncio.gather(*(self._reviews.resolve(each.question) for each in gathered.asked))
+        return self._decide(gathered, answers)
+
+    def review_nowait(self, body: bytes) -> Reply | None:
+        """What `review` answers, or None if it has to look something up first. Raises InvalidRequest."""
+        gathered = self._gather(body)
+        if isinstance(gathered, Reply):
+            return gathered
+        answers = []
+        for each in gathered.asked:
+            known = self._reviews.fresh(each.question)
+            if known is None:
+                return None
+            answers.append(known)
+        return self._decide(gathered, answers)
+
+    @staticmethod
+    def fallback(body: bytes, event_id: str) -> bytes:
+        """A response that allows without a patch; the audit annotations have the event's id."""
+        return encode_response(decode_review(body), audit_annotations={"internal-error": event_id})
+
+    def _gather(self, body: bytes) -> _ReviewedWorkload | Reply:
+        """The templates to decide about, or the reply if there are none. Raises InvalidRequest."""
+        review = decode_review(body)
+        request = review.request
+        if request.operation not in ("CREATE", "UPDATE") or request.sub_resource:
+            return _skipped(review)
+        try:
+            document, stored = _object(request.object), _object(request.old_object)
+            if document is None or _is_left(document):
+                return _skipped(review)
+            return self._read(review, document, stored)
+        except _UNDECODABLE as exc:
+            return _unreadable(review, exc)
+
+    def _read(
+        self, review: AdmissionReview, document: KubernetesObject, stored: KubernetesObject | None
+    ) -> _ReviewedWorkload | Reply:
+        labels = look(document, ("metadata", "labels"))
+        owner = TemplateOwner(labels if isinstance(labels, dict) else {}, look(document, ("spec", "managedBy")))
+        asked, operations = list[_Asked](), list[Operation]()
+        for changed in _changed(document, stored):
+            kept = self._judge.keep(changed)
+            if kept is not None:
+                operations += _placed(changed.template, kept)
+                continue
+            raw = msgspec.Raw(_ENCODER.encode(changed.template.template))
+            question = self._reviews.gather(changed.pod, review.request.namespace or "", raw)
+            if not isinstance(question, Mutation):
+                asked.append(_Asked(changed, question))
+        if not asked and not operations:
+            return _skipped(review)
+        return _ReviewedWorkload(review, owner, asked, operations)
+
+    def _decide(self, workload: _ReviewedWorkload, answers: Sequence[Sequence[Answer]]) -> Reply:
+        cluster, kinds = self._cluster_nodes(), self._kinds()
+        try:
+            verdicts = [
+                self._judge.judge(
+                    each.changed,
+                    workload.owner,
+                    each.question.images,
+                    facts_of(each.question.images, known, may_be_pending=True),
+                    each.question.overrides,
+                    cluster,
+                    kinds,
+                )
+                for each, known in zip(workload.asked, answers, strict=True)
+            ]
+        except _UNDECODABLE as exc:
+            return _unreadable(workload.review, exc)
+        return _reply(workload, verdicts)
+
+
+def _changed(document: KubernetesObject, stored: KubernetesObject | None) -> Iterator[ChangedTemplate]:
+    """The templates that differ from the stored ones in their places, up to the limit."""
+    before = {template.path: template for template in pod_templates(stored)}
+    for index, template in enumerate(pod_templates(document)):
+        old = before.get(template.path)
+        if index == _MOST_TEMPLATES:
+            return
+        if old is None or old.template != template.template:
+            yield ChangedTemplate(template, read_template(template), read_template(old) if old else None)
+
+
+def _reply(workload: _ReviewedWorkload, verdicts: Sequence[TemplateVerdict]) -> Reply:
+    operations = list(workload.operations)
+    for each, verdict in zip(workload.asked, verdicts, strict=True):
+        operations += _placed(each.changed.template, verdict.operations)
+    problems = [problem for verdict in verdicts for problem in verdict.problems]
+    for problem in problems:
+        WARNINGS[problem.problem].inc()
+    is_unresolved = any(verdict.is_unresolved for verdict in verdicts)
+    WORKLOADS[_PATCHED if operations else _UNRESOLVED if is_unresolved else _UNCHANGED].inc()
+    patch = _ENCODER.encode(operations) if operations else b""
+    lines = list(dict.fromkeys(problem.line for problem in problems))
+    return Reply(complete_response(workload.review, encode_fields(patch, lines, {})))
+
+
+def _placed(template: PodTemplate, operations: Sequence[Operation]) -> Iterator[Operation]:
+    """A pod's operations as those of the object whose template the pod is."""
+    place = pointer(template.path)
+    for operation in operations:
+        yield msgspec.structs.replace(operation, path=f"{place}{operation.path}")
+
+
+def _object(raw: msgspec.Raw) -> KubernetesObject | None:
+    """The object; None if there is none."""
+    return _OBJECT.decode(raw) if bytes(memoryview(raw)[:1]) == b"{" else None
+
+
+def _is_left(document: KubernetesObject) -> bool:
+    """Whether the object's author wants it left alone, or a controller owns it and would fight over it."""
+    owners = look(document, ("metadata", "ownerReferences"))
+    is_owned = isinstance(owners, list) and any(isinstance(each, dict) and each.get("controller") for each in owners)
+    return is_owned or look(document, ("metadata", "annotations", MODE)) == Mode.IGNORE
+
+
+def _skipped(review: AdmissionReview) -> Reply:
+    WORKLOADS[_SKIPPED].inc()
+    return Reply(encode_response(review))
+
+
+def _unreadable(review: AdmissionReview, exc: Exception) -> Reply:
+    WORKLOADS[_UNREADABLE].inc()
+    log.warning("workload.unreadable", namespace=review.request.namespace, kind=_kind_of(review.request), why=str(exc))
+    return Reply(encode_response(review, warnings=[f"multiarch-extender cannot read a pod template here: {exc}"]))
+
+
+def _kind_of(request: AdmissionRequest) -> str:
+    return (request.kind and request.kind.kind) or ""

@@ -1,0 +1,185 @@
+"""What the author of a pod template must mend, in one line each: what no webhook can mend when its pods are created.
+
+A line names the place and the image first, and has no more than 120 characters: kubectl and helm print it as it is.
+Source: kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers, Response.
+"""
+
+import enum
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from extender.images.content import Cause
+from extender.images.platform import Compatibility, Platform
+from extender.kubernetes.core_v1 import Toleration
+from extender.placement.facts import Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
+from extender.placement.node_kinds import HOST_NAME, NodeKind
+from extender.placement.node_match import NodeDemands, as_daemon_pods, obstacles
+from extender.placement.reasons import Constraint, blame, shorten
+
+LINE_CHARACTERS = 120
+"""The longest warning that the API's guide recommends."""
+_MOST_IMAGES = 3  # named for one template, of those that cannot be had
+_PLATFORMS_CHARACTERS = 36
+_FEWEST_CHARACTERS = 18  # of an image: with fewer nobody knows it
+
+
+class Problem(enum.StrEnum):
+    """What is wrong with a template."""
+
+    MISSING = "missing"
+    DENIED = "denied"
+    INVALID = "invalid"
+    NOTHING_IN_COMMON = "nothing_in_common"
+    NO_NODE = "no_node"
+    WRONG_NODES = "wrong_nodes"
+
+
+class TemplateProblem(msgspec.Struct, frozen=True):
+    """A problem and the line that says it."""
+
+    problem: Problem
+    line: str
+
+
+class JudgedTemplate(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a template.
+
+    `place` is where it stands. `demands` are what its pods ask of nodes, with `tolerations`, which the webhook will
+    give them. `contradicts`: its own words allow no platform of its images. `names_secrets`: it names its pull secrets,
+    so that no others open its images. `is_daemon_set`: it wants a pod on each node that it targets.
+    """
+
+    place: str
+    images: Sequence[PodImage]
+    facts: Sequence[ImageFact]
+    demands: NodeDemands
+    tolerations: Sequence[Toleration] = ()
+    contradicts: bool = False
+    names_secrets: bool = False
+    is_daemon_set: bool = False
+    host_network: bool = False
+
+
+def problems_of(
+    judged: JudgedTemplate, compatibility: Compatibility, kinds: Mapping[NodeKind, int] | None
+) -> Iterator[TemplateProblem]:
+    """What the template's author must mend. `kinds` are the cluster's nodes, None where they are not known.
+
+    Where the author's words allow no node at all nothing is said: an autoscaler may bring one.
+    """
+    yield from _unavailable(judged)
+    constraints = [
+        Constraint(image.reference, fact.platforms, os=fact.os)
+        for image, fact in zip(judged.images, judged.facts, strict=True)
+        if isinstance(fact, RunsOn)
+    ]
+    if not constraints:
+        return
+    blamed = blame(constraints)
+    if not _has_common(judged.facts, compatibility):
+        yield _torn(judged.place, blamed)
+        return
+    only = f"runs on {_platforms(blamed[0].platforms)} only"
+    if judged.is_daemon_set:
+        wrong = _wrong_nodes(judged, compatibility, kinds or {})
+        if wrong:
+            line = _line(judged.place, blamed[0].reference, f"{only}, but {_counted(wrong)}")
+            yield TemplateProblem(Problem.WRONG_NODES, line)
+    elif judged.contradicts or _is_nowhere(judged, compatibility, kinds or {}):
+        rest = f"{only}: its selector, affinity or tolerations allow none"
+        yield TemplateProblem(Problem.NO_NODE, _line(judged.place, blamed[0].reference, rest))
+
+
+def _unavailable(judged: JudgedTemplate) -> Iterator[TemplateProblem]:
+    """The images that cannot be had. Pull secrets of a ServiceAccount come later, if the template names none."""
+    said = {
+        Cause.MISSING: (Problem.MISSING, "does not exist in its registry"),
+        Cause.INVALID_REFERENCE: (Problem.INVALID, "is no image reference"),
+    }
+    if judged.names_secrets:
+        said[Cause.DENIED] = (Problem.DENIED, "may not be read with the pull secrets that are named here")
+    found = [
+        (image, fact.cause)
+        for image, fact in zip(judged.images, judged.facts, strict=True)
+        if isinstance(fact, Pending | Unknown) and fact.cause in said
+    ]
+    for image, cause in found[:_MOST_IMAGES]:
+        problem, rest = said[cause]
+        yield TemplateProblem(problem, _line(judged.place, image.reference, rest))
+
+
+def _has_common(facts: Sequence[ImageFact], compatibility: Compatibility) -> bool:
+    """Whether some platform that an image names runs all images that are known."""
+    named = frozenset[Platform]().union(*(fact.platforms for fact in facts if isinstance(fact, RunsOn)))
+    return any(fit(facts, platform, compatibility) is not Fit.NO for platform in named)
+
+
+def _torn(place: str, blamed: Sequence[Constraint]) -> TemplateProblem:
+    first = blamed[0]
+    only = f"runs on {_platforms(first.platforms)} only"
+    line = _line(place, first.reference, f"{only}, another image does not")
+    others = [item for item in blamed[1:] if item.platforms.isdisjoint(first.platforms)]
+    if others:
+        whole = f"image {others[0].reference} on {_platforms(others[0].platforms)}"
+        whole = f"{place}: image {first.reference} {only}, {whole}"
+        line = whole if len(whole) <= LINE_CHARACTERS and whole.isprintable() else line
+    return TemplateProblem(Problem.NOTHING_IN_COMMON, line)
+
+
+def _allowed(judged: JudgedTemplate, kinds: Mapping[NodeKind, int]) -> Mapping[NodeKind, int]:
+    """The nodes that meet the template's words; none where these name nodes, which kinds do not tell apart."""
+    demands = judged.demands
+    terms = demands.terms or ()
+    keys = {item.key for term in terms for item in term.match_expressions or ()} | demands.selector.keys()
+    if HOST_NAME in keys or any(term.match_fields for term in terms):
+        return {}
+    if judged.is_daemon_set:
+        demands = as_daemon_pods(demands, host_network=judged.host_network)
+    demands = msgspec.structs.replace(demands, tolerations=(*demands.tolerations, *judged.tolerations))
+    return {kind: number for kind, number in kinds.items() if not obstacles(demands, kind.node)}
+
+
+def _wrong_nodes(
+    judged: JudgedTemplate, compatibility: Compatibility, kinds: Mapping[NodeKind, int]
+) -> Counter[Platform]:
+    """How many nodes of each platform the pods come to on which they cannot run."""
+    found = Counter[Platform]()
+    for kind, number in _allowed(judged, kinds).items():
+        if kind.platform and fit(judged.facts, kind.platform, compatibility) is Fit.NO:
+            found[kind.platform] += number
+    return found
+
+
+def _is_nowhere(judged: JudgedTemplate, compatibility: Compatibility, kinds: Mapping[NodeKind, int]) -> bool:
+    """Whether the template's words allow nodes, and all of these are wrong for its images."""
+    allowed = _allowed(judged, kinds)
+    return bool(allowed) and all(
+        kind.platform and fit(judged.facts, kind.platform, compatibility) is Fit.NO for kind in allowed
+    )
+
+
+def _counted(nodes: Counter[Platform]) -> str:
+    number = nodes.total()
+    what = f"{shorten(str(next(iter(nodes))), _PLATFORMS_CHARACTERS)} " if len(nodes) == 1 else ""
+    others = "" if what else " of other platforms"
+    return f"{number} {what}node{others} matches" if number == 1 else f"{number} {what}nodes{others} match"
+
+
+def _platforms(platforms: frozenset[Platform]) -> str:
+    """A few of the platforms, and how many more there are."""
+    words = [str(platform) for platform in sorted(platforms)]
+    text = ", ".join(words)
+    if len(text) <= _PLATFORMS_CHARACTERS:
+        return text or "no platform"
+    first = shorten(words[0], _PLATFORMS_CHARACTERS - len(" and 99 more"))
+    return f"{first} and {len(words) - 1} more" if len(words) > 1 else first
+
+
+def _line(place: str, reference: str, rest: str) -> str:
+    """One line of at most `LINE_CHARACTERS`; the image loses its middle first, and then the place."""
+    around = len(f": image  {rest}")
+    reference = shorten(reference, max(_FEWEST_CHARACTERS, LINE_CHARACTERS - around - len(place)))
+    place = shorten(place, max(1, LINE_CHARACTERS - around - len(reference)))
+    return shorten(f"{place}: image {reference} {rest}", LINE_CHARACTERS)

@@ -1,0 +1,461 @@
+"""The webhook for what has pod templates, over HTTP: warnings to authors, words for queues and DaemonSets."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.cluster.node_view import WatchedNodes
+from extender.demo.registry import EmbeddedRegistry
+from extender.errors import ClusterError
+from tests.integration.service.caller import AMD64, ARM64, Caller, Json, node, pod
+from tests.integration.service.conftest import StartService
+from tests.unit.placement.json_patch import apply
+
+PATH = "/admission/workloads"
+REQUIRED = "admission.node_affinity=required"
+GUARD = "admission.guard_daemon_sets=true"
+QUEUED = {"kueue.x-k8s.io/queue-name": "team"}
+ADDED = "multiarch-extender.io/added"
+ARCHITECTURE = "kubernetes.io/arch"
+
+
+class NoReader:
+    """An API server that has no node."""
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "") -> bytes:
+        """Raises ClusterError."""
+        raise ClusterError(f"{path} is not there")
+
+
+def view_of(*nodes: Json) -> WatchedNodes:
+    """A synced view of these nodes."""
+    view = WatchedNodes(NoReader(), level_label="", clock=lambda: 0.0)
+    for each in nodes:
+        labels = {ARCHITECTURE: each["status"]["nodeInfo"]["architecture"], "kubernetes.io/os": "linux"}
+        each["metadata"]["labels"] = labels | each["metadata"].get("labels", {})
+        view.upsert(msgspec.json.encode(each))
+    view.keep_only({each["metadata"]["name"] for each in nodes})
+    return view
+
+
+def tainted(name: str, architecture: str, key: str) -> Json:
+    """A node that pods come to only if they tolerate it."""
+    return node(name, architecture, spec={"taints": [{"key": key, "value": "yes", "effect": "NoSchedule"}]})
+
+
+@pytest.fixture
+async def images(registry: EmbeddedRegistry) -> EmbeddedRegistry:
+    """A multi-arch image, and one for each architecture."""
+    registry.add_index("multi", "1", [AMD64, ARM64])
+    registry.add_manifest("amd", "1", AMD64)
+    registry.add_manifest("amd", "2", AMD64)
+    registry.add_manifest("arm", "1", ARM64)
+    return registry
+
+
+def template(*images: str, **spec: object) -> Json:
+    """A template of a pod with these images."""
+    return {"metadata": {"creationTimestamp": None}, "spec": {**pod(*images)["spec"], **spec}}
+
+
+def workload(kind: str, spec: Json, labels: Json | None = None, **metadata: object) -> Json:
+    """An object of a kind that is written with its group and version, such as `apps/v1/Deployment`."""
+    version, _, name = kind.rpartition("/")
+    named = {"name": "w", "namespace": "shop", **({"labels": labels} if labels else {}), **metadata}
+    return {"apiVersion": version, "kind": name, "metadata": named, "spec": spec}
+
+
+def job_of(made: Json, labels: Json | None = None) -> Json:
+    """A suspended Job with a queue's label."""
+    return workload("batch/v1/Job", {"suspend": True, "template": made}, QUEUED if labels is None else labels)
+
+
+async def reviewed(caller: Caller, created: Json, stored: Json | None = None) -> tuple[Json, Json]:
+    """The response, and the object as the API server would store it; an UPDATE if one is stored already."""
+    group, _, version = created["apiVersion"].rpartition("/")
+    request: Json = {"kind": {"group": group, "version": version, "kind": created["kind"]}, "object": created}
+    if stored is not None:
+        request |= {"operation": "UPDATE", "oldObject": stored}
+    response = await caller.review_at(PATH, {}, **request)
+    return response, apply(created, msgspec.json.encode(response["patch"]))
+
+
+async def warned(caller: Caller, created: Json, stored: Json | None = None) -> list[str]:
+    """The warnings, each as its author may see it."""
+    response, _ = await reviewed(caller, created, stored)
+    lines: list[str] = response.get("warnings", [])
+    assert all(len(line) <= 120 and "\n" not in line for line in lines)
+    return lines
+
+
+# --- queues
+
+
+async def test_templates_of_a_queued_object_get_what_their_pods_would_get(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """The same selector, affinity, tolerations and annotations; a second review, and its pods, change nothing."""
+    caller = await start_service(REQUIRED, plain_http=images.host)
+    for name in ("amd", "multi"):
+        made = template(f"{images.host}/{name}:1")
+        alone = {"apiVersion": "v1", "kind": "Pod", **made}
+        expected = apply(alone, msgspec.json.encode((await caller.review(alone))["patch"]))
+        job_set = workload(
+            "jobset.x-k8s.io/v1alpha2/JobSet",
+            {"replicatedJobs": [{"template": {"spec": {"template": made}}}] * 2},
+            QUEUED,
+        )
+        for created in (job_of(made), job_set):
+            _, stored = await reviewed(caller, copy.deepcopy(created))
+            found = list(templates_in(stored))
+            assert found
+            assert all(each == {key: expected[key] for key in ("metadata", "spec")} for each in found)
+            assert ("nodeSelector" if name == "amd" else "affinity") in found[0]["spec"]
+            assert (await reviewed(caller, stored))[0]["patch"] == []
+            again = {"apiVersion": "v1", "kind": "Pod", **found[0]}
+            assert (await caller.review(again))["patch"] == []
+
+
+def templates_in(value: object) -> Iterator[Json]:
+    """What has a spec with containers."""
+    if isinstance(value, dict):
+        if isinstance(value.get("spec"), dict) and "containers" in value["spec"]:
+            yield value
+        else:
+            for inner in value.values():
+                yield from templates_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from templates_in(inner)
+
+
+OWN: dict[str, Json] = {
+    "nothing": {},
+    "tolerations": {"tolerations": [{"key": "own", "operator": "Exists"}]},
+    "a selector": {"nodeSelector": {"disk": "ssd"}},
+    "terms": {
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator": "Exists"}]}]
+                }
+            }
+        }
+    },
+}
+RULE = "admission.tolerations=[{key: arch, operator: Exists, platforms: [linux/amd64]}]"
+
+
+@pytest.mark.parametrize("own", OWN)
+@pytest.mark.parametrize("overwritten", [True, False], ids=["all", "what the author names"])
+async def test_applying_a_manifest_again_changes_nothing(
+    start_service: StartService, images: EmbeddedRegistry, own: str, overwritten: bool
+) -> None:
+    """An apply overwrites atomic fields that its author names; what was added comes back, without a lookup."""
+    caller = await start_service(REQUIRED, RULE, plain_http=images.host)
+    for name in ("amd", "multi"):
+        created = job_of(template(f"{images.host}/{name}:1", **OWN[own]))
+        _, stored = await reviewed(caller, copy.deepcopy(created))
+        assert stored != created
+        again = copy.deepcopy(created if overwritten else stored)
+        again["spec"]["template"]["spec"] |= OWN[own]
+        blind = await start_service(REQUIRED, RULE, "registry.deny=['*']")
+        response, after = await reviewed(blind, again, stored)
+        assert after == stored
+        assert "warnings" not in response
+
+
+async def test_other_images_are_decided_about_anew(start_service: StartService, images: EmbeddedRegistry) -> None:
+    """Additions are taken back, narrowed or made; what was overwritten does not matter."""
+    caller = await start_service(REQUIRED, plain_http=images.host)
+    stateful = workload("apps/v1/StatefulSet", {"template": template(f"{images.host}/amd:1")}, QUEUED)
+    _, stored = await reviewed(caller, copy.deepcopy(stateful))
+    assert stored["spec"]["template"]["spec"]["nodeSelector"][ARCHITECTURE] == "amd64"
+    moved = copy.deepcopy(stored)
+    moved["spec"]["template"]["spec"]["containers"][0]["image"] = f"{images.host}/multi:1"
+    _, after = await reviewed(caller, moved, stored)
+    assert "nodeSelector" not in after["spec"]["template"]["spec"]
+    back = copy.deepcopy(after)
+    back["spec"]["template"] = copy.deepcopy(stored["spec"]["template"])
+    _, rolled_back = await reviewed(caller, back, after)
+    assert rolled_back["spec"]["template"] == stored["spec"]["template"]
+
+
+async def test_a_stored_job_without_additions_gets_none(start_service: StartService, images: EmbeddedRegistry) -> None:
+    """It was created while we were away, and its template is immutable."""
+    caller = await start_service(REQUIRED, plain_http=images.host)
+    stored = job_of(template(f"{images.host}/amd:1"))
+    changed = copy.deepcopy(stored)
+    changed["spec"]["template"]["spec"]["nodeSelector"] = {"disk": "ssd"}
+    assert (await reviewed(caller, changed, stored))[0]["patch"] == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "spec", "image"),
+    [
+        pytest.param({}, {}, "amd:1", id="no queue"),
+        pytest.param({"kueue.x-k8s.io/queue-name": ""}, {}, "amd:1", id="empty queue"),
+        pytest.param(QUEUED, {"nodeName": "n"}, "amd:1", id="bound"),
+        pytest.param(QUEUED, {}, "absent:1", id="unknown image"),
+    ],
+)
+async def test_other_templates_are_left_as_they_are(
+    start_service: StartService, images: EmbeddedRegistry, labels: Json, spec: Json, image: str
+) -> None:
+    """No gate and no annotation is put into a template either, even where pods are held."""
+    caller = await start_service(REQUIRED, "admission.wait_seconds=0.2", plain_http=images.host)
+    response, _ = await reviewed(caller, job_of(template(f"{images.host}/{image}", **spec), labels))
+    assert response["patch"] == []
+
+
+@pytest.mark.parametrize("annotations", [{}, {"multiarch-extender.io/unknown": "assume"}], ids=["setting", "author"])
+async def test_no_assumption_is_put_into_a_template(
+    start_service: StartService, images: EmbeddedRegistry, annotations: Json
+) -> None:
+    """A queue plans by the template for as long as the Job waits; pods are decided about when they are created."""
+    settings = [] if annotations else ["admission.unknown=assume"]
+    caller = await start_service(REQUIRED, "admission.wait_seconds=0.2", *settings, plain_http=images.host)
+    made = template(f"{images.host}/absent:1")
+    made["metadata"]["annotations"] = annotations
+    assert (await reviewed(caller, job_of(made)))[0]["patch"] == []
+    assert (await caller.review({"apiVersion": "v1", "kind": "Pod", **made}))["patch"] != []
+
+
+async def test_what_another_cluster_has_planned_gets_no_toleration(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """Kueue ends a job that differs from its prebuilt plan in tolerations; selectors are not compared."""
+    caller = await start_service(REQUIRED, RULE, plain_http=images.host)
+    made = template(f"{images.host}/amd:1")
+    elsewhere = job_of(made, {**QUEUED, "kueue.x-k8s.io/prebuilt-workload-name": "w"})
+    managed = job_of(made)
+    managed["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+    for created, keys in ((job_of(made), ["arch"]), (elsewhere, []), (managed, [])):
+        _, stored = await reviewed(caller, copy.deepcopy(created))
+        spec = stored["spec"]["template"]["spec"]
+        assert [each["key"] for each in spec.get("tolerations", [])] == keys
+        assert spec["nodeSelector"][ARCHITECTURE] == "amd64"
+
+
+async def test_places_that_take_no_words_get_warnings_only(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """Knative refuses them; a PodSpec without metadata has nowhere to record them."""
+    caller = await start_service(REQUIRED, plain_http=images.host)
+    torn = template(f"{images.host}/amd:1", f"{images.host}/arm:1")
+    knative = workload("serving.knative.dev/v1/Service", {"template": torn}, QUEUED)
+    bare = workload("serving.kserve.io/v1beta1/InferenceService", {"predictor": torn["spec"]}, QUEUED)
+    for created, place in ((knative, "spec.template"), (bare, "spec.predictor")):
+        response, _ = await reviewed(caller, created)
+        assert response["patch"] == []
+        assert response["warnings"][0].startswith(f"{place}: image ")
+
+
+# --- warnings
+
+
+NODES = (node("a", "amd64"), node("b", "arm64"), node("c", "arm64"), tainted("d", "arm64", "gpu"))
+SECRETS = [{"name": "pull"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "spec", "says"),
+    [
+        pytest.param("Deployment", ["amd:1"], {}, "", id="the pod webhook mends it"),
+        pytest.param("Deployment", ["multi:1"], {"nodeSelector": {"pool": "new"}}, "", id="a pool that may come"),
+        pytest.param(
+            "Deployment", ["amd:1", "arm:1"], {},
+            "image HOST/amd:1 runs on linux/amd64 only, image HOST/arm:1 on linux/arm64", id="torn",
+        ),
+        pytest.param(
+            "Deployment", ["amd:1"], {"nodeSelector": {ARCHITECTURE: "arm64"}},
+            "image HOST/amd:1 runs on linux/amd64 only: its selector, affinity or tolerations allow none",
+            id="own selector",
+        ),
+        pytest.param("Deployment", ["absent:1"], {}, "image HOST/absent:1 does not exist in its registry", id="absent"),
+        pytest.param("Deployment", ["UPPER:1"], {}, "image HOST/UPPER:1 is no image reference", id="no reference"),
+        pytest.param(
+            "DaemonSet", ["amd:1"], {}, "image HOST/amd:1 runs on linux/amd64 only, but 2 linux/arm64 nodes match",
+            id="a DaemonSet",
+        ),
+        pytest.param(
+            "DaemonSet", ["amd:1"], {"tolerations": [{"operator": "Exists"}]},
+            "image HOST/amd:1 runs on linux/amd64 only, but 3 linux/arm64 nodes match", id="one that tolerates",
+        ),
+        pytest.param(
+            "DaemonSet", ["arm:1"], {}, "image HOST/arm:1 runs on linux/arm64 only, but 1 linux/amd64 node matches",
+            id="one node",
+        ),
+        pytest.param("DaemonSet", ["amd:1"], {"nodeSelector": {ARCHITECTURE: "amd64"}}, "", id="a kept DaemonSet"),
+        pytest.param("DaemonSet", ["multi:1"], {}, "", id="a multi-arch DaemonSet"),
+    ],
+)  # fmt: skip
+async def test_authors_are_warned_of_what_they_must_mend(
+    start_service: StartService, images: EmbeddedRegistry, kind: str, names: list[str], spec: Json, says: str
+) -> None:
+    """Once a change of a template, by its place and image; what the pods' webhook mends is no warning."""
+    caller = await start_service(REQUIRED, plain_http=images.host, nodes=view_of(*copy.deepcopy(NODES)))
+    made = template(*(f"{images.host}/{name}" for name in names), **spec)
+    created = workload(f"apps/v1/{kind}", {"template": made})
+    expected = [f"spec.template: {says.replace('HOST', images.host)}"] if says else []
+    assert await warned(caller, created) == expected
+    assert await warned(caller, copy.deepcopy(created) | {"spec": {**created["spec"], "replicas": 3}}, created) == []
+    silent = copy.deepcopy(created)
+    silent["metadata"]["annotations"] = {"multiarch-extender.io/mode": "ignore"}
+    assert await warned(caller, silent) == []
+    owned = copy.deepcopy(created)
+    owned["metadata"]["ownerReferences"] = [{"kind": "Thing", "name": "t", "controller": True}]
+    assert await warned(caller, owned) == []
+
+
+async def test_taints_that_leave_no_node_are_said_unless_the_webhook_gives_the_toleration(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """An arm64-only image, and arm64 nodes behind a taint."""
+    nodes = (node("a", "amd64"), tainted("b", "arm64", "pool"))
+    created = workload("apps/v1/Deployment", {"template": template(f"{images.host}/arm:1")})
+    caller = await start_service(REQUIRED, plain_http=images.host, nodes=view_of(*copy.deepcopy(nodes)))
+    [line] = await warned(caller, created)
+    assert line.endswith("runs on linux/arm64 only: its selector, affinity or tolerations allow none")
+    rule = "admission.tolerations=[{key: pool, operator: Exists, platforms: [linux/arm64]}]"
+    mending = await start_service(REQUIRED, rule, plain_http=images.host, nodes=view_of(*copy.deepcopy(nodes)))
+    assert await warned(mending, created) == []
+
+
+async def test_a_long_reference_and_a_deep_place_fit_into_a_line(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """Both lose their middle."""
+    long = f"{images.host}/{'team/' * 20}application:1"
+    deep: Any = template(long)
+    for step in ("template", "aVeryLongNameOfAField", "another", "workerGroupSpecs", "rayClusterSpec"):
+        deep = {step: deep}
+    caller = await start_service(REQUIRED, plain_http=images.host)
+    [line] = await warned(caller, workload("ray.io/v1/RayJob", deep))
+    assert line.startswith("spec.rayClusterSpec")
+    assert line.endswith("cation:1 does not exist in its registry")
+
+
+async def test_an_object_that_cannot_be_read_is_allowed_with_a_warning(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """And one without templates, a deletion and a subresource are none of our business."""
+    caller = await start_service(REQUIRED, plain_http=images.host)
+    odd = job_of(template(f"{images.host}/amd:1", tolerations="none"))
+    response, _ = await reviewed(caller, odd)
+    assert response["patch"] == []
+    assert response["warnings"][0].startswith("multiarch-extender cannot read a pod template here: ")
+    assert (await reviewed(caller, workload("apps/v1/Deployment", {"replicas": 1})))[0]["patch"] == []
+    for request in ({"operation": "DELETE", "object": None}, {"subResource": "scale"}):
+        assert (await caller.review_at(PATH, {}, **request))["patch"] == []
+
+
+# --- DaemonSets
+
+
+def daemon_set(image: str, **spec: object) -> Json:
+    """A DaemonSet of this image."""
+    return workload("apps/v1/DaemonSet", {"template": template(image, **spec)})
+
+
+@pytest.mark.parametrize("own", ["nothing", "a selector", "terms"])
+async def test_a_guarded_daemon_set_is_kept_to_the_platforms_of_its_image(
+    start_service: StartService, images: EmbeddedRegistry, own: str
+) -> None:
+    """In the carrier that its author left empty; gone with a multi-arch image, and back with a rollback."""
+    caller = await start_service(GUARD, plain_http=images.host, nodes=view_of(*copy.deepcopy(NODES)))
+    created = daemon_set(f"{images.host}/amd:1", **OWN[own])
+    response, stored = await reviewed(caller, copy.deepcopy(created))
+    spec = stored["spec"]["template"]["spec"]
+    assert "warnings" not in response
+    if own == "a selector":
+        assert spec["nodeSelector"] == OWN[own]["nodeSelector"]
+        assert ARCHITECTURE in str(spec["affinity"])
+    else:
+        assert spec["nodeSelector"][ARCHITECTURE] == "amd64"
+        assert spec.get("affinity") == OWN[own].get("affinity")
+    assert "tolerations" not in spec
+    assert ADDED in stored["spec"]["template"]["metadata"]["annotations"]
+    again = copy.deepcopy(stored)
+    again["spec"]["template"]["spec"] |= OWN[own]
+    assert (await reviewed(caller, again, stored))[1] == stored
+    moved = copy.deepcopy(stored)
+    moved["spec"]["template"]["spec"]["containers"][0]["image"] = f"{images.host}/multi:1"
+    _, multi = await reviewed(caller, moved, stored)
+    assert {key: value for key, value in multi["spec"]["template"]["spec"].items() if key != "containers"} == OWN[own]
+    assert ADDED not in multi["spec"]["template"]["metadata"].get("annotations", {})
+    rolled = copy.deepcopy(multi)
+    rolled["spec"]["template"] = copy.deepcopy(stored["spec"]["template"])
+    assert (await reviewed(caller, rolled, multi))[1]["spec"]["template"] == stored["spec"]["template"]
+
+
+async def test_an_existing_daemon_set_is_guarded_only_when_its_template_changes(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """A patch of its own would replace all pods; a restart replaces them anyway."""
+    caller = await start_service(GUARD, plain_http=images.host, nodes=view_of(*copy.deepcopy(NODES)))
+    stored = daemon_set(f"{images.host}/amd:1")
+    other = copy.deepcopy(stored)
+    other["metadata"]["annotations"] = {"note": "x"}
+    other["spec"]["minReadySeconds"] = 3
+    assert (await reviewed(caller, other, stored))[0]["patch"] == []
+    restarted = copy.deepcopy(stored)
+    restarted["spec"]["template"]["metadata"]["annotations"] = {"kubectl.kubernetes.io/restartedAt": "now"}
+    _, after = await reviewed(caller, restarted, stored)
+    assert after["spec"]["template"]["spec"]["nodeSelector"][ARCHITECTURE] == "amd64"
+
+
+async def test_without_guard_a_daemon_set_is_left_as_it_is(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """And with it, one that no node is right for, or whose image is not known."""
+    caller = await start_service(REQUIRED, plain_http=images.host, nodes=view_of(*copy.deepcopy(NODES)))
+    assert (await reviewed(caller, daemon_set(f"{images.host}/amd:1")))[0]["patch"] == []
+    guarding = await start_service(GUARD, plain_http=images.host, nodes=view_of(*copy.deepcopy(NODES)))
+    torn = workload("apps/v1/DaemonSet", {"template": template(f"{images.host}/amd:1", f"{images.host}/arm:1")})
+    for created in (torn, daemon_set(f"{images.host}/absent:1")):
+        assert (await reviewed(guarding, created))[0]["patch"] == []
+
+
+def daemon_pod(image: str, name: str) -> Json:
+    """A pod as the controller of a DaemonSet makes it for that node."""
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agents", "uid": "u", "controller": True}
+    made = pod(image, ownerReferences=[owner])
+    field = {"key": "metadata.name", "operator": "In", "values": [name]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    made["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    return made
+
+
+@pytest.mark.parametrize("guards", [True, False])
+async def test_a_daemon_pod_for_a_node_that_does_not_run_it_is_counted_and_held_under_guard(
+    start_service: StartService, images: EmbeddedRegistry, guards: bool
+) -> None:
+    """Its selector leaves it Pending there, with its reason; pods of other nodes are left alone, and none is denied."""
+    settings = [GUARD] if guards else []
+    caller = await start_service(*settings, plain_http=images.host, nodes=view_of(*copy.deepcopy(NODES)))
+    series = 'multiarch_daemon_pods_misplaced_total{treatment="' + ("held" if guards else "told") + '"}'
+    before = await caller.metric(series)
+    for name, image, is_wrong in (("a", "amd:1", False), ("b", "amd:1", True), ("b", "multi:1", False)):
+        created = {"apiVersion": "v1", "kind": "Pod", **daemon_pod(f"{images.host}/{image}", name)}
+        response = await caller.review(created)
+        assert bool(response["patch"]) == (is_wrong and guards)
+        if response["patch"]:
+            stored = apply(created, msgspec.json.encode(response["patch"]))
+            assert stored["spec"]["nodeSelector"][ARCHITECTURE] == "amd64"
+            assert stored["metadata"]["annotations"]["multiarch-extender.io/reason"].endswith("only for linux/amd64")
+    assert await caller.metric(series) - before == 1
+
+
+async def test_a_daemon_pod_for_an_unknown_node_or_of_an_unknown_image_is_left_alone(
+    start_service: StartService, images: EmbeddedRegistry
+) -> None:
+    """Not knowing is no reason to hold it."""
+    caller = await start_service(
+        GUARD, "admission.wait_seconds=0.2", plain_http=images.host, nodes=view_of(*copy.deepcopy(NODES))
+    )
+    for name, image in (("z", "amd:1"), ("b", "absent:1")):
+        assert (await caller.review(daemon_pod(f"{images.host}/{image}", name)))["patch"] == []
