@@ -29,10 +29,11 @@ from extender.kubernetes.pod_templates import KubernetesObject, namespace_annota
 from extender.logs import configure_logs
 from extender.placement.facts import PodImage
 from extender.placement.patch import look
-from extender.reports.audit_findings import AuditInput, new_findings, new_problems, wanted_newer
+from extender.reports.audit_findings import AuditInput, new_findings, new_problems, targets_of, wanted_newer
 from extender.reports.audit_findings import audit as make_audit
 from extender.reports.audit_report import Audit
 from extender.reports.workload_reports import ImageUse, UnreadableWorkload, Workload, WorkloadCollector, WorkloadKey
+from extender.resolver.platform_verifier import PlatformVerifier
 from extender.service.auditing import ClusterContents, ImageLookups, ReadCluster, read_cluster
 from extender.service.cluster_view import NoCluster
 from extender.service.operator_policies import policy_of
@@ -50,6 +51,7 @@ class AuditedPart(msgspec.Struct, frozen=True, kw_only=True):
     required: Sequence[Platform]
     own: Sequence[str]
     look_for_newer: bool
+    looks_inside: bool
 
     @property
     def is_live(self) -> bool:
@@ -87,6 +89,9 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
         typer.Option(metavar="PREFIX", help="Images under it, such as registry.example.com/team/, are your own."),
     ] = None,
     newer: Annotated[bool, typer.Option(help="Look for newer tags of images that block.")] = True,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read layers until it is known for which machine each program is.")
+    ] = False,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FORMAT", help=f"How to print: {', '.join(WRITERS)}.")
     ] = "table",
@@ -117,6 +122,7 @@ def audit(  # noqa: PLR0913, PLR0917 - each is an option of the command
         required=required_platforms(require or ()),
         own=own or (),
         look_for_newer=newer,
+        looks_inside=verify,
     )
     known = _read_baseline(baseline) if baseline else None
     report = asyncio.run(_audit(settings, part, kubeconfig, context))
@@ -175,6 +181,19 @@ async def _audit(settings: Config, part: AuditedPart, kubeconfig: str, context: 
             own=part.own,
             problems=contents.problems,
         )
+        if part.looks_inside:
+            inside = lookups.unverified(contents.workloads, targets_of(given))
+            images = len({(each.repository, each.digest) for each in inside})
+            print(
+                f"looking inside {images} images for {len(inside)} platforms: two manifests, a configuration and, at "
+                f"most, all layers of each",
+                file=sys.stderr,
+            )
+            progress.reset(task, total=len(inside))
+            unverified = await lookups.look_inside(inside, PlatformVerifier(sources, pod_resolver.resolver.cache))
+            for line in unverified:
+                print(line, file=sys.stderr)
+            given = msgspec.structs.replace(given, evidence=await lookups.look_up(contents.workloads))
         wanted = wanted_newer(given) if part.look_for_newer and not lookups.is_stopped else []
         progress.reset(task, total=len(wanted))
         newer = await lookups.look_for_newer(wanted, given.policy.compatibility)

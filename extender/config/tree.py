@@ -431,6 +431,13 @@ class RegistryConfig(Section, frozen=True):
             "changes; empty: none."
         ),
     ] = ""
+    verify: Annotated[
+        Literal["off", "background"],
+        Meta(
+            description="`background`: layers of images in use are read, one image at a time, until it is known for "
+            "which machine each one's program is (docs/how-to/verify-images.md says what that costs)."
+        ),
+    ] = "off"
     default_endpoint: Annotated[
         bool,
         Meta(

@@ -19,10 +19,11 @@ from extender.cluster.pod_events import PodEvents
 from extender.cluster.pods import PODS
 from extender.cluster.workload_lists import WORKLOAD_KINDS, list_documents
 from extender.credentials.keyring import CredentialId
+from extender.drift.crashed_images import crashed_images
 from extender.drift.moved_tags import DriftChange, drift_text, gained_platforms, lost_platform
 from extender.errors import ClusterError
 from extender.images.content import Evidence
-from extender.images.digest import PackedDigest
+from extender.images.digest import PackedDigest, unpack_digest
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName, PodReference
 from extender.kubernetes.reported_v1 import NamedOwner, OwnedObject, OwnedPod
@@ -30,7 +31,7 @@ from extender.metrics import counter
 from extender.placement.facts import ImageFact, PodImage, fact_of, facts_of, images_of
 from extender.placement.nodes import NodePlatforms
 from extender.placement.policy import is_ignored
-from extender.placement.reasons import platforms_text
+from extender.placement.reasons import claims_text, platforms_text
 from extender.resolver.image_cache import CachedImage, MovedTag, Target
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.tables import ShareTable, declare_cache, text_cost
@@ -43,7 +44,8 @@ _UNUSED, _UNCHECKED, _DROPPED = "unused", "unchecked", "dropped"
 DRIFT = counter(
     "multiarch_image_drift_total",
     "Tags that moved to content with other platforms: lost, one that a running pod needs; gained, the last that a pod "
-    "lacked; unused, by no pod; unchecked, pods could not be listed; dropped, there were too many.",
+    "lacked; denied, one that a pod needs is claimed falsely, as is known by now; unused, by no pod; unchecked, pods "
+    "could not be listed; dropped, there were too many.",
     "change",
     (*DriftChange, _UNUSED, _UNCHECKED, _DROPPED),
 )
@@ -67,6 +69,7 @@ _MAKERS = ("ReplicaSet", "Job")  # whose own owner people know
 _EVENT_REASONS: Mapping[DriftChange, tuple[str, Literal["Normal", "Warning"]]] = {
     DriftChange.LOST: ("ImageLostPlatform", "Warning"),
     DriftChange.GAINED: ("ImageGainedPlatform", "Normal"),
+    DriftChange.DENIED: ("ImageLiesAboutPlatform", "Warning"),
 }
 
 _MovedKey = tuple[str, PackedDigest, CredentialId]
@@ -96,6 +99,11 @@ class _Drift(msgspec.Struct):
     after: CachedImage
     credential_ids: set[CredentialId]
     uses: dict[DriftChange, dict[PodReference, _Concern]]
+
+    @property
+    def loss(self) -> DriftChange:
+        """What a platform that is not there any more means: that the tag has lost it, or claims it falsely."""
+        return DriftChange.DENIED if self.before.packed == self.after.packed else DriftChange.LOST
 
     @property
     def image(self) -> str:
@@ -245,9 +253,13 @@ class DriftWatch:
             overrides = self._pod_resolver.overrides_of(pod, namespace, b"")
             if pod.spec is None or is_ignored(pod.spec, overrides, self._pod_resolver.policy):
                 continue
-            if not self._is_wanted(pod, wanted):
+            crashed = list(crashed_images(pod))
+            if not crashed and not self._is_wanted(pod, wanted):
                 continue
             question = self._pod_resolver.question(pod, namespace, overrides, may_read=True)
+            self._note_crashes(crashed, pod, question)
+            if not self._is_wanted(pod, wanted):
+                continue
             key = (question.images, question.keyring.identity, namespace)
             template = found.get(key)
             if template is None:
@@ -257,6 +269,20 @@ class DriftWatch:
                 template = found[key] = _Template(question, namespace, Counter())
             template.pods[_owner_of(pod, namespace), self._platform_of(pod)] += 1
         return list(found.values())
+
+    def _note_crashes(self, crashed: Sequence[tuple[str, str]], pod: OwnedPod, question: PodQuestion) -> None:
+        """Has the pod's namespace kept off the platform of its node, if the pod ran what its images are known to be.
+
+        What a runtime reports may be the name of another image. So it counts only where it is the digest that the
+        registry has given for the pod's own reference.
+        """
+        platform, crashes = self._platform_of(pod), self._pod_resolver.crashes
+        for reference, digest in crashed if platform and crashes is not None else ():
+            packed = self._pod_resolver.digest_of(reference, question.keyring)
+            if packed is None or unpack_digest(packed) != digest:
+                continue
+            if crashes is not None and platform and crashes.note(question.namespace, packed, platform):
+                log.warning("image.crashed", image=reference, platform=str(platform), namespace=question.namespace)
 
     def _is_wanted(self, pod: OwnedPod, wanted: Set[tuple[str, PackedDigest]] | None) -> bool:
         targets = map(self._target_of, images_of(pod))
@@ -315,7 +341,7 @@ class DriftWatch:
         gained = gained_platforms(before, after, cluster, compatibility)
         for (owner, node), pods in template.pods.items():
             lost = {lost_platform(old, new, node, compatibility) for old, new in changed} - {None}
-            for change, platforms in ((DriftChange.LOST, lost), (DriftChange.GAINED, gained)):
+            for change, platforms in ((drift.loss, lost), (DriftChange.GAINED, gained)):
                 uses = drift.uses.setdefault(change, {}) if platforms else {}
                 if platforms and (owner in uses or len(uses) < _MOST_WORKLOADS):
                     use = uses.setdefault(owner, _Concern())
@@ -332,7 +358,10 @@ class DriftWatch:
             top = await self._top_of(owner)
             told[top] = told.get(top, frozenset()) | use.platforms
         for top, platforms in told.items():
-            text = drift_text(change, drift.image, platforms, f"{drift.target.repository}@{drift.before.digest}")
+            claims = claims_text(drift.after.content.denied)
+            text = drift_text(
+                change, drift.image, platforms, f"{drift.target.repository}@{drift.before.digest}", claims
+            )
             events.tell(top, reason, text, kind, once=f"{drift.image} {change} {drift.after.digest}")
 
     async def _top_of(self, owner: PodReference) -> PodReference:
@@ -361,7 +390,7 @@ def _log(drift: _Drift, change: DriftChange, uses: Mapping[PodReference, _Concer
         "workloads": workloads,
         "more": len(uses) - len(workloads),
     }
-    if change is DriftChange.LOST:
+    if change in (DriftChange.LOST, DriftChange.DENIED):
         log.warning("image.drifted", **fields)
     else:
         log.info("image.drifted", **fields)

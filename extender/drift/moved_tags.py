@@ -13,10 +13,14 @@ from extender.placement.reasons import platforms_text, shown_reference
 
 
 class DriftChange(enum.StrEnum):
-    """What a change of an image means for pods: they need a platform that it lost, or one that it gained frees them."""
+    """What a change of an image means for pods: they need a platform that it lost, or one that it gained frees them.
+
+    Or they need one that it claims falsely, as is known by now.
+    """
 
     LOST = "lost"
     GAINED = "gained"
+    DENIED = "denied"
 
 
 def lost_platform(
@@ -39,9 +43,14 @@ def gained_platforms(
     )
 
 
-def drift_text(change: DriftChange, image: str, platforms: Iterable[Platform], digest: str) -> str:
-    """The sentence for the workload; `digest` is the last one that had the platforms that are lost."""
+def drift_text(change: DriftChange, image: str, platforms: Iterable[Platform], digest: str, claims: str = "") -> str:
+    """The sentence for the workload; `digest` is the last one that had the platforms that are lost.
+
+    `claims` tells of platforms that are claimed falsely, as `reasons.claims_text` does.
+    """
     words, shown = platforms_text(platforms), shown_reference(image)
+    if change is DriftChange.DENIED:
+        return f"image {shown} {claims}: pods of this workload that start there fail, and new ones are kept off"
     if change is DriftChange.GAINED:
         return f"image {shown} runs on {words} now, and so do all images of this workload"
     return (

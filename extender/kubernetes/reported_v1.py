@@ -162,6 +162,8 @@ class OwnedObject(Wire, frozen=True):
 
 
 class OwnedPod(Pod, frozen=True):
-    """core/v1 Pod with its owners."""
+    """core/v1 Pod with its owners, its containers' names and what the kubelet reports of them."""
 
     metadata: OwnedMeta = OwnedMeta()
+    spec: ReportedSpec | None = None
+    status: PodStatus | None = None

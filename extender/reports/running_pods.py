@@ -250,7 +250,7 @@ def _findings(
         else:
             yield RunningFinding(Symptom.MISMATCH, Certainty.KNOWN, f"{name} {built_for}")
         return
-    if _fails_at_start(status) and _says_exec_format(status):
+    if _fails_at_start(status) and says_exec_format(status):
         claims = f"{name} claims {platform}, and its program fails as one of another architecture does"
         yield RunningFinding(Symptom.CRASHES, Certainty.PROBABLE, claims)
     yield from _of_tag(images, named, reported, platform, compatibility)
@@ -261,7 +261,7 @@ def _of_unknown(use: _ContainerUse, platform: Platform) -> Iterator[RunningFindi
     if not _fails_at_start(use.status):
         return
     name = f"image {use.container.image or ''} is not known"
-    if _says_exec_format(use.status):
+    if says_exec_format(use.status):
         fails = f"{name}; it fails at each start as a program of another architecture than {platform} does"
         yield RunningFinding(Symptom.CRASHES, Certainty.PROBABLE, fails)
     else:
@@ -322,7 +322,7 @@ def _lasted_seconds(ended: ContainerStateTerminated) -> float:
         return float("inf")
 
 
-def _says_exec_format(status: ContainerStatus) -> bool:
+def says_exec_format(status: ContainerStatus) -> bool:
     """Whether a message repeats the kernel's words, as with `terminationMessagePolicy: FallbackToLogsOnError`."""
     states = (status.state, status.last_state)
     messages = [each.message for state in states for each in (state.waiting, state.terminated) if each]

@@ -143,7 +143,10 @@ class CachedImage(msgspec.Struct, frozen=True, gc=False):
 
 
 class MovedTag(msgspec.Struct, frozen=True, gc=False):
-    """A tag that a registry has told a credential to be content with other platforms than `before`."""
+    """A tag that a registry has told a credential to be content with other platforms than `before`.
+
+    Or any name of a digest that is known by now not to run on all that it claims: the digest is then the same.
+    """
 
     target: Target
     credential_id: CredentialId
@@ -214,6 +217,7 @@ class ImageCache:
         self._denials = Denials(self._names)
         self._denied_at = self._denials.last
         self._on_moved: Callable[[MovedTag], None] | None = None
+        self.confirms_unverified = False
 
     def tell_of_moves(self, on_moved: Callable[[MovedTag], None] | None) -> None:
         """Has `on_moved` called for each tag that a registry moves to other platforms; it must be quick. None ends it.
@@ -271,7 +275,12 @@ class ImageCache:
         lifetimes = self.lifetimes
         if target.reference.digest:
             # A platform that is denied may be there by now, so such content ages whoever may have it.
-            is_settled = credential_id == ANONYMOUS.id and not known.content.denied
+            # So does what may still be verified, if somebody is to be told of it.
+            is_settled = (
+                credential_id == ANONYMOUS.id
+                and not known.content.denied
+                and (not self.confirms_unverified or bool(known.content.verified))
+            )
             return is_settled or age_seconds < lifetimes.tag_seconds
         is_often = query.always or target.name == "latest"
         return age_seconds < (min(lifetimes.tag_seconds, ALWAYS_SECONDS) if is_often else lifetimes.tag_seconds)
@@ -341,13 +350,18 @@ class ImageCache:
             for key in keys[first : first + _ROWS_AT_ONCE]:
                 known = self._names.peek(key) if key[0] == repository else None
                 if known is not None and known.packed == packed:
-                    self._rewrite(key, CachedImage(content, known.packed, known.confirmed_at, known.owner))
+                    self._rewrite(key, known, CachedImage(content, known.packed, known.confirmed_at, known.owner))
             await asyncio.sleep(0)
 
-    def _rewrite(self, key: NameKey, known: CachedImage) -> None:
+    def _rewrite(self, key: NameKey, before: CachedImage, known: CachedImage) -> None:
         self._names.put(key, known)
         if self._write_log:
             self._write_log.note(key, known)
+        if self._on_moved and known.content.platforms < before.content.platforms:
+            repository, name, credential_id = key
+            target = self.references.target_of(f"{repository}{_as_written(name)}")
+            if isinstance(target, Target):
+                self._on_moved(MovedTag(target, credential_id, before, known))
 
     def revoke(self, target: Target, credential_id: CredentialId, at: float) -> None:
         """Removes the row of `target` for `credential_id`, which was denied at `at`.
@@ -417,3 +431,8 @@ class ImageCache:
         if before and self._on_moved and before.content.platforms != known.content.platforms:
             self._on_moved(MovedTag(target, credential_id, before, known))
         return known
+
+
+def _as_written(name: PackedDigest) -> str:
+    """A tag or digest as it follows the repository in a reference."""
+    return f":{name}" if isinstance(name, str) and ":" not in name else f"@{unpack_digest(name)}"

@@ -10,10 +10,12 @@ import msgspec
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.pull_secrets import PullSecrets
 from extender.images.content import Answer, Cause, Content, Evidence, Failure
+from extender.images.digest import PackedDigest
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.annotations import Mode, Overrides
 from extender.placement.facts import PodImage, images_of
 from extender.placement.policy import Policy, is_exempt, overrides_of
+from extender.resolver.crashes import Crashes
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from extender.turns import UNAUTHENTICATED
@@ -25,6 +27,7 @@ class PodQuestion(msgspec.Struct, frozen=True):
     overrides: Overrides
     images: tuple[PodImage, ...]
     keyring: Keyring
+    namespace: str = "default"
 
 
 class PodResolver(msgspec.Struct, frozen=True):
@@ -32,7 +35,8 @@ class PodResolver(msgspec.Struct, frozen=True):
 
     `keyring` holds the operator's credentials, which serve every pod. `namespace_annotations` gives a namespace's
     annotations, None if they are not known. `look_at_pending_pods` leads to a call of `warm` for each pod that waits
-    for a node. Without `pull_secrets` the secrets that pods name are not read.
+    for a node. Without `pull_secrets` the secrets that pods name are not read. `crashes` has what crashed in pods'
+    namespaces.
     """
 
     resolver: Resolver
@@ -41,6 +45,7 @@ class PodResolver(msgspec.Struct, frozen=True):
     namespace_annotations: Callable[[str], Mapping[str, str] | None]
     look_at_pending_pods: Callable[[], None]
     pull_secrets: PullSecrets | None = None
+    crashes: Crashes | None = None
 
     def overrides_of(self, pod: Pod, namespace: str, raw_pod: bytes, draw: str = "") -> Overrides:
         """What the annotations of the pod and of its namespace override, and the operator's mode where they do not.
@@ -56,19 +61,27 @@ class PodResolver(msgspec.Struct, frozen=True):
         nothing, not even what was read for others: a caller could name another tenant's secret, and learn from the
         answer what it opens. Nor do lookups then count for the namespace, which such a caller could name as it likes.
         """
-        return PodQuestion(overrides, images_of(pod), self._keyring_of(pod, namespace or "default", may_read=may_read))
+        namespace = namespace or "default"
+        keyring = self._keyring_of(pod, namespace, may_read=may_read)
+        return PodQuestion(overrides, images_of(pod), keyring, namespace)
 
     def fresh(self, question: PodQuestion) -> list[Answer] | None:
         """One answer per image if the cache has all of them and each is fresh; else None. Starts nothing."""
-        return self.resolver.cache.fresh(_queries(question.images), question.keyring)
+        answers = self.resolver.cache.fresh(_queries(question.images), question.keyring)
+        return self._with_crashes(question, answers) if self.crashes and answers else answers
 
     def peek(self, question: PodQuestion) -> list[Answer]:
         """One answer per image from the cache, fresh or stale; None where no lookup has ended yet. Starts nothing."""
-        return self.resolver.peek_all(_queries(question.images), question.keyring)
+        answers = self.resolver.peek_all(_queries(question.images), question.keyring)
+        return self._with_crashes(question, answers) if self.crashes else answers
 
     def evidence(self, question: PodQuestion) -> list[Evidence]:
         """As `peek`, with where each answer comes from."""
-        return [self.resolver.evidence(query, question.keyring) for query in _queries(question.images)]
+        found = [self.resolver.evidence(query, question.keyring) for query in _queries(question.images)]
+        if not self.crashes:
+            return found
+        answers = self._with_crashes(question, [each.answer for each in found])
+        return [msgspec.structs.replace(each, answer=answer) for each, answer in zip(found, answers, strict=True)]
 
     async def resolve(self, question: PodQuestion, wait_seconds: float, *, revalidate: bool = False) -> list[Answer]:
         """One answer per image after `wait_seconds` at most; lookups that take longer go on.
@@ -80,7 +93,7 @@ class PodResolver(msgspec.Struct, frozen=True):
         answers = await self.resolver.resolve_all(queries, question.keyring, wait_seconds, revalidate=revalidate)
         if any(answer is None or _is_denied(answer) for answer in answers):
             self.look_at_pending_pods()
-        return answers
+        return self._with_crashes(question, answers) if self.crashes else answers
 
     async def confirm(self, question: PodQuestion, age_seconds: float, wait_seconds: float) -> None:
         """Asks registries again for the tags that they last confirmed more than `age_seconds` ago; see `confirm_all`.
@@ -101,6 +114,25 @@ class PodResolver(msgspec.Struct, frozen=True):
         question = self.question(pod, namespace, overrides, may_read=True)
         for query in _queries(question.images):
             self.resolver.start(query, question.keyring)
+
+    def digest_of(self, reference: str, keyring: Keyring) -> PackedDigest | None:
+        """The digest that the cache has for an image and the keyring's credentials; None if it has none."""
+        cache = self.resolver.cache
+        target = cache.references.target_of(reference)
+        if isinstance(target, Failure):
+            return None
+        rows = (cache.find(target, each) for each in keyring.credential_ids_for(target.reference))
+        return next((row.packed for row in rows if row), None)
+
+    def _with_crashes(self, question: PodQuestion, answers: Sequence[Answer]) -> list[Answer]:
+        """The answers without the platforms on which the images have crashed in the pod's namespace."""
+        found: list[Answer] = []
+        for image, answer in zip(question.images, answers, strict=True):
+            packed = self.digest_of(image.reference, question.keyring)
+            if self.crashes is not None and packed is not None and isinstance(answer, Content):
+                answer = self.crashes.apply(question.namespace, packed, answer)  # noqa: PLW2901 - the better one
+            found.append(answer)
+        return found
 
     def _keyring_of(self, pod: Pod, namespace: str, *, may_read: bool) -> Keyring:
         """The pull secrets' credentials, then the operator's, and the tenant for which lookups count."""

@@ -12,7 +12,7 @@ from async_lru import alru_cache
 
 from extender.credentials.keyring import Credential, CredentialId
 from extender.errors import InvalidManifest, ManifestNotFound, RegistryDenied, RegistryError, UnsupportedManifest
-from extender.images.content import Failure, content_of
+from extender.images.content import Content, Failure, content_of
 from extender.images.digest import pack_digest
 from extender.images.manifest import Image
 from extender.images.reference import ImageReference
@@ -25,6 +25,8 @@ from extender.resolver.persistence import Persistence
 from extender.turns import Turns
 
 T = TypeVar("T", CachedImage, Image)
+OnConfirmed = Callable[[ImageReference, str, Content, Credential, str], None]
+"""Is called with an image's reference, digest and content, and the credential and tenant that were shown it."""
 Ask = Callable[[Target, Credential, str], Awaitable[T]]
 
 log = structlog.get_logger()
@@ -69,6 +71,7 @@ class RegistryLookup:
         self._lookup_seconds = lookup_seconds
         self._breakers = HostBreakers(clock, random)
         self._turns = Turns(total=_AT_ONCE, each=_EACH, at_host=_AT_HOST)
+        self.on_confirmed: OnConfirmed | None = None
         self._try = alru_cache(maxsize=None, ttl=0, key=_key_of_try)(self._try_once)
         self._describe = alru_cache(maxsize=None, ttl=0, key=_key_of_description)(self._describe_once)
 
@@ -163,6 +166,7 @@ class RegistryLookup:
         if known:
             if known.content.denied:
                 self._child_checks.note_confirmed(reference, stated, known.content, credential, tenant)
+            self._tell_of(reference, known, credential, tenant)
             return known
         try:
             return await self._learn(target, reference.pinned_to(stated), credential, tenant, ends)
@@ -204,7 +208,12 @@ class RegistryLookup:
         known = self._cache.learn(target, credential.id, image.digest, content_of(image), at, tenant)
         if is_new:
             self._child_checks.note_image(reference, image, credential, tenant)
+        self._tell_of(reference, known, credential, tenant)
         return known
+
+    def _tell_of(self, reference: ImageReference, known: CachedImage, credential: Credential, tenant: str) -> None:
+        if self.on_confirmed:
+            self.on_confirmed(reference, known.digest, known.content, credential, tenant)
 
     async def _describe_once(
         self, reference: ImageReference, credential: Credential, tenant: str, ends: float

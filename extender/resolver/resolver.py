@@ -27,7 +27,7 @@ from extender.resolver.image_cache import LOOKUPS, CachedImage, ImageCache, Imag
 from extender.resolver.image_source import ImageSource
 from extender.resolver.keyring_lookup import CacheLookup, CacheState, KeyringLookup
 from extender.resolver.persistence import Persistence
-from extender.resolver.registry_lookup import RegistryLookup
+from extender.resolver.registry_lookup import OnConfirmed, RegistryLookup
 from extender.turns import NoTurn, Slots
 
 R = TypeVar("R", CachedImage, Image)
@@ -103,7 +103,7 @@ class Resolver:
         self.cache = ImageCache(size, lifetimes, clock, self._persistence, short_names=short_names)
         self._failures = Failures(max(size // 10, FEWEST_FAILURES), clock, random)
         self.child_checks = ChildChecks(source, self.cache, cluster_platforms)
-        registry_lookup = RegistryLookup(
+        self._registry_lookup = registry_lookup = RegistryLookup(
             source,
             self.cache,
             self._persistence,
@@ -131,6 +131,14 @@ class Resolver:
         load = self._persistence.load(self.cache.load, self.cache.load_content)
         self._loading = asyncio.get_running_loop().create_task(load)
         await asyncio.wait([self._loading], timeout=wait_seconds)
+
+    def tell_of_confirmed(self, on_confirmed: OnConfirmed | None) -> None:
+        """Has `on_confirmed` called whenever a registry confirms an image; it must be quick. None ends it.
+
+        Images of which not all is known are then confirmed again and again, those named by digest too.
+        """
+        self._registry_lookup.on_confirmed = on_confirmed
+        self.cache.confirms_unverified = on_confirmed is not None
 
     def is_loaded(self) -> bool:
         """Whether `load` has ended, successfully or not, or was never called."""

@@ -6,7 +6,7 @@ Lookups use the service's own resolver, cache and store, so that an audit that w
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from extender.credentials.keyring import Credential, JoinedKeyring, Keyring, sou
 from extender.errors import ExtenderError, InvalidReference, RegistryDenied, RegistryError
 from extender.images.content import Cause, Content, Failure
 from extender.images.platform import Compatibility, Platform, parse_platform, runs_on
+from extender.images.platform_states import PlatformState
 from extender.images.reference import ImageReference, parse_reference
 from extender.images.tags import newer_tags, parse_tag
 from extender.kubernetes.audited_v1 import AuditedNode
@@ -35,17 +36,28 @@ from extender.placement.facts import PodImage
 from extender.reports.audit_findings import ImageEvidence
 from extender.reports.audit_report import NewerTag
 from extender.reports.workload_reports import UnreadableWorkload, Workload, WorkloadCollector
-from extender.resolver.image_cache import ImageQuery
+from extender.resolver.image_cache import ImageQuery, Target
+from extender.resolver.platform_verifier import PlatformVerifier
 from extender.resolver.pod_resolver import PodResolver
 from extender.service.cluster_view import NoCluster
 
 AT_ONCE = 64
 """Lookups under way. Of these 16 are at one host; the others wait for their turns."""
 _WAIT_SECONDS = 120.0  # for one lookup: its turn at a host that 63 others want, and its requests
+_LOOK_SECONDS = 120.0  # for one platform of one image
 _MOST_TAG_LOOKUPS = 12  # of one image: the newest tag, and a search among 2,000 others
 _INTERRUPTED = Failure(Cause.LOOKING_UP, "the audit was interrupted before it was looked up")
 K = TypeVar("K")
 _ENDLESS = Failure(Cause.LOOKING_UP, f"its lookup did not end within {_WAIT_SECONDS:g} s")
+
+
+class LookInside(NamedTuple):
+    """A platform of an image that is to be verified."""
+
+    reference: str
+    repository: str
+    digest: str
+    platform: Platform
 
 
 class ClusterContents(msgspec.Struct, frozen=True):
@@ -162,6 +174,50 @@ class ImageLookups:
                 task.cancel()
             await asyncio.gather(*repositories.values(), return_exceptions=True)
         return found
+
+    def unverified(self, workloads: Sequence[Workload], targets: Sequence[Platform]) -> list[LookInside]:
+        """The platforms to look into: those among `targets` that the images found claim, and that are not verified."""
+        found: dict[LookInside, None] = {}
+        for workload in workloads:
+            for image in workload.images:
+                evidence = self._found.get(_key(image, workload))
+                target = self._pod_resolver.resolver.cache.references.target_of(image.reference)
+                if evidence and evidence.digest and isinstance(evidence.answer, Content) and isinstance(target, Target):
+                    platforms = evidence.answer.platforms - evidence.answer.verified
+                    for platform in sorted(platforms.intersection(targets)):
+                        found[LookInside(image.reference, target.repository, evidence.digest, platform)] = None
+        return list(found)
+
+    async def look_inside(self, wanted: Sequence[LookInside], verifier: PlatformVerifier) -> list[str]:
+        """Looks inside, one after the other for each host, and corrects what `look_up` gives.
+
+        Returns why platforms could not be verified, a sentence each.
+        """
+        problems: list[str] = []
+        cache = self._pod_resolver.resolver.cache
+        hosts: dict[str, list[LookInside]] = {}
+        for each in wanted:
+            hosts.setdefault(each.repository.partition("/")[0], []).append(each)
+
+        async def one(host: str) -> None:
+            for each in hosts[host]:
+                if self.is_stopped:
+                    return
+                target = cache.references.target_of(each.reference)
+                assert isinstance(target, Target)  # noqa: S101 - as `unverified` has them
+                keyring = self._keyrings.get(each.reference, self._pod_resolver.keyring)
+                found = await verifier.verify(target, each.digest, each.platform, keyring, _LOOK_SECONDS)
+                if found.state is PlatformState.CLAIMED:
+                    problems.append(f"{each.reference} on {each.platform} is not verified: {found.detail}")
+                self._on_done(each.reference)
+
+        await self._side_by_side(hosts, one)
+        for key, evidence in self._found.items():
+            target = cache.references.target_of(str(key[0]))
+            if evidence.digest and isinstance(target, Target):
+                shown = cache.shown(target.repository, evidence.digest)
+                self._found[key] = ImageEvidence(shown or evidence.answer, evidence.digest)
+        return problems
 
     def _wanted(self, workloads: Sequence[Workload]) -> dict[tuple[object, ...], tuple[PodImage, Workload]]:
         return {

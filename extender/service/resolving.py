@@ -17,11 +17,15 @@ from extender.credentials.providers import LoginProvider
 from extender.credentials.pull_secrets import PullSecrets
 from extender.errors import ClusterError, ConfigError
 from extender.fetcher.settings import FetcherSettings
+from extender.images.platform import Platform
 from extender.kubernetes.openshift_v1 import MirrorObjects
+from extender.resolver.crashes import Crashes
 from extender.resolver.image_source import ImageSource
 from extender.resolver.persistence import Persistence
+from extender.resolver.platform_verifier import PlatformSource
 from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
+from extender.resolver.verify_queue import VerifyQueue
 from extender.service.background import FILE_CHECK_SECONDS, in_background
 from extender.service.cluster_view import ClusterView
 from extender.service.keys import random_keys, watch_keys
@@ -33,7 +37,7 @@ from extender.watched_files import FileWatcher
 LOAD_SECONDS = 0.5  # how long the start waits for the store's rows; the rest is loaded while the service answers
 
 
-class Sources(ImageSource, Protocol):
+class Sources(ImageSource, PlatformSource, Protocol):
     """What asks registries and credential providers: a fetcher, or this process itself."""
 
     def provider_from_here(self, spec: ProviderSpec, provider: LoginProvider) -> LoginProvider:
@@ -157,6 +161,10 @@ async def open_pod_resolver_of(
     async with contextlib.AsyncExitStack() as stack:
         opened = await stack.enter_async_context(open_caches(config, sources))
         await stack.enter_async_context(in_background(opened.watcher.run(FILE_CHECK_SECONDS)))
+
+        def cluster_platforms() -> frozenset[Platform]:
+            return cluster_view.nodes.platforms.distinct if cluster_view.nodes else frozenset()
+
         resolver = Resolver(
             sources,
             size=cache.size,
@@ -165,12 +173,16 @@ async def open_pod_resolver_of(
             clock=time.monotonic,
             head_first=head_first,
             lookup_seconds=2 * config.registry.timeout_seconds,
-            cluster_platforms=lambda: cluster_view.nodes.platforms.distinct if cluster_view.nodes else frozenset(),
+            cluster_platforms=cluster_platforms,
             short_names=bool(config.registry.registries_conf or config.registry.openshift),
             persistence=Persistence(opened.store, persist_private=bool(cache.key_file), clock=time.monotonic),
         )
         stack.push_async_callback(resolver.close)
         await resolver.load(LOAD_SECONDS)
+        if config.registry.verify == "background" and cluster_view.nodes:
+            queue = VerifyQueue(sources, resolver.cache, cluster_platforms, clock=time.monotonic)
+            resolver.tell_of_confirmed(queue.note)
+            await stack.enter_async_context(in_background(queue.run(), "verify"))
         pull_secrets = (
             PullSecrets(cluster_view.secrets, key=opened.credential_key, clock=time.monotonic)
             if config.registry.pull_secrets and cluster_view.secrets
@@ -183,4 +195,5 @@ async def open_pod_resolver_of(
             cluster_view.namespace_annotations,
             cluster_view.look_at_pending_pods,
             pull_secrets,
+            Crashes(time.monotonic),
         )

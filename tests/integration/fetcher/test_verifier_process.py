@@ -1,0 +1,92 @@
+"""The process that looks inside images: what it finds, what ends it, and that the fetcher beside it notices nothing."""
+
+import asyncio
+import gzip
+import tarfile
+import zlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from extender.credentials.keyring import ANONYMOUS
+from extender.demo.images import Bundle
+from extender.errors import RegistryNotAsked
+from extender.fetcher import fetcher_client
+from extender.fetcher.fetcher_client import FetcherClient, open_fetcher
+from extender.fetcher.settings import FetcherSettings
+from extender.images.platform import parse_platform
+from extender.images.reference import ImageReference, parse_reference
+from extender.verifier.verification import Verification
+from testbed.debian_registry import DebianRegistry
+from testbed.packed_layers import Layer, Put, gzipped
+from testbed.zoo_images import make_image, make_index
+
+ARM = "linux/arm64"
+AMD64_ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\0\x3e\0" + bytes(44)
+_PACKED_GIGABYTES = 3
+
+
+@pytest.fixture
+async def client(debian_registry: DebianRegistry) -> AsyncIterator[FetcherClient]:
+    """The service's client of a fetcher."""
+    host = debian_registry.host
+    settings = FetcherSettings(timeout_seconds=10.0, plain_http=(host,), allow=("*", host))
+    async with open_fetcher(settings) as opened:
+        yield opened
+
+
+def push(registry: DebianRegistry, name: str, layer: Layer) -> ImageReference:
+    """An image that claims arm64, by digest."""
+    image: Bundle = make_index([(ARM, make_image(ARM, [layer], Entrypoint=["/app"]))])
+    return parse_reference(f"{registry.host}/{name}@{registry.push(name, '1', image)}")
+
+
+async def look(client: FetcherClient, image: ImageReference, seconds: float = 60.0) -> Verification:
+    """What the process finds."""
+    return await client.verify(image, parse_platform(ARM), ANONYMOUS, tenant="team", seconds=seconds)
+
+
+async def test_a_lie_is_found_by_a_process_that_then_ends(
+    client: FetcherClient, debian_registry: DebianRegistry
+) -> None:
+    """Two at a time are looked at one after the other."""
+    liar = push(debian_registry, "verifier/liar", gzipped([Put("app", AMD64_ELF)]))
+    found = await asyncio.gather(look(client, liar), look(client, liar))
+    assert [(each.state, each.program, each.detail) for each in found] == [("refuted", "/app", "x86-64")] * 2
+    assert client._verifier is not None  # noqa: SLF001 - nobody else sees it
+    assert client._verifier.has_ended  # noqa: SLF001
+
+
+async def test_a_bomb_ends_within_its_bounds_and_the_fetcher_answers_meanwhile(
+    client: FetcherClient, debian_registry: DebianRegistry
+) -> None:
+    """Three gigabytes in three megabytes: more than may be unpacked."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    header = tarfile.TarInfo("x")
+    header.size = _PACKED_GIGABYTES << 30
+    gigabyte = b"".join(packer.compress(bytes(16 << 20)) for _ in range(64)) + packer.flush()
+    packed = gzip.compress(header.tobuf()) + gigabyte * _PACKED_GIGABYTES
+    bomb = Layer(packed, "application/vnd.oci.image.layer.v1.tar+gzip", {}, "sha256:" + "0" * 64)
+    image = push(debian_registry, "verifier/bomb", bomb)
+    looking = asyncio.create_task(look(client, image))
+    slowest, loop = 0.0, asyncio.get_running_loop()
+    while not looking.done():
+        began = loop.time()
+        assert await client.state_digest(image, ANONYMOUS, tenant="team", seconds=10.0)
+        slowest = max(slowest, loop.time() - began)
+        await asyncio.sleep(0.05)
+    found = looking.result()
+    assert (found.state, found.detail) == ("claimed", "its layers hold more than 1024 MiB")
+    assert slowest < 5.0
+
+
+async def test_a_process_that_dies_denies_nothing(
+    client: FetcherClient, debian_registry: DebianRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ended it; the next look has another process."""
+    liar = push(debian_registry, "verifier/dies", gzipped([Put("app", AMD64_ELF)]))
+    monkeypatch.setattr(fetcher_client, "VERIFIER_RESIDENT_BYTES", 1 << 20)
+    with pytest.raises(RegistryNotAsked):
+        await look(client, liar)
+    monkeypatch.undo()
+    assert (await look(client, liar)).state == "refuted"

@@ -1,0 +1,121 @@
+"""Images that claim platforms falsely, on the whole service: what it learns from a crash, and by looking inside."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from extender.cluster.namespaces import NAMESPACES
+from extender.cluster.node_view import NODES
+from extender.cluster.pods import PODS
+from extender.demo.registry import EmbeddedRegistry
+from extender.resolver.crashes import CRASHES
+from testbed.packed_layers import Put, gzipped
+from testbed.zoo_images import make_image, make_index
+from tests.integration.cluster.api_server import ApiServer, Document, namespace, node, pod, serve_api
+from tests.integration.service.caller import AMD64, ARM64, Caller, kept, with_names
+from tests.integration.service.caller import pod as created
+from tests.integration.service.test_drift import owned, soon, told  # noqa: F401 - `soon` is a fixture
+from tests.integration.service.test_watches import service_in, until, until_ready
+
+AMD64_ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\0\x3e\0" + bytes(44)
+LISTENING = "127.0.0.1:0"
+WORDS = "exec /app: exec format error\n"
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ApiServer]:
+    """A cluster with a node of each platform, and two namespaces."""
+    async with serve_api() as server:
+        server.put(NODES.path, node("amd", "amd64"))
+        server.put(NODES.path, node("arm", "arm64"))
+        for name in ("default", "other"):
+            server.put(NAMESPACES.path, namespace(name))
+        yield server
+
+
+def crashed(name: str, image: str, digest: str, *, on: str = "arm", words: str = WORDS) -> Document:
+    """A pod whose container ended with these words on a node."""
+    found = pod(name, image, on, "Running")
+    ended = {"exitCode": 255, "reason": "Error", "message": words}
+    repository = image.partition("@")[0].rpartition(":")[0]
+    status = {"name": "main", "image": image, "imageID": f"{repository}@{digest}", "lastState": {"terminated": ended},
+              "state": {"waiting": {"reason": "CrashLoopBackOff"}}}  # fmt: skip
+    found["status"]["containerStatuses"] = [status]
+    return owned(found, "ReplicaSet", "web")
+
+
+async def nodes_for(caller: Caller, image: str, in_namespace: str) -> list[str]:
+    """The nodes that a pod of the namespace may go to, all if it is not known yet."""
+    result = await caller.filter(with_names(created(image, namespace=in_namespace), ["amd", "arm"]))
+    return sorted(kept(result)) if not result["Error"] else ["amd", "arm"]
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_crash_counts_in_its_own_namespace_alone(api: ApiServer, tmp_path: Path) -> None:
+    """Whoever may create pods can make one crash, or have a status say so: no other namespace is told."""
+    async with EmbeddedRegistry() as registry:
+        digest = registry.add_index("web", "1", [AMD64, ARM64])
+        image = f"{registry.host}/web:1"
+        api.put(PODS, crashed("web-1", image, digest))
+        before, settings = _crashes(), ("drift.check_seconds=0.1",)
+        async with service_in(api, tmp_path, LISTENING, *settings, registries=(registry.host,)) as caller:
+            await until_ready(caller)
+            await until(lambda: _crashes() > before)
+            assert await nodes_for(caller, image, "default") == ["amd"]
+            assert await nodes_for(caller, image, "other") == ["amd", "arm"]
+            result = await caller.filter(with_names(created(image, namespace="default"), ["arm"]))
+            (said,) = result["FailedAndUnresolvableNodes"].values()
+            assert said.endswith("; it claims linux/arm64, but its program was of an unknown format there")
+
+
+def _crashes() -> float:
+    return CRASHES["new"].value
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize(
+    "pods",
+    [
+        lambda image, _: [crashed("web-1", image, "sha256:" + "7" * 64)],
+        lambda image, digest: [crashed("web-1", image, digest, words="panic: no such file")],
+        lambda image, digest: [pod("web-1", image, "arm", "Running")],
+    ],
+    ids=["of another digest", "for another reason", "not at all"],
+)
+async def test_what_is_no_crash_of_this_image_changes_nothing(api: ApiServer, tmp_path: Path, pods: object) -> None:
+    """A runtime may report another image's digest, and programs end for many reasons."""
+    async with EmbeddedRegistry() as registry:
+        digest = registry.add_index("web", "1", [AMD64, ARM64])
+        image = f"{registry.host}/web:1"
+        for each in pods(image, digest):  # type: ignore[operator]
+            api.put(PODS, each)
+        before = _crashes()
+        settings = ("drift.check_seconds=0.05",)
+        async with service_in(api, tmp_path, LISTENING, *settings, registries=(registry.host,)) as caller:
+            await until_ready(caller)
+            lists = len(api.received("list"))
+            await until(lambda: len(api.received("list")) > lists + 3)
+            assert await nodes_for(caller, image, "default") == ["amd", "arm"]
+        assert _crashes() == before
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_lie_is_found_in_the_background_and_told(api: ApiServer, tmp_path: Path) -> None:
+    """Pods are kept off from then on, in every namespace, and the workload gets an event."""
+    layers = [gzipped([Put("app", AMD64_ELF)])]
+    lying = make_index([(each, make_image(each, layers, Entrypoint=["/app"])) for each in (AMD64, ARM64)])
+    async with EmbeddedRegistry() as registry:
+        registry.add("web", "1", lying)
+        image = f"{registry.host}/web:1"
+        api.put(PODS, owned(pod("web-1", image, "arm", "Running"), "StatefulSet", "web"))
+        settings = ("registry.verify=background", "drift.events=true")
+        async with service_in(api, tmp_path, LISTENING, *settings, registries=(registry.host,)) as caller:
+            await until_ready(caller)
+            await caller.review(created(image), namespace="default")
+            await until(lambda: told(api))
+            assert await nodes_for(caller, image, "other") == ["amd"]
+            assert await caller.metric('multiarch_images{state="refuted"}') == 1
+    (event,) = told(api)
+    assert (event["reason"], event["type"]) == ("ImageLiesAboutPlatform", "Warning")
+    assert f"image {image} claims linux/arm64, but its /app is for x86-64" in event["message"]
