@@ -174,10 +174,11 @@ def _fact_of_content(image: PodImage, content: Content) -> ImageFact:
         return Anywhere()
     if not content.platforms and not content.denied:
         return Unknown(Cause.ARTIFACT, "it is an artifact, not an image that a container can run")
-    platforms, denied = of_system(content.platforms, image.os), content.denied
-    if denied and image.os:
-        denied = tuple(each for each in denied if each.platform.os == image.os)
-    return RunsOn(platforms, image.os if platforms is not content.platforms else "", denied)
+    platforms = of_system(content.platforms, image.os)
+    os = image.os if platforms is not content.platforms else ""
+    if not content.denied:
+        return RunsOn(platforms, os)
+    return RunsOn(platforms, os, tuple(each for each in content.denied if image.os in ("", each.platform.os)))
 
 
 def of_system(platforms: frozenset[Platform], os: str) -> frozenset[Platform]:

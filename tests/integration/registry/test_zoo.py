@@ -32,6 +32,7 @@ async def look_inside(animal: Animal, number: int, registry: DebianRegistry, mak
     return await ImageVerifier(client, reference, parse_platform(animal.platform), ANONYMOUS).verify(60.0)
 
 
+@pytest.mark.slow
 async def test_every_image_of_the_zoo(
     zoo: list[Animal], debian_registry: DebianRegistry, make_client: MakeClient
 ) -> None:
