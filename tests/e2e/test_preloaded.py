@@ -65,3 +65,18 @@ async def test_pods_of_preloaded_images_go_to_nodes_that_have_them(world: World)
     world.figure(f"preloaded images: {2 * EACH} pods bound, the slowest {slowest:.2f} s after its creation")
     assert slowest < 1
     assert await service.metric("multiarch_nodes_total", endpoint="filter", verdict="listed") >= EACH
+
+
+async def test_gate_holds_no_pod_of_an_image_that_nodes_have(world: World) -> None:
+    """The webhook lets it through unchanged; a pod of an image that nobody has is held, as its push may come."""
+    await world.api.create_all([having("full-0", IMAGE), having("empty-0")])
+    service = await world.start_service("admission.unknown=gate", "admission.wait_seconds=1", mode=Mode.WEBHOOK)
+    async with asyncio.timeout(30):
+        while "leading" not in await service.readiness():
+            await asyncio.sleep(0.1)
+    await world.register_webhook(service)
+    where = await world.namespace()
+    preloaded = await world.review(pod("preloaded", IMAGE, namespace=where))
+    lost = await world.review(pod("lost", "registry.invalid/airgapped/lost:1", namespace=where))
+    assert "schedulingGates" not in preloaded["spec"]
+    assert lost["spec"]["schedulingGates"]

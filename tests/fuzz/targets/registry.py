@@ -15,15 +15,20 @@ from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.challenge import MalformedChallenge, parse_challenges
+from extender.registry.crio_endpoints import CrioEndpoints
+from extender.registry.endpoint import EndpointSource
 from extender.registry.hosts_toml import HostsReader
+from extender.registry.mirrors import RegistriesYaml
 from extender.registry.quota import Quotas
 from extender.registry.refusals import MOST_CHARACTERS, read_refusal
+from extender.registry.registries_conf import ShortNameMode, read_registries_conf
 from extender.registry.transport import Response, follow, host_of, proxy_for, retry_after_seconds
 from testbed.clock import Clock
 from tests.fuzz.target import CannedSession, Target, check_sentence, run
 
 _USER = Credential("user", "secret", CredentialId("user"))
 _START = URL("https://registry.example/v2/team/app/manifests/1")
+SHORT_NAME_MODES: tuple[ShortNameMode, ...] = ("enforcing", "disabled")
 _NONE: CIMultiDictProxy[str] = CIMultiDictProxy(CIMultiDict())
 
 
@@ -152,6 +157,53 @@ def hosts_files(data: bytes) -> None:
     _in_folder(read)
 
 
+_PULLED = (
+    ImageReference("docker.io", "library/app", "1", ""),
+    ImageReference("a.b.registry.example:5000", "team/app", "", f"sha256:{'d' * 64}"),
+    ImageReference("", "app", "1", ""),
+)
+
+
+def _check_endpoints(source: EndpointSource) -> None:
+    for reference in _PULLED:
+        try:
+            endpoints = source.endpoints_for(reference)
+        except RegistryError as exc:  # nodes ask nobody, or a registry is no address
+            check_sentence(exc, 2048)
+            continue
+        for endpoint in endpoints:
+            assert endpoint.root.scheme in ("http", "https")
+            assert endpoint.url_of("manifests/1").raw_host
+
+
+def registries_conf(data: bytes) -> None:
+    """A `registries.conf` gives usable endpoints for every name, or an error of the configuration."""
+    try:
+        conf = read_registries_conf([("registries.conf", data)])
+    except ConfigError as exc:
+        check_sentence(exc, len(data))
+        return
+    for mode in SHORT_NAME_MODES:
+        _check_endpoints(CrioEndpoints(conf, short_names=mode, trusts={}))
+
+
+def registries_yaml(data: bytes) -> None:
+    """k3s' `registries.yaml` gives usable endpoints, by rewrites that end, or an error without passwords."""
+
+    def read(folder: Path) -> None:
+        file = folder / "registries.yaml"
+        file.write_bytes(data)
+        try:
+            source = RegistriesYaml(str(file), default_endpoint=False)
+        except ConfigError as exc:
+            check_sentence(exc, 8 * len(data))  # which YAML's own errors quote, escaped
+            return
+        for reference in _PULLED[:2]:
+            assert all(len(each.repository) < 65_536 for each in source.endpoints_for(reference))
+
+    _in_folder(read)
+
+
 TARGETS = (
     Target(
         "challenges", challenges,
@@ -188,6 +240,20 @@ TARGETS = (
          b"skip_verify = true", b"[host.", b".header]\n", b"override_path = true", b"dial_timeout = ", b'"3s"',
          b"\\u0000",
          b"'''", b"1979-05-27T07:32:00Z", b"inf", b"nan", b"{", b"}"),
+        1024,
+    ),
+    Target(
+        "registries_conf", registries_conf,
+        (b"[[registry]]\n", b"[[registry.mirror]]\n", b"location = ", b"prefix = ", b'"*.', b'registry.example"',
+         b"insecure = true\n", b"blocked = true\n", b"mirror-by-digest-only = true\n", b'pull-from-mirror = "tag-only"',
+         b"unqualified-search-registries = [", b"[aliases]\n", b"docker.io", b":5000", b"[registries.search]\n", b"//"),
+        2048,
+    ),
+    Target(
+        "registries_yaml", registries_yaml,
+        (b"mirrors:", b"configs:", b"docker.io:", b'"*":', b"endpoint:", b"rewrite:", b"auth:", b"tls:", b"{", b"}",
+         b"[", b"]", b"- https://", b"localhost:5000", b"/v2", b"(.*)", b"$1", b"${1}", b"(a+)+", b"&a", b"*a", b"<<:",
+         b"insecure_skip_verify: true", b"username: u", b"password: p"),
         1024,
     ),
 )  # fmt: skip
