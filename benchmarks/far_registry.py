@@ -21,7 +21,7 @@ import uvloop
 from aiohttp import web
 
 from extender.demo.images import Bundle, Manifest, build_index, build_manifest
-from extender.images.digest import digest_of
+from extender.images.reference import digest_of
 from testbed.child import child
 
 HOSTS = 16

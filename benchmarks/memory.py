@@ -19,10 +19,9 @@ from benchmarks.quiet_cluster import quiet_cluster
 from benchmarks.report import Claim, Line, Plot, Report, Table, this_machine
 from extender.credentials.keyring import ANONYMOUS
 from extender.images.content import Content
-from extender.images.digest import digest_of, pack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
-from extender.images.reference import parse_reference
+from extender.images.reference import digest_of, pack_digest, parse_reference
 from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
 

@@ -25,16 +25,15 @@ from aiohttp import web
 
 from benchmarks.payloads import architecture, node_name, resident_image
 from extender.cluster.client import ClusterRefused
-from extender.cluster.node_view import WatchedNodes
+from extender.cluster.views import WatchedNodes
 from extender.config.reading import load_config
 from extender.credentials.keyring import ANONYMOUS
 from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
 from extender.images.content import Content
-from extender.images.digest import digest_of, pack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
-from extender.images.reference import parse_reference
+from extender.images.reference import digest_of, pack_digest, parse_reference
 from extender.logs import configure_logs
 from extender.metrics import REGISTRY
 from extender.service.cluster_view import NoCluster

@@ -19,10 +19,9 @@ from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.demo.images import build_index
 from extender.demo.registry import EmbeddedRegistry
 from extender.images.content import Content
-from extender.images.digest import pack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
-from extender.images.reference import ImageReference
+from extender.images.reference import ImageReference, pack_digest
 from extender.logs import configure_logs
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator

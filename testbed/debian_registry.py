@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 import msgspec
 
 from extender.demo.images import Bundle
-from extender.images.digest import digest_of
+from extender.images.reference import digest_of
 from testbed.debian_package import find_package
 
 _PACKAGE = "docker-registry"

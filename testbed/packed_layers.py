@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from extender.images.digest import digest_of
+from extender.images.reference import digest_of
 
 _zstd: Any = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 _TAR = "application/vnd.oci.image.layer.v1.tar"

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.cluster.extenders import Extender, ReferenceExtender, ServiceExtender
 from benchmarks.cluster.variants import BOTH, ExtenderChoice, Pods, Variant
 from benchmarks.reference.programs import Programs
-from extender.cluster.pods import LINGER_SECONDS
+from extender.cluster.views import LINGER_SECONDS
 from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient
 from testbed.cluster_provider import ClusterProvider

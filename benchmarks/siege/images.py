@@ -8,7 +8,7 @@ import msgspec
 
 from benchmarks.siege.network import MIRRORED, honest_host
 from extender.demo.images import Manifest, build_index
-from extender.images.media_type import OCI_INDEX
+from extender.images.manifest import OCI_INDEX
 
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
 _CHOICES = ((AMD64, ARM64), (AMD64,), (ARM64,))

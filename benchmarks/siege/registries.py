@@ -15,8 +15,8 @@ from aiohttp import web
 from benchmarks.siege.api_server import LOGIN
 from benchmarks.siege.images import DENIED, Manifests
 from benchmarks.siege.network import ATTACKING_ZONE, MIRROR, attacking_host
-from extender.images.digest import digest_of
-from extender.images.media_type import OCI_INDEX
+from extender.images.manifest import OCI_INDEX
+from extender.images.reference import digest_of
 
 DELAY_SECONDS = 0.05
 RETRY_AFTER_SECONDS = 36_000

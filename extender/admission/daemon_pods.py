@@ -19,13 +19,12 @@ from extender.kubernetes.core_v1 import Affinity, CreatedPod, NodeName, PodRefer
 from extender.kubernetes.reported_v1 import NamedOwner, OwnedObject
 from extender.metrics import counter
 from extender.placement.affinity import AffinityMode
-from extender.placement.annotations import Mode
 from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import Fit, RunsOn, facts_of, fit
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator, is_of_daemon_set
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.placement.planning import AdmissionPolicy
-from extender.placement.policy import is_exempt
+from extender.placement.policy import Mode, is_exempt
 from extender.placement.reasons import Constraint, refusal_text
 from extender.resolver.pod_resolver import PodQuestion, PodResolver
 

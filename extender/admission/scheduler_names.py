@@ -17,8 +17,8 @@ from extender.kubernetes.admission_v1 import (
 )
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.additions import DEFAULT_SCHEDULER
-from extender.placement.annotations import Mode
 from extender.placement.mutation import untouched
+from extender.placement.policy import Mode
 from extender.resolver.pod_resolver import PodResolver
 from extender.server.routes import Reply
 

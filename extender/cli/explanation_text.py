@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from extender.cli.subjects import Explained
-from extender.placement.annotations import MODE
 from extender.placement.patch import apply
+from extender.placement.policy import MODE
 from extender.placement.scheduling import Verdict
 from extender.reports.explanation import ExplainedImage, ExplainedNodes, Explanation, NodeAnswer
 

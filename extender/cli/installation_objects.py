@@ -22,9 +22,9 @@ from extender.errors import ConfigError
 from extender.kubernetes.authorization_v1 import ObjectAttributes, SubjectAccessReview, encode_subject_access_review
 from extender.kubernetes.coordination_v1 import Lease
 from extender.kubernetes.pod_templates import KubernetesObject
-from extender.placement.annotations import Choice
 from extender.placement.gate import GATE, UnknownImages
 from extender.placement.patch import look
+from extender.placement.policy import Choice
 from extender.reports.installation import Certificate, InstalledPart, Label, PartSettings
 
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"

@@ -13,9 +13,9 @@ from extender.cli.shipped_policies import SCHEDULER_LABEL, Name, PolicyChoice, P
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.dry_run import create_dry, restricted_pod
 from extender.kubernetes.meta_v1 import ApiResourceList
-from extender.placement.annotations import MODE, Mode
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.patch import Json, JsonObject, look
+from extender.placement.policy import MODE, Mode
 
 API_VERSION = "admissionregistration.k8s.io/v1"
 _PATIENCE_SECONDS = 15.0  # a policy is at work about a second after it is written, per API server

@@ -26,7 +26,7 @@ from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
 from extender.kubernetes.reported_v1 import ReportedPod
 from extender.logs import configure_logs
-from extender.placement.annotations import Overrides
+from extender.placement.policy import Overrides
 from extender.reports.running_pods import (
     Certainty,
     PodImages,

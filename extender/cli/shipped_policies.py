@@ -15,8 +15,8 @@ import msgspec
 import yaml
 
 from extender.kubernetes.yaml_scalars import needs_quotes
-from extender.placement.annotations import PREFIX
 from extender.placement.patch import Json, JsonObject
+from extender.placement.policy import PREFIX
 
 OWN_ACCOUNT = ("multiarch-extender", "multiarch-webhook")
 """The namespace and the name of the account under which the shipped manifests run webhook and gate controller."""

@@ -9,7 +9,7 @@ import msgspec
 
 from extender.cluster.client import METADATA, STRATEGIC_MERGE_PATCH, ClusterClient, ClusterRefused
 from extender.cluster.listwatch import Resource
-from extender.cluster.pods import PENDING, PODS
+from extender.cluster.views import PENDING, PODS
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import StoredPod
 from extender.kubernetes.meta_v1 import List

@@ -13,9 +13,9 @@ import msgspec
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.dry_run import create_dry, restricted_pod
 from extender.errors import ClusterError
-from extender.placement.annotations import CANARY
 from extender.placement.canary import is_marked, marks_of
 from extender.placement.patch import JsonObject
+from extender.placement.policy import CANARY
 
 PROBE_SECONDS = 40.0
 """The longest time for one probe: more than the 30 s that a webhook may take at most."""

@@ -18,9 +18,8 @@ from extender.images.platform import (
     parse_platform,
     variants_of,
 )
-from extender.placement.annotations import Choice
 from extender.placement.gate import AfterGate, UnknownImages
-from extender.placement.policy import PreferenceBy
+from extender.placement.policy import Choice, PreferenceBy
 
 
 def problems_of(config: Config) -> Iterator[str]:

@@ -14,9 +14,8 @@ from msgspec import Meta
 
 from extender.credential_sources import Cloud
 from extender.placement.affinity import AffinityMode
-from extender.placement.annotations import Choice
 from extender.placement.gate import AfterGate, ImpossiblePods, UnknownImages
-from extender.placement.policy import PreferenceBy
+from extender.placement.policy import Choice, PreferenceBy
 from extender.placement.tolerations import TolerationRule
 
 Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from extender.images import media_type
-from extender.images.digest import digest_of
+from extender.images import manifest as media_type
 from extender.images.platform import Platform, parse_platform
+from extender.images.reference import digest_of
 
 
 class Family(msgspec.Struct, frozen=True):

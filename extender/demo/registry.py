@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 
 from extender.demo.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
-from extender.images.digest import digest_of
+from extender.images.reference import digest_of
 
 _PATH = re.compile(r"/v2/(?P<repository>.+)/(?P<kind>manifests|blobs)/(?P<name>[^/]+)")
 _SHUTDOWN_SECONDS = 1.0  # for requests still in flight

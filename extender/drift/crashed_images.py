@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from extender.images.digest import is_digest
+from extender.images.reference import is_digest
 from extender.kubernetes.reported_v1 import ContainerStatus, NamedContainer, OwnedPod, PodStatus, ReportedSpec
 from extender.reports.running_pods import says_exec_format
 

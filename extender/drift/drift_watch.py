@@ -16,15 +16,15 @@ import structlog
 
 from extender.cluster.client import ClusterClient
 from extender.cluster.pod_events import PodEvents
-from extender.cluster.pods import PODS
+from extender.cluster.views import PODS
 from extender.cluster.workload_lists import WORKLOAD_KINDS, list_documents
 from extender.credentials.keyring import CredentialId
 from extender.drift.crashed_images import crashed_images
 from extender.drift.moved_tags import DriftChange, drift_text, gained_platforms, lost_platform
 from extender.errors import ClusterError
 from extender.images.content import Evidence
-from extender.images.digest import PackedDigest, unpack_digest
 from extender.images.platform import Platform
+from extender.images.reference import PackedDigest, unpack_digest
 from extender.kubernetes.core_v1 import NodeName, PodReference
 from extender.kubernetes.reported_v1 import NamedOwner, OwnedObject, OwnedPod
 from extender.metrics import counter

@@ -30,11 +30,10 @@ from extender.errors import (
     UnsupportedManifest,
 )
 from extender.fetcher.settings import FetcherSettings
-from extender.images.digest import is_digest
 from extender.images.manifest import Image, PlatformEntry
 from extender.images.platform import InvalidPlatform, Platform, platform_of
 from extender.images.platform_states import MOST_DETAIL_CHARACTERS, MOST_PROGRAM_CHARACTERS, RUNNING, PlatformState
-from extender.images.reference import ImageReference
+from extender.images.reference import ImageReference, is_digest
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.verifier.verification import Verification
 

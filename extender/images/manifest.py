@@ -2,7 +2,9 @@
 
 Reads the documents a registry serves (docker list and schema2, OCI index and manifest) and recognises the entries in
 them that cannot be run. Fetches nothing: the caller checks digests, limits the number of requests and ends loops.
-Sources: OCI image-spec image-index.md, manifest.md, descriptor.md; BuildKit attestation-storage.md.
+Media types are exact and case-sensitive.
+Sources: OCI image-spec image-index.md, manifest.md, descriptor.md, media-types.md; distribution manifest-v2-2.md;
+BuildKit attestation-storage.md.
 """
 
 import base64
@@ -13,22 +15,40 @@ import msgspec
 
 from extender.errors import InvalidManifest, UnsupportedManifest
 from extender.images import manifest_wire as wire
-from extender.images.digest import is_digest, matches_digest
 from extender.images.image_config import read_config
-from extender.images.media_type import (
-    ATTESTATION,
-    IMAGE_CONFIGS,
-    INDEXES,
-    LEGACY_CONFIGS,
-    MANIFESTS,
-    OCI_INDEX,
-    OCI_MANIFEST,
-    SCHEMA1,
-    SIGNED_SCHEMA1,
-    media_type_of,
-)
 from extender.images.platform import InvalidPlatform, Platform, platform_of
+from extender.images.reference import is_digest, matches_digest
 from extender.images.untrusted import decode_json, quote
+
+DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+SIGNED_SCHEMA1 = "application/vnd.docker.distribution.manifest.v1+prettyjws"
+
+INDEXES = frozenset({DOCKER_LIST, OCI_INDEX})
+MANIFESTS = frozenset({DOCKER_MANIFEST, OCI_MANIFEST})
+SCHEMA1 = frozenset({"application/vnd.docker.distribution.manifest.v1+json", SIGNED_SCHEMA1})
+
+# The Accept header of every manifest request. If a docker list is not accepted, distribution returns its linux/amd64
+# child instead, which makes a multi-arch image look like an amd64 one (registry/handlers/manifests.go).
+ACCEPTED = (DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST)
+
+IMAGE_CONFIGS = frozenset(
+    {
+        "application/vnd.docker.container.image.v1+json",
+        "application/vnd.oci.image.config.v1+json",
+    }
+)
+# Old registries replaced the config type of real images by these (distribution/distribution#1621); Docker accepts them.
+LEGACY_CONFIGS = frozenset({"", "application/octet-stream", "application/json", "text/html"})
+ATTESTATION = "application/vnd.docker.attestation.manifest.v1+json"
+
+
+def media_type_of(content_type: str) -> str:
+    """The media type in a Content-Type header, without its parameters; empty for an empty header."""
+    return content_type.partition(";")[0].strip()
+
 
 # JSON objects in one document. The largest official indexes have some 30 entries of up to three objects, and runtimes
 # allow at most 127 layers, so this is about a hundred times as many. A 4 MiB body could hold a million objects and

@@ -14,9 +14,9 @@ import msgspec
 
 from extender.kubernetes.core_v1 import PreferredSchedulingTerm, Toleration, TopologySpreadConstraint
 from extender.placement.affinity import NO_NODE, Alternatives
-from extender.placement.annotations import ADDED, PLATFORMS, REASON, SERVICE_KEYS
 from extender.placement.cluster_nodes import ARCHITECTURE, OPERATING_SYSTEM
 from extender.placement.patch import Json, JsonObject, look, pointer
+from extender.placement.policy import ADDED, PLATFORMS, REASON, SERVICE_KEYS
 from extender.placement.spread import KEYS, WEIGHED
 from extender.placement.terms import (
     Absence,

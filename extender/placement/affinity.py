@@ -19,10 +19,10 @@ from extender.kubernetes.core_v1 import (
     NodeSelectorTerm,
     PreferredSchedulingTerm,
 )
-from extender.placement.annotations import PREFIX
 from extender.placement.cluster_nodes import ARCHITECTURE, LABELS, OPERATING_SYSTEM, OddNodes
 from extender.placement.facts import ImageFact, RunsOn
 from extender.placement.level_words import NO_LEVELS, LevelWords
+from extender.placement.policy import PREFIX
 
 NO_NODE = NodeSelectorRequirement(f"{PREFIX}no-common-platform", "Exists")
 """A requirement that no node satisfies, for pods that must wait since every node would be wrong."""

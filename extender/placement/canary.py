@@ -10,8 +10,8 @@ import re
 
 import msgspec
 
-from extender.placement.annotations import CANARY, Annotations
 from extender.placement.patch import JsonObject, Operation, look, pointer
+from extender.placement.policy import CANARY, Annotations
 
 _PATH = ("metadata", "annotations", CANARY)
 _MARK_CHARACTERS = 32

@@ -11,11 +11,11 @@ import msgspec
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, Toleration
 from extender.placement.additions import ADDED_PATH
 from extender.placement.affinity import PLATFORM_LABELS
-from extender.placement.annotations import SERVICE_KEYS, Overrides
 from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown, is_unresolved
 from extender.placement.gate import GATED_LABEL
 from extender.placement.patch import Json, JsonObject, look
+from extender.placement.policy import SERVICE_KEYS, Overrides
 from extender.placement.reasons import Constraint, refusal_text
 from extender.placement.spread import replica_labels
 

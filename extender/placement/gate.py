@@ -12,9 +12,9 @@ import msgspec
 
 from extender.images.content import LOCAL, RETRYABLE, Cause
 from extender.kubernetes.core_v1 import CreatedPod
-from extender.placement.annotations import PREFIX, REASON, Choice, Overrides
 from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, is_unresolved
 from extender.placement.patch import Json, JsonObject, look
+from extender.placement.policy import PREFIX, REASON, Choice, Overrides
 
 GATE = f"{PREFIX}platforms"
 """The name of the scheduling gate."""

@@ -23,14 +23,13 @@ from extender.placement.additions import (
     take_back,
     write_record,
 )
-from extender.placement.annotations import REASON, Mode, Overrides
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.creation import Creation, narrow, read_creation
 from extender.placement.facts import Fit, ImageFact, PodImage, fit, known_platforms, may_be_kept
 from extender.placement.gate import ImpossiblePods, Unresolved, has_gate, hold, is_gated, let_go
 from extender.placement.patch import JsonObject, Operation, diff, look
 from extender.placement.planning import AdmissionPolicy, PlannedAdditions, Planner
-from extender.placement.policy import Policy, is_exempt
+from extender.placement.policy import REASON, Mode, Overrides, Policy, is_exempt
 from extender.placement.reasons import held_text, passed_text, shown_reference
 from extender.tables import Table, declare_cache
 

@@ -1,8 +1,9 @@
-"""The platform of a node, and a mapping of node names to platforms with fast lookup of thousands of names.
+"""The platform of a node, whether a preference may pull to it, and a fast mapping of thousands of names to platforms.
 
 Depends on neither pods nor images.
 """
 
+import functools
 import re
 from collections import Counter
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, Set
@@ -15,7 +16,60 @@ from extender.images.platform import Platform, normalize_platform
 from extender.kubernetes.core_v1 import Node, NodeName, NodeSystemInfo
 from extender.kubernetes.extender_v1 import quote, unquote
 from extender.placement.node_images import NodeImages
-from extender.placement.preferred_nodes import EVERY_NODE, NodeConditions
+
+
+class NodeConditions(msgspec.Struct, frozen=True, dict=True):
+    """What a node has and lacks to which a preference may pull pods.
+
+    It has all of `labels`, no resource of `without_resources`, and no taint with a key in `without_taints`.
+    """
+
+    labels: Mapping[str, str] = {}
+    without_resources: tuple[str, ...] = ()
+    without_taints: frozenset[str] = frozenset()
+
+    def spare(self, node: Node) -> bool:
+        """Whether no preference may pull pods to the node.
+
+        A resource counts as long as the node names it, even with a quantity of 0: a device plugin may come back.
+        """
+        if self.labels:
+            labels = (node.metadata and node.metadata.labels) or {}
+            if any(labels.get(key) != value for key, value in self.labels.items()):
+                return True
+        taints = (node.spec and node.spec.taints) or ()
+        if any(taint.key in self.without_taints for taint in taints):
+            return True
+        return node.status is not None and self.are_named_in(bytes(node.status.capacity))
+
+    def spared_among(self, nodes: Sequence[Node]) -> list[Node]:
+        """The nodes to which no preference may pull pods.
+
+        All capacities are searched at once, as usually none of them names a resource.
+        """
+        capacities = b"".join([node.status.capacity for node in nodes if node.status is not None])
+        if not self.labels and not self.without_taints and not self.are_named_in(capacities):
+            return []
+        return [node for node in nodes if self.spare(node)]
+
+    def are_named_in(self, document: bytes) -> bool:
+        """Whether one of the resources is named in a JSON document, as a key or a whole string.
+
+        JSON inside a string does not count, as its quotes are escaped.
+        """
+        for name in self._names:  # noqa: SIM110  # whole nodes come by the thousand, and `any` takes twice as long
+            if name in document:
+                return True
+        return False
+
+    @functools.cached_property
+    def _names(self) -> tuple[bytes, ...]:
+        return tuple(map(msgspec.json.encode, self.without_resources))
+
+
+EVERY_NODE = NodeConditions()
+"""No condition."""
+
 
 UNSEEN = 255
 """The code of a node that is not in view."""

@@ -21,7 +21,6 @@ from extender.placement.additions import (
     add,
     write_record,
 )
-from extender.placement.annotations import ADDED, PLATFORMS, REASON, Mode, Overrides
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.creation import Creation, read_creation
 from extender.placement.facts import ImageFact, PodImage, known_platforms, may_be_kept
@@ -29,7 +28,7 @@ from extender.placement.gate import GATE, GATED_LABEL, Treatment
 from extender.placement.mutation import untouched
 from extender.placement.patch import Json, JsonObject, look
 from extender.placement.planning import AdmissionPolicy, PlannedAdditions, Planner
-from extender.placement.policy import Policy
+from extender.placement.policy import ADDED, PLATFORMS, REASON, Mode, Overrides, Policy
 from extender.placement.reasons import held_text, passed_text
 from extender.tables import Table, declare_cache
 

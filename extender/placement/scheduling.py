@@ -22,7 +22,6 @@ from extender.kubernetes.extender_v1 import (
     ExtenderPreemptionResult,
     quote,
 )
-from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import (
     Fit,
     ImageFact,
@@ -35,7 +34,17 @@ from extender.placement.facts import (
     may_be_kept,
 )
 from extender.placement.nodes import UNSEEN, NodePlatforms
-from extender.placement.policy import Policy, PreferenceBy, choice_for, is_multi_arch, policy_for, preference_for
+from extender.placement.policy import (
+    Choice,
+    Mode,
+    Overrides,
+    Policy,
+    PreferenceBy,
+    choice_for,
+    is_multi_arch,
+    policy_for,
+    preference_for,
+)
 from extender.placement.reasons import Constraint, refusal_text, retry_text
 
 _Answer = TypeVar("_Answer")

@@ -15,12 +15,11 @@ from extender.kubernetes.core_v1 import CreatedPod, NodeSelectorRequirement, Tol
 from extender.kubernetes.pod_templates import PodTemplate
 from extender.placement.additions import NOTHING, Additions, read_record
 from extender.placement.affinity import AffinityMode
-from extender.placement.annotations import ADDED, Overrides
 from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, images_of
 from extender.placement.mutation import AdmissionOutcome, Mutator
 from extender.placement.patch import Operation
 from extender.placement.planning import AdmissionPolicy
-from extender.placement.policy import Policy, overrides_of
+from extender.placement.policy import ADDED, Overrides, Policy, overrides_of
 from extender.placement.reasons import shown_reference
 
 _OF_POD = "/spec/"

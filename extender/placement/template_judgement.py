@@ -15,7 +15,6 @@ from extender.kubernetes.core_v1 import CreatedPod, WrittenPod
 from extender.kubernetes.pod_templates import PodTemplate
 from extender.placement.additions import ADDED_PATH, NOTHING, Additions, read_record, take_back
 from extender.placement.affinity import AffinityMode
-from extender.placement.annotations import ADDED, SERVICE_KEYS, Mode, Overrides
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.creation import read_creation
 from extender.placement.facts import ImageFact, PodImage, images_of, is_unresolved
@@ -25,7 +24,7 @@ from extender.placement.node_kinds import NodeKind
 from extender.placement.node_match import demands_of
 from extender.placement.patch import Json, JsonObject, Operation, diff, look
 from extender.placement.planning import AdmissionPolicy
-from extender.placement.policy import Policy
+from extender.placement.policy import ADDED, SERVICE_KEYS, Mode, Overrides, Policy
 from extender.placement.template_problems import JudgedTemplate, TemplateProblem, problems_of
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"

@@ -10,7 +10,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from extender.credentials.keyring import ANONYMOUS, Credential
-from extender.images.media_type import ACCEPTED
+from extender.images.manifest import ACCEPTED
 from extender.registry.auth import Authenticator
 from extender.registry.endpoint import Endpoint
 from extender.registry.transport import Response, deadline, follow, send

@@ -22,9 +22,8 @@ from extender.errors import (
     RegistryFailed,
     RegistryRefusedImage,
 )
-from extender.images.digest import digest_of, is_digest, matches_digest
-from extender.images.media_type import media_type_of
-from extender.images.reference import ImageReference
+from extender.images.manifest import media_type_of
+from extender.images.reference import ImageReference, digest_of, is_digest, matches_digest
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.endpoint import Capability, Endpoint, EndpointSource, upstream_of

@@ -19,8 +19,7 @@ from yarl import URL
 from extender import __version__
 from extender.errors import ConfigError
 from extender.registry.addresses import AddressGuard, inner_refusal
-from extender.registry.capped_connection import BodiesUnderWay, CappedConnection
-from extender.registry.transport import host_of, proxy_of
+from extender.registry.transport import BodiesUnderWay, CappedConnection, host_of, proxy_of
 from extender.tls_context import CurrentContext
 from extender.watched_files import FileSetting, WatchedFiles
 

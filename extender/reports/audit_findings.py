@@ -16,7 +16,6 @@ from extender.images.reference import parse_reference
 from extender.kubernetes.audited_v1 import AuditedNode
 from extender.kubernetes.core_v1 import NodeAffinity, NodeSelector
 from extender.placement.affinity import plan_required
-from extender.placement.annotations import MODE, Mode, read_overrides
 from extender.placement.facts import (
     Anywhere,
     Fit,
@@ -42,7 +41,7 @@ from extender.placement.node_match import (
     tolerates,
 )
 from extender.placement.nodes import platform_of_node
-from extender.placement.policy import Policy, common_platforms
+from extender.placement.policy import MODE, Mode, Policy, common_platforms, read_overrides
 from extender.placement.reasons import claims_text
 from extender.reports.audit_report import (
     SCHEMA,

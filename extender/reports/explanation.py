@@ -14,7 +14,6 @@ from extender.images.platform import Platform, runs_on
 from extender.images.platform_states import claim_text
 from extender.kubernetes.core_v1 import NodeMeta, NodeStatus, NodeSystemInfo
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
-from extender.placement.annotations import ADDED, MODE, PREFIX, REASON, Mode, Overrides
 from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, Role, RunsOn, Unknown, facts_of
 from extender.placement.mutation import Mutation, Mutator
@@ -30,7 +29,7 @@ from extender.placement.node_match import (
 )
 from extender.placement.nodes import name_of_node, platform_of_node
 from extender.placement.patch import Operation
-from extender.placement.policy import Policy, is_exempt
+from extender.placement.policy import ADDED, MODE, PREFIX, REASON, Mode, Overrides, Policy, is_exempt
 from extender.placement.reasons import retry_text, shown_reference
 from extender.placement.scheduling import REFUSED, Decision, Verdict
 

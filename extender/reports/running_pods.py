@@ -27,10 +27,9 @@ from extender.kubernetes.reported_v1 import (
     ReportedNode,
     ReportedPod,
 )
-from extender.placement.annotations import PREFIX, Overrides
 from extender.placement.cluster_nodes import ARCHITECTURE, OPERATING_SYSTEM
 from extender.placement.nodes import name_of_node, platform_of_node
-from extender.placement.policy import Policy, is_ignored
+from extender.placement.policy import PREFIX, Overrides, Policy, is_ignored
 from extender.placement.reasons import platforms_text
 
 SCHEMA = f"{PREFIX}running/v1"

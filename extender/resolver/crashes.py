@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from extender.images.content import Content, judged
-from extender.images.digest import PackedDigest
 from extender.images.platform import Platform
 from extender.images.platform_states import DeniedPlatform, PlatformState
+from extender.images.reference import PackedDigest
 from extender.metrics import counter
 from extender.tables import LruTable, declare_cache
 

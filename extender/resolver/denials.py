@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
 from extender.credentials.keyring import CredentialId
-from extender.images.digest import PackedDigest
+from extender.images.reference import PackedDigest
 from extender.tables import ShareTable
 
 

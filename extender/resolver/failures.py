@@ -23,7 +23,7 @@ from extender.errors import (
     UnsupportedManifest,
 )
 from extender.images.content import Cause, Failure
-from extender.images.digest import PackedDigest
+from extender.images.reference import PackedDigest
 from extender.resolver.image_cache import Target
 from extender.tables import ShareTable, declare_cache, text_cost
 

@@ -14,10 +14,16 @@ import msgspec
 from extender.credentials.keyring import ANONYMOUS, CredentialId, Keyring
 from extender.errors import InvalidReference
 from extender.images.content import Answer, Cause, Content, Failure, judged
-from extender.images.digest import PackedDigest, pack_digest, unpack_digest
 from extender.images.platform import Platform
 from extender.images.platform_states import DeniedPlatform, PlatformState
-from extender.images.reference import ImageReference, parse_reference, parse_short_reference
+from extender.images.reference import (
+    ImageReference,
+    PackedDigest,
+    pack_digest,
+    parse_reference,
+    parse_short_reference,
+    unpack_digest,
+)
 from extender.metrics import counter
 from extender.resolver.denials import Denials
 from extender.resolver.row_cost import is_ordinary, row_cost

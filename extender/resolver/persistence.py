@@ -18,7 +18,7 @@ import structlog
 from extender.circuit_breaker import Attempt
 from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.images.content import Content
-from extender.images.digest import PackedDigest, pack_digest
+from extender.images.reference import PackedDigest, pack_digest
 from extender.metrics import counter
 from extender.resolver.image_cache import CachedImage, NameKey, Target
 from extender.resolver.row_cost import content_bytes

@@ -10,11 +10,10 @@ import msgspec
 from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.pull_secrets import PullSecrets
 from extender.images.content import Answer, Cause, Content, Evidence, Failure
-from extender.images.digest import PackedDigest
+from extender.images.reference import PackedDigest
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import Mode, Overrides
 from extender.placement.facts import PodImage, images_of
-from extender.placement.policy import Policy, is_exempt, overrides_of
+from extender.placement.policy import Mode, Overrides, Policy, is_exempt, overrides_of
 from extender.resolver.crashes import Crashes
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver

@@ -13,9 +13,8 @@ from async_lru import alru_cache
 from extender.credentials.keyring import Credential, CredentialId
 from extender.errors import InvalidManifest, ManifestNotFound, RegistryDenied, RegistryError, UnsupportedManifest
 from extender.images.content import Content, Failure, content_of
-from extender.images.digest import pack_digest
 from extender.images.manifest import Image
-from extender.images.reference import ImageReference
+from extender.images.reference import ImageReference, pack_digest
 from extender.resolver.child_checks import ChildChecks
 from extender.resolver.failures import Failures
 from extender.resolver.host_breakers import BreakerOpen, HostBreakers

@@ -16,10 +16,10 @@ from prometheus_client import Histogram
 
 from extender.credentials.keyring import Keyring, label_of
 from extender.images.content import Answer, Content, Evidence, Failure
-from extender.images.digest import PackedDigest
 from extender.images.manifest import Image
 from extender.images.platform import Platform
 from extender.images.platform_states import PlatformState
+from extender.images.reference import PackedDigest
 from extender.metrics import REGISTRY, gauge
 from extender.resolver.child_checks import ChildChecks
 from extender.resolver.failures import ENDED, FEWEST_FAILURES, Failures

@@ -13,8 +13,7 @@ from extender.errors import ExtenderError
 from extender.kubernetes.core_v1 import NodeName, PodUid
 from extender.kubernetes.extender_v1 import ExtenderArgs
 from extender.placement.cluster_nodes import OddNodes
-from extender.placement.nodes import UNSEEN, NodeLookup, NodePlatforms, list_nodes
-from extender.placement.preferred_nodes import NodeConditions
+from extender.placement.nodes import UNSEEN, NodeConditions, NodeLookup, NodePlatforms, list_nodes
 from extender.placement.scheduling import look_up
 
 log = structlog.get_logger()

@@ -23,10 +23,9 @@ from extender.kubernetes.extender_v1 import (
     encode_priorities,
 )
 from extender.metrics import counters
-from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import PodImage, facts_of
 from extender.placement.nodes import NodePlatforms
-from extender.placement.policy import is_exempt
+from extender.placement.policy import Choice, Mode, Overrides, is_exempt
 from extender.placement.scheduling import (
     REFUSED,
     DecidedAnswer,

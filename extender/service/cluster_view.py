@@ -13,12 +13,10 @@ from typing import Protocol
 from extender.cluster.autoscalers import Autoscaler
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.listwatch import Handler, ListWatch, Resource
-from extender.cluster.namespaces import NAMESPACES, NamespaceView
-from extender.cluster.node_view import NODES, WatchedNodes
 from extender.cluster.openshift_objects import RESOURCES, Lenient, MirrorViews
 from extender.cluster.pod_events import PodEvents
-from extender.cluster.pods import PendingPods
 from extender.cluster.secrets import ClusterSecrets
+from extender.cluster.views import NAMESPACES, NODES, NamespaceView, PendingPods, WatchedNodes
 from extender.config.tree import ClusterConfig, Config
 from extender.credentials.keyring import SecretReader
 from extender.errors import ClusterError, ConfigError
@@ -26,7 +24,7 @@ from extender.kubernetes.core_v1 import Pod
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.node_kinds import NodeKinds
-from extender.placement.preferred_nodes import NodeConditions
+from extender.placement.nodes import NodeConditions
 from extender.scheduler.request_nodes import NodeView
 from extender.server.operations import Check, CheckResult
 from extender.service.background import FILE_CHECK_SECONDS, in_background
@@ -199,14 +197,12 @@ class WatchedCluster:
         )
         self.events = PodEvents(client, instance=socket.gethostname(), clock=time.monotonic, wall_clock=time.time)
         self._namespaces = NamespaceView()
+        self.namespace_annotations = self._namespaces.annotations_of
         self._pending_pods = PendingPods(client)
+        self.look_at_pending_pods = self._pending_pods.look
         self.client = client
         self._gates: GateSwitch | None = None
         self._ready_checks: Mapping[str, Check] = {}
-
-    def namespace_annotations(self, namespace: str) -> Mapping[str, str]:
-        """The namespace's annotations; empty for a namespace that has not been seen yet."""
-        return self._namespaces.annotations_of(namespace)
 
     def known_nodes(self) -> ClusterNodes:
         """What the nodes in view are; none until all nodes have been listed once."""
@@ -231,10 +227,6 @@ class WatchedCluster:
             if on_pending_pod:
                 await stack.enter_async_context(in_background(self._pending_pods.run(on_pending_pod), "watch-pods"))
             yield
-
-    def look_at_pending_pods(self) -> None:
-        """Starts a listing of pending pods and watches for a few seconds; returns at once."""
-        self._pending_pods.look()
 
     async def find_autoscalers(self) -> Mapping[Autoscaler, str]:
         """Returns the cluster's autoscalers, each with a sign of it, once all nodes have been listed."""

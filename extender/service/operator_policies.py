@@ -2,11 +2,10 @@
 
 from extender.config.tree import Config
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
-from extender.placement.annotations import Mode, Overrides
 from extender.placement.gate import GatePolicy
+from extender.placement.nodes import NodeConditions
 from extender.placement.planning import AdmissionPolicy
-from extender.placement.policy import Policy
-from extender.placement.preferred_nodes import NodeConditions
+from extender.placement.policy import Mode, Overrides, Policy
 
 
 def policy_of(config: Config) -> Policy:

@@ -18,7 +18,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from extender.credentials.keyring import CredentialId
-from extender.images.digest import PackedDigest, unpack_digest
+from extender.images.reference import PackedDigest, unpack_digest
 from extender.store.rows import (
     SCHEMA,
     Batch,

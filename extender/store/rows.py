@@ -13,10 +13,10 @@ import msgspec
 from extender.credentials.keyring import CredentialId
 from extender.errors import ExtenderError
 from extender.images.content import Content
-from extender.images.digest import PackedDigest, pack_digest, unpack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, shared_platform
 from extender.images.platform_states import RUNNING, DeniedPlatform, PlatformState
+from extender.images.reference import PackedDigest, pack_digest, unpack_digest
 
 Reason = Literal["corrupt", "locked", "schema", "timeout", "unavailable", "unwritable"]
 

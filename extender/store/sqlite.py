@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from extender.credentials.keyring import CredentialId
-from extender.images.digest import PackedDigest
+from extender.images.reference import PackedDigest
 from extender.store.rows import (
     SCHEMA,
     Batch,

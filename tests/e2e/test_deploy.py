@@ -18,9 +18,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import read_overrides
 from extender.placement.mutation import untouched
-from extender.placement.policy import Policy
+from extender.placement.policy import Policy, read_overrides
 from testbed.api_client import ApiClient, ApiError
 from testbed.cluster_provider import running_scheduler
 from testbed.control_plane import LocalCluster

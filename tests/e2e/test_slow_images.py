@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from extender.cluster.pods import LINGER_SECONDS
+from extender.cluster.views import LINGER_SECONDS
 from testbed.shipped_files import SECOND_SCHEDULER, Mode
 from tests.e2e.world import World
 

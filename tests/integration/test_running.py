@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from extender.cluster.namespaces import NAMESPACES
-from extender.cluster.node_view import NODES
-from extender.cluster.pods import PODS
+from extender.cluster.views import NAMESPACES, NODES, PODS
 from extender.demo.registry import EmbeddedRegistry
 from tests.integration.cluster.api_server import namespace, node, pod, serve_api, write_kubeconfig
 from tests.unit.cli.commands import run

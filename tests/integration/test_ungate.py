@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.cluster.pods import PODS
+from extender.cluster.views import PODS
 from extender.placement.gate import GATE, GATED_LABEL
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, pod, serve_api, write_kubeconfig
 from tests.unit.cli.commands import run

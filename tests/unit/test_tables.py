@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.images.digest import digest_of, pack_digest, unpack_digest
+from extender.images.reference import digest_of, pack_digest, unpack_digest
 from extender.tables import LruTable, ShareTable, Table
 
 KEYS = st.integers(0, 7)

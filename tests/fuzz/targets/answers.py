@@ -15,18 +15,17 @@ from extender.admission.workload_admission import WorkloadAdmission
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import InvalidRequest, ManifestNotFound
 from extender.images.content import Content
-from extender.images.digest import digest_of
 from extender.images.manifest import Image, Kind
 from extender.images.platform import parse_platform
-from extender.images.reference import ImageReference
+from extender.images.reference import ImageReference, digest_of
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.kubernetes.pod_templates import Path, pod_templates
 from extender.placement.affinity import PLATFORM_LABELS
-from extender.placement.annotations import PREFIX
 from extender.placement.cluster_nodes import ClusterNodes, OddNodes
 from extender.placement.node_kinds import NodeKinds
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.placement.planning import AdmissionPolicy
+from extender.placement.policy import PREFIX
 from extender.placement.template_judgement import TemplateJudge
 from extender.resolver.image_cache import Target as ImageTarget
 from extender.resolver.pod_resolver import PodResolver

@@ -11,10 +11,9 @@ from contextlib import closing
 from pathlib import Path
 
 from extender.cluster.listwatch import Handler, ListWatch, Resource
-from extender.cluster.namespaces import NAMESPACES, NamespaceView
-from extender.cluster.node_view import NODES, WatchedNodes
+from extender.cluster.views import NAMESPACES, NODES, NamespaceView, WatchedNodes
 from extender.credentials.keyring import CredentialId
-from extender.images.digest import digest_of, pack_digest
+from extender.images.reference import digest_of, pack_digest
 from extender.kubernetes.core_v1 import NodeName
 from extender.store.redis import RedisServer, RedisStore
 from extender.store.rows import (

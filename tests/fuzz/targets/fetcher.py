@@ -14,8 +14,8 @@ from extender.fetcher.messages import (
     frame,
 )
 from extender.images.content import content_of
-from extender.images.digest import is_digest
 from extender.images.platform import normalize_platform
+from extender.images.reference import is_digest
 from tests.fuzz.target import Target, check_sentence
 
 

@@ -4,7 +4,6 @@ from contextlib import suppress
 
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import InvalidManifest, InvalidReference, UnsupportedManifest
-from extender.images.digest import digest_of, is_digest, pack_digest, unpack_digest
 from extender.images.image_config import read_config
 from extender.images.manifest import (
     ArtifactDocument,
@@ -17,7 +16,7 @@ from extender.images.manifest import (
     read_manifest,
 )
 from extender.images.platform import InvalidPlatform, Platform, parse_platform
-from extender.images.reference import ImageReference, parse_reference
+from extender.images.reference import ImageReference, digest_of, is_digest, pack_digest, parse_reference, unpack_digest
 from extender.registry.image import (
     LISTED_SKIPPED,
     MAX_PLATFORMS,

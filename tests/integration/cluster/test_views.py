@@ -9,9 +9,7 @@ import pytest
 
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.listwatch import PAGE_OBJECTS, Handler, ListWatch, Resource
-from extender.cluster.namespaces import NAMESPACES, NamespaceView
-from extender.cluster.node_view import NODES, WatchedNodes
-from extender.cluster.pods import PODS, PendingPods
+from extender.cluster.views import NAMESPACES, NODES, PODS, NamespaceView, PendingPods, WatchedNodes
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName, Pod
 from extender.placement.cluster_nodes import OddNodes

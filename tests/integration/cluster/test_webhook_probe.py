@@ -10,9 +10,9 @@ import pytest
 
 from extender.cluster.client import open_cluster
 from extender.cluster.webhook_probe import ProbeOutcome, ProbeResult, probe_webhook
-from extender.placement.annotations import CANARY
 from extender.placement.canary import mark_canary
 from extender.placement.gate import GATE
+from extender.placement.policy import CANARY
 from testbed.clock import Clock
 from tests.integration.cluster.api_server import ApiServer, Document, Refusal, serve_api, write_kubeconfig
 

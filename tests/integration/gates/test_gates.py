@@ -14,7 +14,7 @@ from extender.cluster import leader_election
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.leader_election import LeaderElection
 from extender.cluster.pod_events import PodEvents
-from extender.cluster.pods import PODS
+from extender.cluster.views import PODS
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
@@ -22,12 +22,11 @@ from extender.gates.gate_controller import REFUSALS, RELEASES, GateController
 from extender.kubernetes.core_v1 import GatedPod
 from extender.metrics import Count
 from extender.placement.affinity import AffinityMode
-from extender.placement.annotations import Overrides
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import GATE, GATED_LABEL, GatePolicy, UnknownImages
 from extender.placement.planning import AdmissionPolicy
-from extender.placement.policy import Policy
+from extender.placement.policy import Overrides, Policy
 from extender.placement.release import Release, ReleasePlanner
 from extender.service.cluster_view import NoCluster
 from extender.service.operator_policies import policy_of

@@ -7,8 +7,8 @@ import pytest
 
 from extender.demo.images import DOCKER, OCI, Bundle, build_artifact, build_index, build_manifest
 from extender.demo.registry import EmbeddedRegistry
-from extender.images.digest import digest_of
-from extender.images.media_type import ACCEPTED
+from extender.images.manifest import ACCEPTED
+from extender.images.reference import digest_of
 from testbed.debian_registry import DebianRegistry
 
 BOTH = ["linux/amd64", "linux/arm64"]

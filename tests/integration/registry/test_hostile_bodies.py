@@ -16,9 +16,8 @@ from extender.credentials.keyring import ANONYMOUS
 from extender.demo.images import OCI
 from extender.errors import ExtenderError
 from extender.images.content import Cause, Failure
-from extender.images.digest import digest_of
 from extender.images.manifest import Image
-from extender.images.reference import parse_reference
+from extender.images.reference import digest_of, parse_reference
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.exchange import MAX_DOCUMENT_BYTES

@@ -19,8 +19,7 @@ from extender.errors import (
     RegistryThrottled,
     RegistryUnavailable,
 )
-from extender.images.digest import digest_of
-from extender.images.reference import ImageReference, parse_reference
+from extender.images.reference import ImageReference, digest_of, parse_reference
 from extender.metrics import REGISTRY
 from extender.registry.exchange import MAX_DOCUMENT_BYTES
 from tests.integration.registry.conftest import MakeClient

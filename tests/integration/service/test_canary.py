@@ -13,8 +13,8 @@ from extender.cluster.client import open_cluster
 from extender.cluster.webhook_probe import ProbeOutcome
 from extender.config.reading import load_config
 from extender.metrics import REGISTRY
-from extender.placement.annotations import CANARY
 from extender.placement.canary import mark_canary
+from extender.placement.policy import CANARY
 from extender.service.canaries import CANARIES, LONGEST_START_SECONDS, Canary, canaries
 from extender.service.cluster_view import NoCluster
 from testbed.clock import Clock

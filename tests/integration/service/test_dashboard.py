@@ -12,7 +12,7 @@ import trustme
 from aiohttp import web
 
 from deploy.dashboards.panels import API_SERVER, ROWS, Panel
-from extender.cluster.pods import PODS
+from extender.cluster.views import PODS
 from extender.placement.gate import GATE, GATED_LABEL
 from extender.server.tls import TlsFiles
 from testbed.chart import CHART

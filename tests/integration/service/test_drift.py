@@ -10,9 +10,7 @@ import pytest
 import structlog
 
 from extender.cluster.client import open_cluster
-from extender.cluster.namespaces import NAMESPACES
-from extender.cluster.node_view import NODES, WatchedNodes
-from extender.cluster.pods import PODS
+from extender.cluster.views import NAMESPACES, NODES, PODS, WatchedNodes
 from extender.config.reading import load_config
 from extender.credentials.keyring import ANONYMOUS
 from extender.demo.registry import EmbeddedRegistry

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.cluster.namespaces import NAMESPACES
-from extender.cluster.node_view import NODES
-from extender.cluster.pods import PODS
+from extender.cluster.views import NAMESPACES, NODES, PODS
 from extender.demo.registry import EmbeddedRegistry
 from extender.resolver.crashes import CRASHES
 from testbed.packed_layers import Put, gzipped

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.cluster.pods import PODS
+from extender.cluster.views import PODS
 from extender.config.tree import GateConfig
 from extender.demo.registry import EmbeddedRegistry
 from extender.placement.gate import GATE, GATED_LABEL

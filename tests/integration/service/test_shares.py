@@ -7,14 +7,13 @@ import msgspec
 
 from extender.credentials.keyring import ANONYMOUS, JoinedKeyring
 from extender.images.content import Content
-from extender.images.digest import digest_of
 from extender.images.manifest import Kind
 from extender.images.platform import Platform
+from extender.images.reference import digest_of
 from extender.kubernetes.core_v1 import NodeName
-from extender.placement.annotations import PREFER_SHARE
 from extender.placement.cluster_nodes import OddNodes
 from extender.placement.nodes import NodeLookup, NodePlatforms
-from extender.placement.policy import Policy, PreferenceBy
+from extender.placement.policy import PREFER_SHARE, Policy, PreferenceBy
 from extender.resolver.pod_resolver import PodResolver
 from extender.resolver.resolver import Resolver
 from extender.scheduler.verbs import SchedulerVerbs

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.cluster.node_view import WatchedNodes
+from extender.cluster.views import WatchedNodes
 from extender.demo.registry import EmbeddedRegistry
 from extender.errors import ClusterError
 from tests.integration.service.caller import AMD64, ARM64, Caller, Json, node, pod

@@ -31,10 +31,10 @@ from extender.demo.registry import EmbeddedRegistry
 from extender.images.content import Answer, Content, Failure
 from extender.images.manifest import Image
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import Overrides
 from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import images_of
 from extender.placement.planning import AdmissionPolicy
+from extender.placement.policy import Overrides
 from extender.registry.addresses import AddressGuard
 from extender.registry.auth import Authenticator
 from extender.registry.image import RegistryImages

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from extender.demo.images import Bundle, Manifest
 from extender.demo.registry import EmbeddedRegistry
-from extender.images import media_type
+from extender.images import manifest as media_type
 from tests.integration.service.caller import AMD64, ARM64, Json, kept, pod, with_nodes
 from tests.integration.service.conftest import StartService
 

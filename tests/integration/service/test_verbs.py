@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from extender.cluster.node_view import WatchedNodes
+from extender.cluster.views import WatchedNodes
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources

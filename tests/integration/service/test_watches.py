@@ -11,14 +11,12 @@ import aiohttp
 import pytest
 import structlog
 
-from extender.cluster.namespaces import NAMESPACES
-from extender.cluster.node_view import NODES
-from extender.cluster.pods import PODS
+from extender.cluster.views import NAMESPACES, NODES, PODS
 from extender.config.reading import load_config
 from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
-from extender.placement.annotations import Overrides
 from extender.placement.facts import PodImage
+from extender.placement.policy import Overrides
 from extender.resolver.pod_resolver import PodQuestion
 from extender.service import cluster_view as viewed
 from extender.service.cluster_view import NoCluster, open_cluster_view

@@ -7,8 +7,8 @@ import pytest
 import structlog
 
 from extender.demo.registry import EmbeddedRegistry
-from extender.placement.annotations import CANARY
 from extender.placement.canary import is_marked
+from extender.placement.policy import CANARY
 from tests.integration.service.caller import AMD64, ARM64, Caller, Json, changes_of, pod
 from tests.integration.service.conftest import StartService
 from tests.unit.placement.json_patch import apply

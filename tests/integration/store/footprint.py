@@ -16,9 +16,9 @@ import extender.service.process  # noqa: F401 -- the imports of the whole servic
 from extender.cluster.library import lighten_library
 from extender.credentials.keyring import ANONYMOUS
 from extender.images.content import Content
-from extender.images.digest import digest_of, pack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
+from extender.images.reference import digest_of, pack_digest
 from extender.resolver.persistence import Persistence
 from extender.resolver.resolver import Resolver
 from extender.store.rows import Batch, NameRow

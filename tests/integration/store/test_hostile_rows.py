@@ -7,9 +7,9 @@ from pathlib import Path
 
 from extender.credentials.keyring import ANONYMOUS
 from extender.images.content import Content
-from extender.images.digest import digest_of, pack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import normalize_platform
+from extender.images.reference import digest_of, pack_digest
 from extender.resolver.image_cache import ImageCache, Lifetimes, References, Target
 from extender.resolver.persistence import Persistence
 from extender.store.rows import Batch, NameRow

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.images.content import Content
-from extender.images.digest import PackedDigest, digest_of, pack_digest
+from extender.images.reference import PackedDigest, digest_of, pack_digest
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from extender.credentials.keyring import ANONYMOUS, CredentialId
-from extender.images.digest import PackedDigest, digest_of, pack_digest
+from extender.images.reference import PackedDigest, digest_of, pack_digest
 from extender.store.rows import Batch, ContentRow, NameRow, Row, StoreError
 from extender.store.sqlite import SqliteStore
 from tests.unit.resolver.fake_registry import index_of

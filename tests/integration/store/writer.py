@@ -15,7 +15,7 @@ from pathlib import Path
 
 from extender.credentials.keyring import ANONYMOUS
 from extender.images.content import Content
-from extender.images.digest import digest_of, pack_digest
+from extender.images.reference import digest_of, pack_digest
 from extender.resolver.image_cache import CachedImage
 from extender.resolver.persistence import Persistence
 from extender.store.rows import ContentRow, NameRow

@@ -5,9 +5,9 @@ import json
 import msgspec
 import pytest
 
-from extender.cluster.namespaces import NamespaceView
+from extender.cluster.views import NamespaceView
 from extender.errors import ClusterError
-from extender.placement.annotations import ADDED, MODE, NAMESPACE_KEYS, PREFER, PREFIX
+from extender.placement.policy import ADDED, MODE, NAMESPACE_KEYS, PREFER, PREFIX
 
 
 def namespace(name: str, annotations: dict[str, str] | None = None) -> msgspec.Raw:

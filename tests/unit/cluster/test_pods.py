@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from structlog.testing import capture_logs
 
 from extender.cluster.client import JSON, ClusterRefused
-from extender.cluster.pods import PODS, PendingPods
+from extender.cluster.views import PODS, PendingPods
 from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import Pod
 from extender.placement.facts import images_of

@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 import extender
-from extender.cluster.namespaces import NAMESPACES
-from extender.cluster.node_view import NODES
+from extender.cluster.views import NAMESPACES, NODES
 from extender.config.checks import parse_listen
 from extender.config.reading import load_config
 from extender.config.tree import Config

@@ -18,9 +18,9 @@ from extender.cli.shipped_policies import (
     policy_files,
     to_yaml,
 )
-from extender.placement.annotations import MODE, REASON, Mode
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.patch import pointer
+from extender.placement.policy import MODE, REASON, Mode
 from extender.service.endpoints import WORKLOADS
 from testbed.chart import COPIES, POLICIES, HelmMissing, find_helm, objects_of, render
 

@@ -14,7 +14,7 @@ import extender.store.redis  # noqa: F401 -- imported late, where it is named
 from benchmarks.journey import COLD, FETCHER, RELEASE, REVIEW, SERVICE, WARM, Function, crossed_functions
 from extender.cli.config import settings_table
 from extender.metrics import REGISTRY
-from extender.placement.annotations import ANNOTATIONS, Writer
+from extender.placement.policy import ANNOTATIONS, Writer
 from testbed.binaries import ACTIONLINT, CONTAINERD, ETCD, HELM, HELM_3, KARPENTER, KIND, KREW, KUBERNETES, GoModule
 from testbed.pythons import PROJECT, image_release, oldest_release
 from tests.unit.docs.pages import DOCS

@@ -6,7 +6,7 @@ import pytest
 
 from extender.config.reading import REMOVED
 from extender.config.tree import settings
-from extender.placement.annotations import ANNOTATIONS
+from extender.placement.policy import ANNOTATIONS
 from tests.unit.docs.pages import ALL, PROJECT, page
 from tests.unit.docs.tables import TABLES, split_at_table
 

@@ -13,8 +13,7 @@ from extender.fetcher.child import MAIN, SECOND, FetcherEnded
 from extender.fetcher.fetcher_client import FetcherClient, open_fetcher
 from extender.fetcher.messages import Describe, DigestStated, Provide, StateDigest, ToQuestion, failure_of
 from extender.fetcher.settings import FetcherSettings
-from extender.images.digest import digest_of
-from extender.images.reference import parse_reference
+from extender.images.reference import digest_of, parse_reference
 
 DIGEST = digest_of(b"one")
 

@@ -49,10 +49,9 @@ from extender.fetcher.messages import (
     frame,
 )
 from extender.fetcher.settings import FetcherSettings
-from extender.images.digest import digest_of
 from extender.images.manifest import Image, Kind, PlatformEntry, Skipped
 from extender.images.platform import Platform, parse_platform
-from extender.images.reference import parse_reference
+from extender.images.reference import digest_of, parse_reference
 from extender.kubernetes.credential_provider_v1 import CacheKeyType, CredentialProvider, ExecEnvVar
 
 APP = parse_reference("quay.io/team/app:1")

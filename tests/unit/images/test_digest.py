@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.images.digest import digest_of, is_digest, matches_digest
+from extender.images.reference import digest_of, is_digest, matches_digest
 
 # Published test vectors of the empty message (FIPS 180-4).
 EMPTY_SHA256 = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

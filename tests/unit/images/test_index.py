@@ -5,10 +5,18 @@ from typing import Any
 
 import pytest
 
-from extender.images.digest import digest_of
-from extender.images.manifest import Descriptor, IndexDocument, PlatformEntry, read_manifest
-from extender.images.media_type import DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST
+from extender.images.manifest import (
+    DOCKER_LIST,
+    DOCKER_MANIFEST,
+    OCI_INDEX,
+    OCI_MANIFEST,
+    Descriptor,
+    IndexDocument,
+    PlatformEntry,
+    read_manifest,
+)
 from extender.images.platform import parse_platform
+from extender.images.reference import digest_of
 
 AMD64 = {"os": "linux", "architecture": "amd64"}
 ARM64 = {"os": "linux", "architecture": "arm64", "variant": "v8"}

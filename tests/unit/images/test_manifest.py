@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from extender.errors import InvalidManifest, UnsupportedManifest
-from extender.images.digest import digest_of
 from extender.images.manifest import (
+    DOCKER_LIST,
+    DOCKER_MANIFEST,
+    OCI_INDEX,
+    OCI_MANIFEST,
+    SIGNED_SCHEMA1,
     ArtifactDocument,
     Descriptor,
     Document,
@@ -16,8 +20,8 @@ from extender.images.manifest import (
     ManifestDocument,
     read_manifest,
 )
-from extender.images.media_type import DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST, SIGNED_SCHEMA1
 from extender.images.platform import parse_platform
+from extender.images.reference import digest_of
 
 SCHEMA1 = "application/vnd.docker.distribution.manifest.v1+json"
 DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"

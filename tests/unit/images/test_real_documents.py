@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from extender.images.digest import digest_of, matches_digest
 from extender.images.image_config import read_config
-from extender.images.manifest import IndexDocument, ManifestDocument, read_manifest
-from extender.images.media_type import OCI_INDEX, OCI_MANIFEST
+from extender.images.manifest import OCI_INDEX, OCI_MANIFEST, IndexDocument, ManifestDocument, read_manifest
 from extender.images.platform import Platform, parse_platform
+from extender.images.reference import digest_of, matches_digest
 
 VECTORS = Path(__file__).parents[3].parent / "shared" / "vectors" / "manifests"
 FACTS: list[dict[str, Any]] = json.loads((VECTORS / "index.json").read_text())["documents"] if VECTORS.exists() else []

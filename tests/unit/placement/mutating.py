@@ -8,13 +8,12 @@ import msgspec
 from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.affinity import AffinityMode
-from extender.placement.annotations import ADDED, read_overrides
 from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import ImageFact, PodImage, RunsOn, images_of
 from extender.placement.gate import AfterGate, GatePolicy, ImpossiblePods, UnknownImages
 from extender.placement.mutation import Mutation, Mutator
 from extender.placement.planning import AdmissionPolicy
-from extender.placement.policy import Policy
+from extender.placement.policy import ADDED, Policy, read_overrides
 from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.json_patch import apply
 

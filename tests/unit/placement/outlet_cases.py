@@ -19,7 +19,14 @@ from extender.kubernetes.extender_v1 import decode_args
 from extender.kubernetes.pod_templates import pod_templates
 from extender.kubernetes.reported_v1 import NamedPod, ReportedNode
 from extender.placement.affinity import AffinityMode, node_platforms
-from extender.placement.annotations import (
+from extender.placement.cluster_nodes import ClusterNodes, odd_nodes_of
+from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown, facts_of, images_of
+from extender.placement.gate import GATE, GATED, GATED_LABEL, GatePolicy, ImpossiblePods, UnknownImages
+from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
+from extender.placement.node_match import Rule, demands_of, obstacles
+from extender.placement.nodes import NodePlatforms, platform_of_node
+from extender.placement.planning import MISLEADING, AdmissionPolicy
+from extender.placement.policy import (
     MODE,
     PREFER,
     REASON,
@@ -28,16 +35,10 @@ from extender.placement.annotations import (
     Choice,
     Mode,
     Overrides,
+    Policy,
+    is_exempt,
     read_overrides,
 )
-from extender.placement.cluster_nodes import ClusterNodes, odd_nodes_of
-from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown, facts_of, images_of
-from extender.placement.gate import GATE, GATED, GATED_LABEL, GatePolicy, ImpossiblePods, UnknownImages
-from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
-from extender.placement.node_match import Rule, demands_of, obstacles
-from extender.placement.nodes import NodePlatforms, platform_of_node
-from extender.placement.planning import MISLEADING, AdmissionPolicy
-from extender.placement.policy import Policy, is_exempt
 from extender.placement.release import ReleaseOutcome, ReleasePlanner
 from extender.placement.scheduling import Decision, filter_nodes
 from extender.placement.template_changes import TemplateMutator

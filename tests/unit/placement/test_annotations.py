@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import extender
-from extender.placement.annotations import (
+from extender.placement.policy import (
     ANNOTATIONS,
     MODE,
     PREFER,
@@ -131,7 +131,7 @@ def test_every_annotation_is_read_where_its_authors_write_it(annotation: Annotat
 
 def test_no_key_is_written_down_elsewhere() -> None:
     """An annotation that is named beside the table would be read and cached past it."""
-    declared = Path("placement", "annotations.py")
+    declared = Path("placement", "policy.py")
     root = Path(extender.__file__).parent
     named = {file.relative_to(root) for file in root.rglob("*.py") if PREFIX in file.read_text("utf-8")}
     assert named == {declared}

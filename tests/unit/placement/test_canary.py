@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.placement.annotations import CANARY
 from extender.placement.canary import is_marked, mark_canary, marks_of
+from extender.placement.policy import CANARY
 from tests.unit.placement.json_patch import apply
 
 NONCE = "3f9a-71"

@@ -6,9 +6,8 @@ import pytest
 
 from extender.images.content import LOCAL, Cause, Failure
 from extender.images.platform import Platform, parse_platform
-from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, RunsOn, Unknown, fact_of
-from extender.placement.policy import Policy
+from extender.placement.policy import Choice, Mode, Overrides, Policy
 from extender.placement.scheduling import REFUSED, Decision, Verdict
 
 AMD64, ARM64, S390X = map(parse_platform, ("linux/amd64", "linux/arm64", "linux/s390x"))

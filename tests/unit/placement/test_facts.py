@@ -10,7 +10,6 @@ from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
 from extender.images.platform_states import DeniedPlatform, PlatformState
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import Overrides
 from extender.placement.facts import (
     Anywhere,
     Fit,
@@ -25,7 +24,7 @@ from extender.placement.facts import (
     images_of,
     may_be_kept,
 )
-from extender.placement.policy import Policy
+from extender.placement.policy import Overrides, Policy
 from extender.placement.scheduling import Decision
 
 AMD64, ARM64 = parse_platform("linux/amd64"), parse_platform("linux/arm64")

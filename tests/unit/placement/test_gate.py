@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from extender.images.content import RETRYABLE, Cause
-from extender.placement.annotations import ADDED, MODE, REASON, UNKNOWN
 from extender.placement.facts import ImageFact, Pending, Unknown
 from extender.placement.gate import GATE, GATED, GATED_LABEL, has_gate
 from extender.placement.mutation import AdmissionOutcome
+from extender.placement.policy import ADDED, MODE, REASON, UNKNOWN
 from tests.unit.placement.mutating import (
     AMD64,
     ARCH,

@@ -9,13 +9,12 @@ import pytest
 from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec
 from extender.kubernetes.reported_v1 import ReportedNode
-from extender.placement.annotations import Overrides
 from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import Fit, RunsOn, fit, images_of
 from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
 from extender.placement.node_match import demands_of, obstacles
 from extender.placement.nodes import platform_of_node
-from extender.placement.policy import Policy
+from extender.placement.policy import Overrides, Policy
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import pod, settings
 

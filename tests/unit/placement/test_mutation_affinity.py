@@ -7,10 +7,9 @@ import pytest
 
 from extender.images.content import Cause
 from extender.images.platform import Compatibility
-from extender.placement.annotations import ADDED, MODE, PREFER, REASON
 from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown
 from extender.placement.mutation import AdmissionOutcome
-from extender.placement.policy import Policy
+from extender.placement.policy import ADDED, MODE, PREFER, REASON, Policy
 from tests.unit.placement.mutating import (
     AMD64,
     ARCH,

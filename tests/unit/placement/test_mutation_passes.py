@@ -9,11 +9,11 @@ import pytest
 from extender.images.content import Cause
 from extender.images.platform import parse_platform
 from extender.placement.additions import NOTHING, read_record, take_back
-from extender.placement.annotations import ADDED, REASON, SERVICE_KEYS
 from extender.placement.facts import ImageFact, Unknown
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.patch import JsonObject
 from extender.placement.planning import AdmissionPolicy
+from extender.placement.policy import ADDED, REASON, SERVICE_KEYS
 from tests.unit.placement.mutating import (
     AMD64,
     ARCH,

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from extender.images.content import RETRYABLE, Cause
 from extender.kubernetes.core_v1 import Toleration
 from extender.placement.additions import read_record, take_back
-from extender.placement.annotations import ADDED, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown, images_of
 from extender.placement.gate import ImpossiblePods
 from extender.placement.mutation import Mutator
 from extender.placement.planning import AdmissionPolicy
+from extender.placement.policy import ADDED, Overrides
 from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import (

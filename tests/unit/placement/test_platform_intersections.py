@@ -16,7 +16,7 @@ from extender.kubernetes.core_v1 import (
 from extender.placement.affinity import is_unrestricted, node_platforms, plan_required
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
-from extender.placement.platform_intersections import PlatformIntersections
+from extender.placement.planning import PlatformIntersections
 from extender.placement.policy import common_platforms
 from extender.placement.tolerations import TolerationRule
 from tests.unit.placement.mutating import built_for

@@ -8,10 +8,10 @@ import pytest
 
 from extender.images.content import Cause
 from extender.kubernetes.core_v1 import GatedPod
-from extender.placement.annotations import ADDED, MODE, PLATFORMS, REASON, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, Unknown, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL
 from extender.placement.mutation import AdmissionOutcome
+from extender.placement.policy import ADDED, MODE, PLATFORMS, REASON, Overrides
 from extender.placement.release import ReleaseOutcome, ReleasePlanner
 from tests.unit.placement.mutating import AMD64, ARM64, MULTI, POLICY, after, built_for, mutate, pod, settings
 

@@ -9,10 +9,9 @@ from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.kubernetes.core_v1 import CreatedPod
-from extender.placement.annotations import Choice, Overrides
 from extender.placement.facts import facts_of, images_of
 from extender.placement.mutation import AdmissionOutcome, Mutator
-from extender.placement.policy import Policy
+from extender.placement.policy import Choice, Overrides, Policy
 from extender.placement.scheduling import Decision, Verdict
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import pod, settings

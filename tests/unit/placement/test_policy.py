@@ -6,9 +6,10 @@ import pytest
 from extender.images.content import Cause
 from extender.images.platform import Compatibility, parse_platform
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import Choice, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, RunsOn, Unknown
 from extender.placement.policy import (
+    Choice,
+    Overrides,
     Policy,
     choice_for,
     common_platforms,

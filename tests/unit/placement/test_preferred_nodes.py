@@ -10,10 +10,8 @@ import pytest
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Node, NodeName, Pod
 from extender.kubernetes.extender_v1 import decode_args, encode_filter_result, encode_priorities
-from extender.placement.annotations import NO_PREFERENCE, PREFER, Overrides
-from extender.placement.nodes import NodePlatforms, list_nodes
-from extender.placement.policy import Policy, PreferenceBy, overrides_of
-from extender.placement.preferred_nodes import EVERY_NODE, NodeConditions
+from extender.placement.nodes import EVERY_NODE, NodeConditions, NodePlatforms, list_nodes
+from extender.placement.policy import NO_PREFERENCE, PREFER, Overrides, Policy, PreferenceBy, overrides_of
 from extender.placement.scheduling import filter_nodes, prioritize_nodes
 from tests.unit.placement.mutating import ARCH, PREFERRED, after, expression, pod, settings
 from tests.unit.placement.mutating import MULTI as MULTI_IMAGE

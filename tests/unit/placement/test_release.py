@@ -7,10 +7,10 @@ import pytest
 
 from extender.images.content import Cause
 from extender.kubernetes.core_v1 import GatedPod
-from extender.placement.annotations import ADDED, MODE, REASON, UNKNOWN, read_overrides
 from extender.placement.facts import ImageFact, Pending, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, encode_ungating
 from extender.placement.planning import AdmissionPolicy
+from extender.placement.policy import ADDED, MODE, REASON, UNKNOWN, read_overrides
 from extender.placement.release import Release, ReleaseOutcome, ReleasePlanner
 from tests.unit.placement.mutating import (
     AMD64,

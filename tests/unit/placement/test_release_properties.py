@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from extender.images.platform import Compatibility, Platform, runs_on
 from extender.kubernetes.core_v1 import GatedPod
-from extender.placement.annotations import ADDED, REASON, Overrides
 from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import Anywhere, ImageFact, RunsOn, images_of
 from extender.placement.gate import GATE, GATED, GATED_LABEL, encode_ungating
+from extender.placement.policy import ADDED, REASON, Overrides
 from extender.placement.release import ReleaseOutcome, ReleasePlanner
 from tests.unit.placement.mutating import ARCH, OS, POLICY, PREFERRED, REQUIRED, built_for, expression, settings
 from tests.unit.placement.test_mutation_properties import FACTS, KNOWN, TOLERATIONS

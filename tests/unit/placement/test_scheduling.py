@@ -19,10 +19,9 @@ from extender.kubernetes.extender_v1 import (
     encode_preemption_result,
     encode_priorities,
 )
-from extender.placement.annotations import Choice, Mode, Overrides
 from extender.placement.facts import Anywhere, Fit, ImageFact, Pending, PodImage, RunsOn, Unknown, fit
 from extender.placement.nodes import NodePlatforms, list_nodes
-from extender.placement.policy import Policy
+from extender.placement.policy import Choice, Mode, Overrides, Policy
 from extender.placement.scheduling import (
     Decision,
     Verdict,

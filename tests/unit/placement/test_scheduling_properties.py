@@ -18,10 +18,9 @@ from extender.kubernetes.extender_v1 import (
     decode_preemption_args,
     encode_priorities,
 )
-from extender.placement.annotations import Choice, Overrides
 from extender.placement.facts import Anywhere, ImageFact, Pending, PodImage, RunsOn, Unknown
 from extender.placement.nodes import NodePlatforms, list_nodes
-from extender.placement.policy import Policy
+from extender.placement.policy import Choice, Overrides, Policy
 from extender.placement.reasons import blame
 from extender.placement.scheduling import REFUSED, Decision, Verdict, filter_nodes, preempt_nodes, prioritize_nodes
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.kubernetes.core_v1 import Pod
-from extender.placement.annotations import NO_PREFERENCE, PREFER, PREFER_SHARE, read_overrides
-from extender.placement.policy import Policy, overrides_of
+from extender.placement.policy import NO_PREFERENCE, PREFER, PREFER_SHARE, Policy, overrides_of, read_overrides
 from extender.placement.shares import point_of
 
 INDEX = "batch.kubernetes.io/job-completion-index"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from extender.placement.annotations import SPREAD
+from extender.placement.policy import SPREAD
 from tests.unit.placement.mutating import AMD64, MULTI, PREFERRED, after, mutate, pod, record_of, settings
 
 HASH = {"pod-template-hash": "5d4f8c7b9"}

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from extender.images.platform import Platform, parse_platform
 from extender.kubernetes.core_v1 import NodeName
 from extender.kubernetes.extender_v1 import decode_args, decode_preemption_args, encode_filter_result
-from extender.placement.annotations import Mode, Overrides
 from extender.placement.facts import Anywhere, ImageFact, PodImage
 from extender.placement.nodes import NodePlatforms
-from extender.placement.policy import Policy, PreferenceBy
+from extender.placement.policy import Mode, Overrides, Policy, PreferenceBy
 from extender.placement.scheduling import (
     REFUSED,
     Decision,

@@ -14,10 +14,9 @@ from extender.images.platform import Platform
 from extender.kubernetes.pod_templates import PodTemplate, pod_templates
 from extender.placement.additions import Additions, write_record
 from extender.placement.affinity import AffinityMode
-from extender.placement.annotations import ADDED, MODE
 from extender.placement.facts import ImageFact, RunsOn, Unknown
 from extender.placement.planning import AdmissionPolicy
-from extender.placement.policy import Policy
+from extender.placement.policy import ADDED, MODE, Policy
 from extender.placement.template_changes import TemplateChange, TemplateMutator
 from extender.placement.tolerations import TolerationRule
 

@@ -9,10 +9,8 @@ import pytest
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.demo.images import DOCKER, OCI, Bundle, Family, Manifest, build_artifact, build_index, build_manifest
 from extender.errors import InvalidManifest, ManifestNotFound, UnsupportedManifest
-from extender.images.digest import digest_of
-from extender.images.manifest import Image, Kind
-from extender.images.media_type import OCI_INDEX
-from extender.images.reference import ImageReference, parse_reference
+from extender.images.manifest import OCI_INDEX, Image, Kind
+from extender.images.reference import ImageReference, digest_of, parse_reference
 from extender.registry.image import (
     LISTED_SKIPPED,
     MAX_DEPTH,

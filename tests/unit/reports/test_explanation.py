@@ -11,14 +11,13 @@ from extender.images.manifest import Kind
 from extender.images.platform import parse_platform
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
 from extender.placement.affinity import AffinityMode
-from extender.placement.annotations import REASON, Mode, read_overrides
 from extender.placement.cluster_nodes import NO_NODES
 from extender.placement.facts import facts_of, images_of
 from extender.placement.gate import GatePolicy, UnknownImages
 from extender.placement.mutation import Mutator
 from extender.placement.patch import apply
 from extender.placement.planning import AdmissionPolicy
-from extender.placement.policy import Policy
+from extender.placement.policy import REASON, Mode, Policy, read_overrides
 from extender.placement.scheduling import Decision, Verdict
 from extender.reports.explanation import (
     Explanation,

@@ -10,8 +10,7 @@ from extender.images.content import Cause, Failure
 from extender.images.manifest import Image, Kind, PlatformEntry
 from extender.images.platform import Compatibility, parse_platform
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedPod
-from extender.placement.annotations import Mode, Overrides
-from extender.placement.policy import Policy
+from extender.placement.policy import Mode, Overrides, Policy
 from extender.reports.running_pods import (
     Certainty,
     PodImages,

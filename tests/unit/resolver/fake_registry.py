@@ -8,11 +8,9 @@ from contextvars import ContextVar
 from extender.credentials.keyring import Credential, CredentialId
 from extender.errors import ManifestNotFound, RegistryDenied
 from extender.images.content import Content
-from extender.images.digest import digest_of
-from extender.images.manifest import Image, Kind, PlatformEntry
-from extender.images.media_type import OCI_INDEX
+from extender.images.manifest import OCI_INDEX, Image, Kind, PlatformEntry
 from extender.images.platform import parse_platform
-from extender.images.reference import ImageReference
+from extender.images.reference import ImageReference, digest_of
 from extender.turns import OPERATOR
 
 TENANT = Credential("tenant", "secret", CredentialId("tenant"))

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from extender.credentials.keyring import CredentialId
-from extender.images.digest import PackedDigest
+from extender.images.reference import PackedDigest
 from extender.store.rows import Batch, ContentRow, NameRow, Row, StoreError
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from extender.credentials.keyring import ANONYMOUS
 from extender.images.content import Content
-from extender.images.digest import digest_of, pack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, normalize_platform
+from extender.images.reference import digest_of, pack_digest
 from extender.resolver.image_cache import CachedImage, ImageCache, Lifetimes, References, Target
 from extender.resolver.row_cost import content_bytes, is_ordinary, row_cost
 from testbed.clock import Clock

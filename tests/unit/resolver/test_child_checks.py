@@ -7,12 +7,10 @@ import pytest
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import ManifestNotFound, RegistryThrottled, RegistryUnavailable
 from extender.images.content import Content
-from extender.images.digest import digest_of
-from extender.images.manifest import Image, Kind, PlatformEntry
-from extender.images.media_type import OCI_MANIFEST
+from extender.images.manifest import OCI_MANIFEST, Image, Kind, PlatformEntry
 from extender.images.platform import Platform, parse_platform
 from extender.images.platform_states import PlatformState
-from extender.images.reference import ImageReference
+from extender.images.reference import ImageReference, digest_of
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock

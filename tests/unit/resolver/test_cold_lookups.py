@@ -8,7 +8,7 @@ import pytest
 from extender.credentials.keyring import ANONYMOUS
 from extender.errors import InvalidManifest, ManifestNotFound
 from extender.images.content import Cause, Failure
-from extender.images.digest import digest_of
+from extender.images.reference import digest_of
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock

@@ -1,9 +1,9 @@
 """Programs that a node did not know: whom that keeps off, and for how long."""
 
 from extender.images.content import judged
-from extender.images.digest import digest_of, pack_digest
 from extender.images.platform import parse_platform
 from extender.images.platform_states import PlatformState
+from extender.images.reference import digest_of, pack_digest
 from extender.resolver.crashes import KEPT_SECONDS, Crashes
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import index_of

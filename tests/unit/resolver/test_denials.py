@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from extender.credentials.keyring import CredentialId
-from extender.images.digest import PackedDigest, pack_digest
+from extender.images.reference import PackedDigest, pack_digest
 from extender.resolver.denials import Denials
 from extender.tables import ShareTable
 

@@ -4,8 +4,7 @@ import asyncio
 
 from extender.credentials.keyring import ANONYMOUS
 from extender.images.content import Cause, Failure
-from extender.images.manifest import Image, Kind
-from extender.images.media_type import OCI_INDEX
+from extender.images.manifest import OCI_INDEX, Image, Kind
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.clock import Clock

@@ -19,11 +19,9 @@ from extender.errors import (
     RegistryUnreachable,
     UnsupportedManifest,
 )
-from extender.images.digest import digest_of
-from extender.images.manifest import Image, Kind, PlatformEntry
-from extender.images.media_type import OCI_INDEX
+from extender.images.manifest import OCI_INDEX, Image, Kind, PlatformEntry
 from extender.images.platform import parse_platform
-from extender.images.reference import ImageReference
+from extender.images.reference import ImageReference, digest_of
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.resolver import Resolver
 from testbed.simulated_time import run_simulated

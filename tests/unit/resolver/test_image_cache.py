@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from extender.credentials.keyring import CredentialId
 from extender.images.content import Content
-from extender.images.digest import digest_of, pack_digest
+from extender.images.reference import digest_of, pack_digest
 from extender.resolver.image_cache import (
     CachedImage,
     ImageCache,

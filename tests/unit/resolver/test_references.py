@@ -3,7 +3,7 @@
 import pytest
 
 from extender.images.content import Cause, Failure
-from extender.images.digest import digest_of
+from extender.images.reference import digest_of
 from extender.resolver.image_cache import References, Target
 from tests.unit.retained import retained_bytes
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from extender.credentials.keyring import CredentialId
 from extender.images.content import Content, judged
-from extender.images.digest import digest_of, pack_digest
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, is_usual
 from extender.images.platform_states import RUNNING, DeniedPlatform, PlatformState
+from extender.images.reference import digest_of, pack_digest
 from extender.store.rows import (
     ContentRow,
     NameRow,

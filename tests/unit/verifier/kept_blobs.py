@@ -8,9 +8,8 @@ from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.demo.images import Bundle
 from extender.errors import ManifestNotFound, RegistryUnavailable
 from extender.fetcher.image_verifier import ImageVerifier, VerifierBounds
-from extender.images.digest import digest_of
 from extender.images.platform import parse_platform
-from extender.images.reference import ImageReference, parse_reference
+from extender.images.reference import ImageReference, digest_of, parse_reference
 from extender.registry.image import FetchedManifest
 from extender.verifier.verification import Verification
 from testbed.packed_layers import Layer

@@ -1,14 +1,18 @@
-"""The platforms of the cluster's nodes, kept current by a watch, for up to 15,000 nodes in little memory.
+"""What watches show of the cluster: platforms of nodes, annotations of namespaces, and pods that wait for a node.
 
-`placement.nodes` decides which platform a node states.
+Up to 15,000 nodes take little memory; `placement.nodes` decides which platform a node states. Of namespaces only our
+annotations are kept, to which `placement.policy` gives a meaning, and of pending pods nothing: they are watched for a
+few seconds after each call of `look`, and a callback receives them.
 """
 
 import asyncio
 import random as stdlib_random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from contextlib import aclosing
 from functools import partial
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -16,16 +20,18 @@ import structlog
 
 from extender.circuit_breaker import Attempt, Backoff, CircuitBreaker
 from extender.cluster.autoscalers import AutoscalerSigns
-from extender.cluster.client import ClusterRefused
+from extender.cluster.client import METADATA, ClusterRefused
+from extender.cluster.events import Event, Streamer, watch_events
 from extender.cluster.listwatch import Getter, Resource
 from extender.errors import ClusterError, ExtenderError
 from extender.images.platform import Platform
-from extender.kubernetes.core_v1 import Node, NodeName
+from extender.kubernetes.core_v1 import Node, NodeName, Pod
+from extender.kubernetes.meta_v1 import PartialObjectMetadata
 from extender.metrics import gauge
 from extender.placement.cluster_nodes import OddNodes, odd_nodes_of
 from extender.placement.node_kinds import NodeKinds
-from extender.placement.nodes import NodeLookup, NodePlatforms, platform_of_node
-from extender.placement.preferred_nodes import EVERY_NODE, NodeConditions
+from extender.placement.nodes import EVERY_NODE, NodeConditions, NodeLookup, NodePlatforms, platform_of_node
+from extender.placement.policy import NAMESPACE_KEYS
 from extender.tables import Table, declare_cache
 
 NODES = Resource(name="nodes", path="/api/v1/nodes")
@@ -44,10 +50,9 @@ _BACKOFF = Backoff(first_seconds=1.0, max_seconds=1.0)  # without lookups, since
 
 _NODE = msgspec.json.Decoder(Node)
 _MOST_ODD = 64  # kinds of odd nodes: labels of a platform and a level have few values
-log = structlog.get_logger()
 
 
-_MISSING = declare_cache("cluster.node_view.missing", key="node name", rows=1024, most_mb=0.5)
+_MISSING = declare_cache("cluster.views.missing", key="node name", rows=1024, most_mb=0.5)
 
 
 class Watch(Protocol):
@@ -221,3 +226,140 @@ class WatchedNodes:
 
 def _label_of(platform: Platform | None) -> str:
     return platform.architecture if platform and platform.architecture in _ARCHITECTURES else "other"
+
+
+NAMESPACES = Resource(
+    name="namespaces",
+    path="/api/v1/namespaces",
+    list_accept="application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+    watch_accept=METADATA,
+)
+
+
+_NAMESPACE = msgspec.json.Decoder(PartialObjectMetadata)
+# Of a value: no allowed one has more, and sentences about others quote less. A namespace may have 256 KiB.
+_MOST_CHARACTERS = 128
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class NamespaceView:
+    """The annotations of namespaces that have a meaning there. A `Handler` for the watch of `NAMESPACES`.
+
+    Until the view is synced, a namespace not seen yet has none: annotations only override defaults, so no request waits
+    for them.
+    """
+
+    def __init__(self) -> None:
+        self._annotations: dict[str, Mapping[str, str]] = {}  # of the namespaces that have any
+        self.synced = False
+
+    def annotations_of(self, namespace: str) -> Mapping[str, str]:
+        """The namespace's annotations for us, by full key, cut after 128 characters; empty if it has none. O(1)."""
+        return self._annotations.get(namespace, _NONE)
+
+    def upsert(self, document: msgspec.Raw) -> None:
+        """Adds or replaces a namespace's annotations.
+
+        Raises:
+            msgspec.ValidationError: a field that is read has another type than in meta/v1.
+            ClusterError: the namespace has no name.
+        """
+        metadata = _NAMESPACE.decode(document).metadata
+        if not metadata.name:
+            raise ClusterError("a namespace without a name")
+        found = metadata.annotations or {}
+        ours = {key: found[key][:_MOST_CHARACTERS] for key in sorted(NAMESPACE_KEYS & found.keys())}
+        if ours:
+            self._annotations[metadata.name] = ours
+        else:
+            self._annotations.pop(metadata.name, None)
+
+    def delete(self, name: str) -> None:
+        """Removes the namespace's annotations."""
+        self._annotations.pop(name, None)
+
+    def keep_only(self, names: Set[str]) -> None:
+        """Removes all namespaces but these, which are all that were listed; the view is then synced."""
+        self._annotations = {name: kept for name, kept in self._annotations.items() if name in names}
+        self.synced = True
+
+
+PODS = "/api/v1/pods"
+# The API server can select pods by both fields (pkg/apis/core/v1/conversion.go). A pod that is bound leaves the
+# selection, which the watch reports as a deletion.
+PENDING = "spec.nodeName=,status.phase=Pending"
+LINGER_SECONDS = 5.0
+WATCH_SECONDS = 60  # after which the server ends a watch, so that a dead one is noticed
+_STALL_SECONDS = WATCH_SECONDS + 15.0
+_FIRST_DELAY_SECONDS, _LAST_DELAY_SECONDS = 1.0, 30.0
+
+_POD = msgspec.json.Decoder(Pod)
+log = structlog.get_logger()
+
+
+class PendingPods:
+    """Watches pods that wait for a node, from a call of `look` until `linger_seconds` after the last call.
+
+    A watch costs the API server two events for every pod in the cluster, so it is open only while it is useful: when
+    one image is unknown, those of pods that wait behind it may be unknown too.
+    """
+
+    def __init__(
+        self,
+        client: Streamer,
+        *,
+        linger_seconds: float = LINGER_SECONDS,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._client = client
+        self._linger_seconds = linger_seconds
+        self._sleep = sleep
+        self._wanted = asyncio.Event()
+        self._delay_seconds = _FIRST_DELAY_SECONDS
+
+    def look(self) -> None:
+        """Starts a listing of pending pods and watches for a few seconds; returns at once."""
+        self._wanted.set()
+
+    async def run(self, on_pending_pod: Callable[[Pod], None]) -> None:
+        """Calls `on_pending_pod` for pending pods and their changes while a watch is open. Runs until cancelled.
+
+        `on_pending_pod` must be quick and must not block, since the watch waits for it. Continues after ClusterErrors.
+        """
+        while True:
+            await self._wanted.wait()
+            watching = asyncio.create_task(self._watch(on_pending_pod))
+            try:
+                while self._wanted.is_set() and not watching.done():
+                    self._wanted.clear()
+                    await asyncio.wait([watching], timeout=self._linger_seconds)
+            finally:
+                watching.cancel()
+                await asyncio.wait([watching])
+            if not watching.cancelled():
+                watching.result()  # any exception is a defect of ours, and ends this task too
+                await self._sleep(self._delay_seconds)  # so as not to flood a server that ends every watch
+
+    async def _watch(self, on_pending_pod: Callable[[Pod], None]) -> None:
+        """Announces all pending pods from the API server's cache, then changes, until the server ends the watch.
+
+        Specification: https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-watch
+        """
+        query = {"resourceVersion": "0", "timeoutSeconds": str(WATCH_SECONDS), "fieldSelector": PENDING}
+        try:
+            async with aclosing(watch_events(self._client, PODS, query, stall_seconds=_STALL_SECONDS)) as events:
+                async for event in events:
+                    self._delay_seconds = _FIRST_DELAY_SECONDS
+                    if event.has_object:
+                        _announce(event, on_pending_pod)
+                        await asyncio.sleep(0)  # a list has thousands of pods, each of which takes up to a millisecond
+        except ClusterError as exc:
+            self._delay_seconds = min(2 * self._delay_seconds, _LAST_DELAY_SECONDS)
+            log.warning("watch.lost", resource="pods", error=str(exc), retry_in_seconds=self._delay_seconds)
+
+
+def _announce(event: Event, on_pending_pod: Callable[[Pod], None]) -> None:
+    try:
+        on_pending_pod(_POD.decode(event.object))
+    except Exception:
+        log.exception("watch.object_skipped", resource="pods", name=event.meta.name)
