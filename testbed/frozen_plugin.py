@@ -43,10 +43,12 @@ def left_out() -> Sequence[str]:
 def freeze(folder: Path) -> Path:
     """Makes the program below the folder; returns the folder with it and its libraries.
 
-    Commands and templates are looked up by name when they are used, so that all of the package is taken.
+    Commands and templates are looked up by name when they are used, so that all of the package is taken. So is what
+    unpacks zstd.
     """
     command = [sys.executable, "-m", "PyInstaller", "--noconfirm", "--clean", "--onedir", "--name", NAME]
     command += ["--log-level", "ERROR", "--collect-submodules", "extender", "--collect-data", "extender"]
+    command += ["--hidden-import", "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"]
     command += [word for name in left_out() for word in ("--exclude-module", name)]
     for option, name in (("--distpath", "dist"), ("--workpath", "build"), ("--specpath", "spec")):
         command += [option, str(folder / name)]
