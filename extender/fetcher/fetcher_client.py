@@ -7,6 +7,7 @@ only for that. So nobody's image keeps another's from being known, and a fetcher
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -65,6 +66,7 @@ _ALONE_SECONDS = 3.0  # of each suspect, since others wait
 _LEEWAY_SECONDS = 0.5  # in which a fetcher says that the time is over, before its caller does
 _PROVIDE_SECONDS = 65.0  # a program has a minute
 _DEATHS = 2
+_MOST_MIRRORS = 4  # that a new fetcher is told, since it may refuse the last ones, and then goes by those before
 _MOST_CREDENTIAL = 32 << 10  # characters; no server takes a header that long
 
 
@@ -92,7 +94,7 @@ class FetcherClient:
         self._checked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._examining: asyncio.Task[None] | None = None
         self._second: FetcherChild | None = None
-        self._mirrors: NodeMirrors | None = None
+        self._mirrors: deque[NodeMirrors] = deque(maxlen=_MOST_MIRRORS)
         self._verifying = asyncio.Lock()
         self._verifier: FetcherChild | None = None
         self._is_closed = False
@@ -169,15 +171,15 @@ class FetcherClient:
         except ProtocolError as exc:
             report_mirrors_refused(f"OpenShift's objects: {exc}")
             return
-        self._mirrors = mirrors
+        self._mirrors.append(mirrors)
         if self._main.done() and not self._main.exception():
-            self._tell(self._main.result())
+            self._main.result().tell(mirrors)
         if self._second:
-            self._tell(self._second)
+            self._second.tell(mirrors)
 
     def _tell(self, child: FetcherChild) -> None:
-        if self._mirrors:
-            child.tell(self._mirrors)
+        for mirrors in self._mirrors:
+            child.tell(mirrors)
 
     async def check(self) -> None:
         """Returns when the fetcher has opened its files, or has not for ten seconds.

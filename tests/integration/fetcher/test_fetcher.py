@@ -128,6 +128,10 @@ async def test_mirrors_that_were_told_hold_for_the_next_fetcher_too(registry: Em
         assert await state(client, image) == IMAGE.digest
         os.kill(await pid_of(client), signal.SIGKILL)
         assert await state(client, image) == IMAGE.digest
+        contradiction = SourceMirrors("disconnected.example", (registry.host,), "NeverContactSource")
+        client.tell_mirrors(MirrorObjects(tag_mirrors=(*objects.tag_mirrors, contradiction)))
+        os.kill(await pid_of(client), signal.SIGKILL)
+        assert await state(client, image) == IMAGE.digest  # by the objects that were told before
         too_many = tuple(SourceMirrors(f"r{number}.io", ("x" * 500,)) for number in range(10_000))
         refused = RELOADS[FileSetting.MIRRORS]["refused"].value
         client.tell_mirrors(MirrorObjects(tag_mirrors=too_many))
