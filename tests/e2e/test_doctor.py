@@ -40,7 +40,7 @@ async def test_of_a_right_installation_it_says_nothing(
         assert await installation.doctor("-n", "default") == (0, "")
         said = await installation.doctor("-o", "json")
         checks = {each["check"]: each["state"] for each in json.loads(said.output)}
-    assert checks == dict.fromkeys(("version", "pods", "rights", "probe", "clock", "nodes"), "fine")
+    assert checks == dict.fromkeys(("version", "pods", "rights", "gates", "probe", "clock", "nodes"), "fine")
 
 
 async def replace_authority(it: Installation) -> None:
@@ -171,16 +171,16 @@ async def test_of_a_broken_one_it_names_the_cause(
             if broken.do:
                 await broken.do(installation)
             said = await installation.doctor("-o", "json", *broken.arguments)
-            shown = await installation.doctor(*broken.arguments)
+            shown = await installation.doctor(*broken.arguments) if broken.do is shorten_timeout else None
         finally:
             if broken.do is add_sidecars_later:
                 await api.delete("MutatingWebhookConfiguration", "sidecars", "", ADMISSIONREGISTRATION)
     wrong = said.wrong()
-    assert (said.code, shown.code) == (1, 1)
-    assert broken.words in shown.output
+    assert said.code == 1
     assert set(wrong) == broken.checks
     assert broken.words in wrong[min(wrong)]
-    if broken.do is shorten_timeout:
+    if shown:
+        assert shown.code == 1
         assert shown.output == next(blocks(page("how-to/doctor.md"), "text"))
 
 

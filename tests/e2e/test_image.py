@@ -60,6 +60,7 @@ def test_the_image_holds_the_package_compiled_and_nothing_of_the_checkout_beside
     assert not (image.root / "src").exists()
 
 
+@pytest.mark.slow  # it builds the image once more
 def test_the_image_built_again_of_other_files_of_the_same_content_is_the_same(
     image: Image, builder: ImageBuilder, tmp_path: Path
 ) -> None:
