@@ -3,8 +3,6 @@
 Errors of aiohttp, the TLS library and the resolver become `RegistryUnavailable` or a subclass here, which says whether
 the host is to blame. The message names the host but never the path, the query or anything that the host sent. A
 connection gives up on an answer of more bytes than an answer may have: interim answers, headers and framing count too.
-Of all bodies under way together the one that takes longest gives way, since honest ones take little time. A
-connection gives up on an answer of more bytes than an answer may have: interim answers, headers and framing count too.
 Of all bodies under way together the one that takes longest gives way, since honest ones take little time.
 """
 
