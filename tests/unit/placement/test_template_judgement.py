@@ -1,0 +1,99 @@
+"""What templates of queues get, held against what Kueue compares, and what a second apply keeps."""
+
+import copy
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.images.platform import parse_platform
+from extender.kubernetes.pod_templates import PodTemplate, pod_templates
+from extender.placement.affinity import AffinityMode
+from extender.placement.facts import RunsOn, images_of
+from extender.placement.patch import apply
+from extender.placement.planning import AdmissionPolicy
+from extender.placement.policy import Overrides
+from extender.placement.template_judgement import (
+    PREBUILT_LABEL,
+    QUEUE_LABEL,
+    ChangedTemplate,
+    TemplateJudge,
+    TemplateOwner,
+    read_template,
+)
+from extender.placement.tolerations import TolerationRule
+from tests.unit.placement.mutating import POLICY
+
+RULE = TolerationRule(key="arch", operator="Exists", platforms=("linux/amd64",))
+JUDGE = TemplateJudge(POLICY, AdmissionPolicy(tolerations=(RULE,), node_affinity=AffinityMode.REQUIRED), guards=True)
+AMD64 = RunsOn(frozenset({parse_platform("linux/amd64")}))
+Json = dict[str, Any]
+
+
+def job(**spec: object) -> Json:
+    """A Job of one image."""
+    containers = [{"name": "c", "image": "app:1", "args": ["run"]}]
+    template = {"spec": {"containers": containers, "initContainers": [{"name": "i", "image": "init:1"}], **spec}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": template}}
+
+
+def template_of(document: Json) -> PodTemplate:
+    """Its only template."""
+    [found] = pod_templates(document)
+    return found
+
+
+def judged(document: Json, owner: TemplateOwner) -> Json:
+    """The spec of the Job's template as it would be stored."""
+    template = template_of(document)
+    pod = read_template(template)
+    images = images_of(pod)
+    verdict = JUDGE.judge(ChangedTemplate(template, pod), owner, images, [AMD64] * len(images), Overrides())
+    after = apply(copy.deepcopy(dict(template.template)), verdict.operations)
+    assert isinstance(after, dict)
+    stored: Json = msgspec.convert(after["spec"], Json)
+    return stored
+
+
+def in_sync(plan: Json, found: Json) -> bool:
+    """Whether Kueue takes a job for the one that a plan from elsewhere was made of.
+
+    Source: kueue pkg/util/equality/podset.go compares containers, init containers and, before admission, tolerations.
+    """
+    return all(plan.get(key) == found.get(key) for key in ("containers", "initContainers", "tolerations"))
+
+
+OWN: dict[str, Json] = {
+    "nothing": {},
+    "tolerations": {"tolerations": [{"key": "own", "operator": "Exists"}]},
+    "a selector": {"nodeSelector": {"disk": "ssd"}},
+}
+
+
+@pytest.mark.parametrize("own", OWN)
+@pytest.mark.parametrize(
+    ("owner", "stays"),
+    [
+        (TemplateOwner({QUEUE_LABEL: "team"}), False),
+        (TemplateOwner({QUEUE_LABEL: "team", PREBUILT_LABEL: "w"}), True),
+        (TemplateOwner({QUEUE_LABEL: "team"}, "kueue.x-k8s.io/multikueue"), True),
+    ],
+    ids=["a queue here", "planned elsewhere", "run elsewhere"],
+)
+def test_what_kueue_compares_with_a_plan_from_elsewhere_is_not_changed(
+    own: str, owner: TemplateOwner, stays: bool
+) -> None:
+    """It is kept to its platform by a selector all the same, which Kueue does not compare."""
+    document = job(**copy.deepcopy(OWN[own]))
+    plan = template_of(document).template["spec"]
+    found = judged(document, owner)
+    assert found["nodeSelector"]["kubernetes.io/arch"] == "amd64"
+    assert in_sync(plan, found) == stays
+
+
+def test_a_template_of_other_images_or_without_a_record_is_not_kept() -> None:
+    """These are decided about anew."""
+    template = template_of(job())
+    pod = read_template(template)
+    assert JUDGE.keep(ChangedTemplate(template, pod)) is None
+    assert JUDGE.keep(ChangedTemplate(template, pod, pod)) is None
