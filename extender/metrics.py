@@ -99,18 +99,6 @@ def add_sums(increments: Mapping[tuple[str, ...], float]) -> None:
             child.inc(amount)
 
 
-def counter_of(name: str, documentation: str, label: str, sums: Callable[[], Mapping[str, float]]) -> None:
-    """A counter with one label whose sums, by the label's value, are asked for at each scrape."""
-
-    def tell() -> Metric:
-        family = CounterMetricFamily(name, documentation, labels=[label])
-        for value, amount in sums().items():
-            family.add_metric([value], amount)
-        return family
-
-    _Collector(tell)
-
-
 def gauge_of(name: str, documentation: str, label: str, amounts: Callable[[], Mapping[str, float]]) -> None:
     """A gauge with one label whose amounts, by the label's value, are asked for at each scrape."""
 

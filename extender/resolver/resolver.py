@@ -140,10 +140,6 @@ class Resolver:
         self._registry_lookup.on_confirmed = on_confirmed
         self.cache.confirms_unverified = on_confirmed is not None
 
-    def is_loaded(self) -> bool:
-        """Whether `load` has ended, successfully or not, or was never called."""
-        return self._loading is None or self._loading.done()
-
     def peek(self, query: ImageQuery, keyring: Keyring) -> Answer:
         """The cached answer, fresh or stale; None if there is none. No I/O and no task; a few microseconds."""
         answers = self.cache.fresh([query], keyring)
