@@ -206,7 +206,8 @@ async def lead_to(api: ApiClient, objects: Sequence[KubernetesObject], port: int
     outside = {"type": "ExternalName", "externalName": "127.0.0.1", "clusterIP": None, "clusterIPs": None}
     await api.patch("Service", service["metadata"]["name"], {"spec": outside}, OURS)
     for each in configurations:
-        each["webhooks"][0]["clientConfig"]["service"]["port"] = port
+        for webhook in each["webhooks"]:
+            webhook["clientConfig"]["service"]["port"] = port
         await api.apply(each)
 
 

@@ -192,7 +192,8 @@ async def _lead_to(api: ApiClient, objects: dict[str, KubernetesObject], port: i
     service, configuration = objects["Service"], objects["MutatingWebhookConfiguration"]
     outside = {"type": "ExternalName", "externalName": "127.0.0.1", "clusterIP": None, "clusterIPs": None}
     await api.patch("Service", service["metadata"]["name"], {"spec": outside}, OURS)
-    configuration["webhooks"][0]["clientConfig"]["service"]["port"] = port
+    for webhook in configuration["webhooks"]:
+        webhook["clientConfig"]["service"]["port"] = port
     await api.apply(configuration)
     name = configuration["metadata"]["name"]
     kubectl = 'kubectl() { test "$1" != patch || printf %s "$6"; }'
