@@ -32,7 +32,7 @@ CONTEXT = ("Dockerfile", ".dockerignore", "LICENSE", "requirements.txt", "extend
 READY_SECONDS = 60.0
 GRACE_SECONDS = 30.0
 ANYBODY = 65532
-MOST_BYTES = 150_000_000
+MOST_BYTES = 155_000_000
 HOME = "opt/multiarch-extender"
 
 
