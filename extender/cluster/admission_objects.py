@@ -9,6 +9,7 @@ from extender.cluster.client import ClusterClient, ClusterRefused
 
 _GROUP = "/apis/admissionregistration.k8s.io/v1"
 _PLURALS = {
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
     "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
     "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
 }

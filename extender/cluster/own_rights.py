@@ -51,7 +51,6 @@ class OwnRights:
     ) -> None:
         self._client = client
         self._wanted = wanted
-        self._retry_seconds = RETRY_SECONDS if needed else CHECK_SECONDS
         self._needed = needed
         self._clock = clock
         self._sleep = sleep
@@ -65,22 +64,23 @@ class OwnRights:
     async def run(self) -> None:
         """Asks the API server again and again until cancelled, also after ClusterErrors."""
         while True:
-            await self._sleep(CHECK_SECONDS if await self._check() else self._retry_seconds)
+            await self._sleep(await self._check())
 
-    async def _check(self) -> bool:
+    async def _check(self) -> float:
+        """Asks once; returns after how many seconds to ask again."""
         started_at = self._clock()
         try:
             refused = [right for right in self._wanted if not await is_allowed(self._client, right)]
         except ClusterError as exc:  # tells nothing about rights: what was proven lasts
             self._report(str(exc))
-            return False
+            return RETRY_SECONDS
         if refused:
             self._proven_until = 0.0
             self._report(f"may not {', '.join(f'{right.verb} {right.resource}' for right in refused)}")
-            return False
+            return RETRY_SECONDS if self._needed else CHECK_SECONDS
         self._proven_until = started_at + PROVEN_SECONDS
         self._problem = ""
-        return True
+        return CHECK_SECONDS
 
     def _report(self, problem: str) -> None:
         """Logs what is missing once, and again when that changes."""

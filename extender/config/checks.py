@@ -41,6 +41,9 @@ def _gate_problems(config: Config) -> Iterator[str]:
     admission = config.admission
     if admission.unknown is UnknownImages.GATE and config.cluster.mode == "none":
         yield "admission.unknown: gate needs a cluster, and cluster.mode is none; choose pass or assume"
+    if admission.gate.policy and not (admission.unknown is UnknownImages.GATE and admission.canary_namespace):
+        need = "needs admission.unknown gate and an admission.canary_namespace"
+        yield f"admission.gate.policy: {need}; set both, or leave the policy out"
     assumes = {
         "admission.unknown": admission.unknown is UnknownImages.ASSUME,
         "admission.gate.then": admission.gate.then is AfterGate.ASSUME,

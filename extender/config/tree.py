@@ -161,6 +161,20 @@ class GateConfig(Section, frozen=True):
             "`scheduler.assume`."
         ),
     ] = AfterGate.PASS
+    exempt_priority_classes: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Priority classes whose pods are never held, beside system-node-critical and "
+            "system-cluster-critical: those of what this service itself waits for."
+        ),
+    ] = ()
+    policy: Annotated[
+        str,
+        Meta(
+            description="MutatingAdmissionPolicy that the leader puts into force, by a binding of its name, once a dry "
+            "run in `admission.canary_namespace` has shown that it holds pods; empty: none."
+        ),
+    ] = ""
     lease: Annotated[
         str,
         Meta(

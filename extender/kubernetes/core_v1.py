@@ -96,6 +96,7 @@ class TopologySpreadConstraint(Wire, frozen=True, omit_defaults=True):
 class CreatedSpec(PodSpec, frozen=True):
     """core/v1 PodSpec with the fields that a patch changes or depends on, as raw JSON; `UNSET` if missing."""
 
+    priority_class_name: str | None = None
     tolerations: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     affinity: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     scheduler_name: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET

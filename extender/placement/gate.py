@@ -63,6 +63,9 @@ class AfterGate(enum.StrEnum):
     ASSUME = "assume"
 
 
+CRITICAL_CLASSES = frozenset({"system-node-critical", "system-cluster-critical"})
+"""The priority classes of what a cluster needs to run, this service and what it needs itself among them."""
+
 Unresolved = tuple[PodImage, Pending | Unknown]
 """An image whose platforms are not known, with the fact that tells why."""
 
@@ -70,12 +73,21 @@ Unresolved = tuple[PodImage, Pending | Unknown]
 class GatePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's choices for images that are not known when a pod is created.
 
-    `may_assume`: whether an assumption may be written, where the operator names platforms to assume.
+    `may_assume`: whether an assumption may be written, where the operator names platforms to assume. Pods of
+    `exempt_classes` are not held.
     """
 
     unknown: UnknownImages = UnknownImages.PASS
     after: AfterGate = AfterGate.PASS
     may_assume: bool = True
+    exempt_classes: frozenset[str] = CRITICAL_CLASSES
+
+    def overrides_for(self, pod: CreatedPod, overrides: Overrides) -> Overrides:
+        """The overrides of the pod, by which one of an exempt class is not held; `after` applies to it at once."""
+        is_exempt = pod.spec is not None and pod.spec.priority_class_name in self.exempt_classes
+        if not is_exempt or self.unknown is not UnknownImages.GATE or overrides.unknown in (Choice.PASS, Choice.ASSUME):
+            return overrides
+        return msgspec.structs.replace(overrides, unknown=Choice(self.after))
 
     def choose(self, fact: Pending | Unknown, overrides: Overrides, *, expired: bool = False) -> UnknownImages:
         """What to do about one image. Without anything to assume, `assume` passes.

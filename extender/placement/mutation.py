@@ -143,6 +143,7 @@ class Mutator:
         they are not watched; it is used for warnings only. Under `observe` the audit annotations `would-be`,
         `would-add`, `would-hold` and `would-deny` replace the patch.
         """
+        overrides = self._admission.gate.overrides_for(pod, overrides)
         creation = read_creation(pod, images, facts, overrides, cluster, may_hold=may_hold)
         if len(creation.touched) > _REMEMBERED_BYTES:
             return self._decide(creation)
@@ -174,6 +175,7 @@ class Mutator:
 
         It is held where the settings say so: that somebody lets pods go is not looked into.
         """
+        overrides = self._admission.gate.overrides_for(pod, overrides)
         return self._decide(read_creation(pod, images, facts, overrides, cluster, may_hold=True))
 
     def _decide(self, creation: Creation) -> Mutation:

@@ -83,6 +83,7 @@ class ReleasePlanner:
     def __init__(self, policy: Policy, admission: AdmissionPolicy) -> None:
         self._policy = policy
         self._planner = Planner(policy, admission)
+        self._gate = admission.gate
         self._remembered: Table[tuple[Creation, bool], _PlannedRelease] = _RELEASES.table()
 
     def skip(self, pod: GatedPod, overrides: Overrides) -> Release | None:
@@ -113,6 +114,7 @@ class ReleasePlanner:
         skipped = self.skip(pod, overrides)
         if skipped:
             return skipped
+        overrides = self._gate.overrides_for(pod, overrides)
         key = (read_creation(pod, images, facts, overrides, cluster), expired)
         plan = self._remembered.peek(key)
         if plan is None:

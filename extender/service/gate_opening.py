@@ -20,6 +20,7 @@ from extender.cluster.own_rights import RETRY_SECONDS, OwnRights
 from extender.cluster.pod_events import PodEvents
 from extender.config.tree import Config
 from extender.gates.gate_controller import GateController
+from extender.gates.policy_arming import PolicyArming
 from extender.kubernetes.authorization_v1 import ResourceAttributes
 from extender.placement.gate import UnknownImages
 from extender.placement.release import ReleasePlanner
@@ -34,7 +35,7 @@ log = structlog.get_logger()
 START_SECONDS = 15.0
 """How long a replica that starts is not ready because it may not hold pods yet. Then it says so by a metric alone: a
 missing right must not take the other outlets away."""
-RELEASE_SECONDS = 15.0
+RELEASE_SECONDS = 5.0
 """How long pods wait for their images that were held before, where none is held any more."""
 WANTED = tuple(ResourceAttributes(verb, "pods") for verb in ("get", "list", "watch", "patch"))
 
@@ -71,11 +72,18 @@ class Gates:
         await self._election.run(controller.run)
 
     @contextlib.asynccontextmanager
-    async def running(self, controller: GateController) -> AsyncIterator[None]:
-        """Takes part in the election, and runs the controller whenever this replica leads."""
+    async def running(self, controller: GateController, arming: PolicyArming | None) -> AsyncIterator[None]:
+        """Takes part in the election, and runs the controller whenever this replica leads; it arms the policy too."""
+
+        async def lead() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(controller.run())
+                if arming:
+                    tasks.create_task(arming.run())
+
         async with (
             in_background(self._rights.run(), "gate-rights"),
-            in_background(self._election.run(controller.run), "gates"),
+            in_background(self._election.run(lead), "gates"),
         ):
             yield
 
@@ -114,8 +122,10 @@ async def open_gates(config: Config, cluster_view: ClusterView, pod_resolver: Po
             yield
         return
     cluster_view.lift_gates_by(gates)
+    gate, canary_namespace = config.admission.gate, config.admission.canary_namespace
+    arming = PolicyArming(client, gate.policy, canary_namespace, can_let_go=gates.can_gate) if gate.policy else None
     try:
-        async with gates.running(controller):
+        async with gates.running(controller, arming):
             yield
     finally:
         cluster_view.lift_gates_by(None)

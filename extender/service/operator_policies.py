@@ -2,7 +2,7 @@
 
 from extender.config.tree import Config
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
-from extender.placement.gate import GatePolicy
+from extender.placement.gate import CRITICAL_CLASSES, GatePolicy
 from extender.placement.nodes import NodeConditions
 from extender.placement.planning import AdmissionPolicy
 from extender.placement.policy import Mode, Overrides, Policy
@@ -43,7 +43,11 @@ def admission_policy_of(config: Config) -> AdmissionPolicy:
         tolerations=admission.tolerations,
         node_affinity=admission.node_affinity,
         scheduler_name=admission.scheduler_name,
-        gate=GatePolicy(unknown=admission.unknown, after=admission.gate.then),
+        gate=GatePolicy(
+            unknown=admission.unknown,
+            after=admission.gate.then,
+            exempt_classes=CRITICAL_CLASSES.union(admission.gate.exempt_priority_classes),
+        ),
         impossible=admission.impossible,
         platforms_annotation=admission.platforms_annotation,
     )

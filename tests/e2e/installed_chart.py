@@ -123,7 +123,7 @@ class InstalledChart:
         async with AsyncExitStack() as running:
             processes = [self._start(index) for index in range(count)]
             for process in processes:
-                running.callback(process.stop, GRACE_SECONDS)
+                running.push_async_callback(asyncio.to_thread, process.stop, GRACE_SECONDS)
             for process, (_, _, operations) in zip(processes, self.ports, strict=True):
                 await _until_ready(process, f"http://127.0.0.1:{operations}/readyz")
             yield processes
@@ -185,7 +185,11 @@ async def installed(
     finally:
         for each in reversed(objects):
             metadata = each["metadata"]
-            await api.delete(each["kind"], metadata["name"], metadata.get("namespace", ""), each["apiVersion"])
+            try:
+                await api.delete(each["kind"], metadata["name"], metadata.get("namespace", ""), each["apiVersion"])
+            except ApiError as exc:
+                if exc.status != 404:  # policies of the same names may have taken these along
+                    raise
             if each["kind"] == "Namespace":
                 await finalize_namespace(api, metadata["name"])
         if any(each["kind"] == "MutatingAdmissionPolicy" for each in objects):
@@ -194,9 +198,28 @@ async def installed(
 
 async def finalize_namespace(api: ApiClient, name: str) -> None:
     """Lets go of a namespace that is being deleted, as a controller does where one runs."""
-    found = await api.get("Namespace", name, "")
     with suppress(ApiError):  # gone meanwhile
+        found = await api.get("Namespace", name, "")
         await api.request("PUT", f"/api/v1/namespaces/{name}/finalize", {**found, "spec": {"finalizers": []}})
+
+
+@asynccontextmanager
+async def finalizing_namespaces(api: ApiClient) -> AsyncIterator[None]:
+    """Lets go of namespaces that are being deleted, as a controller does where one runs."""
+
+    async def finalize() -> None:
+        while True:
+            for each in await api.list("Namespace", ""):
+                if "deletionTimestamp" in each["metadata"]:
+                    await finalize_namespace(api, each["metadata"]["name"])
+            await asyncio.sleep(0.2)
+
+    finalizing = asyncio.create_task(finalize())
+    try:
+        yield
+    finally:
+        finalizing.cancel()
+        await asyncio.gather(finalizing, return_exceptions=True)
 
 
 async def lead_to(api: ApiClient, objects: Sequence[KubernetesObject], port: int) -> None:

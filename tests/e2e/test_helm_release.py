@@ -25,6 +25,7 @@ from tests.e2e.installed_chart import (
     InstalledChart,
     balanced,
     finalize_namespace,
+    finalizing_namespaces,
     recording,
     write_account,
 )
@@ -89,9 +90,12 @@ async def helm(
     if request.param is None:
         skip("needs helm: `python -m testbed.binaries helm` builds it")
     release = HelmRelease(request.param, control_plane, tmp_path)
-    yield release
-    with suppress(RuntimeError):
-        await release.uninstall(api)
+    with suppress(ApiError):  # a service that ran here without the chart has made it
+        await api.delete("Lease", "multiarch-extender-held-pods", OURS, "coordination.k8s.io/v1")
+    async with finalizing_namespaces(api):
+        yield release
+        with suppress(RuntimeError):
+            await release.uninstall(api)
 
 
 @pytest.fixture

@@ -155,6 +155,7 @@ async def test_nothing_is_left_where_the_api_server_held_pods(
                 await installed.run("uninstall", OURS)
             print(f"helm uninstall with held pods: {time.monotonic() - started:.1f} s\n{kubelet.output}")
             ended.set()
+            await finalize_namespace(api, f"{OURS}-policy-canary")
             created = await creating
     assert created > 5
     assert await held(api) == set()
@@ -203,7 +204,7 @@ async def test_an_uninstallation_ends_though_pods_cannot_be_let_go(
     installed: HelmRelease, api: ApiClient, control_plane: LocalCluster, tmp_path: Path
 ) -> None:
     """The account has no rights at all: the Job says so, and succeeds. The policy goes with the release."""
-    values = {**POLICY, "rbac": {"create": False}, "uninstall": {"seconds": 10}}
+    values = {**POLICY, "rbac": {"create": False}}
     await installed.install(values)
     objects = await installed.objects()
     await create_held(api)
@@ -211,6 +212,7 @@ async def test_an_uninstallation_ends_though_pods_cannot_be_let_go(
         await installed.run("uninstall", OURS)
     assert "error: " in kubelet.output
     assert await held(api) == {"one", "two"}
+    await finalize_namespace(api, f"{OURS}-policy-canary")
     assert await left_of(api, objects) == []
     assert await left_by_hook(api, values) == []
 

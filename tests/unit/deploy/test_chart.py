@@ -954,14 +954,15 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         ),
         (
             [
-                ("gate", {"lease": "multiarch-extender-held-pods"}),
+                ("canary_namespace", "multiarch-extender-policy-canary"),
+                ("gate", {"lease": "multiarch-extender-held-pods", "policy": "multiarch-extender-gate"}),
                 ("listen", ""),
                 ("node_affinity", "required"),
                 ("unknown", "gate"),
             ],
             {"listen": ""},
             ["operations"],
-            [],
+            ["Namespace"],
         ),
     ),
     (
@@ -981,6 +982,8 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
             *(("pods", verb) for verb in ("get", "list", "watch", "patch")),
             ("secrets", "get"),
             ("events", "create"),
+            ("mutatingadmissionpolicies", "get"),
+            *(("mutatingadmissionpolicybindings", verb) for verb in ("get", "create", "patch")),
         },
     ),
     (
@@ -990,9 +993,65 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         lambda o: (
             [each["metadata"]["name"] for each in o if each["kind"] == "Deployment"],
             settings_of(o)["admission"]["unknown"],
-            one(o, "MutatingAdmissionPolicyBinding")["spec"],
+            settings_of(o)["admission"]["gate"]["policy"],
+            [each for each in o if each["kind"] == "MutatingAdmissionPolicyBinding"],
         ),
-        (["multiarch-extender-webhook"], "gate", {"policyName": "multiarch-extender-gate"}),
+        (["multiarch-extender-webhook"], "gate", "multiarch-extender-gate", []),
+    ),
+    (
+        "policy-and-webhook-select-the-canary",
+        "policy-and-webhook",
+        "{modes.policy.namespaceSelector.matchLabels: {a: b}, modes.webhook.namespaceSelector.matchLabels: {c: d}}",
+        lambda o: one(o, "Namespace", "-canary")["metadata"]["labels"].items() >= {("a", "b"), ("c", "d")},
+        True,
+    ),
+    (
+        "policy-of-what-is-observed",
+        "policy",
+        "config: {placement: {mode: observe, ignore_runtime_classes: [wasm]}}",
+        lambda o: (
+            one(o, "MutatingAdmissionPolicy")["spec"]["variables"][-1]["expression"],
+            one(o, "MutatingAdmissionPolicy")["spec"]["matchConditions"][-1]["expression"],
+        ),
+        (
+            "size(variables.modes) > 0 && variables.modes[0] == 'enforce'",
+            "!(object.spec.?runtimeClassName.orValue('') in ['wasm'])",
+        ),
+    ),
+    (
+        "policy-of-scheduler-names-of-what-is-observed",
+        "second",
+        "{modes.secondScheduler.outage.namedBy: policy, config.placement.mode: observe}",
+        lambda o: one(o, "MutatingAdmissionPolicy")["spec"]["variables"][-1]["expression"],
+        "size(variables.modes) > 0 && variables.modes[0] == 'enforce'",
+    ),
+    (
+        "classes-that-are-never-held",
+        "policy-and-webhook",
+        "gates.exemptPriorityClasses: [storage]",
+        lambda o: (
+            one(o, "MutatingAdmissionPolicy")["spec"]["matchConditions"][-1]["expression"],
+            settings_of(o)["admission"]["gate"]["exempt_priority_classes"],
+            "not-critical" in str(webhook_of(o)),
+        ),
+        (
+            (
+                "!(object.spec.?priorityClassName.orValue('') in "
+                "['system-node-critical', 'system-cluster-critical', 'storage'])"
+            ),
+            ["storage"],
+            False,
+        ),
+    ),
+    (
+        "critical-pods-are-refused-by-no-outage",
+        "webhook",
+        "webhook.failurePolicy: Fail",
+        lambda o: webhook_of(o)["matchConditions"][-1]["expression"],
+        (
+            "!has(object.spec.priorityClassName) || "
+            "!(object.spec.priorityClassName in ['system-node-critical', 'system-cluster-critical'])"
+        ),
     ),
     (
         "policy-namespaces",
@@ -1052,8 +1111,8 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "own-account-free",
         "policy",
         "rbac.ownAccountPolicy: false",
-        lambda o: [each for each in o if each["kind"].startswith("Validating")],
-        [],
+        lambda o: {each["metadata"]["name"] for each in o if each["kind"].startswith("Validating")},
+        {"multiarch-extender-policy-canary"},
     ),
     (
         "common-labels",
@@ -1471,11 +1530,19 @@ def test_two_releases_share_no_name_and_no_pod(helm: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "text", "first"),
     [
-        ("policy", "", ["MutatingAdmissionPolicyBinding/multiarch-extender-gate"]),
+        (
+            "policy",
+            "",
+            [
+                "MutatingAdmissionPolicy/multiarch-extender-gate",
+                "MutatingAdmissionPolicyBinding/multiarch-extender-gate",
+            ],
+        ),
         (
             "policy-and-webhook",
             "",
             [
+                "MutatingAdmissionPolicy/multiarch-extender-gate",
                 "MutatingAdmissionPolicyBinding/multiarch-extender-gate",
                 "MutatingWebhookConfiguration/multiarch-extender-webhook",
             ],

@@ -3,11 +3,12 @@
 import copy
 from typing import Any
 
+import msgspec
 import pytest
 
 from extender.images.content import RETRYABLE, Cause
 from extender.placement.facts import ImageFact, Pending, Unknown
-from extender.placement.gate import GATE, GATED, GATED_LABEL, has_gate
+from extender.placement.gate import GATE, GATED, GATED_LABEL, AfterGate, has_gate
 from extender.placement.mutation import AdmissionOutcome
 from extender.placement.policy import ADDED, MODE, REASON, UNKNOWN
 from tests.unit.placement.mutating import (
@@ -230,3 +231,27 @@ def test_scheduler_name_is_given_to_held_pods() -> None:
     patched = after(pod(), COLD, admission=admission, may_hold=True)
     assert patched["spec"]["schedulerName"] == "multiarch"
     assert ADDED in patched["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("name", ["system-node-critical", "system-cluster-critical"])
+def test_critical_pod_is_not_held(name: str) -> None:
+    """It goes by what is known of its other images; a policy's gate comes off too."""
+    document = gated(priorityClassName=name)
+    for before in (pod(priorityClassName=name), document):
+        mutation = mutate(before, COLD, admission=HOLDING, may_hold=True)
+        assert mutation.outcome is AdmissionOutcome.UNRESOLVED
+        patched = after(before, COLD, admission=HOLDING, may_hold=True)
+        assert gates_of(patched) == []
+    assert mutate(pod(priorityClassName="mine"), COLD, admission=HOLDING, may_hold=True).outcome is (
+        AdmissionOutcome.GATED
+    )
+
+
+def test_pod_of_a_class_that_the_operator_exempts_is_not_held() -> None:
+    """Beside the critical ones; its own annotation counts first."""
+    gate = msgspec.structs.replace(HOLDING.gate, exempt_classes=frozenset({"mine"}), after=AfterGate.ASSUME)
+    admission = msgspec.structs.replace(HOLDING, gate=gate)
+    plain, annotated = pod(priorityClassName="mine"), pod(priorityClassName="mine")
+    annotated["metadata"]["annotations"] = {UNKNOWN: "pass"}
+    assert mutate(plain, COLD, admission=admission, may_hold=True).outcome is AdmissionOutcome.ASSUMED
+    assert mutate(annotated, COLD, admission=admission, may_hold=True).outcome is AdmissionOutcome.UNRESOLVED

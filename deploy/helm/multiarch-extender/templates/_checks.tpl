@@ -188,6 +188,8 @@
 
 {{- define "multiarch.decided" -}}
 admission.listen: Use webhook.port, and modes.*.enabled.
+admission.gate.exempt_priority_classes: Use gates.exemptPriorityClasses, which the policy heeds too.
+admission.gate.policy: The chart makes it; modes.policy.enabled says whether.
 admission.tls: Use certificates.source and webhook.clientCaSecret.
 admission.guard_daemon_sets: Use modes.webhook.workloads.
 admission.canary_namespace: The chart makes it, of the part's name; canary.enabled says whether.

@@ -150,10 +150,11 @@ app.kubernetes.io/component: {{ .component }}
 {{ uniq $never | join ", " }}
 {{- end }}
 
-{{/* Whether a part sends canaries; empty if not. */}}
+{{/* Whether a part sends canaries, or shows by one that a policy works before it is in force; empty if not. */}}
 {{- define "multiarch.has-canary" -}}
 {{- $seconds := dig "admission" "canary_seconds" 60 (include "multiarch.settings.own" . | fromYaml) -}}
-{{- if and (include "multiarch.has-webhook" .) .root.Values.canary.enabled (ne (float64 $seconds) 0.0) }}true{{ end }}
+{{- $shows := and (include "multiarch.has-webhook" .) .root.Values.canary.enabled (ne (float64 $seconds) 0.0) }}
+{{- if or $shows (include "multiarch.has-policy" .) }}true{{ end }}
 {{- end }}
 
 {{/* The namespace of a part's canaries. */}}

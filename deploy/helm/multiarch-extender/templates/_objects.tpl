@@ -318,6 +318,13 @@ webhooks:
   # it may still get a toleration, and its author a warning if its images do not run there.
   matchConditions:
   {{- include "multiarch.conditions" . | nindent 2 }}
+  {{- if eq $values.webhook.failurePolicy "Fail" }}
+  # An outage refuses no pod of what the cluster, and so the service itself, needs to run.
+  - name: not-critical
+    expression: >-
+      !has(object.spec.priorityClassName) ||
+      !(object.spec.priorityClassName in ['{{ include "multiarch.exempt.classes" .root | fromYamlArray | join "', '" }}'])
+  {{- end }}
   {{- with $values.webhook.matchConditions }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

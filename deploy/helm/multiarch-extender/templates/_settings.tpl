@@ -40,17 +40,20 @@
 {{- if and (include "multiarch.has-workloads" .) (eq .values.workloads "guard") -}}
 {{- $_ := set $chart.admission "guard_daemon_sets" true -}}
 {{- end -}}
-{{- if include "multiarch.has-canary" . -}}
-{{- $_ := set $chart.admission "canary_namespace" (include "multiarch.canary" .) -}}
-{{- end -}}
 {{- else -}}
 {{- $_ := set $chart.admission "listen" "" -}}
+{{- end -}}
+{{- if include "multiarch.has-canary" . -}}
+{{- $_ := set $chart.admission "canary_namespace" (include "multiarch.canary" .) -}}
 {{- end -}}
 {{- if include "multiarch.has-policy" . -}}
 {{- $_ := set $chart.admission "unknown" "gate" -}}
 {{- end -}}
 {{- if include "multiarch.lets-go" . -}}
-{{- $_ := set $chart.admission "gate" (dict "lease" (include "multiarch.gates.lease" .)) -}}
+{{- $gate := dict "lease" (include "multiarch.gates.lease" .) -}}
+{{- with $values.gates.exemptPriorityClasses }}{{- $_ := set $gate "exempt_priority_classes" . -}}{{- end -}}
+{{- if include "multiarch.has-policy" . }}{{- $_ := set $gate "policy" (include "multiarch.gate.policy" .root) -}}{{- end -}}
+{{- $_ := set $chart.admission "gate" $gate -}}
 {{- end -}}
 {{- $cache := dict -}}
 {{- if eq $values.store.kind "memory" -}}
@@ -109,6 +112,7 @@ webhook:
   {{- end }}
 policy:
   scheduler.listen: Nobody asks the scheduler verbs here.
+  admission.canary_namespace: Where dry runs show that the policy works, before it is in force.
   admission.listen: There is no webhook. A policy of the API server holds each new pod.
   admission.node_affinity: What the images allow, where schedulers, autoscalers and preemption see it.
   admission.unknown: The service lets held pods go, once their images are known.

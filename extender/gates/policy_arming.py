@@ -1,0 +1,115 @@
+"""Puts the API server's policy into force that holds new pods: last of all, once it is shown that it works.
+
+The leader binds the policy to the canary's namespace alone at first. When a dry run comes back held there, as the
+controller finds held pods, the binding is opened. So an installation that never gets so far never holds a pod. Nothing
+here takes the policy out of force: it is out when it is deleted, which needs nothing of ours to run.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import msgspec
+import structlog
+
+from extender.cluster.client import MERGE_PATCH, ClusterClient, ClusterRefused
+from extender.cluster.dry_run import create_dry, restricted_pod
+from extender.errors import ClusterError
+from extender.placement.gate import GATED, GATED_LABEL, LABELS_PATH, is_gated
+from extender.placement.patch import JsonObject, look
+from extender.placement.policy import MODE, Mode
+
+log = structlog.get_logger()
+
+_GROUP = "/apis/admissionregistration.k8s.io/v1"
+_BINDINGS = f"{_GROUP}/mutatingadmissionpolicybindings"
+_CHECK_SECONDS = (
+    10.0  # between two looks whether the binding is there: an upgrade may have taken that of the chart away
+)
+_RETRY_SECONDS = 1.0  # an API server takes notice of a binding about a second after it is made
+_NAMESPACE_NAME = "kubernetes.io/metadata.name"
+_CANARY = restricted_pod(annotations={MODE: Mode.ENFORCE.value})  # others may only be observed
+
+
+class PolicyArming:
+    """Binds the policy `name` while `run` runs, and `can_let_go` says that pods are let go.
+
+    Needs the verbs get on the policy and the binding of its name, create on bindings and patch on that one, and create
+    on pods in `namespace`, where the canary is created dry. The policy has to select that namespace.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        name: str,
+        namespace: str,
+        *,
+        can_let_go: Callable[[], bool],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._namespace = namespace
+        self._can_let_go = can_let_go
+        self._sleep = sleep
+        self._problem = ""
+
+    async def run(self) -> None:
+        """Has the policy in force from when it works until cancelled, also after ClusterErrors."""
+        while True:
+            try:
+                problem = await self._arm()
+            except ClusterError as exc:
+                problem = str(exc)
+            if problem and problem != self._problem:
+                log.warning("policy.unarmed", policy=self._name, why=problem)
+            self._problem = problem
+            await self._sleep(_RETRY_SECONDS if problem else _CHECK_SECONDS)
+
+    async def _arm(self) -> str:
+        """Takes the next step, as far as it can be taken; returns why the policy is not in force yet, or empty."""
+        policy = await self._read(f"{_GROUP}/mutatingadmissionpolicies/{self._name}")
+        if policy is None:
+            return "there is no such policy"
+        binding = await self._read(f"{_BINDINGS}/{self._name}")
+        if binding is not None and look(binding, ("spec", "matchResources", "namespaceSelector")) is None:
+            return ""
+        if not self._can_let_go():
+            return "nobody is known to lift gates"
+        if binding is None:
+            await self._bind_canary(policy)
+        canary = await create_dry(self._client, self._namespace, _CANARY)
+        if not (is_gated(canary) and look(canary, (*LABELS_PATH, GATED_LABEL)) == GATED):  # as the controller finds it
+            return f"a pod in namespace {self._namespace} is not held yet"
+        await self._client.send("PATCH", f"{_BINDINGS}/{self._name}", b'{"spec":{"matchResources":null}}', MERGE_PATCH)
+        log.info("policy.armed", policy=self._name)
+        return ""
+
+    async def _read(self, path: str) -> "JsonObject | None":
+        try:
+            return cast("JsonObject", msgspec.json.decode(await self._client.get(path), type=dict))
+        except ClusterRefused as exc:
+            if exc.status == 404:
+                return None
+            raise
+
+    async def _bind_canary(self, policy: JsonObject) -> None:
+        """Makes the binding for the canary's namespace alone; it goes when the policy does."""
+        owner = {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingAdmissionPolicy",
+            "name": self._name,
+            "uid": look(policy, ("metadata", "uid")),
+        }
+        selector = {"matchLabels": {_NAMESPACE_NAME: self._namespace}}
+        binding = {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingAdmissionPolicyBinding",
+            "metadata": {
+                "name": self._name,
+                "labels": look(policy, ("metadata", "labels")) or {},
+                "ownerReferences": [owner],
+            },
+            "spec": {"policyName": self._name, "matchResources": {"namespaceSelector": selector}},
+        }
+        await self._client.send("POST", _BINDINGS, msgspec.json.encode(binding))
