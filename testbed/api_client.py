@@ -163,13 +163,25 @@ class ApiClient:
         return str(bound["spec"]["nodeName"])
 
     async def wait_for_event(
-        self, pod: str, reason: str = "FailedScheduling", namespace: str = "default", timeout_seconds: float = 30
+        self,
+        pod: str,
+        reason: str = "FailedScheduling",
+        namespace: str = "default",
+        timeout_seconds: float = 30,
+        containing: str = "",
     ) -> str:
-        """Waits for the pod's first event with that reason and returns its text, as `kubectl describe pod` shows it."""
+        """Waits for the pod's first event with that reason and that in its text, as `kubectl describe pod` shows it.
+
+        Returns the text.
+        """
         uid = (await self.get("Pod", pod, namespace))["metadata"]["uid"]
         selector = f"involvedObject.uid={uid},reason={reason}"
         event = await self.wait_for(
-            "Event", lambda _: True, namespace, timeout_seconds=timeout_seconds, fieldSelector=selector
+            "Event",
+            lambda event: containing in event["message"],
+            namespace,
+            timeout_seconds=timeout_seconds,
+            fieldSelector=selector,
         )
         return str(event["message"])
 

@@ -187,7 +187,7 @@ async def test_two_replicas_of_the_webhook_use_every_right_they_have_and_no_othe
         chart.replicas(2) as replicas,
         balanced(ports := [admission for _, admission, _ in chart.ports]) as port,
     ):
-        await api.create(_held_before(registry))
+        await api.create(held_before(registry))
         await lead_to(api, chart.objects, port)
         with_secret = pod("p", f"{registry.host}/team/old:1", spec={"imagePullSecrets": [{"name": "pull"}]})
         async with asyncio.timeout(READY_SECONDS):
@@ -211,7 +211,7 @@ async def test_two_replicas_of_the_webhook_use_every_right_they_have_and_no_othe
         assert used_rights(recorder, chart.objects) | others == rights_of(chart.objects)
 
 
-def _held_before(registry: EmbeddedRegistry) -> KubernetesObject:
+def held_before(registry: EmbeddedRegistry) -> KubernetesObject:
     """A pod of an image that is not known, held under settings by which pods are held no more."""
     held = pod("held", f"{registry.host}/team/late:1", labels={"multiarch-extender.io/gated": "true"})
     held["spec"]["schedulingGates"] = [GATE]
@@ -247,7 +247,7 @@ async def test_the_default_schedulers_part_uses_every_right_it_has_and_no_other(
     ):
         waiting = pod("p", f"{registry.host}/team/old:1", spec={"imagePullSecrets": [{"name": "pull"}]})
         created = await api.create(waiting)
-        await api.create(_held_before(registry))
+        await api.create(held_before(registry))
         scheduler = chart.ports[0][0]
         arguments = {"Pod": created, "NodeNames": ["amd64", "arm64", "new"]}
         others = {ONCE_A_TAG_MOVES, ONCE_A_POD_CHANGES}

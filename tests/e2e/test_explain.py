@@ -76,7 +76,7 @@ async def test_the_words_are_the_event_s(world: World) -> None:
     with world.second_scheduler(service):
         await world.create_pods(where, 1, world.images.multi, world.images.amd, scheduler="multiarch-scheduler")
         refusal = await world.wait_refused(where, "pod-0", "is built only for")
-        event = await world.api.wait_for_event("pod-0", namespace=where)
+        event = await world.api.wait_for_event("pod-0", namespace=where, containing="is built only for")
     found = await run_command(world, "explain", "pod-0", "-n", where, "-o", "json")
     assert found.code == 1, found.errors
     [told] = found.told
