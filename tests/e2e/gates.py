@@ -100,8 +100,8 @@ class Releases:
             raise TimeoutError(f"{len(self.at)} of {count} pods let go in {timeout_seconds:g} s") from None
 
     async def holds(self, count: int) -> None:
-        """Returns when so many pods are held."""
-        async with asyncio.timeout(60):
+        """Returns when so many pods are held. Controllers make some twenty of a kind a second."""
+        async with asyncio.timeout(120):
             while len(self.held) < count:
                 await asyncio.sleep(0.02)
 

@@ -173,9 +173,11 @@ async def installed(
     await api.apply(namespace(OURS))
     rendered = objects_of(render(_map(values), kubernetes=chosen_kubernetes().version))
     objects = [each for each in rendered if each["kind"] != "ResourceQuota"]
-    for each in objects:
-        await api.apply(each)
     try:
+        for each in objects:
+            if each["kind"] == "Namespace":
+                await finalize_namespace(api, each["metadata"]["name"])
+            await api.apply(each)
         account = await write_account(api, control_plane, server, objects, folder)
         for each in objects:
             if each["kind"] == "Secret":
@@ -184,23 +186,36 @@ async def installed(
         yield InstalledChart(folder, objects, account, registry)
     finally:
         for each in reversed(objects):
-            metadata = each["metadata"]
-            try:
-                await api.delete(each["kind"], metadata["name"], metadata.get("namespace", ""), each["apiVersion"])
-            except ApiError as exc:
-                if exc.status != 404:  # policies of the same names may have taken these along
-                    raise
-            if each["kind"] == "Namespace":
-                await finalize_namespace(api, metadata["name"])
+            await _remove(api, each)
         if any(each["kind"] == "MutatingAdmissionPolicy" for each in objects):
             await until_free(api)
 
 
+async def _remove(api: ApiClient, each: KubernetesObject) -> None:
+    metadata = each["metadata"]
+    try:
+        await api.delete(each["kind"], metadata["name"], metadata.get("namespace", ""), each["apiVersion"])
+    except ApiError as exc:
+        if exc.status != 404:  # policies of the same names may have taken these along
+            raise
+    if each["kind"] == "Namespace":
+        await finalize_namespace(api, metadata["name"])
+
+
 async def finalize_namespace(api: ApiClient, name: str) -> None:
-    """Lets go of a namespace that is being deleted, as a controller does where one runs."""
-    with suppress(ApiError):  # gone meanwhile
-        found = await api.get("Namespace", name, "")
-        await api.request("PUT", f"/api/v1/namespaces/{name}/finalize", {**found, "spec": {"finalizers": []}})
+    """Lets go of a namespace if it is being deleted, as a controller does where one runs; then it is gone."""
+    async with asyncio.timeout(READY_SECONDS):
+        while True:
+            try:
+                found = await api.get("Namespace", name, "")
+                if "deletionTimestamp" not in found["metadata"]:
+                    return
+                await api.request("PUT", f"/api/v1/namespaces/{name}/finalize", {**found, "spec": {"finalizers": []}})
+            except ApiError as exc:
+                if exc.status == 404:
+                    return
+                if exc.status != 409:  # changed meanwhile
+                    raise
 
 
 @asynccontextmanager

@@ -177,7 +177,10 @@ async def test_the_namespace_of_canaries_has_the_labels_that_the_webhook_wants(
 async def test_our_account_creates_pods_as_dry_runs_only_and_nowhere_else(
     api: ApiClient, control_plane: LocalCluster, registry: EmbeddedRegistry, tmp_path: Path
 ) -> None:
-    """The policy holds it to dry runs, its role to the namespace, and the namespace to restricted pods."""
+    """Policies hold it to dry runs, its role to the namespace, and the namespace to restricted pods.
+
+    Of two policies that refuse, the API server names either.
+    """
     async with (
         recording(control_plane) as (_, server),
         installed(api, control_plane, server, registry, tmp_path, {}),
@@ -187,13 +190,13 @@ async def test_our_account_creates_pods_as_dry_runs_only_and_nowhere_else(
         made = _restricted("made", space)
         path = f"/api/v1/namespaces/{space}/pods"
         async with asyncio.timeout(WAIT_SECONDS):
-            while "creates pods as dry runs only" not in (said := await _refusal(account, path, made)):
+            while "as dry runs" not in (said := await _refusal(account, path, made)):
                 if said == "allowed":  # the policy is at work a moment after it is there
                     await api.delete("Pod", "made", space)
                 await asyncio.sleep(0.1)
         assert await _refusal(account, f"{path}?dryRun=All", made) == "allowed"
         gated = {**made, "spec": {**made["spec"], "schedulingGates": [{"name": GATE}]}}
-        assert "creates pods as dry runs only" in await _refusal(account, path, gated)
+        assert "as dry runs" in await _refusal(account, path, gated)
         assert "PodSecurity" in await _refusal(account, f"{path}?dryRun=All", pod("made", "a:1", namespace=space))
         elsewhere = "/api/v1/namespaces/default/pods?dryRun=All"
         assert "forbidden" in await _refusal(account, elsewhere, _restricted("made", "default"))
