@@ -25,7 +25,17 @@ REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=30)
 PROBE_SECONDS = 30
 WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None)
 FIELD_MANAGER = "multiarch-extender-tests"
-NOW: KubernetesObject = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+NOW: KubernetesObject = {
+    "kind": "DeleteOptions",
+    "apiVersion": "v1",
+    "gracePeriodSeconds": 0,
+    "propagationPolicy": "Background",  # that of Jobs would wait for the garbage collector
+}
+WORKLOADS = {
+    **dict.fromkeys(("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"), "apps/v1"),
+    **dict.fromkeys(("Job", "CronJob"), "batch/v1"),
+}
+"""The API version of each kind whose controller makes pods."""
 
 
 class ApiError(RuntimeError):
@@ -226,7 +236,13 @@ async def connect(kubeconfig: Path) -> AsyncIterator[ApiClient]:
 
 
 async def empty(api: ApiClient) -> None:
-    """Deletes the fake nodes and all pods in `default` and in the namespaces made here, before the next test."""
+    """Deletes the fake nodes, and all workloads and pods in `default` and in the namespaces made here.
+
+    A controller that the next test runs would make pods for workloads that are left.
+    """
+    for kind, version in WORKLOADS.items():
+        for where in {each["metadata"]["namespace"] for each in await api.list(kind, api_version=version)}:
+            await api.delete_all(kind, where, version)
     ours = ",".join(f"{label}={value}" for label, value in MADE_HERE.items())
     namespaces = await api.list("Namespace", labelSelector=ours)
     for name in ("default", *(namespace["metadata"]["name"] for namespace in namespaces)):

@@ -181,14 +181,6 @@ def clients(pytestconfig: pytest.Config) -> Clients:
     )
 
 
-@pytest.fixture(autouse=True)
-async def no_daemon_set_is_left(world: World) -> AsyncIterator[None]:
-    """Deletes all DaemonSets after the test, which would get pods in the next one that runs their controller."""
-    yield
-    for where in {each["metadata"]["namespace"] for each in await world.api.list("DaemonSet", api_version="apps/v1")}:
-        await world.api.delete_all("DaemonSet", where, "apps/v1")
-
-
 @pytest.fixture
 async def custom_kinds(world: World) -> AsyncIterator[None]:
     """The definitions of the custom kinds, served."""
