@@ -37,9 +37,14 @@ class Row(msgspec.Struct, frozen=True):
         return f"{self.path.rpartition('/')[2]}, {nodes}{refused}"
 
     def body(self, images: Contenders) -> bytes:
-        """Returns the body of the request."""
+        """Returns the body of the request.
+
+        Rows of other images have another pod, since the first call for a pod alone waits for lookups.
+        """
         build = payloads.by_nodes if self.whole else payloads.by_names
-        return build(images.single if self.half else images.multi, self.nodes)
+        if self.half:
+            return build(images.single, self.nodes, serial=payloads.SECOND)
+        return build(images.multi, self.nodes)
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from extender.placement.gate import GATE, GATED_LABEL
 
 REGISTRY = "registry.example.com"
 ARCHITECTURES = ("amd64", "arm64")
-FIRST = "00000001"
+FIRST, SECOND = "00000001", "00000002"
 
 
 def node_name(index: int) -> str:
@@ -150,10 +150,10 @@ def by_names(images: tuple[str, ...], nodes: int, *, serial: str = FIRST) -> byt
     return msgspec.json.encode({"Pod": pod(images, serial=serial), "Nodes": None, "NodeNames": names})
 
 
-def by_nodes(images: tuple[str, ...], nodes: int) -> bytes:
+def by_nodes(images: tuple[str, ...], nodes: int, *, serial: str = FIRST) -> bytes:
     """Returns ExtenderArgs with whole nodes (`nodeCacheCapable: false`)."""
     items = [node(index) for index in range(nodes)]
-    return msgspec.json.encode({"Pod": pod(images), "Nodes": {"metadata": {}, "items": items}, "NodeNames": None})
+    return msgspec.json.encode({"Pod": pod(images, serial=serial), "Nodes": {"metadata": {}, "items": items}, "NodeNames": None})
 
 
 def held_pod(image: str, serial: str) -> bytes:
