@@ -25,7 +25,7 @@ from extender.cluster.events import Event, Streamer, watch_events
 from extender.cluster.listwatch import Getter, Resource
 from extender.errors import ClusterError, ExtenderError
 from extender.images.platform import Platform
-from extender.kubernetes.core_v1 import Node, NodeName, Pod
+from extender.kubernetes.core_v1 import ListingNode, NodeName, Pod
 from extender.kubernetes.meta_v1 import PartialObjectMetadata
 from extender.metrics import gauge
 from extender.placement.cluster_nodes import OddNodes, odd_nodes_of
@@ -48,7 +48,7 @@ _LOOKUPS_AT_ONCE = 16
 _MISSING_SECONDS = 10.0  # how long a name that was not found is not retried
 _BACKOFF = Backoff(first_seconds=1.0, max_seconds=1.0)  # without lookups, since kube-scheduler waits for each
 
-_NODE = msgspec.json.Decoder(Node)
+_NODE = msgspec.json.Decoder(ListingNode)
 _MOST_ODD = 64  # kinds of odd nodes: labels of a platform and a level have few values
 
 
@@ -135,8 +135,7 @@ class WatchedNodes:
         self.platforms.put(name, platform, spared=spared)
         self.kinds.put(name, node, platform)
         self._note_odd(name, odd_nodes_of(node, self._level_label))
-        listed = (node.status and node.status.images) or ()
-        self.platforms.images.put(name, (each for image in listed for each in image.names or ()))
+        self.platforms.images.put(name, node.status.image_names if node.status else ())
         self._missing.remove(name)
         self.autoscalers.look_at(document)
 

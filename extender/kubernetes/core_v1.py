@@ -4,6 +4,7 @@ Source: k8s.io/api/core/v1/types.go. Structs hold only what a decision reads. Co
 works on its raw bytes instead.
 """
 
+from collections.abc import Iterator
 from typing import NewType
 
 import msgspec
@@ -149,18 +150,11 @@ class NodeSystemInfo(Wire, frozen=True):
     operating_system: str | None = None
 
 
-class ContainerImage(Wire, frozen=True):
-    """core/v1 ContainerImage."""
-
-    names: list[str] | None = None
-
-
 class NodeStatus(Wire, frozen=True):
     """core/v1 NodeStatus; the capacity is raw JSON, as few nodes have more than the usual resources."""
 
     node_info: NodeSystemInfo | None = None
     capacity: msgspec.Raw = msgspec.Raw(b"null")
-    images: list[ContainerImage] | None = None
 
 
 class Taint(Wire, frozen=True):
@@ -190,6 +184,29 @@ class Node(Wire, frozen=True):
     metadata: NodeMeta | None = None
     status: NodeStatus | None = None
     spec: NodeSpec | None = None
+
+
+class ContainerImage(Wire, frozen=True):
+    """core/v1 ContainerImage."""
+
+    names: list[str] | None = None
+
+
+class ListingNodeStatus(NodeStatus, frozen=True):
+    """core/v1 NodeStatus with the images that the node has."""
+
+    images: list[ContainerImage] | None = None
+
+    @property
+    def image_names(self) -> Iterator[str]:
+        """All names of all images."""
+        return (name for image in self.images or () for name in image.names or ())
+
+
+class ListingNode(Node, frozen=True):
+    """core/v1 Node with the images that it has, which are most of its bytes and a filter call need not read."""
+
+    status: ListingNodeStatus | None = None
 
 
 class NodeList(Wire, frozen=True):
