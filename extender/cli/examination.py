@@ -10,13 +10,14 @@ import msgspec
 
 from extender.certificates.authority import InvalidCertificate
 from extender.cli.installation_objects import (
+    UNFINISHED,
     WEBHOOKS,
     InstalledWorkload,
-    bound_pods,
     called_names,
     gating_policies,
     is_led,
     list_objects,
+    listed_pods,
     missing_rights,
     read_certificate,
     read_labels,
@@ -35,6 +36,7 @@ from extender.errors import ClusterError, ConfigError, InvalidReference
 from extender.fetcher.sources import open_local_sources
 from extender.images.content import Cause, Failure
 from extender.images.reference import parse_reference
+from extender.kubernetes.core_v1 import Pod
 from extender.kubernetes.pod_templates import KubernetesObject
 from extender.kubernetes.reported_v1 import ReportedPod
 from extender.placement.gate import UnknownImages
@@ -51,6 +53,7 @@ from extender.reports.installation import (
     judge_order,
     judge_part,
     judge_scheduler,
+    judge_unread_secrets,
     judge_webhook,
     selected,
     webhooks_of,
@@ -61,10 +64,11 @@ from extender.service.operator_policies import policy_of
 from extender.service.resolving import open_pod_resolver
 
 _PODS, _IMAGES = 2_000, 50
-"""The most pods of which images are taken, and the most registries that are asked, an image each."""
+"""The most pods that are looked at, and the most registries that are asked, an image each."""
 _OLDEST_MINOR = 30
 _MINOR = re.compile(r"([0-9]+)")
 _POD = msgspec.json.Decoder(ReportedPod)
+_NAMED = msgspec.json.Decoder(Pod)
 
 
 class Examination:
@@ -131,7 +135,8 @@ class Examination:
             seen = "the cluster's own kube-scheduler has its configuration in a file of the control plane"
             yield CheckFinding(CheckName.SCHEDULER, unseen, CheckState.UNCHECKED, seen, "give it as --scheduler-config")
         checks = (
-            self._judge_webhooks, self._judge_gates, self._judge_nodes, self._judge_mirrors, self._judge_registries,
+            self._judge_secrets, self._judge_webhooks, self._judge_gates, self._judge_nodes, self._judge_mirrors,
+            self._judge_registries,
         )  # fmt: skip
         for check in checks:
             async for finding in check(client, workloads):
@@ -173,6 +178,29 @@ class Examination:
             return CheckFinding(CheckName.RIGHTS, subject, CheckState.WRONG, f"it may not {', '.join(missing)}",
                            "apply the roles of the chart again (rbac.create)")  # fmt: skip
         return CheckFinding(CheckName.RIGHTS, subject, CheckState.FINE, "it may do what its settings take")
+
+    async def _judge_secrets(
+        self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
+    ) -> AsyncIterator[CheckFinding]:
+        """Which pods name pull secrets that the service is not to read."""
+        limited = [each.config.registry for each in workloads if each.config]
+        limited = [each for each in limited if each.pull_secrets is not True]
+        if not limited:
+            return
+        unread: dict[str, list[str]] = {}
+        try:
+            async for raw in listed_pods(client, _PODS, UNFINISHED):
+                metadata, spec = (pod := _NAMED.decode(raw)).metadata, pod.spec
+                namespace = (metadata and metadata.namespace) or ""
+                if spec and spec.image_pull_secrets and not all(each.reads_secrets_in(namespace) for each in limited):
+                    unread.setdefault(namespace, []).append((metadata and metadata.name) or "")
+        except ClusterRefused as exc:
+            yield CheckFinding(
+                CheckName.SECRETS, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may list pods"
+            )
+            return
+        for finding in judge_unread_secrets(unread, has_logins=all(each.has_logins for each in limited)):
+            yield finding
 
     async def _judge_webhooks(
         self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
@@ -357,7 +385,7 @@ class Examination:
             return
         chosen: dict[str, tuple[str, ReportedPod]] = {}
         try:
-            async for raw in bound_pods(client, _PODS):
+            async for raw in listed_pods(client, _PODS):
                 _choose(_POD.decode(raw), chosen)
         except ClusterRefused as exc:
             yield CheckFinding(

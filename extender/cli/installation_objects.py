@@ -38,6 +38,7 @@ _LED_SECONDS = 60.0  # a leader renews its Lease every two seconds; clocks may d
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
 _REVIEW = msgspec.json.Decoder(SubjectAccessReview)
 _DAY_SECONDS = 86_400
+RUNNING, UNFINISHED = "status.phase=Running", "status.phase!=Succeeded,status.phase!=Failed"
 
 
 class InstalledWorkload(msgspec.Struct, frozen=True):
@@ -293,8 +294,10 @@ def rights_needed(config: Config) -> Iterator[ObjectAttributes]:
     """What the account of a service with these settings must be allowed; docs/security.md says what for."""
     for resource in ("nodes", "namespaces"):
         yield from (ObjectAttributes(verb, resource) for verb in ("list", "watch"))
-    if config.registry.pull_secrets:
-        yield ObjectAttributes("get", "secrets")
+    readable = config.registry.pull_secrets
+    everywhere = ("",) if readable else ()
+    for namespace in everywhere if isinstance(readable, bool) else readable:
+        yield ObjectAttributes("get", "secrets", namespace=namespace)
     if config.scheduler.listen:
         yield ObjectAttributes("get", "nodes")
         yield from (ObjectAttributes(verb, "pods") for verb in ("list", "watch"))
@@ -328,16 +331,16 @@ async def missing_rights(client: ClusterClient, workload: InstalledWorkload) -> 
 
     allowed = await asyncio.gather(*map(is_allowed, wanted))
     return [
-        " ".join(filter(None, (right.verb, right.resource, right.name)))
+        " ".join(filter(None, (right.verb, right.resource, right.name, right.namespace and f"in {right.namespace}")))
         for right, is_fine in zip(wanted, allowed, strict=True)
         if not is_fine
     ]
 
 
-async def bound_pods(client: ClusterClient, most: int) -> AsyncIterator[msgspec.Raw]:
-    """Up to so many pods that run, undecoded. Raises ClusterError."""
+async def listed_pods(client: ClusterClient, most: int, phases: str = RUNNING) -> AsyncIterator[msgspec.Raw]:
+    """Up to so many pods of these phases, a field selector, undecoded. Raises ClusterError."""
     count = 0
-    async for raw in list_documents(client, "/api/v1/pods", {"fieldSelector": "status.phase=Running"}):
+    async for raw in list_documents(client, "/api/v1/pods", {"fieldSelector": phases}):
         yield raw
         count += 1
         if count == most:

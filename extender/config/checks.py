@@ -21,6 +21,8 @@ from extender.images.platform import (
 from extender.placement.gate import AfterGate, UnknownImages
 from extender.placement.policy import Choice, PreferenceBy
 
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+
 
 def problems_of(config: Config) -> Iterator[str]:
     """The problems of the settings taken together, one sentence each."""
@@ -30,6 +32,10 @@ def problems_of(config: Config) -> Iterator[str]:
     yield from _mirror_problems(config)
     yield from _gate_problems(config)
     yield from _canary_problems(config)
+    readable = config.registry.pull_secrets
+    for name in () if isinstance(readable, bool) else readable:
+        if not _NAMESPACE.fullmatch(name):
+            yield f"registry.pull_secrets: {name!r} is no name of a namespace; write one like team-a, without patterns"
     if Choice.ASSUME in (config.scheduler.pending, config.scheduler.unknown) and not config.scheduler.assume:
         yield "scheduler.assume: [] names nothing while scheduler.pending or scheduler.unknown is assume; name one"
     tag_seconds, stale_seconds = config.cache.tag_seconds, config.cache.stale_seconds
@@ -63,7 +69,7 @@ def _canary_problems(config: Config) -> Iterator[str]:
     if config.cluster.mode == "none":
         why = "the API server creates canaries, and cluster.mode is none"
         yield f"admission.canary_namespace: {why}; set it to ''"
-    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", namespace):
+    if not _NAMESPACE.fullmatch(namespace):
         right = "write one like multiarch-extender-webhook-canary"
         yield f"admission.canary_namespace: {namespace!r} is no name of a namespace; {right}"
 

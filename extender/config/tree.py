@@ -481,12 +481,21 @@ class RegistryConfig(Section, frozen=True):
         ),
     ] = "enforcing"
     pull_secrets: Annotated[
-        bool,
+        bool | tuple[str, ...],
         Meta(
             description="Read the pull secrets that pods name, by name and only when a lookup needs them; this needs "
-            "the right to get secrets."
+            "the right to get secrets. A list of namespaces: those of their pods alone; `false`: none."
         ),
     ] = True
+
+    def reads_secrets_in(self, namespace: str) -> bool:
+        """Whether pull secrets of that namespace's pods are read."""
+        return self.pull_secrets is True or (self.pull_secrets is not False and namespace in self.pull_secrets)
+
+    @property
+    def has_logins(self) -> bool:
+        """Whether there are logins of the operator's, of whatever source."""
+        return bool(self.docker_config or self.credential_providers.config or self.clouds)
 
 
 class CacheConfig(Section, frozen=True):

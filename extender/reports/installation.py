@@ -31,6 +31,7 @@ class CheckName(enum.StrEnum):
     PODS = "pods"
     SETTINGS = "settings"
     RIGHTS = "rights"
+    SECRETS = "secrets"
     WEBHOOK = "webhook"
     NAMESPACES = "namespaces"
     CERTIFICATE = "certificate"
@@ -318,3 +319,21 @@ def judge_certificate(
                       f"the API server calls {' or '.join(names)}, and the certificate in {certificate.where} is for "
                       f"{', '.join(sorted(certificate.names))}",
                       "issue it for that name too")  # fmt: skip
+
+
+def judge_unread_secrets(pods: Mapping[str, Sequence[str]], *, has_logins: bool) -> Iterator[CheckFinding]:
+    """Whether pods name pull secrets that the service is not to read; `pods` has their names by namespace.
+
+    `has_logins`: the service has logins of its own, which may open the same images.
+    """
+    for namespace, names in sorted(pods.items()):
+        seen = f"pods that name pull secrets: {len(names)}, {min(names)} among them; the service reads none there"
+        if has_logins:
+            more = "; logins of its own may open the same images"
+            yield CheckFinding(CheckName.SECRETS, f"namespace {namespace}", CheckState.FINE, f"{seen}{more}")
+        else:
+            yield CheckFinding(
+                CheckName.SECRETS, f"namespace {namespace}", CheckState.WARNING,
+                f"{seen}: what only these open stays unknown",
+                "add it to registry.pull_secrets, or give the service a login (docs/how-to/private-registries.md)",
+            )  # fmt: skip

@@ -163,6 +163,11 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
             id="canary in no namespace",
         ),
         pytest.param(
+            (*SERVED, "registry.pull_secrets=['team-*']"),
+            ["registry.pull_secrets", "'team-*' is no name of a namespace"],
+            id="a pattern of namespaces",
+        ),
+        pytest.param(
             (*SERVED, "admission.tolerations=[{key: a, platforms: []}]"),
             ["tolerations[0].platforms"],
             id="rule of nothing",

@@ -752,6 +752,46 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         ["events", "namespaces", "nodes"],
     ),
     (
+        "roles-for-secrets-of-namespaces",
+        "webhook",
+        "config: {registry: {pull_secrets: [a, b]}}",
+        lambda o: (
+            sorted(verbs_of(o)),
+            [
+                (each["kind"], each["metadata"]["namespace"], each.get("rules", each.get("subjects")))
+                for each in o
+                if each["metadata"]["name"].endswith("-pull-secrets")
+            ],
+        ),
+        (
+            ["events", "namespaces", "nodes"],
+            [
+                *(("Role", where, [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]) for where in "ab"),
+                *(
+                    (
+                        "RoleBinding",
+                        where,
+                        [
+                            {
+                                "kind": "ServiceAccount",
+                                "name": "multiarch-extender-webhook",
+                                "namespace": "multiarch-extender",
+                            }
+                        ],
+                    )
+                    for where in "ab"
+                ),
+            ],
+        ),
+    ),
+    (
+        "no-roles-for-an-empty-list",
+        "webhook",
+        "config: {registry: {pull_secrets: []}}",
+        lambda o: [each for each in o if "secrets" in str(each.get("rules")) and "identity" not in str(each)],
+        [],
+    ),
+    (
         "role-of-the-extender",
         "default",
         "",

@@ -16,8 +16,10 @@ from extender.cli.config import settings_table
 from extender.metrics import REGISTRY
 from extender.placement.policy import ANNOTATIONS, Writer
 from testbed.binaries import ACTIONLINT, CONTAINERD, ETCD, HELM, HELM_3, KARPENTER, KIND, KREW, KUBERNETES, GoModule
+from testbed.chart import HelmMissing
 from testbed.pythons import PROJECT, image_release, oldest_release
 from tests.unit.docs.pages import DOCS
+from tests.unit.docs.rights import rights_table
 
 ABOUT_REGISTRIES = ("registry", "cache", "drift")
 ABOUT_PLACEMENT = ("placement",)
@@ -120,6 +122,7 @@ TABLES: Mapping[tuple[str, str], Callable[[], str]] = {
     ("metrics.md", "metrics"): metrics_table,
     ("annotations.md", "annotations"): annotations_table,
     ("how-to/upgrade.md", "support"): support_table,
+    ("security.md", "rights"): rights_table,
 }
 """What makes the table of a page, by the page and the name in its comments."""
 
@@ -137,7 +140,10 @@ def split_at_table(text: str, name: str) -> tuple[str, str, str]:
 def main() -> None:
     """Writes every table into its page."""
     for (page, name), table in TABLES.items():
-        _write(page, name, table())
+        try:
+            _write(page, name, table())
+        except HelmMissing as exc:
+            print(f"{page} keeps its table of {name}, which {exc}")
     page, names = JOURNEYS
     crossed = crossed_functions()
     for name in names:

@@ -7,6 +7,7 @@ import pytest
 from extender.config.reading import REMOVED
 from extender.config.tree import settings
 from extender.placement.policy import ANNOTATIONS
+from testbed.chart import HelmMissing
 from tests.unit.docs.pages import ALL, PROJECT, page
 from tests.unit.docs.tables import TABLES, split_at_table
 
@@ -16,7 +17,11 @@ TEXT = "\n".join(path.read_text() for path in ALL)
 @pytest.mark.parametrize(("name", "table"), TABLES)
 def test_table_is_what_the_code_says(name: str, table: str) -> None:
     """`make tables` writes them."""
-    assert split_at_table(page(name), table)[1] == TABLES[name, table]()
+    try:
+        made = TABLES[name, table]()
+    except HelmMissing as exc:
+        pytest.skip(str(exc))
+    assert split_at_table(page(name), table)[1] == made
 
 
 @pytest.mark.parametrize("annotation", [annotation.key for annotation in ANNOTATIONS])

@@ -14,6 +14,7 @@ from extender.reports.installation import (
     judge_order,
     judge_part,
     judge_scheduler,
+    judge_unread_secrets,
     judge_webhook,
     seconds_of,
     selected,
@@ -144,3 +145,12 @@ def test_a_certificate_is_trusted_current_and_for_the_name(certificate: Certific
     """Each of them is told apart."""
     found = judge_certificate({"name": "w"}, "c", certificate, ["w.n.svc"])
     assert [finding.state for finding in found] == states
+
+
+def test_namespaces_whose_pull_secrets_are_not_read_are_warned_of() -> None:
+    """Each by name, with a pod; not where the operator's own logins may open the images."""
+    pods = {"b": ["two", "one"], "a": ["x"]}
+    warned = list(judge_unread_secrets(pods, has_logins=False))
+    assert [(each.subject, each.state) for each in warned] == [("namespace a", "warning"), ("namespace b", "warning")]
+    assert "pods that name pull secrets: 2, one among them" in warned[1].seen
+    assert {each.state for each in judge_unread_secrets(pods, has_logins=True)} == {CheckState.FINE}

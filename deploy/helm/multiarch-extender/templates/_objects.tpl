@@ -62,7 +62,8 @@ rules:
   resources: [imagecontentsourcepolicies]  # the same, older
   verbs: [list, watch]
 {{- end }}
-{{- if dig "registry" "pull_secrets" true (include "multiarch.settings" . | fromYaml) }}
+{{- $secrets := dig "registry" "pull_secrets" true (include "multiarch.settings" . | fromYaml) }}
+{{- if and $secrets (kindIs "bool" $secrets) }}
 - apiGroups: [""]
   resources: [secrets]  # the pull secrets that pods name, by name; leave this out with registry.pull_secrets: false
   verbs: [get]
@@ -82,6 +83,38 @@ subjects:
 - kind: ServiceAccount
   name: {{ include "multiarch.name" . }}
   namespace: {{ .root.Release.Namespace }}
+{{- if kindIs "slice" $secrets }}
+{{- range uniq $secrets }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: {{ include "multiarch.name" $ }}-pull-secrets
+  namespace: {{ . }}
+  labels:
+    {{- include "multiarch.labels" $.root | nindent 4 }}
+rules:
+- apiGroups: [""]
+  resources: [secrets]  # the pull secrets that its pods name, by name
+  verbs: [get]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ include "multiarch.name" $ }}-pull-secrets
+  namespace: {{ . }}
+  labels:
+    {{- include "multiarch.labels" $.root | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ include "multiarch.name" $ }}-pull-secrets
+subjects:
+- kind: ServiceAccount
+  name: {{ include "multiarch.name" $ }}
+  namespace: {{ $.root.Release.Namespace }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 

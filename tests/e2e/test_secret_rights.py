@@ -1,0 +1,126 @@
+"""Pull secrets of a list of namespaces, under the real roles: theirs are read, and nobody else's are asked for."""
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+
+import pytest
+from aiohttp import encode_basic_auth, web
+
+from extender.demo.registry import EmbeddedRegistry
+from testbed.api_client import ApiClient
+from testbed.control_plane import LocalCluster
+from testbed.objects import KubernetesObject, fake_node, kept_to, namespace, pod
+from tests.e2e.examined_installation import run_doctor
+from tests.e2e.installed_chart import (
+    READY_SECONDS,
+    Right,
+    installed,
+    lead_to,
+    recording,
+    rights_of,
+)
+from tests.e2e.policies import dry_run
+
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("helm_program")]
+
+READ, UNREAD = ("team-a", "team-b"), "team-c"
+LOGIN = encode_basic_auth("ann", "secret")
+QUIET = {"canary": {"enabled": False}, "gates": {"releaseOnly": False}}
+
+
+class PrivateRegistry(EmbeddedRegistry):
+    """A registry that opens to one login only."""
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Refuses whoever has another login or none."""
+        if request.headers.get("Authorization") != LOGIN:
+            return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="test"'})
+        return await super().answer(request)
+
+
+def pull_secret(where: str, host: str) -> KubernetesObject:
+    """A Secret with the login, of the namespace's own name, so that a request for it tells whose it is."""
+    auths = {"auths": {host: {"auth": base64.b64encode(b"ann:secret").decode()}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": f"{where}-pull", "namespace": where},
+        "type": "kubernetes.io/dockerconfigjson",
+        "data": {".dockerconfigjson": base64.b64encode(json.dumps(auths).encode()).decode()},
+    }
+
+
+def private_pod(where: str, host: str) -> KubernetesObject:
+    """A pod of a private image that names its namespace's Secret."""
+    spec = {"imagePullSecrets": [{"name": f"{where}-pull"}]}
+    return pod("private", f"{host}/team/old:1", namespace=where, spec=spec)
+
+
+async def test_only_the_secrets_of_listed_namespaces_are_read(
+    api: ApiClient, control_plane: LocalCluster, tmp_path: Path
+) -> None:
+    """Private images are known there and nowhere else; nothing is refused or logged, and doctor names the others."""
+    await api.create_all([fake_node("amd64", "amd64"), fake_node("arm64", "arm64")])
+    async with PrivateRegistry() as registry:
+        registry.add_manifest("team/old", "1", "linux/amd64")
+        for where in (*READ, UNREAD):
+            await api.apply(namespace(where))
+            await api.apply(pull_secret(where, registry.host))
+        values = {**QUIET, "config": {"registry": {"pull_secrets": list(READ)}}}
+        async with (
+            recording(control_plane) as (recorder, server),
+            installed(api, control_plane, server, registry, tmp_path, values) as chart,
+            chart.replicas(1),
+        ):
+            await lead_to(api, chart.objects, chart.ports[0][1])
+            async with asyncio.timeout(READY_SECONDS):
+                for where in READ:
+                    while not await architectures_of(api, private_pod(where, registry.host)):
+                        await asyncio.sleep(0.05)
+            for where in (*READ, UNREAD):
+                found = await architectures_of(api, private_pod(where, registry.host))
+                assert found == (["amd64"] if where in READ else []), where
+                await api.create(private_pod(where, registry.host))
+            doctor = await run_doctor(
+                "doctor", "--only=secrets", "--only=rights", f"--set=cluster.kubeconfig={control_plane.kubeconfig}"
+            )
+            given = rights_of([each for each in chart.objects if each["kind"] == "Role"])
+            own = {right for right in recorder.used if right.resource == "secrets" and right.name.endswith("-pull")}
+            assert recorder.refused == set()
+        log = (tmp_path / "replica-0.log").read_text()
+        assert own == {Right("secrets", "get", f"{where}-pull") for where in READ}
+        assert Right("secrets", "get", "") in given
+        assert "secret." not in log
+        assert doctor.code == 0
+        assert (
+            f"warning secrets namespace {UNREAD}: pods that name pull secrets: 1, private among them" in doctor.output
+        )
+        assert not any(where in doctor.output for where in READ)
+
+
+async def architectures_of(api: ApiClient, made: KubernetesObject) -> list[str]:
+    """The architectures to which the pod would be kept."""
+    return kept_to((await dry_run(api, made))["spec"], "kubernetes.io/arch")
+
+
+async def test_doctor_names_a_listed_namespace_without_the_role(
+    api: ApiClient, control_plane: LocalCluster, tmp_path: Path
+) -> None:
+    """The Role of one of them is gone: what the account may not do is said, with the namespace."""
+    for where in READ:
+        await api.apply(namespace(where))
+    values = {**QUIET, "config": {"registry": {"pull_secrets": list(READ)}}}
+    async with (
+        EmbeddedRegistry() as registry,
+        recording(control_plane) as (_, server),
+        installed(api, control_plane, server, registry, tmp_path, values) as chart,
+    ):
+        (role,) = (each for each in chart.objects if each["metadata"].get("namespace") == READ[1]
+                   and each["kind"] == "RoleBinding")  # fmt: skip
+        await api.delete("RoleBinding", role["metadata"]["name"], READ[1], role["apiVersion"])
+        doctor = await run_doctor("doctor", "--only=rights", f"--set=cluster.kubeconfig={control_plane.kubeconfig}")
+        await api.apply(role)
+    assert doctor.code == 1
+    assert f"it may not get secrets in {READ[1]}\n" in doctor.output

@@ -1,0 +1,78 @@
+"""What the chart's files of values do to workloads: only the boost of the scheduler's extender moves any."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.config.reading import load_config
+from extender.config.tree import Config
+from extender.placement.facts import images_of
+from extender.placement.scheduling import Decision
+from extender.service.operator_policies import admission_policy_of, policy_of
+from testbed.chart import CHART, objects_of, render
+from tests.unit.deploy.test_chart import PRESETS, helm
+from tests.unit.placement.mutating import ARCH, MULTI, PREFERRED, after, created, pod, terms_of
+
+__all__ = ["helm"]
+
+Values = dict[str, Any]
+ASKS_SCHEDULER = {"kind", "k3s", "kubeadm"}
+BOOST, NAMED, DRAWN, LEFT_OUT = "boost", "scheduler's name", "preferred affinity", "left out"
+
+
+def settings_of_parts(folder: Path, values: Values, *files: Path) -> list[Config]:
+    """The settings of every part that runs with these values, as the service reads them."""
+    found = []
+    for each in objects_of(render(values, files)):
+        if each["kind"] == "ConfigMap" and "config.yaml" in each["data"]:
+            file = folder / "config.yaml"
+            file.write_text(each["data"]["config.yaml"])
+            found.append(load_config(str(file)))
+    assert found
+    return found
+
+
+def movers(config: Config) -> set[str]:
+    """What moves a pod whose images run everywhere, where no taint keeps it from any node."""
+    made = pod()
+    patched = after(made, MULTI, admission=admission_policy_of(config), policy=policy_of(config))["spec"]
+    moved = set()
+    if config.admission.listen or config.admission.unknown == "gate":
+        affinity = patched.get("affinity", {}).get("nodeAffinity", {})
+        moved |= {DRAWN} if affinity.get(PREFERRED) else set()
+        moved |= {NAMED} if patched["schedulerName"] != made["spec"]["schedulerName"] else set()
+    if config.scheduler.listen:
+        policy = policy_of(config)
+        decision = Decision(images_of(created(made)), [MULTI], policy, policy.overrides)
+        moved |= {BOOST} if any(decision.preference.values()) else set()
+        moved |= {LEFT_OUT} if decision.leaves_out else set()
+    return moved
+
+
+@pytest.mark.parametrize("preset", ["", *PRESETS])
+@pytest.mark.usefixtures("helm")
+def test_nothing_but_the_boost_moves_workloads(tmp_path: Path, preset: str) -> None:
+    """And that only where the preset has kube-scheduler ask. The affinity allows all architectures of the images."""
+    configs = settings_of_parts(tmp_path, {}, *([CHART / f"values-{preset}.yaml"] if preset else []))
+    assert set.union(*map(movers, configs)) == ({BOOST} if preset in ASKS_SCHEDULER else set())
+    (webhook,) = (each for each in configs if each.admission.listen)
+    (term,) = terms_of(after(pod(), MULTI, admission=admission_policy_of(webhook)))
+    assert {each["key"]: each["values"] for each in term["matchExpressions"]}[ARCH] == ["amd64", "arm64"]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"config": {"admission": {"node_affinity": "both"}}}, {DRAWN}),
+        ({"config": {"admission": {"node_affinity": "preferred"}}}, {DRAWN}),
+        ({"config": {"admission": {"scheduler_name": "mine"}}}, {NAMED}),
+        ({"config": {"placement": {"preference_by": "filter"}}, "modes": {"defaultScheduler": {"enabled": True}}},
+         {BOOST, LEFT_OUT}),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.usefixtures("helm")
+def test_what_moves_workloads_is_seen(tmp_path: Path, values: Values, expected: set[str]) -> None:
+    """Each of the second steps, named in values."""
+    assert set.union(*map(movers, settings_of_parts(tmp_path, values))) == expected

@@ -1,0 +1,72 @@
+"""The table of what each mode may do in a cluster, from the roles of the chart."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from testbed.chart import NAME, objects_of, render
+
+MODES: Mapping[str, Mapping[str, Any]] = {
+    "webhook": {},
+    "policy": {"webhook": {"enabled": False}, "policy": {"enabled": True}},
+    "second scheduler": {"webhook": {"enabled": False}, "secondScheduler": {"enabled": True}},
+    "default scheduler": {"webhook": {"enabled": False}, "defaultScheduler": {"enabled": True}},
+}
+CLUSTER, OWN, CANARIES = "", NAME, "canaries"
+REASONS: Mapping[tuple[str, str, bool], str] = {
+    ("nodes", CLUSTER, False): "platforms and taints; get: a node that was asked about before the watch has seen it",
+    ("namespaces", CLUSTER, False): "annotations",
+    ("secrets", CLUSTER, False): "the pull secrets that pods name; [as you choose]"
+    "(how-to/private-registries.md#pull-secrets)",
+    ("pods", CLUSTER, False): "pending ones, held ones, and those of an image that drifts; "
+    "patch: [letting held pods go](how-to/hold-until-known.md)",
+    ("events", CLUSTER, False): "why a pod is held, and what DaemonSets do not run",
+    ("mutatingadmissionpolicies", CLUSTER, True): "what holds pods",
+    ("mutatingadmissionpolicybindings", CLUSTER, True): "puts it into force, once it is shown to work",
+    ("mutatingadmissionpolicybindings", CLUSTER, False): "the same: RBAC cannot name what does not exist yet",
+    ("mutatingwebhookconfigurations", CLUSTER, True): "the authority of the certificate that the service makes",
+    ("secrets", OWN, True): "that certificate",
+    ("leases", OWN, True): "which replica lets pods go, and renews the certificate; kube-scheduler's own",
+    ("leases", OWN, False): "kube-scheduler's own",
+    ("pods", CANARIES, False): "[dry runs](how-to/install-with-helm.md#canaries), as a policy has it",
+    ("system:kube-scheduler", CLUSTER, True): "the built-in role, for kube-scheduler in the same pod",
+    ("system:volume-scheduler", CLUSTER, True): "the same",
+    ("extension-apiserver-authentication-reader", "kube-system", True): "the same",
+}
+"""What each right is for, in the order of the table: resource or built-in role, where, whether objects are named."""
+
+
+def rights_table() -> str:
+    """Who may do what, as Markdown. Raises HelmMissing."""
+    found = {mode: _rights(values) for mode, values in MODES.items()}
+    unexplained = set().union(*found.values()) - REASONS.keys()
+    assert not unexplained, f"tests/unit/docs/rights.py has no reason for {unexplained}"
+    rows = [
+        f"| {_what(key)} | {' | '.join(each.get(key, '') for each in found.values())} | {reason} |"
+        for key, reason in REASONS.items()
+        if any(key in each for each in found.values())
+    ]
+    head = [f"| rights on | {' | '.join(MODES)} | for |", "|---" * (len(MODES) + 2) + "|"]
+    return "\n".join([*head, *rows, ""])
+
+
+def _what(key: tuple[str, str, bool]) -> str:
+    resource, where, is_named = key
+    if resource.startswith(("system:", "extension-")):
+        return f"role `{resource}`"
+    place = {CLUSTER: "", OWN: ", its own namespace", CANARIES: ", the canaries' namespace"}[where]
+    return f"{resource}{place}{', by name' if is_named else ''}"
+
+
+def _rights(modes: Mapping[str, Any]) -> dict[tuple[str, str, bool], str]:
+    """The verbs by resource, place, and whether objects are named."""
+    verbs: dict[tuple[str, str, bool], set[str]] = {}
+    for each in objects_of(render({"modes": modes})):
+        where = str(each["metadata"].get("namespace", CLUSTER))
+        where = CANARIES if where.endswith("-canary") else where
+        for rule in each.get("rules", ()) if each["kind"].endswith("Role") else ():
+            for resource in rule["resources"]:
+                verbs.setdefault((resource, where, "resourceNames" in rule), set()).update(rule["verbs"])
+        role = each.get("roleRef", {}).get("name", NAME)
+        if not role.startswith(NAME):
+            verbs[role, where, True] = {"yes"}
+    return {key: ", ".join(sorted(each)) for key, each in verbs.items()}
