@@ -153,7 +153,9 @@ def by_names(images: tuple[str, ...], nodes: int, *, serial: str = FIRST) -> byt
 def by_nodes(images: tuple[str, ...], nodes: int, *, serial: str = FIRST) -> bytes:
     """Returns ExtenderArgs with whole nodes (`nodeCacheCapable: false`)."""
     items = [node(index) for index in range(nodes)]
-    return msgspec.json.encode({"Pod": pod(images, serial=serial), "Nodes": {"metadata": {}, "items": items}, "NodeNames": None})
+    return msgspec.json.encode(
+        {"Pod": pod(images, serial=serial), "Nodes": {"metadata": {}, "items": items}, "NodeNames": None}
+    )
 
 
 def held_pod(image: str, serial: str) -> bytes:
