@@ -70,7 +70,6 @@ def test_nothing_but_the_boost_moves_workloads(tmp_path: Path, preset: str) -> N
         ({"config": {"placement": {"preference_by": "filter"}}, "modes": {"defaultScheduler": {"enabled": True}}},
          {BOOST, LEFT_OUT}),
     ],
-    ids=str,
 )  # fmt: skip
 @pytest.mark.usefixtures("helm")
 def test_what_moves_workloads_is_seen(tmp_path: Path, values: Values, expected: set[str]) -> None:
