@@ -170,6 +170,13 @@ CONTAINERS_IMAGE = GoModule(
     room="nodes",
     instead="",
 )
+RUNTIME_UTILS = GoModule(
+    name="runtime-utils",
+    dependency="github.com/openshift/runtime-utils",
+    programs={"openshift-registries": "."},
+    room="nodes",
+    instead="",
+)
 CONTROLLER_MANAGER = "kube-controller-manager"
 
 
@@ -347,6 +354,7 @@ OTHERS: Mapping[str, Callable[[], Path]] = {
     "kind": lambda: build(KIND),
     "krew": lambda: build(KREW),
     "containers-image": lambda: build(CONTAINERS_IMAGE),
+    "runtime-utils": lambda: build(RUNTIME_UTILS),
 }
 """What only some tests need, by the names that the command line takes."""
 
