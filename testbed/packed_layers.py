@@ -4,19 +4,23 @@ The last two are written from their specifications (containerd/stargz-snapshotte
 pkg/chunked), as small as a reader of their tables needs.
 """
 
+import functools
 import gzip
 import hashlib
 import importlib
 import json
+import re
 import sys
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from extender.images.reference import digest_of
 
 _zstd: Any = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 _TAR = "application/vnd.oci.image.layer.v1.tar"
+_HOLE = re.compile(rb"\0{1024,}")
+_WINDOW, _OFFSET, _SPLIT = 64, 31, (1 << 16) - 1  # of bup's rolling checksum: a piece has 64 KiB on average
 
 
 class Put(NamedTuple):
@@ -90,8 +94,11 @@ def estargz(files: Sequence[Put]) -> Layer:
 
 
 def zstd_chunked(files: Sequence[Put]) -> Layer:
-    """A zstd frame for each file's content, and the table of contents in a frame that is skipped."""
-    packed, entries, archive = _in_pieces(files, lambda data: bytes(_zstd.compress(data)))
+    """Zstd frames for each file's content, and the table of contents in a frame that is skipped.
+
+    A content is in pieces, as podman and buildah make them: holes, and what is between places that a checksum picks.
+    """
+    packed, entries, archive = _in_pieces(files, lambda data: bytes(_zstd.compress(data)), _pieces)
     toc = json.dumps({"version": 1, "entries": entries}).encode()
     table = bytes(_zstd.compress(toc))
     start = len(packed) + 8
@@ -108,23 +115,54 @@ PACKINGS: dict[str, Callable[[Sequence[Put]], Layer]] = {
 }  # fmt: skip
 
 
-def _in_pieces(files: Sequence[Put], pack: Callable[[bytes], bytes]) -> tuple[bytes, list[dict[str, object]], bytes]:
-    """The archive with each content packed by itself, the table's entries, and the archive unpacked."""
+def _whole(body: bytes) -> Sequence[bytes]:
+    return (body,)
+
+
+@functools.cache
+def _pieces(body: bytes) -> Sequence[bytes]:
+    """A content between its holes of 1 KiB and more, and split further where the rolling checksum has 16 ones."""
+    pieces, at = list[bytes](), 0
+    for hole in _HOLE.finditer(body):
+        pieces += [*_split(body[at : hole.start()]), hole[0]]
+        at = hole.end()
+    return (*pieces, *_split(body[at:]))
+
+
+def _split(body: bytes) -> Iterator[bytes]:
+    began, low, high = 0, _WINDOW * _OFFSET, _WINDOW * (_WINDOW - 1) * _OFFSET
+    for at, (added, dropped) in enumerate(zip(body, bytes(_WINDOW) + body, strict=False), 1):
+        low += added - dropped
+        high += low - _WINDOW * (dropped + _OFFSET)
+        if high & _SPLIT == _SPLIT:
+            yield body[began:at]
+            began = at
+    if began < len(body):
+        yield body[began:]
+
+
+def _in_pieces(
+    files: Sequence[Put], pack: Callable[[bytes], bytes], pieces: Callable[[bytes], Sequence[bytes]] = _whole
+) -> tuple[bytes, list[dict[str, object]], bytes]:
+    """The archive with the pieces of each content packed by themselves, the table's entries, the archive unpacked."""
     packed, archive, waiting = b"", b"", b""
     entries: list[dict[str, object]] = []
     for file in files:
         waiting += _header(file)
         entry: dict[str, object] = {"name": file.path, "mode": file.mode}
+        more = list[dict[str, object]]()
         if file.kind == "file":
             packed, archive, waiting = packed + pack(waiting), archive + waiting, b""
             digest = "sha256:" + hashlib.sha256(file.body).hexdigest()
             entry |= {"type": "reg", "size": len(file.body), "offset": len(packed), "digest": digest}
-            packed, archive = packed + pack(file.body), archive + file.body
+            for piece in pieces(file.body):
+                more.append({"name": file.path, "type": "chunk", "offset": len(packed), "chunkSize": len(piece)})
+                packed, archive = packed + pack(piece), archive + piece
             entry["endOffset"] = len(packed)
             waiting = _padded(file.body)[len(file.body) :]
         else:
             entry |= {"type": {"folder": "dir"}.get(file.kind, file.kind), "linkName": file.link}
-        entries.append(entry)
+        entries += [entry, *more[1:]]
     waiting += bytes(1024)
     return packed + pack(waiting), entries, archive + waiting
 

@@ -14,7 +14,9 @@ from extender.verifier.program_headers import HEAD_BYTES, OTHER, ProgramHead, re
 
 _BLOCK = 512
 _MOST_EXTENDED_BYTES = 1 << 20  # of one extended header; names are 4 KiB at most
-_MOST_PATH_BYTES = 4096  # PATH_MAX
+_MOST_PATH_CHARACTERS, _MOST_DEPTH = 4096, 128  # PATH_MAX; nested packages of npm are 50 deep
+MOST_NAME_CHARACTERS = 16 << 20
+"""Of all names in an image together, of which 100,000 files have 8 million."""
 _MOST_HEADERS_IN_A_ROW = 16  # extended ones, before one entry
 _ANY_EXECUTE = 0o111
 
@@ -75,6 +77,7 @@ class ArchiveReader:
         self._take: Callable[[bytes], tuple[str, LayerEntry] | None] = self._take_header
         self._extended: dict[str, str] = {}
         self._headers_in_a_row = 0
+        self._characters = 0
         self._current: _Header | None = None
         self._size = 0
         self._kind = b""
@@ -145,8 +148,7 @@ class ArchiveReader:
         sparse = self._kind == b"S" or any(key.startswith("GNU.sparse.") for key in extended)
         path = extended.get("GNU.sparse.name") or extended.get("path") or _name_of(block)
         target = extended.get("linkpath") or _text(block[157:257])
-        if len(path) > _MOST_PATH_BYTES or len(target) > _MOST_PATH_BYTES:
-            raise InvalidLayer("a layer has names that no file can have")
+        check_names(path, target)
         kind = _TYPES.get(self._kind, EntryType.FILE)
         may_run = self._reads_all_files or bool(_number(block[100:108]) & _ANY_EXECUTE)
         is_program = may_run and (self._kind in (b"0", b"\0", b"7", b"S"))
@@ -180,13 +182,30 @@ class ArchiveReader:
         current, self._current = self._current, None
         if current is None:
             return None
+        entry = FILE
         if current.is_program:
-            return current.path, LayerEntry(EntryType.PROGRAM, head=head)
-        if current.type is EntryType.FOLDER:
-            return current.path, FOLDER
-        if current.type is EntryType.FILE:
-            return current.path, FILE
-        return current.path, LayerEntry(current.type, current.target)
+            entry = LayerEntry(EntryType.PROGRAM, head=head)
+        elif current.type is EntryType.FOLDER:
+            entry = FOLDER
+        elif current.type is not EntryType.FILE:
+            entry = LayerEntry(current.type, current.target)
+        self._characters += characters_of(current.path, entry)
+        if self._characters > MOST_NAME_CHARACTERS:
+            raise InvalidLayer("its layers have names without end")
+        return current.path, entry
+
+
+def check_names(path: str, target: str) -> None:
+    """Raises InvalidLayer if no file can have such a path, or no link such a target."""
+    longest = max(len(path), len(target))
+    if longest > _MOST_PATH_CHARACTERS or path.count("/") > _MOST_DEPTH:
+        raise InvalidLayer("a layer has names that no file can have")
+
+
+def characters_of(path: str, entry: LayerEntry) -> int:
+    """How many characters an entry has kept."""
+    head = entry.head or OTHER
+    return len(path) + len(entry.target) + len(head.interpreter) + len(head.argument)
 
 
 def clean_path(path: str) -> str:

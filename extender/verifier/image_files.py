@@ -9,10 +9,18 @@ import posixpath
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from extender.verifier.archive_reading import EntryType, LayerEntry, clean_path
+from extender.verifier.archive_reading import (
+    MOST_NAME_CHARACTERS,
+    EntryType,
+    InvalidLayer,
+    LayerEntry,
+    characters_of,
+    clean_path,
+)
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _MOST_LINKS = 40  # MAXSYMLINKS
+_MOST_REST = 4096  # PATH_MAX, of what is left of a path at a link: links that lead on and on would make it longer
 _FILES = frozenset({EntryType.PROGRAM, EntryType.FILE})
 
 
@@ -38,6 +46,7 @@ class ImageFiles:
     def __init__(self) -> None:
         self._entries: dict[str, tuple[LayerEntry, int]] = {}
         self._parents: set[str] = set()  # of entries: folders, unless a link of a layer below leads to one
+        self._characters = 0
         self._hidden: set[str] = set()  # by whiteouts
         self._opaque: set[str] = set()
         self._linked: dict[str, list[str]] = {}  # to files of layers below, by their path
@@ -49,17 +58,15 @@ class ImageFiles:
         return len(self._entries)
 
     def add(self, layer: Mapping[str, LayerEntry]) -> None:
-        """Adds the next layer below."""
+        """Adds the next layer below. Raises InvalidLayer if the names of all are too long together."""
         number, self._layers = self._layers, self._layers + 1
-        is_hidden: dict[str, bool] = {}
+        hides: dict[str, bool] = {}
         linked, self._linked = self._linked, {}
         added = {}
         hidden, opaque = set(), set()
         for path, entry in layer.items():
             parent, name = posixpath.split(path)
-            if parent not in is_hidden:
-                is_hidden[parent] = self._hides_children_of(parent)
-            if is_hidden[parent]:
+            if self._hides_children_of(parent, hides):
                 continue
             if name == _OPAQUE:
                 opaque.add(parent)
@@ -69,6 +76,7 @@ class ImageFiles:
                 added[path] = entry
         for path, entry in added.items():
             self._entries[path] = (self._through_hard_link(path, entry, layer), number)
+            self._characters += characters_of(path, entry)
             self._add_parents(path)
         for target, paths in linked.items():
             self._link(target, paths, layer, number)
@@ -92,19 +100,22 @@ class ImageFiles:
         if direct and direct[0].type in _FILES:
             return FoundFile(path, *direct)  # whatever its folders are: an upper layer would have hidden it
         parts = path.split("/")
+        is_hidden = self._is_complete or self._hides_children_of("", {})
         for depth in range(1, len(parts) + 1):
             here = "/".join(parts[:depth])
             known = self._entries.get(here)
+            is_hidden = is_hidden or here in self._hidden
             if known is None:
-                absent = self._absent(here)
-                if absent is Absent.UNREAD or here not in self._parents:
-                    return absent
+                if not is_hidden:
+                    return Absent.UNREAD
+                if here not in self._parents:
+                    break
+            is_hidden = is_hidden or here in self._opaque
+            if known is None or known[0].type is EntryType.FOLDER:
                 continue
             entry, layer = known
             rest = "/".join(parts[depth:])
-            if entry.type is EntryType.FOLDER:
-                continue
-            if entry.type is EntryType.SYMLINK and links:
+            if entry.type is EntryType.SYMLINK and links and len(rest) <= _MOST_REST:
                 target = posixpath.join("/", posixpath.dirname(here), entry.target, rest)
                 return self._walk(clean_path(target), links - 1)
             if entry.type in _FILES and not rest:
@@ -114,28 +125,25 @@ class ImageFiles:
             break
         return Absent.MISSING
 
-    def _absent(self, path: str) -> Absent:
-        if self._is_complete or path in self._hidden or self._hides_children_of(posixpath.dirname(path)):
-            return Absent.MISSING
-        return Absent.UNREAD
-
-    def _hides_children_of(self, folder: str) -> bool:
-        """Whether the layers so far hide what layers below have in a folder."""
-        while True:
-            if folder in self._opaque or folder in self._hidden:
-                return True
-            known = self._entries.get(folder)
-            if known and known[0].type is not EntryType.FOLDER:
-                return True
-            if not folder:
-                return False
-            folder = posixpath.dirname(folder)
+    def _hides_children_of(self, folder: str, known: dict[str, bool]) -> bool:
+        """Whether the layers so far hide what layers below have in a folder. `known` has what was found already."""
+        hides = known.get(folder)
+        if hides is None:
+            entry = self._entries.get(folder)
+            hides = folder in self._opaque or folder in self._hidden
+            hides = hides or (entry is not None and entry[0].type is not EntryType.FOLDER)
+            hides = hides or (folder != "" and self._hides_children_of(posixpath.dirname(folder), known))
+            known[folder] = hides
+        return hides
 
     def _add_parents(self, path: str) -> None:
         parent = posixpath.dirname(path)
         while parent not in self._parents:
             self._parents.add(parent)
+            self._characters += len(parent)
             parent = posixpath.dirname(parent)
+        if self._characters > MOST_NAME_CHARACTERS:
+            raise InvalidLayer("its layers have names without end")
 
     def _through_hard_link(self, path: str, entry: LayerEntry, layer: Mapping[str, LayerEntry]) -> LayerEntry:
         """The file that a hard link means: of the same layer, or else of one below, which is linked when it comes."""

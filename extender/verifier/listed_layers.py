@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from extender.verifier.archive_reading import EntryType, InvalidLayer, LayerEntry, clean_path
+from extender.verifier.archive_reading import EntryType, InvalidLayer, LayerEntry, check_names, clean_path
 from extender.verifier.program_headers import OTHER
 from extender.verifier.unpacking import unpacker_for
 
 _ESTARGZ_DIGEST = "containerd.io/snapshot/stargz/toc.digest"
-_ZSTD_DIGEST = "io.github.containers.zstd-chunked.manifest-checksum"
-_ZSTD_PLACE = "io.github.containers.zstd-chunked.manifest-position"
+_ZSTD_PREFIXES = ("io.github.containers", "io.containers")  # the other one is of buildah 1.28 and before
+_ZSTD_DIGEST, _ZSTD_PLACE = ".zstd-chunked.manifest-checksum", ".zstd-chunked.manifest-position"
 FOOTER_BYTES = 51
 _FOOTER_END = 16  # of the offset's hexadecimal digits, behind a gzip header of 10 bytes and a subfield's of 6
 _MOST_UNPACKED_BYTES = 32 << 20
@@ -61,13 +61,23 @@ def find_listing(annotations: Mapping[str, str], size: int) -> Listing | None:
     """The table that the layer's annotations promise; None without one, or if its place makes no sense."""
     if _ESTARGZ_DIGEST in annotations:
         return Listing(annotations[_ESTARGZ_DIGEST], is_packed_digest=False, place=None)
-    fields = annotations.get(_ZSTD_PLACE, "").split(":")
-    if _ZSTD_DIGEST not in annotations or len(fields) != 4 or not all(each.isdecimal() for each in fields):
+    for prefix in _ZSTD_PREFIXES:
+        digest, place = annotations.get(f"{prefix}{_ZSTD_DIGEST}"), annotations.get(f"{prefix}{_ZSTD_PLACE}")
+        if digest and place:
+            found = _read_place(place, size)
+            return Listing(digest, is_packed_digest=True, place=found) if found else None
+    return None
+
+
+def _read_place(text: str, size: int) -> Range | None:
+    """Where the table is, of which the annotation tells offset, length, length unpacked and kind."""
+    fields = text.split(":")
+    if len(fields) != 4 or not all(each.isdecimal() for each in fields):
         return None
     start, length, _, kind = (int(each[:19]) for each in fields)
     if kind != 1 or not 0 < length < size or start + length > size:
         return None
-    return Listing(annotations[_ZSTD_DIGEST], is_packed_digest=True, place=Range(start, start + length))
+    return Range(start, start + length)
 
 
 def read_footer(footer: bytes, size: int) -> Range:
@@ -107,6 +117,7 @@ def read_listing(listing: Listing, packed: bytes, most_entries: int) -> dict[str
 
 
 def _entry(entry: _TocEntry) -> LayerEntry:
+    check_names(entry.name, entry.link_name)
     kind = _TYPES.get(entry.type)
     if kind is not None:
         return LayerEntry(kind, entry.link_name)

@@ -11,6 +11,7 @@ from extender.images.untrusted import decode_json
 
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MOST_LAYERS = 127  # as runtimes allow
+_MOST_FOLDERS = 64  # of the search path; a program in a later one counts as missing
 
 
 class LayerDescriptor(msgspec.Struct, frozen=True, rename="camel"):
@@ -60,5 +61,7 @@ def read_start(config: bytes) -> StartConfig:
     environment = [pair.partition("=")[::2] for pair in process.env or ()]
     path = next((value for name, value in reversed(environment) if name == "PATH"), _DEFAULT_PATH)
     return StartConfig(
-        (*(process.entrypoint or ()), *(process.cmd or ())), tuple(path.split(":")), process.working_dir or "/"
+        (*(process.entrypoint or ()), *(process.cmd or ())),
+        tuple(path.split(":", _MOST_FOLDERS)[:_MOST_FOLDERS]),
+        process.working_dir or "/",
     )

@@ -18,8 +18,8 @@ _MOST_FRAME_HEAD = 4 + 14 + 3  # magic number, frame header, and the header of t
 _HAS_ZSTD = sys.version_info >= (3, 14)
 _STEP_BYTES = 256 << 10
 _FRAME_HEAD = 8  # a magic number and the size of what may be skipped
-# Of the window that a frame asks for: 8 MiB, which is what packers of layers use at most, without `--long`.
-_WINDOW_LOG = 23
+# Of the window that a frame asks for: 32 MiB, which is what buildah, podman and BuildKit use at their highest level.
+_WINDOW_LOG = 25
 
 
 class Unpacker(Protocol):

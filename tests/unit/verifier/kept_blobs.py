@@ -1,9 +1,5 @@
 """A registry in memory for what looks inside images; counts what is asked of it."""
 
-from collections.abc import Sequence
-
-import msgspec
-
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.demo.images import Bundle
 from extender.errors import ManifestNotFound, RegistryUnavailable
@@ -63,13 +59,3 @@ async def look_inside(
 def image_of(*layers: Layer, program: str = "/app") -> Bundle:
     """An index that lists one image for arm64, which starts the program."""
     return make_index([(ARM, make_image(ARM, layers, Entrypoint=[program]))])
-
-
-def with_sizes(bundle: Bundle, sizes: Sequence[int]) -> Bundle:
-    """The image, whose manifest says other sizes of its layers."""
-    manifest = bundle.manifests[0]
-    body = msgspec.json.decode(manifest.body)
-    for layer, size in zip(body["layers"], sizes, strict=True):
-        layer["size"] = size
-    changed = manifest._replace(body=msgspec.json.encode(body))
-    return make_index([(ARM, Bundle(bundle.blobs, (changed,)))])

@@ -1,67 +1,60 @@
 """Layers that are made to hurt: each ends within its bounds, and the platform stays *claimed*, with a reason."""
 
-import gzip
 import io
-import struct
+import sys
 import tarfile
-import zlib
 
 import pytest
 
 from extender.fetcher.image_verifier import VerifierBounds
-from testbed.packed_layers import Layer, Put, estargz, folder, gzipped, hardlink, plain, symlink, zstd_chunked
-from tests.unit.verifier.kept_blobs import KeptBlobs, image_of, look_inside, with_sizes
+from testbed.hostile_layers import (
+    AMD64_ELF,
+    ARM64_ELF,
+    bomb,
+    circles,
+    endless_headers,
+    gnu,
+    long_names,
+    many_files,
+    nested,
+    raw,
+    sparse,
+    with_sizes,
+    zeros,
+)
+from testbed.packed_layers import (
+    PACKINGS,
+    Layer,
+    Put,
+    estargz,
+    folder,
+    gzipped,
+    hardlink,
+    plain,
+    symlink,
+    zstandard,
+    zstd_chunked,
+)
+from testbed.zoo_images import make_index
+from tests.unit.verifier.kept_blobs import ARM, KeptBlobs, image_of, look_inside
 
 SMALL = VerifierBounds(read_bytes=1 << 20, unpacked_bytes=8 << 20, entries=1000)
-AMD64_ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HH", 2, 62) + bytes(44)
-ARM64_ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HH", 2, 183) + bytes(44)
-
-
-def raw(body: bytes) -> Layer:
-    """A layer of these bytes."""
-    return Layer(body, "application/vnd.oci.image.layer.v1.tar+gzip", {}, "sha256:" + "0" * 64)
-
-
-def gnu(name: str, kind: bytes, body: bytes = b"", size: int | None = None) -> bytes:
-    """A header and its body; `size` is what the header says."""
-    info = tarfile.TarInfo(name)
-    info.type, info.mode, info.size = kind, 0o755, len(body) if size is None else size
-    return info.tobuf(tarfile.GNU_FORMAT) + body + bytes(-len(body) % 512)
-
-
-def zeros(megabytes: int) -> bytes:
-    """A gzip member of so many zeros, a thousandth as large."""
-    packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
-    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(megabytes)) + packer.flush()
-
-
-def sparse() -> bytes:
-    """A program that is a file with holes, as GNU tar writes it."""
-    block = bytearray(tarfile.TarInfo("app").tobuf(tarfile.GNU_FORMAT))
-    block[100:108], block[156:157], block[124:136] = b"0000755\0", b"S", b"00000000100\0"
-    block[386:398], block[398:410], block[482] = b"00000000000\0", b"00000000100\0", 1
-    block[148:156] = b" " * 8
-    block[148:156] = f"{sum(block):06o}\0 ".encode()
-    more = bytearray(512)
-    more[504] = 0
-    return bytes(block) + bytes(more) + AMD64_ELF.ljust(512, b"\0")
-
-
-MILLION = b"".join(gnu(f"{number:07}", tarfile.REGTYPE) for number in range(1001))
 HOSTILE: dict[str, tuple[Layer, str]] = {
     "a bomb in front": (raw(zeros(64)), "no format|not in the image|hold more"),
-    "a bomb as a file": (raw(gzip.compress(gnu("x", tarfile.REGTYPE, size=1 << 40)) + zeros(64)), "hold more"),
-    "a bomb in a bomb": (raw(gzip.compress(zeros(64))), "no archive"),
-    "headers without end": (raw(gnu("x", b"x", b"30 mtime=1700000000.000000000\n") * 100), "without end"),
+    "a bomb as a file": (raw(bomb(64)), "hold more"),
+    "a bomb in a bomb": (raw(nested(1, 64)), "no archive"),
+    "headers without end": (raw(endless_headers(100)), "without end"),
     "a header without end": (raw(gnu("x", b"x", size=1 << 30)), "without end"),
     "a long name without end": (raw(gnu("x", b"L", size=1 << 30)), "without end"),
-    "more files than anybody has": (raw(gzip.compress(MILLION)), "more than 1000 files"),
+    "more files than anybody has": (raw(many_files(1001)), "more than 1000 files"),
     "names that no file can have": (raw(gnu("x", b"L", b"n" * 5000) + gnu("x", tarfile.REGTYPE)), "names that no"),
     "an extended header of nonsense": (raw(gnu("x", b"x", b"9999 a=b\n") + gnu("x", b"0")), "cannot be read"),
     "an extended size of nonsense": (raw(gnu("x", b"x", b"13 size=-999\n") + gnu("x", b"0")), "without a size"),
     "a file that ends early": (raw(gnu("app", tarfile.REGTYPE, b"#!/", size=100_000)), "in the middle"),
     "a size in binary": (raw(gnu("x", tarfile.REGTYPE, size=1 << 62)), "in the middle"),
-    "holes": (raw(sparse()), "no format"),
+    "holes": (raw(sparse(1 << 62)), "no format"),
+    "links in circles, deeper and deeper": (raw(circles()), "not in the image"),
+    "folders that nobody can enter": (plain([Put("d/" * 200 + "x")]), "names that no"),
     "no archive": (raw(b"hello" * 1000), "no archive"),
     "gzip that breaks off": (raw(gzipped([Put("app", ARM64_ELF * 1000)]).body[:60]), "in the middle|not in the image"),
     "gzip that lies": (raw(b"\x1f\x8b" + b"x" * 1000), "cannot be unpacked"),
@@ -89,6 +82,36 @@ async def test_a_hostile_layer_refutes_nothing(name: str) -> None:
     assert found.read_bytes <= SMALL.read_bytes
 
 
+async def test_names_take_a_bounded_memory() -> None:
+    """With the folders that they stand for, and the interpreters that programs name."""
+    script = b"#!/" + b"x" * 240
+    scripts = gzipped([Put(f"{'y' * 900}/{number}", script) for number in range(16_000)])
+    for layer in (raw(long_names(5_000)), raw(long_names(3_000)), scripts):
+        found = await look_inside(image_of(layer))
+        assert (found.state, found.detail) == ("claimed", "its layers have names without end")
+
+
+async def test_nothing_is_written() -> None:
+    """Whatever a layer holds, and however it is packed: no file is opened, made or removed."""
+    events: list[tuple[str, object]] = []
+    watched = ("open", "os.mkdir", "os.rename", "os.symlink", "os.link", "os.truncate", "os.remove", "tempfile.")
+
+    def hear(event: str, arguments: tuple[object, ...]) -> None:
+        if hearing and event.startswith(watched):
+            events.append((event, arguments))
+
+    hearing = False
+    sys.addaudithook(hear)
+    await look_inside(image_of(zstandard([Put("app", ARM64_ELF)])))  # imports what unpacks
+    packed = [pack([Put("app", ARM64_ELF)]) for pack in PACKINGS.values()]
+    images = [image_of(layer) for layer in (*packed, *(layer for layer, _ in HOSTILE.values()))]
+    hearing = True
+    for image in images:
+        await look_inside(image, bounds=SMALL)
+    hearing = False
+    assert events == []
+
+
 async def test_more_is_not_read_than_may_be() -> None:
     """Of layers that are larger than the bound."""
     layers = [plain([Put(f"x{number}", bytes(400 << 10))]) for number in range(4)]
@@ -102,7 +125,7 @@ async def test_a_manifest_that_lies_about_a_layers_size(size: int) -> None:
     """Too short or too long: what is read ends, and nothing is refuted."""
     bundle = image_of(gzipped([Put("app", AMD64_ELF)]))
     client = KeptBlobs(bundle)
-    lying = with_sizes(bundle, [size])
+    lying = make_index([(ARM, with_sizes(bundle, [size]))])
     client.manifests |= {each.digest: each for each in lying.manifests}
     assert (await look_inside(lying, client=client, bounds=SMALL)).state == "claimed"
 
