@@ -67,13 +67,21 @@ class ImageBuilder:
         self._storage.build(context, f"{BUILT}/{name}")
         return self._storage.image(f"{BUILT}/{name}")
 
-    def push(self, name: str, reference: str) -> str:
+    def pack(self, files: Path, name: str, platform: str, entrypoint: str) -> None:
+        """Makes an image of nothing but the files in that folder, which claims the platform.
+
+        Raises:
+            subprocess.CalledProcessError: buildah fails.
+        """
+        self._storage.pack(files, f"{BUILT}/{name}", platform, entrypoint)
+
+    def push(self, name: str, reference: str, compression: str = "gzip") -> str:
         """Pushes the image that was built under that name to a registry on loopback; returns its digest there.
 
         Raises:
             subprocess.CalledProcessError: the registry refuses it.
         """
-        return self._storage.push(f"{BUILT}/{name}", reference)
+        return self._storage.push(f"{BUILT}/{name}", reference, compression)
 
 
 @contextmanager
@@ -131,10 +139,20 @@ class _Storage:
         with tempfile.TemporaryDirectory() as folder:
             self._run("build", *settings, *_pip_volumes(Path(folder)), "--tag", name, str(context))
 
-    def push(self, name: str, reference: str) -> str:
+    def pack(self, files: Path, name: str, platform: str, entrypoint: str) -> None:
+        """Makes an image of one layer."""
+        system, architecture = platform.split("/")
+        container = self._run("from", "scratch").strip()
+        self._run("add", container, str(files), "/")
+        settings = ["--os", system, "--arch", architecture, "--entrypoint", f'["{entrypoint}"]']
+        self._run("config", *settings, container)
+        self._run("commit", "--rm", container, name)
+
+    def push(self, name: str, reference: str, compression: str) -> str:
         """Pushes the image by plain HTTP; returns the digest of its manifest, whose layers are compressed there."""
+        settings = ["--tls-verify=false", "--compression-format", compression]
         with tempfile.NamedTemporaryFile("r") as digest:
-            self._run("push", "--tls-verify=false", "--digestfile", digest.name, name, f"docker://{reference}")
+            self._run("push", *settings, "--digestfile", digest.name, name, f"docker://{reference}")
             return digest.read().strip()
 
     def image(self, name: str) -> Image:
