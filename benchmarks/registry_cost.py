@@ -18,9 +18,10 @@ from aiohttp import web
 from extender.credentials.keyring import ANONYMOUS, Credential, CredentialId
 from extender.demo.images import build_index
 from extender.demo.registry import EmbeddedRegistry
+from extender.fetcher.image_verifier import ImageVerifier
 from extender.images.content import Content
 from extender.images.manifest import Kind
-from extender.images.platform import parse_platform
+from extender.images.platform import Platform, parse_platform
 from extender.images.reference import ImageReference, pack_digest
 from extender.logs import configure_logs
 from extender.registry.addresses import AddressGuard
@@ -31,9 +32,14 @@ from extender.registry.session import open_session
 from extender.resolver.image_cache import ImageQuery
 from extender.resolver.persistence import Persistence, PersistenceLimits
 from extender.resolver.resolver import Resolver
+from extender.resolver.verify_queue import VerifyQueue
 from extender.store.rows import Batch, NameRow
 from extender.store.sqlite import SqliteStore
+from extender.verifier.verification import Verification
 from testbed.clock import Clock
+from testbed.hostile_layers import AMD64_ELF, ARM64_ELF
+from testbed.packed_layers import Put, gzipped
+from testbed.zoo_images import make_image, make_index
 
 MINUTE, HOUR = 60.0, 3600.0
 BOTH = ("linux/amd64", "linux/arm64")
@@ -110,6 +116,19 @@ class SharedStore(SqliteStore):
     is_shared = True
 
 
+class Looks:
+    """Looks inside images, each time with a new client, as the process that the service starts for each look."""
+
+    def __init__(self, make_client: Callable[[], Awaitable[RegistryClient]]) -> None:
+        self._make_client = make_client
+
+    async def verify(
+        self, reference: ImageReference, platform: Platform, credential: Credential, *, tenant: str, seconds: float
+    ) -> Verification:
+        """As `PlatformSource`."""
+        return await ImageVerifier(await self._make_client(), reference, platform, credential, tenant).verify(seconds)
+
+
 class Simulation:
     """A registry, replicas of the service, and their clock."""
 
@@ -157,6 +176,19 @@ class Simulation:
                 await asyncio.sleep(0)
             await store.flush()
 
+    async def verify(self, image: str) -> None:
+        """Has the first replica decide about a pod of this image, and look inside until all is known of it."""
+        resolver = self.replicas[0]
+        looks = Looks(self._client)
+        queue = VerifyQueue(looks, resolver.cache, lambda: frozenset(map(parse_platform, BOTH)), clock=self.clock)
+        resolver.tell_of_confirmed(queue.note)
+        working = asyncio.create_task(queue.run())
+        await self.ask(image)
+        while not resolver.counts()["verified"]:
+            await asyncio.sleep(0)
+        working.cancel()
+        await asyncio.gather(working, resolver.child_checks.settle(), return_exceptions=True)
+
     async def store_pushed(self) -> None:
         """Writes all images of `push` to the store that replicas will open, as if one had just looked them up."""
         content = Content(Kind.INDEX, frozenset(map(parse_platform, BOTH)), states_platforms=True)
@@ -181,6 +213,16 @@ class Simulation:
         for number, name in enumerate(names):
             self._pushed[name] = self.hub.add(name, "1", build_index([*BOTH, f"linux/arm/v{number + 10}"]))
         return [f"{name}:1" for name in names]
+
+    def push_programs(self) -> str:
+        """Adds a multi-arch image of real programs to the registry, and returns its name."""
+        layers = {"linux/amd64": AMD64_ELF, "linux/arm64": ARM64_ELF}
+        images = [
+            (each, make_image(each, [gzipped([Put("app", program)])], Entrypoint=["/app"]))
+            for each, program in layers.items()
+        ]
+        self.hub.add("team/program", "1", make_index(images))
+        return "team/program:1"
 
     async def _client(self) -> RegistryClient:
         guard = AddressGuard(allow=["127.0.0.1"])
@@ -221,6 +263,19 @@ async def _checked_children(simulation: Simulation) -> None:
     await simulation.ask(simulation.push(1)[0])
     for replica in simulation.replicas:
         await replica.child_checks.settle()
+
+
+async def _verified(simulation: Simulation) -> None:
+    await simulation.start(nodes=BOTH)
+    await simulation.verify(simulation.push_programs())
+
+
+async def _pods_of_a_verified_image(simulation: Simulation) -> None:
+    await simulation.start(nodes=BOTH)
+    image = simulation.push_programs()
+    await simulation.verify(image)
+    simulation.hub.costs.clear()
+    await simulation.ask_evenly([image], 1000, 14 * MINUTE)
 
 
 async def _single_platform(simulation: Simulation) -> None:
@@ -303,6 +358,8 @@ async def _start_with_a_store(simulation: Simulation, seconds: float) -> None:
 SCENARIOS = (
     Scenario("first pod of a multi-arch image", _first_pod),
     Scenario("the same in a cluster of amd64 and arm64 nodes", _checked_children),
+    Scenario("the same with `registry.verify: background`, layers of less than 128 KB", _verified),
+    Scenario("1,000 more pods of that image within 14 minutes", _pods_of_a_verified_image),
     Scenario("first pod of an image for one platform, which its config names", _single_platform),
     Scenario("1,000 pods of one image within 15 minutes", _many_pods_at_first),
     Scenario("1,000 pods of one image named by digest, in 24 hours", _pinned),

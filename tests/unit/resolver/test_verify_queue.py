@@ -124,6 +124,17 @@ async def test_one_image_at_a_time_and_hosts_have_peace(background: Background) 
     assert order[2][0] - order[0][0] >= HOST_SECONDS
 
 
+async def test_an_image_that_no_pod_asks_for_is_left_alone(background: Background) -> None:
+    """Though it is known and unverified; it is looked into once it is used again."""
+    background.resolver.tell_of_confirmed(None)
+    await background.look_up(APP, OTHER)
+    background.resolver.tell_of_confirmed(background.queue.note)
+    background.clock.advance(1000)
+    await background.look_up(OTHER)
+    await background.work_off()
+    assert {path for _, path, _ in background.looks.asked} == {"team/other"}
+
+
 async def test_what_cannot_be_found_out_is_not_tried_again(background: Background) -> None:
     """It stays claimed."""
     await background.look_up("ghcr.io/team/odd:1")
