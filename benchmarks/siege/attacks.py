@@ -11,7 +11,7 @@ import msgspec
 
 from benchmarks.siege.api_server import LOGIN_SECRET
 from benchmarks.siege.calls import new_pod
-from benchmarks.siege.images import DENIED, SHARED
+from benchmarks.siege.images import DENIED, LAYERS, SHARED
 from benchmarks.siege.network import UPSTREAMS, attacking_host, honest_host
 
 PLUGIN_PATTERN = attacking_host("*", "plugin")
@@ -69,6 +69,11 @@ def _upstream(number: int) -> str:
     return f"{UPSTREAMS[number % len(UPSTREAMS)]}/app-{number}:1"
 
 
+def hurting_image(number: int) -> str:
+    """Returns an image with a layer of the `number`-th kind, at a host of its own."""
+    return f"{attacking_host(f'r{number}', LAYERS)}/app:{number}"
+
+
 def _made_up(number: int) -> str:
     return f"{honest_host(number)}/made-up-{number}/app:1"
 
@@ -100,6 +105,7 @@ ATTACKS = {
     "refused": Attack("412, 503, 403 at honest hosts", _refused),
     "plugin": Attack("a credential plugin that hangs", _new_hosts("plugin")),
     "secrets": Attack("64 secrets of 10,000 entries", _hosts("any"), 1, 10.0, secrets=_SECRETS),
+    LAYERS: Attack("layers that are made to hurt", hurting_image, 1, 10.0),
     "indexes": Attack("hostile indexes", _hosts("hostile"), 20),
     "forged": Attack("forged reviews, 1,000/s", program="forge"),
     "bodies": Attack("slow bodies, 500 connections", program="send_slowly"),

@@ -7,17 +7,21 @@ from zlib import crc32
 import msgspec
 
 from benchmarks.siege.network import MIRRORED, honest_host
-from extender.demo.images import Manifest, build_index
+from extender.demo.images import Bundle, Manifest
 from extender.images.manifest import OCI_INDEX
+from extender.images.reference import digest_of
+from testbed.hostile_layers import AMD64, AMD64_ELF, ARM64, ARM64_ELF, KINDS, hostile_image
+from testbed.packed_layers import Put, gzipped
+from testbed.zoo_images import make_image, make_index
 
-AMD64, ARM64 = "linux/amd64", "linux/arm64"
+_PROGRAMS = {AMD64: AMD64_ELF, ARM64: ARM64_ELF}
 _CHOICES = ((AMD64, ARM64), (AMD64,), (ARM64,))
 SHARED = "shared/base"
 """The repository on each honest registry that pods of every namespace use, by tags of their own."""
 DENIED = "denied-"
 """How the tags begin that a registry answers with 403."""
-HOSTILE, FAT = "hostile", "fat"
-"""Kinds of registries: one has indexes of 64 platforms with long names, the other one index of 900 KB."""
+HOSTILE, FAT, LAYERS = "hostile", "fat", "layers"
+"""Kinds of registries: indexes of 64 platforms with long names, one index of 900 KB, layers that are made to hurt."""
 _HOSTILE_PLATFORMS, _HOSTILE_CHARACTERS, _FAT_BYTES = 64, 256, 900_000
 _KEPT = 100_000  # names whose manifests can be fetched by digest, the newest ones
 _MIRRORED_SHARE = 9  # one image in nine comes through the mirror
@@ -45,13 +49,21 @@ def platforms_of_image(image: str) -> tuple[str, ...]:
 class Manifests:
     """Makes manifests from names, the same one for the same name, and finds them again by digest."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, makes_layers: bool = False) -> None:
+        """`makes_layers`: has the images that are made to hurt too, which takes seconds."""
         self._names: OrderedDict[str, tuple[str, str, str]] = OrderedDict()
+        self._hurting = [hostile_image(kind) for kind in KINDS] if makes_layers else []
+        self._parts = dict[str, Manifest | bytes]()
+        for image in (*map(_image_for, _PROGRAMS), *self._hurting):
+            self._parts |= {each.digest: each for each in image.manifests}
+            self._parts |= {digest_of(each): each for each in image.blobs}
 
     def make(self, kind: str, repository: str, tag: str) -> Manifest:
         """Returns the index of this name at a registry of that kind; it is for the platforms of `platforms_of`."""
         if kind == FAT:
             return _fat_index()
+        if kind == LAYERS:
+            return self._hurting[int(tag) % len(KINDS)].manifests[-1]
         manifest = Manifest(OCI_INDEX, (_hostile_body if kind == HOSTILE else _usual_body)(repository, tag))
         self._names[manifest.digest] = (kind, repository, tag)
         if len(self._names) > _KEPT:
@@ -59,10 +71,18 @@ class Manifests:
         return manifest
 
     def find(self, kind: str, digest: str) -> Manifest | None:
-        """Returns the manifest of this digest if its name was among the last."""
+        """Returns the manifest of this digest if an index lists it, or its name was among the last."""
         if kind == FAT:
             return _fat_index()
+        part = self._parts.get(digest)
+        if isinstance(part, Manifest):
+            return part
         return self.make(*self._names[digest]) if digest in self._names else None
+
+    def find_blob(self, digest: str) -> bytes | None:
+        """Returns the blob of this digest."""
+        part = self._parts.get(digest)
+        return part if isinstance(part, bytes) else None
 
 
 def _usual_body(repository: str, tag: str) -> bytes:
@@ -83,7 +103,13 @@ def _fat_index() -> Manifest:
 
 @functools.cache
 def _index_of(platforms: tuple[str, ...]) -> bytes:
-    return build_index(platforms).manifests[-1].body
+    return make_index([(each, _image_for(each)) for each in platforms]).manifests[-1].body
+
+
+@functools.cache
+def _image_for(platform: str) -> Bundle:
+    """Returns an image whose program is for the platform."""
+    return make_image(platform, [gzipped([Put("app", _PROGRAMS[platform])])], Entrypoint=["/app"])
 
 
 @functools.cache

@@ -25,16 +25,18 @@ _MOST_BYTES = 4 << 20  # that are read of a manifest
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n" % OCI_INDEX.encode()
 _BUFFERED_BYTES = 256 << 10
 _FOR_EVER_SECONDS = 3600.0
+_BLOBS = "/blobs/"
 
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Registries:
-    """Answers the pull part of the distribution-spec by what names say; nothing is stored."""
+    """Answers the pull part of the distribution-spec by what names say."""
 
-    def __init__(self, delay_seconds: float = DELAY_SECONDS) -> None:
+    def __init__(self, delay_seconds: float = DELAY_SECONDS, *, makes_layers: bool = False) -> None:
+        """`makes_layers`: has the layers that are made to hurt, which takes seconds."""
         self._delay_seconds = delay_seconds
-        self._manifests = Manifests()
+        self._manifests = Manifests(makes_layers=makes_layers)
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers one request as its kind of registry or project does."""
@@ -53,9 +55,23 @@ class Registries:
         is_closed = is_private(repository) and request.host != MIRROR  # which no login is shown to
         if is_closed and request.headers.get("Authorization") != _AUTHORIZATION:
             return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="siege"'})
-        return self._served(kind, repository, name)
+        return self._blob(request, name) if _BLOBS in request.path else self._manifest(kind, repository, name)
 
-    def _served(self, kind: str, repository: str, name: str) -> web.Response:
+    def _blob(self, request: web.BaseRequest, digest: str) -> web.Response:
+        """Returns a blob, or the part of it that is asked for."""
+        body = self._manifests.find_blob(digest)
+        if body is None:
+            return web.Response(status=404)
+        asked = request.http_range
+        if asked.start is None:
+            return web.Response(body=body)
+        part = body[asked]
+        if not part:
+            return web.Response(status=416)
+        place = f"bytes {asked.start}-{asked.start + len(part) - 1}/{len(body)}"
+        return web.Response(status=206, headers={"Content-Range": place}, body=part)
+
+    def _manifest(self, kind: str, repository: str, name: str) -> web.Response:
         of_digest = name.startswith("sha256:")
         found = self._manifests.find(kind, name) if of_digest else self._manifests.make(kind, repository, name)
         if found is None:
@@ -72,7 +88,8 @@ def is_private(repository: str) -> bool:
 
 def _read(request: web.BaseRequest) -> tuple[str, str, str]:
     """Returns the kind, the repository, and the tag or digest; these are empty if the request is for something else."""
-    repository, _, name = request.path.removeprefix("/v2/").partition("/manifests/")
+    what = _BLOBS if _BLOBS in request.path else "/manifests/"
+    repository, _, name = request.path.removeprefix("/v2/").partition(what)
     upstream = request.query.get("ns", "") if request.host == MIRROR else ""
     host = upstream or request.host.partition(":")[0]
     if host.endswith(f".{ATTACKING_ZONE}"):
@@ -132,5 +149,5 @@ _KINDS: dict[str, Answer] = {
     "chunks": _chunked,
     "circle": _redirect,
 }
-KINDS = frozenset({*_KINDS, "any", "hostile", "fat", "429", "late", "plugin"})
+KINDS = frozenset({*_KINDS, "any", "hostile", "fat", "layers", "429", "late", "plugin"})
 """Those of the attackers' hosts, whose names are in the certificate."""

@@ -7,10 +7,12 @@ as `/livez` is not answered, without the time for which the process waited for t
 import contextlib
 import http.client
 import os
+import re
 import signal
 import subprocess
 import threading
 import time
+import urllib.request
 from pathlib import Path
 from typing import Self
 
@@ -22,6 +24,7 @@ from testbed.child import ServerFailed
 READY_SECONDS, TIMEOUT_SECONDS = 60.0, 10.0
 PROBE_SECONDS, WEIGH_SECONDS = 0.01, 0.1
 _FETCHER = b"extender.fetcher"
+_COUNTED = re.compile(r'^multiarch_(verifications|fetcher_ends)_total\{\w+="([\w-]+)"\} (\S+)$', re.MULTILINE)
 
 
 class BesiegedService(threading.Thread):
@@ -97,6 +100,12 @@ class BesiegedService(threading.Thread):
                     os.kill(child, signal.SIGKILL)
                     killed += 1
         return killed
+
+    def looks(self) -> dict[str, int]:
+        """Returns how many looks inside images the service has had made by now, by outcome; and fetchers that ended."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{OPERATIONS_PORT}/metrics", timeout=TIMEOUT_SECONDS) as answer:
+            counted = _COUNTED.findall(answer.read().decode())
+        return {f"{what} {outcome}": int(float(number)) for what, outcome, number in counted if float(number)}
 
     def _run(self) -> "subprocess.Popen[bytes]":
         with pinned(self._core), self._log.open("ab") as log:

@@ -3,6 +3,7 @@
 Each attack is made alone on a fresh service, and then all are made together. The service and its children have one core
 and a container's memory; the honest load, the registries, the API server and all attackers share the other core. The
 honest load goes first there and the attackers last. All go before what else runs on this machine, if they may.
+The service looks inside images (`registry.verify: background`) where layers attack.
 
 `run_siege` needs a network namespace of its own (`network.isolating`).
 """
@@ -23,6 +24,9 @@ from benchmarks.report import Claim, Report, Table, this_machine
 from benchmarks.siege.attacks import ATTACKS
 from benchmarks.siege.container import contained, limits_memory
 from benchmarks.siege.figures import COLUMNS, Phase, marks_row
+from benchmarks.siege.images import LAYERS
+from benchmarks.siege.inspections import COLUMNS as INSPECTED
+from benchmarks.siege.inspections import Inspection, inspect_kinds
 from benchmarks.siege.network import prepare_network
 from benchmarks.siege.service import BesiegedService
 from benchmarks.siege.settings import Files, write_files
@@ -36,6 +40,7 @@ PODS_PER_SECOND = 30.0
 QUIET, KILLED, TOGETHER = "quiet", "killed", "together"
 NAMES = (QUIET, *ATTACKS, KILLED, TOGETHER)
 FAULTS = "wrong or lost answers"
+UNCLAIMED = "layers that change what is known, or say no reason"
 _USUAL = ("chrt", "--other", "0")
 
 
@@ -82,16 +87,19 @@ def run_siege(plans: Sequence[Plan], groups: Sequence[Path]) -> Report:
         prepare_network(Path(scratch))
         files = write_files(Path(scratch))
         pair = (str(files.certificate), str(files.key))
+        hurts = any(LAYERS in plan.attacks for plan in plans)
         with (
             child("benchmarks.siege.servers", "honest", *pair),
-            _attacking("benchmarks.siege.servers", "attacking", *pair),
+            _attacking("benchmarks.siege.servers", "hurting" if hurts else "attacking", *pair),
         ):
-            phases = list[Phase]()
+            phases, inspections = list[Phase](), list[Inspection]()
             for plan in plans:
                 phases.append(_make(plan, files, groups, on.server))
                 missed = "; ".join(phases[-1].missed(phases[0])) or "all marks hold"
                 print(f"{plan.words}: {missed}", file=sys.stderr, flush=True)
-    return _report(phases, groups)
+                if plan.name == LAYERS:
+                    inspections += inspect_kinds(files.configuration, on.server)
+    return _report(phases, inspections, groups)
 
 
 def _attacking(module: str, *arguments: str) -> AbstractContextManager[Child]:
@@ -103,6 +111,7 @@ def _make(plan: Plan, files: Files, groups: Sequence[Path], core: int) -> Phase:
     """Makes one phase on a fresh service. The attack goes on until the last pod of the honest load has its answer."""
     pods, counts, log = (files.folder / f"{plan.name}.{what}" for what in ("pods", "counts", "log"))
     serve = [sys.executable, "-m", "extender", "serve", f"--config={files.configuration}"]
+    serve += ["--set=registry.verify=background"] * (LAYERS in plan.attacks)
     with (
         BesiegedService([*_USUAL, *contained(serve, groups)], log, core) as service,
         contextlib.ExitStack() as attack,
@@ -114,6 +123,7 @@ def _make(plan: Plan, files: Files, groups: Sequence[Path], core: int) -> Phase:
         service.forget()
         began, (own, of_children) = time.monotonic(), service.processor_seconds()
         killed = _pass_time(plan, service)
+        looks = service.looks() if LAYERS in plan.attacks else {}
         ended, (own_after, of_children_after) = time.monotonic(), service.processor_seconds()
     return Phase(
         words=plan.words,
@@ -127,7 +137,7 @@ def _make(plan: Plan, files: Files, groups: Sequence[Path], core: int) -> Phase:
         children_seconds=max(0.0, of_children_after - of_children),
         deaths=service.deaths,
         killed=killed,
-        counts=msgspec.json.decode(counts.read_bytes(), type=dict[str, int]) if plan.attacks else {},
+        counts=looks | (msgspec.json.decode(counts.read_bytes(), type=dict[str, int]) if plan.attacks else {}),
     )
 
 
@@ -140,14 +150,22 @@ def _pass_time(plan: Plan, service: BesiegedService) -> int:
     return killed
 
 
-def _report(phases: Sequence[Phase], groups: Sequence[Path]) -> Report:
+def _report(phases: Sequence[Phase], inspections: Sequence[Inspection], groups: Sequence[Path]) -> Report:
     rows = [phase.row(phases[0]) for phase in phases]
     enforced = "by a control group" if limits_memory(groups) else "not enforced, since no control group can be made"
     return Report(
         name="siege",
         question=QUESTION,
-        tables=[Table("The honest load, and the service", COLUMNS, [*rows, marks_row()])],
-        claims=[Claim(what=FAULTS, value=sum(phase.faults for phase in phases), unit="", at_most=0)],
+        tables=[
+            Table("The honest load, and the service", COLUMNS, [*rows, marks_row()]),
+            Table(
+                "Layers that are made to hurt", INSPECTED, [list(msgspec.structs.astuple(each)) for each in inspections]
+            ),
+        ],
+        claims=[
+            Claim(what=FAULTS, value=sum(phase.faults for phase in phases), unit="", at_most=0),
+            Claim(what=UNCLAIMED, value=sum(not each.is_right for each in inspections), unit="", at_most=0),
+        ],
         notes=[*_notes(phases), f"The memory limit is {enforced}. {PODS_PER_SECOND:g} honest pods a second."],
         machine=this_machine(),
     )

@@ -13,6 +13,7 @@ from benchmarks.report import read_report
 from benchmarks.siege.attacks import ATTACKS
 from benchmarks.siege.figures import COLUMNS
 from benchmarks.siege.siege import FAULTS
+from testbed.hostile_layers import KINDS
 
 
 @pytest.mark.slow
@@ -32,3 +33,15 @@ def test_a_short_siege_measures_every_phase(tmp_path: Path) -> None:
     assert len([note for note in did if "reviews answered" in note]) == 3, did
     [faults] = [claim for claim in report.claims if claim.what == FAULTS]
     assert done.returncode == (0 if faults.holds else 1), done.stderr
+
+
+@pytest.mark.slow
+def test_hostile_layers_change_nothing(tmp_path: Path) -> None:
+    """Each kind stays *claimed*, with its reason; the service looks at some, and answers honest tenants right."""
+    command = [sys.executable, "-m", "benchmarks.siege", "--only=layers", "--seconds=6", f"--out={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert (tmp_path / "siege.json").exists(), done.stderr
+    report = read_report(tmp_path / "siege.json")
+    assert [(row[0], row[1]) for row in report.tables[1].rows] == [(kind, "claimed") for kind in KINDS]
+    assert all(claim.holds for claim in report.claims), report
+    assert any("verifications claimed" in note for note in report.notes), report.notes
