@@ -10,10 +10,8 @@ from typing import Self
 class Source(enum.StrEnum):
     """The sources that settings other than `registry.clouds` name."""
 
-    SECRET = "secret"  # noqa: S105  # a kind's name, not a secret
     HELPER = "helper"
     PROVIDER = "provider"
-    KEYRING = "keyring"
 
 
 class Cloud(enum.StrEnum):
@@ -35,6 +33,3 @@ class Cloud(enum.StrEnum):
         member._value_ = name
         member.provider = provider
         return member
-
-
-SOURCES = (*Source, *Cloud)

@@ -21,12 +21,6 @@ THROTTLED = Gauge(
     "Seconds until the registry that throttled us last may be asked again; 0 when none does.",
     registry=REGISTRY,
 )
-REFUSED = counter(
-    "multiarch_registry_refused_total",
-    "Requests not made to registries and token servers, by the rule that kept us from it.",
-    "rule",
-    ("allow", "deny", "address"),
-)
 MIRRORS = counter(
     "multiarch_mirror_requests_total",
     "Questions for a mirror, by what came of them; missing: it lacks it or denies it; resting: it has failed lately "

@@ -49,16 +49,6 @@ _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
 _ENCODER = msgspec.json.Encoder()
 
-_PATCHED, _UNCHANGED, _UNRESOLVED, _SKIPPED, _UNREADABLE = (
-    "patched", "unchanged", "unresolved", "skipped", "unreadable",
-)  # fmt: skip
-WORKLOADS = counter(
-    "multiarch_workload_admissions_total",
-    "Reviews of objects with pod templates by what became of these; unresolved: one would get words, and an image was "
-    "not known; skipped: no template has changed, or it is ignored; unreadable: not the object that we know.",
-    "outcome",
-    (_PATCHED, _UNCHANGED, _UNRESOLVED, _SKIPPED, _UNREADABLE),
-)
 WARNINGS = counter(
     "multiarch_workload_warnings_total",
     "Warnings to authors of pod templates, by what is wrong.",
@@ -133,11 +123,11 @@ class WorkloadAdmission:
         review = decode_review(body)
         request = review.request
         if request.operation not in ("CREATE", "UPDATE") or request.sub_resource:
-            return _skipped(review)
+            return Reply(encode_response(review))
         try:
             document, stored = _object(request.object), _object(request.old_object)
             if document is None or _is_left(document):
-                return _skipped(review)
+                return Reply(encode_response(review))
             return self._read(review, document, stored)
         except _UNDECODABLE as exc:
             return _unreadable(review, exc)
@@ -158,7 +148,7 @@ class WorkloadAdmission:
             if not isinstance(question, Mutation):
                 asked.append(_Asked(changed, question))
         if not asked and not operations:
-            return _skipped(review)
+            return Reply(encode_response(review))
         return _ReviewedWorkload(review, owner, asked, operations)
 
     def _decide(self, workload: _ReviewedWorkload, answers: Sequence[Sequence[Answer]]) -> Reply:
@@ -199,8 +189,6 @@ def _reply(workload: _ReviewedWorkload, verdicts: Sequence[TemplateVerdict]) -> 
     problems = [problem for verdict in verdicts for problem in verdict.problems]
     for problem in problems:
         WARNINGS[problem.problem].inc()
-    is_unresolved = any(verdict.is_unresolved for verdict in verdicts)
-    WORKLOADS[_PATCHED if operations else _UNRESOLVED if is_unresolved else _UNCHANGED].inc()
     patch = _ENCODER.encode(operations) if operations else b""
     lines = list(dict.fromkeys(problem.line for problem in problems))
     return Reply(complete_response(workload.review, encode_fields(patch, lines, {})))
@@ -225,13 +213,7 @@ def _is_left(document: KubernetesObject) -> bool:
     return is_owned or look(document, ("metadata", "annotations", MODE)) == Mode.IGNORE
 
 
-def _skipped(review: AdmissionReview) -> Reply:
-    WORKLOADS[_SKIPPED].inc()
-    return Reply(encode_response(review))
-
-
 def _unreadable(review: AdmissionReview, exc: Exception) -> Reply:
-    WORKLOADS[_UNREADABLE].inc()
     log.warning("workload.unreadable", namespace=review.request.namespace, kind=_kind_of(review.request), why=str(exc))
     return Reply(encode_response(review, warnings=[f"multiarch-extender cannot read a pod template here: {exc}"]))
 

@@ -24,8 +24,8 @@ from extender.cli.installation_objects import (
     read_workloads,
 )
 from extender.cli.running import look_up
-from extender.cli.subjects import list_nodes, open_client
-from extender.cluster.autoscalers import AutoscalerSigns
+from extender.cli.subjects import open_client
+from extender.cluster.autoscalers import find_autoscalers
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.gated_pods import is_held, list_gated_pods
 from extender.cluster.openshift_objects import list_mirror_objects
@@ -38,7 +38,7 @@ from extender.images.content import Cause, Failure
 from extender.images.reference import parse_reference
 from extender.kubernetes.core_v1 import Pod
 from extender.kubernetes.pod_templates import KubernetesObject
-from extender.kubernetes.reported_v1 import ReportedPod
+from extender.kubernetes.reported_v1 import ReportedNode, ReportedPod
 from extender.placement.gate import UnknownImages
 from extender.placement.patch import look
 from extender.registry.openshift_conf import conf_of_objects
@@ -67,6 +67,7 @@ _PODS, _IMAGES = 2_000, 50
 """The most pods that are looked at, and the most registries that are asked, an image each."""
 _OLDEST_MINOR = 30
 _MINOR = re.compile(r"([0-9]+)")
+_NODE = msgspec.json.Decoder(ReportedNode)
 _POD = msgspec.json.Decoder(ReportedPod)
 _NAMED = msgspec.json.Decoder(Pod)
 
@@ -346,15 +347,13 @@ class Examination:
         self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
     ) -> AsyncIterator[CheckFinding]:
         try:
-            nodes = await list_nodes(client)
-            signs = AutoscalerSigns()
-            async for raw in list_documents(client, "/api/v1/nodes"):
-                signs.look_at(raw)
+            documents = [raw async for raw in list_documents(client, "/api/v1/nodes")]
         except ClusterRefused as exc:
             yield CheckFinding(
                 CheckName.NODES, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may list nodes"
             )
             return
+        nodes = [_NODE.decode(raw) for raw in documents]
         report = report_running(
             [], nodes, policy_of(self._settings).compatibility, self._settings.placement.level_label
         )
@@ -367,7 +366,7 @@ class Examination:
                 CheckName.NODES, "cluster", CheckState.FINE, f"labels and kubelets of {len(nodes)} nodes agree"
             )
         serving = [each.part for each in workloads if each.part.settings and each.part.settings.serves_reviews]
-        for autoscaler, sign in (await signs.find(client)).items():
+        for autoscaler, sign in (await find_autoscalers(client, documents)).items():
             for part in serving:
                 if part.settings and not part.settings.writes_required:
                     yield CheckFinding(

@@ -3,12 +3,11 @@
 It takes no right beyond listing nodes: every authenticated account may read which APIs are served.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import StrEnum
 
 import msgspec
-import structlog
 
 from extender.cluster.listwatch import Getter
 from extender.errors import ClusterError
@@ -21,12 +20,9 @@ _KARPENTER_LABEL = "karpenter.sh/nodepool"
 _CLUSTER_AUTOSCALER_API = ("autoscaling.x-k8s.io", "provisioningrequests")
 _CLUSTER_AUTOSCALER_ANNOTATION = "cluster-autoscaler.kubernetes.io/"
 _CLUSTER_AUTOSCALER_TAINTS = ("ToBeDeletedByClusterAutoscaler", "DeletionCandidateOfClusterAutoscaler")
-# A node without these bytes has no mark; few have one, so that few are decoded a second time.
-_BYTES_OF_MARKS = (b"karpenter.sh/nodepool", b"cluster-autoscaler.kubernetes.io/", b"ClusterAutoscaler")
 
 _NODE = msgspec.json.Decoder(MarkedNode)
 _APIS = msgspec.json.Decoder(APIGroupDiscoveryList)
-log = structlog.get_logger()
 
 
 class Autoscaler(StrEnum):
@@ -36,36 +32,19 @@ class Autoscaler(StrEnum):
     CLUSTER_AUTOSCALER = "cluster-autoscaler"
 
 
-class AutoscalerSigns:
-    """The autoscalers of a cluster, each with the first sign of it. What has been seen on a node stays."""
+async def find_autoscalers(reader: Getter, nodes: Iterable[msgspec.Raw | bytes]) -> Mapping[Autoscaler, str]:
+    """The autoscalers of a cluster with these nodes, each with a sign of it.
 
-    def __init__(self) -> None:
-        self._on_nodes: dict[Autoscaler, str] = {}
-        self._unread = ""
-
-    def look_at(self, document: msgspec.Raw | bytes) -> None:
-        """Looks for marks on a node. O(bytes of the node), until both autoscalers have been seen.
-
-        A node that cannot be read has no marks.
-        """
-        if len(self._on_nodes) == len(Autoscaler):
-            return
-        text = bytes(document)
-        if any(mark in text for mark in _BYTES_OF_MARKS):
-            with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                for autoscaler, mark in _marks(_NODE.decode(text)):
-                    self._on_nodes.setdefault(autoscaler, mark)
-
-    async def find(self, reader: Getter) -> Mapping[Autoscaler, str]:
-        """Returns the autoscalers and their signs. APIs that cannot be read are no failure: marks on nodes remain."""
-        try:
-            served = _APIS.decode(await reader.get("/apis", accept=MEDIA_TYPE))
-        except (ClusterError, msgspec.DecodeError, UnicodeDecodeError) as exc:
-            if str(exc) != self._unread:
-                log.info("apis.unread", error=str(exc))
-            self._unread = str(exc)
-            return dict(self._on_nodes)
-        return {**self._on_nodes, **_serving(served)}
+    APIs and nodes that cannot be read are no signs, and no failure.
+    """
+    found: dict[Autoscaler, str] = {}
+    for document in nodes:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            for autoscaler, mark in _marks(_NODE.decode(document)):
+                found.setdefault(autoscaler, mark)
+    with suppress(ClusterError, msgspec.DecodeError, UnicodeDecodeError):
+        found |= _serving(_APIS.decode(await reader.get("/apis", accept=MEDIA_TYPE)))
+    return found
 
 
 def _marks(node: MarkedNode) -> Iterator[tuple[Autoscaler, str]]:

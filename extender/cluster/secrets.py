@@ -11,8 +11,6 @@ import msgspec
 import structlog
 
 from extender.cluster.client import ClusterClient, ClusterRefused
-from extender.credential_sources import Source
-from extender.credentials.keyring import CREDENTIALS
 from extender.credentials.logins import (
     DecodedLogins,
     InvalidLogins,
@@ -67,12 +65,10 @@ class ClusterSecrets:
             return ()
         logins, left_out = _logins_in(body)
         self._note_left_out(namespace, name, left_out)
-        CREDENTIALS[Source.SECRET]["obtained" if logins else "none"].inc()
         return logins
 
     async def _get(self, namespace: str, name: str) -> bytes | None:
         if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):
-            CREDENTIALS[Source.SECRET]["none"].inc()
             return None
         path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
         try:
@@ -80,15 +76,13 @@ class ClusterSecrets:
         except ClusterRefused as exc:
             if exc.status not in (403, 404):
                 raise
-            self._note(exc)
+            if exc.status == 403:
+                self._note(exc)
             return None
         self._is_refused = False
         return body
 
     def _note(self, refusal: ClusterRefused) -> None:
-        CREDENTIALS[Source.SECRET]["none" if refusal.status == 404 else "refused"].inc()
-        if refusal.status == 404:
-            return
         if not self._is_refused:
             log.warning("secret.refused", why=str(refusal), setting="registry.pull_secrets")
         self._is_refused = True

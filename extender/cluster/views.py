@@ -19,7 +19,6 @@ import msgspec
 import structlog
 
 from extender.circuit_breaker import Attempt, Backoff, CircuitBreaker
-from extender.cluster.autoscalers import AutoscalerSigns
 from extender.cluster.client import METADATA, ClusterRefused
 from extender.cluster.events import Event, Streamer, watch_events
 from extender.cluster.listwatch import Getter, Resource
@@ -96,7 +95,6 @@ class WatchedNodes:
         self._odd: dict[NodeName, OddNodes] = {}
         self._odd_kinds = Counter[OddNodes]()
         self.odd: frozenset[OddNodes] = frozenset()
-        self.autoscalers = AutoscalerSigns()
         for architecture, child in _NODES.items():
             child.set_function(partial(self.count, architecture))
 
@@ -137,7 +135,6 @@ class WatchedNodes:
         self._note_odd(name, odd_nodes_of(node, self._level_label))
         self.platforms.images.put(name, node.status.image_names if node.status else ())
         self._missing.remove(name)
-        self.autoscalers.look_at(document)
 
     def delete(self, name: str) -> None:
         """Removes the node; does nothing if it is not in view."""

@@ -11,20 +11,11 @@ from typing import NewType, Protocol
 import msgspec
 import structlog
 
-from extender.credential_sources import SOURCES, Source
 from extender.credentials.logins import Login, Logins
 from extender.images.reference import ImageReference
-from extender.metrics import counters
 from extender.turns import OPERATOR, NoTurn
 
 log = structlog.get_logger()
-
-CREDENTIALS = counters(
-    "multiarch_credentials_total",
-    "Attempts to obtain credentials, by where from and what came of it.",
-    ("source", tuple(source.value for source in SOURCES)),
-    ("outcome", ("obtained", "none", "refused", "malformed", "error")),
-)
 
 CredentialId = NewType("CredentialId", str)
 
@@ -53,7 +44,7 @@ class Keyring(Protocol):
     """A source of credentials: pull secrets, a Docker configuration, a program, or a cloud's identity.
 
     `load` obtains the credentials for a lookup. Between lookups only ids are needed, which take no I/O and no password.
-    No method raises for a source that fails: `load` leaves its credentials out, logs and counts the failure, and
+    No method raises for a source that fails: `load` leaves its credentials out, logs the failure, and
     `is_unread` says so.
     """
 
@@ -220,7 +211,7 @@ def label_of(keyring: Keyring, reference: ImageReference, credential_id: Credent
 async def load_source(
     source: Keyring, reference: ImageReference, *, refresh: bool = False, tenant: str
 ) -> tuple[Credential, ...]:
-    """Returns the source's credentials, or none if it crashes, which is logged and counted.
+    """Returns the source's credentials, or none if it crashes, which is logged.
 
     Raises:
         NoTurn: as `Keyring.load`.
@@ -230,7 +221,6 @@ async def load_source(
     except NoTurn:
         raise
     except Exception as exc:  # noqa: BLE001 - a defect of ours in one source must not cost the others' credentials
-        CREDENTIALS[Source.KEYRING]["error"].inc()
         # Neither message nor traceback: an exception may quote its input.
         log.error("keyring.crashed", kind=type(source).__name__, why=type(exc).__name__)  # noqa: TRY400
         return ()

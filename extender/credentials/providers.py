@@ -12,7 +12,7 @@ import structlog
 from async_lru import alru_cache
 
 from extender.credential_sources import Cloud, Source
-from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, credential_id_of
+from extender.credentials.keyring import Credential, CredentialId, credential_id_of
 from extender.credentials.logins import ByPattern, Login, Logins, cost_bytes
 from extender.errors import ExtenderError
 from extender.images.reference import ImageReference
@@ -184,15 +184,12 @@ class ProviderKeyring:
 
     async def _obtain_once(self, _key: str, reference: ImageReference, tenant: str) -> _Held:
         """Asks the provider. `alru_cache` wraps this method, so that all share the request who give the same key."""
-        counts = CREDENTIALS[self._provider.source]
         started = self._clock()
         try:
             given = await self._provider.provide(reference.repository)
         except CredentialsUnavailable as exc:
-            counts["error"].inc()
             log.warning("provider.failed", provider=self._provider.name, registry=reference.domain, why=str(exc))
             return self._hold_failure(reference, self._clock() - started)
-        counts["obtained" if given.logins else "none"].inc()
         now = self._clock()
         fresh_until = now + max(given.keep_seconds, _LEAST_KEPT_SECONDS)
         credential_ids = ByPattern((login.pattern, self._credential_id_of(login)) for login in given.logins)

@@ -14,8 +14,7 @@ import msgspec
 import structlog
 from async_lru import alru_cache
 
-from extender.credential_sources import Source
-from extender.credentials.keyring import CREDENTIALS, Credential, CredentialId, Keyring, SecretReader, credentials_of
+from extender.credentials.keyring import Credential, CredentialId, Keyring, SecretReader, credentials_of
 from extender.credentials.logins import ByPattern, InvalidLogins, Login, Logins, cost_bytes, matching_all
 from extender.errors import ClusterError
 from extender.images.reference import ImageReference
@@ -189,10 +188,8 @@ class PullSecrets:
             await asyncio.sleep(0)  # decoding has taken 4 ms and the rest takes 2 ms for the largest secret
             reading = self._reading_of(logins)
         except InvalidLogins as exc:
-            CREDENTIALS[Source.SECRET]["malformed"].inc()
             reading = _Reading(self._clock(), problem=f"{secret[1]}: {exc}")
         except ClusterError as exc:
-            CREDENTIALS[Source.SECRET]["error"].inc()
             log.warning("secret.unread", namespace=secret[0], secret=secret[1], why=str(exc))
             before = self._recent(secret, KEEP_SECONDS) or _Reading(self._clock() - KEEP_SECONDS + _JUST_READ_SECONDS)
             reading = msgspec.structs.replace(before, is_unread=True)

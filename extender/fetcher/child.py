@@ -36,16 +36,10 @@ from extender.fetcher.messages import (
     decode_from_fetcher,
 )
 from extender.fetcher.settings import FetcherSettings
-from extender.metrics import add_sums, gauge
+from extender.metrics import add_sums
 from extender.registry_figures import set_gauges
 
 MAIN, SECOND, VERIFIER = "main", "second", "verifier"
-RESIDENT = gauge(
-    "multiarch_fetcher_resident_bytes",
-    "Memory of the processes that ask registries; 0 while there is none.",
-    "process",
-    (MAIN, SECOND, VERIFIER),
-)
 
 _START_SECONDS = 20.0
 _PING_SECONDS, _PONG_SECONDS = 1.0, 4.0
@@ -187,7 +181,6 @@ class FetcherChild:
         if isinstance(answer, Pong):
             add_sums(answer.counted)
             set_gauges(answer.gauges)
-            RESIDENT[self._name].set(answer.resident_bytes)
         if not pending.answer.done():
             pending.answer.set_result(answer)
 
@@ -222,7 +215,6 @@ class FetcherChild:
         if self._pinging:
             self._pinging.cancel()
             await asyncio.gather(self._pinging, return_exceptions=True)
-        RESIDENT[self._name].set(0)
         pending, self._pending = self._pending, {}
         for each in pending.values():
             if not each.answer.done():

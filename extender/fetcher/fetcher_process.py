@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import structlog
 
 from extender.errors import ConfigError, ExtenderError, RegistryNotAsked, RegistryUnavailable
-from extender.fetcher.bounds import OVER_MEMORY, kill_session, resident_bytes, stay_within
+from extender.fetcher.bounds import OVER_MEMORY, kill_session, stay_within
 from extender.fetcher.channel import Channel
 from extender.fetcher.messages import (
     Describe,
@@ -173,4 +173,4 @@ class _Server:
         """Returns the answer to a ping, with what was counted since the last one."""
         before, self._told = self._told, sums()
         counted = {key: value - before.get(key, 0.0) for key, value in self._told.items()}
-        return Pong(number, {key: value for key, value in counted.items() if value}, gauge_values(), resident_bytes())
+        return Pong(number, {key: value for key, value in counted.items() if value}, gauge_values())

@@ -157,12 +157,11 @@ class FailedAnswer(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    """The answer to `Ping`: what was counted since the last one, gauges, and the memory in use."""
+    """The answer to `Ping`: what was counted since the last one, and gauges."""
 
     id: int
     counted: dict[tuple[str, ...], float]
     gauges: dict[tuple[str, str], float]
-    resident_bytes: int
 
 
 ToQuestion = DigestStated | Described | Verified | Provided | FailedAnswer | Pong

@@ -31,7 +31,7 @@ from extender.gates.image_waits import ImageWaits
 from extender.gates.patch_pace import PatchPace
 from extender.images.content import Answer
 from extender.kubernetes.core_v1 import GatedPod
-from extender.metrics import counter, gauge, histogram
+from extender.metrics import counter, gauge
 from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.facts import facts_of, is_unresolved
 from extender.placement.gate import encode_ungating
@@ -59,13 +59,6 @@ RELEASES = counter(
     "so the gate alone was taken off.",
     "outcome",
     _OUTCOMES,
-)
-HELD_SECONDS = histogram(
-    "multiarch_gates_held_seconds",
-    "From a pod's creation, or from when it was first seen, until it was let go.",
-    "outcome",
-    _OUTCOMES,
-    (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0),
 )
 REFUSALS = counter(
     "multiarch_gates_refused_patches_total",
@@ -318,7 +311,6 @@ class GateController:
 
     def _done(self, held: HeldPod, outcome: str, reason: str) -> None:
         RELEASES[outcome].inc()
-        HELD_SECONDS[outcome].observe(self._clock() - held.since)
         is_known = outcome in _SETTLED
         if held.events or not is_known:
             text = f"let go ({outcome}): {reason}" if reason else f"let go ({outcome})"

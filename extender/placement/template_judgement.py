@@ -76,14 +76,10 @@ class ChangedTemplate(msgspec.Struct, frozen=True):
 
 
 class TemplateVerdict(msgspec.Struct, frozen=True):
-    """What becomes of a template: operations below its path, and what its author must mend.
-
-    `is_unresolved`: it was left as it is though it would get words, as an image is not known.
-    """
+    """What becomes of a template: operations below its path, and what its author must mend."""
 
     operations: tuple[Operation, ...] = ()
     problems: tuple[TemplateProblem, ...] = ()
-    is_unresolved: bool = False
 
 
 def read_template(template: PodTemplate) -> CreatedPod:
@@ -171,7 +167,7 @@ class TemplateJudge:
         is_guarded = words and not unresolved and changed.template.kind == DAEMON_SET
         judged = self._judged(changed, images, facts, overrides, cluster)
         problems = tuple(problems_of(judged, self._policy.compatibility, None if is_guarded else kinds))
-        return TemplateVerdict(operations, problems, unresolved and not operations)
+        return TemplateVerdict(operations, problems)
 
     def _mutator_of(self, template: PodTemplate, owner: TemplateOwner) -> Mutator:
         if template.kind == DAEMON_SET:

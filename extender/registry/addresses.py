@@ -17,7 +17,6 @@ from aiohttp.abc import ResolveResult
 from yarl import URL
 
 from extender.errors import AddressRefused, ConfigError
-from extender.registry_figures import REFUSED
 
 log = structlog.get_logger()
 
@@ -205,12 +204,11 @@ def _matches(patterns: Iterable[_HostPattern], host: str, port: int | None) -> b
 
 
 def inner_refusal(host: str) -> AddressRefused:
-    """Counts and logs a refusal because of a host's address; returns the error."""
+    """Logs a refusal because of a host's address; returns the error."""
     return _refusal("address", host, "is at an address that is not asked")
 
 
 def _refusal(rule: str, host: str, words: str) -> AddressRefused:
-    REFUSED[rule].inc()
     log.info("address.refused", registry=host, rule=rule)
     return AddressRefused(f"{host} {words}")
 

@@ -25,19 +25,10 @@ from extender.images.manifest import Image, Kind
 from extender.images.platform import Compatibility, Platform, satisfies
 from extender.images.platform_states import DeniedPlatform, PlatformState
 from extender.images.reference import ImageReference
-from extender.metrics import counter
 from extender.resolver.image_cache import ImageCache
 from extender.resolver.image_source import ImageSource
 
 log = structlog.get_logger()
-
-CHECKS = counter(
-    "multiarch_child_checks_total",
-    "Manifests that an index lists for a platform of the cluster and that were asked for in the background, by outcome;"
-    " dropped: too many waited.",
-    "outcome",
-    ("there", "missing", "contradictory", "unknown", "dropped"),
-)
 
 # Hosts that are asked side by side, and indexes that wait for one host, of 1 KB each.
 _MOST_HOSTS, _MOST_WAITING = 64, 500
@@ -112,7 +103,6 @@ class ChildChecks:
         host = index.reference.domain
         waiting = self._waiting.get(host, ())
         if len(waiting) >= _MOST_WAITING or (host not in self._tasks and len(self._tasks) >= _MOST_HOSTS):
-            CHECKS["dropped"].inc(len(index.children))
             return
         self._waiting.setdefault(host, deque()).append(index)
         task = self._tasks.get(host)
@@ -138,7 +128,6 @@ class ChildChecks:
         denied, running = list[DeniedPlatform](), list[tuple[Platform, PlatformState]]()
         for child in index.children:
             found = await self._find(index, child)
-            CHECKS[_OUTCOMES.get(found.state, "unknown") if found else "unknown"].inc()
             if found is None:
                 continue
             if found.state is PlatformState.CLAIMED:
@@ -182,13 +171,6 @@ class ChildChecks:
         except (RegistryError, InvalidManifest, UnsupportedManifest):
             return None
         return DeniedPlatform(child.platform, PlatformState.CLAIMED) if stated else None
-
-
-_OUTCOMES = {
-    PlatformState.CLAIMED: "there",
-    PlatformState.MISSING: "missing",
-    PlatformState.CONTRADICTORY: "contradictory",
-}
 
 
 def _judge(child: _Child, image: Image) -> DeniedPlatform:

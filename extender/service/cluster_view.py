@@ -1,6 +1,5 @@
 """The service's view of the cluster, kept current by watches; also a view for running without a cluster."""
 
-import asyncio
 import contextlib
 import functools
 import random
@@ -10,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from extender.cluster.autoscalers import Autoscaler
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.listwatch import Handler, ListWatch, Resource
 from extender.cluster.openshift_objects import RESOURCES, Lenient, MirrorViews
@@ -30,7 +28,6 @@ from extender.server.operations import Check, CheckResult
 from extender.service.background import FILE_CHECK_SECONDS, in_background
 from extender.service.operator_policies import preferred_nodes_of
 
-_SYNC_PAUSE_SECONDS = 0.1
 # Age of a view from which readiness fails. A watch has a bookmark each minute, and one without a line for 255 s is
 # begun again, so nothing confirms a view that is older than this.
 STALE_SECONDS = 300.0
@@ -88,9 +85,6 @@ class ClusterView(Protocol):
     def look_at_pending_pods(self) -> None:
         """Starts a listing of pending pods and watches for a few seconds; returns at once."""
 
-    async def find_autoscalers(self) -> Mapping[Autoscaler, str]:
-        """Returns the cluster's autoscalers, each with a sign of it, once all nodes have been listed."""
-
     def can_gate(self) -> bool:
         """Whether pods may be held by our gate, since somebody provably lifts it."""
 
@@ -133,10 +127,6 @@ class NoCluster:
 
     def look_at_pending_pods(self) -> None:
         """Does nothing."""
-
-    async def find_autoscalers(self) -> Mapping[Autoscaler, str]:
-        """None."""
-        return {}
 
     def can_gate(self) -> bool:
         """False: nobody could lift a gate."""
@@ -227,12 +217,6 @@ class WatchedCluster:
             if on_pending_pod:
                 await stack.enter_async_context(in_background(self._pending_pods.run(on_pending_pod), "watch-pods"))
             yield
-
-    async def find_autoscalers(self) -> Mapping[Autoscaler, str]:
-        """Returns the cluster's autoscalers, each with a sign of it, once all nodes have been listed."""
-        while not self.nodes.synced:  # noqa: ASYNC110  # a view has no event
-            await asyncio.sleep(_SYNC_PAUSE_SECONDS)
-        return await self.nodes.autoscalers.find(self.client)
 
     def can_gate(self) -> bool:
         """Whether pods may be held by our gate, since somebody provably lifts it."""

@@ -12,7 +12,6 @@ from extender import __version__
 from extender.config.tree import Config
 from extender.fetcher.fetcher_client import open_fetcher
 from extender.metrics import gauge
-from extender.service.autoscaler_warnings import autoscaler_warnings
 from extender.service.background import in_background
 from extender.service.canaries import canaries
 from extender.service.cluster_view import ClusterView, open_cluster_view
@@ -63,7 +62,6 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
         open_sources(fetcher_settings(config)) as sources,
         open_pod_resolver_of(sources, config, cluster_view) as pod_resolver,
         cluster_view.watching(pod_resolver.warm if needs_pending_pods(config) else None),
-        in_background(autoscaler_warnings(config, cluster_view), "autoscalers"),
         in_background(canaries(config, cluster_view), "canaries"),
         open_gates(config, cluster_view, pod_resolver),
         open_drift_watch(config, cluster_view, pod_resolver),

@@ -33,7 +33,6 @@ from extender.cluster.own_secret import OwnSecret, SecretContent
 from extender.cluster.webhook_configuration import WebhookConfiguration
 from extender.config.tree import Config, SelfManagedConfig
 from extender.errors import ClusterError, ConfigError
-from extender.metrics import counter
 from extender.service.background import in_background
 
 log = structlog.get_logger()
@@ -45,13 +44,6 @@ START_SECONDS = 60.0
 # Lives of an authority: two years with certificates of 90 days. The next one is trusted beside it for long before it
 # signs anything, and a year or more passes between changes of the webhook's configuration.
 _CERTIFICATES_OF_AN_AUTHORITY = 8
-
-RENEWALS = counter(
-    "multiarch_certificate_renewals_total",
-    "Changes that this replica made to the self-managed certificate or authority, and failures to do so.",
-    "outcome",
-    ("renewed", "published", "failed"),
-)
 
 
 class ManagedFiles(msgspec.Struct, frozen=True):
@@ -120,12 +112,10 @@ class SelfManaged:
         data = to_secret_data(identity)
         if not data.items() <= dict(content.data).items():
             content = await self._secret.write(data, content.version)
-            RENEWALS["renewed"].inc()
             log.info("certificates.renewed", authorities=len(identity.authorities))
         self._copy(content)
         for each in self._configurations:
             if await each.publish(identity.bundle):
-                RENEWALS["published"].inc()
                 log.info("certificates.published", configuration=each.name)
 
     def _renewed(self, content: SecretContent, now: datetime) -> ManagedIdentity:
@@ -175,7 +165,6 @@ class SelfManaged:
         if str(exc) != self._failure:
             log.warning("certificates.failed", why=str(exc))
         self._failure = str(exc)
-        RENEWALS["failed"].inc()
 
 
 @contextlib.asynccontextmanager

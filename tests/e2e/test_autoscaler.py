@@ -167,18 +167,13 @@ async def test_what_is_bought_for_an_image_that_is_pushed_after_its_pods(
 
 @CONTRAST
 async def test_the_extender_alone_is_a_dead_end(world: World, autoscaled: Autoscaled) -> None:
-    """Without affinity Karpenter buys one node on which the pod cannot run, and believes that it can.
-
-    The service has warned of it at its start.
-    """
+    """Without affinity Karpenter buys one node on which the pod cannot run, and believes that it can."""
     async with autoscaled.running(ARM64_CHEAPER) as karpenter:
         await karpenter.create_pools(OPEN)
         service = await world.start_service("admission.node_affinity=none")
         await world.register_webhook(service, mode=Mode.SECOND)
         where = await world.namespace(second=True)
         await world.warm(service, where, world.images.amd)
-        assert await service.metric("multiarch_misled_autoscalers", autoscaler="karpenter") == 1
-        assert '"autoscaler.misled"' in service.log()
         with world.second_scheduler(service):
             await world.create_pods(where, 1, world.images.amd, prefix="amd")
             await world.wait_refused(where, "amd-0", "is built only for linux/amd64")

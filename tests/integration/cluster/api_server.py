@@ -85,7 +85,6 @@ class ApiServer:
         self.change_seconds = 0.0  # what each change takes, one after the other
         self._changing = asyncio.Lock()
         self.admit: Callable[[Document], Document] | None = None  # what admission makes of an object of a dry run
-        self.apis: list[Document] | None = None  # the groups served, as discovery lists them; None: it is refused
         self._objects: dict[tuple[str, str], Document] = {}
         self._history: list[Change] = []
         self._watchers: list[Watcher] = []
@@ -193,8 +192,6 @@ class ApiServer:
         return self._objects[path, name]
 
     def _get(self, request: Request) -> Document:
-        if request.path == "/apis" and self.apis is not None:
-            return {"kind": "APIGroupDiscoveryList", "items": self.apis}
         path, _, name = collection_path(request.path).rpartition("/")
         try:
             return self._objects[path, name]

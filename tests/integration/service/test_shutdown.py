@@ -102,7 +102,7 @@ async def test_background_work_that_ends_fails_liveness(monkeypatch: pytest.Monk
     async def end() -> None:
         raise OSError("gone")
 
-    monkeypatch.setattr("extender.service.process.autoscaler_warnings", lambda *_: end())
+    monkeypatch.setattr("extender.service.process.canaries", lambda *_: end())
     config = load_config(None, [*SETTINGS, "shutdown.grace_seconds=0.1"])
     async with (
         open_service(config, NoCluster(), open_local_sources) as service,
@@ -110,4 +110,4 @@ async def test_background_work_that_ends_fails_liveness(monkeypatch: pytest.Monk
         session.get(f"{service.operations_url}/livez") as response,
     ):
         assert response.status == 503
-        assert "[-]background failed: autoscalers: OSError: gone" in await response.text()
+        assert "[-]background failed: canaries: OSError: gone" in await response.text()

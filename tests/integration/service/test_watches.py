@@ -9,7 +9,6 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-import structlog
 
 from extender.cluster.views import NAMESPACES, NODES, PODS
 from extender.config.reading import load_config
@@ -88,8 +87,8 @@ async def until_ready(caller: Caller) -> dict[str, str]:
 
 
 def asked_for(api: ApiServer) -> set[str]:
-    """What has been asked for, but for what tells of autoscalers."""
-    return {request.path for request in api.requests} - {"/apis"}
+    """What has been asked for."""
+    return {request.path for request in api.requests}
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -247,45 +246,3 @@ async def readiness_text(caller: Caller) -> str:
     """The words of the readiness checks."""
     async with caller.session.get(f"{caller.service.operations_url}/readyz?verbose") as response:
         return await response.text()
-
-
-KARPENTER = {"metadata": {"name": "karpenter.sh"}, "versions": [{"resources": [{"resource": "nodepools"}]}]}
-
-
-@pytest.mark.parametrize(
-    ("affinity", "admission", "reported"),
-    [
-        ("none", "127.0.0.1:0", ("autoscaler.misled", "warning")),
-        ("preferred", "127.0.0.1:0", ("autoscaler.misled", "warning")),
-        ("required", "127.0.0.1:0", None),
-        ("both", "127.0.0.1:0", None),
-        ("required", "", ("autoscaler.seen", "info")),
-    ],
-)
-async def test_an_autoscaler_that_is_not_told_what_images_allow_is_reported(
-    api: ApiServer, tmp_path: Path, affinity: str, admission: str, reported: tuple[str, str] | None
-) -> None:
-    """Once, at the start. Without a webhook nobody knows whether another service tells it, so that is no warning."""
-    api.apis = [KARPENTER]
-    settings = [f"admission.node_affinity={affinity}", f"admission.listen='{admission}'"]
-    with structlog.testing.capture_logs() as logs:
-        async with service_in(api, tmp_path, "127.0.0.1:0", *settings) as caller:
-            await until_ready(caller)
-            if reported:
-                await until(lambda: any(each["event"].startswith("autoscaler.") for each in logs))
-            misled = await caller.metric('multiarch_misled_autoscalers{autoscaler="karpenter"}')
-    found = [(each["event"], each["log_level"], each["sign"]) for each in logs if "autoscaler" in each]
-    assert found == ([(*reported, "API group karpenter.sh")] if reported else [])
-    assert (misled == 1) == (reported is not None and reported[1] == "warning")
-
-
-async def test_apis_that_cannot_be_read_are_no_failure(api: ApiServer, tmp_path: Path) -> None:
-    """A cluster that withholds the right from its accounts; the label of a node tells as well."""
-    api.put(NODES.path, {**node("b"), "metadata": {"name": "b", "labels": {"karpenter.sh/nodepool": "general"}}})
-    with structlog.testing.capture_logs() as logs:
-        async with service_in(api, tmp_path, "127.0.0.1:0") as caller:
-            await until_ready(caller)
-            await until(lambda: any(each["event"] == "autoscaler.misled" for each in logs))
-            assert (await checks(caller, "/livez"))[0] == 200
-    assert [each["sign"] for each in logs if "sign" in each] == ["label karpenter.sh/nodepool of node b"]
-    assert [each["event"] for each in logs].count("apis.unread") == 1

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.cluster.autoscalers import Autoscaler, AutoscalerSigns
+from extender.cluster.autoscalers import Autoscaler, find_autoscalers
 from extender.cluster.client import ClusterRefused
 from extender.kubernetes.apidiscovery_v2 import MEDIA_TYPE
 
@@ -54,7 +54,7 @@ async def test_an_autoscaler_is_seen_by_its_api(
 ) -> None:
     """The group that Cluster Autoscaler shares with others is no sign of it."""
     apis = Apis(groups)
-    assert await AutoscalerSigns().find(apis) == expected
+    assert await find_autoscalers(apis, []) == expected
     assert apis.accepted == MEDIA_TYPE
 
 
@@ -85,15 +85,12 @@ async def test_an_autoscaler_is_seen_by_its_marks_on_a_node(
     document: bytes, expected: Mapping[Autoscaler, str]
 ) -> None:
     """Even where nobody says which APIs are served; the words alone, elsewhere in a node, are no mark."""
-    signs = AutoscalerSigns()
-    signs.look_at(document)
-    assert await signs.find(Apis(None)) == expected
+    assert await find_autoscalers(Apis(None), [document]) == expected
 
 
-async def test_a_mark_stays_and_an_api_is_the_better_sign() -> None:
-    """The node may be gone again."""
-    signs = AutoscalerSigns()
-    signs.look_at(node(metadata={"labels": {"karpenter.sh/nodepool": "general"}}))
-    signs.look_at(node())
-    assert await signs.find(Apis({})) == {Autoscaler.KARPENTER: "label karpenter.sh/nodepool of node n1"}
-    assert await signs.find(Apis({"karpenter.sh": ["nodepools"]})) == {Autoscaler.KARPENTER: "API group karpenter.sh"}
+async def test_the_first_mark_counts_and_an_api_is_the_better_sign() -> None:
+    """Other nodes take nothing back."""
+    nodes = [node(metadata={"labels": {"karpenter.sh/nodepool": "general"}}), node()]
+    assert await find_autoscalers(Apis({}), nodes) == {Autoscaler.KARPENTER: "label karpenter.sh/nodepool of node n1"}
+    served = Apis({"karpenter.sh": ["nodepools"]})
+    assert await find_autoscalers(served, nodes) == {Autoscaler.KARPENTER: "API group karpenter.sh"}

@@ -113,7 +113,7 @@ def test_question_comes_through(question: ToFetcher) -> None:
         Described(2, image(64, 65)),
         Described(2, image(0, 0, kind=Kind.ARTIFACT, states_platforms=False)),
         Provided(3, ProvidedCredentials((Login("quay.io", "ann", "word"),), 60.0, CacheKeyType.GLOBAL)),
-        Pong(4, {("multiarch_registry_requests_total", "2xx"): 3.0}, {("family", ""): 1.0}, 40_000_000),
+        Pong(4, {("multiarch_registry_requests_total", "2xx"): 3.0}, {("family", ""): 1.0}),
     ],
     ids=lambda answer: type(answer).__name__,
 )
@@ -188,8 +188,8 @@ def test_long_text_is_cut_off() -> None:
         FailedAnswer(1, "RegistryThrottled", "x", retry_after_seconds=-1.0),
         FailedAnswer(1, "RegistryThrottled", "x", retry_after_seconds=float("nan")),
         FailedAnswer(1, "RegistryRefusedImage", "x", status=200),
-        Pong(1, {("family", "x"): -1.0}, {}, 1),
-        Pong(1, {}, {("family", "x"): float("inf")}, 1),
+        Pong(1, {("family", "x"): -1.0}, {}),
+        Pong(1, {}, {("family", "x"): float("inf")}),
     ],
     ids=str,
 )
