@@ -4,6 +4,11 @@ Imports no other room. Foreign exceptions are translated into these once, at the
 Messages never contain credentials or bodies from outside.
 """
 
+import msgspec
+
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises for bytes from outside."""
+
 
 class ExtenderError(Exception):
     """Base of all errors raised on purpose by this package."""

@@ -1,16 +1,16 @@
 """The webhook: from an AdmissionReview to the response, which allows unless the operator has impossible pods denied.
 
-A review gathers what is known of the pod, decides, and encodes. `pod_reviews` says when to wait and for how long;
-`placement.mutation` decides how the pod is changed.
+A review gathers what is known of the pod, decides, and encodes. `PodReviews` says when to wait and for how long, for
+templates too (`workload_admission`); `placement.mutation` decides how the pod is changed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import structlog
 
 from extender.admission.daemon_pods import DaemonPods, node_of_daemon_pod
-from extender.admission.pod_reviews import PodReviews
+from extender.errors import UNDECODABLE
 from extender.images.content import Answer
 from extender.kubernetes.admission_v1 import (
     AdmissionReview,
@@ -22,10 +22,87 @@ from extender.kubernetes.admission_v1 import (
 from extender.kubernetes.core_v1 import CreatedPod, NodeName
 from extender.metrics import counter
 from extender.placement.canary import mark_canary
-from extender.placement.mutation import AdmissionOutcome, Mutation
+from extender.placement.cluster_nodes import ClusterNodes
+from extender.placement.facts import facts_of, is_unresolved
+from extender.placement.gate import UnknownImages
+from extender.placement.mutation import AdmissionOutcome, Mutation, Mutator
+from extender.placement.planning import AdmissionPolicy
 from extender.placement.reasons import shown_reference
-from extender.resolver.pod_resolver import PodQuestion
+from extender.resolver.pod_resolver import PodQuestion, PodResolver
 from extender.server.routes import Reply
+from extender.turns import Slots
+
+# Reviews of one webhook that wait for lookups, and those of one tenant. Each holds a connection of the API server,
+# which has some 600 requests that change something under way. One beyond that is answered from memory, while its
+# lookups go on.
+_WAITING, _WAITING_EACH = 1_000, 250
+
+
+class PodReviews:
+    """Gathers what is known of a pod in a review, and decides.
+
+    A review waits `wait_seconds` at most.
+    Reviews are the API server's, so the pull secrets that a review's pod names may be read. `cluster_nodes` gives
+    the cluster's nodes, none if no cluster is watched. `can_gate` tells whether a gate controller
+    provably lets go of pods at present; without one no pod is held.
+    """
+
+    def __init__(
+        self,
+        pod_resolver: PodResolver,
+        admission: AdmissionPolicy,
+        *,
+        cluster_nodes: Callable[[], ClusterNodes],
+        wait_seconds: float,
+        can_gate: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._pod_resolver = pod_resolver
+        self._mutator = Mutator(pod_resolver.policy, admission)
+        self._confirms = admission.node_affinity.required
+        self._prefers = admission.node_affinity.preferred
+        self._holds = admission.gate.unknown is UnknownImages.GATE
+        self._waiting = Slots(_WAITING, _WAITING_EACH)
+        self._cluster_nodes = cluster_nodes
+        self._wait_seconds = wait_seconds
+        self._can_gate = can_gate
+
+    def gather(
+        self, pod: CreatedPod, namespace: str, raw_pod: msgspec.Raw, *, draw: str = ""
+    ) -> PodQuestion | Mutation:
+        """What to ask about the pod; its mutation if nothing is asked. Arguments are as in `policy.overrides_of`.
+
+        Where no preference is written, the pod's JSON is not searched for what turns a preference off.
+        """
+        searched = bytes(raw_pod) if self._prefers else b""
+        overrides = self._pod_resolver.overrides_of(pod, namespace, searched, draw)
+        skipped = self._mutator.skip(pod, overrides)
+        if skipped:
+            return skipped
+        return self._pod_resolver.question(pod, namespace, overrides, may_read=True)
+
+    def fresh(self, question: PodQuestion) -> list[Answer] | None:
+        """One answer per image if the cache has all of them and each is fresh; else None."""
+        return self._pod_resolver.fresh(question)
+
+    async def resolve(self, question: PodQuestion) -> list[Answer]:
+        """One answer per image after the wait, or at once if too many reviews of the tenant wait already."""
+        tenant = question.keyring.tenant
+        may_wait = self._waiting.take(tenant)
+        try:
+            wait_seconds = self._wait_seconds if may_wait else 0.0
+            # A required affinity stays in the pod even if the image's tag moves, so a stale answer is confirmed first.
+            return await self._pod_resolver.resolve(question, wait_seconds, revalidate=self._confirms)
+        finally:
+            if may_wait:
+                self._waiting.give_back(tenant)
+
+    def decide(self, pod: CreatedPod, question: PodQuestion, answers: Sequence[Answer]) -> Mutation:
+        """What becomes of the pod. Raises msgspec.ValidationError and others for a pod that cannot be read."""
+        nodes = self._cluster_nodes()
+        facts = facts_of(question.images, answers, may_be_pending=True, lists=nodes.images.lists)
+        may_hold = self._holds and any(map(is_unresolved, facts)) and self._can_gate()
+        return self._mutator.mutate(pod, question.images, facts, question.overrides, nodes, may_hold=may_hold)
+
 
 log = structlog.get_logger()
 
@@ -46,8 +123,6 @@ OBSERVED_ADMISSIONS = counter(
     _WOULD_BE,
 )
 
-# RecursionError: the parts of a pod that a mutation compares may be nested too deep, though the review could be read.
-_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _POD = msgspec.json.Decoder(CreatedPod)
 
 
@@ -115,7 +190,7 @@ class PodAdmission:
             if not isinstance(question, Mutation):
                 return _PodCreation(review, pod, question)
             return self._gather_daemon_pod(review, pod, question) or _reply(review, question)
-        except _UNDECODABLE as exc:
+        except UNDECODABLE as exc:
             return _unreadable(review, exc)
 
     def _gather_daemon_pod(self, review: AdmissionReview, pod: CreatedPod, alone: Mutation) -> _PodCreation | None:
@@ -137,7 +212,7 @@ class PodAdmission:
     def _decide(self, creation: _PodCreation, answers: Sequence[Answer]) -> Reply:
         try:
             mutation = self._judge(creation, answers)
-        except _UNDECODABLE as exc:
+        except UNDECODABLE as exc:
             return _unreadable(creation.review, exc)
         if mutation.unresolved:
             _log_unresolved(creation, mutation)

@@ -8,6 +8,7 @@ of leaving it to the default scheduler.
 import msgspec
 import structlog
 
+from extender.errors import UNDECODABLE
 from extender.kubernetes.admission_v1 import (
     complete_response,
     decode_review,
@@ -24,7 +25,6 @@ from extender.server.routes import Reply
 
 log = structlog.get_logger()
 
-_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _UNNAMED = frozenset(map(msgspec.json.encode, (None, "", DEFAULT_SCHEDULER)))
 _POD = msgspec.json.Decoder(CreatedPod)
 
@@ -51,7 +51,7 @@ class SchedulerNaming:
         namespace = review.request.namespace or ""
         try:
             pod = _POD.decode(review.request.object)
-        except _UNDECODABLE as exc:
+        except UNDECODABLE as exc:
             log.warning("pod.unreadable", namespace=namespace, why=str(exc))
             return Reply(encode_response(review, warnings=[f"multiarch-extender cannot read this pod: {exc}"]))
         overrides = self._pod_resolver.overrides_of(pod, namespace, b"")  # of which only the mode counts here

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 import structlog
 
-from extender.admission.pod_reviews import PodReviews
+from extender.admission.pod_admission import PodReviews
+from extender.errors import UNDECODABLE
 from extender.images.content import Answer
 from extender.kubernetes.admission_v1 import (
     AdmissionRequest,
@@ -45,7 +46,6 @@ log = structlog.get_logger()
 LOOKUP_SECONDS = 1.0
 """The longest time that whoever applies an object waits for lookups of its images."""
 _MOST_TEMPLATES = 64  # of one object: more are left as they are
-_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
 _ENCODER = msgspec.json.Encoder()
 
@@ -129,7 +129,7 @@ class WorkloadAdmission:
             if document is None or _is_left(document):
                 return Reply(encode_response(review))
             return self._read(review, document, stored)
-        except _UNDECODABLE as exc:
+        except UNDECODABLE as exc:
             return _unreadable(review, exc)
 
     def _read(
@@ -166,7 +166,7 @@ class WorkloadAdmission:
                 )
                 for each, known in zip(workload.asked, answers, strict=True)
             ]
-        except _UNDECODABLE as exc:
+        except UNDECODABLE as exc:
             return _unreadable(workload.review, exc)
         return _reply(workload, verdicts)
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import inspect
+import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -14,10 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from extender.cli.audit_writers import WRITERS
-from extender.cli.json_schema import schema_of
 from extender.cli.manifest_files import read_manifests
-from extender.cli.options import Assignments, ConfigFile
-from extender.cli.platform_option import required_platforms
+from extender.cli.options import Assignments, ConfigFile, required_platforms
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.config.reading import read_config
 from extender.config.tree import Config
@@ -291,3 +291,20 @@ def _until_interrupted(lookups: ImageLookups) -> Iterator[None]:
         yield
     finally:
         restore()
+
+
+def schema_of(kind: type) -> str:
+    """The JSON schema of the kind, as text."""
+    return json.dumps(_cleaned(msgspec.json.schema(kind)), indent=2)
+
+
+def _cleaned(schema: object) -> object:
+    """The schema with descriptions that have no indentation, as from Python 3.13 on docstrings have none."""
+    if isinstance(schema, list):
+        return [_cleaned(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    texts = {
+        key: inspect.cleandoc(each) for key, each in schema.items() if key == "description" and isinstance(each, str)
+    }
+    return {key: _cleaned(each) for key, each in schema.items()} | texts

@@ -13,8 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from extender.cli.image_lookup import EndpointAnswer, LookedUp, answer_of, look_up_images
-from extender.cli.options import Assignments, ConfigFile
-from extender.cli.platform_option import required_platforms
+from extender.cli.options import Assignments, ConfigFile, required_platforms
 from extender.config.reading import read_config
 from extender.errors import InvalidReference
 from extender.images.content import Failure

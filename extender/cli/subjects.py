@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from extender.cli.manifest_files import read_manifests
-from extender.cli.pod_explainer import PodExplainer
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.named_objects import (
     UnknownKind,
@@ -21,12 +20,39 @@ from extender.fetcher.sources import open_local_sources
 from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, node_of, pods_of
 from extender.kubernetes.reported_v1 import NamedPod, NamedSpec, ReportedNode
 from extender.placement.cluster_nodes import ClusterNodes, odd_nodes_of
+from extender.placement.mutation import Mutator
 from extender.placement.nodes import platform_of_node
 from extender.placement.patch import apply
-from extender.reports.explanation import Explanation, Subject, usual_nodes, with_nodes
+from extender.placement.planning import AdmissionPolicy
+from extender.reports.explanation import Explanation, PodEvidence, Subject, explain, usual_nodes, with_nodes
+from extender.resolver.pod_resolver import PodResolver
 from extender.service.cluster_view import UnwatchedCluster
 from extender.service.operator_policies import admission_policy_of
 from extender.service.resolving import open_pod_resolver
+
+
+class PodExplainer:
+    """Explains pods by what a `PodResolver` knows, under the operator's settings."""
+
+    def __init__(self, pod_resolver: PodResolver, admission: AdmissionPolicy) -> None:
+        self._pod_resolver = pod_resolver
+        self._mutator = Mutator(pod_resolver.policy, admission)
+
+    async def look_up(self, subject: Subject, nodes: ClusterNodes, wait_seconds: float) -> Explanation:
+        """The explanation after lookups of the pod's images, which may take up to `wait_seconds`.
+
+        Whoever asks has given the pod, or may read it: its pull secrets count.
+        """
+        overrides = self._pod_resolver.overrides_of(subject.pod, subject.namespace, subject.raw_pod)
+        question = self._pod_resolver.question(subject.pod, subject.namespace, overrides, may_read=True)
+        await self._pod_resolver.resolve(question, wait_seconds, revalidate=True)
+        found = PodEvidence(
+            images=question.images,
+            evidence=self._pod_resolver.evidence(question),
+            overrides=question.overrides,
+        )
+        return explain(subject, found, self._pod_resolver.policy, self._mutator, nodes)
+
 
 LOOKUP_SECONDS = 60.0
 

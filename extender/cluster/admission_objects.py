@@ -3,9 +3,8 @@
 Needs the verb delete on those objects alone.
 """
 
-import re
-
 from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.kubernetes.meta_v1 import is_object_name
 
 _GROUP = "/apis/admissionregistration.k8s.io/v1"
 _PLURALS = {
@@ -13,7 +12,6 @@ _PLURALS = {
     "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
     "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
 }
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)  # RFC 1123 subdomain: safe in a path
 
 
 def admission_object_path(text: str) -> str:
@@ -23,7 +21,7 @@ def admission_object_path(text: str) -> str:
         ValueError: it is of no kind that holds pods, or no name.
     """
     kind, _, name = text.partition("/")
-    if kind not in _PLURALS or not _NAME.fullmatch(name):
+    if kind not in _PLURALS or not is_object_name(name):
         raise ValueError(f"{text!r} must be {' or '.join(f'{each}/NAME' for each in _PLURALS)}")
     return f"{_GROUP}/{_PLURALS[kind]}/{name}"
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from extender.cluster.listwatch import Getter
-from extender.errors import ClusterError
+from extender.errors import UNDECODABLE, ClusterError
 from extender.kubernetes.apidiscovery_v2 import MEDIA_TYPE, APIGroupDiscoveryList
 from extender.kubernetes.reported_v1 import MarkedMeta, MarkedNode
 
@@ -39,10 +39,10 @@ async def find_autoscalers(reader: Getter, nodes: Iterable[msgspec.Raw | bytes])
     """
     found: dict[Autoscaler, str] = {}
     for document in nodes:
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        with suppress(*UNDECODABLE):
             for autoscaler, mark in _marks(_NODE.decode(document)):
                 found.setdefault(autoscaler, mark)
-    with suppress(ClusterError, msgspec.DecodeError, UnicodeDecodeError):
+    with suppress(ClusterError, *UNDECODABLE):
         found |= _serving(_APIS.decode(await reader.get("/apis", accept=MEDIA_TYPE)))
     return found
 

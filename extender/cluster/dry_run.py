@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from extender.cluster.client import TIMEOUT_SECONDS, ClusterClient
-from extender.errors import ClusterError
+from extender.cluster.client import TIMEOUT_SECONDS, ClusterClient, decode_answer
 from extender.placement.patch import Json, JsonObject
 
 # A host that cannot exist (RFC 6761), so that a webhook never knows the image, and leaves the gate of a policy.
 _IMAGE = "multiarch-extender.invalid/proof:1"
+_POD: msgspec.json.Decoder[JsonObject] = msgspec.json.Decoder(dict)
 
 
 def restricted_pod(
@@ -55,8 +55,4 @@ async def create_dry(
     """
     path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
     answer = await client.send("POST", path, msgspec.json.encode(pod), timeout_seconds=timeout_seconds)
-    try:
-        made: JsonObject = msgspec.json.decode(answer, type=dict)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise ClusterError(f"the API server's answer is no Pod: {exc}") from exc
-    return made
+    return decode_answer(_POD, answer, "Pod")

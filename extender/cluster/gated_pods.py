@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
-from extender.cluster.client import METADATA, STRATEGIC_MERGE_PATCH, ClusterClient, ClusterRefused
+from extender.cluster.client import METADATA, STRATEGIC_MERGE_PATCH, ClusterClient, ClusterRefused, decode_answer
 from extender.cluster.listwatch import Resource
 from extender.cluster.views import PENDING, PODS
-from extender.errors import ClusterError
 from extender.kubernetes.core_v1 import StoredPod
 from extender.kubernetes.meta_v1 import List
 from extender.placement.gate import GATE, GATED_LABEL
@@ -43,10 +42,7 @@ def _is_labelled(pod: StoredPod) -> bool:
 
 def decode_stored_pod(document: bytes | msgspec.Raw) -> StoredPod:
     """Reads the pod. Raises ClusterError if it is none."""
-    try:
-        return _POD.decode(document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise ClusterError(f"the API server's answer is no pod: {exc}") from exc
+    return decode_answer(_POD, document, "pod")
 
 
 async def list_gated_pods(client: ClusterClient, namespace: str = "") -> list[StoredPod]:
@@ -69,25 +65,18 @@ async def list_unlabelled_pods(client: ClusterClient) -> list[msgspec.Raw]:
     Raises ClusterError.
     """
     query = {"fieldSelector": PENDING, "labelSelector": f"!{GATED_LABEL}", "resourceVersion": "0"}
-    documents = _decode_page(await client.get(PODS, query)).items or ()
+    documents = decode_answer(_PAGE, await client.get(PODS, query), "list").items or ()
     return [document for document in documents if is_held(decode_stored_pod(document))]
 
 
 async def _list_pages(client: ClusterClient, path: str, query: Mapping[str, str]) -> AsyncIterator[list[StoredPod]]:
     query = {**query, "limit": str(_PAGE_PODS)}
     while True:
-        page = _decode_page(await client.get(path, query))
+        page = decode_answer(_PAGE, await client.get(path, query), "list")
         yield [decode_stored_pod(document) for document in page.items or ()]
         if not page.metadata.continue_:
             return
         query["continue"] = page.metadata.continue_
-
-
-def _decode_page(body: bytes) -> List:
-    try:
-        return _PAGE.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise ClusterError(f"the API server's answer is no list: {exc}") from exc
 
 
 async def read_pod(client: ClusterClient, namespace: str, name: str) -> bytes | None:

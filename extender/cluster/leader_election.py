@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import msgspec
 import structlog
 
-from extender.cluster.client import MERGE_PATCH, ClusterClient, ClusterRefused
+from extender.cluster.client import MERGE_PATCH, ClusterClient, ClusterRefused, decode_answer
 from extender.errors import ClusterError
 from extender.kubernetes.coordination_v1 import Lease, LeaseSpec
 
@@ -132,12 +132,13 @@ class LeaderElection:
 
     async def _look(self) -> None:
         try:
-            lease = _decode(await self._client.get(self._path, timeout_seconds=_REQUEST_SECONDS))
+            found = await self._client.get(self._path, timeout_seconds=_REQUEST_SECONDS)
         except ClusterRefused as exc:
             if exc.status != 404:
                 raise
             self._lease = None
             return
+        lease = decode_answer(_LEASE, found, "Lease")
         if self._lease is None:
             self._note(lease, is_change=False)
             self._renewed_at = self._stated_renewal(lease)
@@ -181,20 +182,18 @@ class LeaderElection:
         self._leads_until = started_at + STEP_DOWN_SECONDS
 
     async def _write(self, spec: LeaseSpec) -> Lease:
+        document: dict[str, object] = {"spec": spec}
         if self._lease is None:
-            document = {
-                "apiVersion": "coordination.k8s.io/v1",
-                "kind": "Lease",
-                "metadata": {"name": self._name},
-                "spec": spec,
-            }
-            body = msgspec.json.encode(document)
-            return _decode(await self._client.send("POST", self._collection, body, timeout_seconds=_REQUEST_SECONDS))
-        metadata = {"resourceVersion": self._lease.metadata.resource_version}
-        body = msgspec.json.encode({"metadata": metadata, "spec": spec})
-        return _decode(
-            await self._client.send("PATCH", self._path, body, MERGE_PATCH, timeout_seconds=_REQUEST_SECONDS)
-        )
+            document |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
+            sent = self._client.send(
+                "POST", self._collection, msgspec.json.encode(document), timeout_seconds=_REQUEST_SECONDS
+            )
+        else:
+            document["metadata"] = {"resourceVersion": self._lease.metadata.resource_version}
+            sent = self._client.send(
+                "PATCH", self._path, msgspec.json.encode(document), MERGE_PATCH, timeout_seconds=_REQUEST_SECONDS
+            )
+        return decode_answer(_LEASE, await sent, "Lease")
 
     async def _release(self) -> None:
         """Gives the lease up if it is ours, so that a standby need not wait until it expires."""
@@ -226,10 +225,3 @@ def _duration_seconds(lease: Lease) -> int:
 def _is_conflict(exc: ClusterError) -> bool:
     """Whether another replica was faster; the next look shows which."""
     return isinstance(exc, ClusterRefused) and exc.status == 409
-
-
-def _decode(document: bytes) -> Lease:
-    try:
-        return _LEASE.decode(document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise ClusterError(f"the API server's answer is no Lease: {exc}") from exc

@@ -5,18 +5,67 @@ This file handles resource versions, bookmarks and backoff. A `Handler` decodes 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Set
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Set
 from contextlib import aclosing
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 import structlog
 
-from extender.cluster.client import JSON, ClusterRefused
-from extender.cluster.events import Event, Streamer, watch_events
+from extender.cluster.client import JSON, ClusterRefused, decode_answer
 from extender.errors import ClusterError
-from extender.kubernetes.meta_v1 import List, ListMeta, VersionedObject
+from extender.kubernetes.meta_v1 import List, ListMeta, Status, VersionedMeta, VersionedObject, WatchEvent
 from extender.metrics import gauge
+
+
+class Streamer(Protocol):
+    """The part of a ClusterClient that a watch uses."""
+
+    def stream(
+        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON, stall_seconds: float
+    ) -> AsyncGenerator[bytes, None]: ...
+
+
+class Event(msgspec.Struct, frozen=True):
+    """An event of a watch. `type` is ADDED, MODIFIED, DELETED, BOOKMARK or unknown; the object is undecoded."""
+
+    type: str
+    meta: VersionedMeta
+    object: msgspec.Raw
+
+    @property
+    def has_object(self) -> bool:
+        """Whether `object` is the current state of an object that exists."""
+        return self.type in ("ADDED", "MODIFIED")
+
+
+_LINE = msgspec.json.Decoder(WatchEvent)
+_OBJECT = msgspec.json.Decoder(VersionedObject)
+_STATUS = msgspec.json.Decoder(Status)
+
+
+async def watch_events(
+    streamer: Streamer, path: str, query: Mapping[str, str], *, accept: str = JSON, stall_seconds: float
+) -> AsyncGenerator[Event, None]:
+    """The events of a watch until the server ends it. Close the generator with `contextlib.aclosing`.
+
+    Raises:
+        ClusterRefused: the server refuses the watch, or ends it with an ERROR event, whose code is the status.
+        ClusterError: the server cannot be reached, was silent for `stall_seconds`, or sent a malformed event.
+    """
+    stream = streamer.stream(path, {"watch": "true", **query}, accept=accept, stall_seconds=stall_seconds)
+    async with aclosing(stream) as lines:
+        async for line in lines:
+            yield _event_of(line)
+
+
+def _event_of(line: bytes) -> Event:
+    event = decode_answer(_LINE, line, "event")
+    if event.type != "ERROR":
+        return Event(event.type, decode_answer(_OBJECT, event.object, "object").metadata, event.object)
+    status = decode_answer(_STATUS, event.object, "Status")
+    raise ClusterRefused(f"the watch ended: {status.code} {(status.message or '')[:200]}", status.code)
+
 
 # A page of nodes has 3 MB or more, and takes twice that while it is read. Decoding it blocks the event loop for 4 ms.
 PAGE_OBJECTS = 250
@@ -77,8 +126,6 @@ class Handler(Protocol):
 
 
 _PAGE = msgspec.json.Decoder(List)
-_OBJECT = msgspec.json.Decoder(VersionedObject)
-T = TypeVar("T")
 
 
 class ListWatch:
@@ -153,9 +200,9 @@ class ListWatch:
     async def _list_page(self, query: Mapping[str, str], keys: set[str]) -> ListMeta:
         """Passes one page to the handler and adds its keys. Returning frees the page before the next one is read."""
         body = await self._reader.get(self._resource.path, query, accept=self._resource.list_accept)
-        page = _decode(_PAGE, body)
+        page = decode_answer(_PAGE, body, "list")
         for document in page.items or ():
-            key = _decode(_OBJECT, document).metadata.key
+            key = decode_answer(_OBJECT, document, "object").metadata.key
             self._upsert(key, document)
             keys.add(key)
         self._confirmed_at = self._clock()
@@ -228,10 +275,3 @@ class ListWatch:
         doublings = min(self._tries, 10)  # beyond that the maximum applies, and the power would only grow
         delay = min(_FIRST_DELAY_SECONDS * (1 << doublings), _LAST_DELAY_SECONDS)
         return delay * (1 + self._random()) / 2
-
-
-def _decode(decoder: msgspec.json.Decoder[T], document: bytes | msgspec.Raw) -> T:
-    try:
-        return decoder.decode(document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise ClusterError(f"the API server's answer is malformed: {exc}") from exc

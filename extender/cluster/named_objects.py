@@ -1,15 +1,13 @@
 """Reads single objects by kind and name, for commands that look once and do not watch."""
 
-import re
-
 import msgspec
 
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.workload_lists import POD, WORKLOAD_KINDS, ListedKind
 from extender.errors import ClusterError
+from extender.kubernetes.meta_v1 import is_object_name
 from extender.kubernetes.pod_templates import KubernetesObject
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)  # RFC 1123 subdomain: safe in a path
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
 
 
@@ -54,7 +52,7 @@ async def fetch_object(client: ClusterClient, word: str, name: str, namespace: s
         ClusterError: it does not exist, or could not be read.
     """
     kind = _resource(word)
-    if not (_NAME.fullmatch(name) and _NAME.fullmatch(namespace)):
+    if not (is_object_name(name) and is_object_name(namespace)):
         raise ClusterError(f"{namespace}/{name} is no name of an object")
     raw = await client.get(f"{kind.path(namespace)}/{name}")
     return {**_OBJECT.decode(raw), "kind": kind.kind, "apiVersion": kind.api_version}
@@ -66,7 +64,7 @@ async def fetch_pull_secrets(client: ClusterClient, namespace: str, account: str
     Raises:
         ClusterError: the API server could not be asked.
     """
-    if not (_NAME.fullmatch(account) and _NAME.fullmatch(namespace)):
+    if not (is_object_name(account) and is_object_name(namespace)):
         return []
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}"
     found = await _fetch_if_allowed(client, path)

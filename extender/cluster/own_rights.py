@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 import structlog
 
-from extender.cluster.client import ClusterClient
+from extender.cluster.client import ClusterClient, decode_answer
 from extender.errors import ClusterError
 from extender.kubernetes.authorization_v1 import ResourceAttributes, SelfSubjectAccessReview, encode_access_review
 
@@ -27,10 +27,7 @@ _REVIEW = msgspec.json.Decoder(SelfSubjectAccessReview)
 async def is_allowed(client: ClusterClient, right: ResourceAttributes) -> bool:
     """Whether the API server lets this process do that. Raises ClusterError."""
     body = await client.send("POST", REVIEWS, encode_access_review(right), timeout_seconds=_REQUEST_SECONDS)
-    try:
-        status = _REVIEW.decode(body).status
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise ClusterError(f"the API server's answer is no SelfSubjectAccessReview: {exc}") from exc
+    status = decode_answer(_REVIEW, body, "SelfSubjectAccessReview").status
     return status is not None and status.allowed
 
 

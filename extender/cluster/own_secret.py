@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from extender.cluster.client import MERGE_PATCH, ClusterClient, ClusterRefused
-from extender.errors import ClusterError
+from extender.errors import UNDECODABLE, ClusterError
 from extender.kubernetes.core_v1 import OpaqueSecret
 
 
@@ -75,6 +75,6 @@ def _decode(document: bytes) -> SecretContent:
     try:
         secret = _SECRET.decode(document)
         data = {key: base64.b64decode(value, validate=True) for key, value in (secret.data or {}).items()}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, binascii.Error):  # from None: it may quote it
+    except (*UNDECODABLE, binascii.Error):  # from None: it may quote it
         raise ClusterError("the API server's answer is no Secret") from None
     return SecretContent(data, secret.metadata.resource_version)

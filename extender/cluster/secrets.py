@@ -4,7 +4,6 @@ This file keeps, lists and watches no secrets, so the verb `get` on secrets is t
 """
 
 import base64
-import re
 from operator import attrgetter
 
 import msgspec
@@ -18,8 +17,9 @@ from extender.credentials.logins import (
     decode_docker_config,
     decode_legacy_config,
 )
-from extender.errors import ClusterError
+from extender.errors import UNDECODABLE, ClusterError
 from extender.kubernetes.core_v1 import Secret
+from extender.kubernetes.meta_v1 import is_object_name
 from extender.tables import Table, declare_cache
 
 log = structlog.get_logger()
@@ -30,8 +30,6 @@ _MAX_BODY_BYTES = 2 << 20  # a secret's data may have 1 MiB, a third more in bas
 _MAX_DOCUMENT_BYTES = 256 << 10
 # Entries of a secret that are read, the first ones. Real secrets have a handful. Decoding these takes a millisecond.
 _MOST_ENTRIES = 256
-# RFC 1123 subdomain, which the API server requires of both names. Any other text could lead to another path.
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 
 _DECODERS = {
     "kubernetes.io/dockerconfigjson": (attrgetter("docker_config_json"), decode_docker_config),
@@ -68,7 +66,7 @@ class ClusterSecrets:
         return logins
 
     async def _get(self, namespace: str, name: str) -> bytes | None:
-        if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):
+        if not (is_object_name(namespace) and is_object_name(name)):
             return None
         path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
         try:
@@ -100,7 +98,7 @@ def _logins_in(body: bytes) -> DecodedLogins:
     """The logins in a secret, as the kubelet reads them: none if it has another type or lacks the type's key."""
     try:
         secret = _SECRET.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # from None: the exception may quote the secret
+    except UNDECODABLE:  # from None: the exception may quote the secret
         raise ClusterError("a secret came that is none of core/v1") from None
     read, decode = _DECODERS.get(secret.type or "", (None, None))
     packed = read(secret.data) if read and secret.data else None

@@ -7,7 +7,6 @@ few seconds after each call of `look`, and a callback receives them.
 
 import asyncio
 import random as stdlib_random
-import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import aclosing
@@ -20,14 +19,13 @@ import structlog
 
 from extender.circuit_breaker import Attempt, Backoff, CircuitBreaker
 from extender.cluster.client import METADATA, ClusterRefused
-from extender.cluster.events import Event, Streamer, watch_events
-from extender.cluster.listwatch import Getter, Resource
-from extender.errors import ClusterError, ExtenderError
+from extender.cluster.listwatch import Event, Getter, Resource, Streamer, watch_events
+from extender.errors import UNDECODABLE, ClusterError, ExtenderError
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import ListingNode, NodeName, Pod
-from extender.kubernetes.meta_v1 import PartialObjectMetadata
+from extender.kubernetes.meta_v1 import PartialObjectMetadata, is_object_name
 from extender.metrics import gauge
-from extender.placement.cluster_nodes import OddNodes, odd_nodes_of
+from extender.placement.cluster_nodes import NO_NODES, ClusterNodes, OddNodes, odd_nodes_of
 from extender.placement.node_kinds import NodeKinds
 from extender.placement.nodes import EVERY_NODE, NodeConditions, NodeLookup, NodePlatforms, platform_of_node
 from extender.placement.policy import NAMESPACE_KEYS
@@ -42,7 +40,6 @@ _NODES = gauge(
     "architecture",
     (*_ARCHITECTURES, "other"),
 )
-_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)  # RFC 1123 subdomain: safe in a path
 _LOOKUPS_AT_ONCE = 16
 _MISSING_SECONDS = 10.0  # how long a name that was not found is not retried
 _BACKOFF = Backoff(first_seconds=1.0, max_seconds=1.0)  # without lookups, since kube-scheduler waits for each
@@ -111,6 +108,10 @@ class WatchedNodes:
     def missing(self) -> frozenset[NodeName]:
         """The names that were looked up lately and not found."""
         return frozenset(name for name, _ in self._missing.items())
+
+    def known(self) -> ClusterNodes:
+        """What the nodes are; none until all nodes have been listed once."""
+        return ClusterNodes(self.platforms.distinct, self.odd, self.platforms.images) if self.synced else NO_NODES
 
     def count(self, architecture: str) -> int:
         """How many nodes have `architecture`, with `other` as in the metric. O(distinct platforms)."""
@@ -206,13 +207,13 @@ class WatchedNodes:
             return
         try:
             self.upsert(document)
-        except (ExtenderError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        except (ExtenderError, *UNDECODABLE) as exc:
             # It can never be in view, so no caller should wait for it.
             self._remember_missing(name)
             log.info("nodes.lookup_failed", node=name, error=str(exc))
 
     def _may_exist(self, name: NodeName) -> bool:
-        return (self._missing.peek(name) or 0.0) <= self._clock() and _NAME.fullmatch(name) is not None
+        return (self._missing.peek(name) or 0.0) <= self._clock() and is_object_name(name)
 
     def _remember_missing(self, name: NodeName) -> None:
         now = self._clock()

@@ -7,8 +7,7 @@ import base64
 
 import msgspec
 
-from extender.cluster.client import STRATEGIC_MERGE_PATCH, ClusterClient, ClusterRefused
-from extender.errors import ClusterError
+from extender.cluster.client import STRATEGIC_MERGE_PATCH, ClusterClient, ClusterRefused, decode_answer
 from extender.kubernetes.admissionregistration_v1 import (
     MutatingWebhook,
     MutatingWebhookConfiguration,
@@ -36,11 +35,12 @@ class WebhookConfiguration:
             ClusterError: it could not be read or changed.
         """
         try:
-            found = _decode(await self._client.get(self._path))
+            answer = await self._client.get(self._path)
         except ClusterRefused as exc:
             if exc.status == 404:
                 return False
             raise
+        found = decode_answer(_CONFIGURATION, answer, "MutatingWebhookConfiguration")
         wanted = base64.b64encode(bundle).decode()
         webhooks = [
             MutatingWebhook(webhook.name, WebhookClientConfig(ca_bundle=wanted))
@@ -53,10 +53,3 @@ class WebhookConfiguration:
         body = {"metadata": {"resourceVersion": found.metadata.resource_version}, "webhooks": webhooks}
         await self._client.send("PATCH", self._path, msgspec.json.encode(body), STRATEGIC_MERGE_PATCH)
         return True
-
-
-def _decode(document: bytes) -> MutatingWebhookConfiguration:
-    try:
-        return _CONFIGURATION.decode(document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise ClusterError(f"the API server's answer is no MutatingWebhookConfiguration: {exc}") from exc

@@ -1,13 +1,12 @@
 """Lists the objects that have pods, and pods and nodes, once and page by page, for commands that do not watch."""
 
 from collections.abc import AsyncIterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
-from extender.cluster.client import ClusterRefused
+from extender.cluster.client import ClusterRefused, decode_answer
 from extender.cluster.listwatch import Getter
-from extender.errors import ClusterError
 from extender.kubernetes.audited_v1 import AuditedNode
 from extender.kubernetes.meta_v1 import List
 from extender.kubernetes.pod_templates import KubernetesObject
@@ -17,7 +16,6 @@ _MOST_PAGES = 100_000
 _PAGE = msgspec.json.Decoder(List)
 _OBJECT = msgspec.json.Decoder(KubernetesObject)
 _NODE = msgspec.json.Decoder(AuditedNode)
-T = TypeVar("T")
 
 
 class ListedKind(NamedTuple):
@@ -60,7 +58,7 @@ async def list_documents(
     is_restarted = False
     for _ in range(_MOST_PAGES):
         try:
-            page = _decode(_PAGE, await client.get(path, query), path)
+            page = decode_answer(_PAGE, await client.get(path, query), "list")
         except ClusterRefused as exc:
             if exc.status != 410 or is_restarted:
                 raise
@@ -82,14 +80,14 @@ async def list_objects(client: Getter, kind: ListedKind, namespace: str = "") ->
     """
     path = kind.path(namespace)
     async for document in list_documents(client, path):
-        found: KubernetesObject = _decode(_OBJECT, document, path)
+        found: KubernetesObject = decode_answer(_OBJECT, document, "object")
         yield {**found, "kind": kind.kind, "apiVersion": kind.api_version}
 
 
 async def list_nodes(client: Getter) -> list[AuditedNode]:
     """Every node. Raises ClusterError as `list_documents`."""
     path = "/api/v1/nodes"
-    return [_decode(_NODE, document, path) async for document in list_documents(client, path)]
+    return [decode_answer(_NODE, document, "node") async for document in list_documents(client, path)]
 
 
 async def fetch_account_secrets(client: Getter, namespace: str = "") -> Mapping[tuple[str, str], tuple[str, ...]]:
@@ -117,16 +115,9 @@ async def fetch_namespace_annotations(client: Getter, namespace: str = "") -> Ma
     path = "/api/v1/namespaces"
     found: dict[str, Mapping[str, str]] = {}
     if namespace:
-        metadata = _decode(_OBJECT, await client.get(f"{path}/{namespace}"), path).get("metadata") or {}
+        metadata = decode_answer(_OBJECT, await client.get(f"{path}/{namespace}"), "object").get("metadata") or {}
         return {namespace: metadata.get("annotations") or {}}
     async for document in list_documents(client, path):
-        metadata = _decode(_OBJECT, document, path).get("metadata") or {}
+        metadata = decode_answer(_OBJECT, document, "object").get("metadata") or {}
         found[str(metadata.get("name"))] = metadata.get("annotations") or {}
     return found
-
-
-def _decode(decoder: msgspec.json.Decoder[T], document: bytes | msgspec.Raw, path: str) -> T:
-    try:
-        return decoder.decode(document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise ClusterError(f"{path}: the API server's answer is malformed: {exc}") from exc

@@ -9,8 +9,7 @@ from typing import Annotated
 import msgspec
 
 from extender.errors import InvalidRequest
-from extender.kubernetes.meta_v1 import GroupVersionKind
-from extender.kubernetes.wire import Wire
+from extender.kubernetes.meta_v1 import GroupVersionKind, Wire
 
 WARNING_CHARACTERS = 256
 """The API truncates longer warnings where there are many (types.go, AdmissionResponse.Warnings)."""

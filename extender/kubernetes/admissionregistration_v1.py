@@ -3,8 +3,7 @@
 Source: k8s.io/api/admissionregistration/v1/types.go.
 """
 
-from extender.kubernetes.meta_v1 import VersionedMeta
-from extender.kubernetes.wire import Wire
+from extender.kubernetes.meta_v1 import VersionedMeta, Wire
 
 
 class WebhookClientConfig(Wire, frozen=True, omit_defaults=True):

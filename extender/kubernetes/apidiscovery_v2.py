@@ -3,8 +3,7 @@
 Source: k8s.io/api/apidiscovery/v2/types.go.
 """
 
-from extender.kubernetes.meta_v1 import ObjectMeta
-from extender.kubernetes.wire import Wire
+from extender.kubernetes.meta_v1 import ObjectMeta, Wire
 
 MEDIA_TYPE = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 

@@ -4,9 +4,8 @@ Source: k8s.io/api/core/v1/types.go. No field is raw, so that a kept pod does no
 """
 
 from extender.kubernetes.core_v1 import Affinity, NodeStatus, PodSpec, Toleration
-from extender.kubernetes.meta_v1 import ObjectMeta
+from extender.kubernetes.meta_v1 import ObjectMeta, Wire
 from extender.kubernetes.reported_v1 import NamedContainer, NamedVolume, ReportedNode
-from extender.kubernetes.wire import Wire
 
 Quantities = dict[str, str | int | float]
 """Quantities of resources by name. Manifests write numbers too, which an API server turns into texts."""

@@ -5,7 +5,7 @@ Source: k8s.io/api/authorization/v1/types.go.
 
 import msgspec
 
-from extender.kubernetes.wire import Wire
+from extender.kubernetes.meta_v1 import Wire
 
 
 class ResourceAttributes(Wire, frozen=True):

@@ -9,8 +9,7 @@ from typing import NewType
 
 import msgspec
 
-from extender.kubernetes.meta_v1 import CreatedMeta, GatedMeta, ObjectMeta, StoredMeta, VersionedMeta
-from extender.kubernetes.wire import Wire
+from extender.kubernetes.meta_v1 import CreatedMeta, GatedMeta, ObjectMeta, StoredMeta, VersionedMeta, Wire
 
 NodeName = NewType("NodeName", str)
 PodUid = NewType("PodUid", str)

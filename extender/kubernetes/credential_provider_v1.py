@@ -8,7 +8,7 @@ Go's format.
 from enum import StrEnum
 from typing import Literal
 
-from extender.kubernetes.wire import Wire
+from extender.kubernetes.meta_v1 import Wire
 
 CONFIG_VERSIONS = ("kubelet.config.k8s.io/v1", "kubelet.config.k8s.io/v1beta1")
 PROTOCOL = "credentialprovider.kubelet.k8s.io/v1"

@@ -4,9 +4,20 @@ Source: k8s.io/apimachinery/pkg/apis/meta/v1/types.go. Unknown fields are ignore
 required.
 """
 
+import re
+
 import msgspec
 
-from extender.kubernetes.wire import Wire
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
+
+
+def is_object_name(text: str) -> bool:
+    """Whether objects may have the name: an RFC 1123 subdomain, which leads to no other path of the API server."""
+    return _SUBDOMAIN.fullmatch(text) is not None
+
+
+class Wire(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """A struct of the Kubernetes API, whose Go types have JSON tags: keys in camelCase, unknown keys ignored."""
 
 
 class GroupVersionKind(Wire, frozen=True):

@@ -3,8 +3,7 @@
 Source: github.com/openshift/api, config/v1 and operator/v1alpha1.
 """
 
-from extender.kubernetes.meta_v1 import VersionedMeta
-from extender.kubernetes.wire import Wire
+from extender.kubernetes.meta_v1 import VersionedMeta, Wire
 
 NEVER_CONTACT_SOURCE = "NeverContactSource"
 

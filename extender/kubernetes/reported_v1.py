@@ -17,8 +17,7 @@ from extender.kubernetes.core_v1 import (
     PodSpec,
     Volume,
 )
-from extender.kubernetes.meta_v1 import ObjectMeta, OwnerReference
-from extender.kubernetes.wire import Wire
+from extender.kubernetes.meta_v1 import ObjectMeta, OwnerReference, Wire
 
 
 class ReportedNodeSpec(NodeSpec, frozen=True):

@@ -20,10 +20,10 @@ from extender.credentials.keyring import SecretReader
 from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.core_v1 import Pod
 from extender.kubernetes.openshift_v1 import MirrorObjects
-from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
+from extender.placement.cluster_nodes import ClusterNodes
 from extender.placement.node_kinds import NodeKinds
 from extender.placement.nodes import NodeConditions
-from extender.scheduler.request_nodes import NodeView
+from extender.scheduler.verbs import NodeView
 from extender.server.operations import Check, CheckResult
 from extender.service.background import FILE_CHECK_SECONDS, in_background
 from extender.service.operator_policies import preferred_nodes_of
@@ -39,6 +39,9 @@ class CountedNodes(NodeView, Protocol):
     @property
     def kinds(self) -> NodeKinds:
         """How many nodes there are of each kind."""
+
+    def known(self) -> ClusterNodes:
+        """What the nodes are; none until all nodes have been listed once."""
 
 
 class GateSwitch(Protocol):
@@ -106,6 +109,7 @@ class NoCluster:
 
     def __init__(self, nodes: CountedNodes | None = None) -> None:
         self.nodes = nodes
+        self.known_nodes = nodes.known if nodes else ClusterNodes
         self.secrets: SecretReader | None = None
         self.client: ClusterClient | None = None
         self.events: PodEvents | None = None
@@ -114,10 +118,6 @@ class NoCluster:
         """None: no namespaces are watched."""
         del namespace
         return None
-
-    def known_nodes(self) -> ClusterNodes:
-        """What the given nodes are."""
-        return _known(self.nodes)
 
     @contextlib.asynccontextmanager
     async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
@@ -185,6 +185,7 @@ class WatchedCluster:
         self.nodes = WatchedNodes(
             client, level_label=level_label, preferred_nodes=preferred_nodes, clock=time.monotonic
         )
+        self.known_nodes = self.nodes.known
         self.events = PodEvents(client, instance=socket.gethostname(), clock=time.monotonic, wall_clock=time.time)
         self._namespaces = NamespaceView()
         self.namespace_annotations = self._namespaces.annotations_of
@@ -193,10 +194,6 @@ class WatchedCluster:
         self.client = client
         self._gates: GateSwitch | None = None
         self._ready_checks: Mapping[str, Check] = {}
-
-    def known_nodes(self) -> ClusterNodes:
-        """What the nodes in view are; none until all nodes have been listed once."""
-        return _known(self.nodes)
 
     @contextlib.asynccontextmanager
     async def watching(self, on_pending_pod: Callable[[Pod], None] | None) -> AsyncIterator[None]:
@@ -273,11 +270,3 @@ async def open_watched_cluster(
             yield WatchedCluster(client, level_label=level_label, preferred_nodes=preferred_nodes, openshift=openshift)
     finally:
         await client.close()
-
-
-def _known(nodes: NodeView | None) -> ClusterNodes:
-    return (
-        ClusterNodes(nodes.platforms.distinct, nodes.odd, nodes.platforms.images)
-        if nodes and nodes.synced
-        else NO_NODES
-    )

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from extender.admission.daemon_pods import DaemonPods
-from extender.admission.pod_admission import PodAdmission
-from extender.admission.pod_reviews import PodReviews
+from extender.admission.pod_admission import PodAdmission, PodReviews
 from extender.admission.scheduler_names import SchedulerNaming
 from extender.admission.workload_admission import LOOKUP_SECONDS, WorkloadAdmission
 from extender.config.checks import is_loopback

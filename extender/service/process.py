@@ -2,27 +2,70 @@
 
 import asyncio
 import contextlib
+import resource
 import signal
+import socket
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
 import structlog
 
 from extender import __version__
+from extender.cluster.pod_events import PodEvents
 from extender.config.tree import Config
+from extender.drift.drift_watch import DriftWatch
 from extender.fetcher.fetcher_client import open_fetcher
 from extender.metrics import gauge
+from extender.resolver.pod_resolver import PodResolver
 from extender.service.background import in_background
 from extender.service.canaries import canaries
 from extender.service.cluster_view import ClusterView, open_cluster_view
-from extender.service.descriptors import raise_descriptor_limit
-from extender.service.drift_opening import open_drift_watch
 from extender.service.endpoints import needs_pending_pods
 from extender.service.gate_opening import open_gates
 from extender.service.listeners import Listeners
 from extender.service.resolving import OpenSources, fetcher_settings, open_pod_resolver_of
 from extender.service.self_managed import with_managed_files
 from extender.store.url import without_password
+
+
+@contextlib.asynccontextmanager
+async def open_drift_watch(config: Config, cluster_view: ClusterView, pod_resolver: PodResolver) -> AsyncIterator[None]:
+    """Tells of images in use that lose or gain a platform, beside the context; does nothing without a cluster."""
+    client, nodes = cluster_view.client, cluster_view.nodes
+    if client is None or nodes is None:
+        yield
+        return
+    async with contextlib.AsyncExitStack() as stack:
+        events = None
+        if config.drift.events:
+            events = PodEvents(client, instance=socket.gethostname(), clock=time.monotonic, wall_clock=time.time)
+            await stack.enter_async_context(in_background(events.run(), "drift-events"))
+        watch = DriftWatch(
+            client,
+            pod_resolver,
+            nodes,
+            events=events,
+            check_seconds=config.drift.check_seconds,
+            clock=time.monotonic,
+        )
+        await stack.enter_async_context(in_background(watch.run(), "drift"))
+        yield
+
+
+# Twice what all listeners accept, and few enough for what still closes each of them in a child process.
+_MOST = 4_096
+
+
+def raise_descriptor_limit() -> None:
+    """Raises the soft limit of open files, often 1,024, towards the hard one. Go's programs do so at their start."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST if hard == resource.RLIM_INFINITY else min(_MOST, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    with contextlib.suppress(OSError, ValueError):  # a limit that cannot be raised is no reason not to serve
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
 
 log = structlog.get_logger()
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from extender.admission.pod_admission import PodAdmission
-from extender.admission.pod_reviews import PodReviews
+from extender.admission.pod_admission import PodAdmission, PodReviews
 from extender.admission.workload_admission import WorkloadAdmission
 from extender.credentials.keyring import ANONYMOUS, Credential
 from extender.errors import InvalidRequest, ManifestNotFound

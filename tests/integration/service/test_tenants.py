@@ -18,8 +18,7 @@ import structlog
 import yaml
 from aiohttp import web
 
-from extender.admission.pod_admission import PodAdmission
-from extender.admission.pod_reviews import PodReviews
+from extender.admission.pod_admission import PodAdmission, PodReviews
 from extender.cluster.client import open_cluster
 from extender.cluster.secrets import ClusterSecrets
 from extender.config.tree import Config

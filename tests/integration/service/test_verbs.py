@@ -14,7 +14,7 @@ from extender.demo.registry import EmbeddedRegistry
 from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import NodeName
-from extender.placement.cluster_nodes import OddNodes
+from extender.placement.cluster_nodes import ClusterNodes, OddNodes
 from extender.placement.nodes import NodeLookup, NodePlatforms
 from extender.scheduler.verbs import SchedulerVerbs
 from extender.service.cluster_view import NoCluster
@@ -64,6 +64,10 @@ class View:
         } | {NodeName(name): platform for name, platform in (others or {}).items()}
         self.platforms = NodePlatforms({name: self._all[name] for name in self._all if name not in late})
         self.requested: list[Sequence[NodeName]] = []
+
+    def known(self) -> ClusterNodes:
+        """What those in view are."""
+        return ClusterNodes(self.platforms.distinct) if self.synced else ClusterNodes()
 
     async def find(self, names: Sequence[NodeName], wait_seconds: float) -> NodeLookup:
         """Take in those that the API server knows."""

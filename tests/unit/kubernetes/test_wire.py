@@ -8,7 +8,7 @@ import msgspec
 
 import extender
 from extender.kubernetes.extender_v1 import GoWire
-from extender.kubernetes.wire import Wire
+from extender.kubernetes.meta_v1 import Wire
 
 
 def heirs(base: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from extender.server.connection import ADMISSION, SCHEDULER, Limits
-from extender.service.descriptors import raise_descriptor_limit
+from extender.service.process import raise_descriptor_limit
 
 MOST = 4_096
 
