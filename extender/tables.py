@@ -53,7 +53,7 @@ class LruTable(_Rows[K, V]):
     def __init__(self, size: int) -> None:
         super().__init__(OrderedDict(), size)
 
-    def peek(self, key: K) -> V | None:
+    def get(self, key: K) -> V | None:
         """Returns the row's value and makes the row the last to be evicted; None if there is no row."""
         value = self._rows.get(key)
         if value is not None:
@@ -93,7 +93,7 @@ class ShareTable(LruTable[K, V]):
     - An owner within its part evicts a row of another such owner only if the first 64 rows in the order of use all
       belong to such owners. In a table of 64 rows or fewer it never does.
 
-    `peek` costs what it costs in an `LruTable`; `put` is O(1), amortised. Besides the rows, the table keeps one number
+    `get` costs what it costs in an `LruTable`; `put` is O(1), amortised. Besides the rows, the table keeps one number
     for each owner: owner and cost are worked out from the row whenever they are needed, so they must not change.
     """
 
@@ -164,7 +164,7 @@ class Table(_Rows[K, V]):
     def __init__(self, size: int) -> None:
         super().__init__({}, size)
 
-    def peek(self, key: K) -> V | None:
+    def get(self, key: K) -> V | None:
         """Returns the row's value; None if there is no row."""
         return self._rows.get(key)
 

@@ -67,7 +67,7 @@ class LeaderElection:
         """Whether this replica leads now."""
         return self._clock() < self._leads_until
 
-    def lease_is_fresh(self) -> bool:
+    def is_led(self) -> bool:
         """Whether some replica leads, or did within `FRESH_SECONDS` and another takes over. True on standbys too."""
         return self._renewed_at is not None and self._clock() < self._renewed_at + FRESH_SECONDS
 

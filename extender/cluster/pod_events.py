@@ -130,7 +130,7 @@ class PodEvents:
 
     def _may_tell(self, namespace: str) -> bool:
         now = self._clock()
-        rate = self._rates.peek(namespace) or _Rate(_BURST, now)
+        rate = self._rates.get(namespace) or _Rate(_BURST, now)
         left = min(_BURST, rate.left + (now - rate.at) * _PER_SECOND)
         may = left >= 1
         self._rates.put(namespace, _Rate(left - may, now))

@@ -89,7 +89,7 @@ class ClusterSecrets:
         """Logs a secret with too many entries, and logs it again only if their number has changed."""
         if not entries:
             self._left_out.remove((namespace, name))
-        elif self._left_out.peek((namespace, name)) != entries:
+        elif self._left_out.get((namespace, name)) != entries:
             self._left_out.put((namespace, name), entries)
             log.warning("secret.truncated", namespace=namespace, secret=name, kept=_MOST_ENTRIES, left_out=entries)
 

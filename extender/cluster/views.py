@@ -213,7 +213,7 @@ class WatchedNodes:
             log.info("nodes.lookup_failed", node=name, error=str(exc))
 
     def _may_exist(self, name: NodeName) -> bool:
-        return (self._missing.peek(name) or 0.0) <= self._clock() and is_object_name(name)
+        return (self._missing.get(name) or 0.0) <= self._clock() and is_object_name(name)
 
     def _remember_missing(self, name: NodeName) -> None:
         now = self._clock()

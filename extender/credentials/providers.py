@@ -158,7 +158,7 @@ class ProviderKeyring:
         return _NO_ANSWER if self._has_just_failed(reference.domain) else None
 
     def _has_just_failed(self, domain: str) -> bool:
-        retry_at = self._failed.peek(domain)
+        retry_at = self._failed.get(domain)
         return retry_at is not None and self._clock() < retry_at
 
     async def _share(self, reference: ImageReference, tenant: str) -> _Held:
@@ -177,7 +177,7 @@ class ProviderKeyring:
         """Returns the most specific cached answer for the repository, in the kubelet's order."""
         host = repository.partition("/")[0]
         for key in ((CacheKeyType.IMAGE, repository), (CacheKeyType.REGISTRY, host), (CacheKeyType.GLOBAL, "")):
-            held = self._held.peek(key)
+            held = self._held.get(key)
             if held:
                 return held
         return None

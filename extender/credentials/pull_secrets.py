@@ -112,14 +112,14 @@ class PullSecrets:
 
     def credential_ids_for(self, namespace: str, names: tuple[str, ...], repository: str) -> tuple[CredentialId, ...]:
         """Returns the ids of the matching credentials as of the last reading of the secrets; none without one."""
-        remembered = self._remembered.peek((namespace, names))
+        remembered = self._remembered.get((namespace, names))
         return matching_all(remembered.credential_ids, repository) if remembered else ()
 
     def secret_with(
         self, namespace: str, names: tuple[str, ...], repository: str, credential_id: CredentialId
     ) -> str | None:
         """Returns the name of the secret that gave this credential, by the last reading; None if none of them did."""
-        remembered = self._remembered.peek((namespace, names))
+        remembered = self._remembered.get((namespace, names))
         for name, found in zip(names, remembered.credential_ids if remembered else (), strict=False):
             if credential_id in found.matching(repository):
                 return name
@@ -127,12 +127,12 @@ class PullSecrets:
 
     def is_due(self, namespace: str, names: tuple[str, ...]) -> bool:
         """Whether the secrets were never read together, or so long ago that they are due to be read again."""
-        remembered = self._remembered.peek((namespace, names))
+        remembered = self._remembered.get((namespace, names))
         return remembered is None or self._clock() >= remembered.due_at
 
     def is_unread(self, namespace: str, names: tuple[str, ...]) -> bool:
         """Whether one of the secrets could not be read the last time."""
-        remembered = self._remembered.peek((namespace, names))
+        remembered = self._remembered.get((namespace, names))
         return remembered is not None and remembered.is_unread
 
     async def load(self, namespace: str, names: tuple[str, ...], repository: str, *, refresh: bool) -> list[Login]:
@@ -155,7 +155,7 @@ class PullSecrets:
         return credentials_of(logins, key=self._key)
 
     def _recent(self, secret: _SecretName, most_seconds: float) -> _Reading | None:
-        kept = self._kept.peek(secret)
+        kept = self._kept.get(secret)
         return kept if kept and self._age_seconds(kept) < most_seconds else None
 
     def _kept_for(self, secrets: _SecretSet, most_seconds: float) -> "_PodReadings | None":
@@ -217,7 +217,7 @@ class PullSecrets:
     def _remember(self, secrets: _SecretSet, pod: "_PodReadings") -> None:
         """Caches the credential ids. The previous ones stay if a secret could not be read this time."""
         namespace, names = secrets
-        before = self._remembered.peek(secrets)
+        before = self._remembered.get(secrets)
         if pod.problem and (before is None or before.problem != pod.problem):
             log.warning("secret.malformed", namespace=namespace, why=pod.problem)
         if pod.left_out and (before is None or before.left_out != pod.left_out):

@@ -161,7 +161,7 @@ class DriftWatch:
     def note(self, moved: MovedTag) -> None:
         """Takes in a move of a tag. One that is taken back before pods were listed is forgotten."""
         key = (moved.target.repository, moved.target.name, moved.credential_id)
-        earlier = self._moved.peek(key)
+        earlier = self._moved.get(key)
         if earlier is not None:
             self._moved.remove(key)
             moved = msgspec.structs.replace(moved, before=earlier.before)

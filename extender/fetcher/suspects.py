@@ -38,7 +38,7 @@ class Suspects(Generic[T]):
 
     def is_suspect(self, image: ImageReference) -> bool:
         """Whether to ask for the image alone."""
-        return (self._until.peek(image) or 0.0) > self._clock()
+        return (self._until.get(image) or 0.0) > self._clock()
 
     def add(self, tenant: str, question: T) -> None:
         """Has the question wait for its tenant's turn."""

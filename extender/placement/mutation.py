@@ -147,13 +147,13 @@ class Mutator:
         creation = read_creation(pod, images, facts, overrides, cluster, may_hold=may_hold)
         if len(creation.touched) > _REMEMBERED_BYTES:
             return self._decide(creation)
-        mutation = self._remembered.peek(creation)
+        mutation = self._remembered.get(creation)
         return self._mutate_alike(creation) if mutation is None else mutation
 
     def _mutate_alike(self, creation: Creation) -> Mutation:
         """The mutation of a pod that is the first of its template, which is mostly that of pods of other templates."""
         narrowed = narrow(creation, self._keys, reads_affinity=self._admission.reads_affinity)
-        mutation = self._remembered.peek(narrowed)
+        mutation = self._remembered.get(narrowed)
         may_keep = may_be_kept(creation.images, known_platforms(creation.facts))
         if mutation is None:
             mutation = self._decide(narrowed)

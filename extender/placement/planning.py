@@ -81,7 +81,7 @@ class PlatformIntersections:
     def find(self, facts: Sequence[ImageFact], cluster: ClusterNodes) -> PlatformIntersection:
         """What the known images have in common, among those with these facts, in a cluster with such nodes."""
         known = frozenset([fact.platforms for fact in facts if isinstance(fact, RunsOn)])
-        found = self._remembered.peek((known, cluster))
+        found = self._remembered.get((known, cluster))
         if found is None:
             found = self._intersect([RunsOn(platforms) for platforms in known], cluster)
             if may_be_kept((), known):

@@ -116,7 +116,7 @@ class ReleasePlanner:
             return skipped
         overrides = self._gate.overrides_for(pod, overrides)
         key = (read_creation(pod, images, facts, overrides, cluster), expired)
-        plan = self._remembered.peek(key)
+        plan = self._remembered.get(key)
         if plan is None:
             plan = self._plan(*key)
             if len(key[0].touched) <= _REMEMBERED_BYTES and may_be_kept(images, known_platforms(facts)):

@@ -96,7 +96,7 @@ class Authenticator:
             RegistryError: as `answer`.
         """
         key = (url.origin(), repository)
-        challenge = self._challenges.peek(key)
+        challenge = self._challenges.get(key)
         if challenge is None:
             return None
         try:
@@ -132,7 +132,7 @@ class Authenticator:
 
     def _forget(self, key: _TokenKey, sent: str | None) -> None:
         """Drops the token that was refused, unless another request has renewed it meanwhile."""
-        token = self._tokens.peek(key)
+        token = self._tokens.get(key)
         if token and sent == f"Bearer {token.text}":
             self._tokens.remove(key)
 
@@ -145,7 +145,7 @@ class Authenticator:
 
     async def _token(self, key: _TokenKey, credential: Credential, trust: Trust) -> str:
         """Returns the cached token, or a new one. Those who need one at the same time ask for one each."""
-        token = self._tokens.peek(key)
+        token = self._tokens.get(key)
         if token and self._clock() < token.renew_at:
             return token.text
         return await self._fetch_token(key, credential, trust)

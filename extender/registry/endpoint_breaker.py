@@ -59,7 +59,7 @@ class EndpointBreakers:
             RegistryUnavailable: the endpoint has failed lately for images of this registry.
         """
         now = self._clock()
-        rows = [(key, self._rows.peek(key)) for key in _keys(endpoint, credential_id)]
+        rows = [(key, self._rows.get(key)) for key in _keys(endpoint, credential_id)]
         for key, row in rows:
             if row and now < row.open_until:
                 words = f"{endpoint.name} has failed lately, and is asked again in {row.open_until - now:.0f} s"
@@ -88,7 +88,7 @@ class EndpointBreakers:
         if isinstance(error, RegistryThrottled):
             self._close(of_endpoint, began_at)
             key, stated = of_account, error.retry_after_seconds
-        row = self._rows.peek(key)
+        row = self._rows.get(key)
         if row and began_at < row.opened_at and stated is None:
             return  # one of several under way when it opened
         failures = row.failures + 1 if row else 1
@@ -100,12 +100,12 @@ class EndpointBreakers:
 
     def release(self, endpoint: Endpoint, credential_id: CredentialId, began_at: float) -> None:
         """Lets others try at once if the attempt was the one that others waited for, and ended without an outcome."""
-        for row in map(self._rows.peek, _keys(endpoint, credential_id)):
+        for row in map(self._rows.get, _keys(endpoint, credential_id)):
             if row and row.probe_began_at == began_at:
                 row.open_until = self._clock()
 
     def _close(self, key: Key, began_at: float) -> None:
-        row = self._rows.peek(key)
+        row = self._rows.get(key)
         if row and began_at >= row.opened_at:
             self._rows.remove(key)
 

@@ -62,7 +62,7 @@ class Quotas:
     def note(self, name: str, origin: URL, credential_id: CredentialId, headers: Mapping[str, str]) -> None:
         """Records the quota in a response's headers; without them there is no limit. `name` is the registry's name."""
         key = (origin, credential_id)
-        before, reading = self._readings.peek(key), self._read(headers)
+        before, reading = self._readings.get(key), self._read(headers)
         if reading is None:
             self._readings.remove(key)
             return
@@ -76,26 +76,26 @@ class Quotas:
 
     def count(self, origin: URL, credential_id: CredentialId, tenant: str) -> None:
         """Counts a request for the tenant that costs quota."""
-        reading = self._readings.peek((origin, credential_id))
+        reading = self._readings.get((origin, credential_id))
         if reading and (tenant in reading.used or len(reading.used) < _MOST_TENANTS):
             reading.used[tenant] += 1
 
     def is_spared(self, origin: URL, credential_id: CredentialId, tenant: str) -> bool:
         """Whether the tenant leaves the rest of the quota to others. Ignores a reading older than its window."""
-        reading = self._readings.peek((origin, credential_id))
+        reading = self._readings.get((origin, credential_id))
         if reading is None or self._age_seconds(reading) >= reading.window_seconds:
             return False
         return reading.is_low or reading.has_used_its_share(tenant)
 
     def is_old(self, origin: URL, credential_id: CredentialId) -> bool:
         """Whether a HEAD, which costs no quota, should refresh the last reading because of its age."""
-        reading = self._readings.peek((origin, credential_id))
+        reading = self._readings.get((origin, credential_id))
         return reading is None or self._age_seconds(reading) >= _OLD_SECONDS
 
     def withheld(self, name: str, origin: URL, credential_id: CredentialId) -> RegistryThrottled:
         """Counts a request that is not sent and returns its error, with a wait of at most six minutes."""
         WITHHELD[_label(name)].inc()
-        reading = self._readings.peek((origin, credential_id))
+        reading = self._readings.get((origin, credential_id))
         window_seconds = reading.window_seconds if reading else _WINDOW_SECONDS
         seconds = min(window_seconds, _MOST_WAIT_SECONDS) * (1 + 0.2 * self._random())
         error = RegistryThrottled(f"{name} allows few more requests, which are left to others", seconds)

@@ -49,7 +49,7 @@ class Crashes:
     def note(self, namespace: str, packed: PackedDigest, platform: Platform) -> bool:
         """Records a crash in a namespace; returns whether it is news."""
         key, now = (namespace, packed), self._clock()
-        before = self._rows.peek(key)
+        before = self._rows.get(key)
         until = {each: end for each, end in before.until.items() if end > now} if before else {}
         is_new = platform not in until
         CRASHES["new" if is_new else "known"].inc()
@@ -59,7 +59,7 @@ class Crashes:
 
     def apply(self, namespace: str, packed: PackedDigest, content: Content) -> Content:
         """The content for pods of the namespace: without the platforms where it crashed, unless these are verified."""
-        crash = self._rows.peek((namespace, packed))
+        crash = self._rows.get((namespace, packed))
         if crash is None:
             return content
         now = self._clock()

@@ -107,7 +107,7 @@ class Failures:
 
     def current(self, target: Target, credential_id: CredentialId) -> Failure | None:
         """The failure while it holds; None if there is none or a retry is due."""
-        row = self._rows.peek((target.repository, target.name, credential_id))
+        row = self._rows.get((target.repository, target.name, credential_id))
         return row.failure if row and self._clock() < row.until else None
 
     def remember(self, target: Target, credential_id: CredentialId, error: Exception, owner: str = "") -> Failure:
@@ -118,7 +118,7 @@ class Failures:
         """
         key = (target.repository, target.name, credential_id)
         failure = failure_of(error)
-        before = self._rows.peek(key)
+        before = self._rows.get(key)
         in_a_row = 1 + (before.in_a_row if before and before.failure == failure else 0)
         until = self._clock() + lifetime_seconds(error, in_a_row, self._random)
         self._rows.put(key, _Row(failure, until, in_a_row, owner))

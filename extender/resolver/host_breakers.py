@@ -91,10 +91,10 @@ class HostBreakers:
     def failure(self, target: Target, credential_id: CredentialId, tenant: str) -> Failure | None:
         """Why requests for the target with this credential are refused now; None if they are admitted."""
         name = target.reference.domain
-        host = self._hosts.peek(name)
+        host = self._hosts.get(name)
         if host and host.breaker.failures and (host.breaker.wait_seconds() or self._is_for_others(host, tenant)):
             return UNAVAILABLE
-        account = self._accounts.peek((name, credential_id))
+        account = self._accounts.get((name, credential_id))
         return THROTTLED if account and account.wait_seconds() else None
 
     @contextlib.contextmanager
@@ -104,7 +104,7 @@ class HostBreakers:
         if failure:
             raise BreakerOpen(failure)
         account = (target.reference.domain, credential_id)
-        host, throttled = self._host_of(target.reference.domain), self._accounts.peek(account)
+        host, throttled = self._host_of(target.reference.domain), self._accounts.get(account)
         at_host = host.breaker.admit() or Attempt(self._clock())
         as_account = (throttled and throttled.admit()) or Attempt(self._clock())
         visit = _Visit(target.repository, account, tenant, host, at_host, as_account)
@@ -138,7 +138,7 @@ class HostBreakers:
         return tenant == host.failed_tenant and self._clock() < host.open_until + _OTHERS_FIRST_SECONDS
 
     def _host_of(self, name: str) -> _Host:
-        host = self._hosts.peek(name)
+        host = self._hosts.get(name)
         if host is None:
             host = _Host(self._new_breaker())
             self._hosts.put(name, host)
@@ -149,7 +149,7 @@ class HostBreakers:
 
     def _record_answer(self, visit: _Visit) -> None:
         self._record_host_answer(visit)
-        breaker = self._accounts.peek(visit.account)
+        breaker = self._accounts.get(visit.account)
         if breaker and breaker.record_success(visit.as_account):
             self._accounts.remove(visit.account)
             log.info("breaker.closed", registry=visit.account[0], credential_id=visit.account[1])
@@ -175,7 +175,7 @@ class HostBreakers:
             _log_opening(seconds, UNAVAILABLE, registry=visit.account[0])
 
     def _record_throttling(self, visit: _Visit, error: RegistryThrottled) -> None:
-        breaker = self._accounts.peek(visit.account)
+        breaker = self._accounts.get(visit.account)
         if breaker is None:
             breaker = self._new_breaker()
             self._accounts.put(visit.account, breaker)

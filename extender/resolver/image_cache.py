@@ -65,7 +65,7 @@ class References:
 
     def target_of(self, text: str) -> Target | Failure:
         """The target of `text`, or why `text` is not a valid reference."""
-        target = self._rows.peek(text)
+        target = self._rows.get(text)
         if target is None:
             target = self._read(text)
             if len(text) <= _MAX_KEPT_CHARACTERS and text.isascii():
@@ -293,11 +293,11 @@ class ImageCache:
 
     def find(self, target: Target, credential_id: CredentialId) -> CachedImage | None:
         """The row of `target` for `credential_id`, whatever its age. Takes less than a microsecond."""
-        return self._names.peek((target.repository, target.name, credential_id))
+        return self._names.get((target.repository, target.name, credential_id))
 
     def shown(self, repository: str, digest: str) -> Content | None:
         """What `digest` runs on, if this repository has shown its bytes to any credential."""
-        shown = self._contents.peek((repository, pack_digest(digest)))
+        shown = self._contents.get((repository, pack_digest(digest)))
         return None if shown is None else shown.content
 
     def learn(
@@ -326,7 +326,7 @@ class ImageCache:
         tenant for which the registry was asked.
         """
         packed = pack_digest(digest)
-        shown = self._contents.peek((target.repository, packed))
+        shown = self._contents.get((target.repository, packed))
         if shown is None:
             return None
         return self._write(target, credential_id, CachedImage(shown.content, packed, at, owner))
@@ -343,7 +343,7 @@ class ImageCache:
         Does nothing for a digest that is not known. Goes through all names, a few milliseconds' worth at a time.
         """
         packed = pack_digest(digest)
-        shown = self._contents.peek((repository, packed))
+        shown = self._contents.get((repository, packed))
         if shown is None:
             return
         content = judged(shown.content, denied, running)
@@ -354,7 +354,7 @@ class ImageCache:
         keys = [key for key, _ in self._names.items()]
         for first in range(0, len(keys), _ROWS_AT_ONCE):
             for key in keys[first : first + _ROWS_AT_ONCE]:
-                known = self._names.peek(key) if key[0] == repository else None
+                known = self._names.get(key) if key[0] == repository else None
                 if known is not None and known.packed == packed:
                     self._rewrite(key, known, CachedImage(content, known.packed, known.confirmed_at, known.owner))
             await asyncio.sleep(0)
@@ -387,7 +387,7 @@ class ImageCache:
         content = self._show(repository, known.packed, known.content, known.owner)
         known = CachedImage(content, known.packed, known.confirmed_at, known.owner)
         key = (repository, name, CredentialId(sys.intern(credential_id)))
-        before = self._names.peek(key)
+        before = self._names.get(key)
         if not self._denials.make_void(key, known) and (before is None or before.confirmed_at < known.confirmed_at):
             self._names.put(key, known)
 
@@ -400,7 +400,7 @@ class ImageCache:
 
         What is known of its platforms besides stays so: bytes that are read again tell no more than they did.
         """
-        shown = self._contents.peek((repository, packed))
+        shown = self._contents.get((repository, packed))
         is_judged = shown is not None and bool(shown.content.denied or shown.content.verified)
         if shown is not None and is_judged and shown.content.claimed == content.claimed:
             return shown.content
@@ -420,14 +420,14 @@ class ImageCache:
     def _intern(self, content: Content) -> Content:
         if not is_ordinary(content):
             return content
-        known = self._interned.peek(content)
+        known = self._interned.get(content)
         if known is None:
             self._interned.put(content, content)
         return known or content
 
     def _write(self, target: Target, credential_id: CredentialId, known: CachedImage) -> CachedImage:
         key = (target.repository, target.name, credential_id)
-        before = self._names.peek(key)
+        before = self._names.get(key)
         if before and before.packed == known.packed:
             # the bytes object that `contents` has too
             known = CachedImage(known.content, before.packed, known.confirmed_at, known.owner)

@@ -298,14 +298,14 @@ class Persistence:
             self._unlogged_damage, self._damage_loggable_at = 0, self._clock() + _DAMAGE_LOG_SECONDS
 
     def _is_denied(self, key: NameKey, known: CachedImage) -> bool:
-        denied_at = self._denials.peek(key)
+        denied_at = self._denials.get(key)
         return denied_at is not None and known.confirmed_at <= denied_at
 
 
 def _remove_unchanged(waiting: Table[K, V], written: dict[K, V]) -> None:
     """Removes the rows that were written, except those that were replaced meanwhile."""
     for key, value in written.items():
-        if waiting.peek(key) is value:
+        if waiting.get(key) is value:
             waiting.remove(key)
 
 

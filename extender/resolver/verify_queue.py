@@ -91,7 +91,7 @@ class VerifyQueue:
     ) -> None:
         """Has an image looked into that a registry has confirmed, unless all is known or it was tried. Microseconds."""
         key = (reference.repository, digest)
-        if key in self._waiting or self._tried.peek(key) or not self._unverified(content):
+        if key in self._waiting or self._tried.get(key) or not self._unverified(content):
             return
         if len(self._waiting) >= _MOST_WAITING:
             LOOKS["dropped"].inc()

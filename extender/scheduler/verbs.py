@@ -179,7 +179,7 @@ class FirstSeen:
     def seconds(self, uid: PodUid, namespace: str) -> float:
         """Seconds since the first call for `uid`, a pod of this namespace; 0.0 at the first call."""
         now = self._clock()
-        row = self._rows.peek(uid)
+        row = self._rows.get(uid)
         if row is None:
             row = _Row(now, namespace)
             self._rows.put(uid, row)
@@ -362,7 +362,7 @@ class SchedulerVerbs:
 
     def _decide_known(self, images: Sequence[PodImage], answers: Sequence[Answer], overrides: Overrides) -> Decision:
         key = (images, answers, overrides)
-        decision = self._decisions.peek(key)
+        decision = self._decisions.get(key)
         if decision is None:
             decision = self._decide_facts(images, answers, overrides)
             if decision.may_be_kept:

@@ -54,7 +54,7 @@ class Gates:
 
     def can_gate(self) -> bool:
         """Whether somebody provably lifts gates. No request."""
-        return self._election.lease_is_fresh() and self._rights.are_proven()
+        return self._election.is_led() and self._rights.are_proven()
 
     def ready_checks(self) -> Mapping[str, Check]:
         """`gates`: pods can be held, or could not within `START_SECONDS`."""

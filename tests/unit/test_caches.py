@@ -41,7 +41,7 @@ def test_a_cache_is_made_from_its_declaration() -> None:
     for rows in tables:
         for number, letter in enumerate("abc"):
             rows.put(letter, number)
-        assert [rows.peek(letter) for letter in "abc"] == [None, 1, 2]
+        assert [rows.get(letter) for letter in "abc"] == [None, 1, 2]
 
 
 @pytest.mark.usefixtures("no_caches")

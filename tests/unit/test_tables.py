@@ -28,7 +28,7 @@ def test_an_lru_table_does_what_a_list_in_order_of_use_does(size: int, steps: li
     for verb, key, value in steps:
         found = dict(model).get(key)
         if verb == "peek":
-            assert table.peek(key) == found
+            assert table.get(key) == found
             model = model if found is None else [row for row in model if row[0] != key] + [(key, found)]
         elif verb == "put":
             table.put(key, value)
@@ -40,7 +40,7 @@ def test_an_lru_table_does_what_a_list_in_order_of_use_does(size: int, steps: li
             table.remove_where(lambda one, number: one % 2 == 0 or number > 5)
             model = [row for row in model if not (row[0] % 2 == 0 or row[1] > 5)]
         assert len(table) == len(model)
-    assert {key: table.peek(key) for key in range(8)} == {key: dict(model).get(key) for key in range(8)}
+    assert {key: table.get(key) for key in range(8)} == {key: dict(model).get(key) for key in range(8)}
 
 
 Owned = tuple[str, int]  # owner, cost
@@ -80,7 +80,7 @@ def test_a_share_table_of_one_owner_is_an_lru_table(size: int, steps: list[tuple
         for each in (shares, table):
             match verb:
                 case "peek":
-                    each.peek(key)
+                    each.get(key)
                 case "put":
                     each.put(key, value)
                 case "remove":
@@ -88,7 +88,7 @@ def test_a_share_table_of_one_owner_is_an_lru_table(size: int, steps: list[tuple
                 case _:
                     each.remove_where(lambda one, number: one % 2 == 0 or number > 5)
         assert len(shares) == len(table) == shares.cost
-    assert [shares.peek(key) for key in range(8)] == [table.peek(key) for key in range(8)]
+    assert [shares.get(key) for key in range(8)] == [table.get(key) for key in range(8)]
 
 
 @settings(deadline=None)
@@ -108,7 +108,7 @@ def test_who_holds_more_than_its_part_takes_nothing_from_who_does_not(
             before.pop(key, None)
             table.remove(key)
         else:
-            assert table.peek(key) == rows.get(key)
+            assert table.get(key) == rows.get(key)
         rows = rows_of(table)
         assert rows.items() <= before.items()
         held, held_before = _held(size, rows), _held(size, before)
@@ -138,7 +138,7 @@ def test_a_flood_of_one_owner_evicts_its_own_rows(size: int, flood: int, cost: i
         table.put(number, (row[0], 1))
     for number in range(flood):
         table.put(1000 + number, ("e", cost))
-    assert [table.peek(number) for number in range(len(kept))] == [(owner, 1) for owner, _ in kept]
+    assert [table.get(number) for number in range(len(kept))] == [(owner, 1) for owner, _ in kept]
     assert table.cost <= size
 
 
@@ -150,7 +150,7 @@ def test_parts_shrink_with_the_number_of_owners() -> None:
     for number in range(1000, 4000):
         table.put(number, ("bcd"[number % 3], 1))
     assert [table.cost_held(owner) for owner in "abcd"] == [250, 250, 250, 250]
-    assert [number for number in range(1000) if table.peek(number)] == list(range(750, 1000))
+    assert [number for number in range(1000) if table.get(number)] == list(range(750, 1000))
 
 
 def test_a_put_passes_over_few_rows() -> None:
@@ -184,7 +184,7 @@ def test_a_table_written_in_place_does_what_a_list_in_order_of_arrival_does(size
             del model[next(iter(model))]
         assert table.put_in_place(key, value) == expected
         assert len(table) == len(model)
-        assert {key: table.peek(key) for key in range(8)} == {key: model.get(key) for key in range(8)}
+        assert {key: table.get(key) for key in range(8)} == {key: model.get(key) for key in range(8)}
 
 
 @given(size=st.integers(1, 6), steps=STEPS)
@@ -194,7 +194,7 @@ def test_a_table_does_what_a_list_in_order_of_writing_does(size: int, steps: lis
     model: list[tuple[int, int]] = []
     for verb, key, value in steps:
         if verb == "peek":
-            assert table.peek(key) == dict(model).get(key)
+            assert table.get(key) == dict(model).get(key)
         elif verb == "put":
             rows = [row for row in model if row[0] != key] + [(key, value)]
             model = rows[-size:]
@@ -217,8 +217,8 @@ def test_a_large_table_lets_go_of_several_rows_at_a_time(size: int, gone: int) -
         assert table.put(key, key) == 0
     assert table.put(size, size) == gone
     assert len(table) == size + 1 - gone
-    assert table.peek(gone - 1) is None
-    assert table.peek(gone) == gone
+    assert table.get(gone - 1) is None
+    assert table.get(gone) == gone
 
 
 @pytest.mark.parametrize(

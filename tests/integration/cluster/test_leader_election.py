@@ -101,11 +101,11 @@ async def test_first_replica_leads_and_the_second_knows(api: ApiServer, client: 
     clock = Clock()
     async with running(Replica(client, "a", clock)) as first, running(Replica(client, "b", clock)) as second:
         assert (first.is_working, second.is_working) == (True, False)
-        assert (first.election.lease_is_fresh(), second.election.lease_is_fresh()) == (True, True)
+        assert (first.election.is_led(), second.election.is_led()) == (True, True)
         clock.advance(RENEW_SECONDS)
         await first.tick()
         await second.tick()
-        assert second.election.lease_is_fresh()
+        assert second.election.is_led()
         assert not second.election.is_leader
         assert stored(api)["holderIdentity"] == "a"
         assert stored(api)["leaseTransitions"] == 0
@@ -121,12 +121,12 @@ async def test_lease_that_nobody_renews_is_not_fresh(api: ApiServer, client: Clu
         for _ in range(LEASE_SECONDS // 2 - 1):
             clock.advance(RENEW_SECONDS)
             await replica.tick()
-            assert not replica.election.lease_is_fresh()
+            assert not replica.election.is_led()
             assert not replica.is_working
         clock.advance(RENEW_SECONDS)
         await replica.tick()
         assert replica.is_working
-        assert replica.election.lease_is_fresh()
+        assert replica.election.is_led()
         assert stored(api)["leaseTransitions"] == 1
 
 
@@ -148,7 +148,7 @@ async def test_lease_that_was_renewed_just_before_the_start_is_fresh(
     api.put(COLLECTION, {"metadata": {"name": "gates"}, "spec": spec})
     clock = Clock()
     async with running(Replica(client, "a", clock)) as replica:
-        assert replica.election.lease_is_fresh() == is_fresh
+        assert replica.election.is_led() == is_fresh
         assert not replica.election.is_leader
 
 
@@ -162,7 +162,7 @@ async def test_standby_takes_over_from_a_leader_that_is_killed(api: ApiServer, c
         while not second.is_working:
             clock.advance(RENEW_SECONDS)
             await second.tick()
-            assert second.election.lease_is_fresh()
+            assert second.election.is_led()
         assert clock.now - killed_at <= LEASE_SECONDS + 2 * RENEW_SECONDS
         assert stored(api)["holderIdentity"] == "b"
         assert not first.election.is_leader  # by its own clock, before it could ask anybody
@@ -196,9 +196,9 @@ async def test_leader_without_an_api_server_stops_before_another_may_begin(
             clock.advance(RENEW_SECONDS)
             await replica.tick()
         assert clock.now - 1000 < LEASE_SECONDS
-        assert replica.election.lease_is_fresh()
+        assert replica.election.is_led()
         clock.advance(FRESH_SECONDS)
-        assert not replica.election.lease_is_fresh()
+        assert not replica.election.is_led()
 
 
 async def test_leader_survives_a_lost_answer(api: ApiServer, client: ClusterClient) -> None:
