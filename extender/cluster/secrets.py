@@ -20,7 +20,6 @@ from extender.credentials.logins import (
 from extender.errors import UNDECODABLE, ClusterError
 from extender.kubernetes.core_v1 import Secret
 from extender.kubernetes.meta_v1 import is_object_name
-from extender.tables import Table, declare_cache
 
 log = structlog.get_logger()
 
@@ -38,7 +37,6 @@ _DECODERS = {
 
 
 _SECRET = msgspec.json.Decoder(Secret)
-_LEFT_OUT = declare_cache("cluster.secrets.left_out", key="namespace, secret", rows=1024, most_mb=1)
 
 
 class ClusterSecrets:
@@ -47,7 +45,6 @@ class ClusterSecrets:
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._is_refused = False
-        self._left_out: Table[tuple[str, str], int] = _LEFT_OUT.table()
 
     async def read_logins(self, namespace: str, name: str) -> tuple[Login, ...]:
         """The logins in a secret; none if it does not exist, may not be read, or is not a pull secret.
@@ -62,7 +59,8 @@ class ClusterSecrets:
         if body is None:
             return ()
         logins, left_out = _logins_in(body)
-        self._note_left_out(namespace, name, left_out)
+        if left_out:
+            log.warning("secret.truncated", namespace=namespace, secret=name, kept=_MOST_ENTRIES, left_out=left_out)
         return logins
 
     async def _get(self, namespace: str, name: str) -> bytes | None:
@@ -84,14 +82,6 @@ class ClusterSecrets:
         if not self._is_refused:
             log.warning("secret.refused", why=str(refusal), setting="registry.pull_secrets")
         self._is_refused = True
-
-    def _note_left_out(self, namespace: str, name: str, entries: int) -> None:
-        """Logs a secret with too many entries, and logs it again only if their number has changed."""
-        if not entries:
-            self._left_out.remove((namespace, name))
-        elif self._left_out.get((namespace, name)) != entries:
-            self._left_out.put((namespace, name), entries)
-            log.warning("secret.truncated", namespace=namespace, secret=name, kept=_MOST_ENTRIES, left_out=entries)
 
 
 def _logins_in(body: bytes) -> DecodedLogins:

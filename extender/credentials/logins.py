@@ -5,7 +5,6 @@ images that a node may pull. Like the kubelet, it supports no credential stores 
 """
 
 import base64
-import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -14,8 +13,6 @@ from sys import getsizeof
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
-
-from extender.tables import declare_cache
 
 _DEFAULT_REGISTRY = "index.docker.io"
 _SCHEME = re.compile(r"https?://")
@@ -245,10 +242,6 @@ def _decode_auth(pattern: str, auth: str) -> tuple[str, str]:
     return username, password
 
 
-_ADDRESSES = declare_cache("credentials.logins.addresses", key="repository", rows=1024, most_mb=9)
-
-
-@functools.lru_cache(_ADDRESSES.rows)
 def _address_of(repository: str) -> tuple[str, str, str]:
     """Returns host, port and path; all empty if `repository` is not an address."""
     found = _ADDRESS.fullmatch(repository)

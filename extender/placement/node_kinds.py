@@ -11,12 +11,11 @@ from extender.images.platform import Platform
 from extender.kubernetes.core_v1 import Node, NodeMeta, NodeName, Taint
 from extender.kubernetes.reported_v1 import ReportedNode, ReportedNodeSpec
 from extender.placement.node_match import hard_taints
-from extender.tables import declare_cache
 
 HOST_NAME = "kubernetes.io/hostname"
 _OF_CONDITIONS = "node.kubernetes.io/"  # taints by which a node is not ready or cordoned: they come and go
 _MOST_CHARACTERS = 8192  # of one kind's labels and taints
-_KINDS = declare_cache("placement.node_kinds.kinds", key="platform, labels, taints", rows=256, most_mb=4)
+_MOST_KINDS = 256
 
 
 class NodeKind(msgspec.Struct, frozen=True):
@@ -49,7 +48,7 @@ class NodeKinds:
         """Adds or replaces the node of this name."""
         self.drop(name)
         kind: NodeKind | None = _kind_of(node, name, platform)
-        if kind is None or (kind not in self._numbers and len(self._numbers) >= (_KINDS.rows or 0)):
+        if kind is None or (kind not in self._numbers and len(self._numbers) >= _MOST_KINDS):
             self._by_name[name] = None
             self._uncounted += 1
             return

@@ -23,18 +23,13 @@ from extender.placement.additions import (
 )
 from extender.placement.cluster_nodes import NO_NODES, ClusterNodes
 from extender.placement.creation import Creation, read_creation
-from extender.placement.facts import ImageFact, PodImage, known_platforms, may_be_kept
+from extender.placement.facts import ImageFact, PodImage
 from extender.placement.gate import GATE, GATED_LABEL, Treatment
 from extender.placement.mutation import untouched
 from extender.placement.patch import Json, JsonObject, look
 from extender.placement.planning import AdmissionPolicy, PlannedAdditions, Planner
 from extender.placement.policy import ADDED, PLATFORMS, REASON, Mode, Overrides, Policy
 from extender.placement.reasons import held_text, passed_text
-from extender.tables import Table, declare_cache
-
-# Held pods come in the hundreds of one template, when an image is pushed or a registry answers again.
-_RELEASES = declare_cache("placement.release.releases", key="pod fields, images, facts, overrides", rows=256, most_mb=8)
-_REMEMBERED_BYTES = 8192
 
 
 class ReleaseOutcome(enum.StrEnum):
@@ -62,19 +57,9 @@ class Release(msgspec.Struct, frozen=True):
     held_for: tuple[PodImage, ...] = ()
 
 
-class _PlannedRelease(msgspec.Struct, frozen=True):
-    """A release of any pod of one template: `metadata` and `spec` are the members of the patch's objects, as JSON."""
-
-    outcome: ReleaseOutcome
-    reason: str = ""
-    held_for: tuple[PodImage, ...] = ()
-    metadata: bytes = b""
-    spec: bytes = b""
-
-
 _ENCODER = msgspec.json.Encoder()
-_LETTING_GO = _ENCODER.encode([{"$patch": "delete", "name": GATE}])
-_NO_LABEL = _ENCODER.encode({GATED_LABEL: None})
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 class ReleasePlanner:
@@ -84,14 +69,13 @@ class ReleasePlanner:
         self._policy = policy
         self._planner = Planner(policy, admission)
         self._gate = admission.gate
-        self._remembered: Table[tuple[Creation, bool], _PlannedRelease] = _RELEASES.table()
 
     def skip(self, pod: GatedPod, overrides: Overrides) -> Release | None:
         """The release of a pod whose images do not matter or that is only observed; None if they must be looked up."""
         if untouched(pod, overrides, self._policy):
-            return Release(ReleaseOutcome.EXEMPT, _let_go_alone(pod))
+            return Release(ReleaseOutcome.EXEMPT, _patch(pod, {REASON: None}, {}))
         if overrides.mode is Mode.OBSERVE:
-            return Release(ReleaseOutcome.OBSERVED, _let_go_alone(pod))
+            return Release(ReleaseOutcome.OBSERVED, _patch(pod, {REASON: None}, {}))
         return None
 
     def plan_release(
@@ -115,33 +99,19 @@ class ReleasePlanner:
         if skipped:
             return skipped
         overrides = self._gate.overrides_for(pod, overrides)
-        key = (read_creation(pod, images, facts, overrides, cluster), expired)
-        plan = self._remembered.get(key)
-        if plan is None:
-            plan = self._plan(*key)
-            if len(key[0].touched) <= _REMEMBERED_BYTES and may_be_kept(images, known_platforms(facts)):
-                self._remembered.put(key, plan)
-        patch = b"" if plan.outcome is ReleaseOutcome.HOLD else _complete(pod, plan)
-        return Release(plan.outcome, patch, plan.reason, plan.held_for)
-
-    def _plan(self, creation: Creation, expired: bool) -> _PlannedRelease:
+        creation = read_creation(pod, images, facts, overrides, cluster)
         treatment = self._planner.treat(creation, expired=expired)
         document = creation.document()
         planned = self._planner.plan_stored(creation, document, treatment)
         if treatment.held and not planned.impossible:
             held_for = tuple(image for image, _ in treatment.held)
-            return _PlannedRelease(ReleaseOutcome.HOLD, held_text(treatment.held), held_for)
+            return Release(ReleaseOutcome.HOLD, b"", held_text(treatment.held), held_for)
         why = "as it was held for long enough" if expired else "as the settings say"
         passed = "" if planned.impossible else passed_text(treatment.passed, why)
         reason = "; ".join(filter(None, (passed, planned.reason)))
-        outcome = _outcome_of(treatment, planned)
         added = add(document, tolerations=planned.tolerations, required=planned.required, preferred=planned.preferred)
-        metadata = _metadata(creation, added, reason, self._planner.annotated_platforms(creation))
-        return _PlannedRelease(outcome, reason, (), metadata, _spec(document, added))
-
-
-def _let_go_alone(pod: GatedPod) -> bytes:
-    return _complete(pod, _PlannedRelease(ReleaseOutcome.EXEMPT, metadata=_members({"annotations": {REASON: None}})))
+        annotations = _annotations(creation, added, reason, self._planner.annotated_platforms(creation))
+        return Release(_outcome_of(treatment, planned), _patch(pod, annotations, _spec(document, added)), reason)
 
 
 def _outcome_of(treatment: Treatment, planned: PlannedAdditions) -> ReleaseOutcome:
@@ -152,53 +122,38 @@ def _outcome_of(treatment: Treatment, planned: PlannedAdditions) -> ReleaseOutco
     return ReleaseOutcome.ASSUMED if treatment.assumed else ReleaseOutcome.KNOWN
 
 
-def _metadata(creation: Creation, added: Additions, reason: str, platforms: str | None) -> bytes:
+def _annotations(creation: Creation, added: Additions, reason: str, platforms: str | None) -> JsonObject:
     """The annotations that say what was added and why; those of an earlier pass are replaced or taken off."""
-    before = creation.document()
     is_recorded = reason or platforms is not None or added != NOTHING
     annotations: JsonObject = {
         REASON: reason or None,
         PLATFORMS: platforms,
         ADDED: write_record(msgspec.structs.replace(added, was={})) if is_recorded else None,
     }
-    present = cast("JsonObject", look(before, ADDED_PATH[:-1]) or {})
-    annotations = {key: value for key, value in annotations.items() if value is not None or key in present}
-    return _members({"annotations": annotations} if annotations else {})
+    present = cast("JsonObject", look(creation.document(), ADDED_PATH[:-1]) or {})
+    return {key: value for key, value in annotations.items() if value is not None or key in present}
 
 
-def _spec(document: JsonObject, added: Additions) -> bytes:
+def _spec(document: JsonObject, added: Additions) -> JsonObject:
     """The lists to which something was added, whole: a strategic merge patch replaces them."""
     spec: JsonObject = {}
     affinity = cast("JsonObject", look(document, (*AFFINITY_PATH, "nodeAffinity")) or {})
-    required, preferred = (
-        "requiredDuringSchedulingIgnoredDuringExecution",
-        "preferredDuringSchedulingIgnoredDuringExecution",
-    )
-    changed: dict[str, Json] = {}
-    if added.required:
-        changed[required] = affinity[required]
-    if added.preferred:
-        changed[preferred] = affinity[preferred]
-    if changed:
-        spec["affinity"] = {"nodeAffinity": changed}
+    changed = {_REQUIRED: added.required, _PREFERRED: added.preferred}
+    if terms := {key: affinity[key] for key, items in changed.items() if items}:
+        spec["affinity"] = {"nodeAffinity": terms}
     if added.tolerations:
         spec["tolerations"] = look(document, TOLERATIONS_PATH)
-    return _members(spec)
+    return spec
 
 
-def _members(value: JsonObject) -> bytes:
-    """The members of a JSON object, each followed by a comma."""
-    return _ENCODER.encode(value)[1:-1] + b"," if value else b""
-
-
-def _complete(pod: GatedPod, plan: _PlannedRelease) -> bytes:
-    """The whole patch for one pod: uid and version, the plan's members, and neither gate nor label of ours."""
-    metadata = pod.metadata
-    return b'{"metadata":{"uid":%b,"resourceVersion":%b,%b"labels":%b},"spec":{%b"schedulingGates":%b}}' % (
-        _ENCODER.encode(metadata.uid if metadata else None),
-        _ENCODER.encode(metadata.resource_version if metadata else ""),
-        plan.metadata,
-        _NO_LABEL,
-        plan.spec,
-        _LETTING_GO,
-    )
+def _patch(pod: GatedPod, annotations: JsonObject, spec: JsonObject) -> bytes:
+    """The patch for one pod, which takes our gate and label off."""
+    metadata: JsonObject = {
+        "uid": pod.metadata.uid if pod.metadata else None,
+        "resourceVersion": pod.metadata.resource_version if pod.metadata else "",
+        "labels": {GATED_LABEL: None},
+    }
+    if annotations:
+        metadata["annotations"] = annotations
+    gates: list[Json] = [{"$patch": "delete", "name": GATE}]
+    return _ENCODER.encode({"metadata": metadata, "spec": {**spec, "schedulingGates": gates}})
