@@ -97,7 +97,9 @@ class ShareTable(LruTable[K, V]):
     for each owner: owner and cost are worked out from the row whenever they are needed, so they must not change.
     """
 
-    def __init__(self, size: int, *, owner_of: Callable[[K, V], str], cost_of: Callable[[K, V], int]) -> None:
+    def __init__(
+        self, size: int, *, owner_of: Callable[[K, V], str], cost_of: Callable[[K, V], int] = lambda *_: 1
+    ) -> None:
         """A row costs `cost_of` its key and value, 1 at least; one that costs more than `size` counts as `size`."""
         super().__init__(size)
         self._owner_of = owner_of
@@ -198,12 +200,8 @@ def text_cost(*texts: str | bytes) -> int:
     return 1 + sum(map(len, texts)) // _ORDINARY_CHARACTERS
 
 
-def _one(_key: object, _value: object) -> int:
-    return 1
-
-
 class CacheSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The declaration of a cache, from which the cache is made.
+    """The declaration of a cache.
 
     `name` begins with the module that declares it, and `key` says by what its rows are found. `rows` is the bound of
     each object that has the cache; None where a setting or a number of bytes is the bound, given as `size`. `most_mb`
@@ -214,20 +212,6 @@ class CacheSpec(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     rows: int | None
     most_mb: float
-
-    def table(self, size: int | None = None) -> Table[K, V]:
-        """Makes the cache as a `Table`."""
-        return Table(self.bound(size))
-
-    def lru_table(self, size: int | None = None) -> LruTable[K, V]:
-        """Makes the cache as an `LruTable`."""
-        return LruTable(self.bound(size))
-
-    def share_table(
-        self, size: int | None = None, *, owner_of: Callable[[K, V], str], cost_of: Callable[[K, V], int] = _one
-    ) -> ShareTable[K, V]:
-        """Makes the cache as a `ShareTable`, by default of rows that cost 1."""
-        return ShareTable(self.bound(size), owner_of=owner_of, cost_of=cost_of)
 
     def bound(self, size: int | None = None) -> int:
         """Returns `size`, or the declared bound without one. Raises TypeError if there is neither."""

@@ -65,7 +65,7 @@ class PodEvents:
         self._clock = clock
         self._wall_clock = wall_clock
         self._sleep = sleep
-        self._rates: LruTable[str, _Rate] = _RATES.lru_table()
+        self._rates: LruTable[str, _Rate] = LruTable(_RATES.bound())
         self._waiting: FairQueue[PodEvent] = FairQueue()
         self._slots = Slots(_WAITING, _WAITING_EACH)
 

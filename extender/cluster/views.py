@@ -83,7 +83,7 @@ class WatchedNodes:
         self._level_label = level_label
         self._preferred_nodes = preferred_nodes
         self._clock = clock
-        self._missing: Table[NodeName, float] = _MISSING.table()  # each until this time, the earliest first
+        self._missing: Table[NodeName, float] = Table(_MISSING.bound())  # each until this time, the earliest first
         self._breaker = CircuitBreaker(_BACKOFF, clock=clock, random=random)
         self._watch: Watch | None = None
         self.synced = False

@@ -100,10 +100,10 @@ class ProviderKeyring:
         self._provider = provider
         self._key = key
         self._clock = clock
-        self._held: ShareTable[tuple[CacheKeyType, str], _Held] = _ANSWERS.share_table(
-            _ANSWER_BYTES, owner_of=lambda _, held: held.tenant, cost_of=lambda _, held: held.cost_bytes
+        self._held: ShareTable[tuple[CacheKeyType, str], _Held] = ShareTable(
+            _ANSWERS.bound(_ANSWER_BYTES), owner_of=lambda _, held: held.tenant, cost_of=lambda _, held: held.cost_bytes
         )
-        self._failed: LruTable[str, float] = _FAILURES.lru_table()  # when each registry may be asked for again
+        self._failed: LruTable[str, float] = LruTable(_FAILURES.bound())  # when each registry may be asked for again
         self._turns = Turns(total=_AT_ONCE, each=_EACH, at_host=_AT_REGISTRY)
         self._obtain = alru_cache(maxsize=None, ttl=0, key=lambda key, *_: key)(self._obtain_once)
         self._is_by_image = False  # whether the last answer was for its image only

@@ -88,13 +88,13 @@ class PullSecrets:
         self._reader = reader
         self._key = key
         self._clock = clock
-        self._kept: ShareTable[_SecretName, _Reading] = _READINGS.share_table(
-            _READING_BYTES,
+        self._kept: ShareTable[_SecretName, _Reading] = ShareTable(
+            _READINGS.bound(_READING_BYTES),
             owner_of=lambda secret, _: secret[0],
             cost_of=lambda secret, reading: _EMPTY_BYTES + getsizeof(secret[1]) + reading.cost_bytes,
         )
-        self._remembered: ShareTable[_SecretSet, _Remembered] = _CREDENTIAL_IDS.share_table(
-            _CREDENTIAL_ID_BYTES,
+        self._remembered: ShareTable[_SecretSet, _Remembered] = ShareTable(
+            _CREDENTIAL_IDS.bound(_CREDENTIAL_ID_BYTES),
             owner_of=lambda secrets, _: secrets[0],
             cost_of=lambda secrets, row: _EMPTY_BYTES + sum(map(getsizeof, secrets[1])) + row.id_bytes,
         )

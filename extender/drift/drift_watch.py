@@ -149,8 +149,10 @@ class DriftWatch:
         self._check_seconds = check_seconds
         self._clock = clock
         self._sleep = sleep
-        self._moved: ShareTable[_MovedKey, MovedTag] = _MOVED.share_table(
-            owner_of=lambda _, moved: moved.after.owner, cost_of=lambda key, _: text_cost(key[0], key[1])
+        self._moved: ShareTable[_MovedKey, MovedTag] = ShareTable(
+            _MOVED.bound(),
+            owner_of=lambda _, moved: moved.after.owner,
+            cost_of=lambda key, _: text_cost(key[0], key[1]),
         )
         self._has_moved = asyncio.Event()
 

@@ -108,7 +108,7 @@ class Mutator:
         self._planner = Planner(policy, admission)
         self._keys = frozenset(rule.key for rule in admission.tolerations)
         self._offered = [rule.toleration for rule in admission.tolerations]
-        self._remembered: Table[Creation, Mutation] = _MUTATIONS.table()
+        self._remembered: Table[Creation, Mutation] = Table(_MUTATIONS.bound())
 
     def skip(self, pod: CreatedPod, overrides: Overrides) -> Mutation | None:
         """The response for a pod whose images do not matter (see `untouched`); None if they must be looked up.

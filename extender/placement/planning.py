@@ -76,7 +76,7 @@ class PlatformIntersections:
         self._compatibility = compatibility
         self._level_label = level_label
         self._rules = [(rule, parse_platforms(rule.platforms)) for rule in rules]
-        self._remembered: Table[_Key, PlatformIntersection] = _INTERSECTIONS.table()
+        self._remembered: Table[_Key, PlatformIntersection] = Table(_INTERSECTIONS.bound())
 
     def find(self, facts: Sequence[ImageFact], cluster: ClusterNodes) -> PlatformIntersection:
         """What the known images have in common, among those with these facts, in a cluster with such nodes."""

@@ -40,7 +40,7 @@ class Crashes:
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds."""
         self._clock = clock
-        self._rows: LruTable[tuple[str, PackedDigest], _Crash] = _ROWS.lru_table()
+        self._rows: LruTable[tuple[str, PackedDigest], _Crash] = LruTable(_ROWS.bound())
 
     def __len__(self) -> int:
         """How many images are kept, by namespace."""

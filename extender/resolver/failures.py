@@ -95,8 +95,8 @@ class Failures:
     """
 
     def __init__(self, size: int, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        self._rows: ShareTable[tuple[str, PackedDigest, CredentialId], _Row] = _FAILURES.share_table(
-            size, owner_of=lambda _, row: row.owner, cost_of=lambda key, _: text_cost(key[0], key[1])
+        self._rows: ShareTable[tuple[str, PackedDigest, CredentialId], _Row] = ShareTable(
+            _FAILURES.bound(size), owner_of=lambda _, row: row.owner, cost_of=lambda key, _: text_cost(key[0], key[1])
         )
         self._clock = clock
         self._random = random

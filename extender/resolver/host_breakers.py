@@ -83,8 +83,8 @@ class HostBreakers:
 
     def __init__(self, clock: Callable[[], float], random: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds, `random` numbers from 0 up to 1."""
-        self._hosts: LruTable[str, _Host] = _HOSTS.lru_table()
-        self._accounts: LruTable[tuple[str, CredentialId], CircuitBreaker] = _ACCOUNTS.lru_table()
+        self._hosts: LruTable[str, _Host] = LruTable(_HOSTS.bound())
+        self._accounts: LruTable[tuple[str, CredentialId], CircuitBreaker] = LruTable(_ACCOUNTS.bound())
         self._clock = clock
         self._random = random
 

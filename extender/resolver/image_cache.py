@@ -57,7 +57,7 @@ class References:
     def __init__(self, size: int, *, short_names: bool = False) -> None:
         """`short_names`: the runtime is CRI-O, which looks for a name without a registry in registries of its own."""
         self._parse = parse_short_reference if short_names else parse_reference
-        self._rows: LruTable[str, Target | Failure] = TARGETS.lru_table(size)
+        self._rows: LruTable[str, Target | Failure] = LruTable(TARGETS.bound(size))
 
     def __len__(self) -> int:
         """How many texts are kept."""
@@ -210,16 +210,18 @@ class ImageCache:
         self.lifetimes = lifetimes
         self._clock = clock
         self._write_log = write_log
-        self._names: ShareTable[NameKey, CachedImage] = _NAMES.share_table(
-            size,
+        self._names: ShareTable[NameKey, CachedImage] = ShareTable(
+            _NAMES.bound(size),
             owner_of=lambda _, known: known.owner,
             cost_of=lambda key, known: row_cost(known.content, key[0], key[1], known.packed),
         )
-        self._contents: ShareTable[tuple[str, PackedDigest], _Shown] = _CONTENTS.share_table(
-            size, owner_of=lambda _, shown: shown.owner, cost_of=lambda key, shown: row_cost(shown.content, *key)
+        self._contents: ShareTable[tuple[str, PackedDigest], _Shown] = ShareTable(
+            _CONTENTS.bound(size),
+            owner_of=lambda _, shown: shown.owner,
+            cost_of=lambda key, shown: row_cost(shown.content, *key),
         )
-        self._interned: LruTable[Content, Content] = _PLATFORM_SETS.lru_table()
-        self._judged: LruTable[tuple[str, PackedDigest], frozenset[PlatformState]] = _JUDGED.lru_table()
+        self._interned: LruTable[Content, Content] = LruTable(_PLATFORM_SETS.bound())
+        self._judged: LruTable[tuple[str, PackedDigest], frozenset[PlatformState]] = LruTable(_JUDGED.bound())
         self._denials = Denials(self._names)
         self._denied_at = self._denials.last
         self._on_moved: Callable[[MovedTag], None] | None = None

@@ -99,8 +99,8 @@ class Persistence:
         self._breakers = StoreBreakers(store.location if store else "", clock=clock, random=random)
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
         self._writing = asyncio.Lock()
-        self._names: Table[NameKey, CachedImage] = _WAITING_NAMES.table(limits.most_waiting)
-        self._denials: Table[NameKey, float] = _WAITING_DENIALS.table(limits.most_waiting)
+        self._names: Table[NameKey, CachedImage] = Table(_WAITING_NAMES.bound(limits.most_waiting))
+        self._denials: Table[NameKey, float] = Table(_WAITING_DENIALS.bound(limits.most_waiting))
         self._changed = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._is_loaded = False

@@ -78,7 +78,7 @@ class VerifyQueue:
         self._sleep = sleep
         self._host_seconds = host_seconds
         self._waiting: dict[_Key, _WaitingImage] = {}
-        self._tried: LruTable[_Key, bool] = _TRIED.lru_table()
+        self._tried: LruTable[_Key, bool] = LruTable(_TRIED.bound())
         self._peace_until: dict[str, float] = {}
         self._wanted = asyncio.Event()
 

@@ -172,8 +172,10 @@ class FirstSeen:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._rows: ShareTable[PodUid, _Row] = _TIMES.share_table(
-            owner_of=lambda _, row: row.namespace, cost_of=lambda uid, row: text_cost(uid, row.namespace)
+        self._rows: ShareTable[PodUid, _Row] = ShareTable(
+            _TIMES.bound(),
+            owner_of=lambda _, row: row.namespace,
+            cost_of=lambda uid, row: text_cost(uid, row.namespace),
         )
 
     def seconds(self, uid: PodUid, namespace: str) -> float:
@@ -239,7 +241,9 @@ class SchedulerVerbs:
         self._may_read_secrets = may_read_secrets
         self._first_seen = FirstSeen(clock)
         # The decision about known images depends only on the key, so pods of one template share it.
-        self._decisions: Table[tuple[Sequence[PodImage], Sequence[Answer], Overrides], Decision] = _DECISIONS.table()
+        self._decisions: Table[tuple[Sequence[PodImage], Sequence[Answer], Overrides], Decision] = Table(
+            _DECISIONS.bound()
+        )
 
     async def filter(self, body: bytes) -> Reply:
         """The ExtenderFilterResult for ExtenderArgs; waits for lookups that could change it. Raises InvalidRequest."""

@@ -2,7 +2,6 @@
 
 import ast
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,7 +36,7 @@ def no_caches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cache_is_made_from_its_declaration() -> None:
     """The declaration's bound is the cache's, unless whoever makes it gives another."""
     spec = declare_cache("test.tables.letters", key="letter", rows=2, most_mb=0.1)
-    tables: list[Table[str, int] | LruTable[str, int]] = [spec.table(), spec.lru_table()]
+    tables: list[Table[str, int] | LruTable[str, int]] = [Table(spec.bound()), LruTable(spec.bound())]
     for rows in tables:
         for number, letter in enumerate("abc"):
             rows.put(letter, number)
@@ -48,14 +47,13 @@ def test_a_cache_is_made_from_its_declaration() -> None:
 def test_a_cache_bounded_by_a_setting_needs_its_size() -> None:
     """Nothing else says how large it is."""
     spec = declare_cache("test.tables.numbers", key="number", most_mb=0.1)
-    table: Table[int, int] = spec.table(1)
+    table: Table[int, int] = Table(spec.bound(1))
     assert [table.put(number, number) for number in range(3)] == [0, 1, 1]
-    shares: ShareTable[int, int] = spec.share_table(1, owner_of=lambda *_: "")
+    shares: ShareTable[int, int] = ShareTable(spec.bound(1), owner_of=lambda *_: "")
     shares.put(1, 1)
     assert shares.cost == 1
-    for make in (spec.table, spec.lru_table, partial(spec.share_table, owner_of=lambda *_: "")):
-        with pytest.raises(TypeError, match=r"test\.tables\.numbers has no bound of its own"):
-            make()
+    with pytest.raises(TypeError, match=r"test\.tables\.numbers has no bound of its own"):
+        spec.bound()
 
 
 @pytest.mark.usefixtures("no_caches")
@@ -115,9 +113,9 @@ def undeclared(tree: ast.Module) -> list[str]:
 
 
 def _asks(call: ast.Call, declared: set[str]) -> bool:
-    """Whether an argument is, or is worked out from, the `rows` of a declaration; or calls are shared and not kept."""
+    """Whether an argument is, or is worked out from, the bound of a declaration; or calls are shared and not kept."""
     return any(ast.unparse(keyword) == "ttl=0" for keyword in call.keywords) or any(
-        isinstance(node, ast.Attribute) and node.attr == "rows" and _name(node.value) in declared
+        isinstance(node, ast.Attribute) and node.attr in ("rows", "bound") and _name(node.value) in declared
         for argument in [*call.args, *(keyword.value for keyword in call.keywords)]
         for node in ast.walk(argument)
     )
