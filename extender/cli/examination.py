@@ -3,7 +3,7 @@
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -66,6 +66,7 @@ from extender.service.resolving import open_pod_resolver
 _PODS, _IMAGES = 2_000, 50
 """The most pods that are looked at, and the most registries that are asked, an image each."""
 _OLDEST_MINOR = 30
+_MIRROR_OBJECTS = "OpenShift's mirror objects"
 _MINOR = re.compile(r"([0-9]+)")
 _NODE = msgspec.json.Decoder(ReportedNode)
 _POD = msgspec.json.Decoder(ReportedPod)
@@ -73,7 +74,7 @@ _NAMED = msgspec.json.Decoder(Pod)
 
 
 class Examination:
-    """All checks of one installation."""
+    """All checks of one installation; what the cluster refuses us is a finding of the check that asked for it."""
 
     def __init__(
         self,
@@ -93,115 +94,57 @@ class Examination:
         self._installed_in = installed_in
 
     async def findings(self) -> list[CheckFinding]:
-        """What every check found. A check that the cluster refuses us is one of them. Raises ConfigError."""
+        """What every check found. Raises ConfigError."""
         client = await open_client(self._settings, is_needed=True)
         if client is None:
             raise ConfigError("cluster.mode: none leaves no cluster to examine")
         try:
-            version = await self._read_version(client)
-            workloads = await self._read(
-                CheckName.WORKLOADS, read_workloads(client, self._selector, self._installed_in)
-            )
-            if isinstance(workloads, CheckFinding):
-                return [version, workloads]
-            if not workloads:
-                seen = f"no Deployment or DaemonSet has the labels {self._selector}"
-                return [
-                    version,
-                    CheckFinding(
-                        CheckName.WORKLOADS, "cluster", CheckState.WRONG, seen, "install the chart, or give --selector"
-                    ),
-                ]
-            return [version, *[finding async for finding in self._examine(client, workloads)]]
+            return [await _judge_version(client), *[finding async for finding in self._examine(client)]]
         except ClusterError as exc:
             raise ConfigError(str(exc)) from exc
         finally:
             await client.close()
 
-    async def _examine(
-        self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
-    ) -> AsyncIterator[CheckFinding]:
+    async def _examine(self, client: ClusterClient) -> AsyncIterator[CheckFinding]:
+        try:
+            workloads = await read_workloads(client, self._selector, self._installed_in)
+        except ClusterRefused as exc:
+            yield _unchecked(CheckName.WORKLOADS, "cluster", exc, "read it")
+            return
+        if not workloads:
+            seen = f"no Deployment or DaemonSet has the labels {self._selector}"
+            yield _wrong(CheckName.WORKLOADS, "cluster", seen, "install the chart, or give --selector")
+            return
         for workload in workloads:
             for finding in judge_part(workload.part):
                 yield finding
-            yield await self._judge_rights(client, workload)
-        if self._scheduler is not None:
-            ours = [
-                each.part.settings for each in workloads if each.part.settings and each.part.settings.serves_scheduler
-            ]
-            subject = "the given KubeSchedulerConfiguration"
-            for finding in judge_scheduler(self._scheduler, subject, ours[0] if ours else None):
+            subject = f"ServiceAccount {workload.part.namespace}/{workload.account}"
+            rights = _judge_rights(client, workload, subject)
+            async for finding in _allowed(rights, CheckName.RIGHTS, subject, "ask for others' rights"):
                 yield finding
-        elif unseen := _asked_by_unseen_schedulers(workloads):
+        for finding in self._judge_scheduler(workloads):
+            yield finding
+        checks = (
+            (_judge_secrets, CheckName.SECRETS, "cluster", "list pods"),
+            (self._judge_webhooks, CheckName.WEBHOOK, "cluster", "read it"),
+            (_judge_held_pods, CheckName.GATES, "pods that our gate holds", "list pods"),
+            (self._judge_gates, CheckName.GATES, "cluster", "list policies"),
+            (self._judge_nodes, CheckName.NODES, "cluster", "list nodes"),
+            (_judge_mirrors, CheckName.MIRRORS, _MIRROR_OBJECTS, "list them"),
+            (self._judge_registries, CheckName.REGISTRIES, "cluster", "list pods"),
+        )
+        for check, name, subject, right in checks:
+            async for finding in _allowed(check(client, workloads), name, subject, right):
+                yield finding
+
+    def _judge_scheduler(self, workloads: Sequence[InstalledWorkload]) -> Iterator[CheckFinding]:
+        asked = [each.part for each in workloads if each.part.settings and each.part.settings.serves_scheduler]
+        if self._scheduler is not None:
+            settings = asked[0].settings if asked else None
+            yield from judge_scheduler(self._scheduler, "the given KubeSchedulerConfiguration", settings)
+        elif unseen := ", ".join(each.subject for each in asked if each.scheduler is None):
             seen = "the cluster's own kube-scheduler has its configuration in a file of the control plane"
             yield CheckFinding(CheckName.SCHEDULER, unseen, CheckState.UNCHECKED, seen, "give it as --scheduler-config")
-        checks = (
-            self._judge_secrets, self._judge_webhooks, self._judge_gates, self._judge_nodes, self._judge_mirrors,
-            self._judge_registries,
-        )  # fmt: skip
-        for check in checks:
-            async for finding in check(client, workloads):
-                yield finding
-
-    async def _read(
-        self, check: CheckName, reading: Awaitable[list[InstalledWorkload]]
-    ) -> list[InstalledWorkload] | CheckFinding:
-        try:
-            return await reading
-        except ClusterRefused as exc:
-            return CheckFinding(check, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may read it")
-
-    async def _read_version(self, client: ClusterClient) -> CheckFinding:
-        said = msgspec.json.decode(await client.get("/version"), type=dict[str, object])
-        text = str(said.get("gitVersion"))
-        minor = _MINOR.match(str(said.get("minor")))
-        is_old = minor is not None and int(minor[1]) < _OLDEST_MINOR
-        remedy = (
-            f"Kubernetes 1.{_OLDEST_MINOR} is the oldest that is supported (docs/how-to/upgrade.md)" if is_old else ""
-        )
-        return CheckFinding(
-            CheckName.VERSION, "kube-apiserver", CheckState.WRONG if is_old else CheckState.FINE, text, remedy
-        )
-
-    async def _judge_rights(self, client: ClusterClient, workload: InstalledWorkload) -> CheckFinding:
-        subject = f"ServiceAccount {workload.part.namespace}/{workload.account}"
-        try:
-            missing = await missing_rights(client, workload)
-        except ClusterRefused as exc:
-            return CheckFinding(
-                CheckName.RIGHTS,
-                subject,
-                CheckState.UNCHECKED,
-                str(exc),
-                "use an account that may ask for others' rights",
-            )
-        if missing:
-            return CheckFinding(CheckName.RIGHTS, subject, CheckState.WRONG, f"it may not {', '.join(missing)}",
-                           "apply the roles of the chart again (rbac.create)")  # fmt: skip
-        return CheckFinding(CheckName.RIGHTS, subject, CheckState.FINE, "it may do what its settings take")
-
-    async def _judge_secrets(
-        self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
-    ) -> AsyncIterator[CheckFinding]:
-        """Which pods name pull secrets that the service is not to read."""
-        limited = [each.config.registry for each in workloads if each.config]
-        limited = [each for each in limited if each.pull_secrets is not True]
-        if not limited:
-            return
-        unread: dict[str, list[str]] = {}
-        try:
-            async for raw in listed_pods(client, _PODS, UNFINISHED):
-                metadata, spec = (pod := _NAMED.decode(raw)).metadata, pod.spec
-                namespace = (metadata and metadata.namespace) or ""
-                if spec and spec.image_pull_secrets and not all(each.reads_secrets_in(namespace) for each in limited):
-                    unread.setdefault(namespace, []).append((metadata and metadata.name) or "")
-        except ClusterRefused as exc:
-            yield CheckFinding(
-                CheckName.SECRETS, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may list pods"
-            )
-            return
-        for finding in judge_unread_secrets(unread, has_logins=all(each.has_logins for each in limited)):
-            yield finding
 
     async def _judge_webhooks(
         self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
@@ -209,22 +152,13 @@ class Examination:
         serving = [each for each in workloads if each.part.settings and each.part.settings.serves_reviews]
         if not serving:
             return
-        try:
-            ours = await list_objects(client, WEBHOOKS, self._selector)
-            everyones = await list_objects(client, WEBHOOKS)
-            labels = await read_labels(client)
-        except ClusterRefused as exc:
-            yield CheckFinding(
-                CheckName.WEBHOOK, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may read it"
-            )
-            return
+        ours = await list_objects(client, WEBHOOKS, self._selector)
+        everyones = await list_objects(client, WEBHOOKS)
+        labels = await read_labels(client)
         names = {_name(each) for each in ours}
         if not ours:
-            yield CheckFinding(
-                CheckName.WEBHOOK, "cluster", CheckState.WRONG,
-                f"no MutatingWebhookConfiguration has the labels {self._selector}",
-                "apply that of the chart: until then no pod is reviewed",
-            )  # fmt: skip
+            seen = f"no MutatingWebhookConfiguration has the labels {self._selector}"
+            yield _wrong(CheckName.WEBHOOK, "cluster", seen, "apply that of the chart: until then no pod is reviewed")
         for finding in judge_order(ours, [each for each in everyones if _name(each) not in names]):
             yield finding
         for configuration in ours:
@@ -241,6 +175,7 @@ class Examination:
         serving: Sequence[InstalledWorkload],
     ) -> AsyncIterator[CheckFinding]:
         workload = _behind(configuration, serving)
+        subject = f"webhook {webhook.get('name')} of {configuration}"
         everywhere = labels
         if workload.config is not None:  # nobody else's pods are in that namespace
             labels = [each for each in labels if each.name != workload.config.admission.canary_namespace]
@@ -249,33 +184,32 @@ class Examination:
         try:
             certificate = await read_certificate(client, workload, webhook)
         except (ClusterError, InvalidCertificate) as exc:
-            is_hidden = isinstance(exc, ClusterRefused) and exc.status == 403
-            yield CheckFinding(CheckName.CERTIFICATE, f"webhook {webhook.get('name')} of {configuration}",
-                          CheckState.UNCHECKED if is_hidden else CheckState.WRONG, str(exc),
-                          "" if is_hidden else "docs/how-to/certificates.md")  # fmt: skip
+            if isinstance(exc, ClusterRefused) and exc.status == 403:
+                yield CheckFinding(CheckName.CERTIFICATE, subject, CheckState.UNCHECKED, str(exc))
+            else:
+                yield _wrong(CheckName.CERTIFICATE, subject, str(exc), "docs/how-to/certificates.md")
         else:
             for finding in judge_certificate(webhook, configuration, certificate, called_names(webhook)):
                 yield finding
-        async for finding in self._probe(client, webhook, configuration, everywhere, workload):
+        async for finding in self._probe(client, webhook, subject, everywhere, workload):
             yield finding
 
     async def _probe(
         self,
         client: ClusterClient,
         webhook: KubernetesObject,
-        configuration: str,
+        subject: str,
         labels: Sequence[Label],
         workload: InstalledWorkload,
     ) -> AsyncIterator[CheckFinding]:
-        subject = f"webhook {webhook.get('name')} of {configuration}"
         installation = workload.config.admission.canary_namespace if workload.config else ""
         everywhere = selected(webhook, labels)
         chosen = [each for each in everywhere if each != installation]
         if self._namespace and self._namespace not in chosen:
             there = any(each.name == self._namespace for each in labels)
             seen = "its labels do not meet the webhook's namespaceSelector" if there else "there is no such namespace"
-            yield CheckFinding(CheckName.NAMESPACES, f"namespace {self._namespace}", CheckState.WRONG,
-                          f"{seen}: its pods are not reviewed", f"see the namespaceSelector of {subject}")  # fmt: skip
+            where, remedy = f"namespace {self._namespace}", f"see the namespaceSelector of {subject}"
+            yield _wrong(CheckName.NAMESPACES, where, f"{seen}: its pods are not reviewed", remedy)
         proved = installation if installation in everywhere else ""  # where nobody's namespace is selected yet
         sent_to = self._namespace if self._namespace in chosen else next(iter(chosen), proved)
         if not sent_to or workload.config is None:
@@ -290,40 +224,11 @@ class Examination:
         if created:
             yield _judge_clock(created)
 
-    async def _judge_mirrors(
-        self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
-    ) -> AsyncIterator[CheckFinding]:
-        """Whether OpenShift's objects can be used, where a part goes by them."""
-        if not any(each.config and each.config.registry.openshift for each in workloads):
-            return
-        subject = "OpenShift's mirror objects"
-        try:
-            conf = conf_of_objects(await list_mirror_objects(client))
-        except ClusterRefused as exc:
-            yield CheckFinding(
-                CheckName.MIRRORS, subject, CheckState.UNCHECKED, str(exc), "use an account that may list them"
-            )
-        except ConfigError as exc:
-            yield CheckFinding(
-                CheckName.MIRRORS, subject, CheckState.WRONG, f"{exc}: nodes and the service keep what they had",
-                "mend the objects (docs/how-to/mirrors.md)",
-            )  # fmt: skip
-        else:
-            seen = f"{len(conf.registries.registries)} registries have mirrors or rules"
-            yield CheckFinding(CheckName.MIRRORS, subject, CheckState.FINE, seen)
-
     async def _judge_gates(
         self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
     ) -> AsyncIterator[CheckFinding]:
-        """Whether somebody lets go of held pods, and of those that a policy of the API server is to hold."""
-        yield await _judge_held_pods(client, workloads)
-        try:
-            policies = await gating_policies(client, self._selector)
-        except ClusterRefused as exc:
-            yield CheckFinding(
-                CheckName.GATES, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may list policies"
-            )
-            return
+        """Whether somebody lets go of the pods that a policy of the API server is to hold."""
+        policies = await gating_policies(client, self._selector)
         releasing = [
             each.part.subject
             for each in workloads
@@ -334,93 +239,143 @@ class Examination:
         for policy in policies:
             subject = f"MutatingAdmissionPolicy {policy}"
             if releasing:
-                seen = f"{', '.join(releasing)} lets go of the pods that it holds"
-                yield CheckFinding(CheckName.GATES, subject, CheckState.FINE, seen)
+                yield _fine(CheckName.GATES, subject, f"{', '.join(releasing)} lets go of the pods that it holds")
             else:
-                yield CheckFinding(
-                    CheckName.GATES, subject, CheckState.WRONG,
-                    "it holds new pods, and no part of the installation lets them go",
-                    "set admission.unknown to gate, or delete the policy and run multiarch-extender ungate -A",
-                )  # fmt: skip
+                seen = "it holds new pods, and no part of the installation lets them go"
+                remedy = "set admission.unknown to gate, or delete the policy and run multiarch-extender ungate -A"
+                yield _wrong(CheckName.GATES, subject, seen, remedy)
 
     async def _judge_nodes(
         self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
     ) -> AsyncIterator[CheckFinding]:
-        try:
-            documents = [raw async for raw in list_documents(client, "/api/v1/nodes")]
-        except ClusterRefused as exc:
-            yield CheckFinding(
-                CheckName.NODES, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may list nodes"
-            )
-            return
+        documents = [raw async for raw in list_documents(client, "/api/v1/nodes")]
         nodes = [_NODE.decode(raw) for raw in documents]
-        report = report_running(
-            [], nodes, policy_of(self._settings).compatibility, self._settings.placement.level_label
-        )
+        compatibility = policy_of(self._settings).compatibility
+        report = report_running([], nodes, compatibility, self._settings.placement.level_label)
         for node in report.nodes:
-            yield CheckFinding(CheckName.NODES, f"node {node.node}", CheckState.WRONG,
-                          f"its labels say {node.label}, its kubelet {node.node_info}",
-                          "take off or mend the labels kubernetes.io/os and kubernetes.io/arch")  # fmt: skip
+            seen = f"its labels say {node.label}, its kubelet {node.node_info}"
+            remedy = "take off or mend the labels kubernetes.io/os and kubernetes.io/arch"
+            yield _wrong(CheckName.NODES, f"node {node.node}", seen, remedy)
         if not report.nodes:
-            yield CheckFinding(
-                CheckName.NODES, "cluster", CheckState.FINE, f"labels and kubelets of {len(nodes)} nodes agree"
-            )
+            yield _fine(CheckName.NODES, "cluster", f"labels and kubelets of {len(nodes)} nodes agree")
         serving = [each.part for each in workloads if each.part.settings and each.part.settings.serves_reviews]
         for autoscaler, sign in (await find_autoscalers(client, documents)).items():
+            seen = (
+                f"{autoscaler} is at work ({sign}), and is not told what images allow: it buys nodes on which pods "
+                "cannot run"
+            )
             for part in serving:
                 if part.settings and not part.settings.writes_required:
-                    yield CheckFinding(
-                        CheckName.AUTOSCALER, part.subject, CheckState.WRONG,
-                        f"{autoscaler} is at work ({sign}), and is not told what images allow: it buys nodes on which "
-                        "pods cannot run",
-                        "set admission.node_affinity to required or both",
-                    )  # fmt: skip
+                    remedy = "set admission.node_affinity to required or both"
+                    yield _wrong(CheckName.AUTOSCALER, part.subject, seen, remedy)
 
     async def _judge_registries(
-        self, client: ClusterClient, workloads: Sequence[InstalledWorkload]
+        self, client: ClusterClient, _workloads: Sequence[InstalledWorkload]
     ) -> AsyncIterator[CheckFinding]:
-        del workloads
         if not self._is_asking_registries:
             return
         chosen: dict[str, tuple[str, ReportedPod]] = {}
-        try:
-            async for raw in listed_pods(client, _PODS):
-                _choose(_POD.decode(raw), chosen)
-        except ClusterRefused as exc:
-            yield CheckFinding(
-                CheckName.REGISTRIES, "cluster", CheckState.UNCHECKED, str(exc), "use an account that may list pods"
-            )
-            return
+        async for raw in listed_pods(client, _PODS):
+            _choose(_POD.decode(raw), chosen)
         async with open_pod_resolver(self._settings, UnwatchedCluster(client, {}), open_local_sources) as pod_resolver:
             found = await look_up([pod for _, pod in chosen.values()], pod_resolver)
         for (host, (image, _)), pod in zip(chosen.items(), found, strict=True):
             answer = pod.images.get(image)
             if isinstance(answer, Failure) and answer.cause in (Cause.UNAVAILABLE, Cause.THROTTLED):
-                yield CheckFinding(
-                    CheckName.REGISTRIES, f"registry {host}", CheckState.WRONG, f"{image}: {answer.detail}",
-                    "mend the way from here to it, or give a mirror (docs/how-to/mirrors.md)",
-                )  # fmt: skip
+                remedy = "mend the way from here to it, or give a mirror (docs/how-to/mirrors.md)"
+                yield _wrong(CheckName.REGISTRIES, f"registry {host}", f"{image}: {answer.detail}", remedy)
             else:
-                yield CheckFinding(CheckName.REGISTRIES, f"registry {host}", CheckState.FINE, "it answers")
+                yield _fine(CheckName.REGISTRIES, f"registry {host}", "it answers")
 
 
-async def _judge_held_pods(client: ClusterClient, workloads: Sequence[InstalledWorkload]) -> CheckFinding:
+def _fine(check: CheckName, subject: str, seen: str) -> CheckFinding:
+    return CheckFinding(check, subject, CheckState.FINE, seen)
+
+
+def _wrong(check: CheckName, subject: str, seen: str, remedy: str) -> CheckFinding:
+    return CheckFinding(check, subject, CheckState.WRONG, seen, remedy)
+
+
+def _unchecked(check: CheckName, subject: str, refusal: ClusterRefused, right: str) -> CheckFinding:
+    return CheckFinding(check, subject, CheckState.UNCHECKED, str(refusal), f"use an account that may {right}")
+
+
+async def _allowed(
+    findings: AsyncIterator[CheckFinding], check: CheckName, subject: str, right: str
+) -> AsyncIterator[CheckFinding]:
+    """The findings, and that the cluster refuses what the check takes."""
+    try:
+        async for finding in findings:
+            yield finding
+    except ClusterRefused as exc:
+        yield _unchecked(check, subject, exc, right)
+
+
+async def _judge_version(client: ClusterClient) -> CheckFinding:
+    said = msgspec.json.decode(await client.get("/version"), type=dict[str, object])
+    text = str(said.get("gitVersion"))
+    minor = _MINOR.match(str(said.get("minor")))
+    if minor is None or int(minor[1]) >= _OLDEST_MINOR:
+        return _fine(CheckName.VERSION, "kube-apiserver", text)
+    remedy = f"Kubernetes 1.{_OLDEST_MINOR} is the oldest that is supported (docs/how-to/upgrade.md)"
+    return _wrong(CheckName.VERSION, "kube-apiserver", text, remedy)
+
+
+async def _judge_rights(
+    client: ClusterClient, workload: InstalledWorkload, subject: str
+) -> AsyncIterator[CheckFinding]:
+    if missing := await missing_rights(client, workload):
+        seen = f"it may not {', '.join(missing)}"
+        yield _wrong(CheckName.RIGHTS, subject, seen, "apply the roles of the chart again (rbac.create)")
+    else:
+        yield _fine(CheckName.RIGHTS, subject, "it may do what its settings take")
+
+
+async def _judge_secrets(client: ClusterClient, workloads: Sequence[InstalledWorkload]) -> AsyncIterator[CheckFinding]:
+    """Which pods name pull secrets that the service is not to read."""
+    limited = [each.config.registry for each in workloads if each.config]
+    limited = [each for each in limited if each.pull_secrets is not True]
+    if not limited:
+        return
+    unread: dict[str, list[str]] = {}
+    async for raw in listed_pods(client, _PODS, UNFINISHED):
+        metadata, spec = (pod := _NAMED.decode(raw)).metadata, pod.spec
+        namespace = (metadata and metadata.namespace) or ""
+        if spec and spec.image_pull_secrets and not all(each.reads_secrets_in(namespace) for each in limited):
+            unread.setdefault(namespace, []).append((metadata and metadata.name) or "")
+    for finding in judge_unread_secrets(unread, has_logins=all(each.has_logins for each in limited)):
+        yield finding
+
+
+async def _judge_mirrors(client: ClusterClient, workloads: Sequence[InstalledWorkload]) -> AsyncIterator[CheckFinding]:
+    """Whether OpenShift's objects can be used, where a part goes by them."""
+    if not any(each.config and each.config.registry.openshift for each in workloads):
+        return
+    try:
+        conf = conf_of_objects(await list_mirror_objects(client))
+    except ConfigError as exc:
+        seen = f"{exc}: nodes and the service keep what they had"
+        yield _wrong(CheckName.MIRRORS, _MIRROR_OBJECTS, seen, "mend the objects (docs/how-to/mirrors.md)")
+    else:
+        seen = f"{len(conf.registries.registries)} registries have mirrors or rules"
+        yield _fine(CheckName.MIRRORS, _MIRROR_OBJECTS, seen)
+
+
+async def _judge_held_pods(
+    client: ClusterClient, workloads: Sequence[InstalledWorkload]
+) -> AsyncIterator[CheckFinding]:
     """How many pods our gate holds, and whether a part of the installation lets them go."""
     subject = "pods that our gate holds"
-    try:
-        held = sum(map(is_held, await list_gated_pods(client)))
-        leaders = [each.part.subject for each in workloads if held and await is_led(client, each)]
-    except ClusterRefused as exc:
-        return CheckFinding(
-            CheckName.GATES, subject, CheckState.UNCHECKED, str(exc), "use an account that may list pods"
-        )
+    held = sum(map(is_held, await list_gated_pods(client)))
+    leaders = [each.part.subject for each in workloads if held and await is_led(client, each)]
     if held and not leaders:
-        return CheckFinding(
-            CheckName.GATES, subject, CheckState.WRONG, f"{held} pods are held, and nobody lets them go",
-            "docs/runbooks.md#gates-without-leader; at once, unexamined: multiarch-extender ungate -A",
-        )  # fmt: skip
-    seen = f"{held} pods are held; {', '.join(leaders)} lets them go" if held else "none is held"
-    return CheckFinding(CheckName.GATES, subject, CheckState.FINE, seen)
+        seen = f"{held} pods are held, and nobody lets them go"
+        remedy = "docs/runbooks.md#gates-without-leader; at once, unexamined: multiarch-extender ungate -A"
+        yield _wrong(CheckName.GATES, subject, seen, remedy)
+        return
+    yield _fine(
+        CheckName.GATES, subject, f"{held} pods are held; {', '.join(leaders)} lets them go" if held else "none is held"
+    )
 
 
 async def _send_probe(client: ClusterClient, namespace: str, installation: str) -> ProbeResult:
@@ -434,9 +389,7 @@ def _judge_probe(result: ProbeResult, subject: str, namespace: str) -> CheckFind
     )
     if result.outcome is ProbeOutcome.PATCHED:
         took = f"{result.latency_seconds * 1000:.0f} ms"
-        return CheckFinding(
-            CheckName.PROBE, subject, CheckState.FINE, f"a pod of namespace {namespace} came back patched in {took}"
-        )
+        return _fine(CheckName.PROBE, subject, f"a pod of namespace {namespace} came back patched in {took}")
     if result.outcome is ProbeOutcome.REFUSED:
         state, remedy = CheckState.UNCHECKED, "choose a namespace where you may create such a pod: --namespace NAME"
     return CheckFinding(CheckName.PROBE, subject, state, result.detail, remedy)
@@ -448,16 +401,7 @@ def _judge_clock(created: str) -> CheckFinding:
         seen = f"it is {skew:.0f} s ahead of kube-apiserver's"
         return CheckFinding(CheckName.CLOCK, "this machine", CheckState.WARNING, seen,
                        "certificates that were just made may not be valid yet: have clocks synchronised")  # fmt: skip
-    return CheckFinding(CheckName.CLOCK, "this machine", CheckState.FINE, "it agrees with kube-apiserver's")
-
-
-def _asked_by_unseen_schedulers(workloads: Sequence[InstalledWorkload]) -> str:
-    unseen = [
-        each.part.subject
-        for each in workloads
-        if each.part.settings and each.part.settings.serves_scheduler and each.part.scheduler is None
-    ]
-    return ", ".join(unseen)
+    return _fine(CheckName.CLOCK, "this machine", "it agrees with kube-apiserver's")
 
 
 def _behind(configuration: str, serving: Sequence[InstalledWorkload]) -> InstalledWorkload:
