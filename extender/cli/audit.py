@@ -24,8 +24,8 @@ from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.fetcher.sources import open_local_sources
 from extender.images.platform import Platform
-from extender.kubernetes.audited_v1 import AuditedSpec
 from extender.kubernetes.pod_templates import KubernetesObject, namespace_annotations, unread_containers
+from extender.kubernetes.reported_v1 import AuditedSpec
 from extender.logs import configure_logs
 from extender.placement.facts import PodImage
 from extender.placement.patch import look

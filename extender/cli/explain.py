@@ -16,7 +16,7 @@ from extender.config.reading import read_config
 from extender.config.tree import Config
 from extender.errors import ClusterError, ConfigError
 from extender.logs import configure_logs
-from extender.reports.explanation import NodeAnswer
+from extender.reports.audit_report import RunAnswer
 
 
 def explain(
@@ -48,7 +48,7 @@ def explain(
     if not found:
         raise ConfigError(f"-f {manifests}: no object with pods" + (f" is {target}" if target else ""))
     _print(found, output)
-    if any(each.explanation.answer is not NodeAnswer.YES for each in found):
+    if any(each.explanation.answer is not RunAnswer.YES for each in found):
         raise typer.Exit(1)
 
 

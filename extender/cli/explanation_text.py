@@ -12,10 +12,11 @@ from extender.cli.subjects import Explained
 from extender.placement.patch import apply
 from extender.placement.policy import MODE
 from extender.placement.scheduling import Verdict
-from extender.reports.explanation import ExplainedImage, ExplainedNodes, Explanation, NodeAnswer
+from extender.reports.audit_report import RunAnswer
+from extender.reports.explanation import ExplainedImage, ExplainedNodes, Explanation
 
 _COLUMNS = 160
-_COLOURS = {NodeAnswer.YES: "green", NodeAnswer.NO: "red", NodeAnswer.UNKNOWN: "yellow"}
+_COLOURS = {RunAnswer.YES: "green", RunAnswer.NO: "red", RunAnswer.UNKNOWN: "yellow"}
 _PASSES = {
     Verdict.PASSED: "passes: scheduler.unknown or pending is pass",
     Verdict.ASSUMED_YES: "assumed to run there, by the operator's setting",
@@ -98,7 +99,7 @@ def _print_nodes(console: Console, kind: ExplainedNodes) -> None:
 def _reasons(kind: ExplainedNodes) -> Iterator[str]:
     if kind.words:
         yield kind.words
-    elif kind.images is not NodeAnswer.YES and kind.verdict in _PASSES:
+    elif kind.images is not RunAnswer.YES and kind.verdict in _PASSES:
         yield _PASSES[kind.verdict]
     for obstacle in kind.obstacles:
         yield f"{obstacle.rule}: {obstacle.subject}"

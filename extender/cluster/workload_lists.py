@@ -7,9 +7,9 @@ import msgspec
 
 from extender.cluster.client import ClusterRefused, decode_answer
 from extender.cluster.listwatch import Getter
-from extender.kubernetes.audited_v1 import AuditedNode
 from extender.kubernetes.meta_v1 import List
 from extender.kubernetes.pod_templates import KubernetesObject
+from extender.kubernetes.reported_v1 import AuditedNode
 
 PAGE_OBJECTS = 250
 _MOST_PAGES = 100_000

@@ -1,20 +1,24 @@
-"""The fields of core/v1 that only reports read: cordons of nodes, what autoscalers write on them, and what
-kubelets say of pods and containers.
+"""The fields of core/v1 that only reports read: cordons of nodes, what autoscalers write on them, what they can give,
+what kubelets say of pods and containers, and what these request.
 
-Source: k8s.io/api/core/v1/types.go. What a decision reads is in `core_v1`, whose structs stay small for its sake.
+Source: k8s.io/api/core/v1/types.go. What a decision reads is in `core_v1`, whose structs stay small for its sake. No
+field that the audit reads is raw, so that a kept pod does not keep the page that it was read from.
 """
 
 import msgspec
 
 from extender.kubernetes.core_v1 import (
+    Affinity,
     Container,
     CreatedPod,
     CreatedSpec,
     Node,
     NodeMeta,
     NodeSpec,
+    NodeStatus,
     Pod,
     PodSpec,
+    Toleration,
     Volume,
 )
 from extender.kubernetes.meta_v1 import ObjectMeta, OwnerReference, Wire
@@ -166,3 +170,56 @@ class OwnedPod(Pod, frozen=True):
     metadata: OwnedMeta = OwnedMeta()
     spec: ReportedSpec | None = None
     status: PodStatus | None = None
+
+
+Quantities = dict[str, str | int | float]
+"""Quantities of resources by name. Manifests write numbers too, which an API server turns into texts."""
+
+
+class ResourceRequirements(Wire, frozen=True):
+    """core/v1 ResourceRequirements, of a container or of a whole pod."""
+
+    requests: Quantities | None = None
+    limits: Quantities | None = None
+
+
+class AuditedContainer(NamedContainer, frozen=True):
+    """A container with its name and resources."""
+
+    resources: ResourceRequirements | None = None
+
+
+class AuditedSpec(PodSpec, frozen=True):
+    """core/v1 PodSpec with what decides where the pod may run and what it takes."""
+
+    containers: tuple[AuditedContainer, ...] | None = None
+    init_containers: tuple[AuditedContainer, ...] | None = None
+    ephemeral_containers: tuple[AuditedContainer, ...] | None = None
+    volumes: tuple[NamedVolume, ...] | None = None
+    resources: ResourceRequirements | None = None
+    overhead: Quantities | None = None
+    service_account_name: str | None = None
+    host_network: bool | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] | None = None
+
+
+class AuditedPod(Wire, frozen=True):
+    """core/v1 Pod as the audit reads it."""
+
+    metadata: OwnedMeta = OwnedMeta()
+    spec: AuditedSpec = AuditedSpec()
+    status: PodStatus | None = None
+
+
+class AuditedNodeStatus(NodeStatus, frozen=True):
+    """core/v1 NodeStatus with what the node can give to pods."""
+
+    allocatable: Quantities | None = None
+
+
+class AuditedNode(ReportedNode, frozen=True):
+    """core/v1 Node as the audit reads it."""
+
+    status: AuditedNodeStatus | None = None

@@ -22,6 +22,7 @@ from extender.kubernetes.core_v1 import (
 from extender.placement.cluster_nodes import ARCHITECTURE, LABELS, OPERATING_SYSTEM, OddNodes
 from extender.placement.facts import ImageFact, RunsOn
 from extender.placement.level_words import NO_LEVELS, LevelWords
+from extender.placement.nodes import USUAL
 from extender.placement.policy import PREFIX
 
 NO_NODE = NodeSelectorRequirement(f"{PREFIX}no-common-platform", "Exists")
@@ -30,7 +31,6 @@ NO_NODE = NodeSelectorRequirement(f"{PREFIX}no-common-platform", "Exists")
 PLATFORM_LABELS = LABELS.keys()
 """The labels of nodes that tell their platform."""
 _HIGHEST_WEIGHT = 100
-_USUAL = frozenset({Platform("linux", "amd64"), Platform("linux", "arm64")})
 
 
 class AffinityMode(enum.StrEnum):
@@ -159,7 +159,7 @@ def _others(nodes: frozenset[Platform], cluster: frozenset[Platform]) -> "_Other
     """The platforms, without variant, that a node may have and that are not among `nodes`."""
     if not cluster:
         return None
-    return (_USUAL | {Platform(platform.os, platform.architecture) for platform in cluster}) - nodes
+    return frozenset(USUAL).union(Platform(platform.os, platform.architecture) for platform in cluster) - nodes
 
 
 _NO_NODE_ALONE: Alternatives = ((NO_NODE,),)

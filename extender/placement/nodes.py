@@ -71,6 +71,9 @@ EVERY_NODE = NodeConditions()
 """No condition."""
 
 
+USUAL = (Platform("linux", "amd64"), Platform("linux", "arm64"))
+"""The platforms of nodes that any cluster may get."""
+
 UNSEEN = 255
 """The code of a node that is not in view."""
 

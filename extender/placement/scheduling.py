@@ -33,7 +33,7 @@ from extender.placement.facts import (
     known_platforms,
     may_be_kept,
 )
-from extender.placement.nodes import UNSEEN, NodePlatforms
+from extender.placement.nodes import UNSEEN, USUAL, NodePlatforms
 from extender.placement.policy import (
     Choice,
     Mode,
@@ -76,7 +76,6 @@ class RequestedNodes(msgspec.Struct, frozen=True):
 
 # Verdicts that a decision keeps. A cluster has two or three platforms; a request with whole nodes may state any.
 _MOST_VERDICTS = 256
-_USUAL = frozenset({Platform("linux", "amd64"), Platform("linux", "arm64")})
 
 REFUSED = frozenset({Verdict.NO, Verdict.ASSUMED_NO})
 _REMOVED = REFUSED | {Verdict.LEFT_OUT}
@@ -207,7 +206,7 @@ class Decision:
         current; the caller then looks it up first (`RequestNodes.has_missing`).
         """
         if platforms not in self._uniform:
-            possible = {self.verdict(platform) for platform in platforms | _USUAL}
+            possible = {self.verdict(platform) for platform in platforms.union(USUAL)}
             lets_pass = len(possible) == 1 and possible.isdisjoint({*REFUSED, Verdict.RETRY})
             self._uniform = {platforms: possible.pop() if lets_pass else None}
         return self._uniform[platforms]

@@ -13,8 +13,8 @@ from extender.images.content import Answer, Cause, Content
 from extender.images.platform import Platform, runs_on
 from extender.images.platform_states import claim_text
 from extender.images.reference import parse_reference
-from extender.kubernetes.audited_v1 import AuditedNode
 from extender.kubernetes.core_v1 import NodeAffinity, NodeSelector
+from extender.kubernetes.reported_v1 import AuditedNode
 from extender.placement.affinity import plan_required
 from extender.placement.facts import (
     Anywhere,
@@ -40,7 +40,7 @@ from extender.placement.node_match import (
     taint_text,
     tolerates,
 )
-from extender.placement.nodes import platform_of_node
+from extender.placement.nodes import USUAL, platform_of_node
 from extender.placement.policy import MODE, Mode, Policy, common_platforms, read_overrides
 from extender.placement.reasons import claims_text
 from extender.reports.audit_report import (
@@ -63,7 +63,6 @@ from extender.reports.audit_report import (
 from extender.reports.quantities import parse_quantity
 from extender.reports.workload_reports import Workload
 
-USUAL = (Platform("linux", "amd64"), Platform("linux", "arm64"))
 _OWN, _VENDOR = "own", "vendor"
 # Registries of which images are somebody else's, unless the caller says which are their own.
 _PUBLIC = frozenset(
@@ -128,7 +127,7 @@ def audit(given: AuditInput) -> Audit:
         is_partial=given.is_partial,
         targets=[str(target) for target in auditor.targets],
         required=[str(each) for each in given.required],
-        total=_sum(workload.weight for workload in workloads),
+        total=sum((workload.weight for workload in workloads), Weight()),
         summary=[_summary(index, str(target), workloads) for index, target in enumerate(auditor.targets)],
         nodes=auditor.node_pools(workloads),
         images=images,
@@ -347,7 +346,7 @@ class _Auditor:
                     nodes=len(nodes),
                     cpu_cores=round(sum(parse_quantity(each.get("cpu", 0)) for each in allocatable), 6),
                     memory_bytes=int(sum(parse_quantity(each.get("memory", 0)) for each in allocatable)),
-                    blocked=_sum(blocked),
+                    blocked=sum(blocked, Weight()),
                 )
             )
         return found
@@ -494,19 +493,11 @@ def _blocker(obstacle: Obstacle, target: Platform) -> Blocker:
     return Blocker(rule, obstacle.subject, f"on {target}: {text.format(obstacle.subject)}")
 
 
-def _sum(weights: Iterable[Weight]) -> Weight:
-    workloads, pods, cores, memory = 0, 0, 0.0, 0
-    for weight in weights:
-        workloads += weight.workloads
-        pods += weight.pods
-        cores += weight.cpu_cores
-        memory += weight.memory_bytes
-    return Weight(workloads, pods, round(cores, 6), memory)
-
-
 def _summary(index: int, platform: str, workloads: Sequence[AuditedWorkload]) -> PlatformSummary:
     def weigh(answer: RunAnswer) -> Weight:
-        return _sum(each.weight for each in workloads if each.platforms and each.platforms[index].answer is answer)
+        return sum(
+            (each.weight for each in workloads if each.platforms and each.platforms[index].answer is answer), Weight()
+        )
 
     return PlatformSummary(
         platform=platform, yes=weigh(RunAnswer.YES), no=weigh(RunAnswer.NO), unknown=weigh(RunAnswer.UNKNOWN)

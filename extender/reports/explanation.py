@@ -4,7 +4,6 @@ The decision, its words and the webhook's patch come from `placement`. This file
 kube-scheduler itself asks of nodes.
 """
 
-import enum
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -27,23 +26,15 @@ from extender.placement.node_match import (
     obstacles,
     taint_text,
 )
-from extender.placement.nodes import name_of_node, platform_of_node
+from extender.placement.nodes import USUAL, name_of_node, platform_of_node
 from extender.placement.patch import Operation
 from extender.placement.policy import ADDED, MODE, PREFIX, REASON, Mode, Overrides, Policy, is_exempt
 from extender.placement.reasons import retry_text, shown_reference
 from extender.placement.scheduling import REFUSED, Decision, Verdict
+from extender.reports.audit_report import RunAnswer
 
 SCHEMA = f"{PREFIX}explanation/v1"
 _NAMES = 5  # of the nodes of one kind that are named
-_USUAL = (Platform("linux", "amd64"), Platform("linux", "arm64"))
-
-
-class NodeAnswer(enum.StrEnum):
-    """Whether a pod may run on a node."""
-
-    YES = "yes"
-    NO = "no"
-    UNKNOWN = "unknown"
 
 
 class ExplainedImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +67,7 @@ class ExplainedPlatform(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     platform: str
-    answer: NodeAnswer
+    answer: RunAnswer
     verdict: Verdict
     words: str
     lacking: list[str]
@@ -93,8 +84,8 @@ class ExplainedNodes(msgspec.Struct, frozen=True, kw_only=True):
     platform: str
     nodes: int
     names: list[str]
-    answer: NodeAnswer
-    images: NodeAnswer
+    answer: RunAnswer
+    images: RunAnswer
     verdict: Verdict
     words: str
     obstacles: list[Obstacle]
@@ -141,11 +132,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     gates: list[str] = []
 
     @property
-    def answer(self) -> NodeAnswer:
+    def answer(self) -> RunAnswer:
         """Whether some node is known to take the pod; unknown if one may."""
         answers = {each.answer for each in self.nodes} or {each.answer for each in self.platforms}
-        order = (NodeAnswer.YES, NodeAnswer.UNKNOWN)
-        return next((answer for answer in order if answer in answers), NodeAnswer.NO)
+        order = (RunAnswer.YES, RunAnswer.UNKNOWN)
+        return next((answer for answer in order if answer in answers), RunAnswer.NO)
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,7 +179,7 @@ def explain(subject: Subject, found: PodEvidence, policy: Policy, mutator: Mutat
         ],
         platforms=[
             _platform(each, decision, images, facts, policy) if not skipped else _allowed(each)
-            for each in sorted(nodes.platforms.union(_USUAL))
+            for each in sorted(nodes.platforms.union(USUAL))
         ],
         refusal=decision.refusal,
         retry=retry_text(decision.retried),
@@ -209,7 +200,7 @@ def usual_nodes() -> list[ReportedNode]:
             ),
             status=NodeStatus(NodeSystemInfo(platform.architecture, platform.os)),
         )
-        for platform in _USUAL
+        for platform in USUAL
     ]
 
 
@@ -249,7 +240,7 @@ def _kind(
     *,
     is_assumed: bool,
 ) -> ExplainedNodes:
-    images = decided.answer if decided else NodeAnswer.UNKNOWN
+    images = decided.answer if decided else RunAnswer.UNKNOWN
     words = decided.words if decided else ""
     if any(each.rule in (Rule.SELECTOR, Rule.AFFINITY) for each in blocked) and explanation.annotation:
         words = explanation.annotation
@@ -257,7 +248,7 @@ def _kind(
         platform=platform,
         nodes=len(names),
         names=[name for name in names[:_NAMES] if name],
-        answer=NodeAnswer.NO if blocked else images,
+        answer=RunAnswer.NO if blocked else images,
         images=images,
         verdict=decided.verdict if decided else Verdict.UNSTATED,
         words=words,
@@ -368,14 +359,14 @@ def _platform(
 def _allowed(platform: Platform) -> ExplainedPlatform:
     """What is decided about a pod of which nothing is looked up."""
     return ExplainedPlatform(
-        platform=str(platform), answer=NodeAnswer.YES, verdict=Verdict.PASSED, words="", lacking=[], score=0
+        platform=str(platform), answer=RunAnswer.YES, verdict=Verdict.PASSED, words="", lacking=[], score=0
     )
 
 
-def _answer(verdict: Verdict) -> NodeAnswer:
+def _answer(verdict: Verdict) -> RunAnswer:
     if verdict in REFUSED:
-        return NodeAnswer.NO
-    return NodeAnswer.YES if verdict is Verdict.YES else NodeAnswer.UNKNOWN
+        return RunAnswer.NO
+    return RunAnswer.YES if verdict is Verdict.YES else RunAnswer.UNKNOWN
 
 
 def _webhook(mutation: Mutation, patch: list[Operation]) -> ExplainedWebhook:
@@ -421,7 +412,7 @@ _CURES = {
 def _remedies(explanation: Explanation, kinds: Sequence[ExplainedNodes], demands: NodeDemands) -> Iterator[str]:
     by_platform = {each.platform: each for each in explanation.platforms}
     for kind in kinds:
-        if kind.answer is NodeAnswer.YES:
+        if kind.answer is RunAnswer.YES:
             continue
         name = kind.platform or "nodes that state no platform"
         decided = by_platform.get(kind.platform)
@@ -429,7 +420,7 @@ def _remedies(explanation: Explanation, kinds: Sequence[ExplainedNodes], demands
             yield f"{name}: build image {shown_reference(reference)} for {kind.platform} too"
         for obstacle in kind.obstacles:
             yield f"{name}: {_cure_of(obstacle, demands)}"
-    if any(kind.answer is NodeAnswer.UNKNOWN for kind in kinds):
+    if any(kind.answer is RunAnswer.UNKNOWN for kind in kinds):
         for image in explanation.images:
             if image.cause:
                 reference = shown_reference(image.reference)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from extender.kubernetes.audited_v1 import AuditedContainer, AuditedSpec, Quantities, ResourceRequirements
+from extender.kubernetes.reported_v1 import AuditedContainer, AuditedSpec, Quantities, ResourceRequirements
 
 # k8s.io/apimachinery/pkg/api/resource/quantity.go
 _QUANTITY = re.compile(

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeGuard
 import msgspec
 
 from extender.errors import ExtenderError
-from extender.kubernetes.audited_v1 import AuditedContainer, AuditedMeta, AuditedPod, AuditedSpec, OwningController
 from extender.kubernetes.pod_templates import KubernetesObject, pods_of
+from extender.kubernetes.reported_v1 import AuditedContainer, AuditedPod, AuditedSpec, NamedOwner, OwnedMeta
 from extender.placement.facts import PodImage, Role
 from extender.reports.quantities import requested
 
@@ -238,7 +238,7 @@ class WorkloadCollector:
 _POD = msgspec.json.Decoder(AuditedPod)
 
 
-_META = msgspec.json.Decoder(AuditedMeta)
+_META = msgspec.json.Decoder(OwnedMeta)
 
 
 def uses_of(spec: AuditedSpec, *, is_injected: bool = False) -> Iterator[ImageUse]:
@@ -283,7 +283,7 @@ def _of_pods(key: WorkloadKey, held: _Pods) -> Workload:
     )
 
 
-def _controller(owners: list[OwningController] | None) -> OwningController | None:
+def _controller(owners: list[NamedOwner] | None) -> NamedOwner | None:
     return next((owner for owner in owners or () if owner.controller), None)
 
 

@@ -13,11 +13,10 @@ import msgspec
 from extender.images.content import Answer, Cause, Content, Evidence, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Compatibility, Platform, parse_platform
-from extender.kubernetes.audited_v1 import AuditedNode
 from extender.kubernetes.core_v1 import CreatedPod, CreatedSpec, GatedPod, NodeName
 from extender.kubernetes.extender_v1 import decode_args
 from extender.kubernetes.pod_templates import pod_templates
-from extender.kubernetes.reported_v1 import NamedPod, ReportedNode
+from extender.kubernetes.reported_v1 import AuditedNode, NamedPod, ReportedNode
 from extender.placement.affinity import AffinityMode, node_platforms
 from extender.placement.cluster_nodes import ClusterNodes, odd_nodes_of
 from extender.placement.facts import ImageFact, Pending, PodImage, RunsOn, Unknown, facts_of, images_of
@@ -44,7 +43,7 @@ from extender.placement.scheduling import Decision, filter_nodes
 from extender.placement.template_changes import TemplateMutator
 from extender.reports.audit_findings import AuditInput, ImageEvidence, audit
 from extender.reports.audit_report import FindingRule, RunAnswer
-from extender.reports.explanation import NodeAnswer, PodEvidence, Subject, explain, with_nodes
+from extender.reports.explanation import PodEvidence, Subject, explain, with_nodes
 from extender.reports.workload_reports import WorkloadCollector
 from tests.unit.placement.json_patch import apply
 from tests.unit.placement.mutating import ARM_RULE, BOTH_RULE, REQUIRED, expression
@@ -322,7 +321,7 @@ class Outlets:
         for name, node in self.nodes.items():
             [kind] = with_nodes(told, named.spec, [node], self.level_label, is_assumed=False).nodes
             words = any(each.rule in (Rule.SELECTOR, Rule.AFFINITY) for each in kind.obstacles)
-            images = {NodeAnswer.YES: True, NodeAnswer.NO: False, NodeAnswer.UNKNOWN: None}[kind.images]
+            images = {RunAnswer.YES: True, RunAnswer.NO: False, RunAnswer.UNKNOWN: None}[kind.images]
             said[name] = False if words else images
         return self._unless_observed(self._unless_assumed(said))
 

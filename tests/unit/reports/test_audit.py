@@ -9,9 +9,8 @@ import pytest
 from extender.images.content import Answer, Cause, Content, Failure
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, parse_platform
-from extender.kubernetes.audited_v1 import AuditedNode, AuditedNodeStatus
 from extender.kubernetes.core_v1 import NodeMeta, NodeSystemInfo, Taint
-from extender.kubernetes.reported_v1 import ReportedNodeSpec
+from extender.kubernetes.reported_v1 import AuditedNode, AuditedNodeStatus, ReportedNodeSpec
 from extender.placement.policy import Policy
 from extender.reports.audit_findings import AuditInput, ImageEvidence, audit, new_findings, new_problems, wanted_newer
 from extender.reports.audit_report import Audit, NewerTag

@@ -19,9 +19,9 @@ from extender.placement.patch import apply
 from extender.placement.planning import AdmissionPolicy
 from extender.placement.policy import REASON, Mode, Policy, read_overrides
 from extender.placement.scheduling import Decision, Verdict
+from extender.reports.audit_report import RunAnswer
 from extender.reports.explanation import (
     Explanation,
-    NodeAnswer,
     PodEvidence,
     Subject,
     explain,
@@ -74,7 +74,7 @@ def told(
     return with_nodes(said, spec, nodes or usual_nodes(), "", is_assumed=not nodes)
 
 
-def answers_of(said: Explanation) -> dict[str, NodeAnswer]:
+def answers_of(said: Explanation) -> dict[str, RunAnswer]:
     """Returns the answer of each kind of node, by its platform."""
     return {each.platform: each.answer for each in said.nodes}
 
@@ -92,8 +92,8 @@ def test_the_words_are_those_of_the_decision() -> None:
         ARM64: (Verdict.NO, decision.refusal),
     }
     assert said.refusal == "image app-1:1 is built only for linux/amd64"
-    assert answers_of(said) == {AMD64: NodeAnswer.YES, ARM64: NodeAnswer.NO}
-    assert said.answer is NodeAnswer.YES
+    assert answers_of(said) == {AMD64: RunAnswer.YES, ARM64: RunAnswer.NO}
+    assert said.answer is RunAnswer.YES
 
 
 def test_an_image_is_shown_with_its_users_and_its_evidence() -> None:
@@ -116,8 +116,8 @@ def test_a_pod_that_would_be_held_is_said_to_be_held() -> None:
     assert not said.webhook.warnings
 
 
-@pytest.mark.parametrize(("kind", "answer"), [("DaemonSet", NodeAnswer.YES), ("Deployment", NodeAnswer.NO)])
-def test_a_daemon_sets_pods_tolerate_a_cordon(kind: str, answer: NodeAnswer) -> None:
+@pytest.mark.parametrize(("kind", "answer"), [("DaemonSet", RunAnswer.YES), ("Deployment", RunAnswer.NO)])
+def test_a_daemon_sets_pods_tolerate_a_cordon(kind: str, answer: RunAnswer) -> None:
     """Its controller has them do so; the template does not say it."""
     cordoned = msgspec.convert({"metadata": {"name": "a"}, "spec": {"unschedulable": True}}, ReportedNode)
     said = msgspec.structs.replace(told(pod(), built_for(AMD64)), kind=kind)
@@ -130,9 +130,9 @@ def test_a_daemon_sets_pods_tolerate_a_cordon(kind: str, answer: NodeAnswer) -> 
 def test_an_unknown_image_is_no_answer() -> None:
     """Neither yes nor no; the cause and its cure are told."""
     said = told(pod(), Failure(Cause.DENIED, "its registry denies access"))
-    assert answers_of(said) == {AMD64: NodeAnswer.UNKNOWN, ARM64: NodeAnswer.UNKNOWN}
+    assert answers_of(said) == {AMD64: RunAnswer.UNKNOWN, ARM64: RunAnswer.UNKNOWN}
     assert {each.verdict for each in said.nodes} == {Verdict.PASSED}
-    assert said.answer is NodeAnswer.UNKNOWN
+    assert said.answer is RunAnswer.UNKNOWN
     assert said.remedies == ["image app-0:1 is not known (denied): name a pull secret that may read it"]
 
 
@@ -155,11 +155,11 @@ def test_nodes_that_differ_in_taints_are_different_kinds() -> None:
     nodes = [node("a", "arm64", ARM_TAINT), node("b", "arm64", ARM_TAINT), node("c", "arm64"), node("d", "amd64")]
     said = told(pod(), built_for(AMD64, ARM64), nodes=nodes)
     assert [(each.platform, each.names, each.answer, each.score) for each in said.nodes] == [
-        (AMD64, ["d"], NodeAnswer.YES, 0),
-        (ARM64, ["c"], NodeAnswer.YES, 10),
-        (ARM64, ["a", "b"], NodeAnswer.NO, 10),
+        (AMD64, ["d"], RunAnswer.YES, 0),
+        (ARM64, ["c"], RunAnswer.YES, 10),
+        (ARM64, ["a", "b"], RunAnswer.NO, 10),
     ]
-    assert said.nodes[2].images is NodeAnswer.YES
+    assert said.nodes[2].images is RunAnswer.YES
     assert said.remedies == ["linux/arm64: tolerate the taint kubernetes.io/arch=arm64:NoSchedule"]
 
 
@@ -167,7 +167,7 @@ def test_a_pod_that_is_not_created_yet_counts_with_the_patch() -> None:
     """The webhook's toleration lets it on the tainted nodes."""
     nodes = [node("a", "arm64", ARM_TAINT)]
     said = told(pod(), built_for(AMD64, ARM64), nodes=nodes, is_live=False)
-    assert answers_of(said) == {ARM64: NodeAnswer.YES}
+    assert answers_of(said) == {ARM64: RunAnswer.YES}
     assert said.nodes[0].taints == ["kubernetes.io/arch=arm64:NoSchedule"]
     assert any(operation.path.startswith("/spec/tolerations") for operation in said.webhook.patch)
 
@@ -176,7 +176,7 @@ def test_where_affinity_decides_the_words_are_the_annotation_s() -> None:
     """The event names no image then."""
     said = told(pod(), built_for(AMD64), admission=settings("required"), is_live=False)
     [amd64, arm64] = said.nodes
-    assert (amd64.answer, amd64.words) == (NodeAnswer.YES, "")
+    assert (amd64.answer, amd64.words) == (RunAnswer.YES, "")
     assert [each.rule for each in arm64.obstacles] == ["selector"]
     assert arm64.words == said.annotation == "image app-0:1 is built only for linux/amd64"
 
@@ -193,14 +193,14 @@ def test_the_pod_s_own_selector_is_told_apart_from_the_images() -> None:
     """`images` is yes, the answer no."""
     said = told(pod(nodeSelector={"kubernetes.io/arch": "arm64"}), built_for(AMD64, ARM64))
     [amd64, _] = said.nodes
-    assert (amd64.answer, amd64.images) == (NodeAnswer.NO, NodeAnswer.YES)
+    assert (amd64.answer, amd64.images) == (RunAnswer.NO, RunAnswer.YES)
     assert "nodeSelector asks for kubernetes.io/arch=arm64" in said.remedies[0]
 
 
 def test_missing_platforms_are_to_be_built() -> None:
     """For each kind of node that refuses, each image that lacks it."""
     said = told(pod(2), built_for(AMD64), built_for(ARM64))
-    assert said.answer is NodeAnswer.NO
+    assert said.answer is RunAnswer.NO
     assert said.remedies == [
         "linux/amd64: build image app-1:1 for linux/amd64 too",
         "linux/arm64: build image app-0:1 for linux/arm64 too",
@@ -213,14 +213,14 @@ def test_the_mode_is_told(mode: Mode) -> None:
     said = told(pod(metadata={"annotations": {"multiarch-extender.io/mode": mode.value}}), built_for(AMD64))
     assert said.mode is mode
     assert bool(said.skipped) == (mode is Mode.IGNORE)
-    arm64 = NodeAnswer.YES if mode is Mode.IGNORE else NodeAnswer.NO
-    assert answers_of(said) == {AMD64: NodeAnswer.YES, ARM64: arm64}
+    arm64 = RunAnswer.YES if mode is Mode.IGNORE else RunAnswer.NO
+    assert answers_of(said) == {AMD64: RunAnswer.YES, ARM64: arm64}
 
 
 def test_a_node_of_a_platform_that_nobody_decided_about_is_unknown() -> None:
     """As where a service has not seen it."""
     said = told(pod(), built_for(AMD64), nodes=[node("s", "s390x")])
-    assert answers_of(said) == {"linux/s390x": NodeAnswer.UNKNOWN}
+    assert answers_of(said) == {"linux/s390x": RunAnswer.UNKNOWN}
 
 
 def test_the_gates_of_a_held_pod_are_told() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.kubernetes.audited_v1 import AuditedContainer, AuditedSpec, ResourceRequirements
+from extender.kubernetes.reported_v1 import AuditedContainer, AuditedSpec, ResourceRequirements
 from extender.reports.quantities import parse_quantity, requested
 
 
