@@ -83,6 +83,13 @@ def _assign(tree: dict[str, Any], assignment: str) -> None:
 
 
 REMOVED = {
+    "admission.network_policy": "Reviews are taken for the API server's; a network policy says who reaches the port.",
+    "admission.path_token_file": "Reviews need no token; admission.tls.client_ca asks callers for a certificate.",
+    "admission.self_managed.job_configurations": "Name all in admission.self_managed.configurations.",
+    "admission.self_managed.scheduler_name_configurations": "Name all in admission.self_managed.configurations.",
+    "admission.self_managed.token_days": "Reviews need no token.",
+    "facts": "Policies read the annotation that admission.platforms_annotation writes; explain looks for itself.",
+    "placement.count_starts": "kube-state-metrics counts starts of containers.",
     "admission.self_managed.authority_days": "An authority lives eight times as long as a certificate.",
     "admission.self_managed.lease": "The Lease has the name of the Secret; give the account rights on it.",
     "admission.self_managed.service": "Name the Service first in admission.self_managed.names.",

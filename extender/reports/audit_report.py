@@ -16,7 +16,7 @@ SCHEMA = f"{PREFIX}audit/v1"
 
 
 class RunAnswer(enum.StrEnum):
-    """Whether a workload or an image runs on a platform, or a pod on a node."""
+    """Whether a workload or an image runs on a platform."""
 
     YES = "yes"
     NO = "no"
