@@ -450,13 +450,6 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "mine",
     ),
     (
-        "webhook-annotations",
-        "webhook",
-        "webhook.annotations: {a: b}",
-        lambda o: one(o, "MutatingWebhookConfiguration")["metadata"]["annotations"],
-        {"a": "b"},
-    ),
-    (
         "client-certificates",
         "webhook",
         "{webhook.clientCaSecret: c, certificates.source: certManager}",
@@ -501,13 +494,6 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         ),
         lambda o: one(o, "Certificate")["spec"]["issuerRef"],
         {"name": "corp", "kind": "ClusterIssuer"},
-    ),
-    (
-        "cert-manager-duration",
-        "webhook",
-        "{certificates.source: certManager, certificates.certManager.duration: 48h}",
-        lambda o: one(o, "Certificate", "-webhook")["spec"]["duration"],
-        "48h",
     ),
     (
         "self-managed",
@@ -681,11 +667,11 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         "webhook",
         (
             "{store.kind: redis, store.redis.address: 'redis.example:6380', store.redis.username: me, "
-            "store.redis.database: 3, store.redis.passwordSecret: p, store.redis.caSecret: c}"
+            "store.redis.passwordSecret: p, store.redis.caSecret: c}"
         ),
         lambda o: settings_of(o)["cache"]["url"].split("?"),
         [
-            "rediss://me@redis.example:6380/3",
+            "rediss://me@redis.example:6380/0",
             "password_file=/etc/multiarch-extender-redis/password&ca_file=/etc/multiarch-extender-redis-ca/ca.crt",
         ],
     ),
@@ -1279,15 +1265,12 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
     (
         "service-monitor",
         "webhook",
-        (
-            "{monitoring.serviceMonitor.enabled: true, monitoring.serviceMonitor.labels: {release: p}, "
-            "monitoring.serviceMonitor.interval: 5s}"
-        ),
+        "{monitoring.serviceMonitor.enabled: true, monitoring.serviceMonitor.labels: {release: p}}",
         lambda o: (
             one(o, "ServiceMonitor")["metadata"]["labels"]["release"],
             one(o, "ServiceMonitor")["spec"]["endpoints"],
         ),
-        ("p", [{"port": "operations", "interval": "5s"}]),
+        ("p", [{"port": "operations", "interval": "30s"}]),
     ),
     (
         "prometheus-rule",
@@ -1320,7 +1303,7 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
     (
         "namespace",
         "webhook",
-        "{namespace.create: true, namespace.labels: {a: b}}",
+        "{namespace.create: true, commonLabels: {a: b}}",
         lambda o: one(o, "Namespace", "multiarch-extender")["metadata"]["labels"]["a"],
         "b",
     ),
@@ -1661,16 +1644,15 @@ REFUSED: list[tuple[str, str]] = [
     ("webhook.timeoutSeconds: 31", r"/webhook/timeoutSeconds': maximum: got 31, want 30"),
     ("webhook.excludeNamespaces: team", r"/webhook/excludeNamespaces': got string, want array"),
     ("webhook.matchConditions: [{name: a}]", r"/webhook/matchConditions/0': missing property 'expression'"),
-    ("webhook.annotations: {a: true}", r"/webhook/annotations/a': got boolean, want string"),
+    ("podAnnotations: {a: true}", r"/podAnnotations/a': got boolean, want string"),
     ("image: app:1", r"/image': got string, want object"),
     ("image.architectures: [x86_64]", r"/image/architectures/0': value must be one of 'amd64', 'arm64'"),
     ("image.architectures: []", r"/image/architectures': minItems: got 0, want 1"),
     ("image.pullPolicy: Sometimes", r"/image/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'"),
     ("image.tag: 1.2", r"/image/tag': got number, want string"),
     ("certificates.source: vault", r"/certificates/source': value must be one of 'selfManaged', 'certManager', 'ex"),
-    ("certificates.certManager.duration: 90d", r"/certificates/certManager/duration': '90d' does not match pattern"),
     ("store.kind: sqlite", r"/store/kind': value must be one of 'local', 'memory', 'redis'"),
-    ("store.redis.database: -1", r"/store/redis/database': minimum: got -1, want 0"),
+    ("gates.releaseOnly: 1", r"/gates/releaseOnly': got number, want boolean"),
     (
         "config: {admission: {node_affinity: hard}}",
         r"/config/admission/node_affinity': value must be one of 'both', 'none'",
@@ -1690,7 +1672,6 @@ REFUSED: list[tuple[str, str]] = [
     ),
     ("commonLabels: [a]", r"/commonLabels': got array, want object"),
     ("networkPolicy.egress.apiServerPort: 70000", r"/networkPolicy/egress/apiServerPort': maximum: got 70,000"),
-    ("monitoring.serviceMonitor.interval: 30", r"/monitoring/serviceMonitor/interval': got number, want string"),
     ("priorityClass: system-node-critical", r"/priorityClass': got string, want object"),
     ("extraEnv: [{value: a}]", r"/extraEnv/0': missing property 'name'"),
 ]

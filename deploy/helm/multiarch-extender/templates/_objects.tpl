@@ -278,7 +278,7 @@ metadata:
     {{- include "multiarch.labels" .root | nindent 4 }}
 spec:
   secretName: {{ $name }}-tls
-  duration: {{ $values.certificates.certManager.duration }}
+  duration: 2160h
   dnsNames:
   - {{ $name }}.{{ $space }}.svc
   {{- with $host.dns }}
@@ -468,13 +468,9 @@ name: {{ include "multiarch.fullname" . }}-authority
 name: {{ .name }}
 labels:
   {{- include "multiarch.labels" $root | nindent 2 }}
-{{- $annotations := deepCopy $root.Values.webhook.annotations }}
 {{- if eq $root.Values.certificates.source "certManager" }}
-{{- $_ := set $annotations "cert-manager.io/inject-ca-from" (printf "%s/%s" $root.Release.Namespace (include "multiarch.name" .part)) }}
-{{- end }}
-{{- with $annotations }}
 annotations:
-  {{- toYaml . | nindent 2 }}
+  cert-manager.io/inject-ca-from: {{ $root.Release.Namespace }}/{{ include "multiarch.name" .part }}
 {{- end }}
 {{- end }}
 

@@ -94,7 +94,7 @@
 {{- $options := list -}}
 {{- if .passwordSecret }}{{ $options = append $options "password_file=/etc/multiarch-extender-redis/password" }}{{ end -}}
 {{- if .caSecret }}{{ $options = append $options "ca_file=/etc/multiarch-extender-redis-ca/ca.crt" }}{{ end -}}
-{{- if .tls }}rediss{{ else }}redis{{ end }}://{{ if .username }}{{ urlquery .username }}@{{ end }}{{ .address }}/{{ int .database }}
+{{- if .tls }}rediss{{ else }}redis{{ end }}://{{ if .username }}{{ urlquery .username }}@{{ end }}{{ .address }}/0
 {{- if $options }}?{{ join "&" $options }}{{ end }}
 {{- end }}
 
