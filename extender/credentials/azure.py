@@ -46,10 +46,10 @@ class AzureProvider:
         environment = access.environment
         self._session = access.session
         self._client = environment.get("AZURE_CLIENT_ID", "")
-        self._tenant = environment.get("AZURE_TENANT_ID", "")
+        self._directory = environment.get("AZURE_TENANT_ID", "")
         self._token_file = environment.get("AZURE_FEDERATED_TOKEN_FILE", "")
         self._authority = environment.get("AZURE_AUTHORITY_HOST") or "https://login.microsoftonline.com/"
-        self.principal = f"{self._tenant} {self._client}"
+        self.principal = f"{self._directory} {self._client}"
 
     def serves(self, repository: str) -> bool:
         """Whether the repository's host is one of Azure's container registries."""
@@ -65,7 +65,7 @@ class AzureProvider:
         form = {
             "grant_type": "access_token",
             "service": host,
-            "tenant": self._tenant,
+            "tenant": self._directory,
             "access_token": await self._access_token(host),
         }
         body = await ask(self._session, "POST", f"https://{host}/oauth2/exchange", form=form)
@@ -73,7 +73,7 @@ class AzureProvider:
         return ProvidedCredentials((Login(host, _USERNAME, token),), _KEEP_SECONDS)
 
     async def _access_token(self, host: str) -> str:
-        if not (self._client and self._tenant and self._token_file):
+        if not (self._client and self._directory and self._token_file):
             raise CredentialsUnavailable("AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_FEDERATED_TOKEN_FILE are not set")
         form = {
             "grant_type": "client_credentials",
@@ -82,5 +82,5 @@ class AzureProvider:
             "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
             "client_assertion": await read_token(self._token_file),
         }
-        url = f"{self._authority.rstrip('/')}/{self._tenant}/oauth2/v2.0/token"
+        url = f"{self._authority.rstrip('/')}/{self._directory}/oauth2/v2.0/token"
         return decode(_ACCESS_TOKEN, await ask(self._session, "POST", url, form=form), "Microsoft Entra").access_token
