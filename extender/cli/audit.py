@@ -37,7 +37,7 @@ from extender.resolver.platform_verifier import PlatformVerifier
 from extender.service.auditing import ClusterContents, ImageLookups, ReadCluster, read_cluster
 from extender.service.cluster_view import NoCluster
 from extender.service.operator_policies import policy_of
-from extender.service.resolving import fetcher_settings, open_pod_resolver_of
+from extender.service.resolving import fetcher_settings, open_pod_resolver_of, read_mirror_objects
 
 _MOST_IMAGES = 100_000  # lines of a list
 
@@ -161,7 +161,9 @@ async def _audit(settings: Config, part: AuditedPart, kubeconfig: str, context: 
             cluster_view = NoCluster()
         sources = await stack.enter_async_context(open_local_sources(fetcher_settings(settings)))
         pod_resolver = await stack.enter_async_context(
-            open_pod_resolver_of(sources, settings, cluster_view, head_first=False)
+            open_pod_resolver_of(
+                sources, settings, cluster_view, head_first=False, mirrors=await read_mirror_objects(settings)
+            )
         )
         progress = stack.enter_context(_progress())
         task = progress.add_task("")

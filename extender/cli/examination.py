@@ -28,6 +28,7 @@ from extender.cli.subjects import open_client
 from extender.cluster.autoscalers import find_autoscalers
 from extender.cluster.client import ClusterClient, ClusterRefused
 from extender.cluster.gated_pods import is_held, list_gated_pods
+from extender.cluster.node_trust import HOSTS
 from extender.cluster.openshift_objects import list_mirror_objects
 from extender.cluster.webhook_probe import ProbeOutcome, ProbeResult, probe_webhook
 from extender.cluster.workload_lists import list_documents
@@ -42,6 +43,7 @@ from extender.kubernetes.reported_v1 import ReportedNode, ReportedPod
 from extender.placement.gate import UnknownImages
 from extender.placement.patch import look
 from extender.registry.openshift_conf import conf_of_objects
+from extender.registry.openshift_trust import host_problems
 from extender.reports.installation import (
     SKEW_SECONDS,
     CheckFinding,
@@ -67,6 +69,7 @@ _PODS, _IMAGES = 2_000, 50
 """The most pods that are looked at, and the most registries that are asked, an image each."""
 _OLDEST_MINOR = 30
 _MIRROR_OBJECTS = "OpenShift's mirror objects"
+_INSTEAD_OF_TRUST = "give it as registry.ca_files or registry.docker_config (docs/how-to/mirrors.md)"
 _MINOR = re.compile(r"([0-9]+)")
 _NODE = msgspec.json.Decoder(ReportedNode)
 _POD = msgspec.json.Decoder(ReportedPod)
@@ -351,14 +354,21 @@ async def _judge_mirrors(client: ClusterClient, workloads: Sequence[InstalledWor
     """Whether OpenShift's objects can be used, where a part goes by them."""
     if not any(each.config and each.config.registry.openshift for each in workloads):
         return
+    objects, problems = await list_mirror_objects(client)
     try:
-        conf = conf_of_objects(await list_mirror_objects(client))
+        conf = conf_of_objects(objects)
     except ConfigError as exc:
         seen = f"{exc}: nodes and the service keep what they had"
         yield _wrong(CheckName.MIRRORS, _MIRROR_OBJECTS, seen, "mend the objects (docs/how-to/mirrors.md)")
     else:
         seen = f"{len(conf.registries.registries)} registries have mirrors or rules"
         yield _fine(CheckName.MIRRORS, _MIRROR_OBJECTS, seen)
+    for problem in problems:
+        state = CheckState.UNCHECKED if problem.is_refused else CheckState.WRONG
+        remedy = "use an account that may read it" if problem.is_refused else _INSTEAD_OF_TRUST
+        yield CheckFinding(CheckName.MIRRORS, str(problem.what), state, problem.why, remedy)
+    for why in host_problems(objects.trust):
+        yield _wrong(CheckName.MIRRORS, str(HOSTS), why, "mend additionalTrustedCA of the image configuration")
 
 
 async def _judge_held_pods(

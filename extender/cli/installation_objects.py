@@ -14,6 +14,7 @@ import yaml
 
 from extender.certificates.authority import InvalidCertificate, expires_at, is_issued_by, names_of, split_bundle
 from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.cluster.node_trust import TRUST_OBJECTS
 from extender.cluster.openshift_objects import RESOURCES
 from extender.cluster.workload_lists import list_documents
 from extender.config.reading import parse_config
@@ -307,6 +308,8 @@ def rights_needed(config: Config) -> Iterator[ObjectAttributes]:
         for kind in RESOURCES:
             group = kind.path.split("/")[2]
             yield from (ObjectAttributes(verb, kind.name, group) for verb in ("list", "watch"))
+        yield from (ObjectAttributes("get", each.resource, namespace=each.namespace, name=each.name)
+                    for each in TRUST_OBJECTS)  # fmt: skip
     tls = config.admission.tls
     if config.admission.listen and tls and tls.self_managed:
         group = "admissionregistration.k8s.io"

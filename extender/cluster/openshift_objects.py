@@ -1,6 +1,7 @@
 """OpenShift's objects that say where its nodes pull from, kept current by watches, or listed once.
 
-`registry.openshift_conf` gives their meaning. A kind that the cluster does not have has no objects.
+`registry.openshift_conf` gives their meaning, `node_trust` reads what nodes trust there. A kind that the cluster
+does not have has no objects.
 """
 
 import asyncio
@@ -8,13 +9,16 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Set
 
 import msgspec
 
-from extender.cluster.client import JSON, ClusterRefused
+from extender.cluster.client import JSON, ClusterClient, ClusterRefused
 from extender.cluster.listwatch import Getter, Reader, Resource
+from extender.cluster.node_trust import TrustProblem, read_node_trust
+from extender.cluster.secrets import ClusterSecrets
 from extender.cluster.workload_lists import list_documents
 from extender.kubernetes.openshift_v1 import (
     ImageConfiguration,
     MirrorObjects,
     MirrorSet,
+    NodeTrust,
     RegistrySources,
     SourceMirrors,
 )
@@ -78,6 +82,7 @@ class MirrorViews:
         self.kinds: Mapping[str, MirrorKind] = {
             resource.name: MirrorKind(_decode_of(resource), self._tell_if_changed) for resource in RESOURCES
         }
+        self._trust: NodeTrust | None = None
         self._tell: Tell | None = None
         self._told: MirrorObjects | None = None
 
@@ -86,10 +91,15 @@ class MirrorViews:
         self._tell, self._told = tell, None
         self._tell_if_changed()
 
+    def note_trust(self, trust: NodeTrust) -> None:
+        """Notes what nodes trust now. Nothing is told before that is known."""
+        self._trust = trust
+        self._tell_if_changed()
+
     def _tell_if_changed(self) -> None:
-        if self._tell is None or not all(kind.synced for kind in self.kinds.values()):
+        if self._tell is None or self._trust is None or not all(kind.synced for kind in self.kinds.values()):
             return
-        said = _objects_of({name: kind.in_order() for name, kind in self.kinds.items()})
+        said = _objects_of({name: kind.in_order() for name, kind in self.kinds.items()}, self._trust)
         if said != self._told:
             self._told = said
             self._tell(said)
@@ -117,11 +127,13 @@ class Lenient:
         return self._reader.stream(path, query, accept=accept, stall_seconds=stall_seconds)
 
 
-async def list_mirror_objects(client: Reader) -> MirrorObjects:
-    """Returns what the objects say now. Raises ClusterError."""
+async def list_mirror_objects(client: ClusterClient) -> tuple[MirrorObjects, tuple[TrustProblem, ...]]:
+    """Returns what the objects say now, and what is missing of what nodes trust. Raises ClusterError."""
     lenient = Lenient(client)
     found = await asyncio.gather(*(_list(lenient, resource) for resource in RESOURCES))
-    return _objects_of({resource.name: iter(objects) for resource, objects in zip(RESOURCES, found, strict=True)})
+    trust, problems = await read_node_trust(client, ClusterSecrets(client), NodeTrust())
+    listed = {resource.name: iter(objects) for resource, objects in zip(RESOURCES, found, strict=True)}
+    return _objects_of(listed, trust), problems
 
 
 async def _list(client: Getter, resource: Resource) -> list[MirrorObject]:
@@ -134,7 +146,7 @@ def _decode_of(resource: Resource) -> Decode:
     return _IMAGE_CONFIGURATION.decode if resource is IMAGE_CONFIGURATIONS else _MIRROR_SET.decode
 
 
-def _objects_of(found: Mapping[str, Iterator[MirrorObject]]) -> MirrorObjects:
+def _objects_of(found: Mapping[str, Iterator[MirrorObject]], trust: NodeTrust) -> MirrorObjects:
     mirrors: dict[str, list[SourceMirrors]] = {}
     sources = RegistrySources()
     for name, objects in found.items():
@@ -151,4 +163,5 @@ def _objects_of(found: Mapping[str, Iterator[MirrorObject]]) -> MirrorObjects:
         tag_mirrors=tuple(mirrors.get(TAG_MIRRORS.name, ())),
         digest_policies=tuple(mirrors.get(DIGEST_POLICIES.name, ())),
         sources=sources,
+        trust=trust,
     )

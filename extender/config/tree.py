@@ -470,7 +470,8 @@ class RegistryConfig(Section, frozen=True):
         bool,
         Meta(
             description="Ask where OpenShift's objects say that nodes pull: ImageDigestMirrorSets, "
-            "ImageTagMirrorSets, ImageContentSourcePolicies and the image configuration, which are watched."
+            "ImageTagMirrorSets, ImageContentSourcePolicies and the image configuration, which are watched. Trust and "
+            "log in with what nodes do: their authorities and the cluster's pull secret are read by name."
         ),
     ] = False
     short_name_mode: Annotated[

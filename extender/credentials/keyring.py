@@ -98,8 +98,12 @@ class DockerConfigKeyring:
 
     tenant = ""
 
-    def __init__(self, logins: Logins, *, key: bytes) -> None:
-        """`key` (up to 64 random bytes) is the hash key of the ids: a login has the same id only under the same key."""
+    def __init__(self, logins: Logins, *, key: bytes, label: str = "the operator's Docker configuration") -> None:
+        """`key` (up to 64 random bytes) is the hash key of the ids: a login has the same id only under the same key.
+
+        `label` says in words where the logins are from.
+        """
+        self._label = label
         self._credentials = logins.map(lambda login: credentials_of([login], key=key)[0])
         self._credential_ids = self._credentials.map(lambda credential: credential.id)
 
@@ -109,8 +113,8 @@ class DockerConfigKeyring:
         return id(self)
 
     def label_of(self, _reference: ImageReference, _credential_id: CredentialId) -> str:
-        """Returns the kind of the file."""
-        return "the operator's Docker configuration"
+        """Returns where the logins are from."""
+        return self._label
 
     def credentials_for(self, reference: ImageReference) -> tuple[Credential, ...]:
         """Returns the matching logins without duplicates, then `ANONYMOUS`. O(logins)."""

@@ -1,14 +1,15 @@
-"""The keyring of files that are read again when they change.
+"""The keyring of files that are read again when they change, or of logins that are told again.
 
 Other files read them; this one only follows the change.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
-from extender.credentials.keyring import Credential, CredentialId, Keyring, sources_of
+from extender.credentials.keyring import Credential, CredentialId, DockerConfigKeyring, Keyring, sources_of
+from extender.credentials.logins import Login, Logins
 from extender.images.reference import ImageReference
 from extender.turns import OPERATOR
-from extender.watched_files import WatchedFiles
+from extender.watched_files import Reading, WatchedFiles
 
 
 class WatchedKeyring:
@@ -48,3 +49,24 @@ class WatchedKeyring:
         if refresh:
             await self.files.refresh()
         return await self.files.value.load(reference, refresh=refresh, tenant=tenant)
+
+
+class ClusterLogins(WatchedKeyring):
+    """The keyring of the nodes' own pull secret, as its logins were told last."""
+
+    def __init__(self, key: bytes) -> None:
+        """`key` as in `DockerConfigKeyring`."""
+        self._key = key
+        self._logins: tuple[Login, ...] = ()
+        super().__init__(
+            WatchedFiles(self._read, lambda _: self._logins, loaded=lambda _: None, refused=lambda _: None)
+        )
+
+    def tell(self, logins: Mapping[str, tuple[str, str]]) -> None:
+        """Takes names and passwords by registry or repository."""
+        self._logins = tuple(Login(pattern, *login) for pattern, login in logins.items())
+        self.files.reload_if_changed()
+
+    def _read(self) -> Reading[Keyring]:
+        keyring = DockerConfigKeyring(Logins(self._logins), key=self._key, label="the cluster's pull secret")
+        return Reading(keyring, self._logins)

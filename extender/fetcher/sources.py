@@ -97,7 +97,7 @@ async def open_local_sources(settings: FetcherSettings, heard: Heard = unheard) 
     trust = RegistryTrust(settings.ca_files)
     if settings.ca_files:
         watcher.add(trust.files)
-    mirrors = _open_mirrors(settings)
+    mirrors = _open_mirrors(settings, trust)
     if mirrors and not isinstance(mirrors, OpenShiftMirrors):
         watcher.add(mirrors.files)
     async with contextlib.AsyncExitStack() as stack:
@@ -138,10 +138,10 @@ async def open_local_sources(settings: FetcherSettings, heard: Heard = unheard) 
 
 
 def _open_mirrors(
-    settings: FetcherSettings,
+    settings: FetcherSettings, trust: RegistryTrust
 ) -> HostsDirectory | RegistriesYaml | RegistriesFiles | OpenShiftMirrors | None:
     if settings.openshift:
-        return OpenShiftMirrors()
+        return OpenShiftMirrors(trust)
     if settings.registries_conf:
         return RegistriesFiles(
             settings.registries_conf,
@@ -160,10 +160,10 @@ def _open_mirrors(
 
 def _before(load: MirrorCredentials, mirrors: EndpointSource) -> MirrorCredentials:
     """Returns `load` with the credentials that the nodes' own file has before the others."""
-    if not isinstance(mirrors, RegistriesYaml):
+    if not isinstance(mirrors, RegistriesYaml | OpenShiftMirrors):
         return load
 
     async def credentials(reference: ImageReference) -> tuple[Credential, ...]:
-        return (*mirrors.credentials_for(reference.domain), *await load(reference))
+        return (*mirrors.credentials_for(reference), *await load(reference))
 
     return credentials

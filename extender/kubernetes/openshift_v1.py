@@ -3,6 +3,8 @@
 Source: github.com/openshift/api, config/v1 and operator/v1alpha1.
 """
 
+import msgspec
+
 from extender.kubernetes.meta_v1 import VersionedMeta, Wire
 
 NEVER_CONTACT_SOURCE = "NeverContactSource"
@@ -53,6 +55,31 @@ class ImageConfiguration(Wire, frozen=True):
     spec: ImageConfigurationSpec | None = None
 
 
+class ConfigMap(Wire, frozen=True):
+    """core/v1 ConfigMap."""
+
+    data: dict[str, str] | None = None
+
+
+class NodeTrust(Wire, frozen=True):
+    """What nodes trust and log in with besides the system's authorities. Certificates are PEM."""
+
+    bundle: str = ""
+    """The authorities for all hosts."""
+    authorities: dict[str, str] = msgspec.field(default_factory=dict)
+    """Further ones, by `host[:port]`."""
+    logins: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)
+    """Name and password, by registry or repository as the pull secret has it."""
+
+    def __repr__(self) -> str:
+        """Shows no certificate and no login."""
+        return f"NodeTrust(authorities={sorted(self.authorities)}, logins={sorted(self.logins)})"
+
+    def __rich_repr__(self) -> list[tuple[str, list[str]]]:
+        """As `__repr__`: msgspec's own would show passwords in a pretty-printer."""
+        return [("authorities", sorted(self.authorities)), ("logins", sorted(self.logins))]
+
+
 class MirrorObjects(Wire, frozen=True):
     """What all objects of a cluster say together, in the order of their kinds and names."""
 
@@ -61,3 +88,4 @@ class MirrorObjects(Wire, frozen=True):
     digest_policies: tuple[SourceMirrors, ...] = ()
     """Of ImageContentSourcePolicies, which have no policy for the source."""
     sources: RegistrySources = RegistrySources()
+    trust: NodeTrust = NodeTrust()

@@ -7,11 +7,11 @@ Departures: no request for `/v2/` comes first. A host that is insecure is shown 
 """
 
 import ssl
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 from extender.errors import AddressRefused
 from extender.images.reference import ImageReference
-from extender.registry.endpoint import Endpoint, Trust, upstream_root
+from extender.registry.endpoint import SYSTEM_TRUST, Endpoint, Trust, upstream_root
 from extender.registry.registries_conf import Candidate, RegistriesConf, ShortNameMode
 
 
@@ -31,17 +31,17 @@ class CrioEndpoints:
         conf: RegistriesConf,
         *,
         short_names: ShortNameMode,
-        trusts: Mapping[str, Trust],
+        trust_of: Callable[[str], Trust] = lambda _: SYSTEM_TRUST,
         refusal_of: Callable[[ImageReference], str] = lambda _: "",
     ) -> None:
-        """`trusts` has the TLS contexts of hosts with certificates of their own, by `host[:port]`.
+        """`trust_of` returns the TLS contexts for a host, given as `host[:port]`.
 
         `refusal_of` says why nodes refuse an image wherever they would find it; empty: they do not.
         """
         self._refusal_of = refusal_of
         self.conf = conf
         self._short_names = short_names
-        self._trusts = trusts
+        self._trust_of = trust_of
         self._unverified = unverified_context()
 
     def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
@@ -72,7 +72,7 @@ class CrioEndpoints:
         domain = candidate.reference.domain
         root = upstream_root(domain, plain_http)
         is_own = domain == source.domain
-        trust = self._trusts.get(domain, Trust())
+        trust = self._trust_of(domain)
         if candidate.is_insecure:
             trust = Trust(root.origin(), self._unverified, trust.elsewhere)
         is_tls = root.scheme == "https"

@@ -11,13 +11,15 @@ from typing import NamedTuple
 from extender.credentials.keyring import Credential, CredentialId
 from extender.errors import ConfigError, RegistryNotAsked
 from extender.images.reference import ImageReference
-from extender.kubernetes.openshift_v1 import MirrorObjects
+from extender.kubernetes.openshift_v1 import MirrorObjects, NodeTrust
 from extender.registry.crio_endpoints import CrioEndpoints
-from extender.registry.endpoint import Endpoint
+from extender.registry.endpoint import SYSTEM_TRUST, Endpoint, Trust
 from extender.registry.hosts_toml import SETTING, HostsReader, MirrorHost, Position, Stamp, stamp_of
 from extender.registry.openshift_conf import conf_of_objects
+from extender.registry.openshift_trust import NodeTrusts, host_problems
 from extender.registry.registries_conf import MOST_BYTES, ShortNameMode, read_registries_conf
 from extender.registry.registries_yaml import read_registries_yaml
+from extender.registry.session import RegistryTrust
 from extender.watched_files import Reading, WatchedFiles, report_mirrors_loaded, report_mirrors_refused
 
 _YAML = "registry.registries_yaml"
@@ -104,8 +106,9 @@ class RegistriesYaml:
         """As `EndpointSource`."""
         return _chosen(self.files.value.hosts, reference, plain_http)
 
-    def credentials_for(self, host: str) -> tuple[Credential, ...]:
-        """Returns what the file has for a host, by a name that images or endpoints have."""
+    def credentials_for(self, reference: ImageReference) -> tuple[Credential, ...]:
+        """Returns what the file has for the reference's host, by a name that images or endpoints have."""
+        host = reference.domain
         names = (host, "registry-1.docker.io") if host == "docker.io" else (host,)
         logins = self.files.value.logins
         return tuple(
@@ -181,7 +184,9 @@ class RegistriesFiles:
             raise ConfigError(f"registry.registries_conf: {problem}") from exc
         except ConfigError as exc:
             raise ConfigError(f"registry.registries_conf: {exc}") from exc
-        endpoints = CrioEndpoints(conf, short_names=self._short_names, trusts=trusts)
+        endpoints = CrioEndpoints(
+            conf, short_names=self._short_names, trust_of=lambda host: trusts.get(host, SYSTEM_TRUST)
+        )
         return Reading(_Conf(endpoints, tuple(reader.stamps)), seen | frozenset(reader.stamps.values()))
 
     @property
@@ -197,18 +202,47 @@ class RegistriesFiles:
 class OpenShiftMirrors:
     """Where OpenShift's nodes ask, by the objects that `update` was given last and that can be used."""
 
-    def __init__(self) -> None:
+    def __init__(self, trust: RegistryTrust) -> None:
+        """`trust` is the session's, to which nodes' authorities are added."""
+        self._session_trust = trust
+        self._updates = 0
+        self._told_trust = NodeTrust()
+        self._renew_trusts()
         self._endpoints: CrioEndpoints | None = None
 
     def update(self, objects: MirrorObjects) -> None:
-        """Goes by these objects, unless the machine-config operator refuses them, which is logged and counted."""
+        """Goes by these objects.
+
+        Where nodes ask stays as it was if the machine-config operator refuses that, which is logged and counted.
+        """
+        if objects.trust != self._told_trust:
+            self._updates += 1
+            self._told_trust = objects.trust
+            self._renew_trusts()
+            if problems := "; ".join(host_problems(objects.trust)):
+                report_mirrors_refused(problems)
         try:
             conf = conf_of_objects(objects)
         except ConfigError as exc:
             report_mirrors_refused(str(exc))
             return
-        self._endpoints = CrioEndpoints(conf.registries, short_names="disabled", trusts={}, refusal_of=conf.refusal_of)
+        self._endpoints = CrioEndpoints(
+            conf.registries, short_names="disabled", trust_of=self._trust_of, refusal_of=conf.refusal_of
+        )
         report_mirrors_loaded(table.prefix for table in conf.registries.registries)
+
+    def credentials_for(self, reference: ImageReference) -> tuple[Credential, ...]:
+        """Returns what the nodes log in with at a mirror."""
+        return self._trusts.credentials_for(reference)
+
+    def _trust_of(self, domain: str) -> Trust:
+        if self._session_trust.files.generation != self._trusted_generation:
+            self._renew_trusts()
+        return self._trusts.trust_of(domain)
+
+    def _renew_trusts(self) -> None:
+        self._trusted_generation = self._session_trust.files.generation
+        self._trusts = NodeTrusts(self._told_trust, self._session_trust.new_context, self._updates)
 
     def endpoints_for(self, reference: ImageReference, plain_http: Collection[str] = ()) -> tuple[Endpoint, ...]:
         """As `CrioEndpoints`.

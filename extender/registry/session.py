@@ -44,6 +44,11 @@ class RegistryTrust:
     def __init__(self, ca_files: Sequence[str] = ()) -> None:
         self.files = WatchedFiles.of_setting(FileSetting.CA_FILES, ca_files, lambda: _trusting(ca_files))
         self.context = CurrentContext.of(lambda: self.files.value)
+        self._ca_files = ca_files
+
+    def new_context(self) -> ssl.SSLContext:
+        """Returns a context of its own that trusts the same, as the files are now. Raises ConfigError."""
+        return _trusting(self._ca_files)
 
 
 def open_session(*, guard: AddressGuard, trust: RegistryTrust | None = None) -> aiohttp.ClientSession:

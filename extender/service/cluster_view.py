@@ -11,6 +11,7 @@ from typing import Protocol
 
 from extender.cluster.client import ClusterClient, open_cluster
 from extender.cluster.listwatch import Handler, ListWatch, Resource
+from extender.cluster.node_trust import follow_node_trust
 from extender.cluster.openshift_objects import RESOURCES, Lenient, MirrorViews
 from extender.cluster.pod_events import PodEvents
 from extender.cluster.secrets import ClusterSecrets
@@ -210,6 +211,9 @@ class WatchedCluster:
                     self.nodes.follow(watch)
                 ready_checks[resource.name] = functools.partial(_readiness, watch, view)
                 await stack.enter_async_context(in_background(watch.run(), f"watch-{resource.name}"))
+            if self._mirrors:
+                following = follow_node_trust(self.client, self._mirrors.note_trust)
+                await stack.enter_async_context(in_background(following, "openshift-trust"))
             await stack.enter_async_context(in_background(self.events.run(), "events"))
             if on_pending_pod:
                 await stack.enter_async_context(in_background(self._pending_pods.run(on_pending_pod), "watch-pods"))

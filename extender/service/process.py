@@ -109,7 +109,6 @@ async def open_service(config: Config, cluster_view: ClusterView, open_sources: 
         open_gates(config, cluster_view, pod_resolver),
         open_drift_watch(config, cluster_view, pod_resolver),
     ):
-        cluster_view.tell_mirrors_to(sources.tell_mirrors)
         listeners = Listeners(config)
         try:
             urls = await listeners.open(pod_resolver, cluster_view)

@@ -10,11 +10,12 @@ from typing import NamedTuple, Protocol
 from extender.cluster.client import open_cluster
 from extender.cluster.openshift_objects import list_mirror_objects
 from extender.config.tree import Config
-from extender.credentials.keyring import Keyring
+from extender.credentials.keyring import JoinedKeyring, Keyring
 from extender.credentials.operator_keyring import open_operator_keyring
 from extender.credentials.provider_specs import ProviderSpec
 from extender.credentials.providers import LoginProvider
 from extender.credentials.pull_secrets import PullSecrets
+from extender.credentials.watched_keyring import ClusterLogins
 from extender.errors import ClusterError, ConfigError
 from extender.fetcher.settings import FetcherSettings
 from extender.images.platform import Platform
@@ -133,19 +134,20 @@ async def open_pod_resolver(
     """
     async with (
         open_sources(fetcher_settings(config)) as sources,
-        open_pod_resolver_of(sources, config, cluster_view) as resolver,
+        open_pod_resolver_of(sources, config, cluster_view, mirrors=await read_mirror_objects(config)) as resolver,
     ):
-        if config.registry.openshift:
-            sources.tell_mirrors(await _read_mirror_objects(config))
         yield resolver
 
 
-async def _read_mirror_objects(config: Config) -> MirrorObjects:
+async def read_mirror_objects(config: Config) -> MirrorObjects | None:
+    """Returns what OpenShift's objects say now; None if the settings do not ask for them. Raises ConfigError."""
+    if not config.registry.openshift:
+        return None
     cluster = config.cluster
     try:
         client = await open_cluster("auto", cluster.kubeconfig, cluster.context)
         try:
-            return await list_mirror_objects(client)
+            return (await list_mirror_objects(client))[0]
         finally:
             await client.close()
     except ClusterError as exc:
@@ -154,13 +156,34 @@ async def _read_mirror_objects(config: Config) -> MirrorObjects:
 
 @contextlib.asynccontextmanager
 async def open_pod_resolver_of(
-    sources: Sources, config: Config, cluster_view: ClusterView, *, head_first: bool = True
+    sources: Sources,
+    config: Config,
+    cluster_view: ClusterView,
+    *,
+    head_first: bool = True,
+    mirrors: MirrorObjects | None = None,
 ) -> AsyncIterator[PodResolver]:
-    """As `open_pod_resolver`, with sources that are open already; `head_first` as in `Resolver`."""
+    """As `open_pod_resolver`, with sources that are open already; `head_first` as in `Resolver`.
+
+    `mirrors` is what OpenShift's objects say, where `cluster_view` does not watch them.
+    """
     cache = config.cache
     async with contextlib.AsyncExitStack() as stack:
         opened = await stack.enter_async_context(open_caches(config, sources))
         await stack.enter_async_context(in_background(opened.watcher.run(FILE_CHECK_SECONDS)))
+
+        cluster_logins = ClusterLogins(opened.credential_key)
+        keyring = opened.keyring
+        if config.registry.openshift:
+            keyring = JoinedKeyring([cluster_logins, keyring])
+
+        def tell_mirrors(objects: MirrorObjects) -> None:
+            cluster_logins.tell(objects.trust.logins)
+            sources.tell_mirrors(objects)
+
+        if mirrors:
+            tell_mirrors(mirrors)
+        cluster_view.tell_mirrors_to(tell_mirrors)
 
         def cluster_platforms() -> frozenset[Platform]:
             return cluster_view.nodes.platforms.distinct if cluster_view.nodes else frozenset()
@@ -191,7 +214,7 @@ async def open_pod_resolver_of(
         )
         yield PodResolver(
             resolver,
-            opened.keyring,
+            keyring,
             policy_of(config),
             cluster_view.namespace_annotations,
             cluster_view.look_at_pending_pods,

@@ -1,16 +1,35 @@
 """A cluster without internet, whose images come by OpenShift's mirror objects on a real API server."""
 
 import asyncio
+import base64
+import json
+import ssl
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
 
 import pytest
+import trustme
+from aiohttp import web
 
+from extender.cluster.node_trust import (
+    CLUSTER,
+    HOSTS,
+    KEEP_SECONDS,
+    PROXY,
+    PULL_SECRET,
+    TRUST_OBJECTS,
+    NamedObject,
+)
 from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient, ApiError
+from testbed.chart import objects_of, render
+from testbed.control_plane import LocalCluster
 from testbed.extender_process import ExtenderProcess
-from testbed.objects import KubernetesObject
+from testbed.objects import KubernetesObject, namespace
 from testbed.shipped_files import Mode, identity_manifests
+from tests.e2e.examined_installation import WEBHOOK, open_installation
 from tests.e2e.load import leaning_to
 from tests.e2e.test_drift import allow
 from tests.e2e.world import World
@@ -29,6 +48,7 @@ RULES: list[KubernetesObject] = [
     {"apiGroups": [group], "resources": [plural], "verbs": ["list", "watch"]} for group, _, plural in KINDS.values()
 ]
 FOLLOWED_SECONDS = 5.0
+RBAC = "rbac.authorization.k8s.io/v1"
 
 
 def definition(kind: str) -> KubernetesObject:
@@ -167,3 +187,136 @@ def filter_of(image: str) -> KubernetesObject:
     """ExtenderArgs for a pod of the image."""
     spec = {"containers": [{"name": "c", "image": image}]}
     return {"Pod": {"metadata": {"name": "p", "namespace": "default"}, "spec": spec}, "NodeNames": ["nowhere"]}
+
+
+class SecuredMirror(EmbeddedRegistry):
+    """A mirror with a certificate of an authority of its own, which answers to one login. Counts what it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.authority = trustme.CA()
+        self.login = "node:first"
+        self.accepted = self.denied = 0
+
+    async def __aenter__(self) -> Self:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.authority.issue_cert("127.0.0.1").configure_cert(context)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=context).start()
+        self._port = self._runner.addresses[0][1]
+        return self
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        shown = request.headers.get("Authorization", "").removeprefix("Basic ")
+        if shown == base64.b64encode(self.login.encode()).decode():
+            self.accepted += 1
+            return await super().answer(request)
+        self.denied += bool(shown)
+        return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="mirror"'})
+
+
+async def put_trust(api: ApiClient, mirror: SecuredMirror) -> None:
+    """The objects that OpenShift's own operators keep, and the cluster's pull secret."""
+    for name in {each.namespace for each in TRUST_OBJECTS}:
+        await api.apply(namespace(name))
+    pem = mirror.authority.cert_pem.bytes().decode()
+    texts = {HOSTS: {mirror.host.replace(":", ".."): pem}, PROXY: {"ca-bundle.crt": ""}, CLUSTER: {"ca-bundle.crt": ""}}
+    for each, data in texts.items():
+        await put_texts(api, each, data)
+    await put_pull_secret(api, mirror)
+
+
+async def put_texts(api: ApiClient, what: NamedObject, data: dict[str, str]) -> None:
+    """The ConfigMap has these texts."""
+    metadata = {"name": what.name, "namespace": what.namespace}
+    await api.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+
+
+async def put_pull_secret(api: ApiClient, mirror: SecuredMirror) -> None:
+    """The cluster's pull secret has the login that the mirror wants now."""
+    auths = {mirror.host: {"auth": base64.b64encode(mirror.login.encode()).decode()}}
+    packed = base64.b64encode(json.dumps({"auths": auths}).encode()).decode()
+    await api.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": PULL_SECRET.name, "namespace": PULL_SECRET.namespace},
+            "type": "kubernetes.io/dockerconfigjson",
+            "data": {".dockerconfigjson": packed},
+        }
+    )
+
+
+async def grant_as_the_chart(world: World, mode: Mode) -> None:
+    """Takes the right to read all secrets from the service's account, and gives it the chart's for OpenShift."""
+    await world.account(mode)
+    own = next(each["metadata"] for each in identity_manifests(mode) if each["kind"] == "ServiceAccount")
+    role = await world.api.get("ClusterRole", own["name"], "", RBAC)
+    rules = [rule for rule in role["rules"] if rule["resources"] != ["secrets"]]
+    await world.api.patch("ClusterRole", own["name"], {"rules": rules}, "", RBAC)
+    subject = {"kind": "ServiceAccount", "name": own["name"], "namespace": own["namespace"]}
+    spaces = {each.namespace for each in TRUST_OBJECTS}
+    for each in objects_of(render({"config": {"registry": {"openshift": True}}})):
+        if each["metadata"].get("namespace") in spaces:
+            await world.api.apply({**each, "subjects": [subject]} if each["kind"] == "RoleBinding" else each)
+
+
+@pytest.mark.usefixtures("helm_program")
+async def test_mirror_of_the_clusters_own_authority_and_login_is_asked(world: World) -> None:
+    """With no other rights to ConfigMaps and secrets than the chart gives; a new login is followed."""
+    await install(world, Mode.SECOND)
+    async with SecuredMirror() as mirror:
+        await put_trust(world.api, mirror)
+        await grant_as_the_chart(world, Mode.SECOND)
+        await world.api.apply(mirror_set("ImageTagMirrorSet", mirror.host))
+        settings = ("registry.allow=['*','127.0.0.1']", "registry.pull_secrets=false")
+        service = await world.start_service(*SETTINGS, *settings, mode=Mode.SECOND)
+        mirror.add_manifest("team/app", "1", "linux/arm64")
+        await until_known(service, f"{UPSTREAM}/team/app:1")
+        assert mirror.denied == 0
+        mirror.login = "node:second"
+        mirror.add_manifest("team/app", "2", "linux/amd64")
+        async with asyncio.timeout(10):
+            while not mirror.denied:
+                await service.ask("filter", filter_of(f"{UPSTREAM}/team/denied:{time.monotonic_ns()}"))
+                await asyncio.sleep(0.1)
+        await put_pull_secret(world.api, mirror)
+        began, accepted = time.monotonic(), mirror.accepted
+        async with asyncio.timeout(KEEP_SECONDS + FOLLOWED_SECONDS):
+            while mirror.accepted == accepted:
+                await service.ask("filter", filter_of(f"{UPSTREAM}/team/app:{time.monotonic_ns()}"))
+                await asyncio.sleep(0.5)
+        world.figure(f"OpenShift's pull secret changed: followed {time.monotonic() - began:.1f} s after")
+        await until_known(service, f"{UPSTREAM}/team/app:2")
+
+
+async def until_known(service: ExtenderProcess, image: str) -> None:
+    """Asks for the image until the service knows it."""
+    known = await service.metric("multiarch_images", state="known")
+    async with asyncio.timeout(15):
+        while await service.metric("multiarch_images", state="known") == known:
+            await service.ask("filter", filter_of(image))
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.usefixtures("helm_program")
+async def test_doctor_names_what_is_missing_of_the_nodes_trust(
+    api: ApiClient, control_plane: LocalCluster, tmp_path: Path
+) -> None:
+    """The rights of the service's account, and objects that should be there."""
+    for kind in KINDS:
+        await api.apply(definition(kind))
+    values = {"config": {"registry": {"openshift": True}}}
+    async with SecuredMirror() as mirror:
+        await put_trust(api, mirror)
+        async with open_installation(api, control_plane, tmp_path, values) as installation:
+            assert (await installation.doctor("-o", "json")).wrong() == {}
+            await api.delete("RoleBinding", WEBHOOK, CLUSTER.namespace, RBAC)
+            await api.delete("ConfigMap", HOSTS.name, HOSTS.namespace)
+            found = (await installation.doctor("-o", "json")).wrong()
+            await put_texts(api, HOSTS, {"m.io..5000": "x"})
+            broken = (await installation.doctor("-o", "json")).wrong()
+    assert sorted(found) == ["mirrors", "rights"]
+    assert f"get configmaps {CLUSTER.name}" in found["rights"]
+    assert found["mirrors"] == f"{HOSTS}: there is none\n"
+    assert broken["mirrors"] == f"{HOSTS}: the authorities for m.io:5000 hold no certificate\n"

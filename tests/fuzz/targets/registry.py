@@ -184,7 +184,7 @@ def registries_conf(data: bytes) -> None:
         check_sentence(exc, len(data))
         return
     for mode in SHORT_NAME_MODES:
-        _check_endpoints(CrioEndpoints(conf, short_names=mode, trusts={}))
+        _check_endpoints(CrioEndpoints(conf, short_names=mode))
 
 
 def registries_yaml(data: bytes) -> None:

@@ -80,6 +80,7 @@ class ApiServer:
         self.tokens: set[str] = set()  # that are accepted; if empty, requests need no token
         self.refusals: list[tuple[Kind | Literal["patch"], Refusal]] = []  # one for the next request of its kind
         self.forbidden: set[tuple[str, str]] = set()  # verb and resource, as answered to who asks for its own rights
+        self.denied: set[str] = set()  # paths that nobody may read
         self.is_open = asyncio.Event()  # while it is cleared, lists and gets wait
         self.is_open.set()
         self.change_seconds = 0.0  # what each change takes, one after the other
@@ -158,6 +159,8 @@ class ApiServer:
     def _admit(self, request: Request) -> None:
         if self.tokens and request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
             raise Refusal(401, "Unauthorized")
+        if request.path in self.denied:
+            raise Refusal(403, "Forbidden")
         for index, (kind, refusal) in enumerate(self.refusals):
             if kind == request.kind or (kind == "patch" and request.method == "PATCH"):
                 del self.refusals[index]

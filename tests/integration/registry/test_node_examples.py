@@ -20,6 +20,7 @@ from extender.registry.auth import Authenticator
 from extender.registry.endpoint import EndpointSource
 from extender.registry.mirrors import OpenShiftMirrors, RegistriesFiles, RegistriesYaml
 from extender.registry.registry_client import RegistryClient
+from extender.registry.session import RegistryTrust
 from testbed.clock import Clock
 from tests.integration.registry.node_examples import CRIO, K3S, OPENSHIFT, Example, OpenShiftExample
 
@@ -137,7 +138,7 @@ async def test_k3s_example(stack: AsyncExitStack, tmp_path: Path, example: Examp
 @pytest.mark.parametrize("example", OPENSHIFT, ids=lambda example: example.name)
 async def test_openshift_example(stack: AsyncExitStack, example: OpenShiftExample) -> None:
     """All are asked in the order in which CRI-O asks them by what the machine-config operator writes."""
-    mirrors = OpenShiftMirrors()
+    mirrors = OpenShiftMirrors(RegistryTrust())
     mirrors.update(msgspec.json.decode(example.objects, type=MirrorObjects))
     internet = Internet()
     with pytest.raises(RegistryError):

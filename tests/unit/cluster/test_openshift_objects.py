@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import AsyncGenerator, Mapping
+from typing import cast
 
 import msgspec
 import pytest
 
-from extender.cluster.client import JSON, ClusterRefused
+from extender.cluster.client import JSON, ClusterClient, ClusterRefused
 from extender.cluster.openshift_objects import RESOURCES, MirrorViews, list_mirror_objects
-from extender.kubernetes.openshift_v1 import MirrorObjects, RegistrySources, SourceMirrors
+from extender.kubernetes.openshift_v1 import MirrorObjects, NodeTrust, RegistrySources, SourceMirrors
 
 
 def document(name: str, **spec: object) -> msgspec.Raw:
@@ -28,7 +29,9 @@ class Reader:
         self.kinds = kinds
         self.status = status
 
-    async def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON) -> bytes:
+    async def get(
+        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON, **_bounds: float
+    ) -> bytes:
         plural = path.rpartition("/")[2]
         if plural not in self.kinds:
             raise ClusterRefused(f"{path}: {self.status}", self.status)
@@ -47,13 +50,14 @@ async def test_kind_that_the_cluster_does_not_have_is_empty() -> None:
         document("other", registrySources={"blockedRegistries": ["x.io"]}),
         document("cluster", registrySources={"insecureRegistries": ["i.io"]}),
     ]
-    found = await list_mirror_objects(Reader({"imagedigestmirrorsets": digests, "images": images}))
+    reader = Reader({"imagedigestmirrorsets": digests, "images": images})
+    found, _ = await list_mirror_objects(cast("ClusterClient", reader))
     assert found == MirrorObjects(
         digest_mirrors=(SourceMirrors("a.io", ()), SourceMirrors("b.io", ("m.io",))),
         sources=RegistrySources(insecure_registries=("i.io",)),
     )
     with pytest.raises(ClusterRefused):
-        await list_mirror_objects(Reader({}, status=403))
+        await list_mirror_objects(cast("ClusterClient", Reader({}, status=403)))
 
 
 def test_objects_are_told_once_all_are_known_and_when_they_change() -> None:
@@ -63,11 +67,15 @@ def test_objects_are_told_once_all_are_known_and_when_they_change() -> None:
     for resource in RESOURCES:
         assert told == []
         views.kinds[resource.name].keep_only(set())
+    assert told == []
+    views.note_trust(NodeTrust())
     tags = views.kinds["imagetagmirrorsets"]
     tags.upsert(document("a", imageTagMirrors=[one("a.io", "m.io")]))
     tags.upsert(document("a", imageTagMirrors=[one("a.io", "m.io")]))
     views.kinds["imagecontentsourcepolicies"].upsert(document("p", repositoryDigestMirrors=[one("p.io", "n.io")]))
     tags.delete("a")
+    views.note_trust(NodeTrust("b"))
+    views.note_trust(NodeTrust("b"))
     sets = (SourceMirrors("a.io", ("m.io",)),)
     policies = (SourceMirrors("p.io", ("n.io",)),)
     assert told == [
@@ -75,6 +83,7 @@ def test_objects_are_told_once_all_are_known_and_when_they_change() -> None:
         MirrorObjects(tag_mirrors=sets),
         MirrorObjects(tag_mirrors=sets, digest_policies=policies),
         MirrorObjects(digest_policies=policies),
+        MirrorObjects(digest_policies=policies, trust=NodeTrust("b")),
     ]
     later: list[MirrorObjects] = []
     views.tell_to(later.append)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from extender.cluster.node_trust import TRUST_OBJECTS
 from extender.cluster.openshift_objects import RESOURCES
 from extender.config.reading import load_config
 from extender.reports.installation import CheckName
@@ -1441,6 +1442,24 @@ def test_mirror_objects_are_read_where_the_settings_say_so(helm: Path, mode: str
     }
     assert watched == {(each.path.split("/")[2], each.name) for each in RESOURCES}
     assert not any(group in str(rendered("", mode)) for group in groups)
+
+
+def test_what_nodes_of_openshift_trust_is_read_by_name(helm: Path) -> None:
+    """Nothing else of these namespaces is, and nothing is written there."""
+    objects = rendered("config.registry: {openshift: true, pull_secrets: false}", "webhook")
+    spaces = {each.namespace for each in TRUST_OBJECTS}
+    roles = [each for each in objects if each["kind"] == "Role" and each["metadata"]["namespace"] in spaces]
+    given = {
+        (verb, resource, role["metadata"]["namespace"], name)
+        for role in roles
+        for rule in role["rules"]
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+        for name in rule["resourceNames"]
+    }
+    assert given == {("get", *each) for each in TRUST_OBJECTS}
+    bound = [each for each in objects if each["kind"] == "RoleBinding" and each["metadata"]["namespace"] in spaces]
+    assert {each["subjects"][0]["name"] for each in bound} == {one(objects, "ServiceAccount")["metadata"]["name"]}
 
 
 def test_a_hook_makes_the_checks_that_its_account_can_make(helm: Path) -> None:

@@ -10,6 +10,7 @@ from extender.images.reference import ImageReference, parse_reference
 from extender.kubernetes.openshift_v1 import MirrorObjects, SourceMirrors
 from extender.registry.mirrors import OpenShiftMirrors
 from extender.registry.openshift_conf import conf_of_objects
+from extender.registry.session import RegistryTrust
 from extender.watched_files import RELOADS, FileSetting
 
 NEVER = "NeverContactSource"
@@ -43,7 +44,7 @@ def test_objects_that_the_operator_refuses_change_nothing(text: str, problem: st
     with pytest.raises(ConfigError) as raised:
         conf_of_objects(objects_of(text))
     assert problem in str(raised.value)
-    mirrors, before = OpenShiftMirrors(), REFUSED.value
+    mirrors, before = OpenShiftMirrors(RegistryTrust()), REFUSED.value
     mirrors.update(objects_of('{"digestMirrors": [{"source": "s.io", "mirrors": ["old.io"]}]}'))
     mirrors.update(objects_of(text))
     digest = parse_reference(f"s.io/x@sha256:{'d' * 64}")
@@ -54,7 +55,7 @@ def test_objects_that_the_operator_refuses_change_nothing(text: str, problem: st
 def test_nobody_is_asked_before_the_objects_are_known() -> None:
     """Where nodes do not pull from there may be another image."""
     with pytest.raises(RegistryNotAsked, match="not known yet where the nodes pull from"):
-        OpenShiftMirrors().endpoints_for(parse_reference("s.io/x:1"))
+        OpenShiftMirrors(RegistryTrust()).endpoints_for(parse_reference("s.io/x:1"))
 
 
 def test_flags_reach_nested_scopes_and_mirrors() -> None:
@@ -85,7 +86,7 @@ def test_order_of_objects_does_not_matter() -> None:
 def test_names_without_a_registry_are_searched_in_order() -> None:
     """In Red Hat's registry and Docker Hub, unless the image configuration names others."""
     short = ImageReference("", "app", "1", "")
-    mirrors = OpenShiftMirrors()
+    mirrors = OpenShiftMirrors(RegistryTrust())
     mirrors.update(MirrorObjects())
     assert [each.name for each in mirrors.endpoints_for(short)] == ["registry.access.redhat.com", "docker.io"]
     mirrors.update(objects_of('{"sources": {"containerRuntimeSearchRegistries": ["a.io"]}}'))

@@ -60,7 +60,7 @@ configs:
     assert (mirror.trust.own is mirror.trust.elsewhere, mirror.trust.own is True) == (True, False)
     assert (source.trust.own is True, source.trust.elsewhere) == (False, True)
     logins = [(each.username, each.password) for host in ("m.io", "a.io", "b.io")
-              for each in mirrors.credentials_for(host)]  # fmt: skip
+              for each in mirrors.credentials_for(parse_reference(f"{host}/x:1"))]  # fmt: skip
     assert logins == [("ann", "secret"), ("bob", "pa:ss")]
 
 

@@ -115,6 +115,44 @@ subjects:
   namespace: {{ $.root.Release.Namespace }}
 {{- end }}
 {{- end }}
+{{- if dig "registry" "openshift" false (include "multiarch.settings" . | fromYaml) }}
+{{- $managed := dict "configmaps" (list "merged-trusted-image-registry-ca" "trusted-ca-bundle") -}}
+{{- $ours := dict "secrets" (list "pull-secret") "configmaps" (list "user-ca-bundle") -}}
+{{- range $space, $resources := dict "openshift-config" $ours "openshift-config-managed" $managed }}
+---
+# What nodes of OpenShift trust and log in with.
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: {{ include "multiarch.name" $ }}
+  namespace: {{ $space }}
+  labels:
+    {{- include "multiarch.labels" $.root | nindent 4 }}
+rules:
+{{- range $resource, $names := $resources }}
+- apiGroups: [""]
+  resources: [{{ $resource }}]
+  resourceNames: [{{ join ", " $names }}]
+  verbs: [get]
+{{- end }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ include "multiarch.name" $ }}
+  namespace: {{ $space }}
+  labels:
+    {{- include "multiarch.labels" $.root | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ include "multiarch.name" $ }}
+subjects:
+- kind: ServiceAccount
+  name: {{ include "multiarch.name" $ }}
+  namespace: {{ $.root.Release.Namespace }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 

@@ -1,0 +1,129 @@
+"""What OpenShift's nodes trust and log in with: three ConfigMaps and the cluster's pull secret, each read by its name.
+
+The machine-config operator writes the same to nodes (pkg/operator/sync.go of
+github.com/openshift/machine-config-operator). It merges the image configuration's `additionalTrustedCA` and the
+registry's own `image-registry-ca` into one of the ConfigMaps; the network operator does so for the proxy's authorities.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import msgspec
+
+from extender.cluster.client import ClusterClient, ClusterRefused
+from extender.cluster.secrets import ClusterSecrets
+from extender.credentials.logins import InvalidLogins
+from extender.errors import ClusterError
+from extender.kubernetes.openshift_v1 import ConfigMap, NodeTrust
+from extender.watched_files import report_mirrors_refused
+
+KEEP_SECONDS = 30.0
+"""How long a reading is used. A corrected pull secret counts as soon as any other."""
+
+_FIRST_RETRY_SECONDS = 1.0  # until there is a reading, no registry is asked
+_TIMEOUT_SECONDS = 5.0
+_MOST_BYTES = 2 << 20  # a ConfigMap may have 1 MiB, and line ends of certificates take two bytes each
+_PORT = re.compile(r"\.\.([0-9]+)$")  # keys of a ConfigMap have no colons
+_CONFIG_MAP = msgspec.json.Decoder(ConfigMap)
+
+
+class NamedObject(NamedTuple):
+    """An object that is read by its name."""
+
+    resource: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.resource} {self.namespace}/{self.name}"
+
+
+HOSTS = NamedObject("configmaps", "openshift-config-managed", "merged-trusted-image-registry-ca")
+PROXY = NamedObject("configmaps", "openshift-config-managed", "trusted-ca-bundle")
+CLUSTER = NamedObject("configmaps", "openshift-config", "user-ca-bundle")
+PULL_SECRET = NamedObject("secrets", "openshift-config", "pull-secret")
+TRUST_OBJECTS = (HOSTS, PROXY, CLUSTER, PULL_SECRET)
+_OPTIONAL = (CLUSTER,)
+_BUNDLE_KEY = "ca-bundle.crt"
+
+
+class TrustProblem(NamedTuple):
+    """An object that is missing or cannot be used. `is_refused`: this account may not read it."""
+
+    what: NamedObject
+    why: str
+    is_refused: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}"
+
+
+class TrustReading(NamedTuple):
+    """What was read, and what could not be."""
+
+    trust: NodeTrust
+    problems: tuple[TrustProblem, ...]
+
+
+async def read_node_trust(client: ClusterClient, secrets: ClusterSecrets, before: NodeTrust) -> TrustReading:
+    """Returns what nodes trust and log in with now; nothing in place of what is missing or may not be read.
+
+    A pull secret that is malformed leaves the logins of `before`, as on nodes. Raises ClusterError.
+    """
+    problems: list[TrustProblem] = []
+    hosts, proxy, cluster = [await _read(client, each, problems) for each in (HOSTS, PROXY, CLUSTER)]
+    try:
+        logins = {
+            login.pattern: (login.username, login.password)
+            for login in await secrets.read_logins(PULL_SECRET.namespace, PULL_SECRET.name)
+        }
+        if not logins:
+            why = "it does not exist, may not be read, or has no login"
+            problems.append(TrustProblem(PULL_SECRET, why, is_refused=True))
+    except InvalidLogins as exc:
+        logins = before.logins
+        problems.append(TrustProblem(PULL_SECRET, str(exc)))
+    bundle = "\n".join(filter(None, (each.get(_BUNDLE_KEY) for each in (proxy, cluster))))
+    authorities = {_PORT.sub(r":\1", key): text for key, text in hosts.items()}
+    return TrustReading(NodeTrust(bundle, authorities, logins), tuple(problems))
+
+
+async def follow_node_trust(
+    client: ClusterClient, tell: Callable[[NodeTrust], None], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> None:
+    """Calls `tell` with each reading, every half minute until cancelled. Logs and counts other problems than before."""
+    secrets = ClusterSecrets(client)
+    trust, known = NodeTrust(), ""
+    wait_seconds = _FIRST_RETRY_SECONDS
+    while True:
+        try:
+            trust, problems = await read_node_trust(client, secrets, trust)
+        except ClusterError as exc:
+            unusable = str(exc)
+        else:
+            unusable = "; ".join(map(str, problems))
+            tell(trust)
+            wait_seconds = KEEP_SECONDS
+        if unusable and unusable != known:
+            report_mirrors_refused(unusable)
+        known = unusable
+        await sleep(wait_seconds)
+
+
+async def _read(client: ClusterClient, what: NamedObject, problems: list[TrustProblem]) -> dict[str, str]:
+    path = f"/api/v1/namespaces/{what.namespace}/{what.resource}/{what.name}"
+    try:
+        body = await client.get(path, timeout_seconds=_TIMEOUT_SECONDS, body_bytes=_MOST_BYTES)
+        return _CONFIG_MAP.decode(body).data or {}
+    except ClusterRefused as exc:
+        if exc.status not in (403, 404):
+            raise
+        is_refused = exc.status == 403
+        if is_refused or what not in _OPTIONAL:
+            why = "it may not be read" if is_refused else "there is none"
+            problems.append(TrustProblem(what, why, is_refused))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        problems.append(TrustProblem(what, "it is no ConfigMap"))
+    return {}

@@ -1,0 +1,171 @@
+"""Mirrors of OpenShift over TLS: whose certificates are taken there, and who is shown which login."""
+
+import base64
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import trustme
+from aiohttp import web
+
+from extender.credentials.keyring import Credential, CredentialId
+from extender.errors import ManifestNotFound, RegistryError, RegistryUnavailable
+from extender.fetcher.settings import FetcherSettings
+from extender.fetcher.sources import LocalSources, open_local_sources
+from extender.images.reference import ImageReference, parse_reference
+from extender.kubernetes.openshift_v1 import NEVER_CONTACT_SOURCE, MirrorObjects, NodeTrust, SourceMirrors
+from extender.registry.mirrors import OpenShiftMirrors
+from extender.registry.openshift_trust import host_problems
+from extender.registry.session import RegistryTrust
+
+IMAGE = parse_reference("quay.io/team/app:1")
+PODS = Credential("pod", "word", CredentialId("pod"))
+
+
+class Mirror:
+    """A registry with TLS that has no image and wants to be shown a login. Logs what it is shown."""
+
+    def __init__(self, authority: trustme.CA) -> None:
+        self.authority = authority
+        self.shown: list[str] = []
+        self.host = ""
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        """Serves until the stack is left."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.authority.issue_cert("127.0.0.1").configure_cert(context)
+        runner = web.ServerRunner(web.Server(self._answer))
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        self.host = f"127.0.0.1:{runner.addresses[0][1]}"
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        shown = request.headers.get("Authorization", "")
+        self.shown.append(base64.b64decode(shown.removeprefix("Basic ")).decode() if shown else "nothing")
+        if not shown:
+            return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="here"'})
+        return web.Response(status=404, text="{}")
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    """Closes what tests open."""
+    async with AsyncExitStack() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def mirror(stack: AsyncExitStack) -> Mirror:
+    """A mirror with an authority of its own."""
+    started = Mirror(trustme.CA())
+    await started.start(stack)
+    return started
+
+
+def objects_of(mirror: Mirror, trust: NodeTrust) -> MirrorObjects:
+    """A mirror instead of the image's own registry."""
+    source = SourceMirrors("quay.io", (f"{mirror.host}/q",), NEVER_CONTACT_SOURCE)
+    return MirrorObjects(tag_mirrors=(source,), trust=trust)
+
+
+async def sources_of(stack: AsyncExitStack, *ca_files: str) -> LocalSources:
+    """What asks registries, allowed to ask on loopback."""
+    settings = FetcherSettings(timeout_seconds=5, openshift=True, allow=("*", "127.0.0.1"), ca_files=ca_files)
+    return await stack.enter_async_context(open_local_sources(settings))
+
+
+async def ask(sources: LocalSources, reference: ImageReference = IMAGE) -> None:
+    """Asks for an image with a pod's credential. Raises ManifestNotFound where somebody has answered."""
+    await sources.describe(reference, PODS, tenant="", seconds=5)
+
+
+async def test_authorities_of_a_host_count_there_and_nowhere_else(stack: AsyncExitStack, mirror: Mirror) -> None:
+    """Also among texts that are none; another host with the same authority is not trusted for that."""
+    other = Mirror(mirror.authority)
+    await other.start(stack)
+    pem = mirror.authority.cert_pem.bytes().decode()
+    broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    trust = NodeTrust(authorities={mirror.host: f"# Főtanúsítvány\n{broken}{pem}"}, logins={mirror.host: ("a", "b")})
+    sources = await sources_of(stack)
+    sources.tell_mirrors(objects_of(mirror, trust))
+    with pytest.raises(ManifestNotFound):
+        await ask(sources)
+    sources.tell_mirrors(objects_of(other, trust))
+    with pytest.raises(RegistryUnavailable, match="certificate that is not trusted"):
+        await ask(sources)
+    assert other.shown == []
+
+
+async def test_authorities_of_the_cluster_count_everywhere_and_are_followed(
+    stack: AsyncExitStack, mirror: Mirror
+) -> None:
+    """Those that are taken away are not trusted any more."""
+    sources = await sources_of(stack)
+    bundle = "".join(each.cert_pem.bytes().decode() for each in (trustme.CA(), mirror.authority))
+    logins = {mirror.host: ("a", "b")}
+    for text, error in ((bundle, ManifestNotFound), (trustme.CA().cert_pem.bytes().decode(), RegistryUnavailable)):
+        sources.tell_mirrors(objects_of(mirror, NodeTrust(text, logins=logins)))
+        with pytest.raises(error):
+            await ask(sources)
+
+
+async def test_operators_own_authorities_count_beside_those_of_the_nodes(
+    stack: AsyncExitStack, mirror: Mirror, tmp_path: Path
+) -> None:
+    """As they are when the file has changed last."""
+    file = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(file))
+    trust = RegistryTrust([str(file)])
+    mirrors = OpenShiftMirrors(trust)
+    mirrors.update(objects_of(mirror, NodeTrust(trustme.CA().cert_pem.bytes().decode())))
+    before, _ = mirrors.endpoints_for(IMAGE)
+    mirror.authority.cert_pem.write_to_path(str(file))
+    assert trust.files.reload_if_changed()
+    after, _ = mirrors.endpoints_for(IMAGE)
+    found = [endpoint.trust.context_for(endpoint.root) for endpoint in (before, after)]
+    wanted = ssl.PEM_cert_to_DER_cert(mirror.authority.cert_pem.bytes().decode())
+    assert [isinstance(each, ssl.SSLContext) and wanted in each.get_ca_certs(binary_form=True) for each in found] == [
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("logins", "shown"),
+    [
+        ({}, []),
+        ({"quay.io": ("source", "s")}, []),  # the image's own registry is another
+        ({"127.0.0.1": ("host", "h")}, []),  # of another port
+        ({"*:{port}": ("glob", "g")}, []),
+        ({"{host}": ("host", "h"), "quay.io": ("source", "s")}, ["host:h"]),
+        ({"{host}": ("host", "h"), "{host}/q/team": ("team", "t")}, ["team:t"]),
+        ({"{host}": ("host", "h"), "{host}/q/te": ("other", "o")}, ["host:h"]),
+    ],
+)
+async def test_mirror_is_shown_the_login_that_nodes_have_for_it(
+    stack: AsyncExitStack, mirror: Mirror, logins: dict[str, tuple[str, str]], shown: list[str]
+) -> None:
+    """The one of the longest name; never that of a pod, of the image's own registry, or of a pattern."""
+    port = mirror.host.partition(":")[2]
+    named = {key.format(host=mirror.host, port=port): login for key, login in logins.items()}
+    sources = await sources_of(stack)
+    sources.tell_mirrors(objects_of(mirror, NodeTrust(mirror.authority.cert_pem.bytes().decode(), logins=named)))
+    with pytest.raises(RegistryError):
+        await ask(sources)
+    assert [each for each in mirror.shown if each != "nothing"] == shown
+    assert mirror.shown
+
+
+def test_text_without_certificates_is_a_problem() -> None:
+    """The message names the host."""
+    trust = NodeTrust(authorities={"m.io:5000": "no certificate", "n.io": trustme.CA().cert_pem.bytes().decode()})
+    assert list(host_problems(trust)) == ["the authorities for m.io:5000 hold no certificate"]
+
+
+def test_neither_certificates_nor_logins_are_shown() -> None:
+    """In a traceback or a log."""
+    trust = NodeTrust("-----PEM", {"m.io": "-----PEM"}, {"quay.io": ("ann", "hunter2")})
+    assert repr(MirrorObjects(trust=trust)).endswith("trust=NodeTrust(authorities=['m.io'], logins=['quay.io']))")
