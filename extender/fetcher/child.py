@@ -18,8 +18,8 @@ import msgspec
 
 from extender.errors import ConfigError
 from extender.fetcher.bounds import OVER_MEMORY, kill_session
-from extender.fetcher.channel import Channel
 from extender.fetcher.messages import (
+    Channel,
     Describe,
     NodeMirrors,
     Ping,

@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Generic, TypeVar
 
 import msgspec
 import structlog
@@ -36,15 +37,16 @@ from extender.fetcher.messages import (
     frame,
 )
 from extender.fetcher.settings import FetcherSettings
-from extender.fetcher.suspects import Suspects
 from extender.images.manifest import Image
 from extender.images.platform import Platform
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects
 from extender.metrics import counter
+from extender.tables import LruTable
 from extender.verifier.verification import Verification
 from extender.watched_files import report_mirrors_refused
 
+T = TypeVar("T")
 log = structlog.get_logger()
 
 ENDS = counter(
@@ -66,6 +68,7 @@ _ALONE_SECONDS = 3.0  # of each suspect, since others wait
 _LEEWAY_SECONDS = 0.5  # in which a fetcher says that the time is over, before its caller does
 _PROVIDE_SECONDS = 65.0  # a program has a minute
 _DEATHS = 2
+_SUSPECTED_SECONDS, _MOST_SUSPECTS = 300.0, 4096
 _MOST_MIRRORS = 4  # that a new fetcher is told, since it may refuse the last ones, and then goes by those before
 _MOST_CREDENTIAL = 32 << 10  # characters; no server takes a header that long
 
@@ -82,6 +85,50 @@ class _PendingQuestion(msgspec.Struct):
         """Returns the question with the time that is left for it."""
         left = self.ends_at - asyncio.get_running_loop().time()
         return msgspec.structs.replace(self.question, seconds=max(0.0, min(left, most_seconds)))
+
+
+class Suspects(Generic[T]):
+    """The questions that wait to be asked alone, and the images that are asked for alone for some minutes.
+
+    Tenants take turns, so that one with many suspects keeps none of another's from being cleared.
+    """
+
+    def __init__(self, clock: Callable[[], float], size: int = _MOST_SUSPECTS) -> None:
+        """Remembers at most `size` images."""
+        self._clock = clock
+        self._until: LruTable[ImageReference, float] = LruTable(size)
+        self._waiting: dict[str, deque[T]] = {}
+
+    def suspect(self, image: ImageReference) -> None:
+        """Notes that asking for the image may end a fetcher, since one ended meanwhile."""
+        self._until.put(image, self._clock() + _SUSPECTED_SECONDS)
+
+    def clear(self, image: ImageReference) -> None:
+        """Notes that the image was asked for alone, and has an answer."""
+        self._until.remove(image)
+
+    def is_suspect(self, image: ImageReference) -> bool:
+        """Whether to ask for the image alone."""
+        return (self._until.get(image) or 0.0) > self._clock()
+
+    def add(self, tenant: str, question: T) -> None:
+        """Has the question wait for its tenant's turn."""
+        self._waiting.setdefault(tenant, deque()).append(question)
+
+    def put_back(self, tenant: str, question: T) -> None:
+        """Has the question wait once more, as the tenant's first."""
+        self._waiting.setdefault(tenant, deque()).appendleft(question)
+
+    def next(self) -> T | None:
+        """Returns the next question, of the tenant whose turn is longest ago; None if none waits."""
+        if not self._waiting:
+            return None
+        tenant = next(iter(self._waiting))
+        questions = self._waiting.pop(tenant)
+        question = questions.popleft()
+        if questions:
+            self._waiting[tenant] = questions  # which is now the last
+        return question
 
 
 class FetcherClient:

@@ -17,8 +17,8 @@ import structlog
 
 from extender.errors import ConfigError, ExtenderError, RegistryNotAsked, RegistryUnavailable
 from extender.fetcher.bounds import OVER_MEMORY, kill_session, stay_within
-from extender.fetcher.channel import Channel
 from extender.fetcher.messages import (
+    Channel,
     Describe,
     Described,
     DigestStated,

@@ -1,12 +1,15 @@
-"""What the service and its fetcher say to each other, and what the service believes of it.
+"""What the service and its fetcher say to each other over a socket, and what the service believes of it.
 
 Each message is msgpack behind its length. Whatever is malformed, too long, or larger than an honest answer is a
-`ProtocolError`. Opens nothing and sends nothing.
+`ProtocolError`.
 """
 
+import asyncio
 import math
+import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import msgspec
 
@@ -215,6 +218,59 @@ def frame(message: ToFetcher | FromFetcher) -> bytes:
     if len(encoded) > MOST_BYTES:
         raise ProtocolError("a message is too long")
     return _LENGTH.pack(len(encoded)) + encoded
+
+
+class Channel(asyncio.Protocol):
+    """One end of the socket: sends messages, and calls `received` with each that comes.
+
+    Closes at one that `received` does not accept.
+    """
+
+    def __init__(self, received: Callable[[bytes], None], ended: Callable[[], None]) -> None:
+        """`received` raises ProtocolError for a message that is none. `ended` is called once, whoever ended it."""
+        self._received = received
+        self._ended = ended
+        self._unframer = Unframer()
+        self._transport: asyncio.Transport | None = None
+        self.is_garbled = False
+
+    @classmethod
+    async def over(cls, end: socket.socket, received: Callable[[bytes], None], ended: Callable[[], None]) -> "Channel":
+        """Returns the channel over a connected socket, which it closes at its end."""
+        channel = cls(received, ended)
+        await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=end)
+        return channel
+
+    def send(self, message: ToFetcher | FromFetcher) -> None:
+        """Sends the message, or nothing once the channel has ended. Raises ProtocolError if it is too long."""
+        framed = frame(message)
+        if self._transport:
+            self._transport.write(framed)
+
+    def close(self) -> None:
+        """Ends the channel when what was sent has left."""
+        if self._transport:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begins."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses of it
+
+    def data_received(self, data: bytes) -> None:
+        """Passes on what is complete."""
+        try:
+            for message in self._unframer.feed(data):
+                self._received(message)
+        except ProtocolError:
+            self.is_garbled = True
+            if self._transport:
+                self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends."""
+        del exc
+        self._transport = None
+        self._ended()
 
 
 def decode_to_fetcher(message: bytes) -> ToFetcher:

@@ -1,7 +1,7 @@
 """Fetches manifests and blobs: builds the requests, turns response statuses into errors, and verifies digests.
 
 Implements the pull part of the distribution-spec, without a cache. The caller chooses the credential, and
-`mirror_failover` chooses the endpoint. `exchange` and `auth` decide which host receives which header and credential.
+`mirror_failover` chooses the endpoint. `auth` decides which host receives which header and credential.
 """
 
 import random as stdlib_random
@@ -25,10 +25,9 @@ from extender.errors import (
 from extender.images.manifest import media_type_of
 from extender.images.reference import ImageReference, digest_of, is_digest, matches_digest
 from extender.registry.addresses import AddressGuard
-from extender.registry.auth import Authenticator
+from extender.registry.auth import MAX_DOCUMENT_BYTES, Authenticator, Exchange
 from extender.registry.endpoint import Capability, Endpoint, EndpointSource, upstream_of
 from extender.registry.endpoint_breaker import EndpointBreakers
-from extender.registry.exchange import MAX_DOCUMENT_BYTES, Exchange
 from extender.registry.image import FetchedManifest
 from extender.registry.mirror_failover import Heard, MirrorCredentials, MirrorFailover, nobody, unheard
 from extender.registry.quota import Quotas

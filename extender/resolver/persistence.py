@@ -20,8 +20,7 @@ from extender.credentials.keyring import ANONYMOUS, CredentialId
 from extender.images.content import Content
 from extender.images.reference import PackedDigest, pack_digest
 from extender.metrics import counter
-from extender.resolver.image_cache import CachedImage, NameKey, Target
-from extender.resolver.row_cost import content_bytes
+from extender.resolver.image_cache import CachedImage, NameKey, Target, content_bytes
 from extender.resolver.store_breakers import StoreBreakers, StoreOperation
 from extender.store.rows import Batch, NameRow, Row, Store, StoreError
 from extender.tables import Table, declare_cache

@@ -19,8 +19,7 @@ from extender.images.content import Cause, Failure
 from extender.images.manifest import Image
 from extender.images.reference import digest_of, parse_reference
 from extender.registry.addresses import AddressGuard
-from extender.registry.auth import Authenticator
-from extender.registry.exchange import MAX_DOCUMENT_BYTES
+from extender.registry.auth import MAX_DOCUMENT_BYTES, Authenticator
 from extender.registry.image import LISTED_SKIPPED, MAX_PLATFORMS, MAX_SKIPPED, describe_image
 from extender.registry.registry_client import RegistryClient
 from extender.registry.session import open_session

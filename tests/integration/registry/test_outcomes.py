@@ -21,7 +21,7 @@ from extender.errors import (
 )
 from extender.images.reference import ImageReference, digest_of, parse_reference
 from extender.metrics import REGISTRY
-from extender.registry.exchange import MAX_DOCUMENT_BYTES
+from extender.registry.auth import MAX_DOCUMENT_BYTES
 from tests.integration.registry.conftest import MakeClient
 from tests.integration.registry.faulty import Fault, FaultyRegistry
 

@@ -1,6 +1,6 @@
 """What may have ended a fetcher is asked for alone, tenants in turns."""
 
-from extender.fetcher.suspects import Suspects
+from extender.fetcher.fetcher_client import Suspects
 from extender.images.reference import parse_reference
 from testbed.clock import Clock
 

@@ -13,8 +13,16 @@ from extender.images.content import Content
 from extender.images.manifest import Kind
 from extender.images.platform import Platform, normalize_platform
 from extender.images.reference import digest_of, pack_digest
-from extender.resolver.image_cache import CachedImage, ImageCache, Lifetimes, References, Target
-from extender.resolver.row_cost import content_bytes, is_ordinary, row_cost
+from extender.resolver.image_cache import (
+    CachedImage,
+    ImageCache,
+    Lifetimes,
+    References,
+    Target,
+    content_bytes,
+    is_ordinary,
+    row_cost,
+)
 from testbed.clock import Clock
 from tests.unit.resolver.fake_registry import index_of
 from tests.unit.retained import retained_bytes
