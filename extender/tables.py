@@ -10,7 +10,7 @@ This module is pure: no clock, no task, no metric.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, ItemsView, Iterable
+from collections.abc import Callable, ItemsView
 from itertools import islice, takewhile
 from typing import Generic, TypeVar
 
@@ -34,11 +34,9 @@ class _Rows(Generic[K, V]):
         """Removes the row; does nothing if there is none."""
         self._rows.pop(key, None)
 
-    def remove_where(self, is_void: Callable[[K, V], bool], keys: Iterable[K] | None = None) -> None:
-        """Removes the rows of which `is_void` is true: all, or those of `keys`. A fifth of a microsecond for each."""
-        rows = self._rows
-        some = rows.items() if keys is None else [(key, rows[key]) for key in keys if key in rows]
-        for key in [key for key, value in some if is_void(key, value)]:
+    def remove_where(self, is_void: Callable[[K, V], bool]) -> None:
+        """Removes the rows of which `is_void` is true. A fifth of a microsecond for each that there is."""
+        for key in [key for key, value in self._rows.items() if is_void(key, value)]:
             self.remove(key)
 
 
