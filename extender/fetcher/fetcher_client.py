@@ -168,8 +168,7 @@ class FetcherClient:
         self, reference: ImageReference, platform: Platform, credential: Credential, *, tenant: str, seconds: float
     ) -> Verification:
         """As `PlatformSource`: by a process of its own, which reads one image at a time and exists while it does."""
-        if len(credential.username) + len(credential.password) > _MOST_CREDENTIAL:
-            raise RegistryDenied("the credential is longer than a registry takes")
+        _check_length(credential)
         question = Verify(tenant=tenant, reference=reference, credential=credential, platform=platform, seconds=seconds)
         async with self._verifying:
             if self._is_closed:
@@ -307,9 +306,7 @@ class FetcherClient:
 
     async def _ask(self, question: StateDigest | Describe, seconds: float) -> ToQuestion:
         """Returns the answer, or raises the error that it is."""
-        credential = question.credential
-        if len(credential.username) + len(credential.password) > _MOST_CREDENTIAL:
-            raise RegistryDenied("the credential is longer than a registry takes")
+        _check_length(question.credential)
         loop = asyncio.get_running_loop()
         wanted = _PendingQuestion(question, loop.time() + seconds, loop.create_future())
         try:
@@ -434,3 +431,8 @@ async def open_fetcher(settings: FetcherSettings) -> AsyncIterator[FetcherClient
 def _conclude(wanted: _PendingQuestion, error: ExtenderError) -> None:
     if not wanted.answer.done():
         wanted.answer.set_exception(error)
+
+
+def _check_length(credential: Credential) -> None:
+    if len(credential.username) + len(credential.password) > _MOST_CREDENTIAL:
+        raise RegistryDenied("the credential is longer than a registry takes")

@@ -148,26 +148,23 @@ class _Server:
             self.channel.send(failure_of(RegistryUnavailable("asking for it failed"), question.id))
 
     async def _find(self, question: StateDigest | Describe | Verify | Provide) -> ToQuestion:
-        if self._sources is None or len(self._tasks) > _MOST_QUESTIONS:
+        sources = self._sources
+        if sources is None or len(self._tasks) > _MOST_QUESTIONS:
             raise RegistryNotAsked("the fetcher has too much to do")
+        if isinstance(question, Provide):
+            return Provided(question.id, await sources.provide(question.provider, question.repository))
+        reference, credential = question.reference, question.credential
+        tenant, seconds = question.tenant, question.seconds
         match question:
-            case StateDigest(id=number, reference=reference, credential=credential):
-                digest = await self._sources.state_digest(
-                    reference, credential, tenant=question.tenant, seconds=question.seconds
-                )
-                return DigestStated(number, digest)
-            case Describe(id=number, reference=reference, credential=credential):
-                image = await self._sources.describe(
-                    reference, credential, tenant=question.tenant, seconds=question.seconds
-                )
-                return Described(number, image)
-            case Verify(id=number, reference=reference, credential=credential):
-                verification = await self._sources.verify(
-                    reference, question.platform, credential, tenant=question.tenant, seconds=question.seconds
-                )
-                return Verified(number, verification)
-            case Provide(id=number):
-                return Provided(number, await self._sources.provide(question.provider, question.repository))
+            case StateDigest():
+                digest = await sources.state_digest(reference, credential, tenant=tenant, seconds=seconds)
+                return DigestStated(question.id, digest)
+            case Describe():
+                image = await sources.describe(reference, credential, tenant=tenant, seconds=seconds)
+                return Described(question.id, image)
+            case Verify(platform=platform):
+                found = await sources.verify(reference, platform, credential, tenant=tenant, seconds=seconds)
+                return Verified(question.id, found)
 
     def _pong(self, number: int) -> Pong:
         """Returns the answer to a ping, with what was counted since the last one."""

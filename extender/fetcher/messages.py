@@ -53,34 +53,27 @@ class ProtocolError(Exception):
     """A message that an honest fetcher does not send."""
 
 
-class StateDigest(msgspec.Struct, frozen=True, tag="state", kw_only=True):
+class _OfImage(msgspec.Struct, frozen=True, kw_only=True):
+    """A question about an image, for pods of a tenant, with the credential to show."""
+
+    id: int = 0
+    seconds: float = 0.0
+    tenant: str
+    reference: ImageReference
+    credential: Credential
+
+
+class StateDigest(_OfImage, frozen=True, tag="state", kw_only=True):
     """Which digest does the registry state for the reference?"""
 
-    id: int = 0
-    seconds: float = 0.0
-    tenant: str
-    reference: ImageReference
-    credential: Credential
 
-
-class Describe(msgspec.Struct, frozen=True, tag="describe", kw_only=True):
+class Describe(_OfImage, frozen=True, tag="describe", kw_only=True):
     """What do the bytes behind the reference say?"""
 
-    id: int = 0
-    seconds: float = 0.0
-    tenant: str
-    reference: ImageReference
-    credential: Credential
 
-
-class Verify(msgspec.Struct, frozen=True, tag="verify", kw_only=True):
+class Verify(_OfImage, frozen=True, tag="verify", kw_only=True):
     """For which machine is the program that the image starts on a platform that it claims?"""
 
-    id: int = 0
-    seconds: float = 0.0
-    tenant: str
-    reference: ImageReference
-    credential: Credential
     platform: Platform
 
 

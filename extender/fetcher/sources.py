@@ -18,7 +18,6 @@ from extender.credentials.operator_keyring import open_operator_keyring, provide
 from extender.credentials.provider_specs import ProviderSpec
 from extender.credentials.providers import LoginProvider, ProvidedCredentials
 from extender.fetcher.settings import FetcherSettings
-from extender.images.manifest import Image
 from extender.images.platform import Platform
 from extender.images.reference import ImageReference
 from extender.kubernetes.openshift_v1 import MirrorObjects
@@ -37,26 +36,14 @@ FILE_CHECK_SECONDS = 5.0
 """How often files with authorities, mirrors and credentials are checked for changes."""
 
 
-class LocalSources:
+class LocalSources(RegistryImages):
     """Asks registries and providers in this process. `registry` is the client, for what the service does not ask."""
 
     def __init__(self, registry: RegistryClient, access: CloudAccess, mirrors: EndpointSource | None) -> None:
+        super().__init__(registry)
         self.registry = registry
         self._mirrors = mirrors
-        self._images = RegistryImages(registry)
         self._access = access
-
-    async def state_digest(
-        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
-    ) -> str | None:
-        """As `ImageSource`."""
-        return await self._images.state_digest(reference, credential, tenant=tenant, seconds=seconds)
-
-    async def describe(
-        self, reference: ImageReference, credential: Credential, *, tenant: str, seconds: float
-    ) -> Image:
-        """As `ImageSource`."""
-        return await self._images.describe(reference, credential, tenant=tenant, seconds=seconds)
 
     async def verify(
         self, reference: ImageReference, platform: Platform, credential: Credential, *, tenant: str, seconds: float

@@ -53,10 +53,6 @@ class ImageFiles:
         self._layers = 0
         self._is_complete = False
 
-    def __len__(self) -> int:
-        """How many entries are kept."""
-        return len(self._entries)
-
     def add(self, layer: Mapping[str, LayerEntry]) -> None:
         """Adds the next layer below. Raises InvalidLayer if the names of all are too long together."""
         number, self._layers = self._layers, self._layers + 1
