@@ -10,15 +10,17 @@ import typer
 
 from extender.cluster.admission_objects import admission_object_path, delete_admission_object
 from extender.cluster.client import ClusterClient, ClusterRefused, open_cluster
-from extender.cluster.gated_pods import list_gated_pods, patch_pod
+from extender.cluster.gated_pods import is_held, list_gated_pods, patch_pod
 from extender.errors import ClusterError, ConfigError
 from extender.kubernetes.core_v1 import StoredPod
-from extender.placement.gate import encode_ungating
+from extender.placement.gate import encode_passing, encode_ungating
 
 PATCHES_AT_ONCE = 16
 SETTLE_SECONDS = 5.0
 """How long API servers may go on holding pods after what had them do so is gone: they learn it by a watch, and make
 their policies anew every second. A review under way adds its timeoutSeconds, 3 as shipped."""
+ASKED_SECONDS = 10.0
+"""How long the service has to let pods go. Nobody may be there; one that starts to lead needs a few seconds."""
 LOOK_SECONDS = 1.0
 
 
@@ -44,8 +46,9 @@ def ungate(
     """Take the scheduling gate of this service off pods, and its label; gates and labels of others stay.
 
     The pods are then scheduled wherever their own fields allow: what their images run on is not looked at. Remove the
-    policy and the webhook first, or new pods are held again: --first-delete does so, and then looks for pods until the
-    API servers have taken notice. Exit code 1 if a pod could not be changed.
+    policy and the webhook first, or new pods are held again: --first-delete does so, has the service let pods go by
+    what it knows of their images, if it runs, and looks for pods until the API servers have taken notice. Exit code 1
+    if a pod could not be changed.
 
     Example: multiarch-extender ungate --all-namespaces --dry-run
     """
@@ -97,7 +100,8 @@ async def _ungate(
             _print_summary(where, Counter({"would be ungated": len(pods)}))
             return True
         is_gone = all([await _delete(client, path) for path in paths])
-        outcomes = await _ungate_until_settled(client, where, SETTLE_SECONDS if paths else 0.0)
+        asked = await _ask_service(client, where) if paths else Counter[str]()
+        outcomes = asked + await _ungate_until_settled(client, where, SETTLE_SECONDS if paths else 0.0)
     finally:
         await client.close()
     _print_summary(where, outcomes)
@@ -118,6 +122,21 @@ async def _delete(client: ClusterClient, path: str) -> bool:
         print(f"error: {path}: {exc}", file=sys.stderr)
         return False
     return True
+
+
+async def _ask_service(client: ClusterClient, where: str) -> Counter[str]:
+    """Has pods passed as their author could have it, until none is held or the time is over; counts those let go."""
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + ASKED_SECONDS
+    asked: set[str] = set()
+    while True:
+        held = {pod.key: pod for pod in await list_gated_pods(client, where) if is_held(pod)}
+        if not held or loop.time() >= ends_at:
+            return Counter({"let go by the service": len(asked - held.keys())})
+        for key in held.keys() - asked:
+            await _patch(client, held[key], encode_passing(held[key].metadata.uid))
+        asked |= held.keys()
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _ungate_until_settled(client: ClusterClient, where: str, settle_seconds: float) -> Counter[str]:
@@ -149,8 +168,17 @@ async def _ungate_all(client: ClusterClient, pods: Sequence[StoredPod]) -> Count
 
 
 async def _ungate_one(client: ClusterClient, pod: StoredPod) -> str:
+    outcome = await _patch(client, pod, encode_ungating(pod.metadata.uid))
+    if outcome:
+        return outcome
+    print(f"pod {pod.key} ungated")
+    return "ungated"
+
+
+async def _patch(client: ClusterClient, pod: StoredPod, patch: bytes) -> str:
+    """Why the pod is not changed; empty if it is."""
     try:
-        await patch_pod(client, pod.metadata.namespace, pod.metadata.name, encode_ungating(pod.metadata.uid))
+        await patch_pod(client, pod.metadata.namespace, pod.metadata.name, patch)
     except ClusterRefused as exc:
         if exc.status == 404:
             return "gone"
@@ -159,5 +187,4 @@ async def _ungate_one(client: ClusterClient, pod: StoredPod) -> str:
     except ClusterError as exc:
         print(f"error: pod {pod.key}: {exc}", file=sys.stderr)
         return "failed"
-    print(f"pod {pod.key} ungated")
-    return "ungated"
+    return ""

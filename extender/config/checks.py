@@ -84,6 +84,9 @@ def warnings_of(config: Config) -> Iterator[str]:
     if admission.unknown is UnknownImages.GATE and not (admission.node_affinity.required or config.scheduler.listen):
         affinity = f"admission.node_affinity: {admission.node_affinity}"
         yield f"{affinity} keeps pods that admission.unknown: gate has held from no node; is it required?"
+    if not (config.scheduler.listen or config.admission.listen or admission.unknown is UnknownImages.GATE):
+        only = f"with admission.unknown: {admission.unknown} nothing is done but to let go of pods that are held"
+        yield f"scheduler.listen and admission.listen are empty; {only}"
     for path, text in _named_platforms(config):
         with contextlib.suppress(InvalidPlatform):  # a problem, not a warning
             if problem := unheard_of(parse_platform(text)):
@@ -151,8 +154,8 @@ def _listener_problems(config: Config) -> Iterator[str]:
     outlets = {
         name: section for name, section in sections.items() if hasattr(section, "listen") and hasattr(section, "tls")
     }
-    gates = config.admission.unknown is UnknownImages.GATE  # a controller, which works without a listener
-    if not gates and not any(section.listen for section in outlets.values()):
+    # In a cluster pods are let go without a listener that were held, also where none is held any more.
+    if config.cluster.mode == "none" and not any(section.listen for section in outlets.values()):
         names = " and ".join(f"{name}.listen" for name in outlets)
         yield f"{names} are all empty, so there is nothing to serve; give one a host:port"
     listeners = {name: section for name, section in sections.items() if getattr(section, "listen", "")}

@@ -14,7 +14,7 @@ from extender.images.content import LOCAL, RETRYABLE, Cause
 from extender.kubernetes.core_v1 import CreatedPod
 from extender.placement.facts import ImageFact, Pending, PodImage, Unknown, is_unresolved
 from extender.placement.patch import Json, JsonObject, look
-from extender.placement.policy import PREFIX, REASON, Choice, Overrides
+from extender.placement.policy import PREFIX, REASON, UNKNOWN, Choice, Overrides
 
 GATE = f"{PREFIX}platforms"
 """The name of the scheduling gate."""
@@ -38,6 +38,11 @@ def encode_ungating(uid: str | None) -> bytes:
     return msgspec.json.encode(
         {"metadata": metadata, "spec": {"schedulingGates": [{"$patch": "delete", "name": GATE}]}}
     )
+
+
+def encode_passing(uid: str | None) -> bytes:
+    """The merge patch by which a pod is held no longer for images that are not known, as its author could have it."""
+    return msgspec.json.encode({"metadata": {"uid": uid, "annotations": {UNKNOWN: Choice.PASS}}})
 
 
 class UnknownImages(enum.StrEnum):

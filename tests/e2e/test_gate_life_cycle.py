@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from extender.demo.registry import EmbeddedRegistry
 from testbed.api_client import ApiClient
@@ -47,13 +48,22 @@ class PlayedRelease:
         self._generation = 0
         self.ports: list[int] = []
 
-    async def roll(self) -> None:
-        """Has a process run as the release says, and ends the one before once the new one is ready."""
+    async def roll(self, unknown: str = "") -> None:
+        """Has a process run as the release says, and ends the one before once the new one is ready.
+
+        With `unknown` somebody has changed `admission.unknown` in the ConfigMap since, and no policy is put into force.
+        """
         before, self._running = self._running, AsyncExitStack()
         self._generation += 1
         folder = self._folder / str(self._generation)
         folder.mkdir()
         objects = await self.helm.objects()
+        for each in objects:
+            if unknown and each["kind"] == "ConfigMap":
+                settings = yaml.safe_load(each["data"]["config.yaml"])
+                settings["admission"]["unknown"] = unknown
+                settings["admission"]["gate"].pop("policy", None)
+                each["data"]["config.yaml"] = yaml.safe_dump(settings)
         _, server = await self._running.enter_async_context(recording(self._control_plane))
         account = await write_account(self._api, self._control_plane, server, objects, folder)
         chart = InstalledChart(folder, objects, account, self._registry)
@@ -97,11 +107,16 @@ async def until_holding(api: ApiClient, image: str) -> None:
             await asyncio.sleep(0.1)
 
 
-async def hold_pods(api: ApiClient, registry: EmbeddedRegistry) -> None:
-    """Creates pods of an image that is not pushed yet, and as many of one that never is; all of them are held."""
-    await until_holding(api, f"{registry.host}/team/never:1")
+async def hold_pods(api: ApiClient, registry: EmbeddedRegistry, known: str = "") -> None:
+    """Creates pods of an image that is not pushed yet, and as many of one that never is; all of them are held.
+
+    With `known` the former have that image beside the latter.
+    """
+    never = f"{registry.host}/team/never:1"
+    await until_holding(api, never)
+    kinds = ([f"{registry.host}/{known}", never] if known else [f"{registry.host}/team/late:1"], [never])
     for number in range(PODS):
-        await api.create(pod(f"p-{number}", f"{registry.host}/team/{('late', 'never')[number % 2]}:1"))
+        await api.create(pod(f"p-{number}", *kinds[number % 2]))
     assert len(await held(api)) == PODS
 
 

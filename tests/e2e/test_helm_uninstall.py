@@ -219,13 +219,13 @@ async def test_an_uninstallation_ends_though_pods_cannot_be_let_go(
 
 @pytest.mark.slow
 async def test_where_no_pod_of_ours_can_run_helm_says_so_in_time(installed: HelmRelease, api: ApiClient) -> None:
-    """The Job's time is over after 70 s, and Helm stops; without its hooks it goes on."""
-    await installed.install({**POLICY, "uninstall": {"seconds": 10}})
+    """The Job's time is over after 90 s, and Helm stops; without its hooks it goes on."""
+    await installed.install(POLICY)
     objects = await installed.objects()
     started = time.monotonic()
     with pytest.raises(RuntimeError, match=r"(?s)pre-delete|DeadlineExceeded|[Ff]ailed"):
         await installed.run("uninstall", OURS)
-    assert 60 < time.monotonic() - started < 100
+    assert 80 < time.monotonic() - started < 115
     assert await left_by_hook(api, POLICY) == []
     await installed.run("uninstall", OURS, "--no-hooks")
     with suppress(ApiError):

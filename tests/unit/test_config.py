@@ -138,7 +138,9 @@ def test_missing_file_is_refused_by_name(tmp_path: Path) -> None:
             id="every address of a family and a name",
         ),
         pytest.param((*SERVED, "scheduler.listen=:1"), ["scheduler.tls", "loopback"], id="plain on every address"),
-        pytest.param(("scheduler.listen=", "admission.listen="), ["nothing to serve"], id="nothing to serve"),
+        pytest.param(
+            ("scheduler.listen=", "admission.listen=", "cluster.mode=none"), ["nothing to serve"], id="nothing to serve"
+        ),
         pytest.param((*SERVED, "scheduler.listen=8880"), ["scheduler.listen", "host:port"], id="no host"),
         pytest.param(
             (*SERVED, "operations.listen=a:99999"), ["operations.listen", "host:port"], id="port out of range"
@@ -287,6 +289,14 @@ def test_a_strict_preference_that_cannot_act_is_worth_a_warning(assignments: lis
     )
     assert scored == []
     assert [warning in text for text in strict] == [True] * bool(warning)
+
+
+def test_without_a_listener_held_pods_are_still_let_go() -> None:
+    """Which is worth a warning, where none is held any more."""
+    for unknown, count in (("pass", 1), ("gate", 0)):
+        assignments = ["scheduler.listen=", "admission.listen=", f"admission.unknown={unknown}"]
+        config = load_config(None, [*assignments, "admission.node_affinity=required"])
+        assert ["nothing is done but to let go of pods" in each for each in warnings_of(config)] == [True] * count
 
 
 def test_the_defaults_are_worth_no_warning() -> None:

@@ -1071,6 +1071,57 @@ TABLE: list[tuple[str, str, str, Read, object]] = [
         ),
     ),
     (
+        "conditions-on-pods-hold-in-the-policies-too",
+        "policy",
+        (
+            "{webhook.matchConditions: [{name: mine, expression: 'true'}], modes.secondScheduler.enabled: true, "
+            "modes.secondScheduler.outage.namedBy: policy}"
+        ),
+        lambda o: [
+            each["metadata"]["name"]
+            for each in o
+            if each["kind"] == "MutatingAdmissionPolicy"
+            and each["spec"]["matchConditions"][-1] == {"name": "mine", "expression": "true"}
+        ],
+        ["multiarch-extender-gate", "multiarch-extender-scheduler-name"],
+    ),
+    *(
+        (
+            f"the-second-schedulers-webhook-leaves-held-{name}",
+            mode,
+            text,
+            lambda o: [
+                settings_of([each])["admission"].get("unknown", "pass")
+                for each in o
+                if each["kind"] == "ConfigMap" and each["metadata"]["name"].endswith("-scheduler")
+            ],
+            [expected],
+        )
+        for name, mode, text, expected in (
+            ("what-a-policy-holds", "policy", "modes.secondScheduler.enabled: true", "gate"),
+            (
+                "what-the-webhook-holds",
+                "webhook",
+                "{modes.secondScheduler.enabled: true, modes.webhook.config: {admission: {unknown: gate}}}",
+                "gate",
+            ),
+            ("nothing-where-none-is-held", "webhook", "modes.secondScheduler.enabled: true", "pass"),
+            (
+                "nothing-without-a-webhook",
+                "policy",
+                "{modes.secondScheduler.enabled: true, modes.secondScheduler.webhook: false}",
+                "pass",
+            ),
+        )
+    ),
+    (
+        "quota-of-the-policy-alone",
+        "policy",
+        "priorityClass.quota: 50",
+        lambda o: one(o, "ResourceQuota")["spec"]["scopeSelector"]["matchExpressions"][0]["values"],
+        ["system-cluster-critical"],
+    ),
+    (
         "critical-pods-are-refused-by-no-outage",
         "webhook",
         "webhook.failurePolicy: Fail",
@@ -1617,7 +1668,7 @@ def test_what_has_pods_held_goes_first_and_held_pods_are_let_go(
 def test_an_uninstallation_is_held_up_for_a_limited_time(helm: Path) -> None:
     """The program ends by itself, before the Job's time is over; and Helm waits five minutes unless told otherwise."""
     job = one(hooks(mode="policy", uninstall=True), "Job")["spec"]
-    assert job["activeDeadlineSeconds"] == 120
+    assert job["activeDeadlineSeconds"] == 90
     assert job["template"]["spec"]["restartPolicy"] == "Never"
     assert "--seconds=60" in job["template"]["spec"]["containers"][0]["args"]
 
@@ -1626,6 +1677,17 @@ def test_an_uninstallation_is_held_up_for_a_limited_time(helm: Path) -> None:
 def test_where_no_pod_is_held_nothing_comes_before_an_uninstallation(helm: Path, mode: str, text: str) -> None:
     """Helm then waits for nothing."""
     assert hooks(text, mode, uninstall=True) == []
+
+
+@pytest.mark.parametrize(("policy", "found"), [("Always", "IfNotPresent"), ("Never", "Never")])
+def test_before_an_uninstallation_the_image_that_is_there_will_do(helm: Path, policy: str, found: str) -> None:
+    """On a node where a pod of ours runs."""
+    spec = one(hooks(f"image.pullPolicy: {policy}", "policy", uninstall=True), "Job")["spec"]["template"]["spec"]
+    assert spec["containers"][0]["imagePullPolicy"] == found
+    (term,) = spec["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    labels = term["podAffinityTerm"]["labelSelector"]["matchLabels"]
+    deployment = one(rendered(mode="policy"), "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert labels.items() <= deployment.items()
 
 
 def test_the_operator_may_do_without(helm: Path) -> None:
@@ -1920,6 +1982,14 @@ def test_the_notes_name_the_secret_and_the_authority_that_are_yours_to_make(helm
     assert "- The Secret multiarch-extender-webhook-tls (tls.crt, tls.key)" in said
     assert "caBundle of the MutatingWebhookConfiguration multiarch-extender-webhook" in said
     assert "An image" not in said
+
+
+def test_the_notes_say_how_to_let_held_pods_go_without_the_image(helm: Path) -> None:
+    """Where pods may be held."""
+    without_hooks = "helm uninstall multiarch-extender --namespace multiarch-extender --no-hooks"
+    assert without_hooks in notes(helm, "--set=config.admission.unknown=gate")
+    assert without_hooks in notes(helm, "--set=modes.policy.enabled=true")
+    assert without_hooks not in notes(helm)
 
 
 def test_the_notes_say_when_nothing_is_missing(helm: Path) -> None:

@@ -133,7 +133,7 @@ def test_the_chart_renders_what_the_command_prints() -> None:
         find_helm()
     except HelmMissing as exc:
         pytest.skip(str(exc))
-    second = {"enabled": True, "outage": {"namedBy": "policy"}}
+    second = {"enabled": True, "webhook": False, "outage": {"namedBy": "policy"}}
     policy = {"enabled": True, "name": OWN_ACCOUNT[1]}
     modes = {"webhook": {"enabled": False}, "policy": policy, "secondScheduler": second}
     rendered = {(each["kind"], each["metadata"]["name"]): each for each in objects_of(render({"modes": modes}))}

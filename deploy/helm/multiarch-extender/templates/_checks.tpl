@@ -163,6 +163,16 @@
 {{- if and (include "multiarch.has-policy" .) (ne $unknown "gate") -}}
 {{- include "multiarch.refuse" (printf "config.admission.unknown (for modes.%s): with modes.policy every pod is held until its images are known, so it is gate and not %s. Leave it out; config.admission.gate.then says what follows after limit_seconds." $mode $unknown) -}}
 {{- end -}}
+{{- if and (include "multiarch.shares-gates" .) (ne $unknown "gate") -}}
+{{- include "multiarch.refuse" (printf "config.admission.unknown (for modes.secondScheduler): %s would let pods of its namespaces go that %s holds, since its webhook sees them too. Leave it out, or set modes.secondScheduler.webhook to false." $unknown (ternary "modes.policy" "modes.webhook" .root.Values.modes.policy.enabled)) -}}
+{{- end -}}
+{{- if and (eq $mode "webhook") (not (include "multiarch.has-gates" .)) -}}
+{{- $second := .root.Values.modes.secondScheduler -}}
+{{- $its := dig "admission" "unknown" "pass" (include "multiarch.settings.own" (dict "root" .root "values" $second) | fromYaml) -}}
+{{- if and $second.enabled $second.webhook (eq $its "gate") -}}
+{{- include "multiarch.refuse" "modes.secondScheduler.config.admission.unknown: modes.webhook sees these pods too, and would let them go that gate holds. Set config.admission.unknown to gate, for both parts, or leave it out." -}}
+{{- end -}}
+{{- end -}}
 {{- if and (eq $mode "defaultScheduler") (eq (dig "scheduler" "pending" "" $settings) "retry") -}}
 {{- include "multiarch.refuse" "config.scheduler.pending: retry protects nobody in modes.defaultScheduler, whose extender is ignorable: kube-scheduler takes the error for an outage, and every node passes. Use assume or pass, or set it in modes.secondScheduler.config alone." -}}
 {{- end -}}

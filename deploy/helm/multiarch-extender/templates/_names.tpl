@@ -113,10 +113,33 @@ app.kubernetes.io/component: {{ .component }}
 {{- if or (eq .mode "policy") $beside }}true{{ end }}
 {{- end }}
 
+{{/* Whether the second scheduler's webhook sees pods that the webhook or a policy holds, which it has to leave held; empty
+if not. */}}
+{{- define "multiarch.shares-gates" -}}
+{{- if and (eq .mode "secondScheduler") (include "multiarch.has-webhook" .) -}}
+{{- $modes := .root.Values.modes -}}
+{{- $webhook := dict "root" .root "values" $modes.webhook -}}
+{{- $unknown := dig "admission" "unknown" "pass" (include "multiarch.settings.own" $webhook | fromYaml) -}}
+{{- if or $modes.policy.enabled (and $modes.webhook.enabled (eq $unknown "gate")) }}true{{ end }}
+{{- end -}}
+{{- end }}
+
 {{/* Whether a part holds pods, or lets go of those that a policy holds; empty if not. */}}
 {{- define "multiarch.has-gates" -}}
 {{- $unknown := dig "admission" "unknown" "pass" (include "multiarch.settings.own" . | fromYaml) -}}
-{{- if or (include "multiarch.has-policy" .) (eq $unknown "gate") }}true{{ end }}
+{{- if or (include "multiarch.has-policy" .) (include "multiarch.shares-gates" .) (eq $unknown "gate") }}true{{ end }}
+{{- end }}
+
+{{/* Whether pods may be held by the API server: by a policy, or by a webhook; empty if not. */}}
+{{- define "multiarch.holds" -}}
+{{- $found := list -}}
+{{- range $mode := include "multiarch.modes" . | fromYamlArray -}}
+{{- $part := merge (dict "root" $ "values" (get $.Values.modes $mode)) (include (printf "multiarch.part.%s" $mode) $ | fromYaml) -}}
+{{- if and (include "multiarch.has-gates" $part) (or (include "multiarch.has-policy" $part) (include "multiarch.has-webhook" $part)) -}}
+{{- $found = append $found $mode -}}
+{{- end -}}
+{{- end -}}
+{{- if $found }}true{{ end }}
 {{- end }}
 
 {{/* The modes whose parts let held pods go, as a list: those that hold some, else one, for pods that were held before. */}}

@@ -84,6 +84,18 @@ affinity:
           matchLabels:
             {{- include "multiarch.selector" . | nindent 12 }}
   {{- end }}
+  {{- if .beside }}
+  # Where a pod of ours runs the image is there already.
+  podAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      podAffinityTerm:
+        topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels:
+            app.kubernetes.io/name: {{ include "multiarch.app" .root }}
+            app.kubernetes.io/instance: {{ .root.Release.Name }}
+  {{- end }}
 tolerations:
 {{- include "multiarch.pod.tolerations" . }}
 {{- end }}

@@ -46,7 +46,7 @@
 {{- if include "multiarch.has-canary" . -}}
 {{- $_ := set $chart.admission "canary_namespace" (include "multiarch.canary" .) -}}
 {{- end -}}
-{{- if include "multiarch.has-policy" . -}}
+{{- if or (include "multiarch.has-policy" .) (include "multiarch.shares-gates" .) -}}
 {{- $_ := set $chart.admission "unknown" "gate" -}}
 {{- end -}}
 {{- if include "multiarch.lets-go" . -}}
@@ -129,6 +129,9 @@ secondScheduler:
     For every pod the webhook sends that names no other scheduler. Which pods these are is the webhook's
     namespaceSelector.
   admission.canary_namespace: Where dry runs show that the API server reaches the webhook.
+  {{- if include "multiarch.shares-gates" . }}
+  admission.unknown: What holds pods elsewhere holds those of its namespaces too, and this webhook leaves them held.
+  {{- end }}
 defaultScheduler:
   scheduler.pending: |
     An image not known yet is taken to run on `assume`: the extender's entry is ignorable, and kube-scheduler takes
