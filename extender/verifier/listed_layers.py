@@ -20,6 +20,7 @@ _ZSTD_DIGEST, _ZSTD_PLACE = ".zstd-chunked.manifest-checksum", ".zstd-chunked.ma
 FOOTER_BYTES = 51
 _FOOTER_END = 16  # of the offset's hexadecimal digits, behind a gzip header of 10 bytes and a subfield's of 6
 _MOST_UNPACKED_BYTES = 32 << 20
+_OBJECTS_EACH = 2  # an entry, and its extended attributes
 _BLOCK = 512
 _ANY_EXECUTE = 0o111
 
@@ -107,6 +108,8 @@ def read_listing(listing: Listing, packed: bytes, most_entries: int) -> dict[str
             raise InvalidLayer("a layer's table of contents cannot be read") from exc
         body = archive[_BLOCK : _BLOCK + max(size, 0)]
         _check(body, listing.digest)
+    if body.count(b"{") > _OBJECTS_EACH * most_entries:  # before each takes memory
+        raise InvalidLayer(f"its layers have more than {most_entries} files")
     try:
         toc = _TOC.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:

@@ -3,10 +3,14 @@
 import io
 import sys
 import tarfile
+import tracemalloc
 
 import pytest
 
 from extender.fetcher.image_verifier import VerifierBounds
+from extender.images.reference import digest_of
+from extender.verifier.archive_reading import InvalidLayer
+from extender.verifier.listed_layers import Listing, read_listing
 from testbed.hostile_layers import (
     AMD64_ELF,
     ARM64_ELF,
@@ -157,6 +161,18 @@ async def test_a_table_that_lies_is_not_believed(pack: type[Layer]) -> None:
             layer.annotations[key] = "sha256:" + "1" * 64
     found = await look_inside(image_of(layer))
     assert (found.state, found.read_bytes >= found.layer_bytes) == ("verified", True)
+
+
+def test_a_table_of_small_entries_is_refused_before_it_takes_memory() -> None:
+    """A million of them are 30 MB of text, and 200 MB once decoded."""
+    toc = b'{"version":1,"entries":[' + b",".join([b'{"name":"a","type":"reg"}'] * 5000) + b"]}"
+    listing = Listing(digest_of(toc), is_packed_digest=True, place=None)
+    tracemalloc.start()
+    with pytest.raises(InvalidLayer, match="more than 1000 files"):
+        read_listing(listing, toc, 1000)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 3 * len(toc)
 
 
 async def test_archives_of_another_writer() -> None:
