@@ -27,7 +27,7 @@ from extender.errors import (
 from extender.images.reference import ImageReference
 from extender.registry.addresses import AddressGuard
 from extender.registry.endpoint import Capability, Endpoint
-from extender.registry.endpoint_breaker import EndpointBreakers
+from extender.registry.endpoint_breaker import EndpointAttempt, EndpointBreakers
 from extender.registry_figures import MIRRORS
 
 T = TypeVar("T")
@@ -58,19 +58,17 @@ class MirrorFailover:
         mirror_credentials: MirrorCredentials,
         guard: AddressGuard | None,
         breakers: EndpointBreakers,
-        clock: Callable[[], float],
         heard: Heard = unheard,
     ) -> None:
         """`endpoints_for` returns an image's endpoints in order. `heard` is told what each answered, in words.
 
-        `mirror_credentials`, `guard` and `clock` are those of `RegistryClient`.
+        `mirror_credentials` and `guard` are those of `RegistryClient`.
         """
         self._endpoints_for = endpoints_for
         self._mirror_credentials = mirror_credentials
         self._guard = guard
         self._breakers = breakers
         self._heard = heard
-        self._clock = clock
 
     async def first_answer(
         self, capability: Capability, reference: ImageReference, credential: Credential, ask: Ask[T]
@@ -141,21 +139,22 @@ class MirrorFailover:
 
         async def ask_and_record(endpoint: Endpoint, shown: Credential) -> T:
             try:
-                began_at = self._clock() if in_any_case else self._breakers.admit(endpoint, shown.id)
+                begin = self._breakers.force if in_any_case else self._breakers.admit
+                attempt = begin(endpoint, shown.id)
             except RegistryError:
                 _tally(endpoint, "resting")
                 raise
             try:
                 answer = await ask(endpoint, shown)
             except (RegistryError, InvalidManifest) as exc:
-                self._record(endpoint, shown, began_at, exc)
+                self._record(attempt, exc)
                 raise
             else:
-                self._breakers.record_success(endpoint, shown.id, began_at)
+                self._breakers.record_success(attempt)
                 _tally(endpoint, "answered")
                 return answer
             finally:
-                self._breakers.release(endpoint, shown.id, began_at)
+                self._breakers.release(attempt)
 
         return ask_and_record
 
@@ -170,13 +169,13 @@ class MirrorFailover:
         images = (credential,) if endpoint.credentials == "both" and credential not in operators else ()
         return (*images, *operators) or (ANONYMOUS,)
 
-    def _record(self, endpoint: Endpoint, shown: Credential, began_at: float, failure: Failure) -> None:
+    def _record(self, attempt: EndpointAttempt, failure: Failure) -> None:
         if _has_answered(failure):
-            self._breakers.record_success(endpoint, shown.id, began_at)
+            self._breakers.record_success(attempt)
         elif _counts(failure):
-            self._breakers.record_failure(endpoint, shown.id, began_at, failure)
+            self._breakers.record_failure(attempt, failure)
         is_missing = isinstance(failure, (ManifestNotFound, RegistryDenied, RegistryRefusedImage))
-        _tally(endpoint, "missing" if is_missing else "failed")
+        _tally(attempt.endpoint, "missing" if is_missing else "failed")
 
 
 def _verdict(failures: Sequence[Failure]) -> Failure:

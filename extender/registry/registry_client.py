@@ -84,7 +84,6 @@ class RegistryClient:
             mirror_credentials=mirror_credentials,
             guard=guard,
             breakers=EndpointBreakers(probe_seconds=timeout_seconds, clock=clock, random=random),
-            clock=clock,
             heard=heard,
         )
 

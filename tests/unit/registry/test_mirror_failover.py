@@ -54,7 +54,6 @@ class World:
             mirror_credentials=self.credentials_for,
             guard=guard,
             breakers=EndpointBreakers(probe_seconds=5, clock=self.clock, random=lambda: 0.0),
-            clock=self.clock,
         )
 
     def endpoints_for(self, reference: ImageReference) -> Sequence[Endpoint]:
