@@ -108,18 +108,19 @@ def _attacking(module: str, *arguments: str) -> AbstractContextManager[Child]:
 
 
 def _make(plan: Plan, files: Files, groups: Sequence[Path], core: int) -> Phase:
-    """Makes one phase on a fresh service. The attack goes on until the last pod of the honest load has its answer."""
+    """Makes one phase on a fresh service.
+
+    The attack is under way when the honest load begins, and goes on until the last pod of that has its answer.
+    """
     pods, counts, log = (files.folder / f"{plan.name}.{what}" for what in ("pods", "counts", "log"))
     serve = [sys.executable, "-m", "extender", "serve", f"--config={files.configuration}"]
     serve += ["--set=registry.verify=background"] * (LAYERS in plan.attacks)
-    with (
-        BesiegedService([*_USUAL, *contained(serve, groups)], log, core) as service,
-        contextlib.ExitStack() as attack,
-        child("benchmarks.siege.tenants", PODS_PER_SECOND, pods),
-    ):
-        time.sleep(WARM_UP_SECONDS)
+    with contextlib.ExitStack() as stack:
+        service = stack.enter_context(BesiegedService([*_USUAL, *contained(serve, groups)], log, core))
         if plan.attacks:
-            attack.enter_context(_attacking("benchmarks.siege.attackers", str(counts), *plan.attacks))
+            stack.enter_context(_attacking("benchmarks.siege.attackers", str(counts), *plan.attacks))
+        stack.enter_context(child("benchmarks.siege.tenants", PODS_PER_SECOND, pods))
+        time.sleep(WARM_UP_SECONDS)
         service.forget()
         began, (own, of_children) = time.monotonic(), service.processor_seconds()
         killed = _pass_time(plan, service)
