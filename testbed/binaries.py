@@ -177,6 +177,33 @@ RUNTIME_UTILS = GoModule(
     room="nodes",
     instead="",
 )
+KUEUE = GoModule(
+    name="kueue",
+    dependency="sigs.k8s.io/kueue",
+    programs={"kueue": "sigs.k8s.io/kueue/cmd/kueue", "podsets": "."},
+    files=(
+        *(
+            f"config/components/crd/bases/kueue.x-k8s.io_{plural}.yaml"
+            for plural in (
+                "admissionchecks", "clusterqueues", "cohorts", "localqueues", "multikueueclusters", "multikueueconfigs",
+                "provisioningrequestconfigs", "resourceflavors", "topologies", "workloadpriorityclasses", "workloads",
+            )
+        ),
+        "config/components/webhook/manifests.yaml",
+    ),
+    room="queues",
+    instead="",
+)  # fmt: skip
+QUEUED_KINDS = tuple(
+    msgspec.structs.replace(KUEUE, dependency=dependency, programs={}, files=(file,))
+    for dependency, file in (
+        ("sigs.k8s.io/jobset", "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"),
+        ("sigs.k8s.io/lws", "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml"),
+        ("github.com/kubeflow/training-operator", "manifests/base/crds/kubeflow.org_pytorchjobs.yaml"),
+        ("github.com/ray-project/kuberay/ray-operator", "config/crd/bases/ray.io_rayclusters.yaml"),
+    )
+)
+"""The definitions of kinds that Kueue plans, from the modules that Kueue is built with."""
 CONTROLLER_MANAGER = "kube-controller-manager"
 
 
@@ -225,6 +252,14 @@ def find_kubelet(environment: Mapping[str, str] = os.environ) -> Path:
 def find_karpenter(environment: Mapping[str, str] = os.environ) -> Path:
     """Returns the folder of Karpenter and its CRDs, and builds it if it is missing. Raises BinariesMissing."""
     return build(KARPENTER, environment)
+
+
+def find_kueue(environment: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Returns the folders of Kueue, its definitions, and those of kinds that it plans; builds what is missing.
+
+    Kueue's own is the first. Raises BinariesMissing.
+    """
+    return tuple(build(module, environment) for module in (KUEUE, *QUEUED_KINDS))
 
 
 def find_built(module: GoModule, environment: Mapping[str, str] = os.environ) -> Path:
@@ -296,9 +331,11 @@ def _locked(path: Path) -> Iterator[None]:
 def _build_into(folder: Path, module: GoModule, go: str, environment: Mapping[str, str]) -> None:
     """Builds in a folder beside the target and renames it, so that the target is complete whenever it exists."""
     started = time.monotonic()
-    _say(f"building {' and '.join(module.programs)} {module.version} (some minutes, once)")
+    if module.programs:
+        _say(f"building {' and '.join(module.programs)} {module.version} (some minutes, once)")
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{module.key}-") as scratch:
         made = Path(scratch) / "programs"
+        made.mkdir()
         for name, package in module.programs.items():
             _run_go(go, module, package, made / name, environment)
         if module.files:
@@ -347,6 +384,7 @@ OTHERS: Mapping[str, Callable[[], Path]] = {
     "kubelet": find_kubelet,
     "containerd": lambda: build(CONTAINERD),
     "karpenter": find_karpenter,
+    "kueue": lambda: find_kueue()[0],
     "helm": lambda: build(HELM),
     "helm3": lambda: build(HELM_3),
     "kubectl": lambda: build(KUBECTL),

@@ -15,7 +15,19 @@ from benchmarks.journey import COLD, FETCHER, RELEASE, REVIEW, SERVICE, WARM, Fu
 from extender.cli.config import settings_table
 from extender.metrics import REGISTRY
 from extender.placement.policy import ANNOTATIONS, Writer
-from testbed.binaries import ACTIONLINT, CONTAINERD, ETCD, HELM, HELM_3, KARPENTER, KIND, KREW, KUBERNETES, GoModule
+from testbed.binaries import (
+    ACTIONLINT,
+    CONTAINERD,
+    ETCD,
+    HELM,
+    HELM_3,
+    KARPENTER,
+    KIND,
+    KREW,
+    KUBERNETES,
+    KUEUE,
+    GoModule,
+)
 from testbed.chart import HelmMissing
 from testbed.pythons import PROJECT, image_release, oldest_release
 from tests.unit.docs.pages import DOCS
@@ -81,6 +93,7 @@ def support_table() -> str:
         "kubelet, on nodes that run containers": _versions(KUBERNETES["1.36"]),
         "containerd": f"{_versions(CONTAINERD)}, and Debian 12's 1.6",
         "Karpenter": _versions(KARPENTER),
+        "Kueue": _versions(KUEUE),
         "Helm": _versions(HELM, HELM_3),
         "CPython": f"{interpreters}; at least {oldest_release()}; {image_release()} in the image",
         "kind, which only reads its configuration": _versions(KIND),
