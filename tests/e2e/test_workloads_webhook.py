@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -404,7 +404,8 @@ async def _has_revisions(world: World, where: str, number: int) -> bool:
 async def test_two_thousand_mixed_workloads_are_answered_in_time(world: World) -> None:
     """99 of 100 reviews within 50 ms where images are known, within a second where not; memory stays small.
 
-    By the service's own clock, from the request's headers on: the API server's includes its own wait for a core.
+    The limits hold by the service's own clock, from the request's headers on. The API server's includes its own wait
+    for a core, and is printed.
     """
     service = await start(world)
     where, images = await world.namespace(), world.images
@@ -423,14 +424,19 @@ async def test_two_thousand_mixed_workloads_are_answered_in_time(world: World) -
         ("known", lambda number: known[number % 2], "0.05"),
         ("unknown", lambda number: new[number % 200], "1.0"),
     ):
-        before, began = await counted(service, limit), time.monotonic()
+        before, earlier_buckets = await counted(service, limit), await server_clock(world)
+        began = time.monotonic()
         await world.api.create_all(documents(prefix, 2_000, image_of))
         seconds = time.monotonic() - began
+        buckets = await server_clock(world)
         within, of = (after - earlier for after, earlier in zip(await counted(service, limit), before, strict=True))
         world.figure(
             f"2,000 mixed workloads, images {prefix}: {within:.0f} of {of:.0f} reviews within {limit} s, "
             f"all applied in {seconds:.0f} s"
         )
+        by_server = {limit: count - earlier_buckets.get(limit, 0.0) for limit, count in buckets.items()}
+        shown = ", ".join(f"{count:.0f} within {limit} s" for limit, count in by_server.items())
+        world.figure(f"by the API server's clock, images {prefix}: {shown}; p99 {p99(by_server) * 1000:.0f} ms")
         assert of >= 2_000
         assert within >= 0.99 * of
     status = dict(line.split(":", 1) for line in Path(f"/proc/{service.pid}/status").read_text().splitlines())
@@ -445,6 +451,28 @@ async def counted(service: ExtenderProcess, limit: str) -> tuple[float, float]:
     name = "multiarch_request_duration_seconds"
     within = await service.metric(f"{name}_bucket", endpoint="admission", le=limit)
     return within, await service.metric(f"{name}_count", endpoint="admission")
+
+
+async def server_clock(world: World) -> dict[str, float]:
+    """How many calls of the webhook took at most so many seconds by the API server's clock, by the limit."""
+    name = "apiserver_admission_webhook_admission_duration_seconds_bucket"
+    found = dict[str, float]()
+    for line in (await world.api.metrics()).splitlines():
+        if line.startswith(f'{name}{{name="workloads.') and 'operation="CREATE"' in line:
+            labels, _, count = line.rpartition(" ")
+            limit = labels.partition('le="')[2].partition('"')[0]
+            found[limit] = found.get(limit, 0.0) + float(count)
+    return found
+
+
+def p99(buckets: Mapping[str, float]) -> float:
+    """The seconds that 99 of 100 took at most, between two limits as Prometheus' `histogram_quantile` draws it."""
+    wanted, lower, below = 0.99 * buckets["+Inf"], 0.0, 0.0
+    for limit, count in buckets.items():
+        if count >= wanted:
+            return lower if limit == "+Inf" else lower + (float(limit) - lower) * (wanted - below) / (count - below)
+        lower, below = float(limit), count
+    raise AssertionError(buckets)
 
 
 def _idle(kind: str) -> KubernetesObject:
