@@ -23,6 +23,7 @@ from extender.images.platform_states import claim_text
 from extender.images.reference import parse_reference
 from extender.logs import configure_logs
 from extender.placement.facts import Pending, PodImage, Unknown, fact_of
+from extender.service.operator_policies import policy_of
 from extender.verifier.verification import Verification
 
 _COLOURS = {"verified": "green", "claimed": "yellow"}
@@ -85,9 +86,7 @@ def inspect(
     found = [each.answer for each in looked_up]
     results = [_inspected(reference, each) for reference, each in zip(images, looked_up, strict=True)]
     _print(results, output, verbose=verbose)
-    compatibility = Compatibility(
-        run_386_on_amd64=settings.placement.run_386_on_amd64, run_arm_on_arm64=settings.placement.run_arm_on_arm64
-    )
+    compatibility = policy_of(settings).compatibility
     lacking = [
         line
         for reference, answer in zip(images, found, strict=True)

@@ -1,5 +1,7 @@
 """Converts the operator's settings to the policies that placement takes."""
 
+import msgspec
+
 from extender.config.tree import Config
 from extender.images.platform import Compatibility, normalize_platform, parse_platform
 from extender.placement.gate import CRITICAL_CLASSES, GatePolicy
@@ -15,9 +17,7 @@ def policy_of(config: Config) -> Policy:
         pending=scheduler.pending,
         unknown=scheduler.unknown,
         assume=frozenset(map(parse_platform, scheduler.assume)),
-        compatibility=Compatibility(
-            run_386_on_amd64=placement.run_386_on_amd64, run_arm_on_arm64=placement.run_arm_on_arm64
-        ),
+        compatibility=msgspec.convert(placement, Compatibility, from_attributes=True),  # settings of the same names
         preference={
             normalize_platform("", architecture).architecture: boost
             for architecture, boost in placement.preference.items()
